@@ -1,0 +1,371 @@
+"""A report built by hand: Qwen3-30B-A3B on one 8-GPU host, held back by exposed expert-parallel all-to-all.
+
+Round numbers, so that a test can say what a page must show: the step is 640 ms, of which 150 ms is
+exposed all-to-all on the representative rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from three_walls.vocabulary.categories import BUCKET_BY_NAME, BUCKETS, SubWall, Wall
+from three_walls.vocabulary.config import ConfigValue, RunConfig
+from three_walls.vocabulary.facts import Fact, FactSheet
+from three_walls.vocabulary.findings import Finding, Gain, Note, Outcome, Overrides, PlannedEdit, PlanStep
+from three_walls.vocabulary.report import (
+    BudgetRow,
+    CommunicationTime,
+    DroppedStep,
+    InputFile,
+    RankReport,
+    RankStep,
+    Report,
+    ReportWarning,
+    StepSummary,
+    UnclassifiedKernel,
+    Verdict,
+)
+
+MS = 1_000_000
+STEP_NS = 640 * MS
+
+BUDGET_MS = {
+    "grouped_gemm": 138,
+    "gemm": 92,
+    "attention": 58,
+    "attention_unfused": 0,
+    "permute": 31,
+    "router": 9,
+    "norm": 14,
+    "elementwise": 36,
+    "optimizer": 22,
+    "unclassified": 3,
+    "ep_all_to_all": 150,
+    "all_gather": 12,
+    "reduce_scatter": 17,
+    "all_reduce": 2,
+    "copy_d2d": 4,
+    "copy_d2h_pageable": 1,
+    "memset": 1,
+    "host_blocked": 11,
+    "launch_starved": 34,
+    "idle_other": 5,
+}
+
+
+def sample_report() -> Report:
+    """The report; every section of every renderer has something to show."""
+    ranks = tuple(_rank(number) for number in range(8))
+    return Report(
+        tool_version="0.1.0",
+        inputs=(
+            InputFile("qwen3-30b-a3b.node0.sqlite", "9f2c41d0a7" + "b" * 54, "2025.3.1", "3.19.0"),
+            InputFile("qwen3-30b-a3b.node1.sqlite", "1e77ac03f2" + "c" * 54, None, None),
+        ),
+        verdict=_verdict(),
+        step=_step_summary(),
+        ranks=ranks,
+        budget=_budget_rows(),
+        budget_of="rank 3, step 4: the median kept step of the rank that waited least for its peers",
+        config=_config(),
+        facts=_facts(),
+        findings=_findings(),
+        plan=_plan(),
+        overrides=_overrides(),
+        warnings=(
+            ReportWarning(
+                "ambiguous_step_boundary",
+                "Steps come from gaps between optimizer kernels: no NVTX ranges in the trace.",
+            ),
+            ReportWarning(
+                "one_host_captured", "8 of 16 ranks were captured; waiting for the other host is not explained."
+            ),
+        ),
+        unclassified=(
+            UnclassifiedKernel("triton_poi_fused_add_mul_sigmoid_7", 2_100_000, 96),
+            UnclassifiedKernel("void my_ext::rope_kernel<__nv_bfloat16>(...)", 900_000, 48),
+        ),
+        capabilities={
+            "kernel launches": "yes",
+            "NVTX ranges": "no NVTX_EVENTS table: profile with --trace=cuda,nvtx",
+            "CUDA graph nodes": "yes",
+            "memory usage": "no CUDA_GPU_MEMORY_USAGE_EVENTS table: profile with --cuda-memory-usage=true",
+        },
+    )
+
+
+def abstained_report() -> Report:
+    """No step was found: nothing is known, and the page must say so instead of showing zeros."""
+    because = "No steps were found: the trace holds neither NVTX step ranges nor optimizer kernels."
+    return replace(
+        sample_report(),
+        verdict=Verdict(None, None, True, because, None, None, None, None, {"memory": None, "communication": None}),
+        step=StepSummary("none", 0, (), None, None, None),
+        ranks=(),
+        budget=(),
+        budget_of="",
+        findings=(),
+        plan=(),
+        overrides=Overrides("0.4.2", (), (), ()),
+        facts=FactSheet.of([Fact("step_ns", None, "ns", "no steps were found")]),
+    )
+
+
+def without_plan(report: Report) -> Report:
+    """A healthy run: rules were judged and none recommends an edit."""
+    return replace(report, plan=(), overrides=Overrides("0.4.2", (), (), ()))
+
+
+def _verdict() -> Verdict:
+    return Verdict(
+        wall=Wall.COMMUNICATION,
+        sub_wall=None,
+        abstained=False,
+        because="Exposed transfer takes 148 ms of the 640 ms step (23.1%), three times the host (45 ms, 7.0%).",
+        step_ns=STEP_NS,
+        runner_up_wall=Wall.COMPUTE_HOST,
+        runner_up_sub_wall=SubWall.HOST,
+        margin_fraction=0.161,
+        recoverable_ns={
+            "memory": 27 * MS,
+            "communication": 148 * MS,
+            "compute_host.compute": 0,
+            "compute_host.host": 45 * MS,
+        },
+    )
+
+
+def _step_summary() -> StepSummary:
+    dropped = tuple(
+        DroppedStep(rank, index, because)
+        for rank in range(8)
+        for index, because in ((0, "touches the start of the capture"), (7, "cut by the end of the capture"))
+    )
+    return StepSummary(
+        "optimizer kernels", 48, dropped, 640 * MS, 631 * MS, 655 * MS, "Kept steps touch no capture edge."
+    )
+
+
+def _budget_ns(rank: int, index: int) -> dict[str, int]:
+    """The representative budget, moved a little between computing and waiting: other ranks arrive later."""
+    moved = (rank - 3) * 2 * MS + (index - 4) * 300_000
+    budget = {name: milliseconds * MS for name, milliseconds in BUDGET_MS.items()}
+    budget["grouped_gemm"] -= moved
+    budget["ep_all_to_all"] += 2 * moved
+    return budget
+
+
+def _rank(number: int) -> RankReport:
+    exposed = _budget_ns(number, 4)["ep_all_to_all"]
+    return RankReport(
+        rank=number,
+        host="node0",
+        gpu="NVIDIA H100 80GB HBM3",
+        device=number,
+        input_name="qwen3-30b-a3b.node0.sqlite",
+        steps=tuple(_rank_step(number, index) for index in range(8)),
+        median_index=4,
+        budget_ns=_budget_ns(number, 4),
+        communication={
+            "ep_all_to_all": CommunicationTime(exposed + 21 * MS, exposed, 21 * MS),
+            "all_gather": CommunicationTime(40 * MS, 12 * MS, 28 * MS),
+            "reduce_scatter": CommunicationTime(55 * MS, 17 * MS, 38 * MS),
+            "all_reduce": CommunicationTime(2 * MS, 2 * MS, 0),
+        },
+    )
+
+
+def _rank_step(rank: int, index: int) -> RankStep:
+    kept = index not in (0, 7)
+    budget = _budget_ns(rank, index) if kept else {}
+    start_ns = 5_000_000_000 + index * 660 * MS
+    length = sum(budget.values()) or 655 * MS
+    because = "" if kept else "touches the start of the capture" if index == 0 else "cut by the end of the capture"
+    return RankStep(index, start_ns, start_ns + length, kept, because, budget)
+
+
+def _budget_rows() -> tuple[BudgetRow, ...]:
+    times = {bucket.name: BUDGET_MS.get(bucket.name, 0) * MS for bucket in BUCKETS}
+    return tuple(
+        BudgetRow(name, BUCKET_BY_NAME[name].group.value, ns, ns / STEP_NS, BUCKET_BY_NAME[name].definition)
+        for name, ns in times.items()
+    )
+
+
+def _config() -> RunConfig:
+    line = "command line"
+    return RunConfig(
+        values={
+            "moe_token_dispatcher_type": ConfigValue("alltoall", line),
+            "expert_model_parallel_size": ConfigValue(16, line),
+            "num_moe_experts": ConfigValue(128, line),
+            "moe_router_topk": ConfigValue(8, line),
+            "moe_grouped_gemm": ConfigValue(True, line),
+            "recompute_granularity": ConfigValue("selective", line),
+            "recompute_modules": ConfigValue(("moe_act", "layernorm"), line),
+            "cuda_graph_impl": ConfigValue("none", "Megatron-LM default"),
+            "moe_flex_dispatcher_backend": ConfigValue(None, "Megatron-LM default"),
+        },
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": ConfigValue("8", "environment")},
+        dialect="megatron_lm",
+        bridge_version="0.4.2",
+    )
+
+
+def _facts() -> FactSheet:
+    return FactSheet.of(
+        [
+            Fact("step_ns", STEP_NS, "ns"),
+            Fact("step_spread_ratio", 1.038, "ratio"),
+            Fact("ranks_captured_count", 8, "count"),
+            Fact("kernel_count", 18_432, "count"),
+            Fact("compute_busy_ns", 403 * MS, "ns"),
+            Fact("compute_busy_fraction", 403 / 640, "fraction"),
+            Fact("ep_busy_ns", 171 * MS, "ns"),
+            Fact("ep_exposed_ns", 150 * MS, "ns"),
+            Fact("ep_exposed_fraction", 150 / 640, "fraction"),
+            Fact("ep_hidden_ns", 21 * MS, "ns"),
+            Fact("ep_transfer_exposed_ns", 119 * MS, "ns"),
+            Fact("host_idle_fraction", 45 / 640, "fraction"),
+            Fact("ep_spans_nodes", True, "flag"),
+            Fact("ep_within_nvlink_domain", None, "flag", "the GPUs of the second host were not captured"),
+            Fact("ep_internode_unique_copies_fraction", 0.25, "fraction"),
+            Fact("gpu.name", "NVIDIA H100 80GB HBM3", "text"),
+            Fact("gpu.memory_bytes", 80 * (1 << 30), "bytes"),
+            Fact("recompute_ns", None, "ns", "no NVTX ranges and no attention kernels to count replays by"),
+            Fact("config.moe_token_dispatcher_type", "alltoall", "config"),
+        ]
+    )
+
+
+_DEEPEP_EDITS = (
+    PlannedEdit("moe_token_dispatcher_type", "alltoall", "flex", "config", False),
+    PlannedEdit("moe_flex_dispatcher_backend", None, "deepep", "config", False),
+    PlannedEdit(
+        "moe_router_dtype", None, "fp32", "config", True, "DeepEP takes float32 probabilities and casts others."
+    ),
+)
+
+_GRAPH_EDITS = (
+    PlannedEdit("cuda_graph_impl", "none", "transformer_engine", "config", False),
+    PlannedEdit("cuda_graph_scope", None, ("attn", "moe_router", "moe_preprocess"), "config", False),
+    PlannedEdit("CUDA_DEVICE_MAX_CONNECTIONS", "8", "32", "env", False),
+)
+
+
+def _deepep() -> Finding:
+    return Finding(
+        rule="exposed-ep-alltoall-deepep",
+        title="Dispatch expert tokens with DeepEP instead of NCCL all-to-all",
+        outcome=Outcome.RECOMMENDED,
+        wall=Wall.COMMUNICATION,
+        sub_wall=None,
+        lever="moe_dispatcher",
+        because="ep_exposed_fraction is 23.4% (at least 5.0%) with moe_token_dispatcher_type alltoall across hosts.",
+        missing=(),
+        blocked_by=(),
+        confirm_first=(
+            Note(
+                "deep_ep_is_installed", "deep_ep imports in the training container", "bridge:docs/training/moe.md:303"
+            ),
+            Note("rdma_is_ready", "IBGDA is on between hosts and each GPU has its own NIC", "bridge:docs/perf.md:535"),
+        ),
+        edits=_DEEPEP_EDITS,
+        gain=Gain(0, 45 * MS, 89 * MS, "modelled", "Unique copies per host over one copy per expert: 0.25."),
+        how_to_verify="Profile the same steps again: deep_ep dispatch and combine replace the NCCL kernels.",
+        why_it_matters="The plain dispatcher sends one copy of a token per chosen expert over the same slow link.",
+        side_effects=("Dispatch and combine occupy 20 SMs by default.",),
+        evidence_for=(
+            Note("", "Removes redundant tokens across nodes.", "mcore:megatron/core/transformer/moe/README.md:310"),
+        ),
+        evidence_against=(
+            Note("", "The 256xH100 Qwen3-235B recipe keeps alltoall.", "bridge:docs/training/moe.md:299"),
+        ),
+    )
+
+
+def _graphs() -> Finding:
+    return Finding(
+        rule="launch-starved-cuda-graphs",
+        title="Replay attention and routing as CUDA graphs",
+        outcome=Outcome.RECOMMENDED,
+        wall=Wall.COMPUTE_HOST,
+        sub_wall=SubWall.HOST,
+        lever="cuda_graphs",
+        because="launch_starved_fraction is 5.3% (at least 3.0%) and no CUDA graph runs.",
+        missing=(),
+        blocked_by=(),
+        confirm_first=(
+            Note("static_shapes", "sequence length and micro-batch size do not change", "mcore:README.md:12"),
+        ),
+        edits=_GRAPH_EDITS,
+        gain=Gain(8 * MS, 19 * MS, 31 * MS, "bound", "At most the launch-starved time of the graphed modules."),
+        how_to_verify="The launch-starved bucket shrinks; the loss curve is unchanged over 100 steps.",
+        why_it_matters="Python launches kernels more slowly than the device finishes them.",
+    )
+
+
+def _plan() -> tuple[PlanStep, ...]:
+    return (
+        PlanStep(1, _deepep(), _DEEPEP_EDITS, _deepep().gain, 551 * MS, 640 * MS),
+        PlanStep(2, _graphs(), _GRAPH_EDITS, _graphs().gain, 520 * MS, 632 * MS),
+    )
+
+
+def _other(rule: str, title: str, outcome: Outcome, because: str, wall: Wall = Wall.COMMUNICATION) -> Finding:
+    gain = Gain(None, None, None, "bound", "Not estimated: the rule does not apply now.")
+    return Finding(rule, title, outcome, wall, None, rule, because, (), (), (), (), gain)
+
+
+def _findings() -> tuple[Finding, ...]:
+    overlap = replace(
+        _other(
+            "hide-ep-under-compute",
+            "Overlap expert communication with the other micro-batch",
+            Outcome.BLOCKED,
+            "A requirement fails.",
+        ),
+        blocked_by=(Note("torch_2_6", "needs PyTorch 2.6 or newer; the run has 2.5.1", "mcore:arguments.py:1"),),
+        gain=Gain(20 * MS, 60 * MS, 119 * MS, "bound"),
+        edits=(PlannedEdit("overlap_moe_expert_parallel_comm", False, True, "config", False),),
+    )
+    recompute = replace(
+        _other("spare-recompute", "Recompute less", Outcome.UNKNOWN, "A fact is missing.", Wall.MEMORY),
+        missing=("recompute_ns",),
+    )
+    hybridep = _other(
+        "hybridep-on-nvl72",
+        "Dispatch with HybridEP",
+        Outcome.NOT_APPLICABLE,
+        "gpu.sm is sm_90, the rule is for sm_100.",
+    )
+    alternative = replace(
+        _other("hybridep-hopper", "Dispatch with HybridEP on Hopper", Outcome.ALTERNATIVE, "DeepEP gains more here."),
+        gain=Gain(0, 30 * MS, 70 * MS, "modelled"),
+    )
+    healthy = _other(
+        "unfused-attention", "Use fused attention", Outcome.NOT_NEEDED, "attention_unfused_fraction is 0%."
+    )
+    return (_deepep(), _graphs(), overlap, recompute, alternative, healthy, hybridep)
+
+
+def _overrides() -> Overrides:
+    return Overrides(
+        bridge_version="0.4.2",
+        bridge=(
+            "model.moe_token_dispatcher_type=flex",
+            "model.moe_flex_dispatcher_backend=deepep",
+            "model.moe_router_dtype=fp32",
+            "model.cuda_graph_impl=transformer_engine",
+            "model.cuda_graph_scope=[attn,moe_router,moe_preprocess]",
+        ),
+        megatron_lm=(
+            "--moe-token-dispatcher-type flex",
+            "--moe-flex-dispatcher-backend deepep",
+            "--moe-router-dtype fp32",
+            "--cuda-graph-impl transformer_engine",
+            "--cuda-graph-scope attn moe_router moe_preprocess",
+        ),
+        env=(("CUDA_DEVICE_MAX_CONNECTIONS", "32"),),
+        notes=("Megatron-LM: remove --moe-shared-expert-overlap",),
+    )

@@ -1,0 +1,47 @@
+"""Figures are valid plotly, agree with the tables and have a colour for everything."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import pytest
+
+from tests.render.sample_report import BUDGET_MS, without_plan
+from three_walls.render.charts import draw_figures
+from three_walls.render.palette import BUCKET_COLOURS, GROUP_COLOURS
+from three_walls.vocabulary.categories import BUCKETS, Group
+from three_walls.vocabulary.report import Report
+
+
+@pytest.mark.parametrize("name", ["budget", "ranks", "plan", "communication"])
+def test_plotly_accepts_the_figure(report: Report, name: str) -> None:
+    go.Figure(draw_figures(report)[name])
+
+
+def test_every_bucket_has_a_colour_of_its_own() -> None:
+    assert list(BUCKET_COLOURS) == [bucket.name for bucket in BUCKETS]
+    assert len(set(BUCKET_COLOURS.values())) == len(BUCKETS)
+
+
+def test_every_group_has_a_colour() -> None:
+    assert set(GROUP_COLOURS) == set(Group)
+
+
+def test_the_budget_bar_holds_the_whole_step(report: Report) -> None:
+    traces = draw_figures(report)["budget"]["data"]
+    assert {t["name"]: t["x"] for t in traces} == {name: [float(ms)] for name, ms in BUDGET_MS.items() if ms}
+
+
+def test_exposed_and_hidden_stack_to_busy(report: Report) -> None:
+    exposed, hidden = draw_figures(report)["communication"]["data"]
+    assert (exposed["y"][0], exposed["x"][0], hidden["x"][0]) == ("ep_all_to_all", 150.0, 21.0)
+
+
+def test_the_plan_starts_at_the_step_as_measured(report: Report) -> None:
+    certain, open_part = draw_figures(report)["plan"]["data"]
+    assert certain["x"] == [640.0, 551.0, 520.0]
+    assert open_part["x"] == [0.0, 89.0, 112.0]
+
+
+def test_figures_without_numbers_are_left_out(report: Report, abstained: Report) -> None:
+    assert draw_figures(abstained) == {}
+    assert "plan" not in draw_figures(without_plan(report))

@@ -1,0 +1,159 @@
+"""report.html works offline, shows what the report holds and obeys nothing that the run's names say."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from tests.render.sample_report import without_plan
+from three_walls.render.html_report import render_html
+from three_walls.vocabulary.config import ConfigValue, RunConfig
+from three_walls.vocabulary.report import CommunicationTime, Report, ReportWarning, UnclassifiedKernel
+
+HOSTILE = '<script>alert(1)</script></script><img src=x onerror="alert(2)">\u2028{{ 7 * 7 }}'
+
+
+class Page(HTMLParser):
+    """Elements of a page, the text of its data script, and ids."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.figures = ""
+        self._in_figures = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._in_figures = tag == "script" and dict(attrs).get("id") == "figures"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_figures = self._in_figures and tag != "script"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_figures:
+            self.figures += data
+
+
+def ours(page: str) -> str:
+    """The page less plotly's own script."""
+    script = get_plotlyjs()
+    assert page.count(script) <= 1
+    return page.replace(script, "")
+
+
+def spoil(report: Report) -> Report:
+    """The report of a run whose every free name is an attack."""
+    ranks = tuple(
+        replace(rank, host=HOSTILE, gpu=HOSTILE, communication={HOSTILE: CommunicationTime(2, 1, 1)})
+        for rank in report.ranks
+    )
+    return replace(
+        report,
+        unclassified=(UnclassifiedKernel(HOSTILE, 1, 1),),
+        config=RunConfig(values={HOSTILE: ConfigValue(HOSTILE, HOSTILE)}, dialect=HOSTILE),
+        warnings=(ReportWarning("hostile", HOSTILE),),
+        plan=tuple(replace(s, finding=replace(s.finding, title=HOSTILE, because=HOSTILE)) for s in report.plan),
+        overrides=replace(report.overrides, bridge=(HOSTILE,)),
+        capabilities={HOSTILE: HOSTILE},
+        ranks=ranks,
+    )
+
+
+def test_sections_stand_in_reading_order(page: str) -> None:
+    ids = [attributes.get("id") for tag, attributes in Page(ours(page)).elements if tag == "section"]
+    assert ids == [
+        *("verdict", "warnings", "budget", "walls", "plan", "communication", "findings"),
+        *("facts", "config", "steps", "capture", "reading"),
+    ]
+
+
+def test_the_page_requests_nothing(page: str) -> None:
+    text = ours(page)
+    assert "http://" not in text
+    assert "https://" not in text
+    assert not re.search(r"@import|fetch\(|XMLHttpRequest|url\(|import\(", text)
+    assert "default-src 'none'" in text
+    for tag, attributes in Page(text).elements:
+        assert "src" not in attributes, tag
+        assert tag != "link"
+        assert (attributes.get("href") or "#").startswith("#")
+
+
+def test_plotly_is_embedded_once_and_cannot_end_its_script_early(page: str) -> None:
+    assert page.count(get_plotlyjs()) == 1
+    assert "</script" not in get_plotlyjs().lower()
+
+
+def test_hostile_names_stay_text(report: Report) -> None:
+    text = ours(render_html(spoil(report)))
+    assert "<script>alert(1)" not in text
+    assert "<img" not in text
+    assert "\u2028" not in Page(text).figures
+    assert "{{ 7 * 7 }}" in text
+    elements = Page(text).elements
+    assert sum(tag == "script" for tag, _ in elements) == 3
+    assert not any(name.startswith("on") for _, attributes in elements for name in attributes)
+
+
+def test_hostile_names_survive_in_the_figures_as_escaped_text(report: Report) -> None:
+    figures = json.loads(Page(ours(render_html(spoil(report)))).figures)
+    assert "<" not in figures["communication"]["data"][0]["y"][0]
+    assert "<script" not in figures["plan"]["data"][0]["customdata"][1]
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "Communication wall",
+        "520-632 ms",
+        "23.4%",
+        "0-89 ms",
+        "changes numerics",
+        "deep_ep imports in the training container",
+        "exposed-ep-alltoall-deepep",
+        "ambiguous_step_boundary",
+        "9f2c41d0a7bb",
+        "triton_poi_fused_add_mul_sigmoid_7",
+        "Profile the same steps again",
+        "Blocking time: exposed communication may delay nobody.",
+        "NVTX_EVENTS",
+        "&#39;model.cuda_graph_scope=[attn,moe_router,moe_preprocess]&#39;",
+    ],
+)
+def test_the_page_shows(page: str, shown: str) -> None:
+    assert shown in ours(page)
+
+
+def test_warnings_stand_above_the_numbers(page: str) -> None:
+    assert page.index("ambiguous_step_boundary") < page.index('id="budget"')
+
+
+def test_an_abstention_renders_without_figures_or_zeros(abstained: Report) -> None:
+    text = render_html(abstained)
+    assert "No wall named" in text
+    assert "No steps were found" in text
+    assert ">0 ms" not in ours(text)
+    assert get_plotlyjs() not in text
+
+
+def test_an_abstention_between_known_walls_renders_their_ceilings(report: Report) -> None:
+    close = replace(report.verdict, wall=None, abstained=True, because="Two walls are within 1% of the step.")
+    text = ours(render_html(replace(report, verdict=close)))
+    assert "No wall named" in text
+    assert "148 ms" in text
+
+
+def test_an_empty_plan_says_so(report: Report) -> None:
+    text = ours(render_html(without_plan(report)))
+    assert "no rule recommends an edit" in text
+    assert "data-copy" not in text.split("<script")[0]
+
+
+def test_the_same_report_gives_the_same_page(report: Report, page: str) -> None:
+    assert render_html(report) == page

@@ -1,0 +1,5 @@
+"""``python -m three_walls``."""
+
+from three_walls.cli import main
+
+main()

@@ -1,0 +1,186 @@
+"""Orders recommendations into a plan: greedy on a step that shrinks, so no nanosecond is sold twice.
+
+The best recommendation enters, its gain is taken from the facts, the other rules are judged again on what
+is left, and so on. Three copies of the facts shrink side by side, by the low, likely and high gains: the
+likely one decides, the other two give the range of the step afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from three_walls.advice.conditions import same
+from three_walls.advice.gain import Level, apply_gain, estimate
+from three_walls.advice.judge import failing_requirements, judge_all, judge_safely
+from three_walls.advice.thresholds import Thresholds, default_thresholds
+from three_walls.vocabulary.facts import FactSheet
+from three_walls.vocabulary.findings import Finding, Gain, Outcome, PlannedEdit, PlanStep
+from three_walls.vocabulary.rules import Rule
+from three_walls.vocabulary.units import ns_to_ms
+
+_BASIS_ORDER = ("measured", "modelled", "bound")
+
+
+def make_plan(
+    rules: Iterable[Rule], facts: FactSheet, thresholds: Thresholds | None = None
+) -> tuple[list[Finding], tuple[PlanStep, ...]]:
+    """All findings by rule id, on the original facts, and the ordered plan.
+
+    A recommended finding is in the plan, unless the step is not known; what was left out says why.
+    """
+    by_id = {rule.id: rule for rule in rules}
+    findings = judge_all(by_id.values(), facts)
+    step_ns = facts.number("step_ns")
+    if not step_ns:
+        return findings, ()
+    limits = thresholds or default_thresholds()
+    minimum_ns = limits.minimum_plan_gain_fraction * step_ns
+    draft = _Draft(by_id, {one.rule: _drop_small(one, minimum_ns) for one in findings}, facts, minimum_ns)
+    while draft.take_best():
+        pass
+    draft.check_conservation(step_ns)
+    return [draft.with_reason(one) for one in draft.findings.values()], tuple(draft.steps)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan being made."""
+
+    rules: Mapping[str, Rule]
+    findings: Mapping[str, Finding]
+    """On the original facts."""
+    original: FactSheet
+    minimum_ns: float
+    steps: list[PlanStep] = field(default_factory=list)
+    unlocked_by: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    facts: dict[Level, FactSheet] = field(init=False)
+    blocked: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.facts = dict.fromkeys(Level, self.original)
+        self.blocked = {name for name, one in self.findings.items() if one.outcome is Outcome.BLOCKED}
+
+    def take_best(self) -> bool:
+        """Move the best remaining recommendation into the plan; False when none is left."""
+        candidates = [found for name in self._open_rules() if (found := self._reconsider(name))]
+        if not candidates:
+            return False
+        self._append(min(candidates, key=_rank))
+        return True
+
+    def with_reason(self, finding: Finding) -> Finding:
+        """``finding``, as an alternative with its reason if it was recommended and is not in the plan."""
+        if finding.outcome is not Outcome.RECOMMENDED or finding.rule in self._planned():
+            return finding
+        return replace(finding, outcome=Outcome.ALTERNATIVE, because=self.left_out[finding.rule])
+
+    def check_conservation(self, step_ns: float) -> None:
+        """Even the high gains together fit into the step."""
+        assert sum(step.gain.high_ns or 0 for step in self.steps) <= round(step_ns)
+
+    def _planned(self) -> dict[str, PlanStep]:
+        return {step.finding.rule: step for step in self.steps}
+
+    def _open_rules(self) -> list[str]:
+        """Rules that may still enter: recommended or blocked at first, not in the plan."""
+        planned = self._planned()
+        hopeful = (Outcome.RECOMMENDED, Outcome.BLOCKED)
+        return [name for name, one in self.findings.items() if one.outcome in hopeful and name not in planned]
+
+    def _reconsider(self, name: str) -> Finding | None:
+        """The finding on the facts that are left, if it still belongs into the plan; else notes why not."""
+        rule, finding = self.rules[name], judge_safely(self.rules[name], self.facts[Level.LIKELY])
+        self._note_unlocking(finding)
+        reason = self._reason_against(rule, finding)
+        if reason:
+            self.left_out[name] = reason
+            return None
+        return finding
+
+    def _reason_against(self, rule: Rule, finding: Finding) -> str:
+        for step in self.steps:
+            if step.finding.lever == rule.lever:
+                return f"{step.finding.rule} takes the lever {rule.lever}: it ranks before this rule"
+            if clash := _contradiction(step.edits, finding.edits):
+                return f"{step.finding.rule} already sets {clash} to another value"
+        if finding.outcome is not Outcome.RECOMMENDED:
+            after = ", ".join(step.finding.rule for step in self.steps)
+            return f"after {after} it is {finding.outcome.value.replace('_', ' ')}: {finding.because}"
+        if _is_small(finding.gain, self.minimum_ns):
+            return f"after the earlier edits too little is left to gain: {_small_gain(finding.gain, self.minimum_ns)}"
+        return self._harm_to_earlier(rule, finding)
+
+    def _harm_to_earlier(self, rule: Rule, finding: Finding) -> str:
+        """Which earlier entry's requirement the edits of ``rule`` would break."""
+        after = apply_gain(rule, finding.gain, finding.edits, self.facts[Level.LIKELY])
+        for name in self._planned():
+            if broken := failing_requirements(self.rules[name], after):
+                return f"its edits break what {name} requires: {', '.join(one.name for one in broken)}"
+        return ""
+
+    def _note_unlocking(self, finding: Finding) -> None:
+        if finding.rule in self.blocked and finding.outcome is not Outcome.BLOCKED and self.steps:
+            self.blocked.discard(finding.rule)
+            self.unlocked_by[finding.rule] = self.steps[-1].finding.rule
+
+    def _append(self, finding: Finding) -> None:
+        rule = self.rules[finding.rule]
+        gain = self._fit_into_step(finding.gain)
+        for level in Level:
+            scenario = estimate(rule.gain, self.facts[level])
+            self.facts[level] = apply_gain(rule, scenario, finding.edits, self.facts[level], level)
+        single = self.findings[finding.rule].gain
+        after_low, after_high = self._step_ns(Level.HIGH), self._step_ns(Level.LOW)
+        self.steps.append(
+            PlanStep(
+                order=len(self.steps) + 1,
+                finding=replace(finding, gain=single),
+                edits=finding.edits,
+                gain=gain,
+                step_after_low_ns=min(after_low, after_high),  # rounding may leave them 1 ns out of order
+                step_after_high_ns=after_high,
+                unlocked_by=self.unlocked_by.get(finding.rule, ""),
+            )
+        )
+
+    def _fit_into_step(self, gain: Gain) -> Gain:
+        """``gain`` with its ends within what the high gains so far leave of the step."""
+        if gain.high_ns is None or gain.likely_ns is None or gain.low_ns is None:
+            return gain
+        taken_ns = sum(step.gain.high_ns or 0 for step in self.steps)
+        high_ns = min(gain.high_ns, max(0, round(self.original.number("step_ns") or 0) - taken_ns))
+        return replace(gain, low_ns=min(gain.low_ns, high_ns), likely_ns=min(gain.likely_ns, high_ns), high_ns=high_ns)
+
+    def _step_ns(self, level: Level) -> int:
+        return round(self.facts[level].number("step_ns") or 0)
+
+
+def _rank(finding: Finding) -> tuple[float, int, str]:
+    """Likely gain first (unknown last), then how well it is founded, then the id: a total order."""
+    likely = finding.gain.likely_ns
+    basis = _BASIS_ORDER.index(finding.gain.basis) if finding.gain.basis in _BASIS_ORDER else len(_BASIS_ORDER)
+    return (float("inf") if likely is None else -likely, basis, finding.rule)
+
+
+def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit]) -> str:
+    """The first key that both set, to different values; empty if none."""
+    targets = {(edit.kind, edit.key): edit.to for edit in earlier}
+    clashes = (e.key for e in later if (e.kind, e.key) in targets and not same(targets[e.kind, e.key], e.to))
+    return next(clashes, "")
+
+
+def _drop_small(finding: Finding, minimum_ns: float) -> Finding:
+    """A recommendation whose gain nobody could measure is not needed."""
+    if finding.outcome is not Outcome.RECOMMENDED or not _is_small(finding.gain, minimum_ns):
+        return finding
+    return replace(finding, outcome=Outcome.NOT_NEEDED, because=_small_gain(finding.gain, minimum_ns))
+
+
+def _is_small(gain: Gain, minimum_ns: float) -> bool:
+    return gain.likely_ns is not None and gain.likely_ns < minimum_ns
+
+
+def _small_gain(gain: Gain, minimum_ns: float) -> str:
+    return f"the likely gain is {ns_to_ms(gain.likely_ns or 0):g} ms, at least {ns_to_ms(minimum_ns):g} ms needed"

@@ -1,0 +1,103 @@
+"""The rule base: strict YAML files in, rules out, every error of every file in one exception."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from three_walls.advice import strict_yaml
+from three_walls.advice.rule_cases import load_cases as load_cases
+from three_walls.advice.rule_parts import PartReader
+from three_walls.advice.sources import Source, read_sources
+from three_walls.advice.strict_yaml import Problems
+from three_walls.vocabulary.categories import SubWall, Wall
+from three_walls.vocabulary.rules import RULE_CLASSES, Rule
+
+CASES_SUFFIX = ".cases.yaml"
+SOURCES_FILE = "sources.yaml"
+
+_REQUIRED = ("id", "wall", "title", "class", "docs", "applies_to", "when", "lever", "edits", "gain", "evidence")
+_OPTIONAL = ("sub_wall", "requires", "side_effects")
+_DOCS = ("what_it_looks_for", "why_it_matters", "how_to_verify")
+
+
+def load_rules(directory: Path) -> tuple[Rule, ...]:
+    """Every rule below ``directory``, sorted by id; RuleBaseError lists all problems of all files."""
+    problems = Problems()
+    sources = read_sources(directory / SOURCES_FILE, problems)
+    rules = [rule for path in rule_files(directory) if (rule := _read_rule(path, sources, problems))]
+    _note_shared_ids(rules, problems)
+    problems.raise_if_any()
+    return tuple(sorted(rules, key=lambda rule: rule.id))
+
+
+def rule_files(directory: Path) -> tuple[Path, ...]:
+    """Rule files: one folder per wall; files at the top are tables, ``*.cases.yaml`` are cases."""
+    found = (path for path in directory.glob("*/*.yaml") if not path.name.endswith(CASES_SUFFIX))
+    return tuple(sorted(found))
+
+
+def cases_file(rule_file: Path) -> Path:
+    """The file of cases beside ``rule_file``."""
+    return rule_file.with_name(rule_file.name.removesuffix(".yaml") + CASES_SUFFIX)
+
+
+def _read_rule(path: Path, sources: Mapping[str, Source], problems: Problems) -> Rule | None:
+    root = strict_yaml.compose(path, problems)
+    if root is None:
+        return None
+    found = strict_yaml.fields(root, problems, _REQUIRED, _OPTIONAL)
+    parts = PartReader(problems, sources)
+    docs = _read_docs(found.get("docs"), problems)
+    wall = strict_yaml.choice(found.get("wall"), problems, tuple(Wall))
+    sub_wall = strict_yaml.choice(found.get("sub_wall"), problems, tuple(SubWall))
+    identifier = strict_yaml.text(found.get("id"), problems)
+    _note_misplacement(found, path, identifier, wall, problems)
+    return Rule(
+        id=identifier,
+        wall=Wall(wall) if wall in tuple(Wall) else Wall.MEMORY,
+        sub_wall=SubWall(sub_wall) if sub_wall in tuple(SubWall) else None,
+        title=strict_yaml.text(found.get("title"), problems),
+        rule_class=strict_yaml.choice(found.get("class"), problems, RULE_CLASSES),
+        what_it_looks_for=docs.get("what_it_looks_for", ""),
+        why_it_matters=docs.get("why_it_matters", ""),
+        how_to_verify=docs.get("how_to_verify", ""),
+        applies_to=parts.conditions(found.get("applies_to")),
+        when=parts.conditions(found.get("when")),
+        requires=parts.requirements(found.get("requires")),
+        lever=strict_yaml.text(found.get("lever"), problems),
+        edits=parts.edits(found.get("edits")),
+        side_effects=parts.side_effects(found.get("side_effects")),
+        gain=parts.gain(found.get("gain")),
+        evidence=parts.evidence(found.get("evidence")),
+        path=f"{path.parent.name}/{path.name}",
+    )
+
+
+def _read_docs(node: yaml.Node | None, problems: Problems) -> dict[str, str]:
+    if node is None:
+        return {}
+    found = strict_yaml.fields(node, problems, _DOCS)
+    return {key: " ".join(strict_yaml.text(value, problems).split()) for key, value in found.items()}
+
+
+def _note_misplacement(
+    found: Mapping[str, yaml.Node], path: Path, identifier: str, wall: str, problems: Problems
+) -> None:
+    if "id" in found and identifier and identifier != path.stem:
+        problems.add(found["id"], f"id {identifier} is not the file's name {path.stem}")
+    folder = wall.replace("_", "-")
+    if wall in tuple(Wall) and path.parent.name != folder:
+        problems.add(found["wall"], f"a rule of wall {wall} lives in {folder}/, this one is in {path.parent.name}/")
+    if ("sub_wall" in found) != (wall == Wall.COMPUTE_HOST) and wall in tuple(Wall):
+        problems.add(found["wall"], "sub_wall belongs to rules of wall compute_host, and each of those has one")
+
+
+def _note_shared_ids(rules: list[Rule], problems: Problems) -> None:
+    first: dict[str, str] = {}
+    for rule in rules:
+        if rule.id and rule.id in first:
+            problems.found.append(f"{rule.path}:1:1: id {rule.id} is already that of {first[rule.id]}")
+        first.setdefault(rule.id, rule.path)

@@ -1,0 +1,46 @@
+"""The thresholds of ``rules/verdict.yaml``: what is enough, too much or too close, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from three_walls.advice import strict_yaml
+from three_walls.advice.strict_yaml import Problems
+from three_walls.resources import RULES_DIR
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Shares of the step; the file says why each has its value."""
+
+    minimum_recoverable_fraction: float
+    minimum_margin_fraction: float
+    minimum_compute_busy_fraction: float
+    notable_wait_fraction: float
+    maximum_cuda_graph_fraction: float
+    maximum_unclassified_fraction: float
+    minimum_plan_gain_fraction: float
+
+
+def load_thresholds(path: Path) -> Thresholds:
+    """Thresholds of ``path``; RuleBaseError lists everything wrong with it."""
+    problems = Problems()
+    root = strict_yaml.compose(path, problems)
+    problems.raise_if_any()
+    assert root is not None  # compose notes a problem whenever it returns None
+    found = strict_yaml.fields(root, problems, [field.name for field in fields(Thresholds)])
+    values: dict[str, float] = {}
+    for name, node in found.items():
+        entry = strict_yaml.fields(node, problems, ("value", "because"))
+        strict_yaml.text(entry.get("because"), problems)
+        values[name] = strict_yaml.number(entry.get("value"), problems, 0.0, 1.0)
+    problems.raise_if_any()
+    return Thresholds(**values)
+
+
+@cache
+def default_thresholds() -> Thresholds:
+    """The thresholds that ship with the rules."""
+    return load_thresholds(RULES_DIR / "verdict.yaml")

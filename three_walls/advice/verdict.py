@@ -1,0 +1,173 @@
+"""Weighs the walls of a run: names the one that holds it back, or says why that cannot be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from three_walls.advice.thresholds import Thresholds, default_thresholds
+from three_walls.vocabulary.categories import SubWall, Wall
+from three_walls.vocabulary.facts import FactSheet
+from three_walls.vocabulary.report import Verdict
+from three_walls.vocabulary.units import ns_to_ms
+
+_FACTS = {
+    "memory": "memory_recoverable_ns",
+    "communication": "communication_recoverable_ns",
+    "compute_host.compute": "compute_recoverable_ns",
+    "compute_host.host": "host_recoverable_ns",
+}
+_NAMES = {
+    (Wall.MEMORY, None): "memory",
+    (Wall.COMMUNICATION, None): "communication",
+    (Wall.COMPUTE_HOST, SubWall.COMPUTE): "computing",
+    (Wall.COMPUTE_HOST, SubWall.HOST): "the host",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """A wall with the time that edits against it may give back."""
+
+    wall: Wall
+    sub_wall: SubWall | None
+    ns: int
+
+    @property
+    def name(self) -> str:
+        return _NAMES[self.wall, self.sub_wall]
+
+
+def weigh(facts: FactSheet, thresholds: Thresholds | None = None) -> Verdict:
+    """The wall with the most recoverable time; abstains when facts lack, mislead or do not separate the walls."""
+    limits = thresholds or default_thresholds()
+    step_ns = _whole(facts, "step_ns")
+    recoverable = {wall: _whole(facts, name) for wall, name in _FACTS.items()}
+    if reason := _reason_to_abstain(facts, limits, step_ns, recoverable):
+        return _abstain(reason, step_ns, recoverable)
+    assert step_ns is not None  # _reason_to_abstain names a missing step
+    weights = _rank(recoverable)
+    if weights[0].ns < limits.minimum_recoverable_fraction * step_ns:
+        return _weigh_lean_step(facts, limits, step_ns, recoverable, weights[0])
+    return _compare_walls(facts, limits, step_ns, recoverable, weights)
+
+
+def _reason_to_abstain(
+    facts: FactSheet, limits: Thresholds, step_ns: int | None, recoverable: Mapping[str, int | None]
+) -> str:
+    if not step_ns:
+        return "The length of a step is not known: no step was found in the traces."
+    graph, unclassified = facts.number("cuda_graph_fraction"), facts.number("unclassified_fraction")
+    if graph is not None and graph >= limits.maximum_cuda_graph_fraction:
+        return (
+            f"{_percent(graph)} of the step lies inside CUDA graphs whose kernels were not recorded. "
+            "Capture again with --cuda-graph-trace=node."
+        )
+    if unclassified is not None and unclassified >= limits.maximum_unclassified_fraction:
+        return (
+            f"{_percent(unclassified)} of the step is in kernels that match no known pattern, so no wall can claim it."
+        )
+    if lacking := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
+        return f"The walls cannot be compared: {', '.join(lacking)} not known."
+    return ""
+
+
+def _compare_walls(
+    facts: FactSheet,
+    limits: Thresholds,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+    weights: tuple[_Weight, ...],
+) -> Verdict:
+    first, second = weights[0], weights[1]
+    margin = (first.ns - second.ns) / step_ns
+    if margin < limits.minimum_margin_fraction:
+        reason = (
+            f"{_capital(first.name)} ({_amount(first.ns, step_ns)}) and {second.name} ({_amount(second.ns, step_ns)}) "
+            f"are too close to tell which holds the run back."
+        )
+        return _abstain(reason, step_ns, recoverable)
+    because = (
+        f"{_capital(first.name)} edits may give back up to {_amount(first.ns, step_ns)} of a {_ms(step_ns)} step; "
+        f"next is {second.name} with {_amount(second.ns, step_ns)}.{_about_waiting(facts, limits)}"
+    )
+    return Verdict(
+        wall=first.wall,
+        sub_wall=first.sub_wall,
+        abstained=False,
+        because=because,
+        step_ns=step_ns,
+        runner_up_wall=second.wall,
+        runner_up_sub_wall=second.sub_wall,
+        margin_fraction=margin,
+        recoverable_ns=recoverable,
+    )
+
+
+def _weigh_lean_step(
+    facts: FactSheet,
+    limits: Thresholds,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+    largest: _Weight,
+) -> Verdict:
+    """A step in which no wall has much to give back: computing, if that is what fills it."""
+    busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
+    little = f"no wall has more than {_amount(largest.ns, step_ns)} to give back"
+    if busy is not None and busy >= limits.minimum_compute_busy_fraction:
+        because = f"Computing is what the step is made of: {_percent(busy)} of {_ms(step_ns)}, and {little}."
+        return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, because, step_ns, None, None, None, recoverable)
+    if wait is not None and wait >= limits.notable_wait_fraction:
+        reason = (
+            f"{_percent(wait)} of the step waits for peers, which these traces do not explain, and {little}. "
+            "Capture every rank."
+        )
+    elif busy is None:
+        reason = f"{_capital(little)}, and how much of the step computes (compute_busy_fraction) is not known."
+    else:
+        reason = f"{_capital(little)}, and only {_percent(busy)} of the step computes: what fills it is not explained."
+    return _abstain(reason, step_ns, recoverable)
+
+
+def _rank(recoverable: Mapping[str, int | None]) -> tuple[_Weight, ...]:
+    """Walls by recoverable time, largest first; equal ones in order of :class:`Wall`."""
+    compute, host = recoverable["compute_host.compute"] or 0, recoverable["compute_host.host"] or 0
+    half = SubWall.COMPUTE if compute >= host else SubWall.HOST
+    weights = (
+        _Weight(Wall.MEMORY, None, recoverable["memory"] or 0),
+        _Weight(Wall.COMMUNICATION, None, recoverable["communication"] or 0),
+        _Weight(Wall.COMPUTE_HOST, half, compute + host),
+    )
+    return tuple(sorted(weights, key=lambda weight: -weight.ns))
+
+
+def _abstain(reason: str, step_ns: int | None, recoverable: Mapping[str, int | None]) -> Verdict:
+    return Verdict(None, None, True, reason, step_ns, None, None, None, recoverable)
+
+
+def _about_waiting(facts: FactSheet, limits: Thresholds) -> str:
+    wait = facts.number("wait_exposed_fraction")
+    if wait is None or wait < limits.notable_wait_fraction:
+        return ""
+    return f" Besides, {_percent(wait)} of the step waits for peers, which no edit here addresses."
+
+
+def _whole(facts: FactSheet, name: str) -> int | None:
+    number = facts.number(name)
+    return None if number is None else round(number)
+
+
+def _amount(ns: int, step_ns: int) -> str:
+    return f"{_ms(ns)}, {_percent(ns / step_ns)}"
+
+
+def _ms(ns: int) -> str:
+    return f"{ns_to_ms(ns):.1f} ms"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction:.1%}"
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

@@ -1,0 +1,66 @@
+"""Why the device was idle: the host late (starved or blocked), the profiler, or something else.
+
+A gap is a stretch of a step in which nothing runs on the device. It ends with some operation; until that
+operation's launch call began, the device could not have run it, so that part of the gap is the host's. It is
+*blocked* where the launching thread sat in a synchronizing call, *profiler* where the profiler held that thread
+up, and *starved* in between (Python, launches of other streams, allocation, nothing visible). After the call
+began, or where no call is recorded, the gap is ``idle_other``.
+
+A long time from launch to start is no starvation: it means the host is ahead.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from three_walls.timeline.intervals import gaps_within, intersect, merge_overlapping
+
+STEP = ("track", "step")
+THREAD = ("report", "thread")
+
+
+def explain_idle(
+    operations: pl.DataFrame,
+    steps: pl.DataFrame,
+    synchronizing: pl.DataFrame,
+    overhead: pl.DataFrame,
+) -> pl.DataFrame:
+    """Causes of idle time as labelled intervals: track, step, start_ns, end_ns, label.
+
+    ``operations``: all device operations with launches. ``steps``: windows. ``synchronizing``: API calls that
+    wait for the device (report, thread, start_ns, end_ns). ``overhead``: when the profiler held up a thread (same columns). Labels are
+    ``launch_starved`` (the whole late part), ``host_blocked`` and ``profiler`` (parts of it); the precedence of
+    the buckets settles which owns an instant. Idle time under no label is ``idle_other``.
+    """
+    late = _late_parts(operations, steps)
+    blocked = intersect(late, merge_overlapping(synchronizing, THREAD), THREAD)
+    held_up = intersect(late, merge_overlapping(overhead, THREAD), THREAD)
+    labelled = [
+        part.select(*STEP, "start_ns", "end_ns", label=pl.lit(label))
+        for part, label in ((late, "launch_starved"), (blocked, "host_blocked"), (held_up, "profiler"))
+    ]
+    return pl.concat(labelled)
+
+
+def _late_parts(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The part of each gap before the launch of the operation that ends it: track, step, report, thread, start_ns, end_ns."""
+    busy = intersect(operations.select("track", "start_ns", "end_ns"), steps, ["track"], carry=["step"])
+    gaps = gaps_within(busy, steps, STEP)
+    # Of several operations that start together the one launched first ended the gap.
+    starters = (
+        operations.sort("track", "start_ns", pl.col("launch_start_ns").fill_null(2**62))
+        .unique(["track", "start_ns"], keep="first", maintain_order=True)
+        .select("track", "report", next_start_ns="start_ns", launch_start_ns="launch_start_ns", thread="launch_thread")
+        .sort("next_start_ns")
+    )
+    ended_by = gaps.sort("end_ns").join_asof(
+        starters, left_on="end_ns", right_on="next_start_ns", by="track", strategy="forward", check_sortedness=False
+    )
+    late_until = pl.min_horizontal("end_ns", "launch_start_ns")
+    return (
+        ended_by.drop_nulls("launch_start_ns")
+        .with_columns(end_ns=late_until)
+        .filter(pl.col("end_ns") > pl.col("start_ns"))
+        .select(*STEP, *THREAD, "start_ns", "end_ns")
+        .sort(*STEP, "start_ns")
+    )

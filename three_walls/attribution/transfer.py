@@ -1,0 +1,76 @@
+"""How much of exposed communication is transfer, how much waiting for peers: a proxy from one rank.
+
+The duration of a collective includes waiting until its peers arrive. Calls of one kind on one rank repeat many
+times a step with like sizes, so a call that found its peers ready shows what the transfer takes. Each call
+counts as transfer for at most the lowest tenth of its kind's durations; the rest is waiting.
+
+It is a proxy: low where message sizes vary a lot, high where even the fastest tenth waited. With one call or a
+few per step nothing can be told, and all of it counts as transfer.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from three_walls.attribution.ownership import COMPUTE_MASK, STEP
+from three_walls.timeline.intervals import intersect, merge_overlapping
+from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES
+
+CARRIES_TOKENS_NS = 100_000
+"""A SendRecv below this is latency-bound (counts, probabilities): it says nothing of the token exchanges.
+
+At NVLink speed (450 GB/s and direction) a call this long moves at most 45 MB; 8 KiB of metadata takes 0.01 ms.
+"""
+
+READY_QUANTILE = 0.1
+"""Share of the calls of a kind that are taken to have found all peers ready.
+
+On eight H200s whose hosts kept each other waiting (128 experts, EP 8) nine in ten exchanges took 0.6 to 15 ms, the
+lowest tenth the 0.3 to 0.6 ms that NVLink needs; a quartile would have called waiting transfer.
+"""
+
+FEWEST_CALLS = 8
+"""With fewer calls of a kind per rank a quantile means nothing."""
+
+_DURATION = pl.col("end_ns") - pl.col("start_ns")
+_KIND = ("track", "category", "stream", "name_id", "small")
+
+
+def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Per step and communication class: track, step, class, transfer_exposed_ns (at most the exposed time).
+
+    Only kept steps of ``steps`` lend their calls to the quantiles.
+    """
+    calls = (
+        operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .with_columns(
+            duration_ns=_DURATION,
+            small=pl.col("category").is_in(["ep_all_to_all", "send_recv_ambiguous"]) & (_DURATION < CARRIES_TOKENS_NS),
+        )
+        .with_row_index("call")
+    )
+    inside = intersect(calls, steps, ["track"], carry=["step", "kept"])
+    floors = (
+        inside.filter("kept")
+        .group_by(_KIND)
+        .agg(
+            floor_ns=pl.col("duration_ns").quantile(READY_QUANTILE, interpolation="lower").cast(pl.Int64),
+            calls=pl.col("call").n_unique(),
+        )
+        .with_columns(floor_ns=pl.when(pl.col("calls") >= FEWEST_CALLS).then("floor_ns"))
+    )
+    not_computing = merge_overlapping(pieces.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)
+    exposed = (
+        intersect(inside.select("call", *STEP, "start_ns", "end_ns"), not_computing, STEP)
+        .group_by("call", *STEP)
+        .agg(exposed_ns=_DURATION.sum())
+    )
+    return (
+        inside.select("call", *STEP, *(name for name in _KIND if name != "track"))
+        .join(exposed, on=["call", *STEP])
+        .join(floors, on=_KIND, how="left", nulls_equal=True)
+        .with_columns(transfer_ns=pl.min_horizontal("exposed_ns", pl.col("floor_ns").fill_null(2**62)))
+        .group_by(*STEP, pl.col("category").cast(pl.String).alias("class"))
+        .agg(transfer_exposed_ns=pl.col("transfer_ns").sum())
+        .sort(*STEP, "class")
+    )

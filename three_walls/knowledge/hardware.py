@@ -1,0 +1,99 @@
+"""GPU models by the driver's name: ``rules/hardware.yaml``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from three_walls.knowledge.strict_yaml import Node, Problems, load_strict
+from three_walls.resources import RULES_DIR
+
+HARDWARE_FILE = RULES_DIR / "hardware.yaml"
+_FIELDS = (
+    "name_pattern",
+    "sm",
+    "memory_bytes",
+    "nvlink_domain_gpus",
+    "nvlink_bytes_per_s",
+    "bf16_dense_flops",
+    "source",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """One row of the hardware table; numbers are the vendor's, per GPU."""
+
+    family: str
+    name_pattern: re.Pattern[str]
+    sm: str
+    memory_bytes: int
+    nvlink_domain_gpus: int
+    nvlink_bytes_per_s: int
+    """Both directions together."""
+    bf16_dense_flops: int
+    source: str
+
+    @property
+    def nvlink_bytes_per_s_one_way(self) -> int:
+        return self.nvlink_bytes_per_s // 2
+
+
+@cache
+def gpu_models() -> tuple[GpuModel, ...]:
+    """The models that ship with the program, in order of precedence."""
+    return load_gpu_models(HARDWARE_FILE)
+
+
+def find_gpu(name: str | None, sm: str | None = None) -> GpuModel | None:
+    """The model called ``name`` by the driver; ``None`` when unknown or when ``sm`` contradicts it.
+
+    The compute capability alone names no model: an H20 and an H200 share theirs.
+    """
+    if not name:
+        return None
+    for model in gpu_models():
+        if model.name_pattern.search(name):
+            return model if sm is None or _plain_sm(sm) == model.sm else None
+    return None
+
+
+def load_gpu_models(path: Path) -> tuple[GpuModel, ...]:
+    """The models in ``path``; raises RuleBaseError that lists every error."""
+    problems = Problems()
+    top = problems.mapping(load_strict(path, problems), ("gpus",), ())
+    models = tuple(_read_model(name, node, problems) for name, node in problems.mapping(top["gpus"]).items())
+    problems.raise_if_any()
+    return models
+
+
+def _read_model(family: str, node: Node, problems: Problems) -> GpuModel:
+    entry = problems.mapping(node, _FIELDS, ())
+    problems.raise_if_any()
+    numbers = {name: problems.integer(entry[name]) for name in _FIELDS[2:6]}
+    return GpuModel(
+        family=family,
+        name_pattern=_compile(entry["name_pattern"], problems),
+        sm=problems.text(entry["sm"]),
+        memory_bytes=numbers["memory_bytes"],
+        nvlink_domain_gpus=numbers["nvlink_domain_gpus"],
+        nvlink_bytes_per_s=numbers["nvlink_bytes_per_s"],
+        bf16_dense_flops=numbers["bf16_dense_flops"],
+        source=problems.text(entry["source"]),
+    )
+
+
+def _compile(node: Node, problems: Problems) -> re.Pattern[str]:
+    try:
+        return re.compile(problems.text(node), re.IGNORECASE)
+    except re.error as error:
+        problems.add(node.place, f"not a regular expression: {error}")
+        return re.compile("(?!)")
+
+
+def _plain_sm(sm: str) -> str:
+    """``sm_90`` of ``sm_90``, ``sm_90a``, ``9.0`` or ``90``."""
+    digits = re.sub(r"\D", "", sm)
+    return f"sm_{digits}"

@@ -1,0 +1,125 @@
+"""The stages in order; the only module that knows them all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from three_walls.advice.dialects import spell
+from three_walls.advice.plan import make_plan
+from three_walls.advice.rulebase import load_rules
+from three_walls.advice.verdict import weigh
+from three_walls.attribution.attribution import attribute
+from three_walls.knowledge.hardware import find_gpu
+from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
+from three_walls.resources import RULES_DIR
+from three_walls.timeline.timeline import build_timeline, range_pattern
+from three_walls.trace.capabilities import YES
+from three_walls.trace.reader import Trace, read_trace
+from three_walls.trace.source import find_traces
+from three_walls.version import VERSION
+from three_walls.vocabulary.errors import NothingToAnalyzeError, UsageError
+from three_walls.vocabulary.report import Report
+from three_walls.walls.caveats import collect_caveats
+from three_walls.walls.fact_sheet import collect_facts
+from three_walls.walls.representative import choose_representative
+from three_walls.walls.summary import list_unclassified, summarize_budget, summarize_ranks, summarize_steps
+
+Progress = Callable[[str], None]
+"""Told what is being done, in a few words, each time a stage begins."""
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+def analyze(
+    trace: str | Path | Iterable[str | Path],
+    *,
+    step_range: str | None = None,
+    bridge_version: str | None = None,
+    rules: Path | None = None,
+    progress: Progress = _silent,
+) -> Report:
+    """Analyzes one run: an Nsight Systems export, several (one per rank), or a directory of them.
+
+    ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no
+    ``training_step_N``. ``bridge_version``: release the overrides are spelled for. ``rules``: another rule
+    base. Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
+    """
+    paths = find_traces([Path(trace)] if isinstance(trace, str | Path) else [Path(one) for one in trace])
+    _check_expression(step_range)
+    rule_base = load_rules(rules or RULES_DIR)
+    kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
+
+    traces = _read_all(paths, range_pattern(step_range), union_of(api_patterns, "graph_launch"), progress)
+    with_kernels = [one for one in traces if one.ranks]
+    ranks = tuple(rank for one in with_kernels for rank in one.ranks)
+    config = with_kernels[0].config
+    gpu = find_gpu(ranks[0].gpu.name, ranks[0].gpu.sm) if ranks[0].gpu else None
+    capabilities = _common_capabilities(with_kernels)
+
+    progress("classifying kernels, finding steps")
+    timeline = build_timeline(with_kernels, kernel_patterns, union_of(api_patterns, "synchronize"), config, step_range)
+    progress("attributing every nanosecond")
+    attribution = attribute(timeline)
+    chosen = choose_representative(attribution, {rank.track: rank.rank for rank in ranks})
+    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities)
+
+    progress("judging rules")
+    findings, plan = make_plan(rule_base, facts)
+    edits = [edit for step in plan for edit in step.edits]
+    return Report(
+        tool_version=VERSION,
+        inputs=tuple(one.input for one in traces),
+        verdict=weigh(facts),
+        step=summarize_steps(timeline, ranks),
+        ranks=summarize_ranks(attribution, ranks),
+        budget=summarize_budget(attribution, chosen) if chosen else (),
+        budget_of=chosen.why if chosen else "no step could be kept",
+        config=config,
+        facts=facts,
+        findings=tuple(findings),
+        plan=plan,
+        overrides=spell(edits, config, bridge_version or config.bridge_version),
+        warnings=collect_caveats(traces, timeline, facts, capabilities),
+        unclassified=list_unclassified(timeline, chosen) if chosen else (),
+        capabilities=capabilities,
+    )
+
+
+def _check_expression(step_range: str | None) -> None:
+    try:
+        re.compile(step_range or "")
+    except re.error as error:
+        raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({error})") from error
+
+
+def _read_all(
+    paths: Sequence[Path], ranges: re.Pattern[str], graph_launch: re.Pattern[str], progress: Progress
+) -> list[Trace]:
+    traces: list[Trace] = []
+    tracks = 0
+    for order, path in enumerate(paths, start=1):
+        progress(f"reading {path.name} ({order} of {len(paths)})")
+        traces.append(read_trace(path, order - 1, tracks, ranges, graph_launch))
+        tracks += len(traces[-1].ranks)
+    if not tracks:
+        names = ", ".join(path.name for path in paths)
+        raise NothingToAnalyzeError(
+            f"{names}: expected CUDA kernels, found none; capture with: nsys profile -t cuda,nvtx ... "
+            "(and check that the capture range covers training steps)"
+        )
+    return traces
+
+
+def _common_capabilities(traces: Sequence[Trace]) -> Mapping[str, str]:
+    """What every trace supports; where one lacks something, its reason stands."""
+    common = dict(traces[0].capabilities)
+    for trace in traces[1:]:
+        for name, state in trace.capabilities.items():
+            if common.get(name) == YES:
+                common[name] = state
+    return common
+

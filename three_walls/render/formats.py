@@ -1,0 +1,160 @@
+"""The only place where numbers become strings: milliseconds, shares, bandwidths, ranges, "unknown".
+
+Takes nanoseconds, bytes and fractions, as the vocabulary holds them. ``None`` always reads "unknown":
+a missing number must never look like zero.
+"""
+
+from __future__ import annotations
+
+from three_walls.vocabulary.categories import SubWall, Wall
+from three_walls.vocabulary.facts import Fact, FactValue
+from three_walls.vocabulary.findings import Gain
+from three_walls.vocabulary.units import NS_PER_MS
+
+UNKNOWN = "unknown"
+UNSET = "unset"
+
+_BYTES_PER_GIB = 1 << 30
+_BYTES_PER_GB = 1_000_000_000
+
+_WALL_NAMES = {
+    Wall.MEMORY: "Memory wall",
+    Wall.COMMUNICATION: "Communication wall",
+    Wall.COMPUTE_HOST: "Compute and host wall",
+}
+_SUB_WALL_NAMES = {SubWall.COMPUTE: "compute half", SubWall.HOST: "host half"}
+
+
+def format_wall(wall: Wall | None, sub_wall: SubWall | None = None) -> str:
+    """A wall as a heading, with its half where it has one: ``Compute and host wall, host half``."""
+    if wall is None:
+        return "No wall named"
+    name = _WALL_NAMES[wall]
+    return name if sub_wall is None else f"{name}, {_SUB_WALL_NAMES[sub_wall]}"
+
+
+def _decimals(value_ms: float) -> int:
+    """Decimals that leave three significant digits or so: more would claim a precision that no step time has."""
+    size = abs(value_ms)
+    return 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 3
+
+
+def _write(value: float, decimals: int) -> str:
+    if value == 0:
+        return "0"
+    return "<0.001" if 0 < value < 0.0005 else f"{value:,.{decimals}f}"
+
+
+def format_ms(value_ns: float | None) -> str:
+    """Nanoseconds as ``412 ms``."""
+    if value_ns is None:
+        return UNKNOWN
+    value_ms = value_ns / NS_PER_MS
+    return f"{_write(value_ms, _decimals(value_ms))} ms"
+
+
+def format_ms_range(low_ns: float | None, high_ns: float | None) -> str:
+    """Two bounds in nanoseconds as ``12-30 ms``; bounds that read the same are written once."""
+    if low_ns is None and high_ns is None:
+        return UNKNOWN
+    if low_ns is None or high_ns is None:
+        return f"at least {format_ms(low_ns)}" if high_ns is None else f"at most {format_ms(high_ns)}"
+    low, high = low_ns / NS_PER_MS, high_ns / NS_PER_MS
+    decimals = _decimals_of_estimate(high)
+    texts = _write(low, decimals), _write(high, decimals)
+    return f"{texts[0]} ms" if texts[0] == texts[1] else f"{texts[0]}-{texts[1]} ms"
+
+
+def _decimals_of_estimate(value_ms: float) -> int:
+    """One digit fewer than a measured time has: bounds are estimates."""
+    return max(0, _decimals(value_ms) - 1)
+
+
+def format_gain(gain: Gain) -> str:
+    """A gain as ``12-30 ms, likely 20 ms``."""
+    bounds = format_ms_range(gain.low_ns, gain.high_ns)
+    if gain.likely_ns is None or gain.low_ns == gain.high_ns:
+        return bounds
+    return f"{bounds}, likely {format_likely(gain)}"
+
+
+def format_likely(gain: Gain) -> str:
+    """The likely gain, as precise as its range: ``20 ms``."""
+    if gain.likely_ns is None:
+        return UNKNOWN
+    likely_ms = gain.likely_ns / NS_PER_MS
+    widest_ns = gain.likely_ns if gain.high_ns is None else gain.high_ns
+    return f"{_write(likely_ms, _decimals_of_estimate(widest_ns / NS_PER_MS))} ms"
+
+
+def format_share(fraction: float | None) -> str:
+    """A fraction as ``12.3%``; what rounds to nothing without being nothing reads ``<0.1%``."""
+    if fraction is None:
+        return UNKNOWN
+    if fraction == 0:
+        return "0%"
+    return "<0.1%" if 0 < fraction < 0.0005 else f"{fraction:.1%}"
+
+
+def format_css_percent(fraction: float) -> str:
+    """A fraction as a CSS length, kept within its track: ``12.346%``."""
+    return f"{min(max(fraction, 0.0), 1.0):.3%}"
+
+
+def format_count(value: float | None) -> str:
+    """A number of things as ``12,288``."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def format_gib(value_bytes: float | None) -> str:
+    """Bytes as ``79.1 GiB``."""
+    return UNKNOWN if value_bytes is None else f"{value_bytes / _BYTES_PER_GIB:,.1f} GiB"
+
+
+def format_bandwidth(value_bytes_per_s: float | None) -> str:
+    """Bytes per second as ``48.0 GB/s`` (powers of ten, as links are sold)."""
+    return UNKNOWN if value_bytes_per_s is None else f"{value_bytes_per_s / _BYTES_PER_GB:,.1f} GB/s"
+
+
+def format_ratio(value: float | None) -> str:
+    """A ratio as ``1.07x``."""
+    return UNKNOWN if value is None else f"{value:.2f}x"
+
+
+def format_setting(value: FactValue) -> str:
+    """A setting the way a config file spells it: ``true``, ``[moe_router, attn]``, ``unset`` for ``None``."""
+    if value is None:
+        return UNSET
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{', '.join(format_setting(item) for item in value)}]"
+    return show_control_characters(str(value))
+
+
+_NUMBER_FORMATS = {
+    "ns": format_ms,
+    "fraction": format_share,
+    "bytes": format_gib,
+    "bytes_per_s": format_bandwidth,
+    "count": format_count,
+    "ratio": format_ratio,
+}
+
+
+def format_fact(fact: Fact) -> str:
+    """A fact's value in its unit; ``unknown`` when it is missing."""
+    if fact.is_missing:
+        return UNKNOWN
+    value = fact.value
+    if fact.unit == "flag" and isinstance(value, bool):
+        return "yes" if value else "no"
+    write_number = _NUMBER_FORMATS.get(fact.unit)
+    if write_number is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return format_setting(value)
+    return write_number(value)
+
+
+def show_control_characters(text: str) -> str:
+    """``text`` with control characters spelled out: a value of the run must not steer the reader's terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

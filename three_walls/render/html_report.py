@@ -1,0 +1,111 @@
+"""Report -> one HTML file that works offline: scripts, styles and data are inside, nothing is requested.
+
+The page holds no number that report.json does not; charts only add shape to its tables.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from three_walls.render import formats, overrides_file, palette, views
+from three_walls.render.charts import draw_figures
+from three_walls.resources import TEMPLATES_DIR
+from three_walls.vocabulary.categories import BUCKET_BY_NAME
+from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME
+from three_walls.vocabulary.report import Report
+
+_FILTERS = {
+    "bandwidth": formats.format_bandwidth,
+    "count": formats.format_count,
+    "css_percent": formats.format_css_percent,
+    "fact": formats.format_fact,
+    "gain": formats.format_gain,
+    "likely": formats.format_likely,
+    "ms": formats.format_ms,
+    "setting": formats.format_setting,
+    "share": formats.format_share,
+}
+
+
+def render_html(report: Report) -> str:
+    """``report`` as a page; the same report gives the same text."""
+    figures = draw_figures(report)
+    page = _make_environment().get_template("report.html.jinja")
+    return page.render(
+        report=report,
+        figures=figures,
+        plotly_script=_load_plotly() if figures else "",
+        style=_load_asset("report.css"),
+        script=_load_asset("report.js"),
+        **_views(report),
+    )
+
+
+def _views(report: Report) -> dict[str, Any]:
+    """What the templates show of the report beside the report itself."""
+    return {
+        "budget_rows": views.rows_with_time(report),
+        "group_rows": views.sum_groups(report),
+        "walls": views.read_walls(report),
+        "walls_by_name": views.group_walls(report),
+        "representative": views.find_representative_rank(report),
+        "other_findings": views.group_other_findings(report),
+        "facts": views.measured_facts(report),
+        "missing_facts": views.missing_fact_names(report),
+        "empty_plan": views.explain_empty_plan(report),
+        "widest_gain_ns": views.find_widest_gain_ns(report),
+        "shell": _shell_text(report),
+        "is_set_in_run": partial(views.is_set_in_run, report),
+        "share_of_step": partial(views.share_of_step, report=report),
+    }
+
+
+def _shell_text(report: Report) -> tuple[tuple[str, str, str], ...]:
+    """The plan's overrides to copy: id, title, text; forms without a line are left out."""
+    overrides = report.overrides
+    forms = (
+        ("env", "Environment", overrides_file.quote_env(overrides)),
+        ("bridge", f"Megatron-Bridge {overrides.bridge_version}", overrides_file.quote_bridge(overrides)),
+        ("megatron-lm", "Megatron-LM", overrides_file.quote_megatron_lm(overrides)),
+    )
+    return tuple((form, title, "\n".join(lines)) for form, title, lines in forms if lines)
+
+
+def _make_environment() -> Environment:
+    """Escapes everything; a name that a template misspells is an error, not an empty cell."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES_DIR),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= _FILTERS
+    environment.globals |= {
+        "ms_range": formats.format_ms_range,
+        "wall_name": formats.format_wall,
+        "order_communication": views.order_communication,
+        "buckets": BUCKET_BY_NAME,
+        "glossary": GLOSSARY_BY_NAME,
+        "bucket_colours": palette.BUCKET_COLOURS,
+        "group_colours": palette.GROUP_COLOURS,
+        "exposed_colour": palette.EXPOSED_COLOUR,
+        "hidden_colour": palette.HIDDEN_COLOUR,
+    }
+    return environment
+
+
+def _load_asset(name: str) -> Markup:
+    """A file of ours that goes into the page as it is."""
+    return Markup((TEMPLATES_DIR / name).read_text(encoding="utf-8"))
+
+
+def _load_plotly() -> Markup:
+    """Plotly's own script, embedded once per page."""
+    from plotly.offline import get_plotlyjs  # half a second to import, and only the page needs it
+
+    return Markup(get_plotlyjs())

@@ -1,0 +1,154 @@
+"""Read-only views of a report that text and HTML share: selections and orders, no new numbers but sums.
+
+Every order is total; its tie-break is the name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from three_walls.vocabulary.categories import Group, SubWall, Wall
+from three_walls.vocabulary.facts import Fact
+from three_walls.vocabulary.findings import Finding, Outcome, PlannedEdit
+from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME
+from three_walls.vocabulary.report import BudgetRow, CommunicationTime, RankReport, Report
+
+OUTCOMES_IN_ORDER = (
+    Outcome.RECOMMENDED,
+    Outcome.ALTERNATIVE,
+    Outcome.BLOCKED,
+    Outcome.UNKNOWN,
+    Outcome.ERROR,
+    Outcome.NOT_NEEDED,
+    Outcome.NOT_APPLICABLE,
+)
+"""Nearest to an action first."""
+
+
+@dataclass(frozen=True, slots=True)
+class WallReading:
+    """Ceiling of what removing one wall, or one half of the third, would give back."""
+
+    wall: Wall
+    sub_wall: SubWall | None
+    recoverable_ns: int | None
+    fraction: float | None
+    """Of the step; ``None`` when either is unknown."""
+    meaning: str
+    is_verdict: bool
+    is_runner_up: bool
+
+
+_WALLS = (
+    (Wall.MEMORY, None, "memory_recoverable_ns"),
+    (Wall.COMMUNICATION, None, "communication_recoverable_ns"),
+    (Wall.COMPUTE_HOST, SubWall.COMPUTE, "compute_recoverable_ns"),
+    (Wall.COMPUTE_HOST, SubWall.HOST, "host_recoverable_ns"),
+)
+
+
+def read_walls(report: Report) -> tuple[WallReading, ...]:
+    """The three walls, the third as its two halves, in Megatron Core's order."""
+    return tuple(_read_wall(report, wall, sub_wall, fact) for wall, sub_wall, fact in _WALLS)
+
+
+def group_walls(report: Report) -> tuple[tuple[Wall, tuple[WallReading, ...]], ...]:
+    """Each wall with its readings: one, or the two halves of the third."""
+    readings = read_walls(report)
+    return tuple((wall, tuple(r for r in readings if r.wall is wall)) for wall in Wall)
+
+
+def _read_wall(report: Report, wall: Wall, sub_wall: SubWall | None, fact: str) -> WallReading:
+    verdict = report.verdict
+    key = wall.value if sub_wall is None else f"{wall.value}.{sub_wall.value}"
+    recoverable_ns = verdict.recoverable_ns.get(key)
+    return WallReading(
+        wall=wall,
+        sub_wall=sub_wall,
+        recoverable_ns=recoverable_ns,
+        fraction=share_of_step(recoverable_ns, report),
+        meaning=GLOSSARY_BY_NAME[fact].meaning,
+        is_verdict=_matches(verdict.wall, verdict.sub_wall, wall, sub_wall),
+        is_runner_up=_matches(verdict.runner_up_wall, verdict.runner_up_sub_wall, wall, sub_wall),
+    )
+
+
+def _matches(named: Wall | None, named_half: SubWall | None, wall: Wall, sub_wall: SubWall | None) -> bool:
+    """Whether a verdict names this wall; one that names no half of the third wall names both."""
+    return named is wall and (named_half is None or named_half is sub_wall)
+
+
+def share_of_step(value_ns: float | None, report: Report) -> float | None:
+    """``value_ns`` over the verdict's step; ``None`` when either is unknown."""
+    step_ns = report.verdict.step_ns
+    return None if value_ns is None or not step_ns else value_ns / step_ns
+
+
+def rows_with_time(report: Report) -> tuple[BudgetRow, ...]:
+    """Rows of the step budget above zero, longest first."""
+    return tuple(sorted((row for row in report.budget if row.ns > 0), key=lambda row: (-row.ns, row.bucket)))
+
+
+def sum_groups(report: Report) -> tuple[BudgetRow, ...]:
+    """The step budget summed over groups: compute, communication, copy, graph, idle."""
+    sums = (_sum_group(report, group) for group in Group)
+    return tuple(row for row in sums if row.ns > 0)
+
+
+def _sum_group(report: Report, group: Group) -> BudgetRow:
+    rows = [row for row in report.budget if row.group == group.value]
+    return BudgetRow(group.value, group.value, sum(r.ns for r in rows), sum(r.fraction for r in rows), "")
+
+
+def find_representative_rank(report: Report) -> RankReport | None:
+    """The rank whose median step is the report's step budget; ``None`` when no rank's is."""
+    of_report = {row.bucket: row.ns for row in report.budget if row.ns}
+    if not of_report:
+        return None
+    same = (r for r in report.ranks if {bucket: ns for bucket, ns in r.budget_ns.items() if ns} == of_report)
+    return next(same, None)
+
+
+def order_communication(rank: RankReport) -> tuple[tuple[str, CommunicationTime], ...]:
+    """Communication classes of ``rank``, the most exposed first."""
+    return tuple(sorted(rank.communication.items(), key=lambda item: (-item[1].exposed_ns, item[0])))
+
+
+def group_other_findings(report: Report) -> tuple[tuple[Outcome, tuple[Finding, ...]], ...]:
+    """Findings that are not in the plan, by outcome."""
+    planned = {step.finding.rule for step in report.plan}
+    others = [finding for finding in report.findings if finding.rule not in planned]
+    groups = ((outcome, tuple(f for f in others if f.outcome is outcome)) for outcome in OUTCOMES_IN_ORDER)
+    return tuple((outcome, findings) for outcome, findings in groups if findings)
+
+
+def explain_empty_plan(report: Report) -> str:
+    """Why the plan has no entry: nothing was judged, or nothing judged recommends an edit."""
+    if not report.findings:
+        return "Empty: no rule could be judged."
+    return "Empty: no rule recommends an edit for this run."
+
+
+def find_widest_gain_ns(report: Report) -> int:
+    """The highest gain of the plan: the common scale on which the plan draws its ranges; 0 when none is known."""
+    return max((step.gain.high_ns or 0 for step in report.plan), default=0)
+
+
+def is_set_in_run(report: Report, edit: PlannedEdit) -> bool:
+    """Whether the run's value of ``edit`` is known, be it "unset": only then may "from" be shown as a value."""
+    known = report.config.environment if edit.kind == "env" else report.config.values
+    return edit.from_value is not None or edit.key in known
+
+
+def measured_facts(report: Report) -> tuple[Fact, ...]:
+    """Facts of the glossary; settings of the run stand in the config table instead."""
+    return tuple(f for f in report.facts.facts.values() if not f.name.startswith(("config.", "env.")))
+
+
+def missing_fact_names(report: Report) -> tuple[str, ...]:
+    """Facts that left a rule undecided, the one most rules wait for first."""
+    counts: dict[str, int] = {}
+    for finding in report.findings:
+        for name in finding.missing if finding.outcome is Outcome.UNKNOWN else ():
+            counts[name] = counts.get(name, 0) + 1
+    return tuple(sorted(counts, key=lambda name: (-counts[name], name)))

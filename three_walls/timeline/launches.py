@@ -1,0 +1,28 @@
+"""Which API call launched each device operation: joined by process and correlation id, never by id alone."""
+
+from __future__ import annotations
+
+import polars as pl
+
+
+def join_launches(operations: pl.DataFrame, api_calls: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
+    """``operations`` plus ``report``, ``process`` and, of the call that launched each: launch_start_ns, launch_end_ns, launch_thread.
+
+    ``processes`` maps track to report and process. The launch columns are null where the call was not recorded.
+    Correlation ids are unique within one process only: two ranks in one report share them.
+    """
+    launches = (
+        api_calls.drop_nulls("correlation")
+        .sort("process", "correlation", "start_ns")
+        .unique(["process", "correlation"], keep="first", maintain_order=True)
+        .select(
+            "process",
+            "correlation",
+            launch_start_ns="start_ns",
+            launch_end_ns="end_ns",
+            launch_thread="thread",
+        )
+    )
+    return operations.join(processes, on="track", how="left", maintain_order="left").join(
+        launches, on=["process", "correlation"], how="left", maintain_order="left"
+    )

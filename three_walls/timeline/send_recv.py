@@ -1,0 +1,89 @@
+"""Whose exchange an NCCL SendRecv is: experts, pipeline or context. What stays open stays its own bucket.
+
+Evidence, in order of trust: an NVTX range of PyTorch around the launch that names the all-to-all; then the
+parallel sizes of the config, where only one of them can exchange.
+"""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from three_walls.timeline.schemas import CATEGORY, CATEGORY_OR_SEND_RECV
+from three_walls.vocabulary.categories import SEND_RECV
+from three_walls.vocabulary.config import RunConfig
+
+ALL_TO_ALL_RANGE = re.compile(r"^nccl:(all_to_all|alltoall)|^_AllToAll\b|^c10d::alltoall")
+"""Ranges that PyTorch's emit_nvtx and ProcessGroupNCCL put around an all-to-all."""
+
+AMBIGUOUS = "send_recv_ambiguous"
+
+_OWNERS = {
+    "expert_model_parallel_size": "ep_all_to_all",
+    "pipeline_model_parallel_size": "pipeline_p2p",
+    "context_parallel_size": "context_ring",
+}
+
+
+def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
+    """``operations`` with every ``send_recv`` replaced by its owner's category.
+
+    ``ranges`` are NVTX ranges that match ALL_TO_ALL_RANGE. With context parallelism an all-to-all may be
+    the context's own, so the range alone is not trusted there.
+    """
+    by_config = owner_by_config(config)
+    all_to_all = "ep_all_to_all" if _size(config, "context_parallel_size") in (None, 1) else AMBIGUOUS
+    inside = _launched_inside(operations, ranges)
+    owner = pl.when(inside).then(pl.lit(all_to_all)).otherwise(pl.lit(by_config))
+    return operations.with_columns(
+        category=pl.when(pl.col("category") == pl.lit(SEND_RECV, dtype=CATEGORY_OR_SEND_RECV))
+        .then(owner)
+        .otherwise(pl.col("category").cast(pl.String))
+        .cast(CATEGORY)
+    )
+
+
+def owner_by_config(config: RunConfig) -> str:
+    """The only kind of exchange that the parallel sizes allow, or ``send_recv_ambiguous``."""
+    sizes = {key: _size(config, key) for key in _OWNERS}
+    exchanging = [key for key, size in sizes.items() if size is None or size > 1]
+    if len(exchanging) != 1 or sizes[exchanging[0]] is None:
+        return AMBIGUOUS
+    if exchanging == ["expert_model_parallel_size"] and config.get("moe_token_dispatcher_type") == "flex":
+        return AMBIGUOUS  # flex carries tokens by its own kernels: this exchange is somebody else's
+    return _OWNERS[exchanging[0]]
+
+
+def _size(config: RunConfig, key: str) -> int | None:
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _launched_inside(operations: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
+    """Per operation: whether its launch lies in one of ``ranges`` on the launching thread."""
+    if ranges.is_empty():
+        return pl.repeat(value=False, n=operations.height, eager=True)
+    # Ranges of one thread nest, so the one that opened last before the launch may have closed while an outer
+    # one is still open: the latest end so far decides.
+    open_until = (
+        ranges.with_columns(end_ns=pl.col("end_ns").fill_null(2**62))
+        .sort("start_ns")
+        .with_columns(open_until_ns=pl.col("end_ns").cum_max().over("thread"))
+        .select("thread", "start_ns", "open_until_ns")
+    )
+    launches = operations.with_row_index("row").select("row", "launch_start_ns", thread="launch_thread")
+    found = (
+        launches.drop_nulls()
+        .sort("launch_start_ns")
+        .join_asof(
+            open_until,
+            left_on="launch_start_ns",
+            right_on="start_ns",
+            by="thread",
+            strategy="backward",
+            check_sortedness=False,
+        )
+        .select("row", inside=(pl.col("open_until_ns") > pl.col("launch_start_ns")).fill_null(value=False))
+    )
+    return launches.join(found, on="row", how="left", maintain_order="left")["inside"].fill_null(value=False)

@@ -1,0 +1,86 @@
+"""The timeline of one analysis: every operation of every rank with what it is, and the steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.knowledge.kernel_patterns import KernelPattern
+from three_walls.timeline.attention_context import mark_unfused_attention
+from three_walls.timeline.kernels import classify
+from three_walls.timeline.launches import join_launches
+from three_walls.timeline.send_recv import ALL_TO_ALL_RANGE, resolve_send_recv
+from three_walls.timeline.steps import TRAINING_STEP_RANGE, StepSource, find_steps
+from three_walls.trace.reader import Trace
+from three_walls.vocabulary.config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """``operations``: categorised, with launches, sorted by track and start. ``steps``: schemas.STEPS.
+
+    ``synchronizing``: API calls that wait for the device. ``overhead``: when the profiler held up a thread.
+    """
+
+    operations: pl.DataFrame
+    steps: pl.DataFrame
+    sources: Mapping[int, StepSource]
+    synchronizing: pl.DataFrame
+    overhead: pl.DataFrame
+
+
+def range_pattern(step_range: str | None) -> re.Pattern[str]:
+    """Expression for the NVTX ranges an analysis reads: steps, the user's, all-to-alls."""
+    wanted = [TRAINING_STEP_RANGE.pattern, ALL_TO_ALL_RANGE.pattern, *([step_range] if step_range else [])]
+    return re.compile("|".join(f"(?:{one})" for one in wanted))
+
+
+def build_timeline(
+    traces: Sequence[Trace],
+    patterns: Sequence[KernelPattern],
+    synchronize: re.Pattern[str],
+    config: RunConfig,
+    step_range: str | None,
+) -> Timeline:
+    """Puts the traces of one run on one table. Clocks stay each report's own: ranks are never compared in time."""
+    operations = pl.concat([_categorise(trace, patterns, config) for trace in traces]).sort(
+        "track", "start_ns", "end_ns", "stream", "correlation"
+    )
+    ranges = pl.concat([trace.ranges for trace in traces])
+    steps, sources = find_steps(
+        operations,
+        training_steps=_ranges_named(ranges, TRAINING_STEP_RANGE),
+        user_ranges=_ranges_named(ranges, re.compile(step_range)) if step_range else ranges.clear(),
+    )
+    return Timeline(
+        operations=operations,
+        steps=steps,
+        sources=sources,
+        synchronizing=pl.concat([_calls_named(trace, synchronize) for trace in traces]),
+        overhead=pl.concat([trace.overhead for trace in traces]),
+    )
+
+
+def _categorise(trace: Trace, patterns: Sequence[KernelPattern], config: RunConfig) -> pl.DataFrame:
+    processes = pl.DataFrame(
+        [(rank.track, trace.report, rank.process) for rank in trace.ranks],
+        schema={"track": pl.Int64, "report": pl.Int64, "process": pl.Int64},
+        orient="row",
+    )
+    launched = join_launches(trace.operations, trace.api_calls, processes)
+    all_to_all = _ranges_named(trace.ranges, ALL_TO_ALL_RANGE)
+    named = resolve_send_recv(classify(launched, trace.names, patterns), all_to_all, config)
+    return mark_unfused_attention(named)
+
+
+def _ranges_named(ranges: pl.DataFrame, wanted: re.Pattern[str]) -> pl.DataFrame:
+    texts = [text for text in ranges["text"].unique().to_list() if wanted.search(text)]
+    return ranges.filter(pl.col("text").is_in(texts))
+
+
+def _calls_named(trace: Trace, wanted: re.Pattern[str]) -> pl.DataFrame:
+    ids = [number for number, name in trace.names.items() if wanted.search(name)]
+    return trace.api_calls.filter(pl.col("name_id").is_in(ids)).select("report", "thread", "start_ns", "end_ns")

@@ -1,0 +1,1 @@
+"""SQLite export -> typed tables. Knows Nsight Systems' schema; knows nothing of steps or walls."""

@@ -1,0 +1,75 @@
+"""What an export can support: each capability is there, or missing for a reason that names the remedy.
+
+Every later claim names what it needs; a missing table is a lack of evidence, never evidence of absence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from three_walls.trace.export import NsysExport
+from three_walls.trace.tables import API, COPIES, GRAPHS, KERNELS, MEMSETS, NVTX
+
+YES = "yes"
+
+_TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "kernels": (KERNELS, ("start", "end", "demangledName"), "capture with -t cuda"),
+    "copies": (COPIES, ("start", "end", "copyKind"), "capture with -t cuda"),
+    "copy_memory_kinds": (COPIES, ("srcKind", "dstKind"), "export with a newer Nsight Systems"),
+    "memsets": (MEMSETS, ("start", "end"), "capture with -t cuda"),
+    "api_calls": (API, ("start", "end", "globalTid", "nameId"), "capture with -t cuda"),
+    "launch_correlation": (API, ("correlationId",), "capture with -t cuda"),
+    "nvtx_ranges": (NVTX, ("start", "end", "eventType"), "capture with -t cuda,nvtx"),
+    "synchronization": ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", ("start", "end", "syncType"), "capture with -t cuda"),
+    "event_sync_ids": (
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+        ("eventSyncId",),
+        "export with Nsight Systems 2025 or newer and CUDA 12.8 or newer",
+    ),
+    "gpu_memory_usage": ("CUDA_GPU_MEMORY_USAGE_EVENTS", ("start", "bytes"), "capture with --cuda-memory-usage=true"),
+    "gpu_metrics": ("GPU_METRICS", ("timestamp",), "capture with --gpu-metrics-devices=..."),
+    "launch_environment": ("META_DATA_CAPTURE", ("name", "value"), "export with Nsight Systems 2024 or newer"),
+    "diagnostics": ("DIAGNOSTIC_EVENT", ("text",), "export with Nsight Systems 2024 or newer"),
+}
+
+_GRAPH_MODE_KEY = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
+
+
+def probe_capabilities(export: NsysExport, launches_graphs: bool) -> Mapping[str, str]:
+    """Capability name -> ``yes`` or the reason it is missing.
+
+    ``launches_graphs``: whether the API calls launch CUDA graphs; only then can graphs hide anything.
+    """
+    found: dict[str, str] = {}
+    for name, (table, columns, remedy) in _TABLES.items():
+        if table not in export.columns:
+            found[name] = f"no table {table}: no such events, or not captured ({remedy})"
+            continue
+        lacking = [column for column in columns if column not in export.columns[table]]
+        found[name] = f"no column {table}.{lacking[0]} ({remedy})" if lacking else YES
+    found["inside_cuda_graphs"] = _inside_graphs(export, launches_graphs)
+    return MappingProxyType(found)
+
+
+def _inside_graphs(export: NsysExport, launches_graphs: bool) -> str:
+    if not launches_graphs:
+        return YES
+    if export.has(KERNELS, "graphNodeId"):
+        any_node = export.rows(f"SELECT 1 FROM {KERNELS} WHERE graphNodeId IS NOT NULL AND graphNodeId != 0 LIMIT 1")
+        if any_node:
+            return YES
+    if GRAPHS in export.columns:
+        return "graphs were recorded whole, without their kernels (recapture with --cuda-graph-trace=node)"
+    return (
+        "graphs are launched but neither their envelopes nor their kernels are in the export: the device may be busy "
+        "where it looks idle (recapture with --cuda-graph-trace=node, export with Nsight Systems 2024 or newer)"
+    )
+
+
+def graph_trace_mode(export: NsysExport) -> str | None:
+    """Granularity at which CUDA graphs were captured (``Graph``, ``Node``), or None if not said."""
+    for name, value in export.pairs("META_DATA_CAPTURE"):
+        if name.endswith(_GRAPH_MODE_KEY):
+            return value
+    return None

@@ -1,0 +1,36 @@
+"""The process's environment: only variables that a report may show are ever read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from three_walls.knowledge.environment_variables import allowed_variables
+from three_walls.vocabulary.config import ConfigValue
+
+ENVIRONMENT = "environment"
+
+
+def read_environment(rows: Iterable[str]) -> dict[str, ConfigValue]:
+    """Allowed variables of rows like ``NAME="value"`` or ``NAME=value``, sorted by name; the last row wins."""
+    allowed = allowed_variables()
+    found: dict[str, ConfigValue] = {}
+    for row in rows:
+        name, separator, value = row.partition("=")
+        if separator and allowed.allows(name):
+            found[name] = ConfigValue(_unquote(value), ENVIRONMENT)
+    return dict(sorted(found.items()))
+
+
+def secret_names(rows: Iterable[str]) -> tuple[str, ...]:
+    """Names (never values) of variables that look like secrets and are not empty, sorted."""
+    allowed = allowed_variables()
+    names = set()
+    for row in rows:
+        name, separator, value = row.partition("=")
+        if separator and _unquote(value) and allowed.looks_secret(name):
+            names.add(name)
+    return tuple(sorted(names))
+
+
+def _unquote(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value

@@ -1,0 +1,94 @@
+"""Finds the training script and its arguments behind what launched it: python, torchrun, numactl, nsys, bash -c."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+_SHELLS = {"sh", "bash", "dash", "zsh"}
+_LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+# What ends a command in a shell string: a new command, a pipe, a redirection.
+_END_OF_COMMAND = re.compile(r"(;|&&?|\|\|?|\d?>{1,2}(&?\d.*|/.*)?|<|\d?>{1,2})")
+_MOST_NESTED_SHELLS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The training script (a path or a module; ``None`` when not recognised) and the words after it."""
+
+    script: str | None
+    arguments: tuple[str, ...]
+
+    @property
+    def file_name(self) -> str | None:
+        """The script without its directories."""
+        return None if self.script is None else PurePosixPath(self.script).name
+
+    @property
+    def script_name(self) -> str:
+        """The script without directories and suffix; of a module its last part."""
+        return (self.file_name or "").removesuffix(".py").rpartition(".")[2]
+
+
+def find_program(words: Sequence[str]) -> Program:
+    """The innermost program of a command line, given as words."""
+    return _find(tuple(words), depth=0)
+
+
+def _find(words: tuple[str, ...], depth: int) -> Program:
+    inner = _shell_string(words)
+    if inner is not None and depth < _MOST_NESTED_SHELLS:
+        found = [_find(command, depth + 1) for command in _commands(inner)]
+        with_script = [program for program in found if program.script is not None]
+        return with_script[0] if with_script else Program(None, ())
+    scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
+    # torchrun is itself a Python file on some systems: .../torch/distributed/run.py [options] train.py
+    if len(scripts) > 1 and words[scripts[0]].endswith(("torch/distributed/run.py", "torch/distributed/launch.py")):
+        scripts = scripts[1:]
+    module = _module_index(words[: scripts[0]] if scripts else words)
+    if module is not None:
+        return Program(words[module], words[module + 1 :])
+    if scripts:
+        return Program(words[scripts[0]], words[scripts[0] + 1 :])
+    return Program(None, words)
+
+
+def _shell_string(words: tuple[str, ...]) -> str | None:
+    """The command string of ``bash -c STRING``, also of ``-lc`` and behind other launchers."""
+    for index, word in enumerate(words[:-2]):
+        option = words[index + 1]
+        if PurePosixPath(word).name in _SHELLS and re.fullmatch(r"-[a-z]*c", option):
+            return words[index + 2]
+    return None
+
+
+def _commands(text: str) -> list[tuple[str, ...]]:
+    """The commands of a shell string, each as words."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # an unbalanced quote: the string was cut or is not for this shell
+        words = text.split()
+    commands: list[tuple[str, ...]] = []
+    current: list[str] = []
+    for word in words:
+        ends = _END_OF_COMMAND.fullmatch(word) is not None
+        if not ends and not word.endswith(";"):
+            current.append(word)
+            continue
+        if not ends:
+            current.append(word.rstrip(";"))
+        commands.append(tuple(current))
+        current = []
+    commands.append(tuple(current))
+    return [command for command in commands if command]
+
+
+def _module_index(words: Sequence[str]) -> int | None:
+    """Index of MODULE in ``python -m MODULE``, launchers aside."""
+    for index, word in enumerate(words[:-1]):
+        if word == "-m" and words[index + 1] not in _LAUNCH_MODULES and not words[index + 1].startswith("-"):
+            return index + 1
+    return None

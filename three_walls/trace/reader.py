@@ -1,0 +1,157 @@
+"""A trace file -> tables, identities and what the capture itself says of the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import polars as pl
+
+from three_walls.trace.capabilities import probe_capabilities
+from three_walls.trace.command_line import read_command_line
+from three_walls.trace.environment import read_environment, secret_names
+from three_walls.trace.export import NsysExport
+from three_walls.trace.identity import Rank, identify_ranks
+from three_walls.trace.schemas import OPERATIONS, conform
+from three_walls.trace.source import hash_file, plain_sqlite
+from three_walls.trace.tables import read_api_calls, read_operations, read_overhead, read_ranges
+from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.errors import InputError
+from three_walls.vocabulary.report import InputFile, ReportWarning
+
+# An export has at least one of these; any other SQLite file has none.
+_NSYS_TABLES = ("META_DATA_EXPORT", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS")
+_CUPTI_PREFIX = "CUPTI_ACTIVITY_KIND_"
+
+_ARGUMENT = re.compile(r"^(?:PROCESS_0:)?ARGUMENT_(\d+)$")
+_COMMAND = ("PROCESS_0:COMMAND", "COMMAND")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One export, read. Frames follow ``trace/schemas.py``; ``names`` resolves their name ids.
+
+    ``report`` is unique within one analysis. Frames with host ids (process, thread) have it as a column, because
+    two hosts can have the same process and thread numbers.
+    """
+
+    input: InputFile
+    report: int
+    ranks: tuple[Rank, ...]
+    operations: pl.DataFrame
+    api_calls: pl.DataFrame
+    ranges: pl.DataFrame
+    overhead: pl.DataFrame
+    names: Mapping[int, str]
+    config: RunConfig
+    capabilities: Mapping[str, str]
+    warnings: tuple[ReportWarning, ...]
+
+
+def read_trace(
+    path: Path, report: int, first_track: int, range_pattern: re.Pattern[str], graph_launch: re.Pattern[str]
+) -> Trace:
+    """Reads ``path`` (plain, .xz or .zst). It becomes report number ``report``; its ranks get tracks from
+    ``first_track`` on.
+
+    ``range_pattern`` picks the NVTX ranges to read, ``graph_launch`` the API calls that launch CUDA graphs.
+    A trace without kernels comes back with no ranks. Raises InputError if it is no Nsight Systems export.
+    """
+    digest = hash_file(path)
+    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+        _check_is_nsys(export, path)
+        operations, untimed = read_operations(export)
+        api_calls = read_api_calls(export)
+        names = export.strings(
+            pl.concat([operations["name_id"], operations["short_name_id"], api_calls["name_id"]]).unique()
+        )
+        launches_graphs = any(graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list())
+        rows = _environment_rows(export)
+        config, notes = _read_config(export, rows)
+        devices = _devices_with_kernels(operations)
+        ranks = identify_ranks(export, devices, config.environment, first_track)
+        of_report = pl.lit(report, dtype=pl.Int64).alias("report")
+        return Trace(
+            input=_describe(export, path, digest),
+            report=report,
+            ranks=ranks,
+            operations=_with_tracks(operations, ranks),
+            api_calls=api_calls.with_columns(of_report),
+            ranges=read_ranges(export, range_pattern).with_columns(of_report),
+            overhead=read_overhead(export).with_columns(of_report),
+            names=names,
+            config=config,
+            capabilities=probe_capabilities(export, launches_graphs),
+            warnings=tuple([*_untimed_warning(path, untimed), *_secret_warning(path, rows), *notes]),
+        )
+
+
+def _check_is_nsys(export: NsysExport, path: Path) -> None:
+    tables = export.columns
+    if any(table in tables for table in _NSYS_TABLES) or any(table.startswith(_CUPTI_PREFIX) for table in tables):
+        return
+    raise InputError(
+        f"{path}: expected an export of Nsight Systems (nsys export --type sqlite), found an SQLite database "
+        f"with {len(tables)} other tables"
+    )
+
+
+def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
+    said = dict(export.pairs("META_DATA_EXPORT"))
+    return InputFile(path.name, digest, said.get("EXPORT_PRODUCT_VERSION"), said.get("EXPORT_SCHEMA_VERSION"))
+
+
+def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
+    """(process, device) pairs that ran kernels: launchers and data loaders did not, and are no ranks."""
+    working = operations.filter(pl.col("kind").is_in(["kernel", "graph"])).drop_nulls(["process", "device"])
+    return [(int(p), int(d)) for p, d in working.select("process", "device").unique().sort("process", "device").rows()]
+
+
+def _with_tracks(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.DataFrame:
+    tracks = pl.DataFrame(
+        [(rank.track, rank.process, rank.device) for rank in ranks],
+        schema={"track": pl.Int64, "process": pl.Int64, "device": pl.Int64},
+        orient="row",
+    )
+    joined = operations.join(tracks, on=["process", "device"], how="inner", maintain_order="left")
+    return conform(joined, OPERATIONS)
+
+
+def _environment_rows(export: NsysExport) -> list[str]:
+    return [value for name, value in export.pairs("META_DATA_CAPTURE") if name.endswith("ENVIRONMENT_VARIABLE")]
+
+
+def _read_config(export: NsysExport, rows: list[str]) -> tuple[RunConfig, list[ReportWarning]]:
+    """What the launched command line and its environment say; what both set, the command line decides."""
+    words: dict[int, str] = {}
+    for name, value in export.pairs("META_DATA_CAPTURE"):
+        found = _ARGUMENT.match(name)
+        if found:
+            words[int(found.group(1))] = value
+        elif name in _COMMAND:
+            words[-1] = value
+    said = read_command_line([words[order] for order in sorted(words)])
+    environment = read_environment(rows) | dict(said.config.environment)
+    config = replace(said.config, environment=MappingProxyType(dict(sorted(environment.items()))))
+    return config, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]
+
+
+def _untimed_warning(path: Path, untimed: int) -> list[ReportWarning]:
+    if not untimed:
+        return []
+    message = f"{path.name}: {untimed} device operations have no usable time (the profiler could not time them): left out"
+    return [ReportWarning("untimed-operations", message)]
+
+
+def _secret_warning(path: Path, rows: list[str]) -> list[ReportWarning]:
+    names = secret_names(rows)
+    if not names:
+        return []
+    message = (
+        f"{path.name} holds environment variables that look like secrets ({', '.join(names)}): "
+        "their values are not shown here, but they are in the file; think before you share it"
+    )
+    return [ReportWarning("secrets-in-trace", message)]

@@ -1,0 +1,59 @@
+"""The tables the later stages read: one schema each, one comment per column."""
+
+from __future__ import annotations
+
+import polars as pl
+
+KINDS = pl.Enum(["kernel", "memcpy", "memset", "graph"])
+
+OPERATIONS = pl.Schema(
+    {
+        "track": pl.Int64,  # index of the rank (one GPU of one process of one report) in Trace.ranks
+        "kind": KINDS,  # what sort of device operation
+        "start_ns": pl.Int64,  # session clock, inclusive
+        "end_ns": pl.Int64,  # session clock, exclusive: intervals are half-open
+        "stream": pl.Int64,  # CUDA stream within the process
+        "correlation": pl.Int64,  # joins the API call that launched it, within the process; null if unknown
+        "name_id": pl.Int64,  # kernel's demangled name (StringIds of its report); null for other kinds
+        "short_name_id": pl.Int64,  # kernel's short name; null for other kinds
+        "copy_kind": pl.Int64,  # ENUM_CUDA_MEMCPY_OPER; null unless a copy
+        "source_kind": pl.Int64,  # ENUM_CUDA_MEM_KIND of the source; null unless a copy or not recorded
+        "target_kind": pl.Int64,  # ENUM_CUDA_MEM_KIND of the target; null unless a copy or not recorded
+        "bytes": pl.Int64,  # size of a copy or memset; null otherwise
+        "graph_node": pl.Int64,  # CUDA graph node; null outside graphs or not recorded
+    }
+)
+
+API_CALLS = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "thread": pl.Int64,  # globalTid
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+        "correlation": pl.Int64,  # joins the device operations it launched, within the process
+        "name_id": pl.Int64,
+    }
+)
+
+HOST_RANGES = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "thread": pl.Int64,  # globalTid
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,  # null: the range was still open when the capture ended
+        "text": pl.String,
+    }
+)
+
+OVERHEAD = pl.Schema(
+    {
+        "thread": pl.Int64,  # globalTid that the profiler held up
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+    }
+)
+
+
+def conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    """``frame`` with exactly the columns and types of ``schema``; raises if a column is missing."""
+    return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())

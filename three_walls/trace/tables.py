@@ -1,0 +1,158 @@
+"""The bulk tables of an export, read into our schemas; rows that CUPTI could not time are set aside."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from three_walls.trace.export import NsysExport
+from three_walls.trace.schemas import API_CALLS, HOST_RANGES, OVERHEAD, conform
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+API = "CUPTI_ACTIVITY_KIND_RUNTIME"
+NVTX = "NVTX_EVENTS"
+OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+
+NVTX_RANGE_TYPES = (59, 60)  # push/pop and start/end
+
+# globalTid is <hw:8><vm:8><pid:24><tid:24>; its process's globalPid has the last field zero.
+_THREAD_BITS = 0xFFFFFF
+
+_COMMON = {
+    "start_ns": "start",
+    "end_ns": "end",
+    "device": "deviceId",
+    "stream": "streamId",
+    "correlation": "correlationId",
+    "process": "globalPid",
+}
+
+_ONLY_SOME_HAVE = (
+    "name_id",
+    "short_name_id",
+    "copy_kind",
+    "source_kind",
+    "target_kind",
+    "bytes",
+    "graph_node",
+)
+
+_OWN: dict[str, tuple[str, dict[str, str]]] = {
+    "kernel": (
+        KERNELS,
+        {"name_id": "demangledName", "short_name_id": "shortName", "graph_node": "graphNodeId"},
+    ),
+    "memcpy": (
+        COPIES,
+        {
+            "copy_kind": "copyKind",
+            "source_kind": "srcKind",
+            "target_kind": "dstKind",
+            "bytes": "bytes",
+            "graph_node": "graphNodeId",
+        },
+    ),
+    "memset": (MEMSETS, {"bytes": "bytes", "graph_node": "graphNodeId"}),
+    "graph": (GRAPHS, {}),
+}
+
+
+def read_operations(export: NsysExport) -> tuple[pl.DataFrame, int]:
+    """Every device operation of the export, sorted, and how many rows had no usable time.
+
+    Columns: those of schemas.OPERATIONS but ``track``, plus ``process`` (globalPid) and ``device``.
+    CUPTI writes start = end = 0 (or end < start) for what it could not time; a graph that starts on the
+    host has an impossible device. Such rows are dropped and counted. Row order is not guaranteed by the
+    exporter, so it is made total here.
+    """
+    read = [_read_kind(export, kind) for kind in _OWN]
+    everything = pl.concat(read)
+    timed = everything.filter(
+        (pl.col("start_ns") > 0) & (pl.col("end_ns") >= pl.col("start_ns")) & (pl.col("device") < 2**31 - 1)
+    )
+    ordered = timed.sort("process", "device", "start_ns", "end_ns", "stream", "correlation", "kind", "name_id")
+    return ordered, everything.height - timed.height
+
+
+def _read_kind(export: NsysExport, kind: str) -> pl.DataFrame:
+    table, own = _OWN[kind]
+    frame = export.frame(table, _COMMON | own)
+    missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own]
+    return frame.with_columns(*missing, kind=pl.lit(kind)).select("kind", *_COMMON, *_ONLY_SOME_HAVE)
+
+
+def read_api_calls(export: NsysExport) -> pl.DataFrame:
+    """CUDA API calls (schemas.API_CALLS), sorted by process, thread and start; empty if not recorded."""
+    frame = export.frame(
+        API,
+        {
+            "start_ns": "start",
+            "end_ns": "end",
+            "thread": "globalTid",
+            "correlation": "correlationId",
+            "name_id": "nameId",
+        },
+    )
+    frame = frame.filter(pl.col("end_ns") >= pl.col("start_ns")).with_columns(process=_process_of("thread"))
+    return conform(frame, API_CALLS).sort("process", "thread", "start_ns", "end_ns", "correlation")
+
+
+def read_ranges(export: NsysExport, wanted: re.Pattern[str]) -> pl.DataFrame:
+    """NVTX ranges (schemas.HOST_RANGES) in whose text ``wanted`` is found, sorted.
+
+    The table is the largest of an export (millions of rows), so only the wanted rows are read. A text is in
+    the row itself or in StringIds, where each distinct one is matched once.
+    """
+    if not export.has(NVTX, "start", "end", "eventType", "globalTid"):
+        return pl.DataFrame(schema=HOST_RANGES)
+    inline = "text" in export.columns[NVTX]
+    found = [_ranges_with_inline_text(export, wanted)] if inline else []
+    if "textId" in export.columns[NVTX]:
+        found.append(_ranges_with_text_id(export, wanted, only="AND text IS NULL" if inline else ""))
+    if not found:
+        return pl.DataFrame(schema=HOST_RANGES)
+    return pl.concat(found).sort("process", "thread", "start_ns", "end_ns", "text")
+
+
+def _ranges_with_text_id(export: NsysExport, wanted: re.Pattern[str], only: str) -> pl.DataFrame:
+    texts = export.strings_matching(wanted)
+    if not texts:
+        return pl.DataFrame(schema=HOST_RANGES)
+    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND textId IN ({','.join(map(str, sorted(texts)))}) {only}"
+    columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId"}
+    frame = export.frame(NVTX, columns, where)
+    named = frame.with_columns(
+        text=pl.col("text_id").replace_strict(texts, return_dtype=pl.String), process=_process_of("thread")
+    )
+    return conform(named, HOST_RANGES)
+
+
+def _ranges_with_inline_text(export: NsysExport, wanted: re.Pattern[str]) -> pl.DataFrame:
+    rows = [
+        row
+        for row in export.rows(
+            f'SELECT start, "end", globalTid, text FROM {NVTX} '
+            f"WHERE eventType IN {NVTX_RANGE_TYPES} AND text IS NOT NULL"
+        )
+        if wanted.search(row[3])
+    ]
+    schema = {"start_ns": pl.Int64, "end_ns": pl.Int64, "thread": pl.Int64, "text": pl.String}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return conform(frame.with_columns(process=_process_of("thread")), HOST_RANGES)
+
+
+def read_overhead(export: NsysExport) -> pl.DataFrame:
+    """When the profiler held up a thread (schemas.OVERHEAD), sorted; empty if not recorded."""
+    found = [
+        export.frame(table, {"thread": "globalTid", "start_ns": "start", "end_ns": "end"}) for table in OVERHEAD_TABLES
+    ]
+    frame = pl.concat(found).filter(pl.col("end_ns") > pl.col("start_ns"))
+    return conform(frame, OVERHEAD).unique().sort("thread", "start_ns", "end_ns")
+
+
+def _process_of(thread: str) -> pl.Expr:
+    return pl.col(thread) - pl.col(thread) % (_THREAD_BITS + 1)

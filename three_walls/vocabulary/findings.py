@@ -1,0 +1,104 @@
+"""What judging the rules gives: findings, each with one outcome, and the plan of edits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from three_walls.vocabulary.categories import SubWall, Wall
+from three_walls.vocabulary.facts import FactValue
+
+
+class Outcome(StrEnum):
+    """Every rule ends in exactly one of these."""
+
+    NOT_APPLICABLE = "not_applicable"  # other hardware, framework or model
+    NOT_NEEDED = "not_needed"  # the symptom is absent
+    UNKNOWN = "unknown"  # a fact is missing; named, with how to capture it
+    BLOCKED = "blocked"  # a requirement fails; named, with its reason
+    RECOMMENDED = "recommended"
+    ALTERNATIVE = "alternative"  # would help, but its lever goes to a better rule
+    ERROR = "error"  # the rule itself failed; the report still comes out
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Time one step may get back, in ns; ``None`` when it cannot be told, ``explanation`` says why."""
+
+    low_ns: int | None
+    likely_ns: int | None
+    high_ns: int | None
+    basis: str
+    explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEdit:
+    """One setting to change. ``from_value`` is the run's value now (``None``: unset or unknown)."""
+
+    key: str
+    from_value: FactValue
+    to: FactValue
+    kind: str  # config | env
+    changes_numerics: bool
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A named sentence: a blocking requirement or something to confirm first, with reason and source."""
+
+    name: str
+    text: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One rule judged against one run."""
+
+    rule: str
+    title: str
+    outcome: Outcome
+    wall: Wall
+    sub_wall: SubWall | None
+    lever: str
+    because: str
+    """Why this outcome, in one sentence with the numbers compared."""
+    missing: tuple[str, ...]
+    blocked_by: tuple[Note, ...]
+    confirm_first: tuple[Note, ...]
+    edits: tuple[PlannedEdit, ...]
+    gain: Gain
+    how_to_verify: str = ""
+    why_it_matters: str = ""
+    side_effects: tuple[str, ...] = ()
+    evidence_for: tuple[Note, ...] = ()
+    evidence_against: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One entry of the plan: its gain is on the step that the earlier entries leave."""
+
+    order: int
+    finding: Finding
+    edits: tuple[PlannedEdit, ...]
+    gain: Gain
+    step_after_low_ns: int
+    """Step if every gain so far is at its high end."""
+    step_after_high_ns: int
+    """Step if every gain so far is at its low end."""
+    unlocked_by: str = ""
+    """Rule of the earlier entry without which this one was blocked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """The plan's edits spelled for a launcher, ready to paste."""
+
+    bridge_version: str
+    bridge: tuple[str, ...]
+    megatron_lm: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = ()

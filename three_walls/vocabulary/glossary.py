@@ -1,0 +1,120 @@
+"""The glossary: every fact's name, unit and definition. A fact without an entry here does not exist.
+
+Facts named ``config.<key>`` (keys of ``rules/config-keys.yaml``) and ``env.<VARIABLE>`` are the run's
+settings and need no entry. Unless an entry says otherwise a time is that of the *representative step*:
+the median kept step of the rank that waited least for its peers.
+"""
+
+from __future__ import annotations
+
+from three_walls.vocabulary.facts import FactDefinition
+
+
+def _ns(name: str, meaning: str, not_the_same_as: str = "") -> FactDefinition:
+    return FactDefinition(name, "ns", meaning, not_the_same_as)
+
+
+def _share(name: str, of: str, meaning: str) -> FactDefinition:
+    return FactDefinition(name, "fraction", meaning, numerator=of, denominator="step_ns")
+
+
+GLOSSARY: tuple[FactDefinition, ...] = (
+    _ns("step_ns", "Length of the representative step."),
+    FactDefinition("step_spread_ratio", "ratio", "Longest over shortest kept step, all ranks."),
+    FactDefinition("ranks_captured_count", "count", "Ranks (GPUs) whose kernels are in the traces given."),
+    FactDefinition("kernel_count", "count", "Kernels that ran in the step."),
+    _ns("device_busy_ns", "Union of everything on the device: kernels, copies, memsets, graph envelopes."),
+    _ns("compute_busy_ns", "Union of the compute kernels.", "The sum of their durations."),
+    _share("compute_busy_fraction", "compute_busy_ns", "Share of the step in which some compute kernel runs."),
+    _ns("idle_ns", "Nothing runs on the device: step - device busy."),
+    _ns("ep_busy_ns", "Union of expert-parallel communication: all-to-all, dispatch, combine, notify."),
+    _ns(
+        "ep_exposed_ns",
+        "Expert-parallel communication while no compute kernel runs.",
+        "Blocking time: exposed communication may delay nobody. Nor transfer time: part of it is waiting for peers.",
+    ),
+    _share("ep_exposed_fraction", "ep_exposed_ns", "Share of the step in which EP communication runs alone."),
+    _ns("ep_hidden_ns", "Expert-parallel communication while some compute kernel runs."),
+    FactDefinition(
+        "ep_hidden_of_busy_fraction",
+        "fraction",
+        "Share of expert-parallel communication that computing hides.",
+        numerator="ep_hidden_ns",
+        denominator="ep_busy_ns",
+    ),
+    _ns(
+        "ep_transfer_exposed_ns",
+        "Exposed EP time in excess of waiting for peers: each call counts at most what the fastest tenth of "
+        "the token-carrying calls of its kind on this rank took.",
+        "A measured transfer time: it is a proxy from one rank's durations, low when message sizes vary.",
+    ),
+    _share("ep_transfer_exposed_fraction", "ep_transfer_exposed_ns", "Share of the step in exposed EP transfer."),
+    _ns("ep_wait_exposed_ns", "Exposed EP time beyond the transfer proxy: waiting for peers to arrive."),
+    _ns("collective_busy_ns", "Union of all other communication (data, tensor, pipeline, context parallel)."),
+    _ns("collective_exposed_ns", "Other communication while no compute kernel runs."),
+    _share("collective_exposed_fraction", "collective_exposed_ns", "Share of the step in other exposed communication."),
+    _ns("collective_transfer_exposed_ns", "Exposed other communication, each call at most what its kind's fastest tenth took."),
+    _ns("collective_wait_exposed_ns", "Exposed other communication beyond that: waiting for peers."),
+    _ns(
+        "dp_exposed_ns",
+        "Exposed all-gather and reduce-scatter transfer (parameters and gradients of the distributed optimizer).",
+    ),
+    _share("dp_exposed_fraction", "dp_exposed_ns", "Share of the step in exposed parameter and gradient transfer."),
+    _ns("wait_exposed_ns", "Exposed communication that is waiting for peers, all classes."),
+    _share("wait_exposed_fraction", "wait_exposed_ns", "Share of the step spent waiting for peers."),
+    _ns("offload_copy_exposed_ns", "Host-to-device and device-to-host copies with nothing else running."),
+    _share("offload_copy_exposed_fraction", "offload_copy_exposed_ns", "Share of the step in exposed host copies."),
+    _ns("launch_starved_ns", "Device idle, next operation not launched, its thread not in a synchronizing call."),
+    _ns("host_blocked_ns", "Device idle, next operation not launched, its thread in a synchronizing call."),
+    _ns("host_idle_ns", "Launch-starved plus host-blocked: the device waited for the host."),
+    _share("host_idle_fraction", "host_idle_ns", "Share of the step in which the device waited for the host."),
+    _share("launch_starved_fraction", "launch_starved_ns", "Share of the step that is launch-starved."),
+    _ns("cuda_graph_ns", "Inside CUDA-graph envelopes whose kernels were not recorded."),
+    _share("cuda_graph_fraction", "cuda_graph_ns", "Share of the step inside unrecorded CUDA graphs."),
+    _ns("attention_unfused_ns", "Softmax, masks, scales and copies of scores of unfused attention."),
+    _share("attention_unfused_fraction", "attention_unfused_ns", "Share of the step in unfused attention's pointwise work."),
+    _ns("attention_ns", "Fused attention kernels."),
+    _ns("gemm_ns", "Matrix products, grouped or not."),
+    _share("gemm_fraction", "gemm_ns", "Share of the step in matrix products."),
+    _ns("unclassified_ns", "Kernels that match no pattern."),
+    _share("unclassified_fraction", "unclassified_ns", "Share of the step in kernels that match no pattern."),
+    FactDefinition(
+        "attention_forward_per_backward_ratio",
+        "ratio",
+        "Attention forward passes per backward pass: 1 without recompute, 2 when attention is computed twice.",
+    ),
+    _ns(
+        "recompute_ns",
+        "Forward work replayed in the backward pass, estimated as replayed layers times the median spacing of forward "
+        "layers.",
+        "A measured bucket: replayed kernels have the names of forward ones.",
+    ),
+    _share("recompute_fraction", "recompute_ns", "Estimated share of the step spent on recomputing."),
+    _ns("memory_recoverable_ns", "Ceiling of what more memory would give back: recompute and exposed offload copies."),
+    _ns("communication_recoverable_ns", "Ceiling of what communication edits give back: exposed transfer, all classes."),
+    _ns("compute_recoverable_ns", "Ceiling of what compute edits give back: pointwise work of unfused attention."),
+    _ns("host_recoverable_ns", "Ceiling of what host edits give back: launch-starved and host-blocked time."),
+    FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
+    FactDefinition("data_parallel_size", "count", "World size / (TP x PP x CP)."),
+    FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),
+    FactDefinition("ep_spans_nodes", "flag", "Whether an expert-parallel group reaches beyond one host."),
+    FactDefinition("ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits the GPU's NVLink domain."),
+    FactDefinition(
+        "ep_internode_unique_copies_fraction",
+        "fraction",
+        "Token copies that cross nodes when one is sent per destination node, over one per chosen expert: "
+        "N(1-(1-1/N)^k)/k for N nodes of an EP group and top-k, routing uniform.",
+    ),
+    FactDefinition("gpu.name", "text", "GPU model as the driver names it."),
+    FactDefinition("gpu.sm", "text", "Compute capability, as sm_90."),
+    FactDefinition("gpu.family", "text", "Row of the hardware table (H100, H200, B200, GB200, ...)."),
+    FactDefinition("gpu.nvlink_domain_gpus", "count", "GPUs joined by one NVLink domain."),
+    FactDefinition("gpu.memory_bytes", "bytes", "Device memory."),
+)
+
+GLOSSARY_BY_NAME: dict[str, FactDefinition] = {definition.name: definition for definition in GLOSSARY}
+
+
+def is_known_fact(name: str) -> bool:
+    """Whether a rule may compare ``name``."""
+    return name in GLOSSARY_BY_NAME or name.startswith(("config.", "env."))

@@ -1,0 +1,130 @@
+"""A rule: comparisons over named facts, plus prose, edits, a gain model and evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from three_walls.vocabulary.categories import SubWall, Wall
+from three_walls.vocabulary.facts import FactValue
+
+OPERATORS = (
+    "equals",
+    "not_equals",
+    "one_of",
+    "none_of",
+    "at_least",
+    "at_most",
+    "above",
+    "below",
+    "is_set",
+    "includes",
+    "excludes",
+)
+"""``includes`` and ``excludes`` look for an element of a list or for a part of a text."""
+
+RULE_CLASSES = ("execution-only", "convergence-changing", "benchmark-only")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One comparison: fact, operator of :data:`OPERATORS`, operand."""
+
+    fact: str
+    operator: str
+    operand: FactValue
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What must hold before the edit is safe. ``checks`` empty: a person must ``confirm`` it.
+
+    Several checks are alternatives when ``any_of`` is set, else all must hold.
+    """
+
+    name: str
+    checks: tuple[Condition, ...]
+    any_of: bool
+    confirm: str
+    because: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Set ``key`` to ``to``. ``kind`` is ``config`` (Megatron Core name) or ``env`` (variable name).
+
+    With ``to_fact`` the target is the value of that fact, read when the rule is judged.
+    """
+
+    key: str
+    to: FactValue
+    kind: str = "config"
+    from_value: FactValue = None
+    only_if: tuple[Condition, ...] = ()
+    """The edit is left out where these are known not to hold."""
+    changes_numerics: bool = False
+    because: str = ""
+    source: str = ""
+    to_fact: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GainTerm:
+    """Part of a gain: ``fraction`` of the time in fact ``pool`` disappears (low, likely, high).
+
+    With ``high_one_minus_fact`` the high end is one minus that fact and the likely one the midpoint.
+    """
+
+    pool: str
+    low: float
+    likely: float
+    high: float
+    high_one_minus_fact: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GainModel:
+    """How much time an edit may give back: a sum of terms over pools of the step.
+
+    ``shrinks_all_pools``: the edit removes a slice of everything (recompute), so every other pool
+    shrinks by the same share of the step. ``hidden_under``: the gain cannot exceed this fact (compute
+    that is there to hide communication under). ``basis`` is measured | modelled | bound.
+    """
+
+    terms: tuple[GainTerm, ...]
+    basis: str
+    explanation: str
+    shrinks_all_pools: bool = False
+    hidden_under: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A claim for or against the edit, with its source."""
+
+    speaks: str
+    claim: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One piece of advice; the YAML file of the same id is its source."""
+
+    id: str
+    wall: Wall
+    sub_wall: SubWall | None
+    title: str
+    rule_class: str
+    what_it_looks_for: str
+    why_it_matters: str
+    how_to_verify: str
+    applies_to: tuple[Condition, ...]
+    when: tuple[Condition, ...]
+    requires: tuple[Requirement, ...]
+    lever: str
+    edits: tuple[Edit, ...]
+    side_effects: tuple[str, ...]
+    gain: GainModel
+    evidence: tuple[Evidence, ...]
+    path: str = ""

@@ -1,0 +1,20 @@
+"""Units: nanoseconds and bytes inside, other units only at the edge.
+
+The only module that holds a power of ten; ``render/formats.py`` turns these into strings.
+"""
+
+from __future__ import annotations
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+
+def ns_to_ms(value_ns: float) -> float:
+    """Milliseconds of ``value_ns``, rounded to the microsecond so that JSON stays readable."""
+    return round(value_ns / NS_PER_MS, 3)
+
+
+def us_to_ns(value_us: float) -> int:
+    """Whole nanoseconds of ``value_us``."""
+    return round(value_us * NS_PER_US)

@@ -1,0 +1,1 @@
+"""Attribution + config -> named facts. The last stage that sees a frame."""

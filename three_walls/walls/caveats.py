@@ -1,0 +1,121 @@
+"""What limits the report's claims: warnings with stable codes, in order of appearance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from three_walls.timeline.steps import StepSource
+from three_walls.timeline.timeline import Timeline
+from three_walls.trace.capabilities import YES
+from three_walls.trace.reader import Trace
+from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.facts import FactSheet
+from three_walls.vocabulary.report import ReportWarning
+
+MUCH_WAITING_FRACTION = 0.10
+MUCH_UNCLASSIFIED_FRACTION = 0.05
+
+_PER_RANK = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES", "GROUP_RANK", "NODE_RANK")
+
+
+def collect_caveats(
+    traces: Sequence[Trace], timeline: Timeline, facts: FactSheet, capabilities: Mapping[str, str]
+) -> tuple[ReportWarning, ...]:
+    """Every warning of one analysis: what the readers said, then what the numbers show."""
+    found = [warning for trace in traces for warning in trace.warnings]
+    found += _about_ranks(traces)
+    found += _about_config([trace.config for trace in traces if trace.ranks])
+    found += _about_steps(timeline)
+    if capabilities.get("inside_cuda_graphs") != YES:
+        found.append(ReportWarning("inside-cuda-graphs", capabilities["inside_cuda_graphs"]))
+    found += _about_shares(facts)
+    return tuple(dict.fromkeys(found))
+
+
+def _about_ranks(traces: Sequence[Trace]) -> list[ReportWarning]:
+    found = [
+        ReportWarning("no-kernels", f"{trace.input.path_name} holds no CUDA kernels: left out")
+        for trace in traces
+        if not trace.ranks
+    ]
+    ranks = [rank for trace in traces for rank in trace.ranks]
+    if any(rank.rank_source == "order" for rank in ranks):
+        found.append(
+            ReportWarning(
+                "rank-not-in-trace",
+                "the launcher's RANK is not in the trace (or one report holds several processes): "
+                "ranks are numbered in the order found",
+            )
+        )
+    twice = sorted(rank for rank, count in Counter(rank.rank for rank in ranks).items() if count > 1)
+    if twice:
+        said = ", ".join(map(str, twice))
+        found.append(
+            ReportWarning("duplicate-rank", f"more than one trace says it is rank {said}: are they of one run?")
+        )
+    return found
+
+
+def _about_config(configs: Sequence[RunConfig]) -> list[ReportWarning]:
+    """Traces of one run share their settings; a difference means they are not of one run."""
+    first = configs[0]
+    keys = {
+        key
+        for other in configs[1:]
+        for key in {*first.values, *other.values}
+        if first.get(key) != other.get(key)
+    }
+    variables = {
+        name
+        for other in configs[1:]
+        for name in {*first.environment, *other.environment}
+        if first.environment.get(name) != other.environment.get(name) and name not in _PER_RANK
+    }
+    if not keys and not variables:
+        return []
+    said = ", ".join(sorted([*keys, *variables])[:8])
+    return [ReportWarning("configs-differ", f"the traces were launched with different settings ({said}): one run?")]
+
+
+def _about_steps(timeline: Timeline) -> list[ReportWarning]:
+    found = []
+    if StepSource.ONE_WINDOW in timeline.sources.values():
+        found.append(
+            ReportWarning(
+                "one-window",
+                "no training step could be told apart (no training_step_N range, no recurring optimizer kernels): the "
+                "whole capture is one window; say which NVTX ranges are steps with --step-range REGEX",
+            )
+        )
+    kept_per_rank = timeline.steps.filter("kept").group_by("track").len()["len"]
+    if kept_per_rank.len() and int(kept_per_rank.sort()[0]) == 1:
+        found.append(
+            ReportWarning(
+                "one-step",
+                "some rank has a single usable step: nothing can be said of its spread (capture four or more steps)",
+            )
+        )
+    return found
+
+
+def _about_shares(facts: FactSheet) -> list[ReportWarning]:
+    found = []
+    waiting = facts.number("wait_exposed_fraction")
+    if waiting is not None and waiting >= MUCH_WAITING_FRACTION:
+        found.append(
+            ReportWarning(
+                "waiting-for-peers",
+                f"about {waiting:.0%} of the step is communication that waits for other ranks (a proxy): a faster "
+                "dispatcher would not shorten it; find out what the late ranks do (capture every rank of the group)",
+            )
+        )
+    unknown = facts.number("unclassified_fraction")
+    if unknown is not None and unknown >= MUCH_UNCLASSIFIED_FRACTION:
+        found.append(
+            ReportWarning(
+                "unclassified-kernels",
+                f"{unknown:.0%} of the step is kernels whose names are not known (rules/kernel-categories.yaml)",
+            )
+        )
+    return found

@@ -1,0 +1,162 @@
+"""Collects every fact of the glossary; one that cannot be told is missing with its reason, never zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from three_walls.attribution.attribution import Attribution
+from three_walls.knowledge.hardware import GpuModel
+from three_walls.timeline.timeline import Timeline
+from three_walls.trace.identity import Rank
+from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
+from three_walls.vocabulary.glossary import GLOSSARY
+from three_walls.walls.layout import derive_layout
+from three_walls.walls.recompute import count_attention_passes, estimate_recompute_ns
+from three_walls.walls.representative import Representative
+from three_walls.walls.step_times import ambiguous_ns, measure_step
+
+Known = tuple[FactValue, str | None]
+
+AMBIGUOUS_IS_TOO_MUCH = 0.01
+"""Above this share of the step in SendRecv of unknown owner nothing is said of expert parallelism."""
+
+_NO_STEP = "no step could be kept"
+_NEEDS_API = ("launch_starved_ns", "host_blocked_ns", "host_idle_ns", "host_recoverable_ns")
+_OF_EXPERTS = (
+    "ep_busy_ns",
+    "ep_exposed_ns",
+    "ep_hidden_ns",
+    "ep_transfer_exposed_ns",
+    "ep_wait_exposed_ns",
+)
+
+
+def collect_facts(
+    timeline: Timeline,
+    attribution: Attribution,
+    chosen: Representative | None,
+    ranks: tuple[Rank, ...],
+    config: RunConfig,
+    gpu: GpuModel | None,
+    capabilities: Mapping[str, str],
+) -> FactSheet:
+    """The FactSheet of one run: every glossary entry, then ``config.*`` and ``env.*``."""
+    known: dict[str, Known] = {}
+    known.update(_machine(ranks, gpu))
+    known.update(derive_layout(config, gpu))
+    if chosen is not None:
+        known.update(_measured(timeline, attribution, chosen, config))
+        known.update(_recoverable(known))
+        known.update(_withhold(known, attribution, chosen, capabilities))
+    known["step_spread_ratio"] = _spread(attribution.steps)
+    known["ranks_captured_count"] = (len(ranks), None)
+    facts = [Fact(entry.name, *_split(_with_ratio(entry.name, known), entry.unit)) for entry in GLOSSARY]
+    facts += [Fact(f"config.{key}", found.value, "config") for key, found in sorted(config.values.items())]
+    facts += [Fact(f"env.{key}", found.value, "config") for key, found in sorted(config.environment.items())]
+    return FactSheet.of(facts)
+
+
+def _split(found: Known, unit: str) -> tuple[FactValue, str, str | None]:
+    value, because = found
+    return value, unit, because
+
+
+def _with_ratio(name: str, known: Mapping[str, Known]) -> Known:
+    """The value of ``name``; a fraction is derived from its numerator and denominator."""
+    entry = next(one for one in GLOSSARY if one.name == name)
+    if not entry.numerator:
+        return known.get(name, (None, _NO_STEP))
+    (over, over_missing), (under, under_missing) = (
+        known.get(entry.numerator, (None, _NO_STEP)),
+        known.get(entry.denominator, (None, _NO_STEP)),
+    )
+    if over_missing or under_missing:
+        return None, over_missing or under_missing
+    if not isinstance(over, int) or not isinstance(under, int) or under == 0:
+        return None, f"{entry.denominator} is zero"
+    return over / under, None
+
+
+def _measured(
+    timeline: Timeline, attribution: Attribution, chosen: Representative, config: RunConfig
+) -> dict[str, Known]:
+    known: dict[str, Known] = {name: (ns, None) for name, ns in measure_step(attribution, chosen).items()}
+    start, end = (
+        attribution.steps.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
+        .select("start_ns", "end_ns")
+        .row(0)
+    )
+    window = (int(start), int(end))
+    kernels = timeline.operations.filter(
+        (pl.col("track") == chosen.track)
+        & (pl.col("kind") == "kernel")
+        & pl.col("start_ns").is_between(*window, closed="left")
+    )
+    known["kernel_count"] = (kernels.height, None)
+    forward, backward = count_attention_passes(timeline.operations, chosen, window)
+    known["attention_forward_per_backward_ratio"] = (
+        (forward / backward, None) if backward else (None, "no attention kernel of a backward pass was recorded")
+    )
+    known["recompute_ns"] = estimate_recompute_ns(timeline.operations, chosen, window, config)
+    return known
+
+
+def _recoverable(known: Mapping[str, Known]) -> dict[str, Known]:
+    """Ceilings per wall: sums of facts; missing when a part that could be large is."""
+
+    def total(*names: str) -> Known:
+        parts = [known.get(name, (None, _NO_STEP)) for name in names]
+        missing = next((because for _, because in parts if because), None)
+        if missing:
+            return None, missing
+        return sum(value for value, _ in parts if isinstance(value, int)), None
+
+    return {
+        "memory_recoverable_ns": total("recompute_ns", "offload_copy_exposed_ns"),
+        "communication_recoverable_ns": total("ep_transfer_exposed_ns", "collective_transfer_exposed_ns"),
+        "compute_recoverable_ns": total("attention_unfused_ns"),
+        "host_recoverable_ns": total("host_idle_ns"),
+    }
+
+
+def _withhold(
+    known: Mapping[str, Known], attribution: Attribution, chosen: Representative, capabilities: Mapping[str, str]
+) -> dict[str, Known]:
+    """Facts that this trace measures but cannot carry, each with the reason."""
+    withheld: dict[str, Known] = {}
+    open_ns = ambiguous_ns(attribution, chosen)
+    if open_ns > AMBIGUOUS_IS_TOO_MUCH * chosen.step_ns:
+        because = (
+            f"SendRecv kernels of {open_ns} ns cannot be told apart into expert, pipeline and context exchange: "
+            "the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
+        )
+        withheld.update(dict.fromkeys(_OF_EXPERTS, (None, because)))
+    for need in ("api_calls", "launch_correlation", "inside_cuda_graphs"):
+        if capabilities.get(need) != "yes":
+            withheld.update(dict.fromkeys(_NEEDS_API, (None, str(capabilities.get(need)))))
+    return withheld
+
+
+def _machine(ranks: tuple[Rank, ...], gpu: GpuModel | None) -> dict[str, Known]:
+    found = {rank.gpu for rank in ranks}
+    seen = found.pop() if len(found) == 1 else None
+    no_gpu = "the trace does not say, or ranks differ (TARGET_INFO_GPU)"
+    no_row = "the GPU is not in rules/hardware.yaml"
+    return {
+        "gpu.name": (seen.name, None) if seen else (None, no_gpu),
+        "gpu.sm": (seen.sm, None) if seen and seen.sm else (None, no_gpu),
+        "gpu.memory_bytes": (seen.memory_bytes, None) if seen and seen.memory_bytes else (None, no_gpu),
+        "gpu.family": (gpu.family, None) if gpu else (None, no_row),
+        "gpu.nvlink_domain_gpus": (gpu.nvlink_domain_gpus, None) if gpu else (None, no_row),
+    }
+
+
+def _spread(steps: pl.DataFrame) -> Known:
+    lengths = steps.filter("kept").select(ns=pl.col("end_ns") - pl.col("start_ns"))["ns"]
+    if lengths.len() < 2:
+        return None, "needs two kept steps"
+    shortest, longest = int(lengths.sort()[0]), int(lengths.sort()[-1])
+    return longest / shortest, None

@@ -1,0 +1,63 @@
+"""Which step stands for a rank, and which rank's step stands for the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.attribution.attribution import Attribution
+
+STEP = ("track", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Representative:
+    """The step that the run's facts are taken from. ``why`` says in words which it is and why that one."""
+
+    track: int
+    step: int
+    step_ns: int
+    why: str
+
+
+def median_steps(steps: pl.DataFrame) -> dict[int, int]:
+    """Per track the step of median length among its kept ones (the lower of two; ties: the earlier)."""
+    kept = steps.filter("kept").with_columns(length_ns=pl.col("end_ns") - pl.col("start_ns"))
+    middle = (
+        kept.sort("track", "length_ns", "start_ns")
+        .group_by("track", maintain_order=True)
+        .agg(pl.col("step").get((pl.len() - 1) // 2))
+    )
+    return {int(track): int(step) for track, step in middle.rows()}
+
+
+def choose_representative(attribution: Attribution, rank_of: dict[int, int]) -> Representative | None:
+    """The median step of the rank that waited least for its peers; None without a kept step.
+
+    Ranks advance in lockstep: the one that waits least is the one the others wait for, so its step shows what
+    the run is held back by. ``rank_of`` maps track to global rank (used in ``why`` and to break ties).
+    """
+    medians = median_steps(attribution.steps)
+    if not medians:
+        return None
+    waits = {track: _waited_ns(attribution, track, step) for track, step in medians.items()}
+    track = min(medians, key=lambda one: (waits[one], rank_of[one], one))
+    step = medians[track]
+    length = attribution.steps.filter((pl.col("track") == track) & (pl.col("step") == step)).select(
+        pl.col("end_ns") - pl.col("start_ns")
+    )
+    among = "the only rank captured" if len(medians) == 1 else f"it waited least for peers of {len(medians)} ranks"
+    return Representative(
+        track=track,
+        step=step,
+        step_ns=int(length.item()),
+        why=f"rank {rank_of[track]}, step {step}: its median step; {among}",
+    )
+
+
+def _waited_ns(attribution: Attribution, track: int, step: int) -> int:
+    mine = (pl.col("track") == track) & (pl.col("step") == step)
+    exposed = attribution.exposure.filter(mine)["exposed_ns"].sum()
+    transferred = attribution.transfer.filter(mine)["transfer_exposed_ns"].sum()
+    return int(exposed) - int(transferred)
