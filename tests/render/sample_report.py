@@ -142,7 +142,7 @@ def _step_summary() -> StepSummary:
         for index, because in ((0, "touches the start of the capture"), (7, "cut by the end of the capture"))
     )
     return StepSummary(
-        "optimizer kernels", 48, dropped, 640 * MS, 631 * MS, 655 * MS, "Kept steps touch no capture edge."
+        "optimizer kernels", 48, dropped, 640 * MS, 631 * MS, 655 * MS, "kept steps touch no edge of the capture"
     )
 
 

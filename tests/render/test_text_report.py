@@ -46,7 +46,9 @@ def test_the_verdict_comes_first_and_warnings_before_numbers(report: Report) -> 
     [
         "Runner-up: Compute and host wall, host half, 16.1% of the step behind.",
         "ep_all_to_all      communication   150 ms  23.4%  ##############################",
-        "Communication wall                    148 ms        23.1%  <- the wall",
+        "Communication wall      148 ms        23.1%  <- the wall",
+        "Compute and host wall  45.0 ms         7.0%  runner-up",
+        "Step 640 ms; 48 kept last 631-655 ms, median 640 ms; 16 dropped; found by optimizer kernels",
         "ep_all_to_all    171 ms   150 ms  21.0 ms            87.7%",
         "1. Dispatch expert tokens with DeepEP instead of NCCL all-to-all  [exposed-ep-alltoall-deepep]",
         "gain 0-89 ms, likely 45 ms (modelled)",

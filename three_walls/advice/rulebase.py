@@ -99,5 +99,5 @@ def _note_shared_ids(rules: list[Rule], problems: Problems) -> None:
     first: dict[str, str] = {}
     for rule in rules:
         if rule.id and rule.id in first:
-            problems.found.append(f"{rule.path}:1:1: id {rule.id} is already that of {first[rule.id]}")
+            problems.add_at(rule.path, 1, 1, f"id {rule.id} is already that of {first[rule.id]}")
         first.setdefault(rule.id, rule.path)

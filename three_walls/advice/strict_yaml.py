@@ -21,19 +21,24 @@ _KINDS = {str: "text", bool: "a boolean", int: "a number", float: "a number", ty
 
 @dataclass(slots=True)
 class Problems:
-    """What is wrong so far, each as ``file:line:column: sentence``."""
+    """What is wrong so far: file, line, column and a sentence each."""
 
-    found: list[str] = field(default_factory=list)
+    found: list[tuple[str, int, int, str]] = field(default_factory=list)
 
     def add(self, node: yaml.Node, message: str) -> None:
         """Note ``message`` at the position of ``node``."""
         mark = node.start_mark
-        self.found.append(f"{mark.name}:{mark.line + 1}:{mark.column + 1}: {message}")
+        self.add_at(mark.name, mark.line + 1, mark.column + 1, message)
+
+    def add_at(self, path: Path | str, line: int, column: int, message: str) -> None:
+        """Note ``message`` at a place."""
+        self.found.append((str(path), line, column, message))
 
     def raise_if_any(self) -> None:
-        """One RuleBaseError that lists every problem."""
+        """One RuleBaseError that lists every problem as ``file:line:column: sentence``, in reading order."""
         if self.found:
-            raise RuleBaseError("\n".join(self.found))
+            lines = (f"{path}:{line}:{column}: {message}" for path, line, column, message in sorted(self.found))
+            raise RuleBaseError("\n".join(lines))
 
 
 def compose(path: Path, problems: Problems) -> yaml.Node | None:
@@ -45,14 +50,14 @@ def compose(path: Path, problems: Problems) -> yaml.Node | None:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else f"{path}:1:1"
-        problems.found.append(f"{where}: not valid YAML: {error.problem or error.context}")
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        problems.add_at(path, line, column, f"not valid YAML: {error.problem or error.context}")
         return None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        problems.found.append(f"{path}:1:1: cannot be read: {error}")
+        problems.add_at(path, 1, 1, f"cannot be read: {error}")
         return None
     if node is None:
-        problems.found.append(f"{path}:1:1: the file is empty")
+        problems.add_at(path, 1, 1, "the file is empty")
     return node
 
 

@@ -36,12 +36,12 @@ def fit(type_name: str, value: ConfigData) -> ConfigData:
     if value is None:
         return None
     if element is None:
-        return _fit_scalar(type_name, value)
+        return value if type_name == "any" else _fit_scalar(type_name, value)
     elements = value if isinstance(value, tuple) else (value,)
     fitted = tuple(_fit_scalar(element, item) for item in elements)
     if type_name.endswith("_or_list") and len(fitted) == 1:
         return fitted[0]
-    return fitted  # type: ignore[return-value]
+    return fitted
 
 
 def is_of_type(type_name: str, value: ConfigData) -> bool:
@@ -86,9 +86,7 @@ def _read_bool(word: str) -> bool:
     raise ValueError(f"{word} is neither true nor false")
 
 
-def _fit_scalar(type_name: str, value: ConfigData) -> ConfigData:
-    if type_name == "any":
-        return value
+def _fit_scalar(type_name: str, value: ConfigData) -> ConfigScalar:
     if isinstance(value, str):
         return _read_word(type_name, value)
     if type_name == "bool" and isinstance(value, bool):

@@ -41,6 +41,8 @@ class Node:
 
     value: Scalar | tuple[Node, ...] | Mapping[str, Node]
     place: Place
+    key_places: Mapping[str, Place] = field(default_factory=dict)
+    """Of a mapping: where each key stands."""
 
 
 @dataclass(slots=True)
@@ -68,9 +70,9 @@ class Problems:
         for key in sorted(set(required) - set(node.value)):
             self.add(node.place, f"missing key {key}")
         if optional is not None:
-            for key, entry in node.value.items():
+            for key in node.value:
                 if key not in required and key not in optional:
-                    self.add(entry.place, f"unknown key {key}")
+                    self.add(node.key_places.get(key, node.place), f"unknown key {key}")
         return node.value
 
     def items(self, node: Node) -> tuple[Node, ...]:
@@ -134,24 +136,26 @@ def _node(composed: yaml.Node, file: str, problems: Problems) -> Node:
     if isinstance(composed, yaml.SequenceNode):
         return Node(tuple(_node(item, file, problems) for item in composed.value), place)
     if isinstance(composed, yaml.MappingNode):
-        return Node(_entries(composed, file, problems), place)
+        return _mapping(composed, place, problems)
     assert isinstance(composed, yaml.ScalarNode)
     return Node(_scalar(composed, place, problems), place)
 
 
-def _entries(composed: yaml.MappingNode, file: str, problems: Problems) -> dict[str, Node]:
+def _mapping(composed: yaml.MappingNode, place: Place, problems: Problems) -> Node:
     entries: dict[str, Node] = {}
+    places: dict[str, Place] = {}
     for key_node, value_node in composed.value:
-        place = Place(file, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+        key_place = Place(place.file, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
         if not isinstance(key_node, yaml.ScalarNode):
-            problems.add(place, "a key must be text")
+            problems.add(key_place, "a key must be text")
             continue
         key = str(key_node.value)
         if key in entries:
-            problems.add(place, f"key {key} is given twice")
+            problems.add(key_place, f"key {key} is given twice")
             continue
-        entries[key] = _node(value_node, file, problems)
-    return entries
+        entries[key] = _node(value_node, place.file, problems)
+        places[key] = key_place
+    return Node(entries, place, places)
 
 
 def _scalar(node: yaml.ScalarNode, place: Place, problems: Problems) -> Scalar:

@@ -51,7 +51,6 @@ def _views(report: Report) -> dict[str, Any]:
         "budget_rows": views.rows_with_time(report),
         "group_rows": views.sum_groups(report),
         "walls": views.read_walls(report),
-        "walls_by_name": views.group_walls(report),
         "representative": views.find_representative_rank(report),
         "other_findings": views.group_other_findings(report),
         "facts": views.measured_facts(report),

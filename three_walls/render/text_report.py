@@ -24,6 +24,7 @@ from three_walls.render.overrides_file import quote_bridge, quote_env, quote_meg
 from three_walls.render.palette import BUCKET_COLOURS
 from three_walls.render.text_bar import Bar
 from three_walls.render.views import (
+    WallReading,
     explain_empty_plan,
     find_representative_rank,
     is_set_in_run,
@@ -101,10 +102,11 @@ def _show_verdict(report: Report) -> Iterator[RenderableType]:
 def _describe_step(report: Report) -> str:
     step = report.step
     if step.median_ns is None:
-        return f"Step: {UNKNOWN}. {step.note}".rstrip()
-    spread = format_ms_range(step.min_ns, step.max_ns)
-    kept = f"median of {step.kept} kept steps ({spread}), {len(step.dropped)} dropped, found by {step.source}"
-    return f"Step {format_ms(step.median_ns)}: {kept}. {step.note}".rstrip()
+        return "; ".join(part for part in (f"Step: {UNKNOWN}", step.note) if part)
+    length_ns = step.median_ns if report.verdict.step_ns is None else report.verdict.step_ns
+    kept = f"{step.kept} kept last {format_ms_range(step.min_ns, step.max_ns)}, median {format_ms(step.median_ns)}"
+    parts = (f"Step {format_ms(length_ns)}", kept, f"{len(step.dropped)} dropped", f"found by {step.source}", step.note)
+    return "; ".join(part for part in parts if part)
 
 
 def _show_warnings(report: Report) -> Iterator[RenderableType]:
@@ -142,10 +144,15 @@ def _show_walls(report: Report) -> Iterator[RenderableType]:
     table = _table("wall", ">at most", ">of the step", "")
     for reading in read_walls(report):
         mark = "<- the wall" if reading.is_verdict else "runner-up" if reading.is_runner_up else ""
-        name = format_wall(reading.wall, reading.sub_wall)
-        style = "bold" if reading.is_verdict else ""
-        table.add_row(name, format_ms(reading.recoverable_ns), format_share(reading.fraction), mark, style=style)
+        _add_ceiling(table, format_wall(reading.wall), reading, mark)
+        for half in reading.halves:
+            _add_ceiling(table, f"  {half.sub_wall} half", half, "<- this half" if half.is_verdict else "")
     yield _indent_table(table)
+
+
+def _add_ceiling(table: Table, name: str, reading: WallReading, mark: str) -> None:
+    style = "bold" if reading.is_verdict else ""
+    table.add_row(name, format_ms(reading.recoverable_ns), format_share(reading.fraction), mark, style=style)
 
 
 def _show_communication(report: Report) -> Iterator[RenderableType]:

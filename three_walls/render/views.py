@@ -37,45 +37,50 @@ class WallReading:
     meaning: str
     is_verdict: bool
     is_runner_up: bool
+    halves: tuple[WallReading, ...] = ()
 
 
-_WALLS = (
-    (Wall.MEMORY, None, "memory_recoverable_ns"),
-    (Wall.COMMUNICATION, None, "communication_recoverable_ns"),
-    (Wall.COMPUTE_HOST, SubWall.COMPUTE, "compute_recoverable_ns"),
-    (Wall.COMPUTE_HOST, SubWall.HOST, "host_recoverable_ns"),
-)
+_MEANING_OF_BOTH_HALVES = "Ceiling of both halves: they share no time, so it is their sum."
 
 
 def read_walls(report: Report) -> tuple[WallReading, ...]:
-    """The three walls, the third as its two halves, in Megatron Core's order."""
-    return tuple(_read_wall(report, wall, sub_wall, fact) for wall, sub_wall, fact in _WALLS)
+    """The three walls in Megatron Core's order; the third has two halves."""
+    return (
+        _read_wall(report, Wall.MEMORY, None, "memory_recoverable_ns"),
+        _read_wall(report, Wall.COMMUNICATION, None, "communication_recoverable_ns"),
+        _read_third_wall(report),
+    )
 
 
-def group_walls(report: Report) -> tuple[tuple[Wall, tuple[WallReading, ...]], ...]:
-    """Each wall with its readings: one, or the two halves of the third."""
-    readings = read_walls(report)
-    return tuple((wall, tuple(r for r in readings if r.wall is wall)) for wall in Wall)
+def _read_third_wall(report: Report) -> WallReading:
+    compute = _read_wall(report, Wall.COMPUTE_HOST, SubWall.COMPUTE, "compute_recoverable_ns")
+    host = _read_wall(report, Wall.COMPUTE_HOST, SubWall.HOST, "host_recoverable_ns")
+    times = [half.recoverable_ns for half in (compute, host) if half.recoverable_ns is not None]
+    total_ns = sum(times) if len(times) == 2 else None
+    return WallReading(
+        wall=Wall.COMPUTE_HOST,
+        sub_wall=None,
+        recoverable_ns=total_ns,
+        fraction=share_of_step(total_ns, report),
+        meaning=_MEANING_OF_BOTH_HALVES,
+        is_verdict=report.verdict.wall is Wall.COMPUTE_HOST,
+        is_runner_up=report.verdict.runner_up_wall is Wall.COMPUTE_HOST,
+        halves=(compute, host),
+    )
 
 
 def _read_wall(report: Report, wall: Wall, sub_wall: SubWall | None, fact: str) -> WallReading:
     verdict = report.verdict
-    key = wall.value if sub_wall is None else f"{wall.value}.{sub_wall.value}"
-    recoverable_ns = verdict.recoverable_ns.get(key)
+    recoverable_ns = verdict.recoverable_ns.get(wall.value if sub_wall is None else f"{wall.value}.{sub_wall.value}")
     return WallReading(
         wall=wall,
         sub_wall=sub_wall,
         recoverable_ns=recoverable_ns,
         fraction=share_of_step(recoverable_ns, report),
         meaning=GLOSSARY_BY_NAME[fact].meaning,
-        is_verdict=_matches(verdict.wall, verdict.sub_wall, wall, sub_wall),
-        is_runner_up=_matches(verdict.runner_up_wall, verdict.runner_up_sub_wall, wall, sub_wall),
+        is_verdict=(verdict.wall, verdict.sub_wall) == (wall, sub_wall),
+        is_runner_up=(verdict.runner_up_wall, verdict.runner_up_sub_wall) == (wall, sub_wall),
     )
-
-
-def _matches(named: Wall | None, named_half: SubWall | None, wall: Wall, sub_wall: SubWall | None) -> bool:
-    """Whether a verdict names this wall; one that names no half of the third wall names both."""
-    return named is wall and (named_half is None or named_half is sub_wall)
 
 
 def share_of_step(value_ns: float | None, report: Report) -> float | None:

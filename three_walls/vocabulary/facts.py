@@ -48,20 +48,24 @@ class FactSheet:
     """Every fact of one run, by name, in order of definition."""
 
     facts: Mapping[str, Fact]
+    environment_is_known: bool = False
+    """The launch environment was recorded: a variable that is not among the facts was not set."""
 
     @staticmethod
-    def of(facts: Iterable[Fact]) -> FactSheet:
+    def of(facts: Iterable[Fact], environment_is_known: bool = False) -> FactSheet:
         """A sheet of ``facts``; raises ValueError if two share a name."""
         by_name: dict[str, Fact] = {}
         for fact in facts:
             if fact.name in by_name:
                 raise ValueError(f"fact {fact.name} is defined twice")
             by_name[fact.name] = fact
-        return FactSheet(MappingProxyType(by_name))
+        return FactSheet(MappingProxyType(by_name), environment_is_known)
 
     def get(self, name: str) -> Fact:
         """The fact called ``name``; an unknown name is a missing fact, never an error."""
         found = self.facts.get(name)
+        if found is None and self.environment_is_known and name.startswith("env."):
+            return Fact(name, None, "config")
         if found is None:
             return Fact(name, None, "text", because_missing="not known from the inputs given")
         return found
@@ -80,4 +84,4 @@ class FactSheet:
             old = self.get(name)
             unit = "config" if name not in self.facts and name.startswith("config.") else old.unit
             merged[name] = replace(old, value=value, unit=unit, because_missing=None)
-        return FactSheet(MappingProxyType(merged))
+        return FactSheet(MappingProxyType(merged), self.environment_is_known)

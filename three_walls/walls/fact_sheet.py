@@ -56,7 +56,7 @@ def collect_facts(
     facts = [Fact(entry.name, *_split(_with_ratio(entry.name, known), entry.unit)) for entry in GLOSSARY]
     facts += [Fact(f"config.{key}", found.value, "config") for key, found in sorted(config.values.items())]
     facts += [Fact(f"env.{key}", found.value, "config") for key, found in sorted(config.environment.items())]
-    return FactSheet.of(facts)
+    return FactSheet.of(facts, environment_is_known=bool(config.environment))
 
 
 def _split(found: Known, unit: str) -> tuple[FactValue, str, str | None]:

@@ -1,0 +1,106 @@
+"""Every outcome of a rule, with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.advice.builders import MS, requirement, rule, run
+from three_walls.advice.judge import judge, judge_all
+from three_walls.vocabulary.findings import Outcome
+from three_walls.vocabulary.rules import Condition, Edit
+
+HERE = Condition("gpu.family", "equals", "H100")
+LATE = Condition("launch_starved_fraction", "at_least", 0.1)
+OFF = Condition("config.offload", "not_equals", True)
+
+
+def test_another_world_is_not_applicable() -> None:
+    finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(gpu__family="A100"))
+    assert finding.outcome is Outcome.NOT_APPLICABLE
+    assert finding.because == "gpu.family is A100, H100 needed"
+
+
+def test_an_unknown_world_is_unknown_even_where_the_symptom_is_absent() -> None:
+    finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(launch_starved_ns=0))
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("gpu.family",))
+
+
+def test_an_absent_symptom_beats_an_unknown_one() -> None:
+    lacking = Condition("config.graphs", "equals", False)
+    finding = judge(rule("r", when=(lacking, LATE)), run(launch_starved_ns=99 * MS))
+    assert finding.outcome is Outcome.NOT_NEEDED
+    assert finding.because == "launch_starved_fraction is 0.099, at least 0.1 needed"
+
+
+def test_all_failing_requirements_are_listed_with_numbers_and_reason() -> None:
+    blocked = rule("r", requires=(requirement("one", OFF), requirement("two", HERE)))
+    finding = judge(blocked, run(config__offload=True, gpu__family="A100"))
+    assert finding.outcome is Outcome.BLOCKED
+    assert [note.name for note in finding.blocked_by] == ["one", "two"]
+    assert finding.blocked_by[0].text == "it must be so: config.offload is true, anything but true needed"
+    assert finding.blocked_by[0].source == "guide:A guide"
+    assert finding.gain.likely_ns == 100 * MS  # what unblocking is worth
+
+
+def test_a_requirement_that_cannot_be_checked_is_to_be_confirmed() -> None:
+    finding = judge(rule("r", requires=(requirement("one", OFF), requirement("two", confirm="look"))), run())
+    assert finding.outcome is Outcome.RECOMMENDED
+    assert [note.text for note in finding.confirm_first] == [
+        "check that config.offload is anything but true (not known: config.offload): it must be so",
+        "look: it must be so",
+    ]
+
+
+def test_one_alternative_that_holds_is_enough() -> None:
+    either = requirement("either", OFF, HERE, any_of=True)
+    assert judge(rule("r", requires=(either,)), run(gpu__family="H100")).confirm_first == ()
+    finding = judge(rule("r", requires=(either,)), run(config__offload=True, gpu__family="A100"))
+    assert finding.outcome is Outcome.BLOCKED
+    assert "anything but true needed, or gpu.family is A100" in finding.because
+
+
+def test_settings_that_are_there_already_are_dropped() -> None:
+    edits = (Edit("a", True), Edit("b", False), Edit("c", "x"), Edit("D", "1", kind="env"))
+    finding = judge(rule("r", edits=edits), run(config__a=True, config__b=None, config__c="y", env__D="1"))
+    assert [(edit.key, edit.from_value, edit.to) for edit in finding.edits] == [("c", "y", "x")]
+    done = judge(rule("r", edits=edits), run(config__a=True, config__b=False, config__c="x", env__D="1"))
+    assert done.outcome is Outcome.NOT_NEEDED
+    assert "already set" in done.because
+
+
+def test_an_edit_stays_unless_its_condition_is_known_not_to_hold() -> None:
+    edits = (Edit("a", True), Edit("b", True, only_if=(HERE,)))
+    assert len(judge(rule("r", edits=edits), run()).edits) == 2
+    assert len(judge(rule("r", edits=edits), run(gpu__family="A100")).edits) == 1
+
+
+def test_of_two_edits_of_a_key_the_one_that_fits_remains() -> None:
+    first = Edit("modules", ("a",), only_if=(Condition("config.x", "equals", 1),))
+    second = Edit("modules", ("b",), only_if=(Condition("config.x", "equals", 2),))
+    both = rule("r", edits=(first, second))
+    assert [edit.to for edit in judge(both, run(config__x=2)).edits] == [("b",)]
+    assert [edit.to for edit in judge(both, run()).edits] == [("a",)]  # not known: the first
+    assert judge(both, run(config__x=3)).outcome is Outcome.NOT_NEEDED
+
+
+def test_a_rule_that_fails_is_a_finding_and_the_others_come_out() -> None:
+    twice = rule("twice", edits=(Edit("a", 1), Edit("a", 2)))
+    text = rule("text", when=(Condition("config.n", "at_least", 1),))
+    findings = judge_all([twice, text, rule("fine")], run(config__n="many"))
+    assert [(one.rule, one.outcome) for one in findings] == [
+        ("fine", Outcome.RECOMMENDED),
+        ("text", Outcome.ERROR),
+        ("twice", Outcome.ERROR),
+    ]
+    assert "sets a twice" in findings[2].because
+
+
+def test_a_target_may_come_from_a_fact() -> None:
+    edits = (Edit("RANKS", None, kind="env", to_fact="config.ep"),)
+    assert judge(rule("r", edits=edits), run(config__ep=8)).edits[0].to == "8"  # a variable is text
+    finding = judge(rule("r", edits=edits), run())
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("config.ep",))
+
+
+def test_evidence_is_kept_by_the_side_it_speaks_for() -> None:
+    assert judge(replace(rule("r"), evidence=()), run()).evidence_against == ()

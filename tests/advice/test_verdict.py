@@ -1,0 +1,123 @@
+"""The verdict: which wall, by how much, and when to abstain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.advice.builders import MS
+from three_walls.advice.rule_cases import sheet_of
+from three_walls.advice.thresholds import default_thresholds, load_thresholds
+from three_walls.advice.verdict import weigh
+from three_walls.resources import RULES_DIR
+from three_walls.vocabulary.categories import SubWall, Wall
+from three_walls.vocabulary.config import ConfigData
+from three_walls.vocabulary.errors import RuleBaseError
+from three_walls.vocabulary.report import Verdict
+
+
+def judged(without: tuple[str, ...] = (), **values: ConfigData) -> Verdict:
+    """The verdict on a step of 1000 ms in which no wall has anything to give back, changed by ``values``."""
+    base: dict[str, ConfigData] = {
+        "step_ns": 1000 * MS,
+        "memory_recoverable_ns": 0,
+        "communication_recoverable_ns": 0,
+        "compute_recoverable_ns": 0,
+        "host_recoverable_ns": 0,
+        "wait_exposed_fraction": 0.0,
+        "cuda_graph_fraction": 0.0,
+        "unclassified_fraction": 0.0,
+        "compute_busy_fraction": 0.5,
+    }
+    return weigh(sheet_of({name: value for name, value in (base | values).items() if name not in without}))
+
+
+def test_the_wall_with_the_most_recoverable_time_is_named() -> None:
+    verdict = judged(communication_recoverable_ns=300 * MS, host_recoverable_ns=100 * MS)
+    assert (verdict.wall, verdict.sub_wall, verdict.abstained) == (Wall.COMMUNICATION, None, False)
+    assert (verdict.runner_up_wall, verdict.runner_up_sub_wall) == (Wall.COMPUTE_HOST, SubWall.HOST)
+    assert verdict.margin_fraction == pytest.approx(0.2)
+    assert verdict.because == (
+        "Communication edits may give back up to 300.0 ms, 30.0% of a 1000.0 ms step; "
+        "next is the host with 100.0 ms, 10.0%."
+    )
+    assert verdict.recoverable_ns == {
+        "memory": 0,
+        "communication": 300 * MS,
+        "compute_host.compute": 0,
+        "compute_host.host": 100 * MS,
+    }
+
+
+def test_both_halves_of_the_third_wall_count_together() -> None:
+    verdict = judged(
+        communication_recoverable_ns=200 * MS, compute_recoverable_ns=140 * MS, host_recoverable_ns=110 * MS
+    )
+    assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
+    assert (verdict.runner_up_wall, verdict.runner_up_sub_wall) == (Wall.COMMUNICATION, None)
+
+
+def test_memory_is_a_wall_like_the_others() -> None:
+    assert judged(memory_recoverable_ns=200 * MS).wall is Wall.MEMORY
+
+
+def test_waiting_for_peers_is_mentioned_beside_a_wall() -> None:
+    verdict = judged(communication_recoverable_ns=100 * MS, wait_exposed_fraction=0.4)
+    assert verdict.wall is Wall.COMMUNICATION
+    assert "40.0% of the step waits for peers" in verdict.because
+
+
+def test_walls_too_close_to_tell_apart_are_not_told_apart() -> None:
+    close = judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=181 * MS)
+    assert (close.wall, close.abstained, close.runner_up_wall) == (None, True, None)
+    assert "too close" in close.because
+    assert close.recoverable_ns["communication"] == 200 * MS
+    assert not judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=180 * MS).abstained
+
+
+def test_a_step_made_of_computing_says_so() -> None:
+    verdict = judged(compute_busy_fraction=0.9, memory_recoverable_ns=49 * MS)
+    assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
+    assert verdict.because.startswith("Computing is what the step is made of: 90.0% of 1000.0 ms")
+    assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, None)
+
+
+def test_a_twentieth_of_the_step_is_enough_for_a_wall() -> None:
+    assert judged(compute_busy_fraction=0.9, memory_recoverable_ns=50 * MS).wall is Wall.MEMORY
+
+
+@pytest.mark.parametrize(
+    ("values", "without", "reason"),
+    [
+        ({}, ("step_ns",), "The length of a step is not known"),
+        ({"cuda_graph_fraction": 0.1}, (), "Capture again with --cuda-graph-trace=node"),
+        ({"unclassified_fraction": 0.25}, (), "match no known pattern"),
+        ({}, ("host_recoverable_ns",), "host_recoverable_ns not known"),
+        ({"wait_exposed_fraction": 0.6}, (), "60.0% of the step waits for peers"),
+        ({}, (), "only 50.0% of the step computes"),
+        ({}, ("compute_busy_fraction",), "compute_busy_fraction"),
+    ],
+)
+def test_each_reason_to_abstain(values: dict[str, ConfigData], without: tuple[str, ...], reason: str) -> None:
+    verdict = judged(without, **values)
+    assert verdict.abstained
+    assert (verdict.wall, verdict.sub_wall, verdict.runner_up_wall, verdict.margin_fraction) == (None, None, None, None)
+    assert reason in verdict.because
+
+
+def test_graphs_and_unclassified_kernels_below_their_limits_do_not_matter() -> None:
+    verdict = judged(cuda_graph_fraction=0.099, unclassified_fraction=0.249, memory_recoverable_ns=100 * MS)
+    assert verdict.wall is Wall.MEMORY
+
+
+def test_thresholds_are_read_strictly(tmp_path: Path) -> None:
+    text = (RULES_DIR / "verdict.yaml").read_text(encoding="utf-8")
+    assert load_thresholds(RULES_DIR / "verdict.yaml") == default_thresholds()
+    path = tmp_path / "verdict.yaml"
+    path.write_text(text.replace("value: 0.05", "value: 5").replace("minimum_margin", "minimal_margin"), "utf-8")
+    with pytest.raises(RuleBaseError) as caught:
+        load_thresholds(path)
+    assert "expected a number from 0 to 1, found 5" in str(caught.value)
+    assert "unknown key minimal_margin_fraction (did you mean minimum_margin_fraction?)" in str(caught.value)
+    assert "key minimum_margin_fraction is missing" in str(caught.value)
