@@ -10,7 +10,7 @@ import yaml
 from three_walls.advice.rule_parts import unit_of
 from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
 from three_walls.advice.sources import read_sources
-from three_walls.advice.strict_yaml import Problems
+from three_walls.knowledge.strict_yaml import Problems
 from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.glossary import is_known_fact
 from three_walls.vocabulary.rules import Condition, Rule

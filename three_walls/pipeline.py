@@ -122,4 +122,3 @@ def _common_capabilities(traces: Sequence[Trace]) -> Mapping[str, str]:
             if common.get(name) == YES:
                 common[name] = state
     return common
-

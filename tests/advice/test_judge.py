@@ -20,9 +20,21 @@ def test_another_world_is_not_applicable() -> None:
     assert finding.because == "gpu.family is A100, H100 needed"
 
 
-def test_an_unknown_world_is_unknown_even_where_the_symptom_is_absent() -> None:
+def test_an_absent_symptom_decides_even_where_the_world_is_unknown() -> None:
     finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(launch_starved_ns=0))
-    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("gpu.family",))
+    assert (finding.outcome, finding.missing) == (Outcome.NOT_NEEDED, ())
+    assert finding.because == "launch_starved_fraction is 0, at least 0.1 needed"
+
+
+def test_another_world_decides_before_an_absent_symptom() -> None:
+    facts = run(gpu__family="A100", launch_starved_ns=0)
+    assert judge(rule("r", applies_to=(HERE,), when=(LATE,)), facts).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_everything_that_is_not_known_of_world_and_symptom_is_listed() -> None:
+    lacking = Condition("config.graphs", "equals", False)
+    finding = judge(rule("r", applies_to=(HERE,), when=(lacking, LATE)), run())
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("gpu.family", "config.graphs"))
 
 
 def test_an_absent_symptom_beats_an_unknown_one() -> None:

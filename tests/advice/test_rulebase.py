@@ -104,11 +104,12 @@ def test_all_errors_of_a_file_are_told_at_once_with_their_places(tmp_path: Path)
     found = complaints(tmp_path, text)
     assert found == [
         "2:7: expected one of memory, communication, compute_host, found compute-host (did you mean compute_host?)",
-        "4:8: expected text, found a boolean 'no' (quote it?)",
+        "4:8: no is ambiguous: YAML reads a boolean; quote it, or write true or false",
         "13:3: unknown fact launch_straved_fraction (did you mean launch_starved_fraction?)",
         "27:1: key lever is repeated (first on line 26)",
         "28:1: unknown key colour",
-        "36:38: expected a number, found text '1e-3' (YAML reads 1e-3 as text: write 0.001)",
+        "36:38: 1e-3 is ambiguous: YAML reads text, though it looks like a number; quote it, or write it as 1.0e-3 or "
+        "0.001",
         "40:45: unknown source mcor (did you mean mcore?)",
     ]
 
@@ -129,7 +130,7 @@ def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
     [
         ("{at_least: 0.1, below: 0.9}", "{at_leest: 0.1}", "unknown operator at_leest (did you mean at_least?)"),
         ("{at_least: 0.1, below: 0.9}", "{at_least: 10}", "a fraction lies between 0 and 1"),
-        ("{at_least: 0.1, below: 0.9}", "{at_least: no}", "at_least takes a number"),
+        ("{at_least: 0.1, below: 0.9}", "{at_least: many}", "at_least takes a number, found text, 'many'"),
         ("{at_least: 0.1, below: 0.9}", "{}", "expected an operator and its operand"),
         ("{one_of: [sm_90]}", "{one_of: sm_90}", "one_of takes a list"),
         ("{one_of: [sm_90]}", "{equals: 90}", "a text fact is compared with text"),

@@ -56,6 +56,28 @@ def test_both_halves_of_the_third_wall_count_together() -> None:
     )
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
     assert (verdict.runner_up_wall, verdict.runner_up_sub_wall) == (Wall.COMMUNICATION, None)
+    assert verdict.because == (
+        "Compute and host edits may give back up to 250.0 ms, 25.0% of a 1000.0 ms step (compute 140.0 ms, host "
+        "110.0 ms); next is communication with 200.0 ms, 20.0%."
+    )
+
+
+def test_the_larger_half_of_the_third_wall_is_told_first() -> None:
+    verdict = judged(compute_recoverable_ns=100 * MS, host_recoverable_ns=200 * MS, memory_recoverable_ns=MS)
+    assert "Compute and host edits" in verdict.because
+    assert "(host 200.0 ms, compute 100.0 ms); next is memory" in verdict.because
+
+
+def test_one_half_of_the_third_wall_is_named_alone_where_the_other_has_nothing() -> None:
+    verdict = judged(host_recoverable_ns=200 * MS)
+    assert verdict.because == (
+        "Host edits may give back up to 200.0 ms, 20.0% of a 1000.0 ms step; no other wall has anything to give back."
+    )
+
+
+def test_both_halves_of_the_third_wall_are_named_behind_another() -> None:
+    verdict = judged(communication_recoverable_ns=300 * MS, compute_recoverable_ns=50 * MS, host_recoverable_ns=60 * MS)
+    assert verdict.because.endswith("next are computing and the host together with 110.0 ms, 11.0%.")
 
 
 def test_memory_is_a_wall_like_the_others() -> None:
@@ -71,20 +93,29 @@ def test_waiting_for_peers_is_mentioned_beside_a_wall() -> None:
 def test_walls_too_close_to_tell_apart_are_not_told_apart() -> None:
     close = judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=181 * MS)
     assert (close.wall, close.abstained, close.runner_up_wall) == (None, True, None)
-    assert "too close" in close.because
+    assert close.because == (
+        "Communication (200.0 ms, 20.0%) and the host (181.0 ms, 18.1%) are too close to tell which holds the run back."
+    )
     assert close.recoverable_ns["communication"] == 200 * MS
     assert not judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=180 * MS).abstained
 
 
 def test_a_step_made_of_computing_says_so() -> None:
-    verdict = judged(compute_busy_fraction=0.9, memory_recoverable_ns=49 * MS)
+    verdict = judged(compute_busy_fraction=0.9, memory_recoverable_ns=99 * MS)
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
     assert verdict.because.startswith("Computing is what the step is made of: 90.0% of 1000.0 ms")
     assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, None)
 
 
-def test_a_twentieth_of_the_step_is_enough_for_a_wall() -> None:
-    assert judged(compute_busy_fraction=0.9, memory_recoverable_ns=50 * MS).wall is Wall.MEMORY
+def test_a_tenth_of_the_step_is_enough_for_a_wall() -> None:
+    assert judged(compute_busy_fraction=0.9, memory_recoverable_ns=100 * MS).wall is Wall.MEMORY
+
+
+def test_a_lean_step_has_no_wall_but_computing_and_only_if_it_computes() -> None:
+    lean = {"communication_recoverable_ns": 70 * MS, "host_recoverable_ns": 10 * MS}
+    assert judged(compute_busy_fraction=0.93, **lean).sub_wall is SubWall.COMPUTE
+    assert judged(compute_busy_fraction=0.80, **lean).sub_wall is SubWall.COMPUTE
+    assert judged(compute_busy_fraction=0.79, **lean).abstained
 
 
 @pytest.mark.parametrize(
@@ -115,7 +146,7 @@ def test_thresholds_are_read_strictly(tmp_path: Path) -> None:
     text = (RULES_DIR / "verdict.yaml").read_text(encoding="utf-8")
     assert load_thresholds(RULES_DIR / "verdict.yaml") == default_thresholds()
     path = tmp_path / "verdict.yaml"
-    path.write_text(text.replace("value: 0.05", "value: 5").replace("minimum_margin", "minimal_margin"), "utf-8")
+    path.write_text(text.replace("value: 0.80", "value: 5").replace("minimum_margin", "minimal_margin"), "utf-8")
     with pytest.raises(RuleBaseError) as caught:
         load_thresholds(path)
     assert "expected a number from 0 to 1, found 5" in str(caught.value)

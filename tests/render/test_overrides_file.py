@@ -53,9 +53,11 @@ def test_odd_values_are_neither_split_nor_run(report: Report, tmp_path: Path, va
     assert not (tmp_path / "broken").exists()
 
 
-def test_flags_already_quoted_are_not_quoted_twice() -> None:
-    flags = ("--a 'b c'", "--scope [x]", "--it's")
-    assert quote_megatron_lm(Overrides("", (), flags, ())) == ("--a 'b c'", "--scope '[x]'", "'--it'\"'\"'s'")
+def test_each_word_of_a_flag_is_quoted_alone(tmp_path: Path) -> None:
+    flags = ("--scope a [x]", "--layout Et*3|(tt|)*29m|L", "--it's $HOME")
+    quoted = quote_megatron_lm(Overrides("", (), flags, ()))
+    assert quoted == ("--scope a '[x]'", "--layout 'Et*3|(tt|)*29m|L'", "'--it'\"'\"'s' '$HOME'")
+    assert run(f"{ONE_PER_LINE} {' '.join(quoted)}", tmp_path) == [word for flag in flags for word in flag.split()]
 
 
 def test_a_note_stays_a_comment_on_every_line(report: Report) -> None:

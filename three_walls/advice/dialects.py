@@ -17,8 +17,8 @@ NEWEST_BRIDGE = "0.6.2"
 def spell(edits: Sequence[PlannedEdit], config: RunConfig, bridge_version: str | None = None) -> Overrides:
     """The edits as lines to paste, in their order; of two edits of one key the later one counts.
 
-    What a launcher cannot say is a note that begins with the launcher's name, never a line. Lines for
-    Megatron-LM are ready for a shell; overrides are raw and need quoting there.
+    What a launcher cannot say is a note that begins with the launcher's name, never a line. Nothing is quoted
+    for a shell: a Megatron-LM line is a flag, then its values, each after one space.
     """
     version = bridge_version or config.bridge_version or NEWEST_BRIDGE
     final = _last_of_each_key(edits)

@@ -34,13 +34,15 @@ def judge_safely(rule: Rule, facts: FactSheet) -> Finding:
 
 
 def judge(rule: Rule, facts: FactSheet) -> Finding:
-    """The finding of ``rule``: is this its world, is the symptom there, may one do it, is it not done yet?"""
+    """The finding of ``rule``: is this its world, is the symptom there, may one do it, is it not done yet?
+
+    What is known not to hold decides before what is not known: without its symptom no rule needs the rest.
+    """
     for conditions, outcome in ((rule.applies_to, Outcome.NOT_APPLICABLE), (rule.when, Outcome.NOT_NEEDED)):
-        answer = evaluate_all(conditions, facts)
-        if answer is Truth.FAILS:
-            return _finding(rule, outcome, explain(that_are(Truth.FAILS, conditions, facts), facts))
-        if answer is Truth.UNKNOWN:
-            return _unknown(rule, that_are(Truth.UNKNOWN, conditions, facts), facts)
+        if failing := that_are(Truth.FAILS, conditions, facts):
+            return _finding(rule, outcome, explain(failing, facts))
+    if unknown := that_are(Truth.UNKNOWN, (*rule.applies_to, *rule.when), facts):
+        return _unknown(rule, unknown, facts)
     if lacking := missing_targets(rule, facts):
         because = f"the value to set comes from {', '.join(lacking)}, which is not known"
         return replace(_finding(rule, Outcome.UNKNOWN, because), missing=lacking)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from three_walls.advice.writable_keys import writable_key
@@ -16,7 +15,7 @@ _EXCLUDES = {"virtual_pipeline_model_parallel_size": "num_layers_per_virtual_pip
 
 
 class MegatronLmSpeller:
-    """Turns edits into ``lines`` (one flag with its values each, ready for a shell) and ``notes``."""
+    """Turns edits into ``lines`` (one flag with its values each, parted by spaces) and ``notes``."""
 
     def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig) -> None:
         self.edits = edits
@@ -56,8 +55,15 @@ class MegatronLmSpeller:
         elif value is None or value == ():
             self._remove(key, flags_of(key))
         else:
-            words = value if isinstance(value, tuple) else (value,)
-            self._write(" ".join([spelling.flag or "", *(shlex.quote(_word(word)) for word in words)]), spelling)
+            words = [_word(word) for word in (value if isinstance(value, tuple) else (value,))]
+            self._spell_values(spelling, words)
+
+    def _spell_values(self, spelling: FlagSpelling, words: Sequence[str]) -> None:
+        """A word with spaces in it, or an empty one, could not be told apart in a line: it is a note."""
+        if all(word.split() == [word] for word in words):
+            self._write(" ".join([spelling.flag or "", *words]), spelling)
+        else:
+            self.note(f"set {spelling.flag} by hand, the words are: {', '.join(map(repr, words))}")
 
     def _spell_switch(self, key: ConfigKey, spelling: FlagSpelling, on: bool) -> None:
         wanted, opposite = (spelling.flag, spelling.negated_flag) if on else (spelling.negated_flag, spelling.flag)

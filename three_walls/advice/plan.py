@@ -36,7 +36,8 @@ def make_plan(
         return findings, ()
     limits = thresholds or default_thresholds()
     minimum_ns = limits.minimum_plan_gain_fraction * step_ns
-    draft = _Draft(by_id, {one.rule: _drop_small(one, minimum_ns) for one in findings}, facts, minimum_ns)
+    kept = {one.rule: _drop_small(one, by_id[one.rule], facts, minimum_ns) for one in findings}
+    draft = _Draft(by_id, kept, facts, minimum_ns)
     while draft.take_best():
         pass
     draft.check_conservation(step_ns)
@@ -171,11 +172,12 @@ def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit])
     return next(clashes, "")
 
 
-def _drop_small(finding: Finding, minimum_ns: float) -> Finding:
-    """A recommendation whose gain nobody could measure is not needed."""
-    if finding.outcome is not Outcome.RECOMMENDED or not _is_small(finding.gain, minimum_ns):
+def _drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float) -> Finding:
+    """A rule that is recommended, or may be if more were known, is not needed where nobody could measure its gain."""
+    gain = estimate(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain
+    if finding.outcome not in (Outcome.RECOMMENDED, Outcome.UNKNOWN) or not _is_small(gain, minimum_ns):
         return finding
-    return replace(finding, outcome=Outcome.NOT_NEEDED, because=_small_gain(finding.gain, minimum_ns))
+    return replace(finding, outcome=Outcome.NOT_NEEDED, because=_small_gain(gain, minimum_ns), missing=())
 
 
 def _is_small(gain: Gain, minimum_ns: float) -> bool:

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from three_walls.advice import strict_yaml
 from three_walls.advice.rule_parts import unit_of
-from three_walls.advice.strict_yaml import Problems
+from three_walls.knowledge.strict_yaml import Problems, load_strict, suggest
+from three_walls.knowledge.yaml_nodes import Node, plain
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.facts import Fact, FactSheet
 from three_walls.vocabulary.findings import Finding, Outcome
@@ -27,6 +25,8 @@ class Case:
     given: Mapping[str, ConfigData]
     without: tuple[str, ...]
     expect: Mapping[str, object]
+    environment_is_known: bool = False
+    """A variable that is not among the facts was not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,17 @@ class RuleCases:
     def facts_of(self, case: Case) -> FactSheet:
         """The facts ``case`` is judged on."""
         values = {**self.workload, **case.given}
-        return sheet_of({name: value for name, value in values.items() if name not in case.without})
+        kept = {name: value for name, value in values.items() if name not in case.without}
+        return sheet_of(kept, case.environment_is_known)
 
 
 def load_cases(path: Path) -> RuleCases:
     """Cases of one file; RuleBaseError lists all its problems."""
     problems = Problems()
-    root = strict_yaml.compose(path, problems)
-    problems.raise_if_any()
-    assert root is not None  # compose notes a problem whenever it returns None
-    found = strict_yaml.fields(root, problems, ("rule", "workload", "cases"))
+    root = load_strict(path, problems)
+    found = problems.fields(root, ("rule", "workload", "cases"))
     cases = RuleCases(
-        rule=strict_yaml.text(found.get("rule"), problems),
+        rule=problems.text(found.get("rule")),
         workload=_read_facts(found.get("workload"), problems),
         cases=_read_cases(found.get("cases"), problems),
     )
@@ -61,9 +60,9 @@ def load_cases(path: Path) -> RuleCases:
     return cases
 
 
-def sheet_of(values: Mapping[str, ConfigData]) -> FactSheet:
+def sheet_of(values: Mapping[str, ConfigData], environment_is_known: bool = False) -> FactSheet:
     """A fact sheet that holds exactly ``values``, in the glossary's units."""
-    return FactSheet.of(Fact(name, value, unit_of(name)) for name, value in values.items())
+    return FactSheet.of((Fact(name, value, unit_of(name)) for name, value in values.items()), environment_is_known)
 
 
 def mismatches(case: Case, finding: Finding) -> list[str]:
@@ -90,40 +89,38 @@ def mismatches(case: Case, finding: Finding) -> list[str]:
     return wrong + [f"edit {key} was not expected" for key in absent if any(e.key == key for e in finding.edits)]
 
 
-def _read_cases(node: yaml.Node | None, problems: Problems) -> tuple[Case, ...]:
-    if node is None:
-        return ()
-    return tuple(_read_case(name, body, problems) for _, name, body in strict_yaml.entries(node, problems))
+def _read_cases(node: Node | None, problems: Problems) -> tuple[Case, ...]:
+    return tuple(_read_case(name, body, problems) for name, body in problems.entries(node).items())
 
 
-def _read_case(name: str, node: yaml.Node, problems: Problems) -> Case:
-    found = strict_yaml.fields(node, problems, ("expect",), ("given", "without"))
-    without = tuple(strict_yaml.text(item, problems) for item in strict_yaml.items(found.get("without"), problems))
-    return Case(name, _read_facts(found.get("given"), problems), without, _read_expect(found.get("expect"), problems))
+def _read_case(name: str, node: Node, problems: Problems) -> Case:
+    found = problems.fields(node, ("expect",), ("given", "without", "environment_is_known"))
+    without = tuple(problems.text(item) for item in problems.items(found.get("without")))
+    return Case(
+        name=name,
+        given=_read_facts(found.get("given"), problems),
+        without=without,
+        expect=_read_expect(found.get("expect"), problems),
+        environment_is_known=problems.flag(found.get("environment_is_known")),
+    )
 
 
-def _read_expect(node: yaml.Node | None, problems: Problems) -> Mapping[str, object]:
-    if node is None:
-        return {}
-    found = strict_yaml.fields(node, problems, ("outcome",), _EXPECTATIONS)
-    strict_yaml.choice(found.get("outcome"), problems, tuple(Outcome))
+def _read_expect(node: Node | None, problems: Problems) -> Mapping[str, object]:
+    found = problems.fields(node, ("outcome",), _EXPECTATIONS)
+    problems.choice(found.get("outcome"), tuple(Outcome))
     for key in ("edits_absent", "missing", "blocked_by", "confirm_first"):
-        strict_yaml.items(found.get(key), problems)
+        problems.items(found.get(key))
     for key in ("edits", "gain_ns"):
-        if key in found:
-            strict_yaml.entries(found[key], problems)
-    return {key: strict_yaml.construct(value) for key, value in found.items()}
+        problems.entries(found.get(key))
+    return {key: plain(value) for key, value in found.items()}
 
 
-def _read_facts(node: yaml.Node | None, problems: Problems) -> Mapping[str, ConfigData]:
-    if node is None:
-        return {}
-    values: dict[str, ConfigData] = {}
-    for key_node, name, value_node in strict_yaml.entries(node, problems):
-        if not is_known_fact(name):
-            problems.add(key_node, f"unknown fact {name}{strict_yaml.suggest(name, GLOSSARY_BY_NAME)}")
-        values[name] = strict_yaml.value(value_node, problems)
-    return values
+def _read_facts(node: Node | None, problems: Problems) -> Mapping[str, ConfigData]:
+    found = problems.entries(node)
+    for name in found:
+        if node is not None and not is_known_fact(name):
+            problems.add(node.key_places[name], f"unknown fact {name}{suggest(name, GLOSSARY_BY_NAME)}")
+    return {name: problems.value(value) for name, value in found.items()}
 
 
 def _is_part_of(wanted: object, found: object) -> bool:

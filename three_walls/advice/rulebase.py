@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
-from three_walls.advice import strict_yaml
 from three_walls.advice.rule_cases import load_cases as load_cases
 from three_walls.advice.rule_parts import PartReader
 from three_walls.advice.sources import Source, read_sources
-from three_walls.advice.strict_yaml import Problems
+from three_walls.knowledge.strict_yaml import Problems, load_strict
+from three_walls.knowledge.yaml_nodes import Node, Place
 from three_walls.vocabulary.categories import SubWall, Wall
 from three_walls.vocabulary.rules import RULE_CLASSES, Rule
 
@@ -28,7 +26,7 @@ def load_rules(directory: Path) -> tuple[Rule, ...]:
     problems = Problems()
     sources = read_sources(directory / SOURCES_FILE, problems)
     rules = [rule for path in rule_files(directory) if (rule := _read_rule(path, sources, problems))]
-    _note_shared_ids(rules, problems)
+    _note_shared_ids(rules, directory, problems)
     problems.raise_if_any()
     return tuple(sorted(rules, key=lambda rule: rule.id))
 
@@ -45,29 +43,29 @@ def cases_file(rule_file: Path) -> Path:
 
 
 def _read_rule(path: Path, sources: Mapping[str, Source], problems: Problems) -> Rule | None:
-    root = strict_yaml.compose(path, problems)
+    root = load_strict(path, problems)
     if root is None:
         return None
-    found = strict_yaml.fields(root, problems, _REQUIRED, _OPTIONAL)
+    found = problems.fields(root, _REQUIRED, _OPTIONAL)
     parts = PartReader(problems, sources)
     docs = _read_docs(found.get("docs"), problems)
-    wall = strict_yaml.choice(found.get("wall"), problems, tuple(Wall))
-    sub_wall = strict_yaml.choice(found.get("sub_wall"), problems, tuple(SubWall))
-    identifier = strict_yaml.text(found.get("id"), problems)
+    wall = problems.choice(found.get("wall"), tuple(Wall))
+    sub_wall = problems.choice(found.get("sub_wall"), tuple(SubWall))
+    identifier = problems.text(found.get("id"))
     _note_misplacement(found, path, identifier, wall, problems)
     return Rule(
         id=identifier,
         wall=Wall(wall) if wall in tuple(Wall) else Wall.MEMORY,
         sub_wall=SubWall(sub_wall) if sub_wall in tuple(SubWall) else None,
-        title=strict_yaml.text(found.get("title"), problems),
-        rule_class=strict_yaml.choice(found.get("class"), problems, RULE_CLASSES),
+        title=problems.text(found.get("title")),
+        rule_class=problems.choice(found.get("class"), RULE_CLASSES),
         what_it_looks_for=docs.get("what_it_looks_for", ""),
         why_it_matters=docs.get("why_it_matters", ""),
         how_to_verify=docs.get("how_to_verify", ""),
         applies_to=parts.conditions(found.get("applies_to")),
         when=parts.conditions(found.get("when")),
         requires=parts.requirements(found.get("requires")),
-        lever=strict_yaml.text(found.get("lever"), problems),
+        lever=problems.text(found.get("lever")),
         edits=parts.edits(found.get("edits")),
         side_effects=parts.side_effects(found.get("side_effects")),
         gain=parts.gain(found.get("gain")),
@@ -76,16 +74,12 @@ def _read_rule(path: Path, sources: Mapping[str, Source], problems: Problems) ->
     )
 
 
-def _read_docs(node: yaml.Node | None, problems: Problems) -> dict[str, str]:
-    if node is None:
-        return {}
-    found = strict_yaml.fields(node, problems, _DOCS)
-    return {key: " ".join(strict_yaml.text(value, problems).split()) for key, value in found.items()}
+def _read_docs(node: Node | None, problems: Problems) -> dict[str, str]:
+    found = problems.fields(node, _DOCS)
+    return {key: " ".join(problems.text(value).split()) for key, value in found.items()}
 
 
-def _note_misplacement(
-    found: Mapping[str, yaml.Node], path: Path, identifier: str, wall: str, problems: Problems
-) -> None:
+def _note_misplacement(found: Mapping[str, Node], path: Path, identifier: str, wall: str, problems: Problems) -> None:
     if "id" in found and identifier and identifier != path.stem:
         problems.add(found["id"], f"id {identifier} is not the file's name {path.stem}")
     folder = wall.replace("_", "-")
@@ -95,9 +89,9 @@ def _note_misplacement(
         problems.add(found["wall"], "sub_wall belongs to rules of wall compute_host, and each of those has one")
 
 
-def _note_shared_ids(rules: list[Rule], problems: Problems) -> None:
+def _note_shared_ids(rules: list[Rule], directory: Path, problems: Problems) -> None:
     first: dict[str, str] = {}
     for rule in rules:
         if rule.id and rule.id in first:
-            problems.add_at(rule.path, 1, 1, f"id {rule.id} is already that of {first[rule.id]}")
+            problems.add(Place(str(directory / rule.path), 1, 1), f"id {rule.id} is already that of {first[rule.id]}")
         first.setdefault(rule.id, rule.path)

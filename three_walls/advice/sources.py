@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from three_walls.advice import strict_yaml
-from three_walls.advice.strict_yaml import Problems
+from three_walls.knowledge.strict_yaml import Problems, load_strict, suggest
+from three_walls.knowledge.yaml_nodes import Node
 
 _LINES_OF_FILE = re.compile(r"[\w./-]+:\d+(-\d+)?")
 
@@ -32,42 +30,40 @@ class Source:
                 return f"expected path:line or path:line-line, found {pointer!r}"
             return ""
         if pointer not in self.names:
-            return f"unknown name {pointer!r}{strict_yaml.suggest(pointer, self.names)}"
+            return f"unknown name {pointer!r}{suggest(pointer, self.names)}"
         return ""
 
 
 def read_sources(path: Path, problems: Problems) -> Mapping[str, Source]:
     """Sources by prefix."""
-    root = strict_yaml.compose(path, problems)
-    if root is None:
-        return {}
-    return {prefix: _read_source(node, problems) for _, prefix, node in strict_yaml.entries(root, problems)}
+    root = load_strict(path, problems)
+    return {prefix: _read_source(node, problems) for prefix, node in problems.entries(root).items()}
 
 
-def check_pointer(node: yaml.Node | None, problems: Problems, sources: Mapping[str, Source]) -> str:
+def check_pointer(node: Node | None, problems: Problems, sources: Mapping[str, Source]) -> str:
     """The pointer at ``node``, such as ``mcore:path:12-14``, after checking prefix and form."""
-    pointer = strict_yaml.text(node, problems)
+    pointer = problems.text(node)
     if node is None or not pointer:
         return pointer
     prefix, _, rest = pointer.partition(":")
     if prefix not in sources:
-        problems.add(node, f"unknown source {prefix}{strict_yaml.suggest(prefix, sources)}")
+        problems.add(node, f"unknown source {prefix}{suggest(prefix, sources)}")
     elif complaint := sources[prefix].complaint_about(rest):
         problems.add(node, f"source {prefix}: {complaint}")
     return pointer
 
 
-def _read_source(node: yaml.Node, problems: Problems) -> Source:
-    found = strict_yaml.fields(node, problems, ("what",), ("repository", "commit", "path", "names"))
-    names = tuple(strict_yaml.text(item, problems) for item in strict_yaml.items(found.get("names"), problems))
+def _read_source(node: Node, problems: Problems) -> Source:
+    found = problems.fields(node, ("what",), ("repository", "commit", "path", "names"))
+    names = tuple(problems.text(item) for item in problems.items(found.get("names")))
     if ("repository" in found) == bool(names):
         problems.add(node, "a source has either a repository with its commit, or names")
     if ("repository" in found) != ("commit" in found):
         problems.add(node, "repository and commit go together")
     return Source(
-        what=strict_yaml.text(found.get("what"), problems),
-        repository=strict_yaml.text(found.get("repository"), problems),
-        commit=strict_yaml.text(found.get("commit"), problems),
-        path=strict_yaml.text(found.get("path"), problems),
+        what=problems.text(found.get("what")),
+        repository=problems.text(found.get("repository")),
+        commit=problems.text(found.get("commit")),
+        path=problems.text(found.get("path")),
         names=names,
     )

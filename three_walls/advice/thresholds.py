@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from three_walls.advice import strict_yaml
-from three_walls.advice.strict_yaml import Problems
+from three_walls.knowledge.strict_yaml import Problems, load_strict
 from three_walls.resources import RULES_DIR
 
 
@@ -27,15 +26,12 @@ class Thresholds:
 def load_thresholds(path: Path) -> Thresholds:
     """Thresholds of ``path``; RuleBaseError lists everything wrong with it."""
     problems = Problems()
-    root = strict_yaml.compose(path, problems)
-    problems.raise_if_any()
-    assert root is not None  # compose notes a problem whenever it returns None
-    found = strict_yaml.fields(root, problems, [field.name for field in fields(Thresholds)])
+    found = problems.fields(load_strict(path, problems), [field.name for field in fields(Thresholds)])
     values: dict[str, float] = {}
     for name, node in found.items():
-        entry = strict_yaml.fields(node, problems, ("value", "because"))
-        strict_yaml.text(entry.get("because"), problems)
-        values[name] = strict_yaml.number(entry.get("value"), problems, 0.0, 1.0)
+        entry = problems.fields(node, ("value", "because"))
+        problems.text(entry.get("because"))
+        values[name] = problems.number(entry.get("value"), 0.0, 1.0)
     problems.raise_if_any()
     return Thresholds(**values)
 

@@ -17,25 +17,32 @@ _FACTS = {
     "compute_host.compute": "compute_recoverable_ns",
     "compute_host.host": "host_recoverable_ns",
 }
-_NAMES = {
-    (Wall.MEMORY, None): "memory",
-    (Wall.COMMUNICATION, None): "communication",
-    (Wall.COMPUTE_HOST, SubWall.COMPUTE): "computing",
-    (Wall.COMPUTE_HOST, SubWall.HOST): "the host",
-}
+_NOUNS = {"compute": "computing", "host": "the host"}
+"""Parts of the third wall as something that holds a run back; other walls go by their own name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """A wall with the time that edits against it may give back."""
+    """A wall with the time that edits against it may give back.
+
+    ``parts`` of the wall that have some, by name: the third wall is one or two, the others one.
+    """
 
     wall: Wall
     sub_wall: SubWall | None
     ns: int
+    parts: tuple[tuple[str, int], ...]
 
     @property
-    def name(self) -> str:
-        return _NAMES[self.wall, self.sub_wall]
+    def edits(self) -> str:
+        """``compute and host edits``."""
+        return f"{' and '.join(name for name, _ in self.parts)} edits"
+
+    @property
+    def noun(self) -> str:
+        """``computing and the host together``."""
+        nouns = [_NOUNS.get(name, name) for name, _ in self.parts]
+        return " and ".join(nouns) + (" together" if len(nouns) > 1 else "")
 
 
 def weigh(facts: FactSheet, thresholds: Thresholds | None = None) -> Verdict:
@@ -83,13 +90,13 @@ def _compare_walls(
     margin = (first.ns - second.ns) / step_ns
     if margin < limits.minimum_margin_fraction:
         reason = (
-            f"{_capital(first.name)} ({_amount(first.ns, step_ns)}) and {second.name} ({_amount(second.ns, step_ns)}) "
+            f"{_capital(first.noun)} ({_amount(first.ns, step_ns)}) and {second.noun} ({_amount(second.ns, step_ns)}) "
             f"are too close to tell which holds the run back."
         )
         return _abstain(reason, step_ns, recoverable)
     because = (
-        f"{_capital(first.name)} edits may give back up to {_amount(first.ns, step_ns)} of a {_ms(step_ns)} step; "
-        f"next is {second.name} with {_amount(second.ns, step_ns)}.{_about_waiting(facts, limits)}"
+        f"{_capital(first.edits)} may give back up to {_amount(first.ns, step_ns)} of a {_ms(step_ns)} step"
+        f"{_shares(first)}; {_runner_up(second, step_ns)}.{_about_waiting(facts, limits)}"
     )
     return Verdict(
         wall=first.wall,
@@ -133,16 +140,33 @@ def _rank(recoverable: Mapping[str, int | None]) -> tuple[_Weight, ...]:
     """Walls by recoverable time, largest first; equal ones in order of :class:`Wall`."""
     compute, host = recoverable["compute_host.compute"] or 0, recoverable["compute_host.host"] or 0
     half = SubWall.COMPUTE if compute >= host else SubWall.HOST
+    memory, communication = recoverable["memory"] or 0, recoverable["communication"] or 0
+    halves = (("compute", compute), ("host", host))
     weights = (
-        _Weight(Wall.MEMORY, None, recoverable["memory"] or 0),
-        _Weight(Wall.COMMUNICATION, None, recoverable["communication"] or 0),
-        _Weight(Wall.COMPUTE_HOST, half, compute + host),
+        _Weight(Wall.MEMORY, None, memory, (("memory", memory),)),
+        _Weight(Wall.COMMUNICATION, None, communication, (("communication", communication),)),
+        _Weight(Wall.COMPUTE_HOST, half, compute + host, tuple(one for one in halves if one[1]) or halves),
     )
     return tuple(sorted(weights, key=lambda weight: -weight.ns))
 
 
 def _abstain(reason: str, step_ns: int | None, recoverable: Mapping[str, int | None]) -> Verdict:
     return Verdict(None, None, True, reason, step_ns, None, None, None, recoverable)
+
+
+def _shares(weight: _Weight) -> str:
+    """What each of several parts has, the larger first: `` (host 207.5 ms, compute 111.4 ms)``."""
+    if len(weight.parts) == 1:
+        return ""
+    ordered = sorted(weight.parts, key=lambda part: -part[1])
+    return f" ({', '.join(f'{name} {_ms(ns)}' for name, ns in ordered)})"
+
+
+def _runner_up(weight: _Weight, step_ns: int) -> str:
+    if _ms(weight.ns) == _ms(0):
+        return "no other wall has anything to give back"
+    verb = "is" if len(weight.parts) == 1 else "are"
+    return f"next {verb} {weight.noun} with {_amount(weight.ns, step_ns)}"
 
 
 def _about_waiting(facts: FactSheet, limits: Thresholds) -> str:

@@ -28,9 +28,9 @@ def explain_idle(
     """Causes of idle time as labelled intervals: track, step, start_ns, end_ns, label.
 
     ``operations``: all device operations with launches. ``steps``: windows. ``synchronizing``: API calls that
-    wait for the device (report, thread, start_ns, end_ns). ``overhead``: when the profiler held up a thread (same columns). Labels are
-    ``launch_starved`` (the whole late part), ``host_blocked`` and ``profiler`` (parts of it); the precedence of
-    the buckets settles which owns an instant. Idle time under no label is ``idle_other``.
+    wait for the device (report, thread, start_ns, end_ns). ``overhead``: when the profiler held up a thread
+    (same columns). Labels are ``launch_starved`` (the whole late part), ``host_blocked`` and ``profiler`` (parts
+    of it); the precedence of the buckets settles which owns an instant. Idle time under no label is ``idle_other``.
     """
     late = _late_parts(operations, steps)
     blocked = intersect(late, merge_overlapping(synchronizing, THREAD), THREAD)
@@ -43,7 +43,10 @@ def explain_idle(
 
 
 def _late_parts(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The part of each gap before the launch of the operation that ends it: track, step, report, thread, start_ns, end_ns."""
+    """The part of each gap before the launch of the operation that ends it, with the launching thread.
+
+    Columns: track, step, report, thread, start_ns, end_ns.
+    """
     busy = intersect(operations.select("track", "start_ns", "end_ns"), steps, ["track"], carry=["step"])
     gaps = gaps_within(busy, steps, STEP)
     # Of several operations that start together the one launched first ended the gap.

@@ -8,10 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from three_walls.knowledge.config_values import is_allowed
-from three_walls.knowledge.strict_yaml import Node, Problems, load_strict
+from three_walls.knowledge.strict_yaml import Problems, load_strict, suggest
+from three_walls.knowledge.yaml_nodes import Node
 from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.categories import Wall
-from three_walls.vocabulary.config import ConfigData, ConfigScalar
+from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.config_keys import KEY_TYPES, ConfigKey, ConfigKeyTable, FlagSpelling, PathSpelling
 
 CONFIG_KEYS_FILE = RULES_DIR / "config-keys.yaml"
@@ -52,20 +53,19 @@ def paths_of(key: ConfigKey) -> tuple[str, ...]:
 def load_config_keys(path: Path) -> ConfigKeyTable:
     """The table in ``path``; raises RuleBaseError that lists every error with file, line and column."""
     problems = Problems()
-    top = problems.mapping(load_strict(path, problems), _SECTIONS, ())
-    problems.raise_if_any()
-    entries = problems.mapping(top["keys"])
+    top = problems.fields(load_strict(path, problems), _SECTIONS)
+    entries = problems.entries(top.get("keys"))
     keys = {name: _read_key(name, node, problems) for name, node in entries.items()}
-    scripts = problems.mapping(top["bridge_scripts"], ("recipe", "options", "implied"), ())
-    options = problems.mapping(scripts["options"]) if "options" in scripts else {}
+    scripts = problems.fields(top.get("bridge_scripts"), (), ("recipe", "options", "implied"))
+    options = problems.entries(scripts.get("options"))
     table = ConfigKeyTable(
         keys=MappingProxyType(keys),
-        shorthands=_read_settings(top["shorthands"], keys, problems),
-        defaults_unknown_with=frozenset(problems.texts(top["defaults_unknown_with"])),
+        shorthands=_read_settings(top.get("shorthands"), keys, problems),
+        defaults_unknown_with=frozenset(problems.texts(top.get("defaults_unknown_with"))),
         script_options=MappingProxyType({option: problems.texts(node) for option, node in options.items()}),
-        script_shorthands=_read_settings(scripts["implied"], keys, problems) if "implied" in scripts else {},
-        recipe_options=frozenset(problems.texts(scripts["recipe"]) if "recipe" in scripts else ()),
-        precision_recipes=_read_settings(top["precision_recipes"], keys, problems),
+        script_shorthands=_read_settings(scripts.get("implied"), keys, problems),
+        recipe_options=frozenset(problems.texts(scripts.get("recipe"))),
+        precision_recipes=_read_settings(top.get("precision_recipes"), keys, problems),
     )
     _check_option_keys(table, options, problems)
     _check_uniqueness(table, entries, problems)
@@ -74,71 +74,68 @@ def load_config_keys(path: Path) -> ConfigKeyTable:
 
 
 def _read_key(name: str, node: Node, problems: Problems) -> ConfigKey:
-    entry = problems.mapping(node, ("type",), ("values", "wall", "megatron_lm", "bridge", "note"))
-    type_name = problems.text(entry["type"]) if "type" in entry else "any"
-    if type_name not in KEY_TYPES:
-        problems.add(entry["type"].place, f"unknown type {type_name}; known: {', '.join(KEY_TYPES)}")
-    wall = problems.text(entry["wall"]) if "wall" in entry else None
-    if wall is not None and wall not in tuple(Wall):
-        problems.add(entry["wall"].place, f"unknown wall {wall}; known: {', '.join(Wall)}")
+    entry = problems.fields(node, ("type",), ("values", "wall", "megatron_lm", "bridge", "note"))
+    type_name = problems.choice(entry.get("type"), KEY_TYPES)
     key = ConfigKey(
         name=name,
         type=type_name,
-        values=tuple(_scalar(item, problems) for item in problems.items(entry["values"])) if "values" in entry else (),
-        wall=wall,
+        values=tuple(problems.scalar(item) for item in problems.items(entry.get("values"))),
+        wall=problems.choice(entry.get("wall"), tuple(Wall)) or None,
         megatron_lm=_read_flags(entry["megatron_lm"], problems) if "megatron_lm" in entry else None,
         bridge=_read_paths(entry["bridge"], problems) if "bridge" in entry else None,
-        note=problems.text(entry["note"]) if "note" in entry else "",
+        note=problems.text(entry.get("note")),
     )
     if key.megatron_lm is None and key.bridge is None:
-        problems.add(node.place, f"{name} has no spelling: give it megatron_lm or bridge")
-    if key.megatron_lm is not None and not is_allowed(key, key.megatron_lm.default):
-        problems.add(node.place, f"the default of {name} is not of type {type_name} or not among its values")
+        problems.add(node, f"{name} has no spelling: give it megatron_lm or bridge")
+    is_sound = type_name in KEY_TYPES
+    if is_sound and key.megatron_lm is not None and not is_allowed(key, key.megatron_lm.default):
+        problems.add(node, f"the default of {name} is not of type {type_name} or not among its values")
     return key
 
 
 def _read_flags(node: Node, problems: Problems) -> FlagSpelling:
-    entry = problems.mapping(node, (), ("flag", "negated_flag", "aliases", "default", "since", "until"))
-    flag, negated = _optional(entry, "flag", problems), _optional(entry, "negated_flag", problems)
+    entry = problems.fields(node, (), ("flag", "negated_flag", "aliases", "default", "since", "until"))
+    flag = problems.text(entry.get("flag")) or None
+    negated = problems.text(entry.get("negated_flag")) or None
     if flag is None and negated is None:
-        problems.add(node.place, "megatron_lm needs flag or negated_flag")
+        problems.add(node, "megatron_lm needs flag or negated_flag")
     if flag is not None and negated is not None and "aliases" in entry:
-        problems.add(entry["aliases"].place, "aliases of a key with two flags: it is unclear which one they stand for")
+        problems.add(entry["aliases"], "aliases of a key with two flags: it is unclear which one they stand for")
     return FlagSpelling(
         flag=flag,
         negated_flag=negated,
-        aliases=problems.texts(entry["aliases"]) if "aliases" in entry else (),
+        aliases=problems.texts(entry.get("aliases")),
         has_default="default" in entry,
-        default=_value(entry["default"], problems) if "default" in entry else None,
-        since=_optional(entry, "since", problems),
-        until=_optional(entry, "until", problems),
+        default=problems.value(entry.get("default")),
+        since=problems.text(entry.get("since")) or None,
+        until=problems.text(entry.get("until")) or None,
     )
 
 
 def _read_paths(node: Node, problems: Problems) -> PathSpelling:
-    entry = problems.mapping(node, ("path",), ("also_read", "since", "until", "value_since"))
-    value_since = problems.mapping(entry["value_since"]) if "value_since" in entry else {}
+    entry = problems.fields(node, ("path",), ("also_read", "since", "until", "value_since"))
+    value_since = problems.entries(entry.get("value_since"))
     return PathSpelling(
-        paths=problems.texts(entry["path"]) if "path" in entry else (),
-        also_read=problems.texts(entry["also_read"]) if "also_read" in entry else (),
-        since=_optional(entry, "since", problems),
-        until=_optional(entry, "until", problems),
+        paths=problems.texts(entry.get("path")),
+        also_read=problems.texts(entry.get("also_read")),
+        since=problems.text(entry.get("since")) or None,
+        until=problems.text(entry.get("until")) or None,
         value_since=MappingProxyType({value: problems.text(item) for value, item in value_since.items()}),
     )
 
 
 def _read_settings(
-    node: Node, keys: Mapping[str, ConfigKey], problems: Problems
+    node: Node | None, keys: Mapping[str, ConfigKey], problems: Problems
 ) -> Mapping[str, Mapping[str, ConfigData]]:
     """Name -> values of keys; the keys must exist and the values be theirs."""
     settings: dict[str, Mapping[str, ConfigData]] = {}
-    for name, entry in problems.mapping(node).items():
-        values = {key: _value(item, problems) for key, item in problems.mapping(entry).items()}
+    for name, entry in problems.entries(node).items():
+        values = {key: problems.value(item) for key, item in problems.entries(entry).items()}
         for key, value in values.items():
             if key not in keys:
-                problems.add(entry.place, f"{name} sets {key}, which is no key")
+                problems.add(entry.key_places[key], f"{name} sets {key}, which is no key{suggest(key, keys)}")
             elif not is_allowed(keys[key], value):
-                problems.add(entry.place, f"{name} sets {key} to {value}, which is not one of its values")
+                problems.add(entry.key_places[key], f"{name} sets {key} to {value}, which is not one of its values")
         settings[name] = MappingProxyType(values)
     return MappingProxyType(settings)
 
@@ -147,7 +144,7 @@ def _check_option_keys(table: ConfigKeyTable, options: Mapping[str, Node], probl
     for option, names in table.script_options.items():
         for name in names:
             if name not in table.keys:
-                problems.add(options[option].place, f"{option} sets {name}, which is no key")
+                problems.add(options[option], f"{option} sets {name}, which is no key{suggest(name, table.keys)}")
 
 
 def _check_uniqueness(table: ConfigKeyTable, entries: Mapping[str, Node], problems: Problems) -> None:
@@ -156,21 +153,4 @@ def _check_uniqueness(table: ConfigKeyTable, entries: Mapping[str, Node], proble
     for key in table.keys.values():
         for spelling in flags_of(key) + paths_of(key):
             if owner.setdefault(spelling, key.name) != key.name:
-                problems.add(entries[key.name].place, f"{spelling} belongs to {owner[spelling]} already")
-
-
-def _optional(entry: Mapping[str, Node], name: str, problems: Problems) -> str | None:
-    return problems.text(entry[name]) if name in entry else None
-
-
-def _scalar(node: Node, problems: Problems) -> ConfigScalar:
-    if isinstance(node.value, tuple | Mapping):
-        problems.add(node.place, "expected a single value")
-        return None
-    return node.value
-
-
-def _value(node: Node, problems: Problems) -> ConfigData:
-    if isinstance(node.value, tuple):
-        return tuple(_scalar(item, problems) for item in node.value)
-    return _scalar(node, problems)
+                problems.add(entries[key.name], f"{spelling} belongs to {owner[spelling]} already")

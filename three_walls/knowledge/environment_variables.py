@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from three_walls.knowledge.strict_yaml import Node, Problems, load_strict
+from three_walls.knowledge.strict_yaml import Problems, load_strict
 from three_walls.resources import RULES_DIR
 
 ENVIRONMENT_VARIABLES_FILE = RULES_DIR / "environment-variables.yaml"
@@ -39,26 +39,14 @@ def allowed_variables() -> AllowedVariables:
 def load_allowed_variables(path: Path) -> AllowedVariables:
     """The list in ``path``; raises RuleBaseError that lists every error."""
     problems = Problems()
-    top = problems.mapping(load_strict(path, problems), ("names", "patterns", "secrets"), ())
-    problems.raise_if_any()
-    names = problems.mapping(top["names"])
-    patterns = problems.mapping(top["patterns"])
+    top = problems.fields(load_strict(path, problems), ("names", "patterns", "secrets"))
+    names, patterns = problems.entries(top.get("names")), problems.entries(top.get("patterns"))
     for reason in (*names.values(), *patterns.values()):
         problems.text(reason)
     loaded = AllowedVariables(
         names=frozenset(names),
-        patterns=tuple(_compile(pattern, node, problems) for pattern, node in patterns.items()),
-        secrets=tuple(
-            _compile(problems.text(node), node, problems, re.IGNORECASE) for node in problems.items(top["secrets"])
-        ),
+        patterns=tuple(problems.expression(pattern, node) for pattern, node in patterns.items()),
+        secrets=tuple(problems.pattern(node, re.IGNORECASE) for node in problems.items(top.get("secrets"))),
     )
     problems.raise_if_any()
     return loaded
-
-
-def _compile(pattern: str, node: Node, problems: Problems, flags: int = 0) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern, flags)
-    except re.error as error:
-        problems.add(node.place, f"not a regular expression: {error}")
-        return re.compile("(?!)")

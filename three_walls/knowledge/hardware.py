@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from three_walls.knowledge.strict_yaml import Node, Problems, load_strict
+from three_walls.knowledge.strict_yaml import Problems, load_strict
+from three_walls.knowledge.yaml_nodes import Node
 from three_walls.resources import RULES_DIR
 
 HARDWARE_FILE = RULES_DIR / "hardware.yaml"
@@ -63,34 +64,25 @@ def find_gpu(name: str | None, sm: str | None = None) -> GpuModel | None:
 def load_gpu_models(path: Path) -> tuple[GpuModel, ...]:
     """The models in ``path``; raises RuleBaseError that lists every error."""
     problems = Problems()
-    top = problems.mapping(load_strict(path, problems), ("gpus",), ())
-    models = tuple(_read_model(name, node, problems) for name, node in problems.mapping(top["gpus"]).items())
+    top = problems.fields(load_strict(path, problems), ("gpus",))
+    models = tuple(_read_model(name, node, problems) for name, node in problems.entries(top.get("gpus")).items())
     problems.raise_if_any()
     return models
 
 
 def _read_model(family: str, node: Node, problems: Problems) -> GpuModel:
-    entry = problems.mapping(node, _FIELDS, ())
-    problems.raise_if_any()
-    numbers = {name: problems.integer(entry[name]) for name in _FIELDS[2:6]}
+    entry = problems.fields(node, _FIELDS)
+    numbers = {name: problems.integer(entry.get(name)) for name in _FIELDS[2:6]}
     return GpuModel(
         family=family,
-        name_pattern=_compile(entry["name_pattern"], problems),
-        sm=problems.text(entry["sm"]),
+        name_pattern=problems.pattern(entry.get("name_pattern"), re.IGNORECASE),
+        sm=problems.text(entry.get("sm")),
         memory_bytes=numbers["memory_bytes"],
         nvlink_domain_gpus=numbers["nvlink_domain_gpus"],
         nvlink_bytes_per_s=numbers["nvlink_bytes_per_s"],
         bf16_dense_flops=numbers["bf16_dense_flops"],
-        source=problems.text(entry["source"]),
+        source=problems.text(entry.get("source")),
     )
-
-
-def _compile(node: Node, problems: Problems) -> re.Pattern[str]:
-    try:
-        return re.compile(problems.text(node), re.IGNORECASE)
-    except re.error as error:
-        problems.add(node.place, f"not a regular expression: {error}")
-        return re.compile("(?!)")
 
 
 def _plain_sm(sm: str) -> str:

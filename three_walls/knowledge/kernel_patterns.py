@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from three_walls.advice.strict_yaml import Problems, choice, compose, fields, items, text
+from three_walls.knowledge.strict_yaml import Problems, load_strict
+from three_walls.knowledge.yaml_nodes import Node
 from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.categories import CATEGORIES, SEND_RECV
 
@@ -38,12 +37,12 @@ def load_kernel_patterns(path: Path = RULES_DIR / "kernel-categories.yaml") -> t
     problems = Problems()
     rows = []
     for node in _rows(path, problems):
-        row = fields(node, problems, ("category", "pattern", "because"), ("phase", "anchor"))
-        text(row.get("because"), problems)
-        phase = choice(row["phase"], problems, ("forward", "backward")) if "phase" in row else None
-        anchor = "anchor" in row and choice(row["anchor"], problems, ("step",)) == "step"
-        category = choice(row.get("category"), problems, (*CATEGORIES, SEND_RECV))
-        rows.append(KernelPattern(category, _regex(row.get("pattern"), problems), phase, anchor))
+        row = problems.fields(node, ("category", "pattern", "because"), ("phase", "anchor"))
+        problems.text(row.get("because"))
+        phase = problems.choice(row.get("phase"), ("forward", "backward")) or None
+        anchor = problems.choice(row.get("anchor"), ("step",)) == "step"
+        category = problems.choice(row.get("category"), (*CATEGORIES, SEND_RECV))
+        rows.append(KernelPattern(category, problems.pattern(row.get("pattern")), phase, anchor))
     problems.raise_if_any()
     return tuple(rows)
 
@@ -53,9 +52,9 @@ def load_api_patterns(path: Path = RULES_DIR / "api-calls.yaml") -> tuple[ApiPat
     problems = Problems()
     rows = []
     for node in _rows(path, problems):
-        row = fields(node, problems, ("kind", "pattern", "because"))
-        text(row.get("because"), problems)
-        rows.append(ApiPattern(choice(row.get("kind"), problems, API_KINDS), _regex(row.get("pattern"), problems)))
+        row = problems.fields(node, ("kind", "pattern", "because"))
+        problems.text(row.get("because"))
+        rows.append(ApiPattern(problems.choice(row.get("kind"), API_KINDS), problems.pattern(row.get("pattern"))))
     problems.raise_if_any()
     return tuple(rows)
 
@@ -65,16 +64,6 @@ def union_of(patterns: tuple[ApiPattern, ...], kind: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{row.regex.pattern})" for row in patterns if row.kind == kind))
 
 
-def _rows(path: Path, problems: Problems) -> list[yaml.Node]:
-    root = compose(path, problems)
-    return [] if root is None else items(fields(root, problems, ("patterns",)).get("patterns"), problems)
-
-
-def _regex(node: yaml.Node | None, problems: Problems) -> re.Pattern[str]:
-    source = text(node, problems)
-    try:
-        return re.compile(source)
-    except re.error as error:
-        assert node is not None  # an absent node is empty text, which compiles
-        problems.add(node, f"not a regular expression: {error}")
-        return re.compile("(?!)")
+def _rows(path: Path, problems: Problems) -> tuple[Node, ...]:
+    top = problems.fields(load_strict(path, problems), ("patterns",))
+    return problems.items(top.get("patterns"))

@@ -1,7 +1,7 @@
-"""YAML read strictly: every problem is kept with its file, line and column, and all are raised together.
+"""Strict YAML: nodes with places out of a file, values out of nodes, and every problem raised together.
 
-Stricter than YAML itself where YAML surprises: a repeated key is an error (YAML keeps the last one), so is
-``no`` for false, ``1e-3`` (a string in YAML 1.1) and ``1:30`` (a number in base 60). Quote what is text.
+Stricter than YAML where YAML surprises: a repeated key is a problem (YAML keeps the last one), so are ``no`` for
+false, ``1e-3`` (text in YAML 1.1), ``1:30`` (a number in base 60), aliases and tags. Quote what is text.
 """
 
 from __future__ import annotations
@@ -9,176 +9,234 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 import yaml
 
+from three_walls.knowledge.yaml_nodes import Node, Place, describe
+from three_walls.vocabulary.config import ConfigData, ConfigScalar
 from three_walls.vocabulary.errors import RuleBaseError
 
-Scalar = str | int | float | bool | None
-Plain = Scalar | list["Plain"] | dict[str, "Plain"]
-
-_INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with libyaml
+_INT = re.compile(r"[-+]?(0|[1-9][0-9_]{0,30})")
 _FLOAT = re.compile(r"[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?")
 _LOOKS_NUMERIC = re.compile(r"[-+]?(\d[\d_]*)?\.?\d+([eE][-+]?\d+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where something stands in a file; lines and columns count from 1."""
-
-    file: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A scalar, a list of nodes or a mapping of nodes, with its place. ``value`` of a mapping is by key."""
-
-    value: Scalar | tuple[Node, ...] | Mapping[str, Node]
-    place: Place
-    key_places: Mapping[str, Place] = field(default_factory=dict)
-    """Of a mapping: where each key stands."""
+_ODD_NUMBER = "a number in an unusual form, which is easily taken for another; quote it, or write it as 90 or 0.5"
+_READINGS = {
+    "bool": "a boolean; quote it, or write true or false",
+    "null": "nothing; quote it, or write null",
+    "int": _ODD_NUMBER,
+    "float": _ODD_NUMBER,
+    "str": "text, though it looks like a number; quote it, or write it as 1.0e-3 or 0.001",
+    "timestamp": "a date; quote it",
+}
 
 
 @dataclass(slots=True)
 class Problems:
-    """Errors found so far. The readers below add to it and return something harmless."""
+    """What is wrong so far. The readers add to it and return something harmless, as they do for an absent node."""
 
     found: list[tuple[Place, str]] = field(default_factory=list)
 
-    def add(self, place: Place, message: str) -> None:
-        self.found.append((place, message))
+    def add(self, at: Node | Place, message: str) -> None:
+        """Note ``message``, a sentence without its place."""
+        self.found.append((at.place if isinstance(at, Node) else at, message))
 
     def raise_if_any(self) -> None:
-        """Raise one RuleBaseError that lists every problem in order of place."""
+        """One RuleBaseError that lists every problem as ``file:line:column: sentence``, in reading order."""
         if self.found:
-            ordered = sorted(set(self.found), key=lambda p: (p[0].file, p[0].line, p[0].column, p[1]))
-            raise RuleBaseError("\n".join(f"{place}: {message}" for place, message in ordered))
+            raise RuleBaseError("\n".join(f"{place}: {message}" for place, message in sorted(set(self.found))))
 
-    def mapping(
-        self, node: Node, required: Collection[str] = (), optional: Collection[str] | None = None
+    def entries(self, node: Node | None) -> Mapping[str, Node]:
+        """Entries of a mapping with any keys."""
+        if node is not None and isinstance(node.value, Mapping):
+            return node.value
+        self._note_kind(node, "a mapping")
+        return {}
+
+    def fields(
+        self, node: Node | None, required: Collection[str] = (), optional: Collection[str] = ()
     ) -> Mapping[str, Node]:
-        """Entries of a mapping. Keys beyond ``required`` and ``optional`` are errors (``None``: any key)."""
-        if not isinstance(node.value, Mapping):
-            self.add(node.place, f"expected a mapping, found {_kind(node)}")
+        """Entries of a mapping with known keys only; unknown and absent ones are problems."""
+        found = self.entries(node)
+        if node is None or not isinstance(node.value, Mapping):
             return {}
-        for key in sorted(set(required) - set(node.value)):
-            self.add(node.place, f"missing key {key}")
-        if optional is not None:
-            for key in node.value:
-                if key not in required and key not in optional:
-                    self.add(node.key_places.get(key, node.place), f"unknown key {key}")
-        return node.value
+        known = [*required, *optional]
+        for key in found:
+            if key not in known:
+                self.add(node.key_places.get(key, node.place), f"unknown key {key}{suggest(key, known)}")
+        for key in required:
+            if key not in found:
+                self.add(node, f"key {key} is missing")
+        return {key: value for key, value in found.items() if key in known}
 
-    def items(self, node: Node) -> tuple[Node, ...]:
+    def items(self, node: Node | None) -> tuple[Node, ...]:
         """Elements of a list."""
-        if not isinstance(node.value, tuple):
-            self.add(node.place, f"expected a list, found {_kind(node)}")
-            return ()
-        return node.value
+        if node is not None and isinstance(node.value, tuple):
+            return node.value
+        self._note_kind(node, "a list")
+        return ()
 
-    def text(self, node: Node) -> str:
-        """A string."""
-        if not isinstance(node.value, str):
-            self.add(node.place, f"expected text, found {_kind(node)}")
+    def text(self, node: Node | None) -> str:
+        """Text that is not blank, folded lines joined."""
+        if node is None or not isinstance(node.value, str):
+            self._note_kind(node, "text", " (quote it?)")
             return ""
+        if not node.value.strip():
+            self.add(node, "expected text, found none")
+        return node.value.strip()
+
+    def texts(self, node: Node | None) -> tuple[str, ...]:
+        """A list of texts; one text is a list of one."""
+        if node is not None and isinstance(node.value, str):
+            return (self.text(node),)
+        return tuple(self.text(item) for item in self.items(node))
+
+    def choice(self, node: Node | None, allowed: Collection[str]) -> str:
+        """One word of ``allowed``."""
+        word = self.text(node)
+        if node is not None and not node.is_refused and word and word not in allowed:
+            self.add(node, f"expected one of {', '.join(allowed)}, found {word}{suggest(word, allowed)}")
+        return word
+
+    def flag(self, node: Node | None) -> bool:
+        """True or false."""
+        if node is None or not isinstance(node.value, bool):
+            self._note_kind(node, "true or false")
+            return False
         return node.value
 
-    def integer(self, node: Node) -> int:
+    def integer(self, node: Node | None) -> int:
         """A whole number."""
-        if isinstance(node.value, bool) or not isinstance(node.value, int):
-            self.add(node.place, f"expected a whole number, found {_kind(node)}")
+        if node is None or isinstance(node.value, bool) or not isinstance(node.value, int):
+            self._note_kind(node, "a whole number")
             return 0
         return node.value
 
-    def texts(self, node: Node) -> tuple[str, ...]:
-        """A list of strings; one string is a list of one."""
-        if isinstance(node.value, str):
-            return (node.value,)
-        return tuple(self.text(item) for item in self.items(node))
+    def number(self, node: Node | None, low: float, high: float) -> float:
+        """A number within [low, high]."""
+        if node is None or isinstance(node.value, bool) or not isinstance(node.value, int | float):
+            self._note_kind(node, "a number")
+            return 0.0
+        if not low <= node.value <= high:
+            self.add(node, f"expected a number from {low:g} to {high:g}, found {node.value:g}")
+        return float(node.value)
+
+    def scalar(self, node: Node | None) -> ConfigScalar:
+        """A single value."""
+        if node is None or isinstance(node.value, tuple | Mapping):
+            self._note_kind(node, "text, a number, true, false or null")
+            return None
+        return node.value
+
+    def value(self, node: Node | None) -> ConfigData:
+        """A single value or a flat list of them, as settings and operands have."""
+        if node is not None and isinstance(node.value, tuple):
+            return tuple(self.scalar(item) for item in node.value)
+        return self.scalar(node)
+
+    def pattern(self, node: Node | None, flags: int = 0) -> re.Pattern[str]:
+        """A regular expression; where there is none, one that finds nothing."""
+        source = self.text(node)
+        return self.expression(source, node, flags) if node is not None and source else re.compile("(?!)")
+
+    def expression(self, source: str, at: Node | Place, flags: int = 0) -> re.Pattern[str]:
+        """``source`` as a regular expression."""
+        try:
+            return re.compile(source, flags)
+        except re.error as error:
+            self.add(at, f"not a regular expression: {error}")
+            return re.compile("(?!)")
+
+    def _note_kind(self, node: Node | None, wanted: str, hint: str = "") -> None:
+        if node is not None and not node.is_refused:
+            self.add(node, f"expected {wanted}, found {describe(node)}{hint}")
 
 
-def load_strict(path: Path, problems: Problems) -> Node:
-    """The document in ``path``; what is wrong with its form is added to ``problems``."""
-    start = Place(path.name, 1, 1)
+def load_strict(path: Path, problems: Problems) -> Node | None:
+    """The document in ``path``, its form checked; ``None`` after noting why there is none."""
+    start = Place(str(path), 1, 1)
     try:
-        composed = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except OSError as error:
-        problems.add(start, f"cannot be read: {error.strerror}")
-        return Node({}, start)
+        composed = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = start if mark is None else Place(path.name, mark.line + 1, mark.column + 1)
-        problems.add(place, f"not valid YAML: {error.problem}")
-        return Node({}, start)
-    if composed is None:
-        problems.add(start, "is empty")
-        return Node({}, start)
-    return _node(composed, path.name, problems)
-
-
-def plain(node: Node) -> Plain:
-    """The node's value without places."""
-    if isinstance(node.value, tuple):
-        return [plain(item) for item in node.value]
-    if isinstance(node.value, Mapping):
-        return {key: plain(item) for key, item in node.value.items()}
-    return node.value
-
-
-def _node(composed: yaml.Node, file: str, problems: Problems) -> Node:
-    place = Place(file, composed.start_mark.line + 1, composed.start_mark.column + 1)
-    if isinstance(composed, yaml.SequenceNode):
-        return Node(tuple(_node(item, file, problems) for item in composed.value), place)
-    if isinstance(composed, yaml.MappingNode):
-        return _mapping(composed, place, problems)
-    assert isinstance(composed, yaml.ScalarNode)
-    return Node(_scalar(composed, place, problems), place)
-
-
-def _mapping(composed: yaml.MappingNode, place: Place, problems: Problems) -> Node:
-    entries: dict[str, Node] = {}
-    places: dict[str, Place] = {}
-    for key_node, value_node in composed.value:
-        key_place = Place(place.file, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-        if not isinstance(key_node, yaml.ScalarNode):
-            problems.add(key_place, "a key must be text")
-            continue
-        key = str(key_node.value)
-        if key in entries:
-            problems.add(key_place, f"key {key} is given twice")
-            continue
-        entries[key] = _node(value_node, place.file, problems)
-        places[key] = key_place
-    return Node(entries, place, places)
-
-
-def _scalar(node: yaml.ScalarNode, place: Place, problems: Problems) -> Scalar:
-    text = str(node.value)
-    if node.style is not None:  # quoted or a block: text, whatever it looks like
-        return text
-    kind = node.tag.rsplit(":", 1)[-1]
-    if kind == "null" and text in ("", "~", "null"):
+        mark = error.problem_mark or error.context_mark
+        place = Place(str(path), mark.line + 1, mark.column + 1) if mark else start
+        problems.add(place, f"not valid YAML: {error.problem or error.context}")
         return None
-    if kind == "bool" and text in ("true", "false"):
-        return text == "true"
-    if kind == "int" and _INT.fullmatch(text):
-        return int(text.replace("_", ""))
-    if kind == "float" and _FLOAT.fullmatch(text):
-        return float(text.replace("_", ""))
-    if kind != "str" or _LOOKS_NUMERIC.fullmatch(text):
-        problems.add(place, f"{text} is ambiguous in YAML: quote it, or write true, false, null, 1 or 1.0e-3")
-    return text
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        problems.add(start, f"cannot be read: {reason}")
+        return None
+    if composed is None:
+        problems.add(start, "the file is empty")
+        return None
+    return _Checker(str(path), problems).node(composed)
 
 
-def _kind(node: Node) -> str:
-    if isinstance(node.value, Mapping):
-        return "a mapping"
-    if isinstance(node.value, tuple):
-        return "a list"
-    return repr(node.value)
+def suggest(word: str, known: Collection[str]) -> str:
+    """`` (did you mean x?)`` when ``known`` has a close match, else nothing."""
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+@dataclass(slots=True)
+class _Checker:
+    """Turns what PyYAML composed from one file into nodes, noting what is ambiguous on the way."""
+
+    file: str
+    problems: Problems
+    seen: set[int] = field(default_factory=set)
+    """Nodes met so far, by identity: an alias is the same node again."""
+
+    def node(self, composed: yaml.Node) -> Node:
+        if id(composed) in self.seen:
+            return self._refuse(composed, "aliases are not read; write the value out")
+        self.seen.add(id(composed))
+        if isinstance(composed, yaml.ScalarNode):
+            return self._scalar(composed)
+        if composed.tag.rsplit(":", 1)[-1] not in ("map", "seq"):
+            return self._refuse(composed, f"tag {composed.tag} is not read; leave it out")
+        if isinstance(composed, yaml.MappingNode):
+            return self._mapping(composed)
+        return Node(tuple(self.node(item) for item in composed.value), self._place(composed))
+
+    def _mapping(self, composed: yaml.MappingNode) -> Node:
+        entries: dict[str, Node] = {}
+        places: dict[str, Place] = {}
+        for key_node, value_node in composed.value:
+            key, value = self.node(key_node), self.node(value_node)
+            if not isinstance(key.value, str):
+                if not key.is_refused:
+                    self.problems.add(key, f"expected a text key, found {describe(key)} (quote it?)")
+            elif key.value in entries:
+                self.problems.add(key, f"key {key.value} is repeated (first on line {places[key.value].line})")
+            else:
+                entries[key.value], places[key.value] = value, key.place
+        return Node(entries, self._place(composed), places)
+
+    def _scalar(self, composed: yaml.ScalarNode) -> Node:
+        text, place = str(composed.value), self._place(composed)
+        kind = composed.tag.removeprefix("tag:yaml.org,2002:")
+        if composed.style:  # quoted or a block: text, whatever it looks like
+            return Node(text, place)
+        if kind == "null" and text in ("", "~", "null"):
+            return Node(None, place)
+        if kind == "bool" and text in ("true", "false"):
+            return Node(text == "true", place)
+        if kind == "int" and _INT.fullmatch(text):
+            return Node(int(text.replace("_", "")), place)
+        if kind == "float" and _FLOAT.fullmatch(text):
+            return Node(float(text.replace("_", "")), place)
+        if kind == "str" and not _LOOKS_NUMERIC.fullmatch(text):
+            return Node(text, place)
+        reading = _READINGS.get(kind, f"it as {kind}; quote it")
+        return self._refuse(composed, f"{text} is ambiguous: YAML reads {reading}")
+
+    def _refuse(self, composed: yaml.Node, message: str) -> Node:
+        place = self._place(composed)
+        self.problems.add(place, message)
+        return Node(None, place, is_refused=True)
+
+    def _place(self, composed: yaml.Node) -> Place:
+        return Place(self.file, composed.start_mark.line + 1, composed.start_mark.column + 1)

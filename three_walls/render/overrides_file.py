@@ -21,22 +21,13 @@ def quote_bridge(overrides: Overrides) -> tuple[str, ...]:
 
 
 def quote_megatron_lm(overrides: Overrides) -> tuple[str, ...]:
-    """Megatron-LM flags, one flag with its values per line."""
-    return tuple(_quote_words(flag) for flag in overrides.megatron_lm)
+    """Megatron-LM flags, one flag with its values per line; each word is quoted alone."""
+    return tuple(shlex.join(flag.split()) for flag in overrides.megatron_lm)
 
 
 def quote_env(overrides: Overrides) -> tuple[str, ...]:
     """Environment variables as ``export NAME=value``."""
     return tuple(f"export {name}={shlex.quote(value)}" for name, value in overrides.env)
-
-
-def _quote_words(flag: str) -> str:
-    """A flag and its values are words: each is quoted alone, one already quoted stays as it is."""
-    try:
-        words = shlex.split(flag)
-    except ValueError:  # an unbalanced quote is part of the value
-        words = flag.split()
-    return shlex.join(words)
 
 
 def render_overrides(report: Report) -> str:

@@ -106,7 +106,9 @@ def intersect(left: pl.DataFrame, disjoint: pl.DataFrame, by: Sequence[str], car
     return _not_empty(overlaps).sort("left_row", "row").select(*left.columns, *carry)
 
 
-def sweep(intervals: pl.DataFrame, windows: pl.DataFrame, label: str, labels: Sequence[str], by: Sequence[str]) -> pl.DataFrame:
+def sweep(
+    intervals: pl.DataFrame, windows: pl.DataFrame, label: str, labels: Sequence[str], by: Sequence[str]
+) -> pl.DataFrame:
     """Cuts ``windows`` where any interval starts or ends; each piece knows which labels are active in it.
 
     ``intervals`` lie within the windows and carry ``label``, one of ``labels``. In the result, ``active`` is
@@ -115,7 +117,11 @@ def sweep(intervals: pl.DataFrame, windows: pl.DataFrame, label: str, labels: Se
     """
     if len(labels) > 62:
         raise ValueError("a bit set in an Int64 holds at most 62 labels")
-    bit = pl.col(label).cast(pl.String).replace_strict({name: 1 << i for i, name in enumerate(labels)}, return_dtype=pl.Int64)
+    bit = (
+        pl.col(label)
+        .cast(pl.String)
+        .replace_strict({name: 1 << i for i, name in enumerate(labels)}, return_dtype=pl.Int64)
+    )
     # Within one label intervals are merged first: then each bit is set and cleared, never counted.
     merged = merge_overlapping(intervals, [*by, label]).with_columns(bit=bit)
     edges = pl.concat(

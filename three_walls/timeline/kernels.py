@@ -28,7 +28,8 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str], patterns: Seque
     unknown   the kernel's short name where no pattern matched, else null
     """
     distinct = operations.filter(pl.col("kind") == "kernel").select("name_id", "short_name_id").unique()
-    rows = [_describe(*pair, names, patterns) for pair in distinct.sort("name_id", "short_name_id").rows()]
+    pairs = distinct.sort("name_id", "short_name_id").rows()
+    rows = [_describe(name_id, short_name_id, names, patterns) for name_id, short_name_id in pairs]
     schema = {
         "name_id": pl.Int64,
         "short_name_id": pl.Int64,
@@ -38,15 +39,14 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str], patterns: Seque
         "unknown": pl.String,
     }
     described = pl.DataFrame(rows, schema=schema, orient="row")
-    return (
-        operations.join(described, on=["name_id", "short_name_id"], how="left", nulls_equal=True, maintain_order="left")
-        .with_columns(
-            category=pl.when(pl.col("kind") == "kernel")
-            .then("category")
-            .otherwise(_category_of_other())
-            .cast(CATEGORY_OR_SEND_RECV),
-            anchor=pl.col("anchor").fill_null(value=False),
-        )
+    return operations.join(
+        described, on=["name_id", "short_name_id"], how="left", nulls_equal=True, maintain_order="left"
+    ).with_columns(
+        category=pl.when(pl.col("kind") == "kernel")
+        .then("category")
+        .otherwise(_category_of_other())
+        .cast(CATEGORY_OR_SEND_RECV),
+        anchor=pl.col("anchor").fill_null(value=False),
     )
 
 

@@ -6,7 +6,7 @@ import polars as pl
 
 
 def join_launches(operations: pl.DataFrame, api_calls: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
-    """``operations`` plus ``report``, ``process`` and, of the call that launched each: launch_start_ns, launch_end_ns, launch_thread.
+    """``operations`` with their host side: report, process, launch_start_ns, launch_end_ns, launch_thread.
 
     ``processes`` maps track to report and process. The launch columns are null where the call was not recorded.
     Correlation ids are unique within one process only: two ranks in one report share them.

@@ -29,9 +29,7 @@ def phase_ends(operations: pl.DataFrame) -> list[int]:
         .sort("start_ns")
         .select("start_ns", work_ns=(pl.col("end_ns") - pl.col("start_ns")).cum_sum())
     )
-    done = anchors.join_asof(work, on="start_ns", strategy="backward").with_columns(
-        pl.col("work_ns").fill_null(0)
-    )
+    done = anchors.join_asof(work, on="start_ns", strategy="backward").with_columns(pl.col("work_ns").fill_null(0))
     total = int(work["work_ns"][-1]) if work.height else 0
     # The stretches between anchors, and what comes before the first and after the last one.
     between = done["work_ns"].diff().fill_null(0).to_list()

@@ -104,9 +104,9 @@ def _windows_from_ranges(mine: pl.DataFrame, ranges: pl.DataFrame) -> list[_Wind
 
 def _outermost(ranges: pl.DataFrame) -> list[tuple[str, int, int]]:
     kept: list[tuple[str, int, int]] = []
-    for text, start_ns, end_ns in ranges.sort("start_ns", "end_ns", descending=[False, True]).select(
-        "text", "start_ns", "end_ns"
-    ).rows():
+    for text, start_ns, end_ns in (
+        ranges.sort("start_ns", "end_ns", descending=[False, True]).select("text", "start_ns", "end_ns").rows()
+    ):
         if not kept or start_ns >= kept[-1][2]:
             kept.append((text, start_ns, end_ns))
     return kept

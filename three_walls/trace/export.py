@@ -60,7 +60,9 @@ class NsysExport:
     def _probe(self) -> dict[str, tuple[str, ...]]:
         with self._explaining():
             names = [row[0] for row in self._small.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            return {name: tuple(row[1] for row in self._small.execute(f'PRAGMA table_info("{name}")')) for name in names}
+            return {
+                name: tuple(row[1] for row in self._small.execute(f'PRAGMA table_info("{name}")')) for name in names
+            }
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether ``table`` exists and has all of ``columns``."""

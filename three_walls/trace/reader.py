@@ -68,7 +68,9 @@ def read_trace(
         names = export.strings(
             pl.concat([operations["name_id"], operations["short_name_id"], api_calls["name_id"]]).unique()
         )
-        launches_graphs = any(graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list())
+        launches_graphs = any(
+            graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list()
+        )
         rows = _environment_rows(export)
         config, notes = _read_config(export, rows)
         devices = _devices_with_kernels(operations)
@@ -85,7 +87,7 @@ def read_trace(
             names=names,
             config=config,
             capabilities=probe_capabilities(export, launches_graphs),
-            warnings=tuple([*_untimed_warning(path, untimed), *_secret_warning(path, rows), *notes]),
+            warnings=(*_untimed_warning(path, untimed), *_secret_warning(path, rows), *notes),
         )
 
 
@@ -142,7 +144,9 @@ def _read_config(export: NsysExport, rows: list[str]) -> tuple[RunConfig, list[R
 def _untimed_warning(path: Path, untimed: int) -> list[ReportWarning]:
     if not untimed:
         return []
-    message = f"{path.name}: {untimed} device operations have no usable time (the profiler could not time them): left out"
+    message = (
+        f"{path.name}: {untimed} device operations have no usable time (the profiler could not time them): left out"
+    )
     return [ReportWarning("untimed-operations", message)]
 
 

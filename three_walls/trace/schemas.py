@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-KINDS = pl.Enum(["kernel", "memcpy", "memset", "graph"])
+KINDS: pl.DataType = pl.Enum(["kernel", "memcpy", "memset", "graph"])
 
 OPERATIONS = pl.Schema(
     {

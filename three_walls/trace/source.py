@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import zstandard
 
@@ -83,11 +84,24 @@ def _decompress(path: Path, plain: Path) -> None:
                 with lzma.open(packed) as stream:
                     shutil.copyfileobj(stream, unpacked, _CHUNK_BYTES)
             else:
-                zstandard.ZstdDecompressor().copy_stream(packed, unpacked)
+                _unpack_zstd(packed, unpacked)
     except (lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
         raise InputError(f"{path}: expected a complete {path.suffix} file, found a damaged one ({error})") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be unpacked ({error.strerror})") from error
+
+
+def _unpack_zstd(packed: BinaryIO, unpacked: BinaryIO) -> None:
+    """All frames of a .zst file; raises EOFError where the last one is cut (the library would stop silently)."""
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    while chunk := packed.read(_CHUNK_BYTES):
+        while chunk:
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+            unpacked.write(frame.decompress(chunk))
+            chunk = frame.unused_data if frame.eof else b""
+    if not frame.eof:
+        raise EOFError("it ends in the middle of a frame")
 
 
 def _check_magic(plain: Path, given: Path) -> None:

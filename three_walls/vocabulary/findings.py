@@ -95,7 +95,10 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """The plan's edits spelled for a launcher, ready to paste."""
+    """The plan's edits spelled for a launcher, not quoted for a shell.
+
+    ``bridge`` holds one override each, ``megatron_lm`` one flag with its values each, a space before every value.
+    """
 
     bridge_version: str
     bridge: tuple[str, ...]

@@ -90,7 +90,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "A measured bucket: replayed kernels have the names of forward ones.",
     ),
     _share("recompute_fraction", "recompute_ns", "Estimated share of the step spent on recomputing."),
-    _ns("memory_recoverable_ns", "Ceiling of what more memory would give back: recompute and exposed offload copies."),
+    _ns("memory_recoverable_ns", "Ceiling of what more memory would give back: recompute (where it can be priced) and exposed host copies."),
     _ns("communication_recoverable_ns", "Ceiling of what communication edits give back: exposed transfer, all classes."),
     _ns("compute_recoverable_ns", "Ceiling of what compute edits give back: pointwise work of unfused attention."),
     _ns("host_recoverable_ns", "Ceiling of what host edits give back: launch-starved and host-blocked time."),

@@ -12,6 +12,7 @@ from three_walls.trace.reader import Trace
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.report import ReportWarning
+from three_walls.walls.recompute import RECOMPUTES_RATIO
 
 MUCH_WAITING_FRACTION = 0.10
 MUCH_UNCLASSIFIED_FRACTION = 0.05
@@ -60,12 +61,7 @@ def _about_ranks(traces: Sequence[Trace]) -> list[ReportWarning]:
 def _about_config(configs: Sequence[RunConfig]) -> list[ReportWarning]:
     """Traces of one run share their settings; a difference means they are not of one run."""
     first = configs[0]
-    keys = {
-        key
-        for other in configs[1:]
-        for key in {*first.values, *other.values}
-        if first.get(key) != other.get(key)
-    }
+    keys = {key for other in configs[1:] for key in {*first.values, *other.values} if first.get(key) != other.get(key)}
     variables = {
         name
         for other in configs[1:]
@@ -109,6 +105,12 @@ def _about_shares(facts: FactSheet) -> list[ReportWarning]:
                 f"about {waiting:.0%} of the step is communication that waits for other ranks (a proxy): a faster "
                 "dispatcher would not shorten it; find out what the late ranks do (capture every rank of the group)",
             )
+        )
+    ratio = facts.number("attention_forward_per_backward_ratio")
+    recompute = facts.get("recompute_ns")
+    if recompute.because_missing and ratio is not None and ratio >= RECOMPUTES_RATIO:
+        found.append(
+            ReportWarning("recompute-not-priced", f"{recompute.because_missing}; the memory wall may weigh more than shown")
         )
     unknown = facts.number("unclassified_fraction")
     if unknown is not None and unknown >= MUCH_UNCLASSIFIED_FRACTION:

@@ -50,7 +50,7 @@ def collect_facts(
     if chosen is not None:
         known.update(_measured(timeline, attribution, chosen, config))
         known.update(_recoverable(known))
-        known.update(_withhold(known, attribution, chosen, capabilities))
+        known.update(_withhold(attribution, chosen, capabilities))
     known["step_spread_ratio"] = _spread(attribution.steps)
     known["ranks_captured_count"] = (len(ranks), None)
     facts = [Fact(entry.name, *_split(_with_ratio(entry.name, known), entry.unit)) for entry in GLOSSARY]
@@ -107,6 +107,10 @@ def _measured(
 def _recoverable(known: Mapping[str, Known]) -> dict[str, Known]:
     """Ceilings per wall: sums of facts; missing when a part that could be large is."""
 
+    # Recompute that cannot be priced is said in a warning; the copies alone can be the wall.
+    recompute_is_known = known["recompute_ns"][1] is None
+    priced = ("recompute_ns", "offload_copy_exposed_ns") if recompute_is_known else ("offload_copy_exposed_ns",)
+
     def total(*names: str) -> Known:
         parts = [known.get(name, (None, _NO_STEP)) for name in names]
         missing = next((because for _, because in parts if because), None)
@@ -115,16 +119,14 @@ def _recoverable(known: Mapping[str, Known]) -> dict[str, Known]:
         return sum(value for value, _ in parts if isinstance(value, int)), None
 
     return {
-        "memory_recoverable_ns": total("recompute_ns", "offload_copy_exposed_ns"),
+        "memory_recoverable_ns": total(*priced),
         "communication_recoverable_ns": total("ep_transfer_exposed_ns", "collective_transfer_exposed_ns"),
         "compute_recoverable_ns": total("attention_unfused_ns"),
         "host_recoverable_ns": total("host_idle_ns"),
     }
 
 
-def _withhold(
-    known: Mapping[str, Known], attribution: Attribution, chosen: Representative, capabilities: Mapping[str, str]
-) -> dict[str, Known]:
+def _withhold(attribution: Attribution, chosen: Representative, capabilities: Mapping[str, str]) -> dict[str, Known]:
     """Facts that this trace measures but cannot carry, each with the reason."""
     withheld: dict[str, Known] = {}
     open_ns = ambiguous_ns(attribution, chosen)

@@ -25,7 +25,8 @@ def measure_step(attribution: Attribution, chosen: Representative) -> dict[str, 
     pieces = attribution.pieces.filter(mine)
     owned = {str(name): int(ns) for name, ns in attribution.budget.filter(mine).select("bucket", "ns").rows()}
     transferred = {
-        str(name): int(ns) for name, ns in attribution.transfer.filter(mine).select("class", "transfer_exposed_ns").rows()
+        str(name): int(ns)
+        for name, ns in attribution.transfer.filter(mine).select("class", "transfer_exposed_ns").rows()
     }
 
     def union(labels: tuple[str, ...], exposed_only: bool = False) -> int:

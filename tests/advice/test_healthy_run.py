@@ -1,0 +1,51 @@
+"""A run in which nothing is wrong: no edit, and nothing that more inputs would change."""
+
+from __future__ import annotations
+
+from tests.advice.builders import MS
+from three_walls.advice.plan import make_plan
+from three_walls.advice.rule_cases import sheet_of
+from three_walls.advice.rulebase import load_rules
+from three_walls.advice.verdict import weigh
+from three_walls.resources import RULES_DIR
+from three_walls.vocabulary.categories import SubWall
+from three_walls.vocabulary.config import ConfigData
+from three_walls.vocabulary.findings import Outcome
+
+MEASURED: dict[str, ConfigData] = {
+    "step_ns": 1000 * MS,
+    "compute_busy_ns": 930 * MS,
+    "compute_busy_fraction": 0.93,
+    "ep_transfer_exposed_ns": 50 * MS,
+    "ep_transfer_exposed_fraction": 0.04,
+    "dp_exposed_ns": 20 * MS,
+    "dp_exposed_fraction": 0.02,
+    "launch_starved_ns": 0,
+    "launch_starved_fraction": 0.0,
+    "attention_unfused_ns": 0,
+    "attention_unfused_fraction": 0.0,
+    "recompute_ns": 0,
+    "recompute_fraction": 0.0,
+    "memory_recoverable_ns": 0,
+    "communication_recoverable_ns": 70 * MS,
+    "compute_recoverable_ns": 0,
+    "host_recoverable_ns": 0,
+    "wait_exposed_fraction": 0.0,
+    "cuda_graph_fraction": 0.0,
+    "unclassified_fraction": 0.0,
+}
+
+
+def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None:
+    findings, plan = make_plan(load_rules(RULES_DIR), sheet_of(MEASURED))
+    assert {one.outcome for one in findings} == {Outcome.NOT_NEEDED}
+    assert plan == ()
+
+
+def test_a_lean_step_that_computes_is_held_back_by_computing() -> None:
+    verdict = weigh(sheet_of(MEASURED))
+    assert (verdict.sub_wall, verdict.runner_up_wall) == (SubWall.COMPUTE, None)
+    assert verdict.because == (
+        "Computing is what the step is made of: 93.0% of 1000.0 ms, and no wall has more than 70.0 ms, 7.0% to give "
+        "back."
+    )

@@ -1,0 +1,51 @@
+"""Names that look like secrets, and names that only look as if they did."""
+
+from pathlib import Path
+
+import pytest
+
+from three_walls.knowledge.environment_variables import allowed_variables, load_allowed_variables
+from three_walls.vocabulary.errors import RuleBaseError
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "WANDB_API_KEY",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "OAUTH_TOKEN_CACHE",
+        "GITHUB_TOKEN",
+        "TOKEN",
+        "hf_token",
+        "DB_PASSWORD",
+        "MYSQL_PWD",
+        "NGC_API_KEY",
+        "SLURM_JWT",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ],
+)
+def test_secrets_look_secret_and_are_not_allowed(name: str) -> None:
+    assert allowed_variables().looks_secret(name)
+    assert not allowed_variables().allows(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PWD", "OLDPWD", "TIKTOKEN_CACHE_DIR", "TOKENIZERS_PARALLELISM", "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", "PATH"],
+)
+def test_folders_caches_and_counts_do_not_look_secret(name: str) -> None:
+    assert not allowed_variables().looks_secret(name)
+
+
+def test_every_error_of_the_list_is_reported_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "variables.yaml"
+    path.write_text("names: {A: no}\npatterns: {'A(': why}\nsecrets: ['B(']\n", encoding="utf-8")
+    with pytest.raises(RuleBaseError) as caught:
+        load_allowed_variables(path)
+    first, second, third = str(caught.value).splitlines()
+    assert "variables.yaml:1:12: no is ambiguous" in first
+    assert "variables.yaml:2:18: not a regular expression" in second
+    assert "variables.yaml:3:11: not a regular expression" in third

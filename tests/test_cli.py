@@ -1,0 +1,87 @@
+"""The command line as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trace_builder import TraceBuilder
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def three_walls(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "three_walls", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "80"}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_analyze_prints_the_verdict_and_writes_three_files(tmp_path: Path) -> None:
+    TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
+    done = three_walls("analyze", "rank0.sqlite", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout  # plain where it is no terminal
+    out = tmp_path / "rank0.three-walls"
+    assert sorted(path.name for path in out.iterdir()) == ["overrides.txt", "report.html", "report.json"]
+    assert done.stdout.splitlines()[-3:] == [f"Wrote {Path('rank0.three-walls') / name}" for name in (
+        "report.html", "report.json", "overrides.txt")]
+    assert json.loads((out / "report.json").read_text())["step"]["kept"] == 2
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    TraceBuilder().steps(6).write(tmp_path / "rank0.sqlite")
+    for out in ("a", "b"):
+        assert three_walls("analyze", "rank0.sqlite", "--out", out, "--quiet", cwd=tmp_path).returncode == 0
+    for name in ("report.html", "report.json", "overrides.txt"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "says"),
+    [
+        (["analyze"], 2, "Missing argument 'TRACES...'"),
+        (["analyze", "trace.sqlite", "--stepp-range", "x"], 2, "No such option"),
+        (["analyze", "trace.sqlite", "--step-range", "("], 2, "expected a regular expression"),
+        (["analyse", "trace.sqlite"], 2, "No such command"),
+        (["analyze", "missing.sqlite"], 3, "no such file"),
+        (["analyze", "text.sqlite"], 3, "expected a SQLite export"),
+        (["analyze", "empty.sqlite"], 4, "expected CUDA kernels, found none"),
+        (["analyze", "trace.sqlite", "--rules", "rules"], 5, "rules"),
+    ],
+)
+def test_every_mistake_is_one_line_and_its_own_exit_code(
+    tmp_path: Path, arguments: list[str], exit_code: int, says: str
+) -> None:
+    TraceBuilder().steps(4).write(tmp_path / "trace.sqlite")
+    TraceBuilder().api("cudaMalloc_v3020", 1, 2).write(tmp_path / "empty.sqlite")
+    (tmp_path / "text.sqlite").write_text("hello")
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "sources.yaml").write_text("not: [valid")
+    done = three_walls(*arguments, cwd=tmp_path)
+    assert done.returncode == exit_code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not list(tmp_path.glob("*.three-walls"))
+    if exit_code != 5:  # a rule base lists every error it has, a line each
+        assert done.stderr.count("\n") == 1
+
+
+def test_help_shows_examples_and_exit_codes(tmp_path: Path) -> None:
+    done = three_walls("analyze", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for word in ("Examples:", "Exit codes:", "--step-range", "--out", "rank*.sqlite"):
+        assert word in done.stdout
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    TraceBuilder().steps(4).write(tmp_path / "trace.sqlite")
+    (tmp_path / "taken").write_text("a file")
+    done = three_walls("analyze", "trace.sqlite", "--out", "taken/report", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,129 @@
+"""The real traces of sample_traces/ against their labels: what an engineer expects, and what would be wrong."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from three_walls import analyze
+from three_walls.render.html_report import render_html
+from three_walls.render.json_report import render_json
+from three_walls.render.json_schema import load_schema
+from three_walls.vocabulary.report import Report
+
+SAMPLES = Path(__file__).parent.parent / "sample_traces"
+LABELS = {path.name.removesuffix(".labels.yaml"): yaml.safe_load(path.read_text()) for path in SAMPLES.glob("*.labels.yaml")}
+
+EXPECT_KEYS = {
+    "verdict", "step", "shares", "hidden", "config", "facts", "missing_facts", "outcomes", "ranks", "warnings",
+    "plan", "plan_starts_with", "plan_is_empty",
+}  # fmt: skip
+MUST_NOT_KEYS = {"walls", "plan", "buckets"}
+
+pytestmark = pytest.mark.parametrize("name", sorted(LABELS))
+
+
+@cache
+def report_of(name: str) -> Report:
+    return analyze(SAMPLES / LABELS[name]["trace"])
+
+
+def expected(name: str, key: str) -> Any:
+    return LABELS[name]["expect"].get(key, {})
+
+
+def test_a_label_says_only_what_this_test_checks(name: str) -> None:
+    assert set(LABELS[name]["expect"]) <= EXPECT_KEYS
+    assert set(LABELS[name]["must_not"]) <= MUST_NOT_KEYS
+
+
+def test_the_verdict_is_the_engineers(name: str) -> None:
+    verdict = report_of(name).verdict
+    for field, value in expected(name, "verdict").items():
+        assert getattr(verdict, field) == value, verdict.because
+    assert verdict.wall not in LABELS[name]["must_not"].get("walls", []), verdict.because
+
+
+def test_the_steps_are_the_logs(name: str) -> None:
+    step = report_of(name).step
+    wanted = expected(name, "step")
+    assert step.source == wanted.get("source", step.source)
+    assert step.kept == wanted.get("kept", step.kept)
+    if "median_ms" in wanted:
+        low, high = wanted["median_ms"]
+        assert step.median_ns is not None
+        assert low <= step.median_ns / 1e6 <= high
+
+
+def test_the_shares_of_the_step_are_plausible(name: str) -> None:
+    report = report_of(name)
+    share = {row.bucket: row.fraction for row in report.budget}
+    for bucket, (low, high) in expected(name, "shares").items():
+        assert low <= share.get(bucket, 0) <= high, bucket
+    rank = next(rank for rank in report.ranks if rank.median_index is not None)
+    for kind, (low, high) in expected(name, "hidden").items():
+        time = rank.communication[kind]
+        assert low <= time.hidden_ns / time.busy_ns <= high
+    for bucket in LABELS[name]["must_not"].get("buckets", []):
+        assert bucket not in share
+
+
+def test_the_config_and_facts_are_the_runs(name: str) -> None:
+    report = report_of(name)
+    for key, value in expected(name, "config").items():
+        assert report.config.knows(key)
+        assert report.config.get(key) == value, key
+    for fact, value in expected(name, "facts").items():
+        assert report.facts.get(fact).value == value, fact
+    for fact in expected(name, "missing_facts"):
+        assert report.facts.get(fact).is_missing, fact
+
+
+def test_the_advice_is_the_engineers(name: str) -> None:
+    report = report_of(name)
+    outcomes = {finding.rule: finding.outcome for finding in report.findings}
+    plan = [step.finding.rule for step in report.plan]
+    assert expected(name, "outcomes").items() <= outcomes.items()
+    assert set(expected(name, "plan")) <= set(plan)
+    assert not set(LABELS[name]["must_not"].get("plan", [])) & set(plan)
+    if expected(name, "plan_starts_with"):
+        assert plan[0] == expected(name, "plan_starts_with")
+    if expected(name, "plan_is_empty"):
+        assert plan == []
+    assert "error" not in outcomes.values()
+
+
+def test_the_warnings_and_ranks_are_there(name: str) -> None:
+    report = report_of(name)
+    assert set(expected(name, "warnings")) <= {warning.code for warning in report.warnings}
+    if expected(name, "ranks"):
+        assert [rank.rank for rank in report.ranks] == expected(name, "ranks")
+
+
+def test_every_budget_sums_to_its_step_and_exposure_to_busy(name: str) -> None:
+    report = report_of(name)
+    for rank in report.ranks:
+        for step in rank.steps:
+            assert sum(step.budget_ns.values()) == step.end_ns - step.start_ns
+        for time in rank.communication.values():
+            assert time.exposed_ns + time.hidden_ns == time.busy_ns
+    assert sum(row.fraction for row in report.budget) == pytest.approx(1, abs=1e-9)
+    assert sum(row.ns for row in report.budget) == report.verdict.step_ns
+
+
+def test_the_report_follows_its_published_schema_and_renders(name: str) -> None:
+    text = render_json(report_of(name))
+    jsonschema.validate(json.loads(text), load_schema())
+    html = render_html(report_of(name))
+    assert "<html" in html
+    assert text == render_json(analyze(SAMPLES / LABELS[name]["trace"]))
+
+
+def test_every_trace_has_a_row_in_the_readme(name: str) -> None:
+    assert f"`{LABELS[name]['trace']}" in (SAMPLES / "README.md").read_text()

@@ -1,0 +1,65 @@
+"""Unfused attention is told by its place between two matrix products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
+
+from three_walls import analyze
+
+SOFTMAX = "void at::native::cunn_SoftMaxForwardReg<float, SoftMaxForwardEpilogue>"
+
+
+def budget(tmp_path: Path, builder: TraceBuilder) -> dict[str, int]:
+    for at in (1, 1001, 2001, 3001):
+        builder.kernel(ADAM, at + 900, at + 950)
+    return dict(analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].budget_ns)
+
+
+def attention(at: int, builder: TraceBuilder, softmax: str) -> None:
+    builder.kernel(GEMM, at, at + 100)  # scores
+    builder.kernel(POINTWISE, at + 100, at + 130)  # mask
+    builder.kernel(softmax, at + 130, at + 170)
+    builder.copy(8, at + 170, at + 190)  # a copy of the scores
+    builder.kernel(GEMM, at + 190, at + 290)  # times values
+    builder.kernel(POINTWISE, at + 290, at + 300)  # somebody else's
+
+
+def test_mask_softmax_and_copies_between_the_products_are_one_thing(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001):
+        attention(at, builder, SOFTMAX)
+    owned = budget(tmp_path, builder)
+    assert owned["attention_unfused"] == 30 + 40 + 20
+    assert owned["elementwise"] == 10
+    assert "copy_d2d" not in owned
+
+
+def test_without_a_softmax_the_same_kernels_are_pointwise_work(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001):
+        attention(at, builder, POINTWISE)
+    owned = budget(tmp_path, builder)
+    assert "attention_unfused" not in owned
+    assert (owned["elementwise"], owned["copy_d2d"]) == (30 + 40 + 10, 20)
+
+
+def test_a_long_stretch_holds_other_work_and_is_left_alone(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001):
+        builder.kernel(GEMM, at, at + 100)
+        builder.kernel(SOFTMAX, at + 100, at + 110)
+        for order in range(30):
+            builder.kernel(POINTWISE, at + 110 + order, at + 111 + order)
+        builder.kernel(GEMM, at + 140, at + 240)
+    owned = budget(tmp_path, builder)
+    assert (owned["attention_unfused"], owned["elementwise"]) == (10, 30)
+
+
+def test_another_stream_is_not_between_the_products(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001):
+        attention(at, builder, SOFTMAX)
+        builder.kernel(POINTWISE, at + 600, at + 650, stream=20)
+    assert budget(tmp_path, builder)["elementwise"] == 10 + 50

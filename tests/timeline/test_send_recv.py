@@ -1,0 +1,61 @@
+"""Whose exchange a SendRecv kernel is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trace_builder import MEGATRON, SEND_RECV, TraceBuilder
+
+from three_walls import analyze
+from three_walls.vocabulary.report import Report
+
+
+def trace(tmp_path: Path, command: str, ranges: bool = False) -> Report:
+    builder = TraceBuilder().steps(4)
+    if command:
+        builder.launched_as(command, RANK="0", WORLD_SIZE="8", LOCAL_WORLD_SIZE="8")
+    for at in (601, 1601, 2601, 3601):
+        builder.kernel(SEND_RECV, at, at + 100, launched=at - 5)
+        if ranges:
+            builder.nvtx("nccl:all_to_all", at - 6, at - 3)
+    return analyze(builder.write(tmp_path / "trace.sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "owner"),
+    [
+        ("--expert-model-parallel-size 8", "ep_all_to_all"),
+        ("--pipeline-model-parallel-size 2 --expert-model-parallel-size 1", "pipeline_p2p"),
+        ("--context-parallel-size 2", "context_ring"),
+        ("--expert-model-parallel-size 4 --pipeline-model-parallel-size 2", "send_recv_ambiguous"),
+        (
+            "--expert-model-parallel-size 8 --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
+            "send_recv_ambiguous",  # flex carries its tokens with kernels of its own
+        ),
+    ],
+)
+def test_the_only_parallelism_that_exchanges_owns_the_exchange(tmp_path: Path, sizes: str, owner: str) -> None:
+    report = trace(tmp_path, f"{MEGATRON} {sizes}")
+    assert report.ranks[0].communication.keys() == {owner}
+    assert report.ranks[0].budget_ns[owner] == 100
+
+
+def test_a_range_around_the_launch_tells_experts_from_pipeline(tmp_path: Path) -> None:
+    sizes = "--expert-model-parallel-size 4 --pipeline-model-parallel-size 2"
+    assert trace(tmp_path, f"{MEGATRON} {sizes}", ranges=True).ranks[0].communication.keys() == {"ep_all_to_all"}
+
+
+def test_with_context_parallelism_an_all_to_all_may_be_the_contexts(tmp_path: Path) -> None:
+    sizes = "--expert-model-parallel-size 4 --context-parallel-size 2"
+    found = trace(tmp_path, f"{MEGATRON} {sizes}", ranges=True)
+    assert found.ranks[0].communication.keys() == {"send_recv_ambiguous"}
+
+
+def test_what_stays_ambiguous_leaves_every_fact_on_experts_missing(tmp_path: Path) -> None:
+    report = trace(tmp_path, "")
+    assert report.ranks[0].communication.keys() == {"send_recv_ambiguous"}
+    fact = report.facts.get("ep_exposed_ns")
+    assert fact.is_missing
+    assert "cannot be told apart" in str(fact.because_missing)
+    assert report.facts.number("collective_exposed_ns") == 100

@@ -1,0 +1,116 @@
+"""Where steps begin and end, and which are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, TraceBuilder
+
+from three_walls import analyze
+from three_walls.vocabulary.report import Report
+
+STEP = "megatron.bridge.training.train.train.training_step_{}"
+
+
+def run(tmp_path: Path, builder: TraceBuilder, **options: str) -> Report:
+    return analyze(builder.write(tmp_path / "trace.sqlite"), **options)
+
+
+def bounds(report: Report) -> list[tuple[int, int, int, bool]]:
+    return [(step.index, step.start_ns, step.end_ns, step.kept) for step in report.ranks[0].steps]
+
+
+def test_training_step_ranges_win_over_everything_else(tmp_path: Path) -> None:
+    builder = TraceBuilder().steps(5)
+    for order in range(5):
+        builder.nvtx(STEP.format(10 + order), max(0, 1000 * order - 10), 1000 * order + 900)
+    report = run(tmp_path, builder)
+    assert report.step.source == "nvtx training_step"
+    assert [step.index for step in report.ranks[0].steps] == [10, 11, 12, 13, 14]
+    assert [step.kept for step in report.ranks[0].steps] == [False, True, True, True, False]
+    assert report.step.median_ns == 1000
+    assert {one.index: one.because.split(":")[0] for one in report.step.dropped} == {
+        10: "starts where the capture starts",
+        14: "ends where the capture ends",
+    }
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_the_text_of_a_range_may_stand_in_the_row_or_in_string_ids(tmp_path: Path, inline: bool) -> None:
+    builder = TraceBuilder().steps(4)
+    for order in range(4):
+        builder.nvtx(STEP.format(order), max(0, 1000 * order - 10), 1000 * order + 900, inline=inline)
+    assert run(tmp_path, builder).step.source == "nvtx training_step"
+
+
+def test_a_users_range_is_used_where_there_is_no_training_step(tmp_path: Path) -> None:
+    builder = TraceBuilder().steps(4)
+    for order in range(4):
+        builder.nvtx(f"my loop iteration {order}", max(0, 1000 * order - 10), 1000 * order + 900)
+    report = run(tmp_path, builder, step_range=r"loop iteration \d+")
+    assert report.step.source == "user's step range"
+    assert report.step.kept == 2
+
+
+def test_steps_run_from_one_optimizer_phase_to_the_next(tmp_path: Path) -> None:
+    report = run(tmp_path, TraceBuilder().steps(4))
+    assert report.step.source == "optimizer phases"
+    assert bounds(report) == [(0, 1, 1001, False), (1, 1001, 2001, True), (2, 2001, 3001, True), (3, 3001, 4001, False)]
+
+
+def test_a_step_is_not_cut_between_two_clusters_of_one_optimizer_phase(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001):
+        builder.kernel(GEMM, at, at + 600)
+        builder.kernel(ADAM, at + 700, at + 750)  # dense parameters
+        builder.kernel(ALL_GATHER, at + 750, at + 850)  # their all-gather
+        builder.kernel(ADAM, at + 900, at + 950)  # expert parameters
+    report = run(tmp_path, builder)
+    assert [(start, end) for _, start, end, _ in bounds(report)] == [(1, 951), (951, 1951), (1951, 2951)]
+
+
+def test_products_inside_the_update_itself_are_no_new_step(tmp_path: Path) -> None:
+    # Muon orthogonalises with a few small products between its update kernels.
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001):
+        builder.kernel(GEMM, at, at + 600)
+        builder.kernel(ADAM, at + 700, at + 710)
+        builder.kernel(GEMM, at + 710, at + 730)
+        builder.kernel(ADAM, at + 730, at + 740)
+    assert len(bounds(run(tmp_path, builder))) == 3
+
+
+def test_of_two_steps_the_second_is_kept_and_the_reason_said(tmp_path: Path) -> None:
+    report = run(tmp_path, TraceBuilder().steps(2))
+    assert [kept for *_, kept in bounds(report)] == [False, True]
+    assert "only two steps were captured" in report.step.note
+    assert report.step.dropped[0].because.startswith("starts where the capture starts")
+
+
+def test_without_any_sign_of_steps_the_capture_is_one_window_and_says_so(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(GEMM, 100, 200).kernel(POINTWISE, 300, 400)
+    report = run(tmp_path, builder)
+    assert report.step.source == "one window"
+    assert bounds(report) == [(0, 100, 400, True)]
+    assert "one-window" in {warning.code for warning in report.warnings}
+
+
+def test_a_range_that_never_ended_is_no_step(tmp_path: Path) -> None:
+    builder = TraceBuilder().steps(4)
+    for order in range(4):
+        builder.nvtx(STEP.format(order), max(0, 1000 * order - 10), None)
+    assert run(tmp_path, builder).step.source == "optimizer phases"
+
+
+def test_a_long_pause_between_ranges_belongs_to_no_step(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for order, at in enumerate((10, 1010, 9010, 10010)):  # an evaluation between the second and the third
+        builder.nvtx(STEP.format(order), at - 9, at + 900)
+        builder.kernel(GEMM, at, at + 800, launched=at - 5)
+    assert [(start, end) for _, start, end, _ in bounds(run(tmp_path, builder))] == [
+        (10, 1010),
+        (1010, 1810),
+        (9010, 10010),
+        (10010, 10810),
+    ]

@@ -1,0 +1,183 @@
+"""Builds a small Nsight Systems export from a few words, so that a test shows exactly the facts that matter."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROCESS = (1 << 48) + (7571 << 24)  # <vm:8><pid:24><tid:24>
+THREAD_OFFSET = 1
+
+_OPERATION = ["start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid"]
+_KERNEL = [*_OPERATION, "demangledName", "shortName", "gridX", "graphNodeId"]
+_MEMCPY = [*_OPERATION, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"]
+_MEMSET = [*_OPERATION, "value", "bytes", "memKind", "graphNodeId"]
+_GRAPH = [*_OPERATION, "graphId", "graphExecId"]
+_RUNTIME = ["start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"]
+_NVTX = ["start", "end", "eventType", "text", "textId", "globalTid", "domainId"]
+_OVERHEAD = ["start", "end", "globalTid", "nameId", "returnValue"]
+
+COLUMNS: dict[str, list[str]] = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": _KERNEL,
+    "CUPTI_ACTIVITY_KIND_MEMCPY": _MEMCPY,
+    "CUPTI_ACTIVITY_KIND_MEMSET": _MEMSET,
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _GRAPH,
+    "CUPTI_ACTIVITY_KIND_RUNTIME": _RUNTIME,
+    "NVTX_EVENTS": _NVTX,
+    "PROFILER_OVERHEAD": _OVERHEAD,
+}
+
+GEMM = "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
+ADAM = "multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float>>"
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+POINTWISE = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>"
+
+MEGATRON = (
+    "pretrain_gpt.py --bf16 --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 "
+    "--max-position-embeddings 128 --num-experts 8 --moe-router-topk 2 --micro-batch-size 1 --global-batch-size 8 "
+    "--moe-token-dispatcher-type alltoall"
+)
+
+
+@dataclass
+class TraceBuilder:
+    """Collects rows; ``write`` makes the export. Times are ns and must be above 0, as CUPTI's are."""
+
+    process: int = PROCESS
+    device: int = 0
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    strings: dict[str, int] = field(default_factory=dict)
+    correlation: int = 0
+    metadata: list[tuple[str, str]] = field(default_factory=list)
+    gpus: list[str] = field(default_factory=lambda: ["NVIDIA H200"])
+
+    @property
+    def thread(self) -> int:
+        return self.process + THREAD_OFFSET
+
+    def string(self, text: str) -> int:
+        return self.strings.setdefault(text, len(self.strings) + 1)
+
+    def add(self, table: str, **values: Any) -> None:
+        self.rows.setdefault(table, []).append(values)
+
+    def _operation(self, table: str, start: int, end: int, stream: int, launched: int | None, **values: Any) -> None:
+        self.correlation += 1
+        place = {"deviceId": self.device, "contextId": 1, "streamId": stream, "globalPid": self.process}
+        self.add(table, start=start, end=end, correlationId=self.correlation, **place, **values)
+        if launched is not None:
+            self.api("cudaLaunchKernel_v7000", launched, launched + 1, correlation=self.correlation)
+
+    def kernel(
+        self, name: str, start: int, end: int, stream: int = 7, launched: int | None = None, node: int | None = None
+    ) -> TraceBuilder:
+        """A kernel; ``launched``: when its API call began (None: not recorded)."""
+        short = name.split("(")[0].split("<")[0].split("::")[-1].removeprefix("void ")
+        table = "CUPTI_ACTIVITY_KIND_KERNEL"
+        names = {"demangledName": self.string(name), "shortName": self.string(short)}
+        self._operation(table, start, end, stream, launched, **names, gridX=1, graphNodeId=node)
+        return self
+
+    def copy(
+        self,
+        kind: int,
+        start: int,
+        end: int,
+        stream: int = 7,
+        launched: int | None = None,
+        memory: tuple[int, int] = (1, 2),
+    ) -> TraceBuilder:
+        """A copy: kind 1 H2D, 2 D2H, 8 D2D, 10 P2P; ``memory``: source and target kind (0 pageable, 1 pinned)."""
+        source, target = memory
+        values = {"bytes": 1, "copyKind": kind, "srcKind": source, "dstKind": target}
+        self._operation("CUPTI_ACTIVITY_KIND_MEMCPY", start, end, stream, launched, **values)
+        return self
+
+    def graph(self, start: int, end: int, stream: int = 7, launched: int | None = None) -> TraceBuilder:
+        """The envelope of a CUDA graph."""
+        self._operation("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start, end, stream, None, graphId=1, graphExecId=1)
+        if launched is not None:
+            self.api("cudaGraphLaunch_v10000", launched, launched + 1, correlation=self.correlation)
+        return self
+
+    def api(self, name: str, start: int, end: int, correlation: int = 0, thread: int | None = None) -> TraceBuilder:
+        """An API call of the main thread (or ``thread``)."""
+        values = {"eventClass": 0, "correlationId": correlation, "nameId": self.string(name), "returnValue": 0}
+        self.add("CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, globalTid=thread or self.thread, **values)
+        return self
+
+    def nvtx(self, text: str, start: int, end: int | None, inline: bool = False) -> TraceBuilder:
+        """A range; its text in StringIds, or ``inline`` in the row."""
+        where = {"text": text} if inline else {"textId": self.string(text)}
+        self.add("NVTX_EVENTS", start=start, end=end, eventType=59, globalTid=self.thread, domainId=0, **where)
+        return self
+
+    def overhead(self, start: int, end: int) -> TraceBuilder:
+        """A stretch in which the profiler held up the main thread."""
+        self.add(
+            "PROFILER_OVERHEAD", start=start, end=end, globalTid=self.thread, nameId=self.string("flush"), returnValue=0
+        )
+        return self
+
+    def launched_as(self, command: str, **environment: str) -> TraceBuilder:
+        """The command line and environment that the capture recorded."""
+        first, *arguments = command.split()
+        self.metadata.append(("PROCESS_0:COMMAND", first))
+        self.metadata += [(f"PROCESS_0:ARGUMENT_{order}", word) for order, word in enumerate(arguments)]
+        self.metadata += [
+            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{value}"') for name, value in environment.items()
+        ]
+        return self
+
+    def steps(self, count: int, length: int = 1000) -> TraceBuilder:
+        """``count`` plain steps from t=1: products for 60% of each, then an update; everything launched in time."""
+        for order in range(count):
+            at = 1 + order * length
+            self.kernel(GEMM, at, at + 6 * length // 10, launched=max(at - 5, 0))
+            self.kernel(ADAM, at + 8 * length // 10, at + length, launched=max(at - 3, 0))
+        return self
+
+    def write(
+        self, path: Path, shuffle: int | None = None, without: tuple[str, ...] = (), schema: str = "3.11.1"
+    ) -> Path:
+        """Writes the export. ``without``: tables ("T") or columns ("T.c") it lacks; ``shuffle``: row order by seed."""
+        database = sqlite3.connect(path)
+        _table(database, "META_DATA_EXPORT", ["name", "value"], [("EXPORT_SCHEMA_VERSION", schema)])
+        if self.metadata:
+            _table(database, "META_DATA_CAPTURE", ["name", "value"], self.metadata)
+        _table(database, "StringIds", ["id", "value"], [(number, text) for text, number in self.strings.items()])
+        gpus = [(order, name, 9, 0, 150_109_880_320) for order, name in enumerate(self.gpus)]
+        _table(database, "TARGET_INFO_GPU", ["id", "name", "computeMajor", "computeMinor", "totalMemory"], gpus)
+        _table(database, "TARGET_INFO_SYSTEM_ENV", ["name", "value"], [("Hostname", "node0")])
+        for table, rows in self.rows.items():
+            if table in without:
+                continue
+            columns = [column for column in COLUMNS[table] if f"{table}.{column}" not in without]
+            values = [tuple(row.get(column) for column in columns) for row in rows]
+            if shuffle is not None:
+                random.Random(shuffle).shuffle(values)
+            _table(database, table, columns, values)
+        database.commit()
+        database.close()
+        return path
+
+
+def merge(path: Path, *builders: TraceBuilder) -> Path:
+    """One export with the rows of several processes, as a profiler around torchrun writes it."""
+    first = builders[0]
+    merged = TraceBuilder(strings=first.strings, metadata=first.metadata)
+    for builder in builders:
+        assert builder.strings is first.strings, "builders that are merged share their strings"
+        for table, rows in builder.rows.items():
+            merged.rows.setdefault(table, []).extend(rows)
+    return merged.write(path)
+
+
+def _table(database: sqlite3.Connection, name: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    database.execute(f'CREATE TABLE "{name}" ({", ".join(f"""{chr(34)}{column}{chr(34)}""" for column in columns)})')
+    marks = ",".join("?" * len(columns))
+    database.executemany(f'INSERT INTO "{name}" VALUES ({marks})', rows)

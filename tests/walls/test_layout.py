@@ -1,0 +1,57 @@
+"""Facts that follow from the config and the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from three_walls.knowledge.hardware import find_gpu
+from three_walls.vocabulary.config import ConfigValue, RunConfig
+from three_walls.walls.layout import derive_layout
+
+H200 = find_gpu("NVIDIA H200")
+
+
+def config(world: int = 64, per_node: int = 8, **values: int) -> RunConfig:
+    sizes = {
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "context_parallel_size": 1,
+        "expert_model_parallel_size": 8,
+        "expert_tensor_parallel_size": 1,
+        "moe_router_topk": 8,
+        "micro_batch_size": 1,
+        "global_batch_size": 256,
+    } | values
+    environment = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(per_node)}
+    return RunConfig(
+        {key: ConfigValue(value, "test") for key, value in sizes.items()},
+        {key: ConfigValue(value, "test") for key, value in environment.items()},
+    )
+
+
+def test_data_parallel_size_and_micro_batches_follow_from_the_sizes() -> None:
+    facts = derive_layout(config(tensor_model_parallel_size=2, pipeline_model_parallel_size=4), H200)
+    assert facts["data_parallel_size"] == (8, None)
+    assert facts["num_microbatches"] == (32, None)
+
+
+@pytest.mark.parametrize(("ep", "spans"), [(8, False), (16, True)])
+def test_an_expert_group_larger_than_a_node_spans_nodes(ep: int, spans: bool) -> None:
+    assert derive_layout(config(expert_model_parallel_size=ep), H200)["ep_spans_nodes"] == (spans, None)
+
+
+def test_expert_tensor_parallelism_widens_the_group() -> None:
+    facts = derive_layout(config(expert_model_parallel_size=8, expert_tensor_parallel_size=2), H200)
+    assert facts["ep_spans_nodes"] == (True, None)
+    assert facts["ep_within_nvlink_domain"] == (False, None)
+
+
+def test_one_copy_per_node_instead_of_one_per_expert() -> None:
+    # 2 nodes, top-8: 2 x (1 - 1/2^8) / 8 of the copies cross.
+    value, _ = derive_layout(config(expert_model_parallel_size=16), H200)["ep_internode_unique_copies_fraction"]
+    assert value == pytest.approx(2 * (1 - 0.5**8) / 8)
+
+
+def test_what_is_not_known_is_missing_with_its_reason() -> None:
+    facts = derive_layout(RunConfig(), None)
+    assert all(value is None and because for value, because in facts.values())
