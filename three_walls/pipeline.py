@@ -14,10 +14,11 @@ from three_walls.attribution.attribution import attribute
 from three_walls.knowledge.hardware import find_gpu
 from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
 from three_walls.resources import RULES_DIR
-from three_walls.timeline.timeline import build_timeline, range_pattern
+from three_walls.timeline.timeline import build_timeline, wanted_ranges
 from three_walls.trace.capabilities import YES
 from three_walls.trace.reader import Trace, read_trace
 from three_walls.trace.source import find_traces
+from three_walls.trace.tables import WantedRanges
 from three_walls.version import VERSION
 from three_walls.vocabulary.errors import NothingToAnalyzeError, UsageError
 from three_walls.vocabulary.report import Report
@@ -53,7 +54,7 @@ def analyze(
     rule_base = load_rules(rules or RULES_DIR)
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
-    traces = _read_all(paths, range_pattern(step_range), union_of(api_patterns, "graph_launch"), progress)
+    traces = _read_all(paths, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"), progress)
     with_kernels = [one for one in traces if one.ranks]
     ranks = tuple(rank for one in with_kernels for rank in one.ranks)
     config = with_kernels[0].config
@@ -97,7 +98,7 @@ def _check_expression(step_range: str | None) -> None:
 
 
 def _read_all(
-    paths: Sequence[Path], ranges: re.Pattern[str], graph_launch: re.Pattern[str], progress: Progress
+    paths: Sequence[Path], ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress
 ) -> list[Trace]:
     traces: list[Trace] = []
     tracks = 0

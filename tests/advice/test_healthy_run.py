@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.advice.builders import MS
+from tests.advice.builders import MS, rule, run
 from three_walls.advice.plan import make_plan
 from three_walls.advice.rule_cases import sheet_of
 from three_walls.advice.rulebase import load_rules
@@ -11,6 +11,7 @@ from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.categories import SubWall
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.findings import Outcome
+from three_walls.vocabulary.rules import Condition
 
 MEASURED: dict[str, ConfigData] = {
     "step_ns": 1000 * MS,
@@ -40,6 +41,16 @@ def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None
     findings, plan = make_plan(load_rules(RULES_DIR), sheet_of(MEASURED))
     assert {one.outcome for one in findings} == {Outcome.NOT_NEEDED}
     assert plan == ()
+
+
+def test_what_is_not_known_does_not_matter_where_the_gain_is_too_small_anyway() -> None:
+    here = (Condition("config.here", "equals", True),)
+    findings, _ = make_plan([rule("tiny", likely=0.049, applies_to=here), rule("big", applies_to=here)], run())
+    assert [(one.outcome, one.missing) for one in findings] == [
+        (Outcome.UNKNOWN, ("config.here",)),
+        (Outcome.NOT_NEEDED, ()),
+    ]
+    assert findings[1].because == "the likely gain is 9.8 ms, at least 10 ms needed"
 
 
 def test_a_lean_step_that_computes_is_held_back_by_computing() -> None:

@@ -103,16 +103,6 @@ def test_a_gain_too_small_to_measure_is_not_needed() -> None:
     assert len(make_plan([rule("enough", likely=0.05)], run())[1]) == 1
 
 
-def test_what_is_not_known_does_not_matter_where_the_gain_is_too_small_anyway() -> None:
-    here = (Condition("config.here", "equals", True),)
-    findings, _ = make_plan([rule("tiny", likely=0.049, applies_to=here), rule("big", applies_to=here)], run())
-    assert [(one.outcome, one.missing) for one in findings] == [
-        (Outcome.UNKNOWN, ("config.here",)),
-        (Outcome.NOT_NEEDED, ()),
-    ]
-    assert findings[1].because == "the likely gain is 9.8 ms, at least 10 ms needed"
-
-
 def test_without_a_step_there_is_no_plan() -> None:
     findings, steps = make_plan([rule("r")], sheet_of({"launch_starved_ns": 100}))
     assert (steps, outcome(findings, "r")) == ((), Outcome.RECOMMENDED)

@@ -73,6 +73,8 @@ def test_one_half_of_the_third_wall_is_named_alone_where_the_other_has_nothing()
     assert verdict.because == (
         "Host edits may give back up to 200.0 ms, 20.0% of a 1000.0 ms step; no other wall has anything to give back."
     )
+    assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, pytest.approx(0.2))
+    assert judged(host_recoverable_ns=200 * MS, memory_recoverable_ns=40_000).runner_up_wall is None
 
 
 def test_both_halves_of_the_third_wall_are_named_behind_another() -> None:

@@ -104,8 +104,8 @@ def _compare_walls(
         abstained=False,
         because=because,
         step_ns=step_ns,
-        runner_up_wall=second.wall,
-        runner_up_sub_wall=second.sub_wall,
+        runner_up_wall=None if _is_nothing(second) else second.wall,
+        runner_up_sub_wall=None if _is_nothing(second) else second.sub_wall,
         margin_fraction=margin,
         recoverable_ns=recoverable,
     )
@@ -162,8 +162,13 @@ def _shares(weight: _Weight) -> str:
     return f" ({', '.join(f'{name} {_ms(ns)}' for name, ns in ordered)})"
 
 
+def _is_nothing(weight: _Weight) -> bool:
+    """Whether what the wall has would be shown as 0.0 ms."""
+    return _ms(weight.ns) == _ms(0)
+
+
 def _runner_up(weight: _Weight, step_ns: int) -> str:
-    if _ms(weight.ns) == _ms(0):
+    if _is_nothing(weight):
         return "no other wall has anything to give back"
     verb = "is" if len(weight.parts) == 1 else "are"
     return f"next {verb} {weight.noun} with {_amount(weight.ns, step_ns)}"

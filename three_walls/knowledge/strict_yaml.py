@@ -18,7 +18,7 @@ from three_walls.knowledge.yaml_nodes import Node, Place, describe
 from three_walls.vocabulary.config import ConfigData, ConfigScalar
 from three_walls.vocabulary.errors import RuleBaseError
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with libyaml
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, several times as fast, where PyYAML has it
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]{0,30})")
 _FLOAT = re.compile(r"[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?")
 _LOOKS_NUMERIC = re.compile(r"[-+]?(\d[\d_]*)?\.?\d+([eE][-+]?\d+)?")

@@ -6,16 +6,14 @@ parallel sizes of the config, where only one of them can exchange.
 
 from __future__ import annotations
 
-import re
-
 import polars as pl
 
 from three_walls.timeline.schemas import CATEGORY, CATEGORY_OR_SEND_RECV
 from three_walls.vocabulary.categories import SEND_RECV
 from three_walls.vocabulary.config import RunConfig
 
-ALL_TO_ALL_RANGE = re.compile(r"^nccl:(all_to_all|alltoall)|^_AllToAll\b|^c10d::alltoall")
-"""Ranges that PyTorch's emit_nvtx and ProcessGroupNCCL put around an all-to-all."""
+ALL_TO_ALL_TEXTS = ("nccl:all_to_all", "nccl:alltoall", "_AllToAll", "c10d::alltoall")
+"""Texts of the ranges that PyTorch's emit_nvtx and ProcessGroupNCCL put around an all-to-all."""
 
 AMBIGUOUS = "send_recv_ambiguous"
 
@@ -29,7 +27,7 @@ _OWNERS = {
 def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
     """``operations`` with every ``send_recv`` replaced by its owner's category.
 
-    ``ranges`` are NVTX ranges that match ALL_TO_ALL_RANGE. With context parallelism an all-to-all may be
+    ``ranges`` are NVTX ranges with one of ALL_TO_ALL_TEXTS. With context parallelism an all-to-all may be
     the context's own, so the range alone is not trusted there.
     """
     by_config = owner_by_config(config)

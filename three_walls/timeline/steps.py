@@ -16,8 +16,8 @@ import polars as pl
 from three_walls.timeline.optimizer_phases import phase_ends
 from three_walls.timeline.schemas import STEPS
 
-TRAINING_STEP_RANGE = re.compile(r"\btraining_step_\d+\b")
-"""Emitted by Megatron-Bridge (since 2026) with profiling.nvtx_ranges=true."""
+TRAINING_STEP_TEXT = "training_step_"
+"""In the range's text, before the number; emitted by Megatron-Bridge (since 2026) with profiling.nvtx_ranges=true."""
 
 
 class StepSource(StrEnum):

@@ -12,9 +12,10 @@ from three_walls.knowledge.kernel_patterns import KernelPattern
 from three_walls.timeline.attention_context import mark_unfused_attention
 from three_walls.timeline.kernels import classify
 from three_walls.timeline.launches import join_launches
-from three_walls.timeline.send_recv import ALL_TO_ALL_RANGE, resolve_send_recv
-from three_walls.timeline.steps import TRAINING_STEP_RANGE, StepSource, find_steps
+from three_walls.timeline.send_recv import ALL_TO_ALL_TEXTS, resolve_send_recv
+from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
 from three_walls.trace.reader import Trace
+from three_walls.trace.tables import WantedRanges
 from three_walls.vocabulary.config import RunConfig
 
 
@@ -32,10 +33,11 @@ class Timeline:
     overhead: pl.DataFrame
 
 
-def range_pattern(step_range: str | None) -> re.Pattern[str]:
-    """Expression for the NVTX ranges an analysis reads: steps, the user's, all-to-alls."""
-    wanted = [TRAINING_STEP_RANGE.pattern, ALL_TO_ALL_RANGE.pattern, *([step_range] if step_range else [])]
-    return re.compile("|".join(f"(?:{one})" for one in wanted))
+def wanted_ranges(step_range: str | None) -> WantedRanges:
+    """The NVTX ranges an analysis reads: steps, the user's, all-to-alls."""
+    return WantedRanges(
+        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS), expression=re.compile(step_range) if step_range else None
+    )
 
 
 def build_timeline(
@@ -52,8 +54,8 @@ def build_timeline(
     ranges = pl.concat([trace.ranges for trace in traces])
     steps, sources = find_steps(
         operations,
-        training_steps=_ranges_named(ranges, TRAINING_STEP_RANGE),
-        user_ranges=_ranges_named(ranges, re.compile(step_range)) if step_range else ranges.clear(),
+        training_steps=_ranges_named(ranges, WantedRanges((TRAINING_STEP_TEXT,))),
+        user_ranges=_ranges_named(ranges, WantedRanges((), re.compile(step_range))) if step_range else ranges.clear(),
     )
     return Timeline(
         operations=operations,
@@ -71,13 +73,13 @@ def _categorise(trace: Trace, patterns: Sequence[KernelPattern], config: RunConf
         orient="row",
     )
     launched = join_launches(trace.operations, trace.api_calls, processes)
-    all_to_all = _ranges_named(trace.ranges, ALL_TO_ALL_RANGE)
+    all_to_all = _ranges_named(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
     named = resolve_send_recv(classify(launched, trace.names, patterns), all_to_all, config)
     return mark_unfused_attention(named)
 
 
-def _ranges_named(ranges: pl.DataFrame, wanted: re.Pattern[str]) -> pl.DataFrame:
-    texts = [text for text in ranges["text"].unique().to_list() if wanted.search(text)]
+def _ranges_named(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:
+    texts = [text for text in ranges["text"].unique().to_list() if wanted.wants(text)]
     return ranges.filter(pl.col("text").is_in(texts))
 
 

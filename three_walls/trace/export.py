@@ -6,9 +6,8 @@ table without events is simply not there.
 
 from __future__ import annotations
 
-import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -79,23 +78,29 @@ class NsysExport:
             return []
         return [(str(k), str(v)) for k, v in self.rows(f'SELECT "{key}", "{value}" FROM "{table}"') if v is not None]
 
-    def frame(self, table: str, columns: Mapping[str, str], where: str = "") -> pl.DataFrame:
-        """Columns of a bulk table as Int64: ``columns`` maps our name to the export's.
+    def frame(
+        self, table: str, columns: Mapping[str, str], where: str = "", text: tuple[str, ...] = ()
+    ) -> pl.DataFrame:
+        """Columns of a bulk table as Int64, those in ``text`` as String: ``columns`` maps our name to the export's.
 
         A column the table lacks comes back null, so that callers see what is missing instead of a guess.
         A missing table comes back empty.
         """
+        types = {name: pl.String if name in text else pl.Int64 for name in columns}
         if table not in self.columns:
-            return pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
+            return pl.DataFrame(schema=types)
+        # The driver takes a column's type from its first rows, so every column is cast.
         wanted = [
-            f'CAST("{theirs}" AS INTEGER) AS "{ours}"' if theirs in self.columns[table] else f'NULL AS "{ours}"'
+            f'CAST("{theirs}" AS {"TEXT" if ours in text else "INTEGER"}) AS "{ours}"'
+            if theirs in self.columns[table]
+            else f'NULL AS "{ours}"'
             for ours, theirs in columns.items()
         ]
         sql = f'SELECT {", ".join(wanted)} FROM "{table}" {where}'
         with self._explaining(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
             cursor.execute(sql)
             frame = cursor.fetch_polars()
-        return frame.select(pl.col(name).cast(pl.Int64) for name in columns)
+        return frame.select(pl.col(name).cast(dtype) for name, dtype in types.items())
 
     def strings(self, ids: pl.Series) -> dict[int, str]:
         """Text of the distinct ``ids``, each resolved once.
@@ -112,13 +117,13 @@ class NsysExport:
             found.update(self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some))
         return found
 
-    def strings_matching(self, wanted: re.Pattern[str]) -> dict[int, str]:
-        """Ids and texts of StringIds in which ``wanted`` is found."""
+    def strings_where(self, wanted: Callable[[str], bool]) -> dict[int, str]:
+        """Ids and texts of StringIds that are ``wanted``."""
         if not self.has("StringIds", "id", "value"):
             return {}
         with self._explaining():
             rows = self._small.execute("SELECT id, value FROM StringIds")
-            return {number: text for number, text in rows if isinstance(text, str) and wanted.search(text)}
+            return {number: text for number, text in rows if isinstance(text, str) and wanted(text)}
 
 
 def _first_line(error: Exception) -> str:

@@ -17,7 +17,7 @@ from three_walls.trace.export import NsysExport
 from three_walls.trace.identity import Rank, identify_ranks
 from three_walls.trace.schemas import OPERATIONS, conform
 from three_walls.trace.source import hash_file, plain_sqlite
-from three_walls.trace.tables import read_api_calls, read_operations, read_overhead, read_ranges
+from three_walls.trace.tables import WantedRanges, read_api_calls, read_operations, read_overhead, read_ranges
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.errors import InputError
 from three_walls.vocabulary.report import InputFile, ReportWarning
@@ -52,12 +52,12 @@ class Trace:
 
 
 def read_trace(
-    path: Path, report: int, first_track: int, range_pattern: re.Pattern[str], graph_launch: re.Pattern[str]
+    path: Path, report: int, first_track: int, wanted: WantedRanges, graph_launch: re.Pattern[str]
 ) -> Trace:
     """Reads ``path`` (plain, .xz or .zst). It becomes report number ``report``; its ranks get tracks from
     ``first_track`` on.
 
-    ``range_pattern`` picks the NVTX ranges to read, ``graph_launch`` the API calls that launch CUDA graphs.
+    ``wanted`` picks the NVTX ranges to read, ``graph_launch`` the API calls that launch CUDA graphs.
     A trace without kernels comes back with no ranks. Raises InputError if it is no Nsight Systems export.
     """
     digest = hash_file(path)
@@ -82,7 +82,7 @@ def read_trace(
             ranks=ranks,
             operations=_with_tracks(operations, ranks),
             api_calls=api_calls.with_columns(of_report),
-            ranges=read_ranges(export, range_pattern).with_columns(of_report),
+            ranges=read_ranges(export, wanted).with_columns(of_report),
             overhead=read_overhead(export).with_columns(of_report),
             names=names,
             config=config,

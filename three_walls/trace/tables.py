@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -101,11 +102,23 @@ def read_api_calls(export: NsysExport) -> pl.DataFrame:
     return conform(frame, API_CALLS).sort("process", "thread", "start_ns", "end_ns", "correlation")
 
 
-def read_ranges(export: NsysExport, wanted: re.Pattern[str]) -> pl.DataFrame:
-    """NVTX ranges (schemas.HOST_RANGES) in whose text ``wanted`` is found, sorted.
+@dataclass(frozen=True, slots=True)
+class WantedRanges:
+    """Which NVTX ranges to read: texts that contain one of ``needles``, or in which ``expression`` is found."""
 
-    The table is the largest of an export (millions of rows), so only the wanted rows are read. A text is in
-    the row itself or in StringIds, where each distinct one is matched once.
+    needles: tuple[str, ...]
+    expression: re.Pattern[str] | None = None
+
+    def wants(self, text: str) -> bool:
+        found = any(needle in text for needle in self.needles)
+        return found or (self.expression is not None and bool(self.expression.search(text)))
+
+
+def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
+    """NVTX ranges (schemas.HOST_RANGES) that are ``wanted``, sorted.
+
+    The table is the largest of an export (millions of rows). A text is in the row itself or in StringIds; each
+    distinct one is looked at once, and without an expression SQLite itself skips the rows that cannot match.
     """
     if not export.has(NVTX, "start", "end", "eventType", "globalTid"):
         return pl.DataFrame(schema=HOST_RANGES)
@@ -118,8 +131,8 @@ def read_ranges(export: NsysExport, wanted: re.Pattern[str]) -> pl.DataFrame:
     return pl.concat(found).sort("process", "thread", "start_ns", "end_ns", "text")
 
 
-def _ranges_with_text_id(export: NsysExport, wanted: re.Pattern[str], only: str) -> pl.DataFrame:
-    texts = export.strings_matching(wanted)
+def _ranges_with_text_id(export: NsysExport, wanted: WantedRanges, only: str) -> pl.DataFrame:
+    texts = export.strings_where(wanted.wants)
     if not texts:
         return pl.DataFrame(schema=HOST_RANGES)
     where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND textId IN ({','.join(map(str, sorted(texts)))}) {only}"
@@ -131,18 +144,16 @@ def _ranges_with_text_id(export: NsysExport, wanted: re.Pattern[str], only: str)
     return conform(named, HOST_RANGES)
 
 
-def _ranges_with_inline_text(export: NsysExport, wanted: re.Pattern[str]) -> pl.DataFrame:
-    rows = [
-        row
-        for row in export.rows(
-            f'SELECT start, "end", globalTid, text FROM {NVTX} '
-            f"WHERE eventType IN {NVTX_RANGE_TYPES} AND text IS NOT NULL"
-        )
-        if wanted.search(row[3])
-    ]
-    schema = {"start_ns": pl.Int64, "end_ns": pl.Int64, "thread": pl.Int64, "text": pl.String}
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return conform(frame.with_columns(process=_process_of("thread")), HOST_RANGES)
+def _ranges_with_inline_text(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
+    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND text IS NOT NULL"
+    if wanted.expression is None:
+        may_match = " OR ".join(f"instr(text, '{needle}')" for needle in wanted.needles)
+        where += f" AND ({may_match})"
+    columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text": "text"}
+    frame = export.frame(NVTX, columns, where, text=("text",))
+    texts = [text for text in frame["text"].unique().to_list() if wanted.wants(text)]
+    kept = frame.filter(pl.col("text").is_in(texts)).with_columns(process=_process_of("thread"))
+    return conform(kept, HOST_RANGES)
 
 
 def read_overhead(export: NsysExport) -> pl.DataFrame:

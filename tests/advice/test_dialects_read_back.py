@@ -1,0 +1,60 @@
+"""What is written for a launcher means the same when it is read from a command line."""
+
+from types import MappingProxyType
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.advice.test_dialects import edit, spelled
+from three_walls.advice.dialects import spell
+from three_walls.knowledge.config_keys import config_keys
+from three_walls.trace.command_line import read_command_line
+from three_walls.vocabulary.config import ConfigData, ConfigValue, RunConfig
+from three_walls.vocabulary.config_keys import ConfigKey
+
+
+def _values_of(key: ConfigKey) -> st.SearchStrategy[ConfigData]:
+    words = st.from_regex(r"[A-Za-z(][\w.|*()+ -]{0,12}", fullmatch=True)
+    numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
+    plain: dict[str, st.SearchStrategy[ConfigData]] = {
+        "bool": st.booleans(),
+        "int": st.integers(-(10**9), 10**9),
+        "float": numbers,
+        "str": words,
+        "any": words,
+    }
+    element = {"list": "str", "int_list": "int", "str_or_list": "str", "float_or_list": "float"}.get(key.type, key.type)
+    one = st.sampled_from(key.values) if key.values else plain[element]
+    if element == key.type:
+        return one
+    several = st.lists(one, min_size=2 if key.type.endswith("_or_list") else 1, max_size=3).map(tuple)
+    return st.one_of(one, several) if key.type.endswith("_or_list") else several
+
+
+WRITABLE = [key for key in config_keys().keys.values() if key.megatron_lm is not None]
+
+
+@settings(deadline=None)
+@given(st.data(), st.sampled_from(WRITABLE))
+def test_flags_that_are_written_are_read_back(data: st.DataObject, key: ConfigKey) -> None:
+    value = data.draw(_values_of(key))
+    found = spelled(edit(key.name, value))
+    if not found.megatron_lm:
+        elements = value if isinstance(value, tuple) else (value,)
+        assert key.type == "bool" or any(" " in str(element) for element in elements)
+        return
+    words = [word for line in found.megatron_lm for word in line.split()]
+    read = read_command_line(["pretrain_gpt.py", "--yaml-cfg", "x", "--swiglu", "--bf16", "--fp16", *words]).config
+    if key.name != "num_moe_experts" or value != 0:
+        assert read.values[key.name] == ConfigValue(value, "command line")
+
+
+@settings(deadline=None)
+@given(st.data(), st.sampled_from([key for key in config_keys().keys.values() if key.bridge is not None]))
+def test_overrides_that_are_written_are_read_back(data: st.DataObject, key: ConfigKey) -> None:
+    value = data.draw(st.one_of(st.none(), _values_of(key)))
+    config = RunConfig(MappingProxyType({"comm_overlap": ConfigValue("CommOverlapConfig", "dump")}))
+    found = spell([edit(key.name, value)], config, "main")
+    if found.bridge and "num_sms" not in key.name and key.name != "num_moe_experts":
+        read = read_command_line(["run_recipe.py", *found.bridge]).config
+        assert read.values[key.name].value == value
