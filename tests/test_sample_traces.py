@@ -18,7 +18,9 @@ from three_walls.render.json_schema import load_schema
 from three_walls.vocabulary.report import Report
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
-LABELS = {path.name.removesuffix(".labels.yaml"): yaml.safe_load(path.read_text()) for path in SAMPLES.glob("*.labels.yaml")}
+LABELS = {
+    path.name.removesuffix(".labels.yaml"): yaml.safe_load(path.read_text()) for path in SAMPLES.glob("*.labels.yaml")
+}
 
 EXPECT_KEYS = {
     "verdict", "step", "shares", "hidden", "config", "facts", "missing_facts", "outcomes", "ranks", "warnings",

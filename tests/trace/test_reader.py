@@ -151,7 +151,9 @@ def test_operations_that_could_not_be_timed_are_left_out_and_counted(tmp_path: P
 
 
 def test_secrets_are_named_never_shown(tmp_path: Path) -> None:
-    builder = TraceBuilder().steps(4).launched_as("train.py", RANK="0", WANDB_API_KEY="hunter2hunter2", NCCL_DEBUG="INFO")
+    builder = (
+        TraceBuilder().steps(4).launched_as("train.py", RANK="0", WANDB_API_KEY="hunter2hunter2", NCCL_DEBUG="INFO")
+    )
     report = analyze(builder.write(tmp_path / "trace.sqlite"))
     text = render_json(report)
     assert "WANDB_API_KEY" in text

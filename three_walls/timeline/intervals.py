@@ -132,11 +132,12 @@ def sweep(
             windows.select(*by, at_ns="end_ns", change=pl.lit(0, dtype=pl.Int64)),
         ]
     )
-    return (
-        edges.group_by(*by, "at_ns")
-        .agg(pl.col("change").sum())
-        .sort(*by, "at_ns")
-        .with_columns(active=pl.col("change").cum_sum().over(by), end_ns=pl.col("at_ns").shift(-1).over(by))
+    # Every window's changes sum to zero, so one running sum serves all; pieces of no length, where several edges
+    # share an instant and the sum is not complete yet, drop out.
+    same_window = pl.all_horizontal(pl.col(name).shift(-1) == pl.col(name) for name in by)
+    return _not_empty(
+        edges.sort(*by, "at_ns")
+        .with_columns(active=pl.col("change").cum_sum(), end_ns=pl.when(same_window).then(pl.col("at_ns").shift(-1)))
         .drop_nulls("end_ns")
         .select(*by, start_ns="at_ns", end_ns="end_ns", active="active")
     )

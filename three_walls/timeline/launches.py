@@ -11,10 +11,12 @@ def join_launches(operations: pl.DataFrame, api_calls: pl.DataFrame, processes: 
     ``processes`` maps track to report and process. The launch columns are null where the call was not recorded.
     Correlation ids are unique within one process only: two ranks in one report share them.
     """
+    launched = operations.join(processes, on="track", how="left", maintain_order="left")
+    key = ["process", "correlation"]
     launches = (
-        api_calls.drop_nulls("correlation")
+        api_calls.join(launched, on=key, how="semi")
         .sort("process", "correlation", "start_ns")
-        .unique(["process", "correlation"], keep="first", maintain_order=True)
+        .unique(key, keep="first", maintain_order=True)
         .select(
             "process",
             "correlation",
@@ -23,6 +25,4 @@ def join_launches(operations: pl.DataFrame, api_calls: pl.DataFrame, processes: 
             launch_thread="thread",
         )
     )
-    return operations.join(processes, on="track", how="left", maintain_order="left").join(
-        launches, on=["process", "correlation"], how="left", maintain_order="left"
-    )
+    return launched.join(launches, on=key, how="left", maintain_order="left")

@@ -51,9 +51,7 @@ class Trace:
     warnings: tuple[ReportWarning, ...]
 
 
-def read_trace(
-    path: Path, report: int, first_track: int, wanted: WantedRanges, graph_launch: re.Pattern[str]
-) -> Trace:
+def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, graph_launch: re.Pattern[str]) -> Trace:
     """Reads ``path`` (plain, .xz or .zst). It becomes report number ``report``; its ranks get tracks from
     ``first_track`` on.
 

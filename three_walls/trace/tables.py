@@ -87,7 +87,7 @@ def _read_kind(export: NsysExport, kind: str) -> pl.DataFrame:
 
 
 def read_api_calls(export: NsysExport) -> pl.DataFrame:
-    """CUDA API calls (schemas.API_CALLS), sorted by process, thread and start; empty if not recorded."""
+    """CUDA API calls (schemas.API_CALLS), in no order; empty if not recorded."""
     frame = export.frame(
         API,
         {
@@ -99,7 +99,7 @@ def read_api_calls(export: NsysExport) -> pl.DataFrame:
         },
     )
     frame = frame.filter(pl.col("end_ns") >= pl.col("start_ns")).with_columns(process=_process_of("thread"))
-    return conform(frame, API_CALLS).sort("process", "thread", "start_ns", "end_ns", "correlation")
+    return conform(frame, API_CALLS)
 
 
 @dataclass(frozen=True, slots=True)

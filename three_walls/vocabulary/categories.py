@@ -90,9 +90,7 @@ BUCKETS: tuple[Bucket, ...] = (
     Bucket("reduce_scatter", Group.COMMUNICATION, "NCCL reduce-scatter (gradients), no compute beside it."),
     Bucket("all_reduce", Group.COMMUNICATION, "NCCL all-reduce, no compute beside it."),
     Bucket("broadcast", Group.COMMUNICATION, "NCCL broadcast, no compute beside it."),
-    Bucket(
-        "other_collective", Group.COMMUNICATION, "Other NCCL or user-buffer communication, no compute beside it."
-    ),
+    Bucket("other_collective", Group.COMMUNICATION, "Other NCCL or user-buffer communication, no compute beside it."),
     Bucket("copy_d2d", Group.COPY, "Copies inside the device's memory, nothing above running."),
     Bucket("copy_p2p", Group.COPY, "Copies between devices, nothing above running."),
     Bucket("copy_h2d_pinned", Group.COPY, "Copies from pinned host memory, nothing above running."),
@@ -104,7 +102,7 @@ BUCKETS: tuple[Bucket, ...] = (
     Bucket(
         "cuda_graph",
         Group.GRAPH,
-        "Inside a CUDA graph recorded as one envelope: what ran there is unknown (recapture with --cuda-graph-trace=node).",
+        "Inside a CUDA graph recorded whole: what ran there is unknown (recapture with --cuda-graph-trace=node).",
     ),
     Bucket("profiler", Group.IDLE, "Nothing on the device while the profiler flushed or allocated its buffers."),
     Bucket(

@@ -53,7 +53,10 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("collective_busy_ns", "Union of all other communication (data, tensor, pipeline, context parallel)."),
     _ns("collective_exposed_ns", "Other communication while no compute kernel runs."),
     _share("collective_exposed_fraction", "collective_exposed_ns", "Share of the step in other exposed communication."),
-    _ns("collective_transfer_exposed_ns", "Exposed other communication, each call at most what its kind's fastest tenth took."),
+    _ns(
+        "collective_transfer_exposed_ns",
+        "Exposed other communication, each call at most what its kind's fastest tenth took.",
+    ),
     _ns("collective_wait_exposed_ns", "Exposed other communication beyond that: waiting for peers."),
     _ns(
         "dp_exposed_ns",
@@ -72,7 +75,9 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("cuda_graph_ns", "Inside CUDA-graph envelopes whose kernels were not recorded."),
     _share("cuda_graph_fraction", "cuda_graph_ns", "Share of the step inside unrecorded CUDA graphs."),
     _ns("attention_unfused_ns", "Softmax, masks, scales and copies of scores of unfused attention."),
-    _share("attention_unfused_fraction", "attention_unfused_ns", "Share of the step in unfused attention's pointwise work."),
+    _share(
+        "attention_unfused_fraction", "attention_unfused_ns", "Share of the step in unfused attention's pointwise work."
+    ),
     _ns("attention_ns", "Fused attention kernels."),
     _ns("gemm_ns", "Matrix products, grouped or not."),
     _share("gemm_fraction", "gemm_ns", "Share of the step in matrix products."),
@@ -90,8 +95,13 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "A measured bucket: replayed kernels have the names of forward ones.",
     ),
     _share("recompute_fraction", "recompute_ns", "Estimated share of the step spent on recomputing."),
-    _ns("memory_recoverable_ns", "Ceiling of what more memory would give back: recompute (where it can be priced) and exposed host copies."),
-    _ns("communication_recoverable_ns", "Ceiling of what communication edits give back: exposed transfer, all classes."),
+    _ns(
+        "memory_recoverable_ns",
+        "Ceiling of what more memory would give back: recompute (where it can be priced) and exposed host copies.",
+    ),
+    _ns(
+        "communication_recoverable_ns", "Ceiling of what communication edits give back: exposed transfer, all classes."
+    ),
     _ns("compute_recoverable_ns", "Ceiling of what compute edits give back: pointwise work of unfused attention."),
     _ns("host_recoverable_ns", "Ceiling of what host edits give back: launch-starved and host-blocked time."),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),

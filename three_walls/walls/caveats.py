@@ -110,7 +110,9 @@ def _about_shares(facts: FactSheet) -> list[ReportWarning]:
     recompute = facts.get("recompute_ns")
     if recompute.because_missing and ratio is not None and ratio >= RECOMPUTES_RATIO:
         found.append(
-            ReportWarning("recompute-not-priced", f"{recompute.because_missing}; the memory wall may weigh more than shown")
+            ReportWarning(
+                "recompute-not-priced", f"{recompute.because_missing}; the memory wall may weigh more than shown"
+            )
         )
     unknown = facts.number("unclassified_fraction")
     if unknown is not None and unknown >= MUCH_UNCLASSIFIED_FRACTION:

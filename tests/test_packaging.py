@@ -1,0 +1,72 @@
+"""The wheel carries the rule base and the templates, and the README's commands exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from trace_builder import TraceBuilder
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(REPOSITORY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(out.glob("*.whl"))
+
+
+def test_every_rule_and_template_is_in_the_wheel(wheel: Path) -> None:
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("rules", "reports/templates"):
+        for path in (REPOSITORY / folder).rglob("*"):
+            if path.is_file():
+                assert f"three_walls/_bundled/{path.relative_to(REPOSITORY)}" in packed
+    assert not [name for name in packed if name.startswith(("tests/", "sample_traces/"))]
+
+
+def test_the_unpacked_wheel_analyzes_without_the_repository(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    TraceBuilder().steps(4).write(tmp_path / "trace.sqlite")
+    done = subprocess.run(
+        [sys.executable, "-m", "three_walls", "analyze", "trace.sqlite"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "trace.three-walls" / "report.html").exists()
+
+
+def test_the_make_targets_of_the_readme_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make (\w+) ", (REPOSITORY / "README.md").read_text())) <= targets
+
+
+def test_the_options_of_the_readme_exist() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "three_walls", "analyze", "--help"],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for line in re.findall(r"^three-walls analyze .*$", (REPOSITORY / "README.md").read_text(), re.MULTILINE):
+        for option in re.findall(r"(--[a-z-]+)", line):
+            assert option in done.stdout
+
+
+def test_every_file_the_readme_names_exists() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    for name in re.findall(r"`((?:three_walls|rules|docs|sample_traces)/[\w./-]*)`", text):
+        assert (REPOSITORY / name).exists(), name
