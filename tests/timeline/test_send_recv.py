@@ -11,14 +11,14 @@ from three_walls import analyze
 from three_walls.vocabulary.report import Report
 
 
-def trace(tmp_path: Path, command: str, ranges: bool = False) -> Report:
+def trace(tmp_path: Path, command: str, text: str = "") -> Report:
     builder = TraceBuilder().steps(4)
     if command:
         builder.launched_as(command, RANK="0", WORLD_SIZE="8", LOCAL_WORLD_SIZE="8")
     for at in (601, 1601, 2601, 3601):
         builder.kernel(SEND_RECV, at, at + 100, launched=at - 5)
-        if ranges:
-            builder.nvtx("nccl:all_to_all", at - 6, at - 3)
+        if text:
+            builder.nvtx(text, at - 6, at - 3)
     return analyze(builder.write(tmp_path / "trace.sqlite"))
 
 
@@ -43,12 +43,21 @@ def test_the_only_parallelism_that_exchanges_owns_the_exchange(tmp_path: Path, s
 
 def test_a_range_around_the_launch_tells_experts_from_pipeline(tmp_path: Path) -> None:
     sizes = "--expert-model-parallel-size 4 --pipeline-model-parallel-size 2"
-    assert trace(tmp_path, f"{MEGATRON} {sizes}", ranges=True).ranks[0].communication.keys() == {"ep_all_to_all"}
+    found = trace(tmp_path, f"{MEGATRON} {sizes}", "nccl:all_to_all")
+    assert found.ranks[0].communication.keys() == {"ep_all_to_all"}
+
+
+@pytest.mark.parametrize(
+    ("text", "owner"), [("_AllToAll", "ep_all_to_all"), ("nccl:all_to_all", "send_recv_ambiguous")]
+)
+def test_without_a_config_only_megatrons_own_range_speaks_of_experts(tmp_path: Path, text: str, owner: str) -> None:
+    # Any sequence-parallel model exchanges with nccl:all_to_all; Megatron's dispatcher does so inside _AllToAll.
+    assert trace(tmp_path, "", text).ranks[0].communication.keys() == {owner}
 
 
 def test_with_context_parallelism_an_all_to_all_may_be_the_contexts(tmp_path: Path) -> None:
     sizes = "--expert-model-parallel-size 4 --context-parallel-size 2"
-    found = trace(tmp_path, f"{MEGATRON} {sizes}", ranges=True)
+    found = trace(tmp_path, f"{MEGATRON} {sizes}", "_AllToAll")
     assert found.ranks[0].communication.keys() == {"send_recv_ambiguous"}
 
 

@@ -131,6 +131,10 @@ def test_a_trace_without_api_calls_makes_no_claim_about_the_host(tmp_path: Path)
     "lacking",
     [
         f"{KERNEL}.graphNodeId",
+        f"{KERNEL}.globalPid",
+        f"{KERNEL}.deviceId",
+        f"{KERNEL}.streamId",
+        f"{API}.globalTid",
         f"{KERNEL}.shortName",
         f"{API}.correlationId",
         "CUPTI_ACTIVITY_KIND_MEMCPY.srcKind",
@@ -142,6 +146,14 @@ def test_a_missing_column_is_a_lack_of_evidence_not_a_crash(tmp_path: Path, lack
     builder = TraceBuilder().steps(4).copy(1, 610, 620, launched=5).nvtx("something", 1, 2)
     report = analyze(builder.write(tmp_path / "trace.sqlite", without=(lacking,)))
     assert sum(report.ranks[0].budget_ns.values()) == 1000
+
+
+def test_without_process_ids_launches_still_join_where_there_is_one_process(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001):
+        builder.kernel(GEMM, at, at + 300, launched=max(at - 5, 0)).kernel(ADAM, at + 900, at + 1000, launched=at + 700)
+    report = analyze(builder.write(tmp_path / "trace.sqlite", without=(f"{KERNEL}.globalPid",)))
+    assert report.ranks[0].budget_ns["launch_starved"] == 400
 
 
 def test_operations_that_could_not_be_timed_are_left_out_and_counted(tmp_path: Path) -> None:

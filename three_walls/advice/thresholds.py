@@ -18,6 +18,8 @@ class Thresholds:
     minimum_margin_fraction: float
     minimum_compute_busy_fraction: float
     notable_wait_fraction: float
+    maximum_wait_fraction: float
+    maximum_unexplained_idle_fraction: float
     maximum_cuda_graph_fraction: float
     maximum_unclassified_fraction: float
     minimum_plan_gain_fraction: float

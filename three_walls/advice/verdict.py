@@ -74,6 +74,17 @@ def _reason_to_abstain(
         return (
             f"{_percent(unclassified)} of the step is in kernels that match no known pattern, so no wall can claim it."
         )
+    wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
+    if wait is not None and wait >= limits.maximum_wait_fraction:
+        return (
+            f"{_percent(wait)} of the step waits for other ranks, and these traces do not show why they are late. "
+            "Capture every rank of the group."
+        )
+    if unexplained is not None and unexplained >= limits.maximum_unexplained_idle_fraction:
+        return (
+            f"The device is idle for {_percent(unexplained)} of the step although its next operation was launched, "
+            "or its launch was not recorded: start-up, lazy loading or dependencies. Capture steady training steps."
+        )
     if lacking := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
         return f"The walls cannot be compared: {', '.join(lacking)} not known."
     return ""

@@ -12,8 +12,11 @@ from three_walls.timeline.schemas import CATEGORY, CATEGORY_OR_SEND_RECV
 from three_walls.vocabulary.categories import SEND_RECV
 from three_walls.vocabulary.config import RunConfig
 
-ALL_TO_ALL_TEXTS = ("nccl:all_to_all", "nccl:alltoall", "_AllToAll", "c10d::alltoall")
-"""Texts of the ranges that PyTorch's emit_nvtx and ProcessGroupNCCL put around an all-to-all."""
+MEGATRON_TEXTS = ("_AllToAll",)
+"""Ranges of Megatron Core's own all-to-all, which its token dispatcher calls (and nothing of context parallelism)."""
+
+ALL_TO_ALL_TEXTS = (*MEGATRON_TEXTS, "nccl:all_to_all", "nccl:alltoall", "c10d::alltoall")
+"""Ranges that PyTorch's emit_nvtx and ProcessGroupNCCL put around any all-to-all."""
 
 AMBIGUOUS = "send_recv_ambiguous"
 
@@ -28,18 +31,27 @@ def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: Ru
     """``operations`` with every ``send_recv`` replaced by its owner's category.
 
     ``ranges`` are NVTX ranges with one of ALL_TO_ALL_TEXTS. With context parallelism an all-to-all may be
-    the context's own, so the range alone is not trusted there.
+    the context's own (Ulysses), so no range is trusted there; where the sizes are not known only Megatron's is.
     """
     by_config = owner_by_config(config)
-    all_to_all = "ep_all_to_all" if _size(config, "context_parallel_size") in (None, 1) else AMBIGUOUS
-    inside = _launched_inside(operations, ranges)
-    owner = pl.when(inside).then(pl.lit(all_to_all)).otherwise(pl.lit(by_config))
+    trusted = _trusted_ranges(ranges, config)
+    inside = _launched_inside(operations, trusted)
+    owner = pl.when(inside).then(pl.lit("ep_all_to_all")).otherwise(pl.lit(by_config))
     return operations.with_columns(
         category=pl.when(pl.col("category") == pl.lit(SEND_RECV, dtype=CATEGORY_OR_SEND_RECV))
         .then(owner)
         .otherwise(pl.col("category").cast(pl.String))
         .cast(CATEGORY)
     )
+
+
+def _trusted_ranges(ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
+    context, experts = _size(config, "context_parallel_size"), _size(config, "expert_model_parallel_size")
+    if context is not None and context > 1:
+        return ranges.clear()
+    if context == 1 and experts is not None and experts > 1:
+        return ranges
+    return ranges.filter(pl.col("text").str.contains_any(list(MEGATRON_TEXTS)))
 
 
 def owner_by_config(config: RunConfig) -> str:

@@ -12,8 +12,13 @@ from three_walls.trace.export import NsysExport
 from three_walls.trace.tables import API, COPIES, GRAPHS, KERNELS, MEMSETS, NVTX
 
 YES = "yes"
+NONE_RECORDED = "none recorded"
+"""The export is lazy: a table without events is not there. Where kernels were captured, so were copies."""
+
+_CAPTURED_WITH_KERNELS = ("copies", "copy_memory_kinds", "memsets")
 
 _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "process_ids": (KERNELS, ("globalPid",), "export with a newer Nsight Systems"),
     "kernels": (KERNELS, ("start", "end", "demangledName"), "capture with -t cuda"),
     "copies": (COPIES, ("start", "end", "copyKind"), "capture with -t cuda"),
     "copy_memory_kinds": (COPIES, ("srcKind", "dstKind"), "export with a newer Nsight Systems"),
@@ -37,12 +42,15 @@ _GRAPH_MODE_KEY = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
 
 
 def probe_capabilities(export: NsysExport, launches_graphs: bool) -> Mapping[str, str]:
-    """Capability name -> ``yes`` or the reason it is missing.
+    """Capability name -> ``yes``, ``none recorded``, or the reason it is missing.
 
     ``launches_graphs``: whether the API calls launch CUDA graphs; only then can graphs hide anything.
     """
     found: dict[str, str] = {}
     for name, (table, columns, remedy) in _TABLES.items():
+        if table not in export.columns and name in _CAPTURED_WITH_KERNELS and KERNELS in export.columns:
+            found[name] = NONE_RECORDED
+            continue
         if table not in export.columns:
             found[name] = f"no table {table}: no such events, or not captured ({remedy})"
             continue

@@ -17,7 +17,14 @@ from three_walls.trace.export import NsysExport
 from three_walls.trace.identity import Rank, identify_ranks
 from three_walls.trace.schemas import OPERATIONS, conform
 from three_walls.trace.source import hash_file, plain_sqlite
-from three_walls.trace.tables import WantedRanges, read_api_calls, read_operations, read_overhead, read_ranges
+from three_walls.trace.tables import (
+    WantedRanges,
+    only_process_of,
+    read_api_calls,
+    read_operations,
+    read_overhead,
+    read_ranges,
+)
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.errors import InputError
 from three_walls.vocabulary.report import InputFile, ReportWarning
@@ -61,8 +68,8 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
     digest = hash_file(path)
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
         _check_is_nsys(export, path)
-        operations, untimed = read_operations(export)
         api_calls = read_api_calls(export)
+        operations, untimed = read_operations(export, only_process_of(api_calls))
         names = export.strings(
             pl.concat([operations["name_id"], operations["short_name_id"], api_calls["name_id"]]).unique()
         )

@@ -62,8 +62,10 @@ _OWN: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def read_operations(export: NsysExport) -> tuple[pl.DataFrame, int]:
+def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataFrame, int]:
     """Every device operation of the export, sorted, and how many rows had no usable time.
+
+    ``only_process`` stands where an export does not say which process an operation is of.
 
     Columns: those of schemas.OPERATIONS but ``track``, plus ``process`` (globalPid) and ``device``.
     CUPTI writes start = end = 0 (or end < start) for what it could not time; a graph that starts on the
@@ -71,7 +73,9 @@ def read_operations(export: NsysExport) -> tuple[pl.DataFrame, int]:
     exporter, so it is made total here.
     """
     read = [_read_kind(export, kind) for kind in _OWN]
-    everything = pl.concat(read)
+    everything = pl.concat(read).with_columns(
+        pl.col("process").fill_null(only_process), pl.col("device").fill_null(0), pl.col("stream").fill_null(0)
+    )
     timed = everything.filter(
         (pl.col("start_ns") > 0) & (pl.col("end_ns") >= pl.col("start_ns")) & (pl.col("device") < 2**31 - 1)
     )
@@ -98,8 +102,14 @@ def read_api_calls(export: NsysExport) -> pl.DataFrame:
             "name_id": "nameId",
         },
     )
-    frame = frame.filter(pl.col("end_ns") >= pl.col("start_ns")).with_columns(process=_process_of("thread"))
-    return conform(frame, API_CALLS)
+    timed = frame.filter(pl.col("end_ns") >= pl.col("start_ns")).with_columns(pl.col("thread").fill_null(0))
+    return conform(timed.with_columns(process=_process_of("thread")), API_CALLS)
+
+
+def only_process_of(api_calls: pl.DataFrame) -> int:
+    """The process that made the API calls, if it is a single one; else 0."""
+    processes = api_calls["process"].unique()
+    return int(processes[0]) if processes.len() == 1 else 0
 
 
 @dataclass(frozen=True, slots=True)

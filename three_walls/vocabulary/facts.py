@@ -27,6 +27,8 @@ class FactDefinition:
     numerator: str = ""
     denominator: str = ""
     """For a fraction: the facts it is the quotient of, so that a plan can re-derive it."""
+    needs: tuple[str, ...] = ()
+    """Capabilities of the trace without which the fact is missing (``trace/capabilities.py``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from three_walls.vocabulary.facts import FactDefinition
 
+_LAUNCHES = ("api_calls", "launch_correlation", "inside_cuda_graphs")
+"""What every statement about the host needs: launches, joined to what they launched, and no hidden ones."""
 
-def _ns(name: str, meaning: str, not_the_same_as: str = "") -> FactDefinition:
-    return FactDefinition(name, "ns", meaning, not_the_same_as)
+
+def _ns(name: str, meaning: str, not_the_same_as: str = "", needs: tuple[str, ...] = ()) -> FactDefinition:
+    return FactDefinition(name, "ns", meaning, not_the_same_as, needs=needs)
 
 
 def _share(name: str, of: str, meaning: str) -> FactDefinition:
@@ -65,13 +68,27 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _share("dp_exposed_fraction", "dp_exposed_ns", "Share of the step in exposed parameter and gradient transfer."),
     _ns("wait_exposed_ns", "Exposed communication that is waiting for peers, all classes."),
     _share("wait_exposed_fraction", "wait_exposed_ns", "Share of the step spent waiting for peers."),
-    _ns("offload_copy_exposed_ns", "Host-to-device and device-to-host copies with nothing else running."),
+    _ns(
+        "offload_copy_exposed_ns",
+        "Host-to-device and device-to-host copies with nothing else running.",
+        needs=("copies",),
+    ),
     _share("offload_copy_exposed_fraction", "offload_copy_exposed_ns", "Share of the step in exposed host copies."),
-    _ns("launch_starved_ns", "Device idle, next operation not launched, its thread not in a synchronizing call."),
-    _ns("host_blocked_ns", "Device idle, next operation not launched, its thread in a synchronizing call."),
-    _ns("host_idle_ns", "Launch-starved plus host-blocked: the device waited for the host."),
+    _ns(
+        "launch_starved_ns",
+        "Device idle, next operation not launched, its thread not in a synchronizing call.",
+        needs=_LAUNCHES,
+    ),
+    _ns(
+        "host_blocked_ns",
+        "Device idle, next operation not launched, its thread in a synchronizing call.",
+        needs=_LAUNCHES,
+    ),
+    _ns("host_idle_ns", "Launch-starved plus host-blocked: the device waited for the host.", needs=_LAUNCHES),
     _share("host_idle_fraction", "host_idle_ns", "Share of the step in which the device waited for the host."),
     _share("launch_starved_fraction", "launch_starved_ns", "Share of the step that is launch-starved."),
+    _ns("idle_other_ns", "Device idle after the next operation's launch began, or with no launch recorded."),
+    _share("idle_other_fraction", "idle_other_ns", "Share of the step that is idle for no known reason."),
     _ns("cuda_graph_ns", "Inside CUDA-graph envelopes whose kernels were not recorded."),
     _share("cuda_graph_fraction", "cuda_graph_ns", "Share of the step inside unrecorded CUDA graphs."),
     _ns("attention_unfused_ns", "Softmax, masks, scales and copies of scores of unfused attention."),
@@ -103,7 +120,11 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "communication_recoverable_ns", "Ceiling of what communication edits give back: exposed transfer, all classes."
     ),
     _ns("compute_recoverable_ns", "Ceiling of what compute edits give back: pointwise work of unfused attention."),
-    _ns("host_recoverable_ns", "Ceiling of what host edits give back: launch-starved and host-blocked time."),
+    _ns(
+        "host_recoverable_ns",
+        "Ceiling of what host edits give back: launch-starved and host-blocked time.",
+        needs=_LAUNCHES,
+    ),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
     FactDefinition("data_parallel_size", "count", "World size / (TP x PP x CP)."),
     FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),

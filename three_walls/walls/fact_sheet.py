@@ -9,6 +9,7 @@ import polars as pl
 from three_walls.attribution.attribution import Attribution
 from three_walls.knowledge.hardware import GpuModel
 from three_walls.timeline.timeline import Timeline
+from three_walls.trace.capabilities import NONE_RECORDED, YES
 from three_walls.trace.identity import Rank
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
@@ -23,8 +24,9 @@ Known = tuple[FactValue, str | None]
 AMBIGUOUS_IS_TOO_MUCH = 0.01
 """Above this share of the step in SendRecv of unknown owner nothing is said of expert parallelism."""
 
+SATISFIED = (YES, NONE_RECORDED)
+
 _NO_STEP = "no step could be kept"
-_NEEDS_API = ("launch_starved_ns", "host_blocked_ns", "host_idle_ns", "host_recoverable_ns")
 _OF_EXPERTS = (
     "ep_busy_ns",
     "ep_exposed_ns",
@@ -136,9 +138,10 @@ def _withhold(attribution: Attribution, chosen: Representative, capabilities: Ma
             "the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
         )
         withheld.update(dict.fromkeys(_OF_EXPERTS, (None, because)))
-    for need in ("api_calls", "launch_correlation", "inside_cuda_graphs"):
-        if capabilities.get(need) != "yes":
-            withheld.update(dict.fromkeys(_NEEDS_API, (None, str(capabilities.get(need)))))
+    for entry in GLOSSARY:
+        lacking = [capabilities[need] for need in entry.needs if capabilities[need] not in SATISFIED]
+        if lacking:
+            withheld[entry.name] = (None, lacking[0])
     return withheld
 
 
