@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_TRACE := sample_traces/wide-nvlink-alltoall.sqlite
 
-.PHONY: demo test lint types contracts unit examples clean help
+.PHONY: demo test lint types contracts unit clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -33,9 +33,6 @@ contracts: $(VENV)/.installed  ## data flows one way
 
 unit: $(VENV)/.installed  ## tests, rule cases, labelled real traces
 	$(BIN)/pytest -n auto
-
-examples: $(VENV)/.installed  ## rebuild reports/examples from the sample traces
-	$(BIN)/three-walls analyze $(DEMO_TRACE) --out reports/examples/wide-nvlink-alltoall --quiet
 
 clean:  ## remove what make created
 	rm -rf $(VENV) demo.three-walls .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -49,6 +49,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
         (["analyze", "trace.sqlite", "--stepp-range", "x"], 2, "No such option"),
         (["analyze", "trace.sqlite", "--step-range", "("], 2, "expected a regular expression"),
         (["analyse", "trace.sqlite"], 2, "No such command"),
+        (["analyze", "trace.sqlite", "--bridge-version", "newest"], 2, "expected a release like"),
         (["analyze", "missing.sqlite"], 3, "no such file"),
         (["analyze", "text.sqlite"], 3, "expected a SQLite export"),
         (["analyze", "empty.sqlite"], 4, "expected CUDA kernels, found none"),
@@ -78,6 +79,13 @@ def test_help_shows_examples_and_exit_codes(tmp_path: Path) -> None:
     assert done.returncode == 0
     for word in ("Examples:", "Exit codes:", "--step-range", "--out", "rank*.sqlite"):
         assert word in done.stdout
+
+
+def test_facts_defines_every_fact(tmp_path: Path) -> None:
+    done = three_walls("facts", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.count("[ns]") > 20
+    assert "launch_starved_ns [ns]" in done.stdout
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from three_walls.render.write import write_report
 from three_walls.trace.source import COMPRESSED_SUFFIXES
 from three_walls.version import VERSION
 from three_walls.vocabulary.errors import ThreeWallsError, UsageError
+from three_walls.vocabulary.glossary import GLOSSARY
 
 PLAIN_WIDTH = 100
 """Columns of the report where the output is not a terminal."""
@@ -73,6 +74,7 @@ def analyze_command(
     Exit codes:
       0  analyzed                     3  an input cannot be read or is no Nsight export
       2  usage                        4  no CUDA kernels in the traces
+      5  the rule base has errors
     """
     screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
     with _progress() as progress:
@@ -85,6 +87,21 @@ def analyze_command(
         print_report(report, screen)
     for path in written:
         click.echo(f"Wrote {path}")
+
+
+@cli.command("facts")
+def facts_command() -> None:
+    """List every fact that a report may hold and a rule may compare, with its unit and definition.
+
+    Settings are facts too: config.<key> (keys of rules/config-keys.yaml) and env.<VARIABLE>.
+    """
+    for entry in GLOSSARY:
+        click.echo(f"{entry.name} [{entry.unit}]")
+        click.echo(f"    {entry.meaning}")
+        if entry.not_the_same_as:
+            click.echo(f"    Not the same as: {entry.not_the_same_as}")
+        if entry.needs:
+            click.echo(f"    Needs of the trace: {', '.join(entry.needs)}")
 
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:

@@ -51,6 +51,7 @@ def analyze(
     """
     paths = find_traces([Path(trace)] if isinstance(trace, str | Path) else [Path(one) for one in trace])
     _check_expression(step_range)
+    _check_release(bridge_version)
     rule_base = load_rules(rules or RULES_DIR)
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
@@ -95,6 +96,11 @@ def _check_expression(step_range: str | None) -> None:
         re.compile(step_range or "")
     except re.error as error:
         raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({error})") from error
+
+
+def _check_release(bridge_version: str | None) -> None:
+    if bridge_version is not None and not re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version):
+        raise UsageError(f"--bridge-version: expected a release like 0.6.2, or main, found {bridge_version!r}")
 
 
 def _read_all(
