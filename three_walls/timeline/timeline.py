@@ -31,6 +31,10 @@ class Timeline:
     sources: Mapping[int, StepSource]
     synchronizing: pl.DataFrame
     overhead: pl.DataFrame
+    api_calls: pl.DataFrame
+    """All CUDA API calls with ``report`` and the call's name as ``name``: what host threads were doing."""
+    stream_waits: pl.DataFrame
+    event_records: pl.DataFrame
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
@@ -63,6 +67,9 @@ def build_timeline(
         sources=sources,
         synchronizing=pl.concat([_calls_named(trace, synchronize) for trace in traces]),
         overhead=pl.concat([trace.overhead for trace in traces]),
+        api_calls=pl.concat([_with_call_names(trace) for trace in traces]),
+        stream_waits=pl.concat([trace.stream_waits for trace in traces]),
+        event_records=pl.concat([trace.event_records for trace in traces]),
     )
 
 
@@ -76,6 +83,15 @@ def _categorise(trace: Trace, patterns: Sequence[KernelPattern], config: RunConf
     all_to_all = _ranges_named(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
     named = resolve_send_recv(classify(launched, trace.names, patterns), all_to_all, config)
     return mark_unfused_attention(named)
+
+
+def _with_call_names(trace: Trace) -> pl.DataFrame:
+    ids = trace.api_calls["name_id"].unique().to_list()
+    names = pl.DataFrame(
+        {"name_id": ids, "name": [trace.names.get(one, "") for one in ids]},
+        schema={"name_id": pl.Int64, "name": pl.Categorical},
+    )
+    return trace.api_calls.join(names, on="name_id", how="left").drop("name_id")
 
 
 def _ranges_named(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:

@@ -21,9 +21,11 @@ from three_walls.trace.tables import (
     WantedRanges,
     only_process_of,
     read_api_calls,
+    read_event_records,
     read_operations,
     read_overhead,
     read_ranges,
+    read_stream_waits,
 )
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.errors import InputError
@@ -52,6 +54,10 @@ class Trace:
     api_calls: pl.DataFrame
     ranges: pl.DataFrame
     overhead: pl.DataFrame
+    stream_waits: pl.DataFrame
+    event_records: pl.DataFrame
+    session_start_ns: int | None
+    """UTC of the session's time 0, in ns since the epoch: what puts reports of one host on one clock."""
     names: Mapping[int, str]
     config: RunConfig
     capabilities: Mapping[str, str]
@@ -89,6 +95,9 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             api_calls=api_calls.with_columns(of_report),
             ranges=read_ranges(export, wanted).with_columns(of_report),
             overhead=read_overhead(export).with_columns(of_report),
+            stream_waits=read_stream_waits(export).with_columns(of_report),
+            event_records=read_event_records(export).with_columns(of_report),
+            session_start_ns=_session_start_ns(export),
             names=names,
             config=config,
             capabilities=probe_capabilities(export, launches_graphs),
@@ -125,6 +134,13 @@ def _with_tracks(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.DataFr
     )
     joined = operations.join(tracks, on=["process", "device"], how="inner", maintain_order="left")
     return conform(joined, OPERATIONS)
+
+
+def _session_start_ns(export: NsysExport) -> int | None:
+    if not export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
+        return None
+    rows = export.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
+    return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
 def _environment_rows(export: NsysExport) -> list[str]:

@@ -21,6 +21,9 @@ OPERATIONS = pl.Schema(
         "target_kind": pl.Int64(),  # ENUM_CUDA_MEM_KIND of the target; null unless a copy or not recorded
         "bytes": pl.Int64(),  # size of a copy or memset; null otherwise
         "graph_node": pl.Int64(),  # CUDA graph node; null outside graphs or not recorded
+        "grid_x": pl.Int64(),  # kernel's grid; null for other kinds or not recorded
+        "grid_y": pl.Int64(),
+        "grid_z": pl.Int64(),
     }
 )
 
@@ -32,6 +35,26 @@ API_CALLS = pl.Schema(
         "end_ns": pl.Int64,
         "correlation": pl.Int64,  # joins the device operations it launched, within the process
         "name_id": pl.Int64,
+    }
+)
+
+STREAM_WAITS = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "stream": pl.Int64,  # the stream that waits for an event
+        "correlation": pl.Int64,  # of the call that made it wait; null if not recorded
+        "event": pl.Int64,  # event id within the process; reused by later records
+        "event_sync": pl.Int64,  # pairs this wait with one record; null where the schema has none
+    }
+)
+
+EVENT_RECORDS = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "stream": pl.Int64,  # the stream on which the event was recorded
+        "correlation": pl.Int64,  # of the recording call; null if not recorded
+        "event": pl.Int64,
+        "event_sync": pl.Int64,  # as in STREAM_WAITS
     }
 )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.trace.export import NsysExport
-from three_walls.trace.schemas import API_CALLS, HOST_RANGES, OVERHEAD, conform
+from three_walls.trace.schemas import API_CALLS, EVENT_RECORDS, HOST_RANGES, OVERHEAD, STREAM_WAITS, conform
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -16,8 +16,11 @@ MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 API = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
+SYNCHRONIZATIONS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
+STREAM_WAIT = 2  # ENUM_CUDA_... syncType of cudaStreamWaitEvent
 NVTX_RANGE_TYPES = (59, 60)  # push/pop and start/end
 
 # globalTid is <hw:8><vm:8><pid:24><tid:24>; its process's globalPid has the last field zero.
@@ -40,12 +43,22 @@ _ONLY_SOME_HAVE = (
     "target_kind",
     "bytes",
     "graph_node",
+    "grid_x",
+    "grid_y",
+    "grid_z",
 )
 
 _OWN: dict[str, tuple[str, dict[str, str]]] = {
     "kernel": (
         KERNELS,
-        {"name_id": "demangledName", "short_name_id": "shortName", "graph_node": "graphNodeId"},
+        {
+            "name_id": "demangledName",
+            "short_name_id": "shortName",
+            "graph_node": "graphNodeId",
+            "grid_x": "gridX",
+            "grid_y": "gridY",
+            "grid_z": "gridZ",
+        },
     ),
     "memcpy": (
         COPIES,
@@ -104,6 +117,27 @@ def read_api_calls(export: NsysExport) -> pl.DataFrame:
     )
     timed = frame.filter(pl.col("end_ns") >= pl.col("start_ns")).with_columns(pl.col("thread").fill_null(0))
     return conform(timed.with_columns(process=_process_of("thread")), API_CALLS)
+
+
+_EVENT_COLUMNS = {
+    "process": "globalPid",
+    "stream": "streamId",
+    "correlation": "correlationId",
+    "event": "eventId",
+    "event_sync": "eventSyncId",
+}
+
+
+def read_stream_waits(export: NsysExport) -> pl.DataFrame:
+    """Streams told to wait for an event (schemas.STREAM_WAITS), in no order; empty if not recorded."""
+    if not export.has(SYNCHRONIZATIONS, "syncType", "eventId"):
+        return pl.DataFrame(schema=STREAM_WAITS)
+    return conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, f"WHERE syncType = {STREAM_WAIT}"), STREAM_WAITS)
+
+
+def read_event_records(export: NsysExport) -> pl.DataFrame:
+    """Events recorded on streams (schemas.EVENT_RECORDS), in no order; empty if not recorded."""
+    return conform(export.frame(EVENTS, _EVENT_COLUMNS), EVENT_RECORDS)
 
 
 def only_process_of(api_calls: pl.DataFrame) -> int:

@@ -10,7 +10,7 @@ from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, Overrides, PlanStep
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 """Version of the JSON contract: the minor grows when fields are added, the major when one changes."""
 
 
@@ -84,6 +84,87 @@ class CommunicationTime:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleCause:
+    """Why no compute kernel ran: part of the median step's compute-absent time. The causes of a rank sum to it."""
+
+    cause: str
+    ns: int
+    detail: str = ""
+    """What the host thread did, or which operation was waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Communication of one class on one rank in its median step, split into waiting for peers and transfer."""
+
+    communication_class: str
+    rank: int
+    wait_ns: int | None
+    transfer_ns: int | None
+    because_of_rank: int | None
+    """The rank that arrived last most of that time; None where it cannot be told."""
+    resolved: bool
+    """Whether the split comes from matched calls of all ranks of the group on one clock."""
+    note: str
+    """How it was split (``latest arrival``, ``shortest participant``, ``fastest calls``), or why it was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that made the others wait."""
+
+    rank: int
+    late_ns: int
+    """Time per step by which its arrivals delayed the group, beyond the second-to-last rank."""
+    cause: str
+    """``slow compute``, ``expert imbalance``, ``launch-starved``, ``host-blocked``, ``late stage`` or ``unknown``."""
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How the ranks' clocks were put together, and how well it worked (on matched collective ends)."""
+
+    method: str
+    residual_ns_p50: int | None
+    residual_ns_p95: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoePart:
+    """One part of one MoE layer (or of all of them, ``layer`` None) in the representative step."""
+
+    layer: int | None
+    direction: str
+    """``forward``, ``backward`` or ``recompute``."""
+    part: str
+    """``router``, ``permute``, ``dispatch``, ``expert_gemm``, ``combine``, ``unpermute``, ``shared_expert``."""
+    ns: int
+    exposed_ns: int
+    calls: int
+    bytes_moved: int | None = None
+    """Bytes this rank sends to other ranks, from the config; None where not told."""
+    bytes_per_s: float | None = None
+    limit_bytes_per_s: float | None = None
+    """The link's limit in one direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapTax:
+    """The same matrix product (name and grid) alone and beside communication."""
+
+    kernel: str
+    grid: str
+    calls_alone: int
+    calls_beside: int
+    alone_ns: int
+    beside_ns: int
+    """Median durations."""
+    tax_ns: int
+    """(beside - alone) x calls beside, per step."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankReport:
     """One GPU of the run. ``budget_ns`` and ``communication`` are those of its median kept step."""
 
@@ -96,6 +177,7 @@ class RankReport:
     median_index: int | None
     budget_ns: Mapping[str, int]
     communication: Mapping[str, CommunicationTime]
+    idle_causes: tuple[IdleCause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +227,10 @@ class Report:
     unclassified: tuple[UnclassifiedKernel, ...]
     capabilities: Mapping[str, str]
     """Capability -> ``yes`` or why not (missing table or column, capture mode)."""
+    stragglers: tuple[Straggler, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    alignment: Alignment | None = None
+    """None with a single rank: nothing to align."""
+    moe_layers: tuple[MoePart, ...] = ()
+    overlap_tax: tuple[OverlapTax, ...] = ()
     schema_version: str = SCHEMA_VERSION
