@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A slow machine is no counterexample; every run tries the same examples.
+settings.register_profile("repository", deadline=None, derandomize=True)
+settings.load_profile("repository")
 
 sys.path.insert(0, str(Path(__file__).parent))
 

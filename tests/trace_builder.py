@@ -18,6 +18,8 @@ _MEMSET = [*_OPERATION, "value", "bytes", "memKind", "graphNodeId"]
 _GRAPH = [*_OPERATION, "graphId", "graphExecId"]
 _RUNTIME = ["start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"]
 _NVTX = ["start", "end", "eventType", "text", "textId", "globalTid", "domainId"]
+_EVENT = ["deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId"]
+_SYNCHRONIZATION = ["start", "end", *_EVENT, "syncType"]
 _OVERHEAD = ["start", "end", "globalTid", "nameId", "returnValue"]
 
 COLUMNS: dict[str, list[str]] = {
@@ -26,6 +28,8 @@ COLUMNS: dict[str, list[str]] = {
     "CUPTI_ACTIVITY_KIND_MEMSET": _MEMSET,
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _GRAPH,
     "CUPTI_ACTIVITY_KIND_RUNTIME": _RUNTIME,
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": _EVENT,
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _SYNCHRONIZATION,
     "NVTX_EVENTS": _NVTX,
     "PROFILER_OVERHEAD": _OVERHEAD,
 }
@@ -54,6 +58,9 @@ class TraceBuilder:
     correlation: int = 0
     metadata: list[tuple[str, str]] = field(default_factory=list)
     gpus: list[str] = field(default_factory=lambda: ["NVIDIA H200"])
+    host: str = "node0"
+    session_start_ns: int | None = None
+    """UTC of the capture's time 0, in ns since the epoch; None: not recorded."""
 
     @property
     def thread(self) -> int:
@@ -73,13 +80,20 @@ class TraceBuilder:
             self.api("cudaLaunchKernel_v7000", launched, launched + 1, correlation=self.correlation)
 
     def kernel(
-        self, name: str, start: int, end: int, stream: int = 7, launched: int | None = None, node: int | None = None
+        self,
+        name: str,
+        start: int,
+        end: int,
+        stream: int = 7,
+        launched: int | None = None,
+        node: int | None = None,
+        grid: int = 1,
     ) -> TraceBuilder:
         """A kernel; ``launched``: when its API call began (None: not recorded)."""
         short = name.split("(")[0].split("<")[0].split("::")[-1].removeprefix("void ")
         table = "CUPTI_ACTIVITY_KIND_KERNEL"
         names = {"demangledName": self.string(name), "shortName": self.string(short)}
-        self._operation(table, start, end, stream, launched, **names, gridX=1, graphNodeId=node)
+        self._operation(table, start, end, stream, launched, **names, gridX=grid, graphNodeId=node)
         return self
 
     def copy(
@@ -109,6 +123,27 @@ class TraceBuilder:
         values = {"eventClass": 0, "correlationId": correlation, "nameId": self.string(name), "returnValue": 0}
         self.add("CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, globalTid=thread or self.thread, **values)
         return self
+
+    def record_event(
+        self, event: int, stream: int, called: int, sync: int | None = None, listed: bool = True
+    ) -> TraceBuilder:
+        """cudaEventRecord on ``stream``; without ``listed`` with flags, as CUPTI lists no such record."""
+        self.correlation += 1
+        if listed:
+            self.add("CUPTI_ACTIVITY_KIND_CUDA_EVENT", **self._event(event, stream, sync))
+        name = "cudaEventRecord_v3020" if listed else "cudaEventRecordWithFlags_v11010"
+        return self.api(name, called, called + 1, correlation=self.correlation)
+
+    def wait_event(self, event: int, stream: int, called: int, sync: int | None = None, kind: int = 2) -> TraceBuilder:
+        """cudaStreamWaitEvent: ``stream`` waits for ``event``; ``kind``: its syncType (3 in old exports)."""
+        self.correlation += 1
+        values = self._event(event, stream, sync)
+        self.add("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=called, end=called + 1, syncType=kind, **values)
+        return self.api("cudaStreamWaitEvent_v3020", called, called + 1, correlation=self.correlation)
+
+    def _event(self, event: int, stream: int, sync: int | None) -> dict[str, Any]:
+        place = {"deviceId": self.device, "contextId": 1, "streamId": stream, "globalPid": self.process}
+        return {**place, "correlationId": self.correlation, "eventId": event, "eventSyncId": sync}
 
     def nvtx(self, text: str, start: int, end: int | None, inline: bool = False) -> TraceBuilder:
         """A range; its text in StringIds, or ``inline`` in the row."""
@@ -152,7 +187,9 @@ class TraceBuilder:
         _table(database, "StringIds", ["id", "value"], [(number, text) for text, number in self.strings.items()])
         gpus = [(order, name, 9, 0, 150_109_880_320) for order, name in enumerate(self.gpus)]
         _table(database, "TARGET_INFO_GPU", ["id", "name", "computeMajor", "computeMinor", "totalMemory"], gpus)
-        _table(database, "TARGET_INFO_SYSTEM_ENV", ["name", "value"], [("Hostname", "node0")])
+        _table(database, "TARGET_INFO_SYSTEM_ENV", ["name", "value"], [("Hostname", self.host)])
+        if self.session_start_ns is not None:
+            _table(database, "TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"], [(self.session_start_ns,)])
         for table, rows in self.rows.items():
             if table in without:
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from three_walls.advice.dialects import spell
@@ -13,6 +14,8 @@ from three_walls.advice.verdict import weigh
 from three_walls.attribution.attribution import attribute
 from three_walls.knowledge.hardware import find_gpu
 from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
+from three_walls.ranks.capture_start import without_affected
+from three_walls.ranks.comparison import bring_together, compare_ranks
 from three_walls.resources import RULES_DIR
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
 from three_walls.trace.capabilities import YES
@@ -23,8 +26,9 @@ from three_walls.version import VERSION
 from three_walls.vocabulary.errors import NothingToAnalyzeError, UsageError
 from three_walls.vocabulary.report import Report
 from three_walls.walls.caveats import collect_caveats
+from three_walls.walls.closeup import look_closer
 from three_walls.walls.fact_sheet import collect_facts
-from three_walls.walls.representative import choose_representative
+from three_walls.walls.representative import Representative, choose_representative
 from three_walls.walls.summary import list_unclassified, summarize_budget, summarize_ranks, summarize_steps
 
 Progress = Callable[[str], None]
@@ -64,10 +68,16 @@ def analyze(
 
     progress("classifying kernels, finding steps")
     timeline = build_timeline(with_kernels, kernel_patterns, union_of(api_patterns, "synchronize"), config, step_range)
+    progress("putting the ranks on one clock")
+    encounters = bring_together(with_kernels, timeline, ranks, config)
+    timeline = replace(timeline, steps=without_affected(timeline.steps, encounters.skewed))
     progress("attributing every nanosecond")
     attribution = attribute(timeline)
+    comparison = compare_ranks(with_kernels, timeline, attribution, ranks, encounters)
+    attribution = replace(attribution, transfer=comparison.transfer)
     chosen = choose_representative(attribution, {rank.track: rank.rank for rank in ranks})
-    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities)
+    closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu)
+    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, closeup.facts)
 
     progress("judging rules")
     findings, plan = make_plan(rule_base, facts)
@@ -85,10 +95,21 @@ def analyze(
         findings=tuple(findings),
         plan=plan,
         overrides=spell(edits, config, bridge_version or config.bridge_version),
-        warnings=collect_caveats(traces, timeline, facts, capabilities),
+        warnings=(*collect_caveats(traces, timeline, facts, capabilities), *comparison.warnings),
         unclassified=list_unclassified(timeline, chosen) if chosen else (),
         capabilities=capabilities,
+        stragglers=comparison.stragglers,
+        waits=comparison.waits,
+        alignment=comparison.alignment,
+        moe_layers=closeup.ledger.parts,
+        overlap_tax=closeup.overlap_tax,
     )
+
+
+def _names_of(traces: Sequence[Trace], chosen: Representative | None) -> Mapping[int, str]:
+    """Kernel names of the chosen rank's trace: ids mean something within one trace only."""
+    of_rank = (one.names for one in traces if chosen and any(rank.track == chosen.track for rank in one.ranks))
+    return next(of_rank, {})
 
 
 def _check_expression(step_range: str | None) -> None:

@@ -6,13 +6,15 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.render.sample_report import BUDGET_MS, without_plan
+from three_walls.attribution.absence import Cause
+from three_walls.render.causes import CAUSES, colour_causes, explain_cause
 from three_walls.render.charts import draw_figures
 from three_walls.render.palette import BUCKET_COLOURS, GROUP_COLOURS
 from three_walls.vocabulary.categories import BUCKETS, Group
 from three_walls.vocabulary.report import Report
 
 
-@pytest.mark.parametrize("name", ["budget", "ranks", "plan", "communication"])
+@pytest.mark.parametrize("name", ["budget", "idle", "ranks", "plan", "communication"])
 def test_plotly_accepts_the_figure(report: Report, name: str) -> None:
     go.Figure(draw_figures(report)[name])
 
@@ -29,6 +31,24 @@ def test_every_group_has_a_colour() -> None:
 def test_the_budget_bar_holds_the_whole_step(report: Report) -> None:
     traces = draw_figures(report)["budget"]["data"]
     assert {t["name"]: t["x"] for t in traces} == {name: [float(ms)] for name, ms in BUDGET_MS.items() if ms}
+
+
+def test_the_idle_bar_holds_all_time_without_a_compute_kernel(report: Report) -> None:
+    segments = {t["name"]: t["x"] for t in draw_figures(report)["idle"]["data"]}
+    assert segments["blocking"] == [187.0]
+    assert sum(x for (x,) in segments.values()) == 237.0
+
+
+def test_every_cause_has_a_meaning_and_a_colour_of_its_own() -> None:
+    assert set(CAUSES) == set(Cause)
+    assert len({look.colour for look in CAUSES.values()}) == len(CAUSES)
+
+
+def test_a_cause_that_is_not_listed_is_shown_without_a_meaning() -> None:
+    colours = colour_causes(["blocking", *(f"cause {number}" for number in range(20))])
+    assert len(set(colours.values())) > 5
+    assert colours["cause 18"] == colours["cause 19"]
+    assert explain_cause("cause 1") == ""
 
 
 def test_exposed_and_hidden_stack_to_busy(report: Report) -> None:

@@ -78,6 +78,31 @@ def test_gains_name_their_likely_value_only_when_there_is_a_range() -> None:
     assert formats.format_gain(Gain(None, None, None, "bound")) == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("value", "limit", "text"),
+    [
+        (31.4e9, 50e9, "31.4 of 50.0 GB/s"),
+        (31.4e9, None, "31.4 GB/s"),
+        (None, 50e9, "unknown"),
+        (None, None, "unknown"),
+    ],
+)
+def test_bandwidth_stands_beside_its_limit(value: float | None, limit: float | None, text: str) -> None:
+    assert formats.format_rate(value, limit) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "unknown"), (0, "0 GB"), (28_000_000, "0.028 GB"), (1_344_000_000, "1.34 GB")]
+)
+def test_moved_bytes(value: int | None, text: str) -> None:
+    assert formats.format_moved(value) == text
+
+
+def test_long_names_lose_their_middle() -> None:
+    assert formats.shorten("void cutlass::kernel", 20) == "void cutlass::kernel"
+    assert formats.shorten("void cutlass::device_kernel<Tall>(Params)", 20) == "void cutlass...rams)"
+
+
 def test_walls_name_their_half() -> None:
     assert formats.format_wall(Wall.COMPUTE_HOST, SubWall.HOST) == "Compute and host wall, host half"
     assert formats.format_wall(None) == "No wall named"

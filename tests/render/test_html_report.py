@@ -13,7 +13,18 @@ from plotly.offline import get_plotlyjs
 from tests.render.sample_report import without_plan
 from three_walls.render.html_report import render_html
 from three_walls.vocabulary.config import ConfigValue, RunConfig
-from three_walls.vocabulary.report import CommunicationTime, Report, ReportWarning, UnclassifiedKernel
+from three_walls.vocabulary.report import (
+    Alignment,
+    CommunicationTime,
+    IdleCause,
+    MoePart,
+    OverlapTax,
+    Report,
+    ReportWarning,
+    Straggler,
+    UnclassifiedKernel,
+    Wait,
+)
 
 HOSTILE = '<script>alert(1)</script></script><img src=x onerror="alert(2)">\u2028{{ 7 * 7 }}'
 
@@ -50,7 +61,13 @@ def ours(page: str) -> str:
 def spoil(report: Report) -> Report:
     """The report of a run whose every free name is an attack."""
     ranks = tuple(
-        replace(rank, host=HOSTILE, gpu=HOSTILE, communication={HOSTILE: CommunicationTime(2, 1, 1)})
+        replace(
+            rank,
+            host=HOSTILE,
+            gpu=HOSTILE,
+            communication={HOSTILE: CommunicationTime(2, 1, 1)},
+            idle_causes=(IdleCause(HOSTILE, 1, HOSTILE),),
+        )
         for rank in report.ranks
     )
     return replace(
@@ -62,13 +79,19 @@ def spoil(report: Report) -> Report:
         overrides=replace(report.overrides, bridge=(HOSTILE,)),
         capabilities={HOSTILE: HOSTILE},
         ranks=ranks,
+        stragglers=(Straggler(0, 1, HOSTILE, HOSTILE),),
+        waits=(Wait(HOSTILE, 0, 1, 1, None, False, HOSTILE),),
+        alignment=Alignment(HOSTILE, None, None),
+        moe_layers=(MoePart(0, HOSTILE, HOSTILE, 1, 1, 1),),
+        overlap_tax=(OverlapTax(HOSTILE, HOSTILE, 1, 1, 1, 1, 1),),
     )
 
 
 def test_sections_stand_in_reading_order(page: str) -> None:
     ids = [attributes.get("id") for tag, attributes in Page(ours(page)).elements if tag == "section"]
     assert ids == [
-        *("verdict", "warnings", "budget", "walls", "plan", "communication", "findings"),
+        *("verdict", "warnings", "budget", "idle", "walls", "plan"),
+        *("communication", "waits", "moe", "overlap", "findings"),
         *("facts", "config", "steps", "capture", "reading"),
     ]
 
@@ -104,6 +127,8 @@ def test_hostile_names_stay_text(report: Report) -> None:
 def test_hostile_names_survive_in_the_figures_as_escaped_text(report: Report) -> None:
     figures = json.loads(Page(ours(render_html(spoil(report)))).figures)
     assert "<" not in figures["communication"]["data"][0]["y"][0]
+    assert "<" not in figures["idle"]["data"][0]["name"]
+    assert "<script" not in figures["idle"]["data"][0]["hovertemplate"]
     assert "<script" not in figures["plan"]["data"][0]["customdata"][1]
 
 
@@ -123,11 +148,39 @@ def test_hostile_names_survive_in_the_figures_as_escaped_text(report: Report) ->
         "Profile the same steps again",
         "Blocking time: exposed communication may delay nobody.",
         "NVTX_EVENTS",
+        "237 ms without a compute kernel",
+        "made no CUDA call: Python, data loading, locks.",
+        "<span>cudaStreamSynchronize until gemm on stream 7</span>",
+        "<b>Rank 0</b> made the others wait <b>12.0 ms</b> a step",
+        "0.042 ms at the 95th percentile",
+        '<span class="badge good">resolved</span></td>',
+        '<span class="badge">estimated</span></td>',
+        "too few calls to compare",
+        "<td>8 of 8 ranks</td>",
+        '<td class="num">1.34 GB</td>',
+        '<td class="num">31.5 GB/s</td>',
+        "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN",
+        "12.2 ms a step in all",
         "&#39;model.cuda_graph_scope=[attn,moe_router,moe_preprocess]&#39;",
     ],
 )
 def test_the_page_shows(page: str, shown: str) -> None:
     assert shown in ours(page)
+
+
+def test_every_link_of_the_navigation_has_its_section(page: str, abstained: Report) -> None:
+    for text in (page, render_html(abstained)):
+        elements = Page(ours(text)).elements
+        ids = {attributes.get("id") for _, attributes in elements}
+        links = [attributes["href"] for tag, attributes in elements if tag == "a"]
+        assert [link for link in links if (link or "").removeprefix("#") not in ids] == []
+
+
+def test_layers_are_shaded_by_their_time(report: Report) -> None:
+    parts = (MoePart(0, "forward", "dispatch", 4, 0, 1), MoePart(1, "forward", "expert_gemm", 1, 0, 1))
+    text = ours(render_html(replace(report, moe_layers=parts)))
+    assert '<td class="num heat carrying" style="--heat:100.000%"' in text
+    assert '<td class="num heat " style="--heat:25.000%"' in text
 
 
 def test_warnings_stand_above_the_numbers(page: str) -> None:

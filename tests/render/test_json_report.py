@@ -14,11 +14,11 @@ import pytest
 from tests.render.sample_report import without_plan
 from three_walls.render.json_report import render_json
 from three_walls.render.json_schema import load_schema
-from three_walls.vocabulary.categories import SubWall, Wall
+from three_walls.vocabulary.categories import COMPUTE_CATEGORIES, SubWall, Wall
 from three_walls.vocabulary.config import ConfigValue, RunConfig
 from three_walls.vocabulary.facts import Fact, FactSheet
 from three_walls.vocabulary.findings import Outcome
-from three_walls.vocabulary.report import Report
+from three_walls.vocabulary.report import Alignment, MoePart, Report, Wait
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "report-json.md"
 
@@ -70,6 +70,42 @@ def test_an_abstention_validates_and_keeps_null_null(abstained: Report) -> None:
     assert verdict["recoverable_ms"] == {"communication": None, "memory": None}
     assert [loaded["step"][name] for name in ("median_ms", "min_ms", "max_ms")] == [None, None, None]
     assert loaded["budget"] == []
+
+
+def test_an_abstention_has_empty_lists_and_a_null_alignment(abstained: Report) -> None:
+    loaded = validate(render_json(abstained))
+    assert [loaded[name] for name in ("stragglers", "waits", "moe_layers", "overlap_tax")] == [[], [], [], []]
+    assert loaded["alignment"] is None
+
+
+def test_what_is_not_told_of_waits_and_layers_stays_null(report: Report) -> None:
+    untold = replace(
+        report,
+        waits=(Wait("all_reduce", 0, None, None, None, False, "one rank"),),
+        alignment=Alignment("none", None, None),
+        moe_layers=(MoePart(None, "forward", "dispatch", 5, 5, 1),),
+    )
+    loaded = validate(render_json(untold))
+    assert loaded["waits"] == [
+        {
+            "class": "all_reduce",
+            "rank": 0,
+            "wait_ns": None,
+            "transfer_ns": None,
+            "because_of_rank": None,
+            "resolved": False,
+            "note": "one rank",
+        }
+    ]
+    assert loaded["alignment"] == {"method": "none", "residual_ns_p50": None, "residual_ns_p95": None}
+    part = loaded["moe_layers"][0]
+    assert [part[name] for name in ("layer", "bytes_moved", "bytes_per_s", "limit_bytes_per_s")] == [None] * 4
+
+
+def test_idle_causes_of_ranks_sum_to_their_time_without_a_compute_kernel(report: Report) -> None:
+    for rank in json.loads(render_json(report))["ranks"]:
+        computed = sum(rank["budget"].get(name, 0) for name in COMPUTE_CATEGORIES)
+        assert sum(one["ns"] for one in rank["idle_causes"]) == sum(rank["budget"].values()) - computed
 
 
 def test_a_newer_minor_version_validates_against_the_published_schema(report: Report) -> None:

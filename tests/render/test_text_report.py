@@ -10,7 +10,16 @@ from rich.console import Console
 
 from tests.render.sample_report import without_plan
 from three_walls.render.text_report import print_report
-from three_walls.vocabulary.report import Report, ReportWarning
+from three_walls.vocabulary.report import (
+    Alignment,
+    IdleCause,
+    MoePart,
+    OverlapTax,
+    Report,
+    ReportWarning,
+    Straggler,
+    Wait,
+)
 
 
 def print_plain(report: Report) -> str:
@@ -50,6 +59,16 @@ def test_the_verdict_comes_first_and_warnings_before_numbers(report: Report) -> 
         "Compute and host wall  45.0 ms         7.0%  runner-up",
         "Step 640 ms; 48 kept last 631-655 ms, median 640 ms; 16 dropped; found by optimizer kernels",
         "ep_all_to_all    171 ms   150 ms  21.0 ms            87.7%",
+        "WHY NOTHING COMPUTED  rank 3: 237 ms of its median step without a compute kernel",
+        "blocking                  187 ms  29.2%  ep_all_to_all on stream 20 150 ms; reduce_scatter on",
+        "rank 0 made the others wait 12.0 ms a step: slow compute - grouped_gemm takes 144 ms, 138 ms on",
+        "rank 5 made the others wait 1.80 ms a step: cause unknown\n",
+        "ep_all_to_all  19-47 ms    140 ms  rank 0      8 of 8    latest arrival",
+        "all_reduce      unknown   unknown  unknown     0 of 8    too few calls to compare",
+        "matched ends 0.008 ms apart (median), 0.042 ms",
+        "forward    dispatch     42.7 ms  37.9 ms     48   31.5 of 50.0 GB/s",
+        "backward   expert_gemm  91.7 ms     0 ms    576\n",
+        "nvjet_tst_192x192_64x4...z_coopB_TNN  8x22x1   0.40 ms  0.47 ms   1.16x            96  6.24 ms",
         "1. Dispatch expert tokens with DeepEP instead of NCCL all-to-all  [exposed-ep-alltoall-deepep]",
         "gain 0-89 ms, likely 45 ms (modelled)",
         "set moe_router_dtype: unknown -> fp32  changes numerics",
@@ -64,6 +83,47 @@ def test_the_verdict_comes_first_and_warnings_before_numbers(report: Report) -> 
 )
 def test_it_says(report: Report, line: str) -> None:
     assert line in print_plain(report)
+
+
+DIAGNOSIS = ("WHY NOTHING COMPUTED", "WHO WAITED FOR WHOM", "MOE LAYERS", "OVERLAP TAX")
+
+
+def test_sections_without_content_are_left_out(report: Report, abstained: Report) -> None:
+    assert not any(title in print_plain(abstained) for title in DIAGNOSIS)
+    one = replace(report, ranks=report.ranks[3:4], stragglers=(), alignment=None)
+    estimated = replace(one, waits=tuple(wait for wait in report.waits if wait.rank == 3 and not wait.resolved))
+    assert "WHO WAITED" not in print_plain(estimated)
+    resolved = replace(one, waits=tuple(wait for wait in report.waits if wait.rank == 3))
+    assert "WHO WAITED" in print_plain(resolved)
+
+
+def test_the_eight_longest_causes_are_shown_and_the_rest_summed(report: Report) -> None:
+    causes = tuple(IdleCause(f"cause {number}", (20 - number) * 1_000_000) for number in range(10))
+    text = print_plain(replace(report, ranks=tuple(replace(rank, idle_causes=causes) for rank in report.ranks)))
+    assert "cause 7" in text
+    assert "cause 8" not in text
+    assert "2 more   23.0 ms   3.6%" in text
+
+
+def test_a_bandwidth_is_unknown_only_where_tokens_are_carried(report: Report) -> None:
+    parts = (MoePart(None, "forward", "dispatch", 5, 5, 1), MoePart(None, "forward", "router", 5, 5, 1))
+    lines = print_plain(replace(report, moe_layers=parts)).splitlines()
+    assert "MOE LAYERS  all layers together" in lines
+    assert next(line for line in lines if "  dispatch" in line).endswith("unknown")
+    assert next(line for line in lines if line.startswith("  forward    router")).endswith(" 1")
+
+
+def test_very_long_names_stay_within_100_columns(report: Report) -> None:
+    name = "x" * 300
+    long = replace(
+        report,
+        ranks=tuple(replace(rank, idle_causes=(IdleCause(name, 5, name),)) for rank in report.ranks),
+        stragglers=(Straggler(0, 5, name, name),),
+        waits=(Wait(name, 0, 5, 5, 1, True, name),),
+        alignment=Alignment(name, None, None),
+        overlap_tax=(OverlapTax(name, name, 1, 1, 1, 2, 1),),
+    )
+    assert max(map(len, print_plain(long).splitlines())) <= 100
 
 
 def test_buckets_without_time_are_left_out(report: Report) -> None:

@@ -28,7 +28,7 @@ def trace(tmp_path: Path, command: str, text: str = "") -> Report:
         ("--expert-model-parallel-size 8", "ep_all_to_all"),
         ("--pipeline-model-parallel-size 2 --expert-model-parallel-size 1", "pipeline_p2p"),
         ("--context-parallel-size 2", "context_ring"),
-        ("--expert-model-parallel-size 4 --pipeline-model-parallel-size 2", "send_recv_ambiguous"),
+        ("--expert-model-parallel-size 4 --context-parallel-size 2", "send_recv_ambiguous"),
         (
             "--expert-model-parallel-size 8 --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
             "send_recv_ambiguous",  # flex carries its tokens with kernels of its own
@@ -45,6 +45,33 @@ def test_a_range_around_the_launch_tells_experts_from_pipeline(tmp_path: Path) -
     sizes = "--expert-model-parallel-size 4 --pipeline-model-parallel-size 2"
     found = trace(tmp_path, f"{MEGATRON} {sizes}", "nccl:all_to_all")
     assert found.ranks[0].communication.keys() == {"ep_all_to_all"}
+
+
+BOTH = "--expert-model-parallel-size 4 --pipeline-model-parallel-size 2"
+
+
+def owners_by_stream(tmp_path: Path, flags: str, ranges: bool) -> set[str]:
+    """Owners of an exchange on the computing stream (7) and of one on a stream of its own (43)."""
+    builder = TraceBuilder().steps(4).launched_as(f"{MEGATRON} {BOTH} {flags}", RANK="0", WORLD_SIZE="8")
+    for at in (601, 1601, 2601, 3601):
+        builder.kernel(SEND_RECV, at, at + 50, launched=at - 5)
+        builder.kernel(SEND_RECV, at + 60, at + 100, stream=43, launched=at - 2)
+        if ranges:
+            builder.nvtx("nccl:all_to_all", at - 6, at - 3)
+    return set(analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].communication)
+
+
+def test_what_no_all_to_all_range_holds_is_the_pipelines(tmp_path: Path) -> None:
+    assert owners_by_stream(tmp_path, "", ranges=True) == {"ep_all_to_all", "pipeline_p2p"}
+
+
+def test_without_ranges_the_stream_tells_a_blocking_all_to_all_from_the_pipeline(tmp_path: Path) -> None:
+    assert owners_by_stream(tmp_path, "", ranges=False) == {"ep_all_to_all", "pipeline_p2p"}
+
+
+def test_with_ep_overlap_an_exchange_on_its_own_stream_may_be_either(tmp_path: Path) -> None:
+    found = owners_by_stream(tmp_path, "--overlap-moe-expert-parallel-comm", ranges=False)
+    assert found == {"ep_all_to_all", "send_recv_ambiguous"}
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,19 @@ def test_of_two_steps_the_second_is_kept_and_the_reason_said(tmp_path: Path) -> 
     assert report.step.dropped[0].because.startswith("starts where the capture starts")
 
 
+def test_the_last_step_is_whole_where_something_follows_its_update(tmp_path: Path) -> None:
+    builder = TraceBuilder().steps(3).kernel(ALL_GATHER, 3001, 3100)  # parameters gathered after the last update
+    assert [kept for *_, kept in bounds(run(tmp_path, builder))] == [False, True, True]
+    assert [kept for *_, kept in bounds(run_two(tmp_path))] == [False, True]
+
+
+def run_two(tmp_path: Path) -> Report:
+    builder = TraceBuilder().steps(2).kernel(ALL_GATHER, 2001, 2100)
+    report = analyze(builder.write(tmp_path / "two.sqlite"))
+    assert "two were captured" in report.step.note
+    return report
+
+
 def test_without_any_sign_of_steps_the_capture_is_one_window_and_says_so(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(GEMM, 100, 200).kernel(POINTWISE, 300, 400)
     report = run(tmp_path, builder)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.attribution.absence import explain_absence
 from three_walls.attribution.idle import explain_idle
 from three_walls.attribution.ownership import cut_steps, measure_exposure, own_time
 from three_walls.attribution.transfer import split_transfer
@@ -14,13 +15,14 @@ from three_walls.timeline.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """``pieces``: the cut steps; ``budget``, ``exposure``, ``transfer``: per track and step (see their makers)."""
+    """``pieces``: the cut steps; the rest is per track and step (see the makers)."""
 
     steps: pl.DataFrame
     pieces: pl.DataFrame
     budget: pl.DataFrame
     exposure: pl.DataFrame
     transfer: pl.DataFrame
+    absence: pl.DataFrame
 
 
 def attribute(timeline: Timeline) -> Attribution:
@@ -33,4 +35,5 @@ def attribute(timeline: Timeline) -> Attribution:
         budget=own_time(pieces, timeline.steps),
         exposure=measure_exposure(pieces),
         transfer=split_transfer(timeline.operations, timeline.steps, pieces),
+        absence=explain_absence(timeline, pieces, timeline.steps),
     )

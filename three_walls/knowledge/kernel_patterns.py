@@ -11,7 +11,16 @@ from three_walls.knowledge.yaml_nodes import Node
 from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.categories import CATEGORIES, SEND_RECV
 
-API_KINDS = ("synchronize", "graph_launch")
+API_KINDS = (
+    "synchronize",
+    "graph_launch",
+    "launch",
+    "copy",
+    "allocate",
+    "module_load",
+    "event_record",
+    "stream_wait",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from three_walls.render.causes import colour_causes
+from three_walls.render.diagnosis_views import merge_idle_causes
 from three_walls.render.formats import format_ms, format_ms_range, format_share
 from three_walls.render.palette import AFTER_COLOUR, BUCKET_COLOURS, EXPOSED_COLOUR, HIDDEN_COLOUR, NOW_COLOUR
 from three_walls.render.views import find_representative_rank, order_communication
@@ -24,6 +26,7 @@ def draw_figures(report: Report) -> dict[str, Figure]:
     """Every figure that the report has the numbers for, by the id of its place in the page."""
     figures = {
         "budget": _draw_budget(report),
+        "idle": _draw_idle(report),
         "ranks": _draw_ranks(report),
         "plan": _draw_plan(report),
         "communication": _draw_communication(report),
@@ -38,11 +41,18 @@ def _draw_budget(report: Report) -> Figure | None:
     if not total_ns:
         return None
     names = [b.name for b in BUCKETS if budget_ns.get(b.name)]
-    figure = _stack([_segment(name, [""], [budget_ns], label=name) for name in names], height=104)
-    figure["layout"]["bargap"] = 0.04
-    figure["layout"]["xaxis"]["range"] = [0, ns_to_ms(total_ns)]
-    figure["layout"]["yaxis"]["showticklabels"] = False
-    return figure
+    return _stack_one([_segment(name, [""], [budget_ns], label=name) for name in names], total_ns)
+
+
+def _draw_idle(report: Report) -> Figure | None:
+    """One bar: time without a compute kernel on the representative rank, a segment per cause."""
+    rank = find_representative_rank(report)
+    causes = () if rank is None else merge_idle_causes(rank)
+    if not causes:
+        return None
+    colours = colour_causes(one.cause for one in causes)
+    times = {one.cause: one.ns for one in causes}
+    return _stack_one([_segment(c, [""], [times], c, colours[c]) for c in times], sum(times.values()))
 
 
 def _draw_ranks(report: Report) -> Figure | None:
@@ -61,18 +71,23 @@ def _label_rank(rank: RankReport) -> str:
     return f"rank {rank.rank}"
 
 
-def _segment(bucket: str, labels: list[str], budgets: list[Mapping[str, int]], label: str = "") -> Figure:
-    """One bucket across bars; ``label`` is written where the segment has room for it."""
+def _segment(
+    bucket: str, labels: list[str], budgets: list[Mapping[str, int]], label: str = "", colour: str = ""
+) -> Figure:
+    """One bucket or cause across bars; ``label`` is written where the segment has room for it."""
     times = [budget.get(bucket, 0) for budget in budgets]
     totals = [sum(budget.values()) for budget in budgets]
     return {
         "type": "bar",
         "orientation": "h",
-        "name": bucket,
+        "name": escape(bucket),
         "y": labels,
         "x": [ns_to_ms(ns) for ns in times],
-        "marker": {"color": BUCKET_COLOURS[bucket], "line": {"width": 0.6, "color": "rgba(255,255,255,0.55)"}},
-        "text": [label] * len(labels),
+        "marker": {
+            "color": colour or BUCKET_COLOURS[bucket],
+            "line": {"width": 0.6, "color": "rgba(255,255,255,0.55)"},
+        },
+        "text": [escape(label)] * len(labels),
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
@@ -81,8 +96,17 @@ def _segment(bucket: str, labels: list[str], budgets: list[Mapping[str, int]], l
             f"{format_ms(ns)}, {format_share(ns / total if total else None)}"
             for ns, total in zip(times, totals, strict=True)
         ],
-        "hovertemplate": f"<b>{bucket}</b> %{{y}}<br>%{{customdata}}<extra></extra>",
+        "hovertemplate": f"<b>{escape(bucket)}</b> %{{y}}<br>%{{customdata}}<extra></extra>",
     }
+
+
+def _stack_one(traces: list[Figure], total_ns: int) -> Figure:
+    """A single bar that fills its width."""
+    figure = _stack(traces, height=104)
+    figure["layout"]["bargap"] = 0.04
+    figure["layout"]["xaxis"]["range"] = [0, ns_to_ms(total_ns)]
+    figure["layout"]["yaxis"]["showticklabels"] = False
+    return figure
 
 
 def _stack(traces: list[Figure], *, height: int) -> Figure:

@@ -116,9 +116,31 @@ def format_bandwidth(value_bytes_per_s: float | None) -> str:
     return UNKNOWN if value_bytes_per_s is None else f"{value_bytes_per_s / _BYTES_PER_GB:,.1f} GB/s"
 
 
+def format_moved(value_bytes: float | None) -> str:
+    """Bytes that crossed a link as ``1.34 GB``: powers of ten, so that it divides by a bandwidth."""
+    if value_bytes is None:
+        return UNKNOWN
+    value_gb = value_bytes / _BYTES_PER_GB
+    return f"{_write(value_gb, _decimals(value_gb))} GB"
+
+
+def format_rate(value_bytes_per_s: float | None, limit_bytes_per_s: float | None) -> str:
+    """A bandwidth beside its limit as ``31.4 of 50.0 GB/s``; alone when no limit is known."""
+    if value_bytes_per_s is None or limit_bytes_per_s is None:
+        return format_bandwidth(value_bytes_per_s)
+    return f"{value_bytes_per_s / _BYTES_PER_GB:,.1f} of {format_bandwidth(limit_bytes_per_s)}"
+
+
 def format_ratio(value: float | None) -> str:
     """A ratio as ``1.07x``."""
     return UNKNOWN if value is None else f"{value:.2f}x"
+
+
+def format_awaited(rank: int | None, nobody_waits: bool) -> str:
+    """The rank that others wait for, as ``rank 3``."""
+    if rank is not None:
+        return f"rank {rank}"
+    return "nobody" if nobody_waits else UNKNOWN
 
 
 def format_setting(value: FactValue) -> str:
@@ -153,6 +175,14 @@ def format_fact(fact: Fact) -> str:
     if write_number is None or isinstance(value, bool) or not isinstance(value, int | float):
         return format_setting(value)
     return write_number(value)
+
+
+def shorten(text: str, columns: int) -> str:
+    """``text`` in at most ``columns`` characters; what is cut from its middle leaves ``...``."""
+    if len(text) <= columns:
+        return text
+    kept = columns - 3
+    return f"{text[: kept - kept // 3]}...{text[len(text) - kept // 3 :]}"
 
 
 def show_control_characters(text: str) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from three_walls.render import formats, overrides_file, palette, views
+from three_walls.render import causes, formats, overrides_file, palette, views
+from three_walls.render import diagnosis_views as diagnosis
 from three_walls.render.charts import draw_figures
 from three_walls.resources import TEMPLATES_DIR
 from three_walls.vocabulary.categories import BUCKET_BY_NAME
@@ -25,7 +26,9 @@ _FILTERS = {
     "fact": formats.format_fact,
     "gain": formats.format_gain,
     "likely": formats.format_likely,
+    "moved": formats.format_moved,
     "ms": formats.format_ms,
+    "ratio": formats.format_ratio,
     "setting": formats.format_setting,
     "share": formats.format_share,
 }
@@ -42,6 +45,7 @@ def render_html(report: Report) -> str:
         style=_load_asset("report.css"),
         script=_load_asset("report.js"),
         **_views(report),
+        **_diagnosis_views(report),
     )
 
 
@@ -60,6 +64,29 @@ def _views(report: Report) -> dict[str, Any]:
         "shell": _shell_text(report),
         "is_set_in_run": partial(views.is_set_in_run, report),
         "share_of_step": partial(views.share_of_step, report=report),
+    }
+
+
+def _diagnosis_views(report: Report) -> dict[str, Any]:
+    """The same for why the time went."""
+    by_rank = {rank.rank: diagnosis.merge_idle_causes(rank) for rank in report.ranks}
+    representative = views.find_representative_rank(report)
+    shown = () if representative is None else by_rank[representative.rank]
+    names = dict.fromkeys(one.cause for merged in (shown, *by_rank.values()) for one in merged)
+    return {
+        "idle_causes": shown,
+        "idle_by_rank": {rank: {one.cause: one.ns for one in merged} for rank, merged in by_rank.items()},
+        "cause_colours": causes.colour_causes(names),
+        "stragglers": diagnosis.order_stragglers(report),
+        "class_waits": diagnosis.summarize_waits(report),
+        "waits": diagnosis.order_waits(report),
+        "longest_wait_ns": diagnosis.find_longest_wait_ns(report),
+        "moe_sums": diagnosis.sum_moe_parts(report),
+        "moe_tables": diagnosis.tabulate_moe_layers(report),
+        "moe_parts": diagnosis.list_moe_parts(report),
+        "longest_part_ns": diagnosis.find_longest_part_ns(report),
+        "taxes": diagnosis.order_overlap_tax(report),
+        "tax_total_ns": diagnosis.sum_overlap_tax_ns(report),
     }
 
 
@@ -85,6 +112,7 @@ def _make_environment() -> Environment:
     )
     environment.filters |= _FILTERS
     environment.globals |= {
+        "awaited": formats.format_awaited,
         "ms_range": formats.format_ms_range,
         "wall_name": formats.format_wall,
         "order_communication": views.order_communication,
@@ -94,6 +122,10 @@ def _make_environment() -> Environment:
         "group_colours": palette.GROUP_COLOURS,
         "exposed_colour": palette.EXPOSED_COLOUR,
         "hidden_colour": palette.HIDDEN_COLOUR,
+        "wait_colour": palette.WAIT_COLOUR,
+        "transfer_colour": palette.TRANSFER_COLOUR,
+        "explain_cause": causes.explain_cause,
+        "carrying_parts": diagnosis.CARRYING_PARTS,
     }
     return environment
 

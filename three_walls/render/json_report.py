@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from three_walls.render.json_diagnosis import diagnosis_as_json, idle_causes_as_json
 from three_walls.vocabulary.categories import BUCKETS
 from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.facts import Fact, FactValue
@@ -54,6 +55,7 @@ def report_as_json(report: Report) -> Json:
         "config": _settings(report.config.values),
         "environment": _settings(report.config.environment),
         "ranks": [_rank(rank) for rank in report.ranks],
+        **diagnosis_as_json(report),
         "unclassified": [{"name": k.name, "kernel_ns": k.kernel_ns, "count": k.count} for k in report.unclassified],
         "capabilities": dict(sorted(report.capabilities.items())),
     }
@@ -111,6 +113,7 @@ def _rank(rank: RankReport) -> Json:
             name: {"busy_ns": time.busy_ns, "exposed_ns": time.exposed_ns, "hidden_ns": time.hidden_ns}
             for name, time in sorted(rank.communication.items())
         },
+        "idle_causes": idle_causes_as_json(rank),
         "steps": [_rank_step(step) for step in rank.steps],
     }
 

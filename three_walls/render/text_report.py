@@ -6,7 +6,6 @@ import io
 from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,11 +17,12 @@ from three_walls.render.formats import (
     format_setting,
     format_share,
     format_wall,
-    show_control_characters,
 )
 from three_walls.render.overrides_file import quote_bridge, quote_env, quote_megatron_lm
 from three_walls.render.palette import BUCKET_COLOURS
 from three_walls.render.text_bar import Bar
+from three_walls.render.text_diagnosis import show_idle_causes, show_moe_layers, show_overlap_tax, show_waits
+from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.render.views import (
     WallReading,
     explain_empty_plan,
@@ -57,46 +57,28 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from _show_verdict(report)
     yield from _show_warnings(report)
     yield from _show_budget(report)
+    yield from show_idle_causes(report)
     yield from _show_walls(report)
     yield from _show_communication(report)
+    yield from show_waits(report)
+    yield from show_moe_layers(report)
+    yield from show_overlap_tax(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
     yield from _show_undecided(report)
 
 
-def _text(text: str, style: str = "") -> Text:
-    """Text as it stands: no markup in it is obeyed."""
-    return Text(show_control_characters(text), style=style)
-
-
-def _heading(title: str, aside: str = "") -> Text:
-    heading = _text(f"\n{title.upper()}", "bold")
-    return heading.append(f"  {show_control_characters(aside)}", "dim") if aside else heading
-
-
-def _indent(text: str | Text, columns: int = 2) -> Padding:
-    return Padding(_text(text) if isinstance(text, str) else text, (0, 0, 0, columns))
-
-
-def _table(*columns: str) -> Table:
-    """A borderless table; a column whose title starts with ``>`` holds numbers."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
-    return table
-
-
 def _show_verdict(report: Report) -> Iterator[RenderableType]:
     verdict = report.verdict
     if verdict.abstained:
-        yield _text("ABSTAINED: no wall is named", "bold yellow")
+        yield plain("ABSTAINED: no wall is named", "bold yellow")
     else:
-        yield _text(format_wall(verdict.wall, verdict.sub_wall).upper(), "bold red")
-    yield _text(verdict.because)
+        yield plain(format_wall(verdict.wall, verdict.sub_wall).upper(), "bold red")
+    yield plain(verdict.because)
     if verdict.runner_up_wall is not None:
         runner_up = format_wall(verdict.runner_up_wall, verdict.runner_up_sub_wall)
-        yield _text(f"Runner-up: {runner_up}, {format_share(verdict.margin_fraction)} of the step behind.", "dim")
-    yield _text(_describe_step(report))
+        yield plain(f"Runner-up: {runner_up}, {format_share(verdict.margin_fraction)} of the step behind.", "dim")
+    yield plain(_describe_step(report))
 
 
 def _describe_step(report: Report) -> str:
@@ -112,42 +94,38 @@ def _describe_step(report: Report) -> str:
 def _show_warnings(report: Report) -> Iterator[RenderableType]:
     if not report.warnings:
         return
-    yield _heading("Warnings", "they limit what the numbers below can claim")
-    table = _table("", "")
+    yield heading("Warnings", "they limit what the numbers below can claim")
+    table = make_table("", "")
     table.show_header = False
     for warning in report.warnings:
-        table.add_row(_text(f"! {warning.code}", "yellow"), _text(warning.message))
-    yield _indent_table(table)
-
-
-def _indent_table(table: Table) -> Padding:
-    return Padding(table, (0, 0, 0, 2))
+        table.add_row(plain(f"! {warning.code}", "yellow"), plain(warning.message))
+    yield indent_table(table)
 
 
 def _show_budget(report: Report) -> Iterator[RenderableType]:
     rows = rows_with_time(report)
-    yield _heading("Where the step goes")
+    yield heading("Where the step goes")
     if not rows:
-        yield _indent(f"{UNKNOWN}: no step was kept")
+        yield indent(f"{UNKNOWN}: no step was kept")
         return
-    yield _indent(_text(report.budget_of, "dim"))
-    table = _table("bucket", "group", ">time", ">share", "")
+    yield indent(plain(report.budget_of, "dim"))
+    table = make_table("bucket", "group", ">time", ">share", "")
     longest = max(row.fraction for row in rows)
     for row in rows:
         bar = Bar(row.fraction / longest, BUCKET_COLOURS.get(row.bucket, ""))
         table.add_row(row.bucket, row.group, format_ms(row.ns), format_share(row.fraction), bar)
-    yield _indent_table(table)
+    yield indent_table(table)
 
 
 def _show_walls(report: Report) -> Iterator[RenderableType]:
-    yield _heading("What each wall could give back", "ceilings, not promises")
-    table = _table("wall", ">at most", ">of the step", "")
+    yield heading("What each wall could give back", "ceilings, not promises")
+    table = make_table("wall", ">at most", ">of the step", "")
     for reading in read_walls(report):
         mark = "<- the wall" if reading.is_verdict else "runner-up" if reading.is_runner_up else ""
         _add_ceiling(table, format_wall(reading.wall), reading, mark)
         for half in reading.halves:
             _add_ceiling(table, f"  {half.sub_wall} half", half, "<- this half" if half.is_verdict else "")
-    yield _indent_table(table)
+    yield indent_table(table)
 
 
 def _add_ceiling(table: Table, name: str, reading: WallReading, mark: str) -> None:
@@ -159,44 +137,44 @@ def _show_communication(report: Report) -> Iterator[RenderableType]:
     rank = find_representative_rank(report)
     if rank is None or not rank.communication:
         return
-    yield _heading("Communication", f"rank {rank.rank}; exposed: no compute kernel runs beside it")
-    table = _table("class", ">busy", ">exposed", ">hidden", ">exposed of busy")
+    yield heading("Communication", f"rank {rank.rank}; exposed: no compute kernel runs beside it")
+    table = make_table("class", ">busy", ">exposed", ">hidden", ">exposed of busy")
     for name, time in order_communication(rank):
         share = format_share(time.exposed_ns / time.busy_ns if time.busy_ns else None)
         table.add_row(name, format_ms(time.busy_ns), format_ms(time.exposed_ns), format_ms(time.hidden_ns), share)
-    yield _indent_table(table)
+    yield indent_table(table)
 
 
 def _show_plan(report: Report) -> Iterator[RenderableType]:
-    yield _heading("Plan", "in this order; each gain is on the step that the entries above leave")
+    yield heading("Plan", "in this order; each gain is on the step that the entries above leave")
     if not report.plan:
-        yield _indent(explain_empty_plan(report))
+        yield indent(explain_empty_plan(report))
     for step in report.plan:
         yield from _show_plan_step(report, step)
 
 
 def _show_plan_step(report: Report, step: PlanStep) -> Iterator[RenderableType]:
     finding = step.finding
-    yield _indent(_text(f"{step.order}. {finding.title}", "bold").append(f"  [{finding.rule}]", "dim not bold"))
-    yield _indent(_text(f"gain {format_gain(step.gain)} ({step.gain.basis})", "green"), 5)
-    yield _indent(f"step after it {format_ms_range(step.step_after_low_ns, step.step_after_high_ns)}", 5)
-    yield _indent(finding.because, 5)
+    yield indent(plain(f"{step.order}. {finding.title}", "bold").append(f"  [{finding.rule}]", "dim not bold"))
+    yield indent(plain(f"gain {format_gain(step.gain)} ({step.gain.basis})", "green"), 5)
+    yield indent(f"step after it {format_ms_range(step.step_after_low_ns, step.step_after_high_ns)}", 5)
+    yield indent(finding.because, 5)
     for edit in step.edits:
-        yield _indent(_describe_edit(report, edit), 5)
+        yield indent(_describe_edit(report, edit), 5)
     yield from _show_notes("confirm first", finding.confirm_first)
     if step.unlocked_by:
-        yield _indent(f"possible only after {step.unlocked_by}", 5)
+        yield indent(f"possible only after {step.unlocked_by}", 5)
 
 
 def _describe_edit(report: Report, edit: PlannedEdit) -> Text:
     now = format_setting(edit.from_value) if is_set_in_run(report, edit) else UNKNOWN
-    line = _text(f"set {edit.key}: {now} -> {format_setting(edit.to)}", "cyan")
+    line = plain(f"set {edit.key}: {now} -> {format_setting(edit.to)}", "cyan")
     return line.append("  changes numerics", "yellow") if edit.changes_numerics else line
 
 
 def _show_notes(label: str, notes: tuple[Note, ...]) -> Iterator[RenderableType]:
     for note in notes:
-        yield _indent(f"{label}: {note.text or note.name}", 5)
+        yield indent(f"{label}: {note.text or note.name}", 5)
 
 
 def _show_overrides(report: Report) -> Iterator[RenderableType]:
@@ -208,14 +186,14 @@ def _show_overrides(report: Report) -> Iterator[RenderableType]:
     )
     if not overrides.notes and not any(lines for _, lines in forms):
         return
-    yield _heading("The whole plan, to paste", "also in overrides.txt; use your launcher's form")
+    yield heading("The whole plan, to paste", "also in overrides.txt; use your launcher's form")
     for title, lines in forms:
         if lines:
-            yield _indent(_text(title, "dim"))
+            yield indent(plain(title, "dim"))
         for line in lines:
-            yield _indent(line, 4)
+            yield indent(line, 4)
     for note in overrides.notes:
-        yield _indent(_text(f"mind: {note}", "yellow"))
+        yield indent(plain(f"mind: {note}", "yellow"))
 
 
 def _show_undecided(report: Report) -> Iterator[RenderableType]:
@@ -225,16 +203,16 @@ def _show_undecided(report: Report) -> Iterator[RenderableType]:
     findings = [f for outcome in shown for f in report.findings if f.outcome is outcome and f.rule not in planned]
     if not findings:
         return
-    yield _heading("Not decided, or not possible now")
-    table = _table("outcome", "rule", "why")
+    yield heading("Not decided, or not possible now")
+    table = make_table("outcome", "rule", "why")
     for finding in findings:
-        table.add_row(finding.outcome.value, _text(finding.rule), _text(_describe_obstacle(finding)))
-    yield _indent_table(table)
+        table.add_row(finding.outcome.value, plain(finding.rule), plain(_describe_obstacle(finding)))
+    yield indent_table(table)
     missing = missing_fact_names(report)
     if missing:
-        yield _indent("To decide the unknown ones, give or capture:")
+        yield indent("To decide the unknown ones, give or capture:")
     for name in missing:
-        yield _indent(f"{name}: {report.facts.get(name).because_missing or 'missing'}", 4)
+        yield indent(f"{name}: {report.facts.get(name).because_missing or 'missing'}", 4)
 
 
 def _describe_obstacle(finding: Finding) -> str:

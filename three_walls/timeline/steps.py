@@ -123,9 +123,10 @@ def _windows_from_anchors(mine: pl.DataFrame) -> list[_Window]:
     if not ends:
         return []
     first, _ = _extent(mine)
+    goes_on = not mine.filter(pl.col("start_ns") >= ends[-1]).is_empty()  # something follows the last update
     starts = [first, *ends[:-1]]
     return [
-        _Window(order, start, end, opens_at_edge=order == 0, closes_at_edge=order == len(ends) - 1)
+        _Window(order, start, end, opens_at_edge=order == 0, closes_at_edge=order == len(ends) - 1 and not goes_on)
         for order, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
 
@@ -136,7 +137,8 @@ def _judge(track: int, windows: Sequence[_Window], source: StepSource) -> pl.Dat
     rows = []
     for window in windows:
         if clean:
-            kept, because = window in clean, _edge_sentence(window)
+            kept = window in clean
+            because = _edge_sentence(window) or (_ONE_OF_TWO if len(windows) == 2 else "")
         elif len(windows) == 1:
             kept, because = True, "the capture holds no other: it may be cut at either end"
         else:
@@ -145,6 +147,9 @@ def _judge(track: int, windows: Sequence[_Window], source: StepSource) -> pl.Dat
             because = _kept_of_two(source) if kept else _edge_sentence(window)
         rows.append((track, window.index, window.start_ns, window.end_ns, kept, because))
     return pl.DataFrame(rows, schema=STEPS, orient="row")
+
+
+_ONE_OF_TWO = "the only whole step: two were captured, and the first starts where the capture starts"
 
 
 def _edge_sentence(window: _Window) -> str:

@@ -20,7 +20,10 @@ SYNCHRONIZATIONS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
-STREAM_WAIT = 2  # ENUM_CUDA_... syncType of cudaStreamWaitEvent
+# syncType of cudaStreamWaitEvent. Exports up to schema 3.11 number the types otherwise than their own enum table says:
+# 2 there is an event query, 3 both cudaStreamWaitEvent and cudaStreamSynchronize. The API call tells them apart.
+STREAM_WAIT_TYPES = (2, 3)
+NO_STREAM = 2**32 - 1
 NVTX_RANGE_TYPES = (59, 60)  # push/pop and start/end
 
 # globalTid is <hw:8><vm:8><pid:24><tid:24>; its process's globalPid has the last field zero.
@@ -129,10 +132,14 @@ _EVENT_COLUMNS = {
 
 
 def read_stream_waits(export: NsysExport) -> pl.DataFrame:
-    """Streams told to wait for an event (schemas.STREAM_WAITS), in no order; empty if not recorded."""
+    """Streams told to wait for an event (schemas.STREAM_WAITS), in no order; empty if not recorded.
+
+    Threads that wait for a stream are among them: only the name of the API call tells.
+    """
     if not export.has(SYNCHRONIZATIONS, "syncType", "eventId"):
         return pl.DataFrame(schema=STREAM_WAITS)
-    return conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, f"WHERE syncType = {STREAM_WAIT}"), STREAM_WAITS)
+    where = f"WHERE syncType IN {STREAM_WAIT_TYPES} AND streamId < {NO_STREAM}"
+    return conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, where), STREAM_WAITS)
 
 
 def read_event_records(export: NsysExport) -> pl.DataFrame:

@@ -107,11 +107,11 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     ),
     _ns(
         "recompute_ns",
-        "Forward work replayed in the backward pass, estimated as replayed layers times the median spacing of forward "
-        "layers.",
-        "A measured bucket: replayed kernels have the names of forward ones.",
+        "Forward work replayed in the backward pass: from each replay's first kernel to its backward's; where kernels "
+        "do not show that, replayed layers times the median spacing of forward layers.",
+        "Busy time: waiting and idle time inside a replay counts, for it goes when the replay goes.",
     ),
-    _share("recompute_fraction", "recompute_ns", "Estimated share of the step spent on recomputing."),
+    _share("recompute_fraction", "recompute_ns", "Share of the step spent on recomputing."),
     _ns(
         "memory_recoverable_ns",
         "Ceiling of what more memory would give back: recompute (where it can be priced) and exposed host copies.",
@@ -124,6 +124,25 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "host_recoverable_ns",
         "Ceiling of what host edits give back: launch-starved and host-blocked time.",
         needs=_LAUNCHES,
+    ),
+    FactDefinition("moe_layers_count", "count", "MoE layers that could be told apart in the step."),
+    FactDefinition(
+        "ep_achieved_bytes_per_s",
+        "bytes_per_s",
+        "What a rank sends to other ranks in one dispatch or combine (from the config, routing balanced) over what the "
+        "fastest tenth of the step's token exchanges took.",
+        "Average throughput: exchanges that waited for peers are left out, unless nearly all did.",
+    ),
+    FactDefinition(
+        "ep_link_bytes_per_s",
+        "bytes_per_s",
+        "NVLink's limit in one direction, where the expert-parallel group is inside one NVLink domain.",
+    ),
+    _ns(
+        "overlap_tax_ns",
+        "What matrix products took longer beside communication than the same products alone: difference of the medians "
+        "times the calls beside.",
+        "A loss to avoid: it is the price of hiding communication, to be set against what is hidden.",
     ),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
     FactDefinition("data_parallel_size", "count", "World size / (TP x PP x CP)."),

@@ -12,7 +12,7 @@ from three_walls.trace.reader import Trace
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.report import ReportWarning
-from three_walls.walls.recompute import RECOMPUTES_RATIO
+from three_walls.walls.attention_passes import RECOMPUTES_RATIO
 
 MUCH_WAITING_FRACTION = 0.10
 MUCH_UNCLASSIFIED_FRACTION = 0.05

@@ -15,7 +15,6 @@ from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
 from three_walls.vocabulary.glossary import GLOSSARY
 from three_walls.walls.layout import derive_layout
-from three_walls.walls.recompute import count_attention_passes, estimate_recompute_ns
 from three_walls.walls.representative import Representative
 from three_walls.walls.step_times import ambiguous_ns, measure_step
 
@@ -44,13 +43,17 @@ def collect_facts(
     config: RunConfig,
     gpu: GpuModel | None,
     capabilities: Mapping[str, str],
+    closeup: Mapping[str, Known],
 ) -> FactSheet:
-    """The FactSheet of one run: every glossary entry, then ``config.*`` and ``env.*``."""
-    known: dict[str, Known] = {}
+    """The FactSheet of one run: every glossary entry, then ``config.*`` and ``env.*``.
+
+    ``closeup``: the facts that ``closeup.look_closer`` measured, by name; empty without a chosen step.
+    """
+    known: dict[str, Known] = dict(closeup)
     known.update(_machine(ranks, gpu))
     known.update(derive_layout(config, gpu))
     if chosen is not None:
-        known.update(_measured(timeline, attribution, chosen, config))
+        known.update(_measured(timeline, attribution, chosen))
         known.update(_recoverable(known))
         known.update(_withhold(attribution, chosen, capabilities))
     known["step_spread_ratio"] = _spread(attribution.steps)
@@ -82,9 +85,7 @@ def _with_ratio(name: str, known: Mapping[str, Known]) -> Known:
     return over / under, None
 
 
-def _measured(
-    timeline: Timeline, attribution: Attribution, chosen: Representative, config: RunConfig
-) -> dict[str, Known]:
+def _measured(timeline: Timeline, attribution: Attribution, chosen: Representative) -> dict[str, Known]:
     known: dict[str, Known] = {name: (ns, None) for name, ns in measure_step(attribution, chosen).items()}
     start, end = (
         attribution.steps.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
@@ -98,11 +99,6 @@ def _measured(
         & pl.col("start_ns").is_between(*window, closed="left")
     )
     known["kernel_count"] = (kernels.height, None)
-    forward, backward = count_attention_passes(timeline.operations, chosen, window)
-    known["attention_forward_per_backward_ratio"] = (
-        (forward / backward, None) if backward else (None, "no attention kernel of a backward pass was recorded")
-    )
-    known["recompute_ns"] = estimate_recompute_ns(timeline.operations, chosen, window, config)
     return known
 
 

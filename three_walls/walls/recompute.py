@@ -1,64 +1,206 @@
-"""Recompute seen in the trace: attention computed forward more often than backward.
+"""Recompute seen in the trace: what the forward passes that are replayed inside backward cost.
 
-Every layer runs attention forward once and backward once per micro-batch; under recompute it runs forward twice.
-So the surplus of forward passes counts the replayed layers. With *full* recompute a replay costs what a forward
-layer costs, which is the spacing of consecutive forward layers; selective recompute replays only parts, of which
-the count says nothing.
+With *full* recompute a replay runs everything a forward layer runs. It begins where the kernels before its attention
+stop being those before a forward layer's attention, and ends once it has run as many matrix products after its
+attention as a forward layer runs, and the kernels that follow a layer's last product. With *selective* recompute of
+core attention it is the attention alone. Which of the two it is shows between the replayed attention and its
+backward: with full recompute the rest of the layer runs there, forward and backward.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
+from three_walls.timeline.intervals import intersect, merge_overlapping
 from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.facts import FactValue
+from three_walls.walls.attention_passes import BACKWARD, FORWARD, RECOMPUTE, RECOMPUTES_RATIO, count_phases
+from three_walls.walls.exchange_volume import whole_number
 from three_walls.walls.representative import Representative
+from three_walls.walls.stream_order import LayerShape, kernels_in_order, layer_shape, place_passes
 
-RECOMPUTES_RATIO = 1.25
-"""Below this ratio no layer is taken to be replayed: every layer replayed gives 2, a quarter of them 1.25."""
+FULL, SELECTIVE, NONE = "full", "selective", "none"
+
+FULL_RUNS_TIMES = 2
+"""With full recompute at least this many forward layers' products lie between a replayed attention and its backward.
+
+Replay and backward of what follows attention are three times its forward; replayed core attention alone leaves the
+products of the scores: three, where a dense layer's forward has four.
+"""
+
+REPLAYS = pl.Schema(
+    {
+        "partner": pl.Int64,  # which forward pass of the step it replays, from 0
+        "start_ns": pl.Int64,  # its first kernel
+        "end_ns": pl.Int64,  # the first kernel of the backward that follows
+        "busy_ns": pl.Int64,  # union of the device's work in between
+    }
+)
 
 
-def count_attention_passes(operations: pl.DataFrame, chosen: Representative, step: tuple[int, int]) -> tuple[int, int]:
-    """(forward, backward) passes of attention that start in the step [start, end)."""
-    passes = _passes(operations, chosen, step)
-    counts = dict(passes.group_by("phase").len().rows())
-    return int(counts.get("forward", 0)), int(counts.get("backward", 0))
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What replays cost in one step. ``ns`` is None where it cannot be told, ``because`` says why."""
+
+    kind: str | None
+    ns: int | None
+    because: str | None = None
+    estimate_ns: int | None = None
+    """Replays times the median spacing of forward layers: a cross-check that needs no kernel names."""
+    replays: pl.DataFrame | None = None
+    """Each replay as measured (REPLAYS); None where ``ns`` is the estimate."""
 
 
-def estimate_recompute_ns(
-    operations: pl.DataFrame, chosen: Representative, step: tuple[int, int], config: RunConfig
-) -> tuple[int | None, str | None]:
-    """(ns of the step spent replaying forward layers, None) or (None, why it cannot be told)."""
-    forward, backward = count_attention_passes(operations, chosen, step)
+def measure_recompute(
+    operations: pl.DataFrame, passes: pl.DataFrame, chosen: Representative, step: tuple[int, int], config: RunConfig
+) -> Recompute:
+    """Wall time of the step [start, end) spent replaying forward work, whether or not the config is known.
+
+    ``operations``: the chosen rank's. ``passes``: of attention in the step (attention_passes.PASSES).
+    """
+    forward, backward = count_phases(passes)
     if not forward or not backward:
         if config.knows("recompute_granularity") and config.get("recompute_granularity") is None:
-            return 0, None
-        return None, "no attention kernel with a known direction was recorded"
-    replays = forward - backward
+            return Recompute(NONE, 0)
+        return Recompute(None, None, "no attention kernel with a known direction was recorded")
+    kernels = kernels_in_order(operations, step, int(passes["stream"].mode().sort()[0]))
     if forward < RECOMPUTES_RATIO * backward:
-        return 0, None
+        return _without_replayed_attention(place_passes(kernels, passes))
+    estimate = _estimate_ns(passes, forward - backward, chosen.step_ns)
+    measured = _measure(operations, kernels, passes)
+    if measured is not None:
+        kind, replays = measured
+        covered = merge_overlapping(replays.with_columns(of=0), ["of"])
+        ns = int((covered["end_ns"] - covered["start_ns"]).sum())
+        return Recompute(kind, min(ns, chosen.step_ns), None, estimate, replays)
+    return _by_config(config, forward, backward, estimate)
+
+
+def replayed_layers(recompute: Recompute, config: RunConfig, forward: int, microbatches: FactValue) -> dict[int, int]:
+    """Layer -> ns of its replays in the step; empty unless ``forward`` passes are all layers of all micro-batches.
+
+    A replay's time counts whole here: replays of two layers never overlap on one stream.
+    """
+    layers = whole_number(config, "num_layers")
+    stages = whole_number(config, "pipeline_model_parallel_size")
+    if recompute.replays is None or not layers or stages != 1 or not isinstance(microbatches, int):
+        return {}
+    if forward != layers * microbatches or recompute.replays["partner"].null_count():
+        return {}
+    sums = (
+        recompute.replays.group_by(layer=pl.col("partner") % layers)
+        .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .sort("layer")
+    )
+    return {int(layer): int(ns) for layer, ns in sums.rows()}
+
+
+def _by_config(config: RunConfig, forward: int, backward: int, estimate: int | None) -> Recompute:
     granularity = config.get("recompute_granularity")
-    if granularity != "full":
+    if granularity != FULL:
         said = granularity if config.knows("recompute_granularity") else "not known"
-        return None, (
-            f"attention runs {forward} times forward and {backward} backward, but recompute granularity is {said}: "
-            "only with full recompute does a replay cost a forward layer"
+        return Recompute(
+            None,
+            None,
+            f"attention runs {forward} times forward and {backward} backward, recompute granularity is {said}, and "
+            "the kernels around the replays do not show their extent",
+            estimate,
         )
-    spacing = _forward_spacing_ns(_passes(operations, chosen, step))
-    if spacing is None:
-        return None, "no two forward layers follow one another in the step"
-    return min(replays * spacing, chosen.step_ns), None
+    if estimate is None:
+        return Recompute(FULL, None, "no two forward layers follow one another in the step")
+    return Recompute(FULL, estimate, None, estimate)
 
 
-def _passes(operations: pl.DataFrame, chosen: Representative, step: tuple[int, int]) -> pl.DataFrame:
-    return operations.filter(
-        (pl.col("track") == chosen.track)
-        & pl.col("phase").is_not_null()
-        & pl.col("start_ns").is_between(step[0], step[1], closed="left")
+def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
+    """No attention is replayed; the expert layer alone may be: then a backward layer has three forwards' products."""
+    between = placed.with_columns(
+        products=pl.col("products").shift(-1) - pl.col("products"), next=pl.col("direction").shift(-1)
+    ).filter(pl.col("direction") == pl.col("next"))
+    median = {str(name): ns for name, ns in between.group_by("direction").agg(pl.col("products").median()).rows()}
+    ahead, back = median.get(FORWARD), median.get(BACKWARD)
+    if ahead and back and back >= 2.5 * ahead:
+        return Recompute(
+            None,
+            None,
+            f"a backward layer runs {back:.0f} matrix products, a forward layer {ahead:.0f}: work other than "
+            "attention is replayed, and its extent cannot be told",
+        )
+    return Recompute(NONE, 0)
+
+
+def _measure(operations: pl.DataFrame, kernels: pl.DataFrame, passes: pl.DataFrame) -> tuple[str, pl.DataFrame] | None:
+    """(full or selective, REPLAYS), or None where the kernels do not show the extent."""
+    if passes["direction"].null_count() or passes["stream"].n_unique() > 1:
+        return None
+    placed = place_passes(kernels, passes)
+    shape = layer_shape(kernels, placed)
+    if shape is None:
+        return None
+    runs_on = (pl.col("products").shift(-1) - pl.col("products")) >= FULL_RUNS_TIMES * shape.products_after
+    is_full = placed.with_columns(runs_on=runs_on).filter(
+        (pl.col("direction") == RECOMPUTE) & (pl.col("direction").shift(-1) == BACKWARD)
+    )["runs_on"]
+    if not (is_full.all() or (~is_full).all()):
+        return None
+    kind = FULL if is_full.all() else SELECTIVE
+    replays = placed.filter(pl.col("direction") == RECOMPUTE)
+    extents = _full_extents(kernels, replays, shape) if kind == FULL else _attention_extents(kernels, replays)
+    if extents["end_ns"].null_count() or extents["start_ns"].null_count():
+        return None
+    return kind, _with_busy(operations, extents)
+
+
+def _full_extents(kernels: pl.DataFrame, replays: pl.DataFrame, shape: LayerShape) -> pl.DataFrame:
+    """partner, start_ns, end_ns of replays of whole layers."""
+    last_product = kernels.filter("is_product").select(products="products_before", last="place")
+    starts = kernels.select(first="place", replay_ns="start_ns")
+    ends = kernels.select(after="place", until_ns="start_ns")
+    return (
+        replays.join(shape.products_after_each, on="partner", how="left")
+        .with_columns(
+            first=pl.col("place") - shape.kernels_before,
+            # A product's own count is of those before it, so the n-th after the pass is found by n - 1.
+            products=pl.col("products") + pl.col("own_products").fill_null(shape.products_after) - 1,
+        )
+        .join(starts, on="first", how="left")
+        .join(last_product, on="products", how="left")
+        .with_columns(after=pl.col("last") + shape.kernels_after_products + 1)
+        .join(ends, on="after", how="left")
+        .select("partner", start_ns="replay_ns", end_ns="until_ns")
+        .sort("start_ns")
+    )
+
+
+def _attention_extents(kernels: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFrame:
+    """partner, start_ns, end_ns of replays of attention alone: with its two products where it is not fused."""
+    product = kernels.filter("is_product")
+    before = product.select(place="place", product_start_ns="start_ns").sort("place")
+    after = product.select(place="place", product_end_ns="end_ns").sort("place")
+    around = replays.sort("place").join_asof(before, on="place").join_asof(after, on="place", strategy="forward")
+    unfused = pl.col("category") == "attention_unfused"
+    return around.select(
+        "partner",
+        start_ns=pl.when(unfused).then("product_start_ns").otherwise("start_ns"),
+        end_ns=pl.when(unfused).then("product_end_ns").otherwise("end_ns"),
     ).sort("start_ns")
 
 
-def _forward_spacing_ns(passes: pl.DataFrame) -> int | None:
-    """Median distance between attention forward passes with no backward pass in between."""
-    after_forward = (pl.col("phase") == "forward") & (pl.col("phase").shift(1) == "forward")
+def _with_busy(operations: pl.DataFrame, extents: pl.DataFrame) -> pl.DataFrame:
+    windows = extents.with_columns(of=0).with_row_index("replay")
+    mine = operations.select("start_ns", "end_ns", of=0)
+    busy = (
+        merge_overlapping(intersect(mine, windows, ["of"], carry=["replay"]), ["replay"])
+        .group_by("replay")
+        .agg(busy_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    )
+    return windows.join(busy, on="replay", how="left").sort("replay").select(REPLAYS.names())
+
+
+def _estimate_ns(passes: pl.DataFrame, replays: int, step_ns: int) -> int | None:
+    """Replays times the median distance between attention forward passes with no backward pass in between."""
+    after_forward = (pl.col("phase") == FORWARD) & (pl.col("phase").shift(1) == FORWARD)
     distances = passes.with_columns(distance_ns=pl.col("start_ns").diff()).filter(after_forward)["distance_ns"]
-    return int(distances.quantile(0.5, interpolation="lower") or 0) if distances.len() else None
+    spacing = int(distances.quantile(0.5, interpolation="lower") or 0) if distances.len() else None
+    return None if spacing is None else min(replays * spacing, step_ns)

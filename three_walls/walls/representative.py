@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.timeline.median_step import median_steps
 
 STEP = ("track", "step")
 
@@ -19,17 +20,6 @@ class Representative:
     step: int
     step_ns: int
     why: str
-
-
-def median_steps(steps: pl.DataFrame) -> dict[int, int]:
-    """Per track the step of median length among its kept ones (the lower of two; ties: the earlier)."""
-    kept = steps.filter("kept").with_columns(length_ns=pl.col("end_ns") - pl.col("start_ns"))
-    middle = (
-        kept.sort("track", "length_ns", "start_ns")
-        .group_by("track", maintain_order=True)
-        .agg(pl.col("step").get((pl.len() - 1) // 2))
-    )
-    return {int(track): int(step) for track, step in middle.rows()}
 
 
 def choose_representative(attribution: Attribution, rank_of: dict[int, int]) -> Representative | None:

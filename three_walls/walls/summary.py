@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from three_walls.attribution.absence import summarize_idle_causes
 from three_walls.attribution.attribution import Attribution
+from three_walls.timeline.median_step import median_steps
 from three_walls.timeline.steps import StepSource
 from three_walls.timeline.timeline import Timeline
 from three_walls.trace.identity import Rank
@@ -21,7 +23,7 @@ from three_walls.vocabulary.report import (
     StepSummary,
     UnclassifiedKernel,
 )
-from three_walls.walls.representative import Representative, median_steps
+from three_walls.walls.representative import Representative
 
 MOST_UNCLASSIFIED = 20
 """Unknown kernel names listed, largest first; the share of all of them is in the budget."""
@@ -46,6 +48,9 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
                 median_index=middle,
                 budget_ns=budgets.get((rank.track, middle), {}) if middle is not None else {},
                 communication=exposure.get((rank.track, middle), {}) if middle is not None else {},
+                idle_causes=summarize_idle_causes(attribution.absence, rank.track, middle)
+                if middle is not None
+                else (),
             )
         )
     return tuple(rows)

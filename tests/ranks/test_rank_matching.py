@@ -1,0 +1,97 @@
+"""Calls of several ranks are put together only where order tells which belong together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep import COMMUNICATION_STREAM, MS, US, Behaviour, simulate
+from trace_builder import ALL_GATHER, SEND_RECV, merge
+
+from three_walls import analyze
+from three_walls.ranks.groups import find_members
+from three_walls.trace.identity import Rank
+from three_walls.vocabulary.config import ConfigValue, RunConfig
+from three_walls.vocabulary.report import Report
+
+USUAL = Behaviour()
+
+
+def rows(report: Report) -> list[tuple[str, int, int | None, int | None]]:
+    return [(one.communication_class, one.rank, one.wait_ns, one.transfer_ns) for one in report.waits]
+
+
+def test_one_report_of_all_ranks_gives_the_waits_of_separate_ones(tmp_path: Path) -> None:
+    run = simulate([USUAL, Behaviour(slow=1.3), USUAL])
+    separate = simulate([USUAL, Behaviour(slow=1.3), USUAL])
+    apart = analyze(separate.write(tmp_path / "apart"))
+    together = analyze(merge(tmp_path / "merged.sqlite", *run.builders))
+    assert rows(apart) == rows(together)
+    assert [one.rank for one in apart.stragglers] == [one.rank for one in together.stragglers] == [1]
+
+
+def test_unequal_numbers_of_calls_are_not_compared(tmp_path: Path) -> None:
+    run = simulate([USUAL, Behaviour(slow=1.4)])
+    middle = run.own(0, run.now[0] // 2)
+    run.builders[0].kernel(SEND_RECV, middle, middle + US, stream=COMMUNICATION_STREAM)
+    report = analyze(run.write(tmp_path))
+    exchange = [one for one in report.waits if one.communication_class == "ep_all_to_all"]
+    assert len(exchange) == 2
+    assert not any(one.resolved for one in exchange)
+    assert all("the ranks made 6 to 7 calls of it" in one.note for one in exchange)
+    assert all(one.because_of_rank is None for one in exchange)
+    assert all(one.resolved for one in report.waits if one.communication_class == "all_reduce")
+
+
+def test_calls_that_do_not_overlap_are_no_collective(tmp_path: Path) -> None:
+    run = simulate([USUAL, USUAL])
+    for order in range(1, 5):
+        at = run.now[0] * order // 5
+        for rank in (0, 1):
+            start = run.own(rank, at + rank * 2 * MS)
+            run.builders[rank].kernel(ALL_GATHER, start, start + US, stream=30)
+    report = analyze(run.write(tmp_path))
+    gathers = [one for one in report.waits if one.communication_class == "all_gather"]
+    assert len(gathers) == 2
+    assert not any(one.resolved for one in gathers)
+
+
+def config(world: int, **sizes: int) -> RunConfig:
+    names = {
+        "tp": "tensor_model",
+        "cp": "context",
+        "pp": "pipeline_model",
+        "ep": "expert_model",
+        "etp": "expert_tensor",
+    }
+    values = {
+        f"{name}_parallel_size": ConfigValue(sizes.get(short, 1), "command line") for short, name in names.items()
+    }
+    return RunConfig(values=values, environment={"WORLD_SIZE": ConfigValue(str(world), "environment")})
+
+
+def groups_of(name: str, world: int, **sizes: int) -> list[list[int]]:
+    ranks = [Rank(n, n, "environment", n, 0, None, None, "") for n in range(world)]
+    members = find_members(ranks, config(world, **sizes))
+    mine = members.filter(members["class"] == name)
+    return [part["track"].to_list() for _, part in mine.group_by("group", maintain_order=True)]
+
+
+def test_expert_groups_are_megatrons() -> None:
+    # Order tp-cp-ep-dp-pp: expert-tensor parallelism changes fastest, pipeline stages slowest.
+    assert groups_of("ep_all_to_all", 8, ep=4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert groups_of("ep_all_to_all", 8, tp=2, etp=2, ep=2) == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert groups_of("ep_dispatch_combine", 8, tp=2, etp=2, ep=2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert groups_of("ep_all_to_all", 8, pp=2, ep=4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_data_parallel_groups_are_megatrons() -> None:
+    assert groups_of("all_reduce", 8, tp=2, pp=2) == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert groups_of("reduce_scatter", 8, cp=2) == [[0, 1, 2, 3, 4, 5, 6, 7]]
+
+
+def test_a_class_is_sure_only_where_all_its_groups_are_one() -> None:
+    ranks = [Rank(n, n, "environment", n, 0, None, None, "") for n in range(4)]
+    for ep, sure in ((4, True), (2, False)):
+        members = find_members(ranks, config(4, ep=ep))
+        assert members.filter(members["class"] == "all_gather")["sure"].unique().to_list() == [sure]
+        assert members.filter(members["class"] == "ep_all_to_all")["sure"].unique().to_list() == [True]

@@ -1,0 +1,104 @@
+"""A known late rank is named with the right cause, and nobody else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lockstep import ALL_REDUCE, EPOCH, MS, US, Behaviour, simulate
+from trace_builder import ADAM, GEMM, MEGATRON, SEND_RECV, TraceBuilder
+
+from three_walls import analyze
+
+USUAL = Behaviour()
+
+
+@pytest.mark.parametrize(
+    ("odd", "cause", "words"),
+    [
+        (Behaviour(slow=1.3), "slow compute", "took 1.30 times as long"),
+        (Behaviour(tokens=2.0), "expert imbalance", "between dispatch and combine"),
+        (Behaviour(starved_ns=MS), "launch-starved", "idle with nothing launched"),
+        (Behaviour(blocked_ns=MS), "host-blocked", "in a synchronizing call"),
+    ],
+)
+def test_the_late_rank_is_named_with_its_cause(tmp_path: Path, odd: Behaviour, cause: str, words: str) -> None:
+    run = simulate([USUAL, USUAL, odd, USUAL])
+    report = analyze(run.write(tmp_path))
+    (straggler,) = report.stragglers
+    assert straggler.rank == 2
+    assert straggler.cause == cause, straggler.evidence
+    assert words in straggler.evidence
+    assert straggler.late_ns == run.truth.late[(2, 2)]
+    assert {wait.because_of_rank for wait in report.waits if wait.rank != 2 and wait.wait_ns} == {2}
+
+
+def test_every_wait_is_exact_and_waits_and_transfers_sum_to_the_calls(tmp_path: Path) -> None:
+    run = simulate([USUAL, Behaviour(slow=1.2), Behaviour(tokens=1.5), USUAL])
+    report = analyze(run.write(tmp_path))
+    assert len(report.waits) == 8
+    for wait in report.waits:
+        truth = run.truth.waits[(wait.rank, 2)][wait.communication_class]
+        assert wait.resolved
+        assert wait.wait_ns == truth
+        assert wait.transfer_ns == run.truth.buckets[(wait.rank, 2)][wait.communication_class] - truth
+
+
+def test_healthy_ranks_are_no_stragglers(tmp_path: Path) -> None:
+    jitter = [Behaviour(slow=1 + 0.01 * order) for order in range(4)]
+    report = analyze(simulate(jitter).write(tmp_path))
+    assert report.stragglers == ()
+
+
+def test_ranks_that_are_late_in_turn_are_no_stragglers(tmp_path: Path) -> None:
+    # Each is last at its own part: late by equal amounts, and no more than its peers.
+    late_in_attention, late_in_experts = Behaviour(starved_ns=500 * US), Behaviour(tokens=1.5)
+    report = analyze(simulate([late_in_attention, late_in_experts]).write(tmp_path))
+    assert report.stragglers == ()
+
+
+def test_an_incomplete_group_blames_nobody(tmp_path: Path) -> None:
+    run = simulate([USUAL, USUAL, Behaviour(slow=1.5), USUAL], world=8, group=8)
+    report = analyze(run.write(tmp_path))
+    assert report.stragglers == ()
+    assert report.waits
+    assert not any(wait.resolved or wait.because_of_rank is not None for wait in report.waits)
+    assert all("4 of 8 ranks of the group captured" in wait.note for wait in report.waits)
+
+
+def test_an_unknown_world_blames_nobody(tmp_path: Path) -> None:
+    run = simulate([USUAL, Behaviour(slow=1.5)])
+    for builder in run.builders:
+        builder.metadata = [(name, value) for name, value in builder.metadata if "WORLD_SIZE" not in value]
+    report = analyze(run.write(tmp_path))
+    assert report.stragglers == ()
+    assert all("size of their group is not known" in wait.note for wait in report.waits)
+
+
+def test_the_facts_take_the_measured_split(tmp_path: Path) -> None:
+    run = simulate([USUAL, Behaviour(slow=1.5)])
+    report = analyze(run.write(tmp_path))
+    rank = int(report.budget_of.split(",")[0].removeprefix("rank "))
+    assert rank == 1
+    assert report.facts.number("ep_wait_exposed_ns") == 0
+    assert report.facts.number("ep_transfer_exposed_ns") == 6 * run.transfer_ns
+    assert report.facts.number("collective_transfer_exposed_ns") == 2 * run.transfer_ns
+
+
+def test_a_rank_that_waited_for_an_earlier_stage_is_a_late_stage(tmp_path: Path) -> None:
+    # Two of four ranks, but all of the first stage's data-parallel group.
+    paths = []
+    for rank, received_ns in ((0, 2 * MS), (1, 42 * MS)):
+        builder = TraceBuilder(session_start_ns=EPOCH).launched_as(
+            MEGATRON + " --pipeline-model-parallel-size 2", RANK=str(rank), WORLD_SIZE="4", LOCAL_WORLD_SIZE="4"
+        )
+        for step in range(4):
+            first = MS + step * 100 * MS
+            builder.kernel(GEMM, first, first + 20 * MS)
+            builder.kernel(SEND_RECV, first + 20 * MS, first + 20 * MS + received_ns, stream=20)
+            builder.kernel(GEMM, first + 20 * MS + received_ns, first + 50 * MS + received_ns)
+            builder.kernel(ALL_REDUCE, first + 50 * MS + received_ns, first + 95 * MS, stream=30)
+            builder.kernel(ADAM, first + 95 * MS, first + 100 * MS)
+        paths.append(builder.write(tmp_path / f"rank{rank}.sqlite"))
+    (straggler,) = analyze(paths).stragglers
+    assert (straggler.rank, straggler.cause, straggler.late_ns) == (1, "late stage", 40 * MS)

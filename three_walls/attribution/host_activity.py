@@ -1,0 +1,98 @@
+"""What a host thread was doing: its CUDA calls by kind, and what a synchronizing call waited for."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import polars as pl
+
+from three_walls.knowledge.kernel_patterns import ApiPattern, load_api_patterns
+from three_walls.timeline.intervals import intersect
+
+THREAD = ("report", "thread")
+
+DOING = {
+    "synchronize": "starved_synchronizing",
+    "allocate": "starved_allocating",
+    "module_load": "starved_allocating",
+    "copy": "starved_copying",
+    "launch": "starved_launching",
+    "graph_launch": "starved_launching",
+    "event_record": "starved_launching",
+    "stream_wait": "starved_launching",
+}
+"""Kind of API call -> cause of starvation. Calls of no kind (queries, attributes) take no time worth a name."""
+
+RETURN_NS = 50_000
+"""A synchronizing call returns some ten microseconds after what it waits for ended; later, it waited for more."""
+
+_VERSION = r"(_ptsz|_ptds|_v\d+)+$"
+
+
+def calls_of_kind(api_calls: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
+    """The rows of ``api_calls`` of one of ``kinds``, with ``kind`` and ``call`` (name without its version)."""
+    names = api_calls["name"].unique().drop_nulls()
+    rows = [(name, kind) for name in names.cast(pl.String).to_list() if (kind := kind_of(name)) in kinds]
+    known = pl.DataFrame(rows, schema={"name": pl.Categorical, "kind": pl.String}, orient="row").with_columns(
+        call=pl.col("name").cast(pl.String).str.replace(_VERSION, "")
+    )
+    return api_calls.join(known, on="name", how="inner")
+
+
+def kind_of(name: str) -> str | None:
+    """Kind of the API call ``name`` by rules/api-calls.yaml; None where the table has none."""
+    return next((row.kind for row in _patterns() if row.regex.search(name)), None)
+
+
+@cache
+def _patterns() -> tuple[ApiPattern, ...]:
+    return load_api_patterns()
+
+
+def name_activities(late: pl.DataFrame, api_calls: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """The CUDA calls of the launching threads within ``late``: gap, start_ns, end_ns, cause, detail.
+
+    ``late`` (track, report, thread, gap, start_ns, end_ns) has no overlaps within a track. ``detail`` is the call,
+    and of a synchronizing call also the operation that released it.
+    """
+    threads = late.select("track", *THREAD).unique()
+    calls = (
+        calls_of_kind(api_calls, tuple(DOING))
+        .select(*THREAD, "start_ns", "end_ns", "kind", "call", begun_ns="start_ns", returned_ns="end_ns")
+        .join(threads, on=THREAD)
+    )
+    inside = intersect(calls, late, ["track", *THREAD], carry=["gap"])
+    waiting = pl.col("kind") == "synchronize"
+    return pl.concat(
+        [
+            _with_cause(inside.filter(~waiting), pl.col("call")),
+            _with_cause(
+                _name_releaser(inside.filter(waiting), operations), pl.concat_str(pl.col("call"), pl.col("released_by"))
+            ),
+        ]
+    )
+
+
+def _with_cause(inside: pl.DataFrame, detail: pl.Expr) -> pl.DataFrame:
+    cause = pl.col("kind").replace_strict(DOING, return_dtype=pl.String)
+    return inside.select("gap", "start_ns", "end_ns", cause=cause, detail=detail)
+
+
+def _name_releaser(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """``waits`` with ``released_by``: `` until <category> on stream <n>``, or empty.
+
+    A synchronizing call returns when the device has caught up, so what ended last, just before its return,
+    released it; a call that found the device ready waited for nothing.
+    """
+    ends = operations.select("track", "category", "stream", released_ns="end_ns").sort("released_ns")
+    found = waits.sort("returned_ns").join_asof(
+        ends,
+        left_on="returned_ns",
+        right_on="released_ns",
+        by="track",
+        strategy="backward",
+        check_sortedness=False,
+    )
+    named = pl.format(" until {} on stream {}", pl.col("category").cast(pl.String), pl.col("stream"))
+    earliest = pl.max_horizontal("begun_ns", pl.col("returned_ns") - RETURN_NS)
+    return found.with_columns(released_by=pl.when(pl.col("released_ns") > earliest).then(named).otherwise(pl.lit("")))

@@ -1,0 +1,207 @@
+"""Which operation another one had to wait for because its stream was told to: the edges that events make.
+
+A stream that waits for an event waits for whatever the recording stream was given before the record. The pair
+is told by ``event_sync`` where the export has it, else by the last record of that event id before the wait.
+
+Not every record is listed: CUPTI leaves out those of ``cudaEventRecordWithFlags`` (PyTorch's usual one). Then the
+producer is found by elimination. The record was called before the wait, so the producer is, on some other
+stream, the last operation launched before it; and it ended before the waiting operation began. Of these
+candidates the one that ended last is the producer if the waiting operation began at once after it; else it only
+bounds how long the wait can have held the stream. With their listed records hidden, 1777 of the 1793 waits that held
+a stream in five real traces found their producer again by elimination, and none of 1653 that held nobody found one.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from three_walls.attribution.host_activity import calls_of_kind
+
+PROCESS = ("report", "process")
+CALL = (*PROCESS, "correlation")
+
+AT_ONCE_NS = 20_000
+"""A stream goes on some microseconds after the event it waits for; later, something else held it."""
+
+
+def find_edges(
+    operations: pl.DataFrame, api_calls: pl.DataFrame, stream_waits: pl.DataFrame, event_records: pl.DataFrame
+) -> pl.DataFrame:
+    """Pairs of operations tied by an event: op, producer, producer_stream, producer_end_ns, resolved.
+
+    ``operations`` have a unique ``op``; so has each waiting operation, the next launched on its stream after the
+    wait. Where ``resolved`` is false, ``producer`` is the latest that can have been waited for, null if none is known.
+    """
+    calls = calls_of_kind(api_calls, ("event_record", "stream_wait")).select(*CALL, "thread", "kind", at_ns="start_ns")
+    waits = _next_launched(_called(stream_waits, calls, "stream_wait"), operations)
+    records = _called(event_records, calls, "event_record")
+    paired = _pair(waits, records)
+    listed = paired.filter(pl.col("record_ns").is_not_null())
+    unlisted = calls.filter(pl.col("kind") == "event_record").join(event_records, on=CALL, how="anti")
+    return pl.concat(
+        [
+            _last_launched(listed, operations).with_columns(resolved=pl.lit(value=True)),
+            _eliminate(paired.filter(pl.col("record_ns").is_null()), unlisted, operations),
+        ]
+    )
+
+
+def _called(rows: pl.DataFrame, calls: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """``rows`` (waits or records) with when and by which thread they were called; other calls' rows are left out."""
+    mine = calls.filter(pl.col("kind") == kind).select(*CALL, "thread", "at_ns")
+    return rows.join(mine.unique(CALL, keep="first", maintain_order=True), on=CALL).with_row_index("row")
+
+
+def _next_launched(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """``waits`` with the operation that each holds up: op, op_start_ns, track."""
+    launched = operations.drop_nulls("launch_start_ns").select(
+        *PROCESS, "stream", "op", "track", op_start_ns="start_ns", launch_ns="launch_start_ns"
+    )
+    return (
+        waits.sort("at_ns")
+        .join_asof(
+            launched.sort("launch_ns", "op_start_ns"),
+            left_on="at_ns",
+            right_on="launch_ns",
+            by=[*PROCESS, "stream"],
+            strategy="forward",
+            check_sortedness=False,
+        )
+        .drop_nulls("op")
+    )
+
+
+def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
+    """``waits`` with ``record_ns`` and ``record_stream`` of the record each refers to; null if it is not listed."""
+    by_sync = records.drop_nulls("event_sync").select(*PROCESS, "event_sync", record_ns="at_ns", record_stream="stream")
+    with_sync = waits.drop_nulls("event_sync").join(
+        by_sync.unique([*PROCESS, "event_sync"], keep="first", maintain_order=True),
+        on=[*PROCESS, "event_sync"],
+        how="left",
+    )
+    by_event = records.select(*PROCESS, "event", record_ns="at_ns", record_stream="stream").sort("record_ns")
+    without = (
+        waits.filter(pl.col("event_sync").is_null())
+        .sort("at_ns")
+        .join_asof(
+            by_event,
+            left_on="at_ns",
+            right_on="record_ns",
+            by=[*PROCESS, "event"],
+            strategy="backward",
+            coalesce=False,
+            check_sortedness=False,
+        )
+    )
+    return pl.concat([with_sync, without.select(with_sync.columns)])
+
+
+def _last_launched(pairs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """The producer of each listed pair: the last operation launched on the recording stream before the record."""
+    launched = operations.drop_nulls("launch_start_ns").select(
+        *PROCESS, record_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
+    )
+    return (
+        pairs.sort("record_ns")
+        .join_asof(
+            launched.sort("launch_ns", "producer_end_ns"),
+            left_on="record_ns",
+            right_on="launch_ns",
+            by=[*PROCESS, "record_stream"],
+            strategy="backward",
+            check_sortedness=False,
+        )
+        .drop_nulls("producer")
+        .select("op", "producer", "producer_end_ns", producer_stream="record_stream")
+    )
+
+
+def _eliminate(waits: pl.DataFrame, unlisted: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """The latest candidate of each wait whose record is not listed; ``resolved`` if it released the stream."""
+    candidates = _candidates(_bound_record(waits, unlisted), operations)
+    latest = (
+        candidates.sort("row", "producer_end_ns", "producer_stream", "producer")
+        .group_by("row", maintain_order=True)
+        .last()
+    )
+    gap_ns = pl.col("op_start_ns") - pl.col("producer_end_ns")
+    return (
+        waits.select("row", "op", "op_start_ns")
+        .join(latest, on="row", how="left")
+        .select(
+            "op",
+            "producer",
+            "producer_end_ns",
+            "producer_stream",
+            resolved=gap_ns.is_between(0, AT_ONCE_NS).fill_null(value=False),
+        )
+    )
+
+
+def _bound_record(waits: pl.DataFrame, unlisted: pl.DataFrame) -> pl.DataFrame:
+    """``waits`` with ``bound_ns``: when the record was called at the latest.
+
+    That is the last unlisted record of the waiting thread before the wait, if it made one; else the wait itself.
+    """
+    records = unlisted.select("report", "thread", bound_ns="at_ns").sort("bound_ns")
+    bounded = waits.sort("at_ns").join_asof(
+        records,
+        left_on="at_ns",
+        right_on="bound_ns",
+        by=["report", "thread"],
+        strategy="backward",
+        coalesce=False,
+        check_sortedness=False,
+    )
+    return bounded.with_columns(bound_ns=pl.coalesce("bound_ns", "at_ns"))
+
+
+def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """Per wait and other stream: the last operation launched before the record that ended before the waiter began.
+
+    Columns: row, producer_stream, producer, producer_end_ns.
+    """
+    ended = operations.drop_nulls("launch_start_ns").select(
+        "track", producer_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
+    )
+    streams = ended.select("track", "producer_stream").unique()
+    pairs = (
+        waits.select("row", "track", "stream", "bound_ns", "op_start_ns")
+        .join(streams, on="track")
+        .filter(pl.col("stream") != pl.col("producer_stream"))
+    )
+    by = ["track", "producer_stream"]
+    launched_before = (
+        pairs.sort("bound_ns")
+        .join_asof(
+            ended.sort("launch_ns", "producer_end_ns"),
+            left_on="bound_ns",
+            right_on="launch_ns",
+            by=by,
+            strategy="backward",
+            check_sortedness=False,
+        )
+        .select("row", "producer_stream", "producer", "producer_end_ns")
+    )
+    ended_before = (
+        pairs.sort("op_start_ns")
+        .join_asof(
+            ended.sort("producer_end_ns"),
+            left_on="op_start_ns",
+            right_on="producer_end_ns",
+            by=by,
+            strategy="backward",
+            coalesce=False,
+            check_sortedness=False,
+        )
+        .select("row", "producer_stream", "producer", "producer_end_ns")
+    )
+    # A stream runs in order of launch: of the two the one that ended first meets both conditions.
+    both = launched_before.drop_nulls().join(ended_before.drop_nulls(), on=["row", "producer_stream"], suffix="_ended")
+    is_first = pl.col("producer_end_ns") <= pl.col("producer_end_ns_ended")
+    return both.select(
+        "row",
+        "producer_stream",
+        producer=pl.when(is_first).then("producer").otherwise("producer_ended"),
+        producer_end_ns=pl.min_horizontal("producer_end_ns", "producer_end_ns_ended"),
+    )

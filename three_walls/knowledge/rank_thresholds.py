@@ -1,0 +1,48 @@
+"""The thresholds of ``rules/ranks.yaml``: when one rank is said to hold up the others, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from three_walls.knowledge.strict_yaml import Problems, load_strict
+from three_walls.resources import RULES_DIR
+
+_MOST_MS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankThresholds:
+    """Shares of the step, of a wait or of a class's time, as their names say; the file says why each has its value."""
+
+    minimum_late_fraction: float
+    minimum_blame_fraction: float
+    minimum_resolved_fraction: float
+    minimum_cause_fraction: float
+    minimum_slow_outside_fraction: float
+    maximum_end_spread_ms: float
+    minimum_start_skew_fraction: float
+
+    @property
+    def maximum_end_spread_ns(self) -> int:
+        return round(self.maximum_end_spread_ms * 1e6)
+
+
+def load_rank_thresholds(path: Path) -> RankThresholds:
+    """Thresholds of ``path``; RuleBaseError lists everything wrong with it."""
+    problems = Problems()
+    found = problems.fields(load_strict(path, problems), [field.name for field in fields(RankThresholds)])
+    values: dict[str, float] = {}
+    for name, node in found.items():
+        entry = problems.fields(node, ("value", "because"))
+        problems.text(entry.get("because"))
+        values[name] = problems.number(entry.get("value"), 0.0, _MOST_MS if name.endswith("_ms") else 1.0)
+    problems.raise_if_any()
+    return RankThresholds(**values)
+
+
+@cache
+def default_rank_thresholds() -> RankThresholds:
+    """The thresholds that ship with the rules."""
+    return load_rank_thresholds(RULES_DIR / "ranks.yaml")

@@ -1,0 +1,216 @@
+"""One clock for all ranks, and how far it can be trusted.
+
+Reports of one host share a hardware clock: each says at which UTC time its own time 0 was, and the differences are
+exact (four H200s of one host: ends of matched all-reduces agree within 2 us, of all-to-alls within 20 us, which is the
+exchange and not the clock). Clocks of different hosts are milliseconds apart, so there the offset is fitted: ranks
+leave a collective together, so the median difference of their ends is the difference of their clocks. A
+constant lateness of a rank's *ends* (tens of microseconds at most) would be taken for an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.ranks.matching import Matched
+from three_walls.trace.identity import Rank
+from three_walls.vocabulary.report import Alignment
+
+SESSION_CLOCKS = "session clocks"
+FITTED = "fitted on collective ends (offset)"
+FITTED_WITH_DRIFT = "fitted on collective ends (offset and drift)"
+NOT_RESOLVABLE = "not resolvable"
+
+SIMULTANEOUS = ("all_reduce", "all_gather", "reduce_scatter")
+"""Every member leaves these with the same data; an all-to-all ends earlier where fewer tokens arrive."""
+
+FEWEST_ENDS = 4
+"""With fewer ends in common a median means nothing; hosts often share but one or two calls per step."""
+
+CLEARLY_BETTER = 0.5
+"""What is fitted must bring the residual's p95 below this share of what the simpler clock leaves."""
+
+SAME_HOST_IS_WRONG_NS = 1_000_000
+"""Session clocks of one host agree to microseconds. A worse residual that a fit removes: not one host after all.
+
+Containers of different machines often share a host name.
+"""
+
+CLOCKS = pl.Schema(
+    {
+        "report": pl.Int64,
+        "offset_ns": pl.Float64,  # common = own + offset + drift x (own - pivot)
+        "drift": pl.Float64,
+        "pivot_ns": pl.Float64,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a rank's times come from: its report, and what that says of host and clock."""
+
+    track: int
+    rank: int
+    report: int
+    host: str | None
+    session_start_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommonClock:
+    """``tracks``: track and the columns of CLOCKS. ``alignment``: how it was made; None with a single rank."""
+
+    tracks: pl.DataFrame
+    alignment: Alignment | None
+
+    @property
+    def is_resolved(self) -> bool:
+        return self.alignment is not None and self.alignment.method != NOT_RESOLVABLE
+
+    @property
+    def error_ns(self) -> int:
+        """What a difference between two ranks must exceed to mean something."""
+        return (self.alignment.residual_ns_p95 or 0) if self.alignment else 0
+
+    def put(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """``frame`` (with track, start_ns, end_ns) and common_start_ns, common_end_ns."""
+        return _on_common_clock(frame, self.tracks).drop("report", "offset_ns", "drift", "pivot_ns")
+
+
+def sources_of(ranks: Sequence[Rank], report_of: dict[int, int], session_of: dict[int, int | None]) -> list[Source]:
+    """Sources by rank number. ``report_of``: report by track; ``session_of``: session start by report."""
+    found = [Source(r.track, r.rank, report_of[r.track], r.host, session_of[report_of[r.track]]) for r in ranks]
+    return sorted(found, key=lambda one: (one.rank, one.track))
+
+
+def align(sources: Sequence[Source], matched: Matched) -> CommonClock:
+    """Puts all tracks on the clock of the lowest rank."""
+    tracks = pl.DataFrame(
+        [(one.track, one.report) for one in sources], schema={"track": pl.Int64, "report": pl.Int64}, orient="row"
+    )
+    tiers = _tiers(matched.calls, tracks)
+    session = _session_clocks(sources)
+    by_session = None
+    if session is not None:
+        ends = next((tier for tier in tiers if tier.height), tiers[-1])
+        by_session = _finish(session, tracks, ends, SESSION_CLOCKS, single=len(sources) == 1)
+        if by_session.error_ns <= SAME_HOST_IS_WRONG_NS:
+            return by_session
+    by_ends = _fitted(tiers, tracks, sources[0].report)
+    if by_session is None or (by_ends.is_resolved and by_ends.error_ns < CLEARLY_BETTER * by_session.error_ns):
+        return by_ends
+    return by_session
+
+
+def _fitted(tiers: Sequence[pl.DataFrame], tracks: pl.DataFrame, reference: int) -> CommonClock:
+    """The clock from the best ends that reach every report, with drift where that is clearly better."""
+    reports = tracks["report"].n_unique()
+    for ends in tiers:
+        clocks = _fit(ends, reference, with_drift=False)
+        if clocks.height == reports:
+            with_offset = _finish(clocks, tracks, ends, FITTED)
+            with_drift = _finish(_fit(ends, reference, with_drift=True), tracks, ends, FITTED_WITH_DRIFT)
+            return with_drift if with_drift.error_ns < CLEARLY_BETTER * with_offset.error_ns else with_offset
+    return _finish(_fit(tiers[-1], reference, with_drift=False), tracks, tiers[-1].clear(), NOT_RESOLVABLE)
+
+
+def _session_clocks(sources: Sequence[Source]) -> pl.DataFrame | None:
+    """CLOCKS from session starts; None if the reports are not all of one host, or do not say."""
+    reports = {one.report: one for one in sources}
+    if len(reports) == 1:
+        return pl.DataFrame([(sources[0].report, 0.0, 0.0, 0.0)], schema=CLOCKS, orient="row")
+    first = sources[0].session_start_ns
+    if len({one.host for one in sources}) > 1 or sources[0].host is None or first is None:
+        return None
+    rows = []
+    for one in reports.values():
+        if one.session_start_ns is None:
+            return None
+        rows.append((one.report, float(one.session_start_ns - first), 0.0, 0.0))
+    return pl.DataFrame(rows, schema=CLOCKS, orient="row")
+
+
+def _tiers(calls: pl.DataFrame, tracks: pl.DataFrame) -> list[pl.DataFrame]:
+    """Matched ends, the most trustworthy first: of groups that are sure and of classes that are left at once."""
+    ends = calls.join(tracks, on="track").select("instance", "track", "report", "class", "sure", "start_ns", "end_ns")
+    simultaneous = pl.col("class").is_in(list(SIMULTANEOUS))
+    choices = (simultaneous & pl.col("sure"), pl.col("sure"), simultaneous, pl.lit(value=True))
+    return [ends.filter(choice) for choice in choices]
+
+
+def _fit(ends: pl.DataFrame, reference: int, *, with_drift: bool) -> pl.DataFrame:
+    """CLOCKS of all reports that share enough calls with the reference, directly or through others."""
+    clocks = pl.DataFrame([(reference, 0.0, 0.0, 0.0)], schema=CLOCKS, orient="row")
+    while True:
+        per_track = ends.select("track", "report").unique().join(clocks, on="report")
+        aligned = _on_common_clock(ends.drop("report"), per_track)
+        known = aligned.drop_nulls("common_end_ns").group_by("instance").agg(target_ns=pl.col("common_end_ns").median())
+        differences = (
+            ends.join(clocks, on="report", how="anti")
+            .join(known, on="instance")
+            .with_columns(difference_ns=pl.col("target_ns") - pl.col("end_ns"))
+        )
+        found = _clock_per_report(differences, with_drift=with_drift)
+        if found.is_empty():
+            return clocks
+        clocks = pl.concat([clocks, found])
+
+
+def _clock_per_report(differences: pl.DataFrame, *, with_drift: bool) -> pl.DataFrame:
+    """Offset: the median difference. Drift: between the medians of the first and of the last third."""
+    third = (pl.col("end_ns").rank("ordinal").over("report") - 1) * 3 // pl.len().over("report")
+    slopes = (
+        differences.with_columns(third=third)
+        .group_by("report")
+        .agg(
+            rise=_of_third("difference_ns", 2) - _of_third("difference_ns", 0),
+            run=_of_third("end_ns", 2) - _of_third("end_ns", 0),
+            pivot_ns=pl.col("end_ns").median(),
+            ends=pl.len(),
+        )
+    )
+    drift = pl.when(pl.lit(with_drift) & (pl.col("run") > 0)).then(pl.col("rise") / pl.col("run")).otherwise(0.0)
+    level = pl.col("difference_ns") - pl.col("drift") * (pl.col("end_ns") - pl.col("pivot_ns"))
+    return (
+        differences.join(slopes.filter(pl.col("ends") >= FEWEST_ENDS).with_columns(drift=drift), on="report")
+        .group_by("report", "drift", "pivot_ns")
+        .agg(offset_ns=level.median())
+        .select(pl.col(name).cast(dtype) for name, dtype in CLOCKS.items())
+        .sort("report")
+    )
+
+
+def _of_third(column: str, which: int) -> pl.Expr:
+    return pl.col(column).filter(pl.col("third") == which).median()
+
+
+def _finish(
+    clocks: pl.DataFrame, tracks: pl.DataFrame, ends: pl.DataFrame, method: str, *, single: bool = False
+) -> CommonClock:
+    """The clock of every track with the residuals that it leaves on ``ends``."""
+    per_track = tracks.join(clocks, on="report")
+    residuals = _residuals(ends, per_track)
+    found = [residuals.quantile(share, interpolation="higher") for share in (0.5, 0.95)]
+    p50, p95 = (None if one is None else round(one) for one in found)
+    return CommonClock(per_track, None if single else Alignment(method, p50, p95))
+
+
+def _residuals(ends: pl.DataFrame, per_track: pl.DataFrame) -> pl.Series:
+    """|end - end of the lowest track of the same call| on the common clock, for all the others."""
+    common = _on_common_clock(ends.drop("report"), per_track).sort("instance", "track")
+    first = pl.col("common_end_ns").first().over("instance")
+    is_first = pl.col("track") == pl.col("track").first().over("instance")
+    return common.with_columns(residual=(pl.col("common_end_ns") - first).abs()).filter(~is_first)["residual"]
+
+
+def _on_common_clock(frame: pl.DataFrame, per_track: pl.DataFrame) -> pl.DataFrame:
+    def common(name: str) -> pl.Expr:
+        correction = pl.col("offset_ns") + pl.col("drift") * (pl.col(name) - pl.col("pivot_ns"))
+        return pl.col(name) + correction.round().cast(pl.Int64)
+
+    return frame.join(per_track, on="track", how="left", maintain_order="left").with_columns(
+        common_start_ns=common("start_ns"), common_end_ns=common("end_ns")
+    )

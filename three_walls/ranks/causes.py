@@ -1,0 +1,133 @@
+"""Why a rank was late: what it did before the calls at which it arrived last, beside what its peers did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.knowledge.rank_thresholds import RankThresholds
+from three_walls.ranks.segments import kernels_in_segments, own_segments
+from three_walls.timeline.timeline import Timeline
+from three_walls.trace.reader import Trace
+from three_walls.vocabulary.categories import COMPUTE_CATEGORIES
+from three_walls.vocabulary.units import ns_to_ms
+
+SLOW_COMPUTE = "slow compute"
+EXPERT_IMBALANCE = "expert imbalance"
+LATE_STAGE = "late stage"
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """``name``: as in report.Straggler; ``evidence``: a clause with the numbers, per step."""
+
+    name: str
+    evidence: str
+
+
+def find_cause(
+    track: int,
+    segments: pl.DataFrame,
+    pieces: pl.DataFrame,
+    timeline: Timeline,
+    traces: Sequence[Trace],
+    late_ns: int,
+    steps: int,
+    thresholds: RankThresholds,
+) -> Cause:
+    """Compares ``track`` with the others in ``segments`` (those before the calls at which it was last).
+
+    ``late_ns``: its lateness in one step; ``steps``: how many steps the segments are from.
+    """
+    excess = _excess_by_owner(own_segments(segments, pieces), track, steps)
+    computing = sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES)
+    candidates = {
+        SLOW_COMPUTE: computing,
+        "launch-starved": excess.get("launch_starved", 0),
+        "host-blocked": excess.get("host_blocked", 0),
+        LATE_STAGE: excess.get("pipeline_p2p", 0),
+    }
+    name = max(candidates, key=lambda one: candidates[one])
+    more_ms = f"{ns_to_ms(candidates[name]):.1f} ms more"
+    if candidates[name] <= thresholds.minimum_cause_fraction * late_ns:
+        return Cause(UNKNOWN, f"neither computing nor the host explains it (at most {more_ms}: {name})")
+    if name == SLOW_COMPUTE:
+        kernels = kernels_in_segments(segments, timeline.operations, traces)
+        return _why_computing(kernels, track, steps, more_ms, thresholds)
+    words = {
+        "launch-starved": f"{more_ms} of its device's time than of its peers' went idle with nothing launched",
+        "host-blocked": f"{more_ms} of its device's time than of its peers' went idle in a synchronizing call",
+        LATE_STAGE: f"it spent {more_ms} than its peers in pipeline exchanges: an earlier stage is late",
+    }
+    return Cause(name, words[name])
+
+
+def _excess_by_owner(owned: pl.DataFrame, track: int, steps: int) -> dict[str, int]:
+    """Per owner the late rank's time minus the median of its peers', summed over segments, per step."""
+    members = owned.select("instance", "track").unique()
+    grid = members.join(owned.select("instance", "owner").unique(), on="instance")
+    full = grid.join(owned, on=["instance", "track", "owner"], how="left").with_columns(pl.col("ns").fill_null(0))
+    late = pl.col("track") == track
+    excess = (
+        full.group_by("instance", "owner")
+        .agg(ns=pl.col("ns").filter(late).sum() - pl.col("ns").filter(~late).median())
+        .group_by("owner")
+        .agg(pl.col("ns").sum() / steps)
+    )
+    return {str(owner): round(ns) for owner, ns in excess.rows() if ns is not None}
+
+
+def _why_computing(kernels: pl.DataFrame, track: int, steps: int, more_ms: str, thresholds: RankThresholds) -> Cause:
+    """Imbalance: only experts computed longer, and not the same work. Slow: the same kernels took longer."""
+    alike, of_experts = pl.col("alike"), pl.col("of_experts")
+    sums = (
+        _compare_kernels(kernels, track)
+        .select(
+            alike_ns=pl.col("excess_ns").filter(alike).sum(),
+            alike_peers_ns=pl.col("peers_ns").filter(alike).sum(),
+            experts_ns=pl.col("excess_ns").filter(of_experts).sum(),
+            experts_differ=(~alike & of_experts).any(),
+            all_ns=pl.col("excess_ns").sum(),
+        )
+        .row(0, named=True)
+    )
+    elsewhere = 1 - sums["experts_ns"] / sums["all_ns"] if sums["all_ns"] > 0 else 1.0
+    if elsewhere < thresholds.minimum_slow_outside_fraction and sums["experts_differ"]:
+        said = (
+            f"between dispatch and combine it ran other numbers or sizes of kernels than its peers, "
+            f"{ns_to_ms(sums['experts_ns'] / steps):.1f} ms more; {max(elsewhere, 0):.0%} of its extra computing "
+            "lies elsewhere"
+        )
+        return Cause(EXPERT_IMBALANCE, said)
+    if sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
+        ratio = 1 + sums["alike_ns"] / max(sums["alike_peers_ns"], 1)
+        said = f"the same kernels (name and grid) took {ratio:.2f} times as long as on its peers, {more_ms}"
+        return Cause(SLOW_COMPUTE, said)
+    return Cause(UNKNOWN, f"it computed {more_ms}, in other kernels than its peers and not only between the exchanges")
+
+
+def _compare_kernels(kernels: pl.DataFrame, track: int) -> pl.DataFrame:
+    """Per segment, name and grid: of_experts, alike (everyone ran equally many), excess_ns, peers_ns (median)."""
+    late = pl.col("track") == track
+    members = kernels.group_by("instance").agg(members=pl.col("track").n_unique())
+    return (
+        kernels.join(members, on="instance")
+        .group_by("instance", "kernel", "grid", "of_experts")
+        .agg(
+            alike=(pl.col("track").n_unique() == pl.col("members").first()) & (pl.col("count").n_unique() == 1),
+            late_ns=pl.col("ns").filter(late).sum(),
+            # A kernel that few peers ran counts nothing for the others: the median is over all of them.
+            peers=pl.col("ns").filter(~late),
+            others=pl.col("members").first() - 1,
+        )
+        .with_columns(
+            peers_ns=pl.when("alike")
+            .then(pl.col("peers").list.median())
+            .otherwise(pl.col("peers").list.sum() / pl.col("others"))
+        )
+        .with_columns(excess_ns=pl.col("late_ns") - pl.col("peers_ns").fill_null(0.0))
+        .drop("peers", "others")
+    )

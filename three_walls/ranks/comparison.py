@@ -1,0 +1,106 @@
+"""Everything that is said of ranks beside each other, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.attribution.attribution import Attribution
+from three_walls.knowledge.rank_thresholds import default_rank_thresholds
+from three_walls.ranks.alignment import CommonClock, align, sources_of
+from three_walls.ranks.arrivals import measure_arrivals
+from three_walls.ranks.capture_start import find_capture_start_skew
+from three_walls.ranks.exposed_transfer import refine_transfer
+from three_walls.ranks.groups import find_members
+from three_walls.ranks.matching import Matched, match_calls
+from three_walls.ranks.stragglers import find_stragglers
+from three_walls.ranks.waits import list_waits, split_classes
+from three_walls.timeline.median_step import median_steps
+from three_walls.timeline.timeline import Timeline
+from three_walls.trace.identity import Rank
+from three_walls.trace.reader import Trace
+from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.report import Alignment, ReportWarning, Straggler, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Encounters:
+    """Calls of several ranks put together, before anything is attributed to anyone.
+
+    ``arrivals``: see measure_arrivals; ``skewed``: steps (track, step) that hold the profilers' different starts.
+    """
+
+    matched: Matched
+    clock: CommonClock
+    arrivals: pl.DataFrame
+    skewed: pl.DataFrame
+    warnings: tuple[ReportWarning, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankComparison:
+    """``wait_ns``: waiting per (track, step), all classes, where every class is resolved. ``transfer``: as
+    Attribution.transfer, measured where it could be."""
+
+    alignment: Alignment | None
+    waits: tuple[Wait, ...]
+    stragglers: tuple[Straggler, ...]
+    warnings: tuple[ReportWarning, ...]
+    wait_ns: Mapping[tuple[int, int], int]
+    transfer: pl.DataFrame
+
+
+def bring_together(traces: Sequence[Trace], timeline: Timeline, ranks: Sequence[Rank], config: RunConfig) -> Encounters:
+    """Matches the ranks' calls and puts them on one clock."""
+    thresholds = default_rank_thresholds()
+    matched = match_calls(timeline.operations, timeline.steps, find_members(ranks, config))
+    report_of = {rank.track: trace.report for trace in traces for rank in trace.ranks}
+    sources = sources_of(ranks, report_of, {trace.report: trace.session_start_ns for trace in traces})
+    clock = align(sources, matched)
+    arrivals = measure_arrivals(matched, clock, thresholds)
+    start = find_capture_start_skew(timeline.operations, timeline.steps, arrivals, clock, thresholds)
+    return Encounters(matched, clock, arrivals, start.affected, start.warnings)
+
+
+def compare_ranks(
+    traces: Sequence[Trace],
+    timeline: Timeline,
+    attribution: Attribution,
+    ranks: Sequence[Rank],
+    encounters: Encounters,
+) -> RankComparison:
+    """Who waited, for whom and why. ``timeline`` and ``attribution`` without the steps that are skewed."""
+    thresholds = default_rank_thresholds()
+    rank_of = {rank.track: rank.rank for rank in ranks}
+    matched, clock = encounters.matched, encounters.clock
+    # A call that one member made in a skewed step says nothing of any member.
+    touched = encounters.arrivals.join(encounters.skewed, on=["track", "step"], how="semi").select("instance").unique()
+    arrivals = encounters.arrivals.join(touched, on="instance", how="anti")
+    classes = split_classes(matched, arrivals, thresholds)
+    return RankComparison(
+        alignment=clock.alignment,
+        waits=list_waits(
+            matched,
+            classes,
+            arrivals,
+            attribution,
+            median_steps(timeline.steps),
+            rank_of,
+            clock.is_resolved,
+            thresholds,
+        ),
+        stragglers=find_stragglers(arrivals, timeline, attribution, traces, rank_of, thresholds),
+        warnings=encounters.warnings,
+        wait_ns=_resolved_waits(classes),
+        transfer=refine_transfer(attribution, matched, arrivals, classes),
+    )
+
+
+def _resolved_waits(classes: pl.DataFrame) -> dict[tuple[int, int], int]:
+    per_step = classes.group_by("track", "step", maintain_order=True).agg(
+        pl.col("resolved").all(), pl.col("wait_ns").sum()
+    )
+    rows = per_step.filter("resolved").select("track", "step", "wait_ns").rows()
+    return {(int(track), int(step)): int(wait) for track, step, wait in rows}

@@ -1,0 +1,137 @@
+"""Which ranks take part in a communication class's calls: Megatron's rank groups, as far as the config tells.
+
+Megatron numbers ranks in the order tp-cp-ep-dp-pp (``RankGenerator`` of megatron/core/parallel_state.py): tensor
+parallelism changes fastest, pipeline stages slowest. Dense layers divide the world into tp x cp x dp x pp, experts
+into etp x ep x edp x pp. NCCL all-to-all of the dispatcher runs in the EP group, DeepEP and HybridEP in the ETP x EP
+group. Other collectives run in several groups (dense and expert data parallel, tensor parallel, token counts of EP):
+which one a call belongs to is known only where all of these are one and the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.trace.identity import Rank
+from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES
+from three_walls.vocabulary.config import RunConfig
+
+PAIRWISE = ("pipeline_p2p", "context_ring")
+"""Exchanges between neighbours: calls of one rank have different partners, so their order does not match them."""
+
+MEMBERS = pl.Schema(
+    {
+        "track": pl.Int64,
+        "class": pl.String,
+        "group": pl.Int64,  # tracks with the same number take part together
+        "captured": pl.Int64,  # ranks of the group that were captured
+        "size": pl.Int64,  # ranks of the group; null if not known
+        "sure": pl.Boolean,  # whether the class can run in this group only
+    }
+)
+
+GroupOf = Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Parallel sizes; ``world`` is divisible by the products that Megatron requires."""
+
+    world: int
+    tp: int
+    cp: int
+    pp: int
+    ep: int
+    etp: int
+
+    @property
+    def dp(self) -> int:
+        return self.world // (self.tp * self.cp * self.pp)
+
+    @property
+    def edp(self) -> int:
+        return self.world // (self.etp * self.ep * self.pp)
+
+    def expert(self, rank: int) -> int:
+        """EP group of ``rank``: ranks that differ in their expert coordinate only."""
+        return rank // (self.etp * self.ep) * self.etp + rank % self.etp
+
+    def expert_and_tensor(self, rank: int) -> int:
+        """ETP x EP group of ``rank``: consecutive ranks."""
+        return rank // (self.etp * self.ep)
+
+    def data(self, rank: int) -> int:
+        """Dense data-parallel group of ``rank``, context parallelism included: gradients are reduced over both."""
+        return rank // (self.tp * self.cp * self.dp) * self.tp + rank % self.tp
+
+
+def find_members(ranks: Sequence[Rank], config: RunConfig) -> pl.DataFrame:
+    """MEMBERS: the group of every captured rank for every class whose calls are the same in all members."""
+    world = _world_size(ranks, config)
+    layout = _read_layout(ranks, config, world)
+    rows = []
+    for name in COMMUNICATION_CATEGORIES:
+        if name in PAIRWISE:
+            continue
+        group_of, size, sure = _group_of_class(name, layout, world)
+        captured = Counter(group_of(rank.rank) for rank in ranks)
+        for rank in ranks:
+            group = group_of(rank.rank)
+            rows.append((rank.track, name, group, captured[group], size, sure))
+    return pl.DataFrame(rows, schema=MEMBERS, orient="row")
+
+
+def _group_of_class(name: str, layout: _Layout | None, world: int | None) -> tuple[GroupOf, int | None, bool]:
+    """Group number by rank, size of a group, and whether the class can run in these groups only."""
+
+    def everyone(_: int) -> int:
+        return 0
+
+    if layout is None or name == "send_recv_ambiguous":
+        # Expert exchange among all ranks is one group whatever the config says, but it does not say that it is.
+        return everyone, world, False
+    if name == "ep_all_to_all":
+        return layout.expert, layout.ep, True
+    if name in ("ep_dispatch_combine", "ep_control"):
+        return layout.expert_and_tensor, layout.ep * layout.etp, True
+    sizes = {layout.tp, layout.cp, layout.pp, layout.ep, layout.etp, layout.dp, layout.edp, layout.dp * layout.cp}
+    if sizes <= {1, layout.world}:
+        return everyone, layout.world, True
+    if layout.dp * layout.cp > 1:
+        return layout.data, layout.dp * layout.cp, False
+    return everyone, layout.world, False
+
+
+def _world_size(ranks: Sequence[Rank], config: RunConfig) -> int | None:
+    """Ranks of the run; None if it is not recorded or the captured ranks contradict it."""
+    for variable in ("WORLD_SIZE", "SLURM_NTASKS"):
+        found = config.environment.get(variable)
+        if found is not None and str(found.value).isdigit():
+            world = int(str(found.value))
+            numbers = {rank.rank for rank in ranks}
+            return world if len(numbers) == len(ranks) and numbers <= set(range(world)) else None
+    return None
+
+
+def _read_layout(ranks: Sequence[Rank], config: RunConfig, world: int | None) -> _Layout | None:
+    keys = ("tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size")
+    sizes = [_size(config, key) for key in (*keys, "expert_model_parallel_size")]
+    tp, cp, pp, ep = sizes
+    etp = _size(config, "expert_tensor_parallel_size") or tp
+    if world is None or tp is None or cp is None or pp is None or ep is None or etp is None:
+        return None
+    if world % (tp * cp * pp) or world % (etp * ep * pp):
+        return None
+    # Numbered in the order found, ranks cannot be placed in a group smaller than the world.
+    numbered = all(rank.rank_source == "environment" for rank in ranks)
+    if not numbered and any(1 < size < world for size in (tp, cp, pp, ep, etp, ep * etp)):
+        return None
+    return _Layout(world, tp, cp, pp, ep, etp)
+
+
+def _size(config: RunConfig, key: str) -> int | None:
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

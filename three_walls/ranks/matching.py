@@ -1,0 +1,116 @@
+"""Which calls of different ranks are one collective: the n-th of their class and stream in the same step.
+
+Nothing in the export names the communicator, so calls are matched by order, and only where every captured rank
+of the group made equally many in that step. A communicator, once known, takes the place of class, group and role
+in :data:`KEY`; all that follows goes by ``instance`` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
+
+KEY = ("class", "group", "role")
+"""What tells sequences of calls apart within one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """``everything``: all communication of all steps: call, track, stream, class, step, kept, start_ns, end_ns.
+
+    ``calls``: one row per rank and collective: the above, and instance, group, role, captured, size, sure, complete;
+    ``kept`` says that the step is kept in all members. ``abstained``: sequences that could not be matched: class,
+    group, role, step, kept, because. Times are of each rank's own clock.
+    """
+
+    everything: pl.DataFrame
+    calls: pl.DataFrame
+    abstained: pl.DataFrame
+
+
+def match_calls(operations: pl.DataFrame, steps: pl.DataFrame, members: pl.DataFrame) -> Matched:
+    """Matches the communication of all tracks. ``members``: see groups.MEMBERS."""
+    everything = _in_steps(operations, steps)
+    numbered = _number(everything, _roles(operations), members)
+    counts = numbered.group_by(*KEY, "step", "track").agg(pl.len(), pl.col("captured", "kept").first())
+    sequences = counts.group_by(*KEY, "step").agg(
+        captured=pl.col("captured").first(),
+        seen=pl.len(),
+        fewest=pl.col("len").min(),
+        most=pl.col("len").max(),
+        kept_in_all=pl.col("kept").all(),
+    )
+    fits = (pl.col("seen") == pl.col("captured")) & (pl.col("fewest") == pl.col("most")) & (pl.col("captured") > 1)
+    calls = (
+        numbered.drop("kept")
+        .join(sequences.filter(fits).select(*KEY, "step", kept="kept_in_all"), on=[*KEY, "step"])
+        .sort(*KEY, "step", "order", "track")
+        .with_columns(instance=pl.struct(*KEY, "step", "order").rle_id().cast(pl.Int64))
+        .drop("order")
+    )
+    return Matched(everything, calls, _explain(sequences.filter(~fits)))
+
+
+def _explain(sequences: pl.DataFrame) -> pl.DataFrame:
+    because = (
+        pl.when(pl.col("captured") == 1)
+        .then(pl.lit("no other rank of its group was captured"))
+        .when(pl.col("seen") < pl.col("captured"))
+        .then(pl.format("{} of {} captured ranks made no such call", pl.col("captured") - pl.col("seen"), "captured"))
+        .otherwise(pl.format("the ranks made {} to {} calls of it", "fewest", "most"))
+    )
+    return sequences.select(*KEY, "step", kept="kept_in_all", because=because).sort(*KEY, "step")
+
+
+def _in_steps(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Communication with the step in which it began."""
+    windows = steps.select("track", "step", "kept", opened_ns="start_ns", closed_ns="end_ns").sort("opened_ns")
+    return (
+        operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .select("track", "stream", "start_ns", "end_ns", pl.col("category").cast(pl.String).alias("class"))
+        .sort("start_ns")
+        .join_asof(windows, left_on="start_ns", right_on="opened_ns", by="track", check_sortedness=False)
+        .filter(pl.col("start_ns") < pl.col("closed_ns"))
+        .drop("opened_ns", "closed_ns")
+        .sort("track", "start_ns", "end_ns", "stream")
+        .with_row_index("call")
+    )
+
+
+def _roles(operations: pl.DataFrame) -> pl.DataFrame:
+    """What a stream is for, comparable across ranks: track, class, stream, role.
+
+    Stream numbers differ between processes; their order is that of creation, which is the same in all ranks of
+    one program. Role 0 is the stream that computes, if the class runs there.
+    """
+    computing = (
+        operations.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
+        .group_by("track", "stream")
+        .agg(work_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .sort(["track", "work_ns", "stream"], descending=[False, True, False])
+        .unique("track", keep="first", maintain_order=True)
+        .select("track", main="stream")
+    )
+    streams = (
+        operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .select("track", "stream", pl.col("category").cast(pl.String).alias("class"))
+        .unique()
+        .join(computing, on="track", how="left")
+        .with_columns(is_main=(pl.col("stream") == pl.col("main")).fill_null(value=False))
+    )
+    by_creation = pl.col("stream").rank("dense").over("track", "class", "is_main").cast(pl.Int64)
+    return streams.select("track", "class", "stream", role=pl.when("is_main").then(0).otherwise(by_creation))
+
+
+def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+    """Calls with their group and their order within sequence and step; pairwise classes drop out."""
+    return (
+        calls.join(roles, on=["track", "class", "stream"], how="left")
+        .join(members, on=["track", "class"])
+        .with_columns(complete=(pl.col("captured") == pl.col("size")).fill_null(value=False))
+        .sort("track", "start_ns", "end_ns", "call")
+        .with_columns(order=pl.col("start_ns").cum_count().over(*KEY, "step", "track").cast(pl.Int64))
+    )

@@ -1,0 +1,85 @@
+"""Ranks that made the others wait: how much later than the last but one they arrived, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from three_walls.attribution.attribution import Attribution
+from three_walls.knowledge.rank_thresholds import RankThresholds
+from three_walls.ranks.causes import find_cause
+from three_walls.ranks.segments import find_segments
+from three_walls.timeline.intervals import merge_overlapping
+from three_walls.timeline.timeline import Timeline
+from three_walls.trace.reader import Trace
+from three_walls.vocabulary.report import Straggler
+from three_walls.vocabulary.units import ns_to_ms
+
+
+def measure_lateness(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Per rank: track, late_ns (median over its kept steps), step_ns (median), steps (number of kept ones).
+
+    A rank is late from the arrival of the last but one to its own. Calls of several streams can wait for the same
+    delay, so a step's lateness is the union of these stretches.
+    """
+    delays = arrivals.filter(pl.col("kept") & (pl.col("last") == pl.col("track"))).select(
+        "track", "step", start_ns="second_ns", end_ns="latest_ns"
+    )
+    per_step = (
+        merge_overlapping(delays, ["track", "step"])
+        .group_by("track", "step")
+        .agg(late_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    )
+    return (
+        steps.filter("kept")
+        .with_columns(step_ns=pl.col("end_ns") - pl.col("start_ns"))
+        .join(per_step, on=["track", "step"], how="left")
+        .group_by("track", maintain_order=True)
+        .agg(pl.col("late_ns").fill_null(0).median(), pl.col("step_ns").median(), steps=pl.len())
+        .sort("track")
+    )
+
+
+def find_stragglers(
+    arrivals: pl.DataFrame,
+    timeline: Timeline,
+    attribution: Attribution,
+    traces: Sequence[Trace],
+    rank_of: Mapping[int, int],
+    thresholds: RankThresholds,
+) -> tuple[Straggler, ...]:
+    """Stragglers, latest first. ``arrivals``: resolved calls tell, of kept steps that no capture start touches."""
+    told = arrivals.filter("kept")
+    lateness = measure_lateness(told, timeline.steps)
+    segments = find_segments(told, timeline.steps)
+    found = []
+    for track, late_ns, peers_ns, steps in _beyond_peers(lateness, thresholds):
+        mine = told.filter((pl.col("last") == track) & pl.col("resolved"))
+        before = segments.join(mine.select("instance").unique(), on="instance", how="semi")
+        cause = find_cause(track, before, attribution.pieces, timeline, traces, late_ns, steps, thresholds)
+        calls = mine.filter(pl.col("track") == track).height
+        evidence = (
+            f"rank {rank_of[track]} arrived last at {calls / steps:.0f} matched calls per step, in all "
+            f"{ns_to_ms(late_ns):.1f} ms after the last but one (its peers: {ns_to_ms(peers_ns):.1f} ms); before them "
+            f"{cause.evidence}"
+        )
+        found.append(Straggler(rank_of[track], late_ns, cause.name, evidence))
+    return tuple(sorted(found, key=lambda one: (-one.late_ns, one.rank)))
+
+
+def _beyond_peers(lateness: pl.DataFrame, thresholds: RankThresholds) -> list[tuple[int, int, int, int]]:
+    """Tracks that are late beyond what their peers are (median): track, late_ns, peers' late_ns, kept steps.
+
+    Whoever comes last by chance is late by as much as any other; only what exceeds that has a cause in the rank.
+    """
+    rows = [(int(t), float(late), float(step), int(n)) for t, late, step, n in lateness.rows()]
+    found = []
+    for track, late_ns, step_ns, steps in rows:
+        others = sorted(late for other, late, _, _ in rows if other != track)
+        if not others:
+            continue
+        peers_ns = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
+        if late_ns - peers_ns >= thresholds.minimum_late_fraction * step_ns:
+            found.append((track, round(late_ns), round(peers_ns), steps))
+    return found

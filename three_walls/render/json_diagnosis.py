@@ -1,0 +1,74 @@
+"""Why the time went, as report.json holds it: stragglers, waits, alignment, MoE layers, the price of overlap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from three_walls.vocabulary.report import Alignment, MoePart, OverlapTax, RankReport, Report, Straggler, Wait
+
+Json = dict[str, Any]
+
+
+def diagnosis_as_json(report: Report) -> Json:
+    """Top-level fields since version 1.1, in the order of the contract."""
+    return {
+        "stragglers": [_straggler(one) for one in report.stragglers],
+        "waits": [_wait(one) for one in report.waits],
+        "alignment": None if report.alignment is None else _alignment(report.alignment),
+        "moe_layers": [_moe_part(one) for one in report.moe_layers],
+        "overlap_tax": [_overlap_tax(one) for one in report.overlap_tax],
+    }
+
+
+def idle_causes_as_json(rank: RankReport) -> list[Json]:
+    return [{"cause": one.cause, "ns": one.ns, "detail": one.detail} for one in rank.idle_causes]
+
+
+def _straggler(one: Straggler) -> Json:
+    return {"rank": one.rank, "late_ns": one.late_ns, "cause": one.cause, "evidence": one.evidence}
+
+
+def _wait(one: Wait) -> Json:
+    return {
+        "class": one.communication_class,
+        "rank": one.rank,
+        "wait_ns": one.wait_ns,
+        "transfer_ns": one.transfer_ns,
+        "because_of_rank": one.because_of_rank,
+        "resolved": one.resolved,
+        "note": one.note,
+    }
+
+
+def _alignment(alignment: Alignment) -> Json:
+    return {
+        "method": alignment.method,
+        "residual_ns_p50": alignment.residual_ns_p50,
+        "residual_ns_p95": alignment.residual_ns_p95,
+    }
+
+
+def _moe_part(part: MoePart) -> Json:
+    return {
+        "layer": part.layer,
+        "direction": part.direction,
+        "part": part.part,
+        "ns": part.ns,
+        "exposed_ns": part.exposed_ns,
+        "calls": part.calls,
+        "bytes_moved": part.bytes_moved,
+        "bytes_per_s": part.bytes_per_s,
+        "limit_bytes_per_s": part.limit_bytes_per_s,
+    }
+
+
+def _overlap_tax(one: OverlapTax) -> Json:
+    return {
+        "kernel": one.kernel,
+        "grid": one.grid,
+        "calls_alone": one.calls_alone,
+        "calls_beside": one.calls_beside,
+        "alone_ns": one.alone_ns,
+        "beside_ns": one.beside_ns,
+        "tax_ns": one.tax_ns,
+    }

@@ -1,0 +1,72 @@
+"""What is measured of the representative step alone: recompute, the ledger of its MoE layers, the price of overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from three_walls.attribution.attribution import Attribution
+from three_walls.knowledge.hardware import GpuModel
+from three_walls.timeline.timeline import Timeline
+from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.facts import FactValue
+from three_walls.vocabulary.report import OverlapTax
+from three_walls.walls.attention_passes import count_phases, find_passes
+from three_walls.walls.layout import derive_layout
+from three_walls.walls.moe_ledger import MoeLedger, build_moe_ledger
+from three_walls.walls.overlap_tax import measure_overlap_tax, overlap_tax_fact
+from three_walls.walls.recompute import measure_recompute
+from three_walls.walls.representative import Representative
+
+
+@dataclass(frozen=True, slots=True)
+class Closeup:
+    """``facts``: those of the glossary that follow from the three, each with its reason where missing."""
+
+    ledger: MoeLedger = field(default_factory=MoeLedger)
+    overlap_tax: tuple[OverlapTax, ...] = ()
+    facts: Mapping[str, tuple[FactValue, str | None]] = field(default_factory=dict)
+
+
+def look_closer(
+    timeline: Timeline,
+    attribution: Attribution,
+    chosen: Representative | None,
+    names: Mapping[int, str],
+    config: RunConfig,
+    gpu: GpuModel | None,
+) -> Closeup:
+    """``names``: texts by ``name_id`` in the trace of the chosen rank."""
+    if chosen is None:
+        return Closeup()
+    start, end = (
+        attribution.steps.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
+        .select("start_ns", "end_ns")
+        .row(0)
+    )
+    step = (int(start), int(end))
+    mine = timeline.operations.filter(
+        (pl.col("track") == chosen.track) & (pl.col("start_ns") < step[1]) & (pl.col("end_ns") > step[0])
+    )
+    passes = find_passes(mine, step)
+    recompute = measure_recompute(mine, passes, chosen, step, config)
+    pieces = attribution.pieces.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
+    ledger = build_moe_ledger(mine, pieces, passes, recompute.replays, step, config, gpu, derive_layout(config, gpu))
+    taxes = measure_overlap_tax(mine, step, names)
+    return Closeup(
+        ledger,
+        taxes,
+        {
+            "attention_forward_per_backward_ratio": _attention_ratio(passes),
+            "recompute_ns": (recompute.ns, recompute.because),
+            "overlap_tax_ns": overlap_tax_fact(taxes),
+            **ledger.facts(),
+        },
+    )
+
+
+def _attention_ratio(passes: pl.DataFrame) -> tuple[FactValue, str | None]:
+    forward, backward = count_phases(passes)
+    return (forward / backward, None) if backward else (None, "no attention kernel of a backward pass was recorded")

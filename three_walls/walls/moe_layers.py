@@ -1,0 +1,88 @@
+"""Which layer of the model a pass through an MoE layer is of; never guessed at."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.facts import FactValue
+from three_walls.walls.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.walls.exchange_volume import whole_number
+
+
+def number_layers(
+    passes: pl.DataFrame, config: RunConfig, microbatches: FactValue
+) -> tuple[pl.DataFrame, int | None, str | None]:
+    """(``passes`` with ``layer``, number of MoE layers, None), or with ``layer`` null throughout and the reason.
+
+    Micro-batches run one after the other: each goes forward through the layers in order and back in reverse.
+    """
+    layers, because = moe_layers(config)
+    if layers is None:
+        return _unnumbered(passes), None, because
+    if not isinstance(microbatches, int) or isinstance(microbatches, bool):
+        return _unnumbered(passes), None, "the number of micro-batches is not known"
+    counts = {str(name): int(count) for name, count in passes.group_by("direction").len().rows()}
+    expected = len(layers) * microbatches
+    forward, backward = counts.get(FORWARD, 0), counts.get(BACKWARD, 0)
+    if forward != expected or backward != expected:
+        because = (
+            f"{forward} forward and {backward} backward passes of MoE layers in the step, expected {expected} each "
+            f"({len(layers)} layers x {microbatches} micro-batches)"
+        )
+        return _unnumbered(passes), None, because
+    numbered = _number(passes, layers)
+    if numbered["layer"].null_count():
+        return _unnumbered(passes), None, "a pass of an MoE layer cannot be joined to its forward pass"
+    return numbered, len(layers), None
+
+
+def moe_layers(config: RunConfig) -> tuple[list[int] | None, str | None]:
+    """Numbers (from 0) of the model's MoE layers, or why they cannot be told.
+
+    ``moe_layer_freq`` N: every N-th layer from the first; a list: 1 where the layer is MoE.
+    """
+    count = whole_number(config, "num_layers")
+    if not count:
+        return None, "the config does not say num_layers"
+    if whole_number(config, "pipeline_model_parallel_size") != 1:
+        return None, "with pipeline stages (or an unknown number of them) a rank's layers have no known number"
+    if config.get("mtp_num_layers"):
+        return None, "multi-token prediction adds layers of its own"
+    pattern = config.get("moe_layer_freq")
+    if isinstance(pattern, tuple):
+        is_whole = len(pattern) == count
+        return ([n for n, one in enumerate(pattern) if one], None) if is_whole else (None, _not_understood(pattern))
+    if not config.knows("moe_layer_freq"):
+        pattern = 1
+    if isinstance(pattern, bool) or not isinstance(pattern, int) or pattern < 1:
+        return None, _not_understood(pattern)
+    return [n for n in range(count) if n % pattern == 0], None
+
+
+def _not_understood(pattern: object) -> str:
+    return f"moe_layer_freq {pattern} does not say which layers are MoE layers"
+
+
+def _number(passes: pl.DataFrame, layers: list[int]) -> pl.DataFrame:
+    """Forward passes by order; the n-th from the end of a micro-batch goes back n-th; a replay is its backward's."""
+    place = pl.int_range(pl.len(), dtype=pl.Int64).over("direction") % len(layers)
+    numbers = dict(enumerate(layers))
+    ordered = passes.sort("pass").with_columns(
+        at=pl.when(pl.col("direction") == FORWARD)
+        .then(place)
+        .when(pl.col("direction") == BACKWARD)
+        .then(len(layers) - 1 - place)
+    )
+    # A replay runs the layer of the forward pass that follows the same attention.
+    own = ordered.filter(pl.col("direction") == FORWARD).select("partner", own="at").unique("partner", keep="first")
+    return (
+        ordered.join(own, on="partner", how="left", maintain_order="left")
+        .with_columns(at=pl.when(pl.col("direction") == RECOMPUTE).then("own").otherwise("at"))
+        .with_columns(layer=pl.col("at").replace_strict(numbers, default=None, return_dtype=pl.Int64))
+        .drop("at", "own")
+    )
+
+
+def _unnumbered(passes: pl.DataFrame) -> pl.DataFrame:
+    return passes.with_columns(layer=pl.lit(None, dtype=pl.Int64))

@@ -1,0 +1,175 @@
+"""The ledger of MoE layers in the representative step: what each part of each layer takes, in each direction.
+
+``ns`` of a part is the union of its operations within each pass, summed over the passes of the layer (micro-batches);
+``exposed_ns`` is the share of it with no compute kernel beside; ``calls`` counts operations (kernels and copies).
+Shared experts have no row: without ranges their products look like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from three_walls.attribution.ownership import COMPUTE_MASK
+from three_walls.attribution.transfer import FEWEST_CALLS, READY_QUANTILE
+from three_walls.knowledge.hardware import GpuModel
+from three_walls.timeline.intervals import intersect, merge_overlapping
+from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.facts import FactValue
+from three_walls.vocabulary.report import MoePart
+from three_walls.walls.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.walls.exchange_volume import exchange_bytes
+from three_walls.walls.moe_layers import number_layers
+from three_walls.walls.moe_parts import ATTACHED, PARTS, attach_operations
+from three_walls.walls.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses, find_layer_passes
+from three_walls.walls.stream_order import PRODUCTS
+
+_DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
+
+
+@dataclass(frozen=True, slots=True)
+class MoeLedger:
+    """``parts`` in order of layer, direction and part; empty, or with ``layer`` None, for the reason ``because``."""
+
+    parts: tuple[MoePart, ...] = ()
+    layers: int | None = None
+    because: str | None = None
+    achieved_bytes_per_s: float | None = None
+    """Bytes per second of the fastest tenth of the token exchanges: those found their peers ready."""
+    because_no_speed: str | None = None
+    link_bytes_per_s: int | None = None
+
+    def facts(self) -> dict[str, tuple[FactValue, str | None]]:
+        """The glossary's facts of this ledger, each missing with its reason."""
+        link = self.link_bytes_per_s
+        return {
+            "moe_layers_count": (self.layers, self.because),
+            "ep_achieved_bytes_per_s": (self.achieved_bytes_per_s, self.because_no_speed),
+            "ep_link_bytes_per_s": (link, None if link else "the expert-parallel group is not known to be on NVLink"),
+        }
+
+
+def build_moe_ledger(
+    operations: pl.DataFrame,
+    pieces: pl.DataFrame,
+    attention: pl.DataFrame,
+    replays: pl.DataFrame | None,
+    step: tuple[int, int],
+    config: RunConfig,
+    gpu: GpuModel | None,
+    layout: dict[str, tuple[FactValue, str | None]],
+) -> MoeLedger:
+    """The ledger of one rank's step [start, end).
+
+    ``operations`` and ``pieces``: that rank's, of the step. ``attention``: its passes (attention_passes.PASSES).
+    ``replays``: where they begin and end (recompute.REPLAYS), if known. ``layout``: facts of ``derive_layout``.
+    """
+    within, _ = layout["ep_within_nvlink_domain"]
+    link = gpu.nvlink_bytes_per_s_one_way if gpu is not None and within is True else None
+    mine = operations.filter(
+        pl.col("start_ns").is_between(step[0], step[1], closed="left")
+        & pl.col("category").is_in([*EXCHANGES, *ATTACHED])
+    ).with_columns(category=pl.col("category").cast(pl.String))
+    products = mine.filter(pl.col("category").is_in(PRODUCTS))
+    if config.get("moe_shared_expert_overlap") is True:
+        # Shared experts then run on a stream of their own, beside the exchanges: they part no dispatch from combine.
+        products = products.filter(pl.col("stream").is_in(attention["stream"].unique().to_list()))
+    exchanges = mine.filter(pl.col("category").is_in(EXCHANGES)).select("start_ns", "end_ns")
+    found = find_layer_passes(exchanges, products, attention, replays)
+    if found.passes is None or found.exchanges is None:
+        return MoeLedger(because=found.because, because_no_speed=found.because, link_bytes_per_s=link)
+    microbatches, _ = layout["num_microbatches"]
+    passes, layers, because = number_layers(found.passes, config, microbatches)
+    rows = _measure(passes, attach_operations(mine, passes, found.exchanges), pieces)
+    speeds, achieved, no_speed = _speeds(found, passes, config)
+    sent, _ = exchange_bytes(config)
+    parts = tuple(_with_speed(row, passes, sent, speeds, link) for row in rows)
+    return MoeLedger(parts, layers, because, achieved, no_speed, link)
+
+
+def _measure(passes: pl.DataFrame, attached: pl.DataFrame, pieces: pl.DataFrame) -> list[MoePart]:
+    """Sums per layer, direction and part. ``attached``: pass, part, start_ns, end_ns of every operation."""
+    key = ["pass", "part"]
+    union = merge_overlapping(attached, key)
+    alone = merge_overlapping(pieces.filter((pl.col("active") & COMPUTE_MASK) == 0), ["track"])
+    # What computes is beside itself: only an exchange can be exposed.
+    exchanged = union.filter(pl.col("part").is_in([DISPATCH, COMBINE])).join(alone.select("track").head(1), how="cross")
+    length = pl.col("end_ns") - pl.col("start_ns")
+    sums = (
+        union.group_by(key)
+        .agg(ns=length.sum())
+        .join(intersect(exchanged, alone, ["track"]).group_by(key).agg(exposed_ns=length.sum()), on=key, how="left")
+        .join(attached.group_by(key).agg(calls=pl.len()), on=key, how="left")
+        .join(passes.select("pass", "layer", "direction"), on="pass")
+        .group_by("layer", "direction", "part")
+        .agg(pl.col("ns").sum(), pl.col("exposed_ns").fill_null(0).sum(), pl.col("calls").sum())
+    )
+    order = (
+        pl.col("layer"),
+        pl.col("direction").replace_strict({name: n for n, name in enumerate(_DIRECTIONS)}, return_dtype=pl.Int64),
+        pl.col("part").replace_strict({name: n for n, name in enumerate(PARTS)}, return_dtype=pl.Int64),
+    )
+    rows = sums.sort(order, nulls_last=True).select("layer", "direction", "part", "ns", "exposed_ns", "calls").rows()
+    return [
+        MoePart(layer, direction, part, int(ns), int(shown), calls) for layer, direction, part, ns, shown, calls in rows
+    ]
+
+
+def _speeds(
+    found: LayerPasses, passes: pl.DataFrame, config: RunConfig
+) -> tuple[dict[str, float], float | None, str | None]:
+    """Bytes per second of dispatch and of combine, of both together, and why not.
+
+    The duration is that of the fastest tenth of the calls, which found all peers ready; both directions move as much.
+    """
+    sent, because = exchange_bytes(config)
+    if not sent or found.exchanges is None:
+        return {}, None, because or "expert-parallel size 1: nothing is sent"
+    calls = _token_calls(found.exchanges.join(passes.select("pass", "direction"), on="pass"))
+    fastest = pl.col("duration_ns").quantile(READY_QUANTILE, interpolation="lower")
+    by_part = calls.group_by("part").agg(fastest, calls=pl.len()).filter(_CAN_TELL).rows()
+    together = calls.select(fastest, calls=pl.len()).filter(_CAN_TELL)
+    if together.is_empty():
+        return {}, None, f"fewer than {FEWEST_CALLS} exchanges of tokens in the step"
+    speeds = {str(part): sent * 1e9 / duration for part, duration, _ in by_part}
+    return speeds, sent * 1e9 / float(together["duration_ns"][0]), None
+
+
+_CAN_TELL = (pl.col("calls") >= FEWEST_CALLS) & (pl.col("duration_ns") > 0)
+
+
+def _token_calls(exchanges: pl.DataFrame) -> pl.DataFrame:
+    """part and duration_ns of the exchanges that carry the tokens.
+
+    One dispatch or combine may exchange their probabilities too, before or after: a call of small messages. Of the
+    positions in a pass the one whose fastest call is longest carries the tokens; waiting lengthens single calls only.
+    """
+    kind = ["direction", "part"]
+    timed = exchanges.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
+    positions = (
+        timed.group_by(*kind, "position")
+        .agg(pl.col("duration_ns").min())
+        .sort("duration_ns", "position", descending=[True, False])
+        .unique(kind, keep="first", maintain_order=True)
+    )
+    return timed.join(positions.select(*kind, "position"), on=[*kind, "position"]).select("part", "duration_ns")
+
+
+def _with_speed(
+    row: MoePart,
+    passes: pl.DataFrame,
+    sent: int | None,
+    speeds: dict[str, float],
+    link: int | None,
+) -> MoePart:
+    if row.part not in (DISPATCH, COMBINE):
+        return row
+    same_layer = pl.col("layer").eq_missing(pl.lit(row.layer, dtype=pl.Int64))
+    count = passes.filter(same_layer & (pl.col("direction") == row.direction)).height
+    return replace(
+        row,
+        bytes_moved=None if sent is None else sent * count,
+        bytes_per_s=speeds.get(row.part),
+        limit_bytes_per_s=link,
+    )
