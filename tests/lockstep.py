@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trace_builder import ADAM, GEMM, MEGATRON, PROCESS, SEND_RECV, TraceBuilder
+from trace_builder import ADAM, GEMM, MEGATRON, POINTWISE, PROCESS, SEND_RECV, TraceBuilder
 
 ATTENTION = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>"
 EXPERT = "void deep_gemm::m_grouped_gemm_kernel<128>"
@@ -31,6 +31,7 @@ class Behaviour:
 
     slow: float = 1.0  # every compute kernel takes so many times as long
     tokens: float = 1.0  # so many times the expert kernels, on as much larger grids
+    persistent: bool = False  # its expert product has one grid for any number of tokens; its activation has not
     starved_ns: int = 0  # before attention of every layer the host is late by this
     blocked_ns: int = 0  # the same, in a synchronizing call
     capture_delay_ns: int = 0  # its profiler starts so much later: the first step waits for it
@@ -135,14 +136,21 @@ class Run:
                 self.compute(rank, GEMM, "gemm", 100 * US, grid=2)
             self.exchange(groups)
             for rank in everyone:
-                count = round(4 * self.behaviours[rank].tokens)
-                for _ in range(count):
-                    self.compute(rank, EXPERT, "grouped_gemm", 250 * US, grid=count)
+                self.run_experts(rank)
             self.exchange(groups)
         self.collective(everyone, ALL_REDUCE, "all_reduce", 2 * self.transfer_ns)
         for rank in everyone:
             self.compute(rank, ADAM, "optimizer", 200 * US)
         self.step += 1
+
+    def run_experts(self, rank: int) -> None:
+        count = round(4 * self.behaviours[rank].tokens)
+        if self.behaviours[rank].persistent:
+            self.compute(rank, EXPERT, "grouped_gemm", count * 240 * US, grid=132)
+            self.compute(rank, POINTWISE, "elementwise", count * 10 * US, grid=count)
+            return
+        for _ in range(count):
+            self.compute(rank, EXPERT, "grouped_gemm", 250 * US, grid=count)
 
     def exchange(self, groups: Sequence[Sequence[int]]) -> None:
         for members in groups:

@@ -12,7 +12,7 @@ PROCESS = (1 << 48) + (7571 << 24)  # <vm:8><pid:24><tid:24>
 THREAD_OFFSET = 1
 
 _OPERATION = ["start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid"]
-_KERNEL = [*_OPERATION, "demangledName", "shortName", "gridX", "graphNodeId"]
+_KERNEL = [*_OPERATION, "demangledName", "shortName", "gridX", "gridY", "gridZ", "graphNodeId"]
 _MEMCPY = [*_OPERATION, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"]
 _MEMSET = [*_OPERATION, "value", "bytes", "memKind", "graphNodeId"]
 _GRAPH = [*_OPERATION, "graphId", "graphExecId"]
@@ -93,7 +93,7 @@ class TraceBuilder:
         short = name.split("(")[0].split("<")[0].split("::")[-1].removeprefix("void ")
         table = "CUPTI_ACTIVITY_KIND_KERNEL"
         names = {"demangledName": self.string(name), "shortName": self.string(short)}
-        self._operation(table, start, end, stream, launched, **names, gridX=grid, graphNodeId=node)
+        self._operation(table, start, end, stream, launched, **names, gridX=grid, gridY=1, gridZ=1, graphNodeId=node)
         return self
 
     def copy(

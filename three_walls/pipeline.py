@@ -25,7 +25,7 @@ from three_walls.trace.tables import WantedRanges
 from three_walls.version import VERSION
 from three_walls.vocabulary.errors import NothingToAnalyzeError, UsageError
 from three_walls.vocabulary.report import Report
-from three_walls.walls.caveats import collect_caveats
+from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
 from three_walls.walls.closeup import look_closer
 from three_walls.walls.fact_sheet import collect_facts
 from three_walls.walls.representative import Representative, choose_representative
@@ -95,7 +95,11 @@ def analyze(
         findings=tuple(findings),
         plan=plan,
         overrides=spell(edits, config, bridge_version or config.bridge_version),
-        warnings=(*collect_caveats(traces, timeline, facts, capabilities), *comparison.warnings),
+        warnings=(
+            *warn_of_stragglers(comparison.stragglers, facts),
+            *collect_caveats(traces, timeline, facts, capabilities),
+            *comparison.warnings,
+        ),
         unclassified=list_unclassified(timeline, chosen) if chosen else (),
         capabilities=capabilities,
         stragglers=comparison.stragglers,

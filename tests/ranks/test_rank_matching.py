@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lockstep import COMMUNICATION_STREAM, MS, US, Behaviour, simulate
-from trace_builder import ALL_GATHER, SEND_RECV, merge
+from lockstep import COMMUNICATION_STREAM, EPOCH, MS, US, Behaviour, simulate
+from trace_builder import ALL_GATHER, SEND_RECV, TraceBuilder, merge
 
 from three_walls import analyze
+from three_walls.ranks.alignment import NOT_RESOLVABLE
 from three_walls.ranks.groups import find_members
 from three_walls.trace.identity import Rank
 from three_walls.vocabulary.config import ConfigValue, RunConfig
@@ -53,6 +54,18 @@ def test_calls_that_do_not_overlap_are_no_collective(tmp_path: Path) -> None:
     gathers = [one for one in report.waits if one.communication_class == "all_gather"]
     assert len(gathers) == 2
     assert not any(one.resolved for one in gathers)
+
+
+def test_ranks_without_communication_are_compared_in_nothing(tmp_path: Path) -> None:
+    paths = [
+        TraceBuilder(session_start_ns=EPOCH, host=host).steps(4, MS).write(tmp_path / f"{host}.sqlite")
+        for host in ("node0", "node1")
+    ]
+    report = analyze(paths)
+    assert (report.waits, report.stragglers) == ((), ())
+    assert report.alignment is not None
+    assert report.alignment.method == NOT_RESOLVABLE
+    assert analyze(paths[:1]).alignment is None
 
 
 def config(world: int, **sizes: int) -> RunConfig:

@@ -33,6 +33,19 @@ def test_the_late_rank_is_named_with_its_cause(tmp_path: Path, odd: Behaviour, c
     assert {wait.because_of_rank for wait in report.waits if wait.rank != 2 and wait.wait_ns} == {2}
 
 
+def test_more_tokens_in_a_persistent_product_are_no_slow_gpu(tmp_path: Path) -> None:
+    # Its name and grid are those of its peers' products; only the activation's grid shows the tokens.
+    ranks = [Behaviour(persistent=True), Behaviour(persistent=True, tokens=2.0), Behaviour(persistent=True)]
+    (straggler,) = analyze(simulate(ranks).write(tmp_path)).stragglers
+    assert (straggler.rank, straggler.cause) == (1, "expert imbalance"), straggler.evidence
+
+
+def test_a_slow_gpu_with_other_tokens_is_still_slow(tmp_path: Path) -> None:
+    ranks = [Behaviour(persistent=True), Behaviour(persistent=True, tokens=1.25, slow=1.4), Behaviour(persistent=True)]
+    (straggler,) = analyze(simulate(ranks).write(tmp_path)).stragglers
+    assert (straggler.rank, straggler.cause) == (1, "slow compute"), straggler.evidence
+
+
 def test_every_wait_is_exact_and_waits_and_transfers_sum_to_the_calls(tmp_path: Path) -> None:
     run = simulate([USUAL, Behaviour(slow=1.2), Behaviour(tokens=1.5), USUAL])
     report = analyze(run.write(tmp_path))

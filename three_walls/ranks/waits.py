@@ -103,22 +103,28 @@ def _reasons(abstained: pl.DataFrame, ranks: int) -> dict[tuple[str, int], str]:
 def _wait(
     row: Mapping[str, object], rank_of: Mapping[int, int], because: Mapping[tuple[str, int], str], has_clock: bool
 ) -> Wait:
-    name, track, step = str(row["class"]), _int(row["track"]), _int(row["step"])
-    wait_ns, total_ns, culprit = row["wait_ns"], row["total_ns"], row["culprit"]
+    name, rank = str(row["class"]), rank_of[_int(row["track"])]
+    # The fastest-calls proxy speaks of exposed time: what computing hides is nobody's loss.
+    alone_transfer_ns = _int(row["transfer_exposed_ns"] or 0)
+    alone_ns = _int(row["exposed_ns"]) - alone_transfer_ns
     if row["wait_ns"] is None:
-        # The fastest-calls proxy speaks of exposed time: what computing hides is nobody's loss.
-        exposed_ns, transfer_ns = _int(row["exposed_ns"]), _int(row["transfer_exposed_ns"] or 0)
-        why = because.get((name, step)) or _why_not_matched(name, len(rank_of))
+        why = because.get((name, _int(row["step"]))) or _why_not_matched(name, len(rank_of))
         note = f"{FASTEST_CALLS} (exposed time only): {why}"
-        return Wait(name, rank_of[track], exposed_ns - transfer_ns, transfer_ns, None, resolved=False, note=note)
-    transfer_ns = _int(total_ns) - _int(wait_ns)
+        return Wait(name, rank, alone_ns, alone_transfer_ns, None, resolved=False, note=note)
+    wait_ns, total_ns, culprit = _int(row["wait_ns"]), _int(row["total_ns"]), row["culprit"]
     if row["resolved"]:
-        rest = 1 - _int(row["resolved_ns"]) / _int(total_ns)
+        rest = 1 - _int(row["resolved_ns"]) / total_ns
         note = LATEST_ARRIVAL + (f"; {rest:.1%} of the time by {SHORTEST_PARTICIPANT}" if rest >= 0.001 else "")
         whom = None if culprit is None else rank_of[_int(culprit)]
-        return Wait(name, rank_of[track], _int(wait_ns), transfer_ns, whom, resolved=True, note=note)
-    note = f"{SHORTEST_PARTICIPANT}: {_why_unresolved(row, has_clock)}"
-    return Wait(name, rank_of[track], _int(wait_ns), transfer_ns, None, resolved=False, note=note)
+        return Wait(name, rank, wait_ns, total_ns - wait_ns, whom, resolved=True, note=note)
+    why = _why_unresolved(row, has_clock)
+    # Where members are missing all that were captured may have waited for one of those: of the two proxies,
+    # neither of which sees all waiting, the one that sees more is nearer.
+    if not row["complete"] and alone_ns * total_ns > wait_ns * (alone_ns + alone_transfer_ns):
+        note = f"{FASTEST_CALLS} (exposed time only): {why}"
+        return Wait(name, rank, alone_ns, alone_transfer_ns, None, resolved=False, note=note)
+    note = f"{SHORTEST_PARTICIPANT}: {why}"
+    return Wait(name, rank, wait_ns, total_ns - wait_ns, None, resolved=False, note=note)
 
 
 def _why_not_matched(name: str, ranks: int) -> str:

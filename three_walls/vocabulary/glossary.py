@@ -47,18 +47,19 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     ),
     _ns(
         "ep_transfer_exposed_ns",
-        "Exposed EP time in excess of waiting for peers: each call counts at most what the fastest tenth of "
-        "the token-carrying calls of its kind on this rank took.",
-        "A measured transfer time: it is a proxy from one rank's durations, low when message sizes vary.",
+        "Exposed EP time without waiting for peers: from the last member's arrival to the call's end where all ranks "
+        "of the group were captured; else each call counts at most what the fastest tenth of the token-carrying calls "
+        "of its kind on this rank took.",
+        "From one rank's durations, a measured transfer time: that proxy is low when message sizes vary.",
     ),
     _share("ep_transfer_exposed_fraction", "ep_transfer_exposed_ns", "Share of the step in exposed EP transfer."),
-    _ns("ep_wait_exposed_ns", "Exposed EP time beyond the transfer proxy: waiting for peers to arrive."),
+    _ns("ep_wait_exposed_ns", "Exposed EP time beyond its transfer: waiting for peers to arrive."),
     _ns("collective_busy_ns", "Union of all other communication (data, tensor, pipeline, context parallel)."),
     _ns("collective_exposed_ns", "Other communication while no compute kernel runs."),
     _share("collective_exposed_fraction", "collective_exposed_ns", "Share of the step in other exposed communication."),
     _ns(
         "collective_transfer_exposed_ns",
-        "Exposed other communication, each call at most what its kind's fastest tenth took.",
+        "Exposed other communication without waiting for peers; told as for ep_transfer_exposed_ns.",
     ),
     _ns("collective_wait_exposed_ns", "Exposed other communication beyond that: waiting for peers."),
     _ns(

@@ -11,7 +11,7 @@ from three_walls.trace.capabilities import YES
 from three_walls.trace.reader import Trace
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactSheet
-from three_walls.vocabulary.report import ReportWarning
+from three_walls.vocabulary.report import ReportWarning, Straggler
 from three_walls.walls.attention_passes import RECOMPUTES_RATIO
 
 MUCH_WAITING_FRACTION = 0.10
@@ -32,6 +32,20 @@ def collect_caveats(
         found.append(ReportWarning("inside-cuda-graphs", capabilities["inside_cuda_graphs"]))
     found += _about_shares(facts)
     return tuple(dict.fromkeys(found))
+
+
+def warn_of_stragglers(stragglers: Sequence[Straggler], facts: FactSheet) -> tuple[ReportWarning, ...]:
+    """One warning per rank that holds the others up for a large part of the step: no edit of the config helps there."""
+    step_ns = facts.number("step_ns") or 0
+    return tuple(
+        ReportWarning(
+            "straggler",
+            f"rank {one.rank} makes the others wait for {one.late_ns / step_ns:.0%} of the step ({one.cause}): find out "
+            "why before changing the config; every share below is of a run that waits for it",
+        )
+        for one in stragglers
+        if step_ns and one.late_ns >= MUCH_WAITING_FRACTION * step_ns
+    )
 
 
 def _about_ranks(traces: Sequence[Trace]) -> list[ReportWarning]:
@@ -102,7 +116,7 @@ def _about_shares(facts: FactSheet) -> list[ReportWarning]:
         found.append(
             ReportWarning(
                 "waiting-for-peers",
-                f"about {waiting:.0%} of the step is communication that waits for other ranks (a proxy): a faster "
+                f"about {waiting:.0%} of the step is communication that waits for other ranks: a faster "
                 "dispatcher would not shorten it; find out what the late ranks do (capture every rank of the group)",
             )
         )

@@ -47,7 +47,9 @@ def find_layer_passes(
     if attention.is_empty() or attention["direction"].null_count():
         return LayerPasses(None, None, "attention passes, which tell layers apart, were not recorded or not told apart")
     if exchanges.is_empty():
-        return LayerPasses(None, None, "no token exchange of expert parallelism was recorded")
+        return LayerPasses(
+            None, None, "no token exchange of expert parallelism was recorded, or told from other exchanges"
+        )
     placed = _between_attention(exchanges, attention, products)
     shapes = {direction: _shape(placed, direction) for direction in (FORWARD, BACKWARD)}
     forward, backward = shapes[FORWARD], shapes[BACKWARD]

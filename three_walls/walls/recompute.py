@@ -23,11 +23,12 @@ from three_walls.walls.stream_order import LayerShape, kernels_in_order, layer_s
 
 FULL, SELECTIVE, NONE = "full", "selective", "none"
 
-FULL_RUNS_TIMES = 2
+FULL_RUNS_TIMES = 1.5
 """With full recompute at least this many forward layers' products lie between a replayed attention and its backward.
 
-Replay and backward of what follows attention are three times its forward; replayed core attention alone leaves the
-products of the scores: three, where a dense layer's forward has four.
+Replay and backward of what follows attention are three times its forward: in a dense layer, where least follows, 9
+products against the forward layer's 4 (fused attention) or 12 against 6. Replayed core attention alone leaves at most
+the products of the scores there: 3.
 """
 
 REPLAYS = pl.Schema(
@@ -69,13 +70,18 @@ def measure_recompute(
     if forward < RECOMPUTES_RATIO * backward:
         return _without_replayed_attention(place_passes(kernels, passes))
     estimate = _estimate_ns(passes, forward - backward, chosen.step_ns)
-    measured = _measure(operations, kernels, passes)
-    if measured is not None:
-        kind, replays = measured
+    told = not passes["direction"].null_count() and passes["stream"].n_unique() == 1
+    placed = place_passes(kernels, passes)
+    kind = _kind(placed) if told else None
+    if kind is None:
+        return _by_config(config, forward, backward, estimate)
+    replays = _measure(kernels, placed, kind)
+    if replays is not None:
+        replays = _with_busy(operations, replays)
         covered = merge_overlapping(replays.with_columns(of=0), ["of"])
         ns = int((covered["end_ns"] - covered["start_ns"]).sum())
         return Recompute(kind, min(ns, chosen.step_ns), None, estimate, replays)
-    return _by_config(config, forward, backward, estimate)
+    return _estimated(estimate) if kind == FULL else Recompute(kind, None, "no matrix product around a replay")
 
 
 def replayed_layers(recompute: Recompute, config: RunConfig, forward: int, microbatches: FactValue) -> dict[int, int]:
@@ -104,10 +110,15 @@ def _by_config(config: RunConfig, forward: int, backward: int, estimate: int | N
         return Recompute(
             None,
             None,
-            f"attention runs {forward} times forward and {backward} backward, recompute granularity is {said}, and "
-            "the kernels around the replays do not show their extent",
+            f"attention runs {forward} times forward and {backward} backward, recompute granularity is {said}, and the "
+            "matrix products around the replays do not show their extent",
             estimate,
         )
+    return _estimated(estimate)
+
+
+def _estimated(estimate: int | None) -> Recompute:
+    """Full recompute whose replays cannot be measured."""
     if estimate is None:
         return Recompute(FULL, None, "no two forward layers follow one another in the step")
     return Recompute(FULL, estimate, None, estimate)
@@ -130,26 +141,32 @@ def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
     return Recompute(NONE, 0)
 
 
-def _measure(operations: pl.DataFrame, kernels: pl.DataFrame, passes: pl.DataFrame) -> tuple[str, pl.DataFrame] | None:
-    """(full or selective, REPLAYS), or None where the kernels do not show the extent."""
-    if passes["direction"].null_count() or passes["stream"].n_unique() > 1:
+def _kind(placed: pl.DataFrame) -> str | None:
+    """Full or selective: by the products from a replayed attention to its backward; None where that tells neither."""
+    counted = placed.select(
+        "direction", next=pl.col("direction").shift(-1), products=pl.col("products").shift(-1) - pl.col("products")
+    )
+    layer = counted.filter((pl.col("direction") == FORWARD) & (pl.col("next") == FORWARD))["products"].median()
+    between = counted.filter((pl.col("direction") == RECOMPUTE) & (pl.col("next") == BACKWARD))["products"]
+    if not isinstance(layer, float) or not layer:
         return None
-    placed = place_passes(kernels, passes)
-    shape = layer_shape(kernels, placed)
-    if shape is None:
-        return None
-    runs_on = (pl.col("products").shift(-1) - pl.col("products")) >= FULL_RUNS_TIMES * shape.products_after
-    is_full = placed.with_columns(runs_on=runs_on).filter(
-        (pl.col("direction") == RECOMPUTE) & (pl.col("direction").shift(-1) == BACKWARD)
-    )["runs_on"]
-    if not (is_full.all() or (~is_full).all()):
-        return None
-    kind = FULL if is_full.all() else SELECTIVE
+    is_full = between >= FULL_RUNS_TIMES * layer
+    if is_full.all():
+        return FULL
+    return None if is_full.any() else SELECTIVE
+
+
+def _measure(kernels: pl.DataFrame, placed: pl.DataFrame, kind: str) -> pl.DataFrame | None:
+    """partner, start_ns, end_ns of every replay; None where the kernels do not show the extent of one."""
     replays = placed.filter(pl.col("direction") == RECOMPUTE)
-    extents = _full_extents(kernels, replays, shape) if kind == FULL else _attention_extents(kernels, replays)
-    if extents["end_ns"].null_count() or extents["start_ns"].null_count():
-        return None
-    return kind, _with_busy(operations, extents)
+    if kind == SELECTIVE:
+        extents = _attention_extents(kernels, replays)
+    else:
+        shape = layer_shape(kernels, placed)
+        if shape is None:
+            return None
+        extents = _full_extents(kernels, replays, shape)
+    return None if extents["end_ns"].null_count() or extents["start_ns"].null_count() else extents
 
 
 def _full_extents(kernels: pl.DataFrame, replays: pl.DataFrame, shape: LayerShape) -> pl.DataFrame:

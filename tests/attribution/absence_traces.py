@@ -1,0 +1,46 @@
+"""Traces with one gap per step, and the causes that an analysis gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trace_builder import ADAM, GEMM, TraceBuilder
+
+from three_walls import analyze
+from three_walls.vocabulary.categories import BUCKET_BY_NAME, Group
+from three_walls.vocabulary.report import RankReport
+
+US = 1_000
+STEP = 1_000 * US
+BUSY = 300 * US
+"""Every step computes until here, and again from NEXT to its end."""
+NEXT = 800 * US
+
+Causes = dict[tuple[str, str], int]
+
+
+def three_steps(next_launched: int | None, stream: int = 7) -> TraceBuilder:
+    """Per step a product, a gap of 500 us, and an update launched at ``next_launched`` on ``stream``."""
+    builder = TraceBuilder()
+    for at in (1, 1 + STEP, 1 + 2 * STEP):
+        builder.kernel(GEMM, at, at + BUSY, launched=max(at - 5 * US, 0))
+        launched = None if next_launched is None else at + next_launched
+        builder.kernel(ADAM, at + NEXT, at + STEP, launched=launched, stream=stream)
+    return builder
+
+
+def begins() -> tuple[int, ...]:
+    return (1, 1 + STEP, 1 + 2 * STEP)
+
+
+def causes(tmp_path: Path, builder: TraceBuilder, without: tuple[str, ...] = ()) -> Causes:
+    """Causes of the one kept step, the second, in us."""
+    report = analyze(builder.write(tmp_path / "trace.sqlite", without=without))
+    rank = report.ranks[0]
+    assert [(step.start_ns, step.end_ns) for step in rank.steps if step.kept] == [(1 + STEP, 1 + 2 * STEP)]
+    assert sum(one.ns for one in rank.idle_causes) == absent_ns(rank)
+    return {(one.cause, one.detail): round(one.ns / US) for one in rank.idle_causes if one.ns >= US}
+
+
+def absent_ns(rank: RankReport) -> int:
+    return sum(ns for name, ns in rank.budget_ns.items() if BUCKET_BY_NAME[name].group is not Group.COMPUTE)
