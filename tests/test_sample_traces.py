@@ -15,6 +15,7 @@ from three_walls import analyze
 from three_walls.render.html_report import render_html
 from three_walls.render.json_report import render_json
 from three_walls.render.json_schema import load_schema
+from three_walls.vocabulary.categories import COMPUTE_CATEGORIES
 from three_walls.vocabulary.report import Report
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
@@ -24,7 +25,7 @@ LABELS = {
 
 EXPECT_KEYS = {
     "verdict", "step", "shares", "hidden", "config", "facts", "missing_facts", "outcomes", "ranks", "warnings",
-    "plan", "plan_starts_with", "plan_is_empty",
+    "plan", "plan_starts_with", "plan_is_empty", "stragglers", "communication", "gain_ms",
 }  # fmt: skip
 MUST_NOT_KEYS = {"walls", "plan", "buckets"}
 
@@ -99,6 +100,30 @@ def test_the_advice_is_the_engineers(name: str) -> None:
     if expected(name, "plan_is_empty"):
         assert plan == []
     assert "error" not in outcomes.values()
+
+
+def test_a_measured_gain_lies_within_the_promised_range(name: str) -> None:
+    gains = {finding.rule: finding.gain for finding in report_of(name).findings}
+    for rule, measured_ms in expected(name, "gain_ms").items():
+        gain = gains[rule]
+        assert gain.low_ns is not None
+        assert gain.high_ns is not None
+        assert gain.low_ns <= measured_ms * 1e6 <= gain.high_ns
+
+
+def test_the_ranks_that_made_others_wait_are_named(name: str) -> None:
+    report = report_of(name)
+    if "stragglers" in LABELS[name]["expect"]:
+        assert {one.rank: one.cause for one in report.stragglers} == expected(name, "stragglers")
+    for kind in expected(name, "communication"):
+        assert all(kind in rank.communication for rank in report.ranks)
+
+
+def test_the_causes_of_a_rank_sum_to_the_time_without_computing(name: str) -> None:
+    report = report_of(name)
+    for rank in report.ranks:
+        computing = sum(rank.budget_ns.get(bucket, 0) for bucket in COMPUTE_CATEGORIES)
+        assert sum(cause.ns for cause in rank.idle_causes) == sum(rank.budget_ns.values()) - computing
 
 
 def test_the_warnings_and_ranks_are_there(name: str) -> None:

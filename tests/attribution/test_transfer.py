@@ -48,6 +48,17 @@ def test_small_exchanges_of_counts_say_nothing_of_the_token_exchanges(tmp_path: 
     assert facts.number("ep_transfer_exposed_ns") == round((7 * 4 + 3 * 0.02) * MS)
 
 
+def test_over_a_slow_link_small_exchanges_may_take_longer_than_large_ones_over_a_fast_one(tmp_path: Path) -> None:
+    facts = exchanges(tmp_path, [4, 0.14, 4, 4, 0.02, 4, 4, 0.09, 4, 4]).facts
+    assert facts.number("ep_transfer_exposed_ns") == round((7 * 4 + 0.14 + 0.02 + 0.09) * MS, -4)
+
+
+def test_small_exchanges_that_waited_do_not_hide_the_jump(tmp_path: Path) -> None:
+    # Two of the three small ones waited 5 ms: what they took beyond the transfer is waiting.
+    facts = exchanges(tmp_path, [1, 5, 1, 1, 0.02, 1, 1, 5, 1, 1]).facts
+    assert facts.number("ep_transfer_exposed_ns") == round((7 * 1 + 0.02 + 2 * 1) * MS)
+
+
 def test_with_few_calls_nothing_can_be_told_and_all_is_transfer(tmp_path: Path) -> None:
     facts = exchanges(tmp_path, [1, 9]).facts
     assert facts.number("ep_transfer_exposed_ns") == 10 * MS

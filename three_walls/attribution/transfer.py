@@ -16,11 +16,12 @@ from three_walls.attribution.ownership import COMPUTE_MASK, STEP
 from three_walls.timeline.intervals import intersect, merge_overlapping
 from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES
 
-CARRIES_TOKENS_NS = 100_000
-"""A SendRecv below this is latency-bound (counts, probabilities): it says nothing of the token exchanges.
+SMALL_GAP_RATIO = 3.0
+"""Exchanges of one stream carry tokens (megabytes) or counts and probabilities (kilobytes). Sorted by duration there is
+a jump between the two: 0.08 to 0.3 ms over NVLink, 0.14 to 3.7 ms through host memory, in the bundled traces."""
 
-At NVLink speed (450 GB/s and direction) a call this long moves at most 45 MB; 8 KiB of metadata takes 0.01 ms.
-"""
+SMALL_AT_MOST_NS = 500_000
+"""No exchange of counts takes longer than this, unless it waits."""
 
 READY_QUANTILE = 0.1
 """Share of the calls of a kind that are taken to have found all peers ready.
@@ -34,6 +35,7 @@ FEWEST_CALLS = 8
 
 _DURATION = pl.col("end_ns") - pl.col("start_ns")
 _KIND = ("track", "category", "stream", "name_id", "small")
+_EXCHANGES = ("ep_all_to_all", "send_recv_ambiguous")
 
 
 def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -43,11 +45,9 @@ def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, pieces: pl.Dat
     """
     calls = (
         operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-        .with_columns(
-            duration_ns=_DURATION,
-            small=pl.col("category").is_in(["ep_all_to_all", "send_recv_ambiguous"]) & (_DURATION < CARRIES_TOKENS_NS),
-        )
+        .with_columns(duration_ns=_DURATION)
         .with_row_index("call")
+        .pipe(_mark_small)
     )
     inside = intersect(calls, steps, ["track"], carry=["step", "kept"])
     floors = (
@@ -73,4 +73,24 @@ def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, pieces: pl.Dat
         .group_by(*STEP, pl.col("category").cast(pl.String).alias("class"))
         .agg(transfer_exposed_ns=pl.col("transfer_ns").sum())
         .sort(*STEP, "class")
+    )
+
+
+def _mark_small(calls: pl.DataFrame) -> pl.DataFrame:
+    """``calls`` with ``small``: exchanges below the widest jump in the durations of their stream's shorter half."""
+    stream = ["track", "category", "stream", "name_id"]
+    before = pl.col("duration_ns").shift(1).over(stream)
+    in_shorter_half = pl.int_range(pl.len()).over(stream) <= pl.len().over(stream) // 2
+    jump = pl.when(in_shorter_half & (before <= SMALL_AT_MOST_NS)).then(pl.col("duration_ns") / before.clip(1))
+    widest = (
+        calls.filter(pl.col("category").is_in(list(_EXCHANGES)))
+        .sort(*stream, "duration_ns")
+        .with_columns(jump=jump)
+        .filter(pl.col("jump") >= SMALL_GAP_RATIO)
+        .sort(*stream, "jump", "duration_ns")
+        .group_by(stream, maintain_order=True)
+        .agg(carries_tokens_ns=pl.col("duration_ns").last())
+    )
+    return calls.join(widest, on=stream, how="left", nulls_equal=True, maintain_order="left").with_columns(
+        small=(pl.col("duration_ns") < pl.col("carries_tokens_ns")).fill_null(value=False)
     )

@@ -40,8 +40,8 @@ def warn_of_stragglers(stragglers: Sequence[Straggler], facts: FactSheet) -> tup
     return tuple(
         ReportWarning(
             "straggler",
-            f"rank {one.rank} makes the others wait for {one.late_ns / step_ns:.0%} of the step ({one.cause}): find out "
-            "why before changing the config; every share below is of a run that waits for it",
+            f"rank {one.rank} makes the others wait for {one.late_ns / step_ns:.0%} of the step ({one.cause}): "
+            "find out why before changing the config; every share below is of a run that waits for it",
         )
         for one in stragglers
         if step_ns and one.late_ns >= MUCH_WAITING_FRACTION * step_ns
