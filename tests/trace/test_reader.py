@@ -189,8 +189,15 @@ def test_kernels_of_a_graph_that_were_recorded_win_over_its_envelope(tmp_path: P
     for at in (1, 1001, 2001, 3001):
         builder.graph(at, at + 800, launched=max(at - 5, 0)).kernel(GEMM, at, at + 700, node=4)
         builder.kernel(ADAM, at + 900, at + 1000, launched=at + 2)
-    owned = analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].budget_ns
+    report = analyze(builder.write(tmp_path / "trace.sqlite"))
+    owned = report.ranks[0].budget_ns
     assert (owned["gemm"], owned["cuda_graph"]) == (700, 100)
+    assert report.facts.number("graph_kernel_fraction") == 0.5  # the product, not the update
+
+
+def test_without_node_ids_nothing_is_said_of_graphs(tmp_path: Path) -> None:
+    report = analyze(TraceBuilder().steps(4).write(tmp_path / "trace.sqlite", without=(f"{KERNEL}.graphNodeId",)))
+    assert "graphNodeId" in str(report.facts.get("graph_kernel_fraction").because_missing)
 
 
 def test_graphs_that_an_old_exporter_left_out_forbid_claims_about_idle_time(tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def _fact(fact: Fact) -> Json:
         "because_missing": fact.because_missing,
         "meaning": None if definition is None else definition.meaning,
         "not_the_same_as": (definition.not_the_same_as or None) if definition else None,
+        "needs": [] if definition is None else list(definition.needs),
     }
 
 

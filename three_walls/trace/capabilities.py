@@ -20,6 +20,7 @@ _CAPTURED_WITH_KERNELS = ("copies", "copy_memory_kinds", "memsets")
 _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "process_ids": (KERNELS, ("globalPid",), "export with a newer Nsight Systems"),
     "kernels": (KERNELS, ("start", "end", "demangledName"), "capture with -t cuda"),
+    "graph_nodes": (KERNELS, ("graphNodeId",), "export with Nsight Systems 2023 or newer"),
     "copies": (COPIES, ("start", "end", "copyKind"), "capture with -t cuda"),
     "copy_memory_kinds": (COPIES, ("srcKind", "dstKind"), "export with a newer Nsight Systems"),
     "memsets": (MEMSETS, ("start", "end"), "capture with -t cuda"),

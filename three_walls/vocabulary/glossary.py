@@ -88,6 +88,12 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("host_idle_ns", "Launch-starved plus host-blocked: the device waited for the host.", needs=_LAUNCHES),
     _share("host_idle_fraction", "host_idle_ns", "Share of the step in which the device waited for the host."),
     _share("launch_starved_fraction", "launch_starved_ns", "Share of the step that is launch-starved."),
+    FactDefinition(
+        "graph_kernel_fraction",
+        "fraction",
+        "Share of the step's kernels that ran inside CUDA graphs.",
+        needs=("graph_nodes", "inside_cuda_graphs"),
+    ),
     _ns("idle_other_ns", "Device idle after the next operation's launch began, or with no launch recorded."),
     _share("idle_other_fraction", "idle_other_ns", "Share of the step that is idle for no known reason."),
     _ns("cuda_graph_ns", "Inside CUDA-graph envelopes whose kernels were not recorded."),

@@ -99,7 +99,15 @@ def _measured(timeline: Timeline, attribution: Attribution, chosen: Representati
         & pl.col("start_ns").is_between(*window, closed="left")
     )
     known["kernel_count"] = (kernels.height, None)
+    known["graph_kernel_fraction"] = _in_graphs(kernels)
     return known
+
+
+def _in_graphs(kernels: pl.DataFrame) -> Known:
+    """Share of ``kernels`` that are nodes of a CUDA graph; exporters write no node as null or 0."""
+    if kernels.is_empty():
+        return None, "no kernel ran in the step"
+    return kernels.filter(pl.col("graph_node").fill_null(0) != 0).height / kernels.height, None
 
 
 def _recoverable(known: Mapping[str, Known]) -> dict[str, Known]:
