@@ -54,14 +54,16 @@ class _Draft:
     original: FactSheet
     minimum_ns: float
     steps: list[PlanStep] = field(default_factory=list)
-    unlocked_by: dict[str, str] = field(default_factory=dict)
+    unlocked_by: dict[str, list[str]] = field(default_factory=dict)
+    """Per rule that was blocked at first: the entries that each lifted some of what blocked it."""
     left_out: dict[str, str] = field(default_factory=dict)
     facts: dict[Level, FactSheet] = field(init=False)
-    blocked: set[str] = field(init=False)
+    blockers: dict[str, set[str]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.facts = dict.fromkeys(Level, self.original)
-        self.blocked = {name for name, one in self.findings.items() if one.outcome is Outcome.BLOCKED}
+        blocked = {name: one for name, one in self.findings.items() if one.outcome is Outcome.BLOCKED}
+        self.blockers = {name: {note.name for note in one.blocked_by} for name, one in blocked.items()}
 
     def take_best(self) -> bool:
         """Move the best remaining recommendation into the plan; False when none is left."""
@@ -122,9 +124,13 @@ class _Draft:
         return ""
 
     def _note_unlocking(self, finding: Finding) -> None:
-        if finding.rule in self.blocked and finding.outcome is not Outcome.BLOCKED and self.steps:
-            self.blocked.discard(finding.rule)
-            self.unlocked_by[finding.rule] = self.steps[-1].finding.rule
+        before = self.blockers.get(finding.rule)
+        if not before or not self.steps:
+            return
+        now = {note.name for note in finding.blocked_by}
+        if before - now:
+            self.unlocked_by.setdefault(finding.rule, []).append(self.steps[-1].finding.rule)
+        self.blockers[finding.rule] = now
 
     def _append(self, finding: Finding) -> None:
         rule = self.rules[finding.rule]
@@ -142,7 +148,7 @@ class _Draft:
                 gain=gain,
                 step_after_low_ns=min(after_low, after_high),  # rounding may leave them 1 ns out of order
                 step_after_high_ns=after_high,
-                unlocked_by=self.unlocked_by.get(finding.rule, ""),
+                unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
             )
         )
 

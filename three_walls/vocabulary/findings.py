@@ -90,7 +90,7 @@ class PlanStep:
     step_after_high_ns: int
     """Step if every gain so far is at its low end."""
     unlocked_by: str = ""
-    """Rule of the earlier entry without which this one was blocked."""
+    """Rules of the earlier entries without which this one was blocked, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
