@@ -28,6 +28,7 @@ from three_walls.vocabulary.report import Report
 from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
 from three_walls.walls.closeup import look_closer
 from three_walls.walls.fact_sheet import collect_facts
+from three_walls.walls.outliers import warn_of_outliers
 from three_walls.walls.representative import Representative, choose_representative
 from three_walls.walls.summary import list_unclassified, summarize_budget, summarize_ranks, summarize_steps
 
@@ -99,6 +100,7 @@ def analyze(
             *warn_of_stragglers(comparison.stragglers, facts),
             *collect_caveats(traces, timeline, facts, capabilities),
             *comparison.warnings,
+            *warn_of_outliers(attribution, {rank.track: rank.rank for rank in ranks}),
         ),
         unclassified=list_unclassified(timeline, chosen) if chosen else (),
         capabilities=capabilities,
