@@ -95,3 +95,10 @@ def test_copies_are_told_apart_by_direction_and_memory(tmp_path: Path) -> None:
         "copy_d2d": 50,
         "copy_p2p": 60,
     }
+
+
+def test_starvation_under_the_profiler_comes_with_a_warning(tmp_path: Path) -> None:
+    starved = analyze(three_steps(600, next_launched=850).write(tmp_path / "starved.sqlite"))
+    fed = analyze(three_steps(600, next_launched=10).write(tmp_path / "fed.sqlite"))
+    assert [w.code for w in starved.warnings].count("host-time-under-profiler") == 1
+    assert "host-time-under-profiler" not in {w.code for w in fed.warnings}
