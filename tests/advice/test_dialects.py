@@ -238,3 +238,15 @@ def test_a_word_that_a_line_of_words_cannot_hold_is_a_note(word: str) -> None:
     found = spelled(edit("moe_layer_freq", word))
     assert found.megatron_lm == ()
     assert found.notes == (f"Megatron-LM: set --moe-layer-freq by hand, the words are: {word!r}",)
+
+
+@pytest.mark.parametrize(("backend", "number"), [("flash", 1), ("auto", 5)])
+def test_an_enum_is_spelled_as_its_member_because_a_word_would_be_ignored(backend: str, number: int) -> None:
+    found = spelled(edit("attention_backend", backend))
+    member = f"model.attention_backend={{_target_:megatron.core.transformer.enums.AttnBackend,_args_:[{number}]}}"
+    assert found.bridge == (member,)
+    assert found.megatron_lm == (f"--attention-backend {backend}",)
+
+
+def test_an_enum_may_still_be_unset() -> None:
+    assert spelled(edit("attention_backend", None)).bridge == ("model.attention_backend=null",)

@@ -12,6 +12,9 @@ from three_walls.vocabulary.findings import PlannedEdit
 
 _COMM_OVERLAP = "comm_overlap"
 _COMM_OVERLAP_CLASS = "megatron.bridge.training.comm_overlap.CommOverlapConfig"
+# Hydra checks no types: a word would be stored as text, which equals no member of the enum, and be ignored in silence.
+_ENUM_CLASSES = {"attention_backend": "megatron.core.transformer.enums.AttnBackend"}
+_ENUM_NUMBERS = {"attention_backend": {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}}
 _PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*")
 _CONSTANTS = {"null", "true", "false", "nan", "inf"}
 _NEWEST = (0, 7)  # what "main" and unreadable versions count as
@@ -53,6 +56,9 @@ class BridgeSpeller:
                 f"{key.name}: set {field}={write_value(value)} in the recipe's MixedPrecisionConfig; "
                 "where mixed_precision is a name its fields cannot be overridden"
             )
+        elif key.name in _ENUM_CLASSES and isinstance(value, str):
+            number = _ENUM_NUMBERS[key.name][value]
+            self._write(f"{path}={{_target_:{_ENUM_CLASSES[key.name]},_args_:[{number}]}}")
         else:
             self._write(f"{path}={write_value(value)}")
 
