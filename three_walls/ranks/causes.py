@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from three_walls.knowledge.rank_thresholds import RankThresholds
 from three_walls.ranks.segments import kernels_in_segments, own_segments
+from three_walls.timeline.intervals import intersect, merge_overlapping
 from three_walls.timeline.timeline import Timeline
 from three_walls.trace.reader import Trace
 from three_walls.vocabulary.categories import COMPUTE_CATEGORIES
@@ -18,6 +19,8 @@ SLOW_COMPUTE = "slow compute"
 EXPERT_IMBALANCE = "expert imbalance"
 LATE_STAGE = "late stage"
 UNKNOWN = "unknown"
+
+_WAITED = "waited in pipeline exchanges"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Cause:
 def find_cause(
     track: int,
     segments: pl.DataFrame,
+    exchanges: pl.DataFrame,
     pieces: pl.DataFrame,
     timeline: Timeline,
     traces: Sequence[Trace],
@@ -40,15 +44,17 @@ def find_cause(
 ) -> Cause:
     """Compares ``track`` with the others in ``segments`` (those before the calls at which it was last).
 
-    ``late_ns``: its lateness in one step; ``steps``: how many steps the segments are from.
+    ``exchanges``: see find_pipeline_waits; ``late_ns``: its lateness in one step; ``steps``: how many steps the
+    segments are from.
     """
-    excess = _excess_by_owner(own_segments(segments, pieces), track, steps)
+    waited = _waited_in(segments, exchanges)
+    excess = _excess_by_owner(pl.concat([own_segments(segments, pieces), waited]), track, steps)
     computing = sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES)
     candidates = {
         SLOW_COMPUTE: computing,
         "launch-starved": excess.get("launch_starved", 0),
         "host-blocked": excess.get("host_blocked", 0),
-        LATE_STAGE: excess.get("pipeline_p2p", 0),
+        LATE_STAGE: _late_stage_ns(excess, exchanges),
     }
     name = max(candidates, key=lambda one: candidates[one])
     more_ms = f"{ns_to_ms(candidates[name]):.1f} ms more"
@@ -60,9 +66,41 @@ def find_cause(
     words = {
         "launch-starved": f"{more_ms} of its device's time than of its peers' went idle with nothing launched",
         "host-blocked": f"{more_ms} of its device's time than of its peers' went idle in a synchronizing call",
-        LATE_STAGE: f"it spent {more_ms} than its peers in pipeline exchanges: an earlier stage is late",
+        LATE_STAGE: f"it spent {more_ms} than its peers in pipeline exchanges: "
+        + _which_stage(track, segments, exchanges),
     }
     return Cause(name, words[name])
+
+
+def _waited_in(segments: pl.DataFrame, exchanges: pl.DataFrame) -> pl.DataFrame:
+    """Waiting in pipeline exchanges per segment, as own_segments gives what owned it: instance, track, owner, ns."""
+    stretches = merge_overlapping(exchanges, ["track"])
+    return (
+        intersect(segments.select("instance", "track", "start_ns", "end_ns"), stretches, ["track"])
+        .group_by("instance", "track")
+        .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .select("instance", "track", pl.lit(_WAITED).alias("owner"), "ns")
+    )
+
+
+def _late_stage_ns(excess: Mapping[str, int], exchanges: pl.DataFrame) -> int:
+    """Extra time in exchanges, of that only the waiting where exchanges are resolved: a slow link is no late stage."""
+    alone_ns = excess.get("pipeline_p2p", 0)
+    return alone_ns if exchanges.is_empty() else min(alone_ns, excess.get(_WAITED, 0))
+
+
+def _which_stage(track: int, segments: pl.DataFrame, exchanges: pl.DataFrame) -> str:
+    """Whom ``track`` waited for most before it was late."""
+    mine = merge_overlapping(segments.filter(pl.col("track") == track), ["track"])
+    awaited = (
+        intersect(exchanges.drop_nulls("awaited"), mine, ["track"])
+        .group_by("awaited")
+        .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .sort(["ns", "awaited"], descending=[True, False])
+    )
+    if awaited.is_empty():
+        return "an earlier stage is late"
+    return f"it waited there for rank {awaited['awaited'][0]}, of another stage"
 
 
 def _excess_by_owner(owned: pl.DataFrame, track: int, steps: int) -> dict[str, int]:

@@ -13,8 +13,9 @@ from three_walls.ranks.alignment import CommonClock, align, sources_of
 from three_walls.ranks.arrivals import measure_arrivals
 from three_walls.ranks.capture_start import find_capture_start_skew
 from three_walls.ranks.exposed_transfer import refine_transfer
-from three_walls.ranks.groups import find_members
+from three_walls.ranks.groups import Pipeline, find_members, find_pipeline
 from three_walls.ranks.matching import Matched, match_calls
+from three_walls.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.ranks.stragglers import find_stragglers
 from three_walls.ranks.waits import list_waits, split_classes
 from three_walls.timeline.median_step import median_steps
@@ -37,12 +38,13 @@ class Encounters:
     arrivals: pl.DataFrame
     skewed: pl.DataFrame
     warnings: tuple[ReportWarning, ...]
+    pipeline: Pipeline | None
 
 
 @dataclass(frozen=True, slots=True)
 class RankComparison:
     """``wait_ns``: waiting per (track, step), all classes, where every class is resolved. ``transfer``: as
-    Attribution.transfer, measured where it could be."""
+    Attribution.transfer, measured where it could be. ``arrivals``: those of Encounters that no skewed step touches."""
 
     alignment: Alignment | None
     waits: tuple[Wait, ...]
@@ -50,18 +52,22 @@ class RankComparison:
     warnings: tuple[ReportWarning, ...]
     wait_ns: Mapping[tuple[int, int], int]
     transfer: pl.DataFrame
+    arrivals: pl.DataFrame
 
 
 def bring_together(traces: Sequence[Trace], timeline: Timeline, ranks: Sequence[Rank], config: RunConfig) -> Encounters:
     """Matches the ranks' calls and puts them on one clock."""
     thresholds = default_rank_thresholds()
+    pipeline = find_pipeline(ranks, config)
     matched = match_calls(timeline.operations, timeline.steps, find_members(ranks, config))
+    matched = pair_by_order(matched, pipeline)
     report_of = {rank.track: trace.report for trace in traces for rank in trace.ranks}
     sources = sources_of(ranks, report_of, {trace.report: trace.session_start_ns for trace in traces})
     clock = align(sources, matched)
+    matched = pair_by_time(matched, pipeline, clock, thresholds)
     arrivals = measure_arrivals(matched, clock, thresholds)
     start = find_capture_start_skew(timeline.operations, timeline.steps, arrivals, clock, thresholds)
-    return Encounters(matched, clock, arrivals, start.affected, start.warnings)
+    return Encounters(matched, clock, arrivals, start.affected, start.warnings, pipeline)
 
 
 def compare_ranks(
@@ -91,10 +97,11 @@ def compare_ranks(
             clock.is_resolved,
             thresholds,
         ),
-        stragglers=find_stragglers(arrivals, timeline, attribution, traces, rank_of, thresholds),
+        stragglers=find_stragglers(arrivals, timeline, attribution, traces, rank_of, encounters.pipeline, thresholds),
         warnings=encounters.warnings,
         wait_ns=_resolved_waits(classes),
         transfer=refine_transfer(attribution, matched, arrivals, classes),
+        arrivals=arrivals,
     )
 
 

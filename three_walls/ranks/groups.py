@@ -10,7 +10,7 @@ which one a call belongs to is known only where all of these are one and the sam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -135,3 +135,27 @@ def _read_layout(ranks: Sequence[Rank], config: RunConfig, world: int | None) ->
 def _size(config: RunConfig, key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """``places``: stage and lane by track; ranks of one lane differ in their stage only and exchange with each other.
+
+    ``micro_batches``: per step and rank, as the config says; None where it does not.
+    """
+
+    stages: int
+    micro_batches: int | None
+    places: Mapping[int, tuple[int, int]]
+
+
+def find_pipeline(ranks: Sequence[Rank], config: RunConfig) -> Pipeline | None:
+    """Where each captured rank stands in the pipeline; None without one, or where the layout is not known."""
+    layout = _read_layout(ranks, config, _world_size(ranks, config))
+    if layout is None or layout.pp == 1:
+        return None
+    width = layout.world // layout.pp
+    micro, whole = _size(config, "micro_batch_size"), _size(config, "global_batch_size")
+    fits = micro is not None and whole is not None and whole % (micro * layout.dp) == 0
+    count = whole // (micro * layout.dp) if fits and micro is not None and whole is not None else None
+    return Pipeline(layout.pp, count, {one.track: divmod(one.rank, width) for one in ranks})

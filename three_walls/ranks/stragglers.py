@@ -9,6 +9,8 @@ import polars as pl
 from three_walls.attribution.attribution import Attribution
 from three_walls.knowledge.rank_thresholds import RankThresholds
 from three_walls.ranks.causes import find_cause
+from three_walls.ranks.groups import PAIRWISE, Pipeline
+from three_walls.ranks.pipeline_pairs import find_pipeline_waits
 from three_walls.ranks.segments import find_segments
 from three_walls.timeline.intervals import merge_overlapping
 from three_walls.timeline.timeline import Timeline
@@ -47,17 +49,24 @@ def find_stragglers(
     attribution: Attribution,
     traces: Sequence[Trace],
     rank_of: Mapping[int, int],
+    pipeline: Pipeline | None,
     thresholds: RankThresholds,
 ) -> tuple[Straggler, ...]:
-    """Stragglers, latest first. ``arrivals``: resolved calls tell, of kept steps that no capture start touches."""
-    told = arrivals.filter("kept")
+    """Stragglers, latest first. ``arrivals``: resolved calls tell, of kept steps that no capture start touches.
+
+    Calls between pipeline stages make nobody late: stages do different work by design, and under 1F1B the first is
+    the last to finish. Exchanges say whom a late rank had waited for itself.
+    """
+    kept = arrivals.filter("kept")
+    told = _within_a_stage(kept, pipeline)
+    exchanges = find_pipeline_waits(kept, rank_of)
     lateness = measure_lateness(told, timeline.steps)
     segments = find_segments(told, timeline.steps)
     found = []
     for track, late_ns, peers_ns, steps in _beyond_peers(lateness, thresholds):
         mine = told.filter((pl.col("last") == track) & pl.col("resolved"))
         before = segments.join(mine.select("instance").unique(), on="instance", how="semi")
-        cause = find_cause(track, before, attribution.pieces, timeline, traces, late_ns, steps, thresholds)
+        cause = find_cause(track, before, exchanges, attribution.pieces, timeline, traces, late_ns, steps, thresholds)
         calls = mine.filter(pl.col("track") == track).height
         evidence = (
             f"rank {rank_of[track]} arrived last at {calls / steps:.0f} matched calls per step, in all "
@@ -66,6 +75,16 @@ def find_stragglers(
         )
         found.append(Straggler(rank_of[track], late_ns, cause.name, evidence))
     return tuple(sorted(found, key=lambda one: (-one.late_ns, one.rank)))
+
+
+def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.DataFrame:
+    """The calls whose members are all of one pipeline stage."""
+    told = arrivals.filter(~pl.col("class").is_in(list(PAIRWISE)))
+    if pipeline is None:
+        return told
+    stage_of = {track: stage for track, (stage, _) in pipeline.places.items()}
+    stage = pl.col("track").replace_strict(stage_of, return_dtype=pl.Int64)
+    return told.filter(stage.n_unique().over("instance") == 1)
 
 
 def _beyond_peers(lateness: pl.DataFrame, thresholds: RankThresholds) -> list[tuple[int, int, int, int]]:
