@@ -33,6 +33,8 @@ class PipelineRun:
     transfer_ns: int = 100 * US
     streams_by_neighbour: bool = False
     extra_layers_on: int | None = None  # this stage's passes take twice as long
+    backward_attention: str = ATTENTION_BACKWARD
+    replays: bool = False  # attention runs forward again before every backward pass, for half of a forward pass
     exchange_first: bool = False  # an exchange of nothing opens the step on every stage: no schedule's order
     truth: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
     builders: list[TraceBuilder] = field(default_factory=list)
@@ -88,12 +90,15 @@ class PipelineRun:
     def _compute(self, rank: int, what: str) -> None:
         longer = 2 if rank == self.extra_layers_on else 1
         half = longer * (self.forward_ns if what == "F" else self.backward_ns) // 2
-        names = (ATTENTION, GEMM) if what == "F" else (GEMM, ATTENTION_BACKWARD)
-        for name in names:
-            self.builders[rank].kernel(
-                name, self.now[rank], self.now[rank] + half, launched=max(self.now[rank] - 40 * US, 1)
-            )
-            self.now[rank] += half
+        if what == "B" and self.replays:
+            self._kernel(rank, ATTENTION, longer * self.forward_ns // 2)
+        for name in (ATTENTION, GEMM) if what == "F" else (GEMM, self.backward_attention):
+            self._kernel(rank, name, half)
+
+    def _kernel(self, rank: int, name: str, duration: int) -> None:
+        start, end = self.now[rank], self.now[rank] + duration
+        self.builders[rank].kernel(name, start, end, launched=max(start - 40 * US, 1))
+        self.now[rank] = end
 
     def _meet(self, rank: int, peer: int, arrived: dict[tuple[int, int], int], met: dict[tuple[int, int], int]) -> bool:
         """Whether the exchange of ``rank`` with ``peer`` is over; the second to come ends it for both."""

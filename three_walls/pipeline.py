@@ -29,6 +29,7 @@ from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
 from three_walls.walls.closeup import look_closer
 from three_walls.walls.fact_sheet import collect_facts
 from three_walls.walls.outliers import warn_of_outliers
+from three_walls.walls.pipeline_bubble import measure_pipeline, pipeline_facts
 from three_walls.walls.representative import Representative, choose_representative
 from three_walls.walls.summary import list_unclassified, summarize_budget, summarize_ranks, summarize_steps
 
@@ -76,9 +77,12 @@ def analyze(
     attribution = attribute(timeline)
     comparison = compare_ranks(with_kernels, timeline, attribution, ranks, encounters)
     attribution = replace(attribution, transfer=comparison.transfer)
-    chosen = choose_representative(attribution, {rank.track: rank.rank for rank in ranks})
+    rank_of = {rank.track: rank.rank for rank in ranks}
+    phases = measure_pipeline(timeline, attribution, encounters, comparison, rank_of, config)
+    chosen = choose_representative(attribution, rank_of)
     closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu)
-    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, closeup.facts)
+    measured = {**closeup.facts, **(pipeline_facts(phases, rank_of[chosen.track]) if chosen else {})}
+    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, measured)
 
     progress("judging rules")
     findings, plan = make_plan(rule_base, facts)
@@ -100,7 +104,7 @@ def analyze(
             *warn_of_stragglers(comparison.stragglers, facts),
             *collect_caveats(traces, timeline, facts, capabilities),
             *comparison.warnings,
-            *warn_of_outliers(attribution, {rank.track: rank.rank for rank in ranks}),
+            *warn_of_outliers(attribution, rank_of),
         ),
         unclassified=list_unclassified(timeline, chosen) if chosen else (),
         capabilities=capabilities,
@@ -109,6 +113,7 @@ def analyze(
         alignment=comparison.alignment,
         moe_layers=closeup.ledger.parts,
         overlap_tax=closeup.overlap_tax,
+        pipeline_phases=phases,
     )
 
 

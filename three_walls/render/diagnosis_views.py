@@ -9,11 +9,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from three_walls.vocabulary.categories import BUCKETS
-from three_walls.vocabulary.report import IdleCause, MoePart, OverlapTax, RankReport, Report, Straggler, Wait
+from three_walls.vocabulary.report import (
+    IdleCause,
+    MoePart,
+    OverlapTax,
+    PipelinePhase,
+    RankReport,
+    Report,
+    Straggler,
+    Wait,
+)
 
 DIRECTIONS = ("forward", "recompute", "backward")
 MOE_PARTS = ("router", "permute", "dispatch", "expert_gemm", "combine", "unpermute", "shared_expert")
 """In the order in which a token passes them."""
+
+PHASES = ("warm-up", "steady", "cool-down", "update", "step")
+"""Of a pipeline's schedule, in the order of time."""
 
 CARRYING_PARTS = ("dispatch", "combine")
 """Parts that move tokens between ranks: only of them is a missing bandwidth worth the word "unknown"."""
@@ -121,6 +133,47 @@ def _find_most_awaited(waits: list[Wait]) -> int | None:
         if one.because_of_rank is not None and one.wait_ns:
             awaited[one.because_of_rank] = awaited.get(one.because_of_rank, 0) + one.wait_ns
     return min(awaited, key=lambda rank: (-awaited[rank], rank), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class StagePhase:
+    """One phase of one pipeline stage: bounds over its ranks; ``bubble_high_ns`` None where no rank's is known."""
+
+    stage: int | None
+    phase: str
+    rank_count: int
+    low_ns: int
+    high_ns: int
+    p2p_low_ns: int
+    p2p_high_ns: int
+    bubble_low_ns: int | None
+    bubble_high_ns: int | None
+    notes: tuple[str, ...]
+
+
+def summarize_stages(report: Report) -> tuple[StagePhase, ...]:
+    """One row per stage and phase, in order of stage and of time."""
+    groups: dict[tuple[int, str], list[PipelinePhase]] = {}
+    for one in report.pipeline_phases:
+        groups.setdefault((-1 if one.stage is None else one.stage, one.phase), []).append(one)
+    rows = sorted(groups, key=lambda key: (key[0], _place(key[1], PHASES)))
+    return tuple(_summarize_phase(groups[key]) for key in rows)
+
+
+def _summarize_phase(phases: list[PipelinePhase]) -> StagePhase:
+    bubbles = [one.bubble_ns for one in phases if one.bubble_ns is not None]
+    return StagePhase(
+        stage=phases[0].stage,
+        phase=phases[0].phase,
+        rank_count=len(phases),
+        low_ns=min(one.ns for one in phases),
+        high_ns=max(one.ns for one in phases),
+        p2p_low_ns=min(one.p2p_exposed_ns for one in phases),
+        p2p_high_ns=max(one.p2p_exposed_ns for one in phases),
+        bubble_low_ns=min(bubbles, default=None),
+        bubble_high_ns=max(bubbles, default=None),
+        notes=tuple(sorted({one.note for one in phases if one.note})),
+    )
 
 
 def count_moe_layers(report: Report) -> int:

@@ -87,6 +87,7 @@ def _diagnosis_views(report: Report) -> dict[str, Any]:
         "longest_part_ns": diagnosis.find_longest_part_ns(report),
         "taxes": diagnosis.order_overlap_tax(report),
         "tax_total_ns": diagnosis.sum_overlap_tax_ns(report),
+        "stage_phases": diagnosis.summarize_stages(report),
     }
 
 

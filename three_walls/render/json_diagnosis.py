@@ -1,10 +1,19 @@
-"""Why the time went, as report.json holds it: stragglers, waits, alignment, MoE layers, the price of overlap."""
+"""Why the time went, as report.json holds it: stragglers, waits, alignment, MoE layers, overlap, pipeline."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from three_walls.vocabulary.report import Alignment, MoePart, OverlapTax, RankReport, Report, Straggler, Wait
+from three_walls.vocabulary.report import (
+    Alignment,
+    MoePart,
+    OverlapTax,
+    PipelinePhase,
+    RankReport,
+    Report,
+    Straggler,
+    Wait,
+)
 
 Json = dict[str, Any]
 
@@ -17,6 +26,7 @@ def diagnosis_as_json(report: Report) -> Json:
         "alignment": None if report.alignment is None else _alignment(report.alignment),
         "moe_layers": [_moe_part(one) for one in report.moe_layers],
         "overlap_tax": [_overlap_tax(one) for one in report.overlap_tax],
+        "pipeline": [_pipeline_phase(one) for one in report.pipeline_phases],
     }
 
 
@@ -59,6 +69,20 @@ def _moe_part(part: MoePart) -> Json:
         "bytes_moved": part.bytes_moved,
         "bytes_per_s": part.bytes_per_s,
         "limit_bytes_per_s": part.limit_bytes_per_s,
+    }
+
+
+def _pipeline_phase(one: PipelinePhase) -> Json:
+    return {
+        "rank": one.rank,
+        "stage": one.stage,
+        "phase": one.phase,
+        "ns": one.ns,
+        "p2p_exposed_ns": one.p2p_exposed_ns,
+        "bubble_ns": one.bubble_ns,
+        "ep_exposed_ns": one.ep_exposed_ns,
+        "idle_ns": one.idle_ns,
+        "note": one.note,
     }
 
 

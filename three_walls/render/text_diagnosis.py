@@ -17,6 +17,7 @@ from three_walls.render.diagnosis_views import (
     order_stragglers,
     sum_moe_parts,
     sum_overlap_tax_ns,
+    summarize_stages,
     summarize_waits,
 )
 from three_walls.render.formats import (
@@ -103,6 +104,30 @@ def _describe_alignment(alignment: Alignment) -> str:
         return f"Clocks: {alignment.method}; how well they agree is {UNKNOWN}"
     half, most = format_ms(alignment.residual_ns_p50), format_ms(alignment.residual_ns_p95)
     return f"Clocks: {alignment.method}; matched ends {half} apart (median), {most} (95th percentile)"
+
+
+def show_pipeline(report: Report) -> Iterator[RenderableType]:
+    rows = summarize_stages(report)
+    if not rows:
+        return
+    found, expected = (
+        format_share(report.facts.number(name))
+        for name in ("pipeline_bubble_fraction", "pipeline_bubble_expected_fraction")
+    )
+    yield heading("Pipeline", f"bubble {found} of the representative step; an even schedule leaves {expected}")
+    table = make_table("stage", "phase", ">time", ">p2p exposed", ">bubble", "ranks", "note")
+    for row in rows:
+        stage = UNKNOWN if row.stage is None else str(row.stage)
+        table.add_row(
+            stage,
+            row.phase,
+            format_ms_range(row.low_ns, row.high_ns),
+            format_ms_range(row.p2p_low_ns, row.p2p_high_ns),
+            format_ms_range(row.bubble_low_ns, row.bubble_high_ns),
+            str(row.rank_count),
+            plain("; ".join(row.notes)),
+        )
+    yield indent_table(table)
 
 
 def show_moe_layers(report: Report) -> Iterator[RenderableType]:

@@ -151,6 +151,20 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "times the calls beside.",
         "A loss to avoid: it is the price of hiding communication, to be set against what is hidden.",
     ),
+    _ns(
+        "pipeline_bubble_ns",
+        "Nothing computes: waiting in pipeline exchanges for the neighbouring stage while no tokens are exchanged, and "
+        "what passes from the end of the rank's last backward pass to that of the last stage of its pipeline.",
+        "Exposed pipeline exchange: a stage that finishes early waits in the gradients' collectives.",
+    ),
+    _share("pipeline_bubble_fraction", "pipeline_bubble_ns", "Share of the step in the pipeline's bubble."),
+    FactDefinition(
+        "pipeline_bubble_expected_fraction",
+        "fraction",
+        "Share of the step that an even 1F1B schedule leaves idle: (p-1) / (m*v + p-1) for p stages, m micro-batches, "
+        "v virtual stages per rank.",
+        "A measured time: stages of unequal length and exchanges add to it.",
+    ),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
     FactDefinition("data_parallel_size", "count", "World size / (TP x PP x CP)."),
     FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),

@@ -165,6 +165,29 @@ class OverlapTax:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelinePhase:
+    """One phase of a rank's median step under pipeline parallelism; the phases of a rank sum to its step."""
+
+    rank: int
+    stage: int | None
+    """Pipeline stage, from 0; None where the layout is not known."""
+    phase: str
+    """``warm-up``, ``steady``, ``cool-down``, ``update``; ``step``: the whole, its phases cannot be told apart."""
+    ns: int
+    p2p_exposed_ns: int
+    """Pipeline exchanges while no compute kernel runs."""
+    bubble_ns: int | None
+    """Waiting for the neighbour in them, no tokens being exchanged; None where it cannot be told.
+
+    In ``update``: what passes with nothing computing until the last stage's passes are over.
+    """
+    ep_exposed_ns: int
+    idle_ns: int
+    note: str = ""
+    """Why something is not told."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankReport:
     """One GPU of the run. ``budget_ns`` and ``communication`` are those of its median kept step."""
 
@@ -233,4 +256,5 @@ class Report:
     """None with a single rank: nothing to align."""
     moe_layers: tuple[MoePart, ...] = ()
     overlap_tax: tuple[OverlapTax, ...] = ()
+    pipeline_phases: tuple[PipelinePhase, ...] = ()
     schema_version: str = SCHEMA_VERSION

@@ -47,7 +47,7 @@ def collect_facts(
 ) -> FactSheet:
     """The FactSheet of one run: every glossary entry, then ``config.*`` and ``env.*``.
 
-    ``closeup``: the facts that ``closeup.look_closer`` measured, by name; empty without a chosen step.
+    ``closeup``: facts measured elsewhere (``closeup.look_closer``, the pipeline), by name; empty without a step.
     """
     known: dict[str, Known] = dict(closeup)
     known.update(_machine(ranks, gpu))

@@ -32,8 +32,22 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
     facts["ep_spans_nodes"] = _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE")
     within = None if reach is None or gpu is None else reach <= gpu.nvlink_domain_gpus
     facts["ep_within_nvlink_domain"] = _or_missing(within, "needs the expert-parallel size and a known GPU")
+    facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, pp, _microbatches(config, dp))
     facts["ep_internode_unique_copies_fraction"] = _unique_copies(config, reach, per_node, spans)
     return facts
+
+
+def _expected_bubble(config: RunConfig, stages: int | None, micro_batches: int | None) -> tuple[FactValue, str | None]:
+    """(p-1) / (m*v + p-1) of the step. Source: Narayanan et al., SC'21 (arXiv 2104.04473), sections 2.2.1 and 2.2.2.
+
+    There the bubble is (p-1) / (m*v) of the time without it, which is m*v / (m*v + p-1) of the step.
+    """
+    if stages == 1:
+        return None, "no pipeline: one stage"
+    if not stages or not micro_batches or not config.knows("virtual_pipeline_model_parallel_size"):
+        return None, "needs the pipeline stages (virtual ones too) and the micro-batches per step"
+    virtual = _number(config, "virtual_pipeline_model_parallel_size") or 1
+    return (stages - 1) / (micro_batches * virtual + stages - 1), None
 
 
 def _unique_copies(
