@@ -16,6 +16,7 @@ from three_walls.knowledge.hardware import find_gpu
 from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
 from three_walls.ranks.capture_start import without_affected
 from three_walls.ranks.comparison import bring_together, compare_ranks
+from three_walls.ranks.step_numbers import number_alike
 from three_walls.resources import RULES_DIR
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
 from three_walls.trace.capabilities import YES
@@ -71,6 +72,7 @@ def analyze(
     progress("classifying kernels, finding steps")
     timeline = build_timeline(with_kernels, kernel_patterns, union_of(api_patterns, "synchronize"), config, step_range)
     progress("putting the ranks on one clock")
+    timeline = replace(timeline, steps=number_alike(timeline, with_kernels))
     encounters = bring_together(with_kernels, timeline, ranks, config)
     timeline = replace(timeline, steps=without_affected(timeline.steps, encounters.skewed))
     progress("attributing every nanosecond")

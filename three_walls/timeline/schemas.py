@@ -15,7 +15,7 @@ CATEGORY_OR_SEND_RECV = pl.Enum([*CATEGORIES, SEND_RECV])
 STEPS = pl.Schema(
     {
         "track": pl.Int64,  # the rank
-        "step": pl.Int64,  # training step where its number is known, else its order in the capture
+        "step": pl.Int64,  # training step where its number is known, else its order since the first capture began
         "start_ns": pl.Int64,
         "end_ns": pl.Int64,
         "kept": pl.Boolean,  # whether conclusions may rest on it
