@@ -115,3 +115,36 @@ def test_a_rank_that_waited_for_an_earlier_stage_is_a_late_stage(tmp_path: Path)
         paths.append(builder.write(tmp_path / f"rank{rank}.sqlite"))
     (straggler,) = analyze(paths).stragglers
     assert (straggler.rank, straggler.cause, straggler.late_ns) == (1, "late stage", 40 * MS)
+
+
+@pytest.mark.parametrize(
+    ("stage_is_late", "cause", "words"),
+    [(True, "late stage", "waited there for rank 3, of another stage"), (False, "unknown", "at most")],
+)
+def test_only_waiting_makes_a_late_stage_where_both_ends_were_captured(
+    tmp_path: Path, stage_is_late: bool, cause: str, words: str
+) -> None:
+    # Rank 1's exchange takes 42 ms: rank 3 came to it 40 ms late, or was there and the link was slow.
+    paths = []
+    for rank in range(4):
+        builder = TraceBuilder(session_start_ns=EPOCH).launched_as(
+            MEGATRON + " --pipeline-model-parallel-size 2", RANK=str(rank), WORLD_SIZE="4", LOCAL_WORLD_SIZE="4"
+        )
+        received_ns = 42 * MS if rank in (1, 3) else 2 * MS
+        for step in range(4):
+            first = MS + step * 100 * MS
+            arrived = first + 20 * MS + (40 * MS if rank == 3 and stage_is_late else 0)
+            ended = first + 20 * MS + received_ns
+            builder.kernel(GEMM, first, arrived)
+            builder.kernel(SEND_RECV, arrived, ended, stream=20)
+            builder.kernel(GEMM, ended, ended + 30 * MS)
+            builder.kernel(ALL_REDUCE, ended + 30 * MS, first + 95 * MS, stream=30)
+            builder.kernel(ADAM, first + 95 * MS, first + 100 * MS)
+        paths.append(builder.write(tmp_path / f"rank{rank}.sqlite"))
+    report = analyze(paths)
+    (late,) = [one for one in report.stragglers if one.rank == 1]
+    assert (late.cause, late.late_ns) == (cause, 40 * MS), late.evidence
+    assert words in late.evidence
+    (exchange,) = [one for one in report.waits if (one.communication_class, one.rank) == ("pipeline_p2p", 1)]
+    assert exchange.resolved
+    assert exchange.wait_ns == (40 * MS if stage_is_late else 0)

@@ -25,6 +25,7 @@ from three_walls.walls.attention_passes import find_passes
 from three_walls.walls.pipeline_phases import find_phases
 
 STEP_MS = 31.2
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 DISPATCH = "void deep_ep::intranode::dispatch<8, 768>(int4*)"
 
 
@@ -177,3 +178,20 @@ def test_what_the_passes_do_not_tell_stays_whole(order: str, because: str) -> No
     phases, why = phases_of(order)
     assert phases == [("step", 0, 1000)]
     assert because in why
+
+
+def test_a_real_pipeline_of_two_stages_idles_about_as_much_as_its_schedule_leaves() -> None:
+    # One of 4 + 1 micro-batch times. The first stage also holds the embedding and the last the logits: not even.
+    report = analyze(SAMPLES / "two-pipeline-stages")
+    steps = {one.rank: sum(one.budget_ns.values()) for one in report.ranks}
+    assert report.facts.number("pipeline_bubble_expected_fraction") == pytest.approx(0.2)
+    for rank in range(4):
+        mine = [one for one in report.pipeline_phases if one.rank == rank]
+        assert [one.phase for one in mine] == ["warm-up", "steady", "cool-down", "update"]
+        assert sum(one.ns for one in mine) == steps[rank]
+        assert 0.15 < sum(one.bubble_ns or 0 for one in mine) / steps[rank] < 0.25
+        assert {one.stage for one in mine} == {rank // 2}
+    found = [one for one in report.waits if one.communication_class == "pipeline_p2p"]
+    assert all(one.resolved for one in found)
+    # What moves is 16 MB a call: a tenth of a millisecond on NVLink. The rest is waiting.
+    assert all(one.transfer_ns is not None and one.transfer_ns < MS for one in found)
