@@ -193,5 +193,5 @@ def test_a_real_pipeline_of_two_stages_idles_about_as_much_as_its_schedule_leave
         assert {one.stage for one in mine} == {rank // 2}
     found = [one for one in report.waits if one.communication_class == "pipeline_p2p"]
     assert all(one.resolved for one in found)
-    # What moves is 16 MB a call: a tenth of a millisecond on NVLink. The rest is waiting.
+    # What moves is 32 MiB a call (4096 x 4096 in bf16): a tenth of a millisecond on NVLink. The rest is waiting.
     assert all(one.transfer_ns is not None and one.transfer_ns < MS for one in found)
