@@ -76,5 +76,5 @@ def test_errors_of_own_rules_are_listed_with_their_places(tmp_path: Path) -> Non
 
 def test_an_id_of_the_built_in_rules_cannot_be_used_again(tmp_path: Path) -> None:
     directory = rules_directory(tmp_path, RULE.replace("id: late-host", "id: ep-overlap"), name="ep-overlap")
-    with pytest.raises(RuleBaseError, match="id ep-overlap is already that of communication/ep-overlap.yaml"):
+    with pytest.raises(RuleBaseError, match=r"id ep-overlap is already that of communication/ep-overlap\.yaml"):
         say("check", str(directory))
