@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from three_walls.commands.rules import rules_command
 from three_walls.pipeline import Progress, analyze
 from three_walls.render.text_report import print_report
 from three_walls.render.write import write_report
@@ -18,6 +19,7 @@ from three_walls.trace.source import COMPRESSED_SUFFIXES
 from three_walls.version import VERSION
 from three_walls.vocabulary.errors import ThreeWallsError, UsageError
 from three_walls.vocabulary.glossary import GLOSSARY
+from three_walls.vocabulary.rules import RULE_CLASSES
 
 PLAIN_WIDTH = 100
 """Columns of the report where the output is not a terminal."""
@@ -48,7 +50,17 @@ def cli() -> None:
 )
 @click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to spell the overrides for.")
 @click.option(
-    "--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Another rule base."
+    "--rules",
+    "rules_dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A directory of rules of your own, judged besides the built-in ones.",
+)
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    type=click.Choice(RULE_CLASSES[1:]),
+    help="Plan edits of this class too: they change what is learnt, or suit benchmarks only.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
 def analyze_command(
@@ -57,6 +69,7 @@ def analyze_command(
     step_range: str | None,
     bridge_version: str | None,
     rules_dir: Path | None,
+    allowed: tuple[str, ...],
     quiet: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
@@ -79,7 +92,12 @@ def analyze_command(
     screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
     with _progress() as progress:
         report = analyze(
-            traces, step_range=step_range, bridge_version=bridge_version, rules=rules_dir, progress=progress
+            traces,
+            step_range=step_range,
+            bridge_version=bridge_version,
+            rules=rules_dir,
+            allowed=allowed,
+            progress=progress,
         )
         progress("writing the report")
         written = write_report(report, out_dir or default_out_dir(traces))
@@ -113,6 +131,9 @@ def default_out_dir(traces: tuple[Path, ...]) -> Path:
     for suffix in (*COMPRESSED_SUFFIXES, ".sqlite"):
         name = name.removesuffix(suffix)
     return Path(f"{name or 'trace'}.three-walls")
+
+
+cli.add_command(rules_command)
 
 
 @contextmanager

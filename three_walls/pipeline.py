@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,18 +48,20 @@ def analyze(
     step_range: str | None = None,
     bridge_version: str | None = None,
     rules: Path | None = None,
+    allowed: Collection[str] = (),
     progress: Progress = _silent,
 ) -> Report:
     """Analyzes one run: an Nsight Systems export, several (one per rank), or a directory of them.
 
     ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no
-    ``training_step_N``. ``bridge_version``: release the overrides are spelled for. ``rules``: another rule
-    base. Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
+    ``training_step_N``. ``bridge_version``: release the overrides are spelled for. ``rules``: a directory of more
+    rules. ``allowed``: classes of rules (``vocabulary.rules.RULE_CLASSES``) whose edits may be planned besides
+    execution-only ones. Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
     """
     paths = find_traces([Path(trace)] if isinstance(trace, str | Path) else [Path(one) for one in trace])
     _check_expression(step_range)
     _check_release(bridge_version)
-    rule_base = load_rules(rules or RULES_DIR)
+    rule_base = load_rules(RULES_DIR, *([rules] if rules else []))
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
     traces = _read_all(paths, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"), progress)
@@ -87,7 +89,7 @@ def analyze(
     facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, measured)
 
     progress("judging rules")
-    findings, plan = make_plan(rule_base, facts)
+    findings, plan = make_plan(rule_base, facts, allowed=allowed)
     edits = [edit for step in plan for edit in step.edits]
     return Report(
         tool_version=VERSION,

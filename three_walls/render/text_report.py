@@ -72,6 +72,7 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from show_overlap_tax(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
+    yield from _show_found(report)
     yield from _show_undecided(report)
 
 
@@ -204,27 +205,39 @@ def _show_overrides(report: Report) -> Iterator[RenderableType]:
 
 
 def _show_undecided(report: Report) -> Iterator[RenderableType]:
-    """Blocked, undecided and failed rules: what stands in the way, and what to capture to decide."""
+    """Blocked and failed rules: what stands in the way; and what to capture to decide the open ones."""
     planned = {step.finding.rule for step in report.plan}
-    shown = (Outcome.BLOCKED, Outcome.UNKNOWN, Outcome.ERROR)
+    shown = (Outcome.BLOCKED, Outcome.ERROR)
     findings = [f for outcome in shown for f in report.findings if f.outcome is outcome and f.rule not in planned]
-    if not findings:
+    missing = missing_fact_names(report)
+    if not findings and not missing:
         return
     yield heading("Not decided, or not possible now")
-    table = make_table("outcome", "rule", "why")
-    for finding in findings:
-        table.add_row(finding.outcome.value, plain(finding.rule), plain(_describe_obstacle(finding)))
-    yield indent_table(table)
-    missing = missing_fact_names(report)
+    if findings:
+        table = make_table("outcome", "rule", "why")
+        for finding in findings:
+            table.add_row(finding.outcome.value, plain(finding.rule), plain(_describe_obstacle(finding)))
+        yield indent_table(table)
     if missing:
-        yield indent("To decide the unknown ones, give or capture:")
+        yield indent("To decide more rules, give or capture:")
     for name in missing:
-        yield indent(f"{name}: {report.facts.get(name).because_missing or 'missing'}", 4)
+        waiting = ", ".join(f.rule for f in report.findings if f.outcome is Outcome.UNKNOWN and name in f.missing)
+        because = report.facts.get(name).because_missing or "missing"
+        yield indent(f"{name} (for {waiting}): {because}", 4)
+
+
+def _show_found(report: Report) -> Iterator[RenderableType]:
+    """What the run shows and no setting mends."""
+    findings = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
+    if findings:
+        yield heading("Also found", "no edit of the configuration mends these")
+    for finding in findings:
+        yield indent(plain(finding.title, "bold").append(f"  [{finding.rule}]", "dim not bold"))
+        yield indent(finding.because, 5)
+        yield indent(f"what to do: {finding.advice}", 5)
 
 
 def _describe_obstacle(finding: Finding) -> str:
-    if finding.outcome is Outcome.UNKNOWN and finding.missing:
-        return f"missing {', '.join(finding.missing)}"
     if finding.outcome is Outcome.BLOCKED and finding.blocked_by:
         return "; ".join(f"{note.name}: {note.text}" for note in finding.blocked_by)
     return finding.because

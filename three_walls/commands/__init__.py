@@ -1,0 +1,1 @@
+"""Commands beside ``analyze``, one module each."""
