@@ -33,6 +33,7 @@ LINE_KINDS = (
     "overlap",
     "override_skipped",
     "cuda_graphs",
+    "failure",
     "out_of_memory",
     "version",
 )
@@ -84,7 +85,8 @@ class LogGrammar:
     @property
     def anchors(self) -> tuple[bytes, ...]:
         """Every anchor once."""
-        return tuple(dict.fromkeys(row.anchor for row in (*self.lines, *self.blocks)))
+        anchors = [row.anchor for row in self.lines] + [row.anchor for row in self.blocks]
+        return tuple(dict.fromkeys(anchors))
 
 
 def load_log_grammar(path: Path) -> LogGrammar:
@@ -136,7 +138,7 @@ def _line(node: Node, problems: Problems) -> LineRow:
         problems.add(node, f"required {name} is neither a value nor a field nor a part")
     return LineRow(
         kind=problems.choice(row.get("kind"), LINE_KINDS),
-        anchor=problems.text(row.get("anchor")).encode() if "anchor" in row else b"",
+        anchor=problems.text(row.get("anchor")).encode(),
         pattern=pattern,
         values=values,
         fields=fields,

@@ -32,6 +32,7 @@ _EVENTS = (
     "overlap",
     "override_skipped",
     "cuda_graphs",
+    "failure",
 )
 _EXPERT_SIZE = ("expert_model_parallel_size", "model.expert_model_parallel_size")
 _SHORT = {
