@@ -50,6 +50,13 @@ def cli() -> None:
 @click.option(
     "--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Another rule base."
 )
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Training log of the same run, or a directory of them (.xz, .zst, .gz too); may be repeated.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
 def analyze_command(
     traces: tuple[Path, ...],
@@ -57,6 +64,7 @@ def analyze_command(
     step_range: str | None,
     bridge_version: str | None,
     rules_dir: Path | None,
+    logs: tuple[Path, ...],
     quiet: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
@@ -69,6 +77,7 @@ def analyze_command(
       three-walls analyze rank0.sqlite
       three-walls analyze profiles/ --out report
       three-walls analyze rank*.sqlite --step-range 'train_step'
+      three-walls analyze profiles/ --log train.log
 
     \b
     Exit codes:
@@ -79,7 +88,7 @@ def analyze_command(
     screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
     with _progress() as progress:
         report = analyze(
-            traces, step_range=step_range, bridge_version=bridge_version, rules=rules_dir, progress=progress
+            traces, step_range=step_range, bridge_version=bridge_version, rules=rules_dir, logs=logs, progress=progress
         )
         progress("writing the report")
         written = write_report(report, out_dir or default_out_dir(traces))

@@ -14,6 +14,7 @@ from three_walls.advice.verdict import weigh
 from three_walls.attribution.attribution import attribute
 from three_walls.knowledge.hardware import find_gpu
 from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
+from three_walls.log.reader import read_logs
 from three_walls.ranks.capture_start import without_affected
 from three_walls.ranks.comparison import bring_together, compare_ranks
 from three_walls.resources import RULES_DIR
@@ -28,9 +29,17 @@ from three_walls.vocabulary.report import Report
 from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
 from three_walls.walls.closeup import look_closer
 from three_walls.walls.fact_sheet import collect_facts
+from three_walls.walls.log_caveats import warn_of_log
+from three_walls.walls.log_facts import join_log
 from three_walls.walls.outliers import warn_of_outliers
 from three_walls.walls.representative import Representative, choose_representative
-from three_walls.walls.summary import list_unclassified, summarize_budget, summarize_ranks, summarize_steps
+from three_walls.walls.summary import (
+    count_captured_steps,
+    list_unclassified,
+    summarize_budget,
+    summarize_ranks,
+    summarize_steps,
+)
 
 Progress = Callable[[str], None]
 """Told what is being done, in a few words, each time a stage begins."""
@@ -46,20 +55,26 @@ def analyze(
     step_range: str | None = None,
     bridge_version: str | None = None,
     rules: Path | None = None,
+    logs: str | Path | Iterable[str | Path] = (),
     progress: Progress = _silent,
 ) -> Report:
     """Analyzes one run: an Nsight Systems export, several (one per rank), or a directory of them.
 
     ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no
     ``training_step_N``. ``bridge_version``: release the overrides are spelled for. ``rules``: another rule
-    base. Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
+    base. ``logs``: the run's training logs, files or directories of them.
+
+    Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
     """
-    paths = find_traces([Path(trace)] if isinstance(trace, str | Path) else [Path(one) for one in trace])
+    paths = find_traces(_as_paths(trace))
     _check_expression(step_range)
     _check_release(bridge_version)
     rule_base = load_rules(rules or RULES_DIR)
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
+    progress("reading training logs")
+    log_paths = _as_paths(logs)
+    log = read_logs(log_paths) if log_paths else None
     traces = _read_all(paths, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"), progress)
     with_kernels = [one for one in traces if one.ranks]
     ranks = tuple(rank for one in with_kernels for rank in one.ranks)
@@ -78,7 +93,8 @@ def analyze(
     attribution = replace(attribution, transfer=comparison.transfer)
     chosen = choose_representative(attribution, {rank.track: rank.rank for rank in ranks})
     closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu)
-    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, closeup.facts)
+    joined = join_log(log, config, chosen.step_ns if chosen else None, count_captured_steps(timeline))
+    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, closeup.facts, joined.facts)
 
     progress("judging rules")
     findings, plan = make_plan(rule_base, facts)
@@ -99,6 +115,7 @@ def analyze(
         warnings=(
             *warn_of_stragglers(comparison.stragglers, facts),
             *collect_caveats(traces, timeline, facts, capabilities),
+            *warn_of_log(log, joined, facts),
             *comparison.warnings,
             *warn_of_outliers(attribution, {rank.track: rank.rank for rank in ranks}),
         ),
@@ -109,7 +126,12 @@ def analyze(
         alignment=comparison.alignment,
         moe_layers=closeup.ledger.parts,
         overlap_tax=closeup.overlap_tax,
+        log=joined.summary,
     )
+
+
+def _as_paths(given: str | Path | Iterable[str | Path]) -> list[Path]:
+    return [Path(given)] if isinstance(given, str | Path) else [Path(one) for one in given]
 
 
 def _names_of(traces: Sequence[Trace], chosen: Representative | None) -> Mapping[int, str]:

@@ -8,7 +8,7 @@ import lzma
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol
 
 import zstandard
 
@@ -18,6 +18,10 @@ CHUNK_BYTES = 1 << 20
 LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
 COMPRESSED_SUFFIXES = (".xz", ".zst", ".gz")
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 def find_logs(paths: Sequence[Path]) -> list[Path]:
@@ -66,13 +70,19 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 
 def _unpack(suffix: str, file: BinaryIO) -> Iterator[bytes]:
-    stream = file
     if suffix == ".xz":
-        stream = cast(BinaryIO, lzma.open(file))
+        with lzma.LZMAFile(file) as stream:
+            yield from _pieces(stream)
     elif suffix == ".gz":
-        stream = cast(BinaryIO, gzip.open(file))
+        with gzip.GzipFile(fileobj=file) as stream:
+            yield from _pieces(stream)
     elif suffix == ".zst":
-        stream = cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+        yield from _pieces(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+    else:
+        yield from _pieces(file)
+
+
+def _pieces(stream: _Readable) -> Iterator[bytes]:
     while chunk := stream.read(CHUNK_BYTES):
         yield chunk
 

@@ -37,9 +37,7 @@ def read_text(chunks: Iterable[bytes], collector: Collector, file_name: str) -> 
         collector.add_block(block)
 
 
-def _read_raw(
-    raw: bytes, grammar: LogGrammar, blocks: dict[str, Block], collector: Collector, file_name: str
-) -> None:
+def _read_raw(raw: bytes, grammar: LogGrammar, blocks: dict[str, Block], collector: Collector, file_name: str) -> None:
     line = strip_prefixes(raw.decode("utf-8", "replace"), grammar.prefixes)
     opened = open_block(line, raw, grammar)
     if opened:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from statistics import median
 
 from three_walls.knowledge.log_thresholds import LogThresholds, default_log_thresholds
@@ -89,18 +90,22 @@ def _told_by_itself(
         return Role.SKIPPED
     if line.global_batch_size != batch:
         return Role.OTHER_BATCH
-    if any(one in covered for one in disturbed):
+    if len(covered) == 1 and line.iteration in disturbed:  # in an average over many it does not show
         return Role.DISTURBED
     return Role.STEADY
 
 
 def _first_covered(iterations: Sequence[LogIteration]) -> list[int]:
-    """The first iteration that each line covers: the one after the line before, or the line's own."""
-    firsts, last = [], None
-    for line in iterations:
-        follows = last is not None and last < line.iteration
-        firsts.append(last + 1 if last is not None and follows else line.iteration)
-        last = line.iteration
+    """The first iteration that each line covers: the one after the line before.
+
+    The first line of a run covers as many as the closest two lines are apart; a line alone covers all up to it.
+    """
+    gaps = [after.iteration - before.iteration for before, after in pairwise(iterations)]
+    usual = min((gap for gap in gaps if gap > 0), default=None)
+    firsts = []
+    for line, gap in zip(iterations, [0, *gaps], strict=False):
+        reach = gap if gap > 0 else line.iteration if usual is None else usual
+        firsts.append(max(1, line.iteration - reach + 1))
     return firsts
 
 

@@ -22,6 +22,7 @@ from three_walls.render.overrides_file import quote_bridge, quote_env, quote_meg
 from three_walls.render.palette import BUCKET_COLOURS
 from three_walls.render.text_bar import Bar
 from three_walls.render.text_diagnosis import show_idle_causes, show_moe_layers, show_overlap_tax, show_waits
+from three_walls.render.text_log import describe_log
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.render.views import (
     WallReading,
@@ -79,6 +80,8 @@ def _show_verdict(report: Report) -> Iterator[RenderableType]:
         runner_up = format_wall(verdict.runner_up_wall, verdict.runner_up_sub_wall)
         yield plain(f"Runner-up: {runner_up}, {format_share(verdict.margin_fraction)} of the step behind.", "dim")
     yield plain(_describe_step(report))
+    if report.log is not None:
+        yield plain(describe_log(report.log))
 
 
 def _describe_step(report: Report) -> str:
