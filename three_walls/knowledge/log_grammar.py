@@ -72,6 +72,8 @@ class BlockRow:
     line: re.Pattern[str]
     closes: re.Pattern[str]
     section: re.Pattern[str] | None
+    repeats: bool
+    """Whether a run prints it again and again; of any other block the first counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def _line(node: Node, problems: Problems) -> LineRow:
 
 
 def _block(node: Node, problems: Problems) -> BlockRow:
-    row = problems.fields(node, ("kind", "anchor", "opens", "line", "closes", "because"), ("section", "source"))
+    row = problems.fields(node, ("kind", "anchor", "opens", "line", "closes", "because"), ("section", "repeats", "source"))
     _check_reason(row, problems)
     return BlockRow(
         kind=problems.choice(row.get("kind"), BLOCK_KINDS),
@@ -157,6 +159,7 @@ def _block(node: Node, problems: Problems) -> BlockRow:
         line=problems.pattern(row.get("line")),
         closes=problems.pattern(row.get("closes")),
         section=problems.pattern(row["section"]) if "section" in row else None,
+        repeats=problems.flag(row["repeats"]) if "repeats" in row else False,
     )
 
 

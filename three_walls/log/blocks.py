@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from three_walls.knowledge.log_grammar import BlockRow, LogGrammar
@@ -40,16 +41,21 @@ class Block:
             self.entries.append((self.section + (groups.get("name") or ""), groups["value"]))
             self.strange = 0
             self.is_closed = len(self.entries) >= MOST_ENTRIES
-        elif self.entries and self.row.closes.search(line.text):
+        elif (self.entries or self.row.repeats) and self.row.closes.search(line.text):
             self.is_closed = True
         elif line.text.strip():
             self.strange += 1
             self.is_closed = self.strange > MOST_STRANGE_LINES
 
 
-def open_block(line: SourceLine, raw: bytes, grammar: LogGrammar) -> Block | None:
-    """The block that ``line`` opens, or None. An opening line that is an entry as well is the first one."""
+def open_block(line: SourceLine, raw: bytes, grammar: LogGrammar, known: Collection[str]) -> Block | None:
+    """The block that ``line`` opens, or None. An opening line that is an entry as well is the first one.
+
+    ``known``: kinds of blocks that were read already; those that do not repeat are not opened again.
+    """
     for row in grammar.blocks:
+        if row.kind in known and not row.repeats:
+            continue
         if row.anchor in raw and row.opens.search(line.text):
             block = Block(row, line.origin)
             if row.line.match(line.text):

@@ -39,7 +39,7 @@ def read_text(chunks: Iterable[bytes], collector: Collector, file_name: str) -> 
 
 def _read_raw(raw: bytes, grammar: LogGrammar, blocks: dict[str, Block], collector: Collector, file_name: str) -> None:
     line = strip_prefixes(raw.decode("utf-8", "replace"), grammar.prefixes)
-    opened = open_block(line, raw, grammar)
+    opened = open_block(line, raw, grammar, collector.blocks.keys())
     if opened:
         if line.origin in blocks:
             collector.add_block(blocks.pop(line.origin))
