@@ -26,6 +26,7 @@ from three_walls.trace.tables import WantedRanges
 from three_walls.version import VERSION
 from three_walls.vocabulary.errors import NothingToAnalyzeError, UsageError
 from three_walls.vocabulary.report import Report
+from three_walls.vocabulary.training_log import TrainingLog
 from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
 from three_walls.walls.closeup import look_closer
 from three_walls.walls.fact_sheet import collect_facts
@@ -72,9 +73,7 @@ def analyze(
     rule_base = load_rules(rules or RULES_DIR)
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
-    progress("reading training logs")
-    log_paths = _as_paths(logs)
-    log = read_logs(log_paths) if log_paths else None
+    log = _read_logs(_as_paths(logs), progress)
     traces = _read_all(paths, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"), progress)
     with_kernels = [one for one in traces if one.ranks]
     ranks = tuple(rank for one in with_kernels for rank in one.ranks)
@@ -132,6 +131,13 @@ def analyze(
 
 def _as_paths(given: str | Path | Iterable[str | Path]) -> list[Path]:
     return [Path(given)] if isinstance(given, str | Path) else [Path(one) for one in given]
+
+
+def _read_logs(paths: Sequence[Path], progress: Progress) -> TrainingLog | None:
+    if not paths:
+        return None
+    progress("reading training logs")
+    return read_logs(paths)
 
 
 def _names_of(traces: Sequence[Trace], chosen: Representative | None) -> Mapping[int, str]:

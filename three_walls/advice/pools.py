@@ -15,7 +15,7 @@ PARENTS: Mapping[str, tuple[str, ...]] = {
     "collective_transfer_exposed_ns": ("collective_exposed_ns", "communication_recoverable_ns"),
     "collective_wait_exposed_ns": ("collective_exposed_ns", "wait_exposed_ns"),
     "offload_copy_exposed_ns": ("memory_recoverable_ns",),
-    "launch_starved_ns": ("host_idle_ns", "host_recoverable_ns", "idle_ns"),
+    "launch_starved_ns": ("launch_starved_recoverable_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"),
     "launch_starved_recoverable_ns": ("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"),
     "host_blocked_ns": ("host_idle_ns", "host_recoverable_ns", "idle_ns"),
     "attention_unfused_ns": ("compute_recoverable_ns", "compute_busy_ns"),

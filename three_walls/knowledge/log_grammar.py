@@ -150,7 +150,9 @@ def _line(node: Node, problems: Problems) -> LineRow:
 
 
 def _block(node: Node, problems: Problems) -> BlockRow:
-    row = problems.fields(node, ("kind", "anchor", "opens", "line", "closes", "because"), ("section", "repeats", "source"))
+    row = problems.fields(
+        node, ("kind", "anchor", "opens", "line", "closes", "because"), ("section", "repeats", "source")
+    )
     _check_reason(row, problems)
     return BlockRow(
         kind=problems.choice(row.get("kind"), BLOCK_KINDS),

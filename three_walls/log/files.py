@@ -94,4 +94,6 @@ def _decode(chunks: Iterator[bytes]) -> Iterator[bytes]:
         if place == 0 and chunk[:2] in _UTF16_MARKS:
             decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
         text = decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
+        if place == 0:
+            text = text.removeprefix(codecs.BOM_UTF8)
         yield text.replace(b"\0", b"") if b"\0" in text else text
