@@ -95,8 +95,25 @@ def test_a_log_with_other_sizes_is_of_another_run(tmp_path: Path) -> None:
     assert "log-mismatch" not in codes(same)
 
 
-@pytest.mark.parametrize(("ms", "is_another"), [(32.0, True), (35.0, False), (290.0, False), (310.0, True)])
-def test_a_log_whose_steps_differ_by_more_than_three_times_is_of_another_run(
+def test_logs_of_two_runs_contradict_each_other(tmp_path: Path) -> None:
+    sizes = [f"> initialized tensor model parallel with size {size}" for size in (1, 2)]
+    trace = starved_trace(tmp_path)
+    report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *sizes, *steps_of(75.0)))
+    assert "log-mismatch" in codes(report)
+    again = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, sizes[0], sizes[0], *steps_of(75.0)))
+    assert "log-mismatch" not in codes(again)
+
+
+def test_a_log_of_a_larger_model_is_of_another_run(tmp_path: Path) -> None:
+    trace = starved_trace(tmp_path, "--tensor-model-parallel-size 1")
+    for layers, is_another in ((2, False), (48, True)):
+        line = f"  num_layers ...................................... {layers}"
+        report = analyze(trace, logs=log_of(tmp_path, NOT_OURS[0], line, *NOT_OURS[1:], *steps_of(75.0)))
+        assert ("log-mismatch" in codes(report)) == is_another
+
+
+@pytest.mark.parametrize(("ms", "is_another"), [(32.0, True), (35.0, False), (120.0, False), (130.0, True)])
+def test_a_log_with_steps_that_no_profiler_explains_is_of_another_run(
     tmp_path: Path, ms: float, is_another: bool
 ) -> None:
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(ms)))

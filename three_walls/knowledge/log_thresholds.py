@@ -21,6 +21,7 @@ class LogThresholds:
     minimum_steady_count: float
     minimum_iterations_per_captured_step: float
     minimum_perturbation_ratio: float
+    minimum_step_ratio: float
     maximum_step_ratio: float
 
 

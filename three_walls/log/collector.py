@@ -55,6 +55,7 @@ class Collector:
     theoretical: TheoreticalMemory | None = None
     timers: dict[str, LogTimer] = field(default_factory=dict)
     layout: dict[str, int] = field(default_factory=dict)
+    contradictions: set[str] = field(default_factory=set)
     parameters: list[int] = field(default_factory=list)
     parameters_per_rank: int | None = None
     events: dict[tuple[str, str], LogEvent] = field(default_factory=dict)
@@ -83,7 +84,8 @@ class Collector:
             self.parameters_per_rank = max(self.parameters_per_rank or 0, _int(values["parameters"]))
         elif said.kind == "layout":
             for name, value in values.items():
-                self.layout.setdefault(_SHORT[name], _int(value))
+                if self.layout.setdefault(_SHORT[name], _int(value)) != value:
+                    self.contradictions.add(_SHORT[name])
         elif said.kind == "out_of_memory":
             self._add_oom(values)
         elif said.kind == "version":
@@ -121,6 +123,7 @@ class Collector:
             config_dump="".join(f"{line}\n" for _, line in dump) if dump else None,
             non_default_settings=settings,
             versions=tuple(sorted(self.versions.items())),
+            contradictions=tuple(sorted(self.contradictions)),
             torn_lines_count=self.torn,
             left_out_count=self.left_out,
         )

@@ -131,6 +131,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "host_recoverable_ns",
         "Ceiling of what host edits give back: launch-starved and host-blocked time, less profiler_excess_ns where a "
         "log was given (at least 0).",
+        "A measured share: which part of the step the profiler lengthened is assumed, not seen.",
         needs=_LAUNCHES,
     ),
     _ns(

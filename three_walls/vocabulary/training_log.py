@@ -133,6 +133,8 @@ class TrainingLog:
     """Megatron-Bridge's ``Configuration Summary``: ``section.name`` and raw value text."""
     versions: tuple[tuple[str, str], ...] = ()
     """Library and release, where a line says it (``megatron_core``, ``megatron_bridge``, ``torch``, ...)."""
+    contradictions: tuple[str, ...] = ()
+    """Sizes of the layout that lines give differently: the files are of more than one run."""
     torn_lines_count: int = 0
     """Iteration lines that other output had cut: none of their values is used."""
     left_out_count: int = 0

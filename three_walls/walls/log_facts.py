@@ -38,6 +38,7 @@ _PARALLEL_SIZES = (
     "context_parallel_size",
     "expert_model_parallel_size",
 )
+_MODEL_SIZES = ("num_layers", "hidden_size", "seq_length", "micro_batch_size", "global_batch_size")
 _IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)
 
 
@@ -170,14 +171,20 @@ def _perturbation(unprofiled: Known, traced_step_ns: int | None, limits: LogThre
 
 def _mismatch(log: TrainingLog, config: RunConfig, facts: Mapping[str, Known], limits: LogThresholds) -> str:
     """Why log and trace are not of one run; empty if nothing says so."""
+    if log.contradictions:
+        return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
     world = config.environment.get("WORLD_SIZE")
-    pairs = [("world_size", log.layout.world_size, None if world is None else world.value)]
+    pairs: list[tuple[str, object, object]] = [
+        ("world_size", log.layout.world_size, None if world is None else world.value)
+    ]
     pairs += [(name, getattr(log.layout, name), config.get(name)) for name in _PARALLEL_SIZES]
+    arguments = dict(log.argument_block)
+    pairs += [(name, arguments.get(name), config.get(name)) for name in _MODEL_SIZES]
     for name, said, traced in pairs:
-        if said is not None and traced is not None and str(said) != str(traced):
+        if said not in (None, "None") and traced is not None and str(said) != str(traced):
             return f"{name} is {said} in the log and {traced} in the trace"
     ratio = facts["profiler_perturbation_ratio"][0]
-    if isinstance(ratio, float) and not 1 / limits.maximum_step_ratio <= ratio <= limits.maximum_step_ratio:
+    if isinstance(ratio, float) and not limits.minimum_step_ratio <= ratio <= limits.maximum_step_ratio:
         length = facts["unprofiled_step_ns"][0]
         assert isinstance(length, int)
         return f"its steps take {ns_to_ms(length):.1f} ms, the traced one {ratio:.2f} times that"
