@@ -62,6 +62,13 @@ def cli() -> None:
     type=click.Choice(RULE_CLASSES[1:]),
     help="Plan edits of this class too: they change what is learnt, or suit benchmarks only.",
 )
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Training log of the same run, or a directory of them (.xz, .zst, .gz too); may be repeated.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
 def analyze_command(
     traces: tuple[Path, ...],
@@ -70,6 +77,7 @@ def analyze_command(
     bridge_version: str | None,
     rules_dir: Path | None,
     allowed: tuple[str, ...],
+    logs: tuple[Path, ...],
     quiet: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
@@ -82,6 +90,7 @@ def analyze_command(
       three-walls analyze rank0.sqlite
       three-walls analyze profiles/ --out report
       three-walls analyze rank*.sqlite --step-range 'train_step'
+      three-walls analyze profiles/ --log train.log
 
     \b
     Exit codes:
@@ -97,6 +106,7 @@ def analyze_command(
             bridge_version=bridge_version,
             rules=rules_dir,
             allowed=allowed,
+            logs=logs,
             progress=progress,
         )
         progress("writing the report")

@@ -180,7 +180,7 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "config.recompute_granularity": None,
         "ep_transfer_exposed_fraction": 0.03,
         "dp_exposed_fraction": 0.02,
-        "launch_starved_fraction": 0.03,
+        "launch_starved_recoverable_fraction": 0.03,
         "attention_unfused_fraction": 0.0,
     }
     findings, steps = make_plan(SHIPPED, sheet_of(healthy))

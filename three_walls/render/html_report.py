@@ -14,6 +14,7 @@ from markupsafe import Markup
 from three_walls.render import causes, formats, overrides_file, palette, views
 from three_walls.render import diagnosis_views as diagnosis
 from three_walls.render.charts import draw_figures
+from three_walls.render.text_log import describe_log
 from three_walls.resources import TEMPLATES_DIR
 from three_walls.vocabulary.categories import BUCKET_BY_NAME
 from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME
@@ -114,6 +115,7 @@ def _make_environment() -> Environment:
     environment.filters |= _FILTERS
     environment.globals |= {
         "awaited": formats.format_awaited,
+        "describe_log": describe_log,
         "ms_range": formats.format_ms_range,
         "wall_name": formats.format_wall,
         "order_communication": views.order_communication,

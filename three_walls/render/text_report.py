@@ -28,6 +28,7 @@ from three_walls.render.text_diagnosis import (
     show_pipeline,
     show_waits,
 )
+from three_walls.render.text_log import describe_log
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.render.views import (
     WallReading,
@@ -87,6 +88,8 @@ def _show_verdict(report: Report) -> Iterator[RenderableType]:
         runner_up = format_wall(verdict.runner_up_wall, verdict.runner_up_sub_wall)
         yield plain(f"Runner-up: {runner_up}, {format_share(verdict.margin_fraction)} of the step behind.", "dim")
     yield plain(_describe_step(report))
+    if report.log is not None:
+        yield plain(describe_log(report.log))
 
 
 def _describe_step(report: Report) -> str:

@@ -230,6 +230,29 @@ class UnclassifiedKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class LogSummary:
+    """What the training log given beside the trace says, in short; its numbers with reasons are facts."""
+
+    files: tuple[str, ...]
+    """File names alone: no directory leaves the machine."""
+    iterations: int
+    """Whole iteration lines, each once."""
+    roles: Mapping[str, int]
+    """How many lines show what: ``steady``, ``warm-up``, ``profiled``, ``outlier``, ..."""
+    torn_lines: int
+    unprofiled_step_ns: int | None
+    peak_memory_bytes: int | None
+    reserved_memory_bytes: int | None
+    allocator_retries: int | None
+    theoretical_memory_bytes: int | None
+    """The framework's own estimate for its most loaded rank."""
+    parameters: int | None
+    ooms: int
+    events: Mapping[str, int]
+    """Kind of event -> lines."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One analysis, complete. Renderers decide nothing: what is not here is not shown."""
 
@@ -257,4 +280,6 @@ class Report:
     moe_layers: tuple[MoePart, ...] = ()
     overlap_tax: tuple[OverlapTax, ...] = ()
     pipeline_phases: tuple[PipelinePhase, ...] = ()
+    log: LogSummary | None = None
+    """None where no training log was given."""
     schema_version: str = SCHEMA_VERSION
