@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from three_walls.commands.scrub import scrub_command
 from three_walls.pipeline import Progress, analyze
 from three_walls.render.text_report import print_report
 from three_walls.render.write import write_report
@@ -102,6 +103,9 @@ def facts_command() -> None:
             click.echo(f"    Not the same as: {entry.not_the_same_as}")
         if entry.needs:
             click.echo(f"    Needs of the trace: {', '.join(entry.needs)}")
+
+
+cli.add_command(scrub_command)
 
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:
