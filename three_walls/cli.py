@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from three_walls.commands.capture import capture_command
+from three_walls.commands.doctor import doctor_command
 from three_walls.commands.scrub import scrub_command
 from three_walls.pipeline import Progress, analyze
 from three_walls.render.text_report import print_report
@@ -105,6 +107,8 @@ def facts_command() -> None:
             click.echo(f"    Needs of the trace: {', '.join(entry.needs)}")
 
 
+cli.add_command(capture_command)
+cli.add_command(doctor_command)
 cli.add_command(scrub_command)
 
 

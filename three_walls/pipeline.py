@@ -18,7 +18,7 @@ from three_walls.ranks.capture_start import without_affected
 from three_walls.ranks.comparison import bring_together, compare_ranks
 from three_walls.resources import RULES_DIR
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
-from three_walls.trace.capabilities import YES
+from three_walls.trace.capabilities import common_capabilities
 from three_walls.trace.reader import Trace, read_trace
 from three_walls.trace.source import find_traces
 from three_walls.trace.tables import WantedRanges
@@ -65,7 +65,7 @@ def analyze(
     ranks = tuple(rank for one in with_kernels for rank in one.ranks)
     config = with_kernels[0].config
     gpu = find_gpu(ranks[0].gpu.name, ranks[0].gpu.sm) if ranks[0].gpu else None
-    capabilities = _common_capabilities(with_kernels)
+    capabilities = common_capabilities([one.capabilities for one in with_kernels])
 
     progress("classifying kernels, finding steps")
     timeline = build_timeline(with_kernels, kernel_patterns, union_of(api_patterns, "synchronize"), config, step_range)
@@ -146,13 +146,3 @@ def _read_all(
             "(and check that the capture range covers training steps)"
         )
     return traces
-
-
-def _common_capabilities(traces: Sequence[Trace]) -> Mapping[str, str]:
-    """What every trace supports; where one lacks something, its reason stands."""
-    common = dict(traces[0].capabilities)
-    for trace in traces[1:]:
-        for name, state in trace.capabilities.items():
-            if common.get(name) == YES:
-                common[name] = state
-    return common
