@@ -53,6 +53,12 @@ def cli() -> None:
 @click.option(
     "--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Another rule base."
 )
+@click.option(
+    "--memory-snapshot",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
 def analyze_command(
     traces: tuple[Path, ...],
@@ -60,6 +66,7 @@ def analyze_command(
     step_range: str | None,
     bridge_version: str | None,
     rules_dir: Path | None,
+    memory_snapshot: Path | None,
     quiet: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
@@ -82,7 +89,12 @@ def analyze_command(
     screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
     with _progress() as progress:
         report = analyze(
-            traces, step_range=step_range, bridge_version=bridge_version, rules=rules_dir, progress=progress
+            traces,
+            step_range=step_range,
+            bridge_version=bridge_version,
+            rules=rules_dir,
+            memory_snapshot=memory_snapshot,
+            progress=progress,
         )
         progress("writing the report")
         written = write_report(report, out_dir or default_out_dir(traces))

@@ -17,6 +17,8 @@ from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel
 from three_walls.ranks.capture_start import without_affected
 from three_walls.ranks.comparison import bring_together, compare_ranks
 from three_walls.resources import RULES_DIR
+from three_walls.snapshot.facts import with_snapshot_facts
+from three_walls.snapshot.summarize import read_memory_snapshot
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
 from three_walls.trace.capabilities import common_capabilities
 from three_walls.trace.reader import Trace, read_trace
@@ -46,13 +48,15 @@ def analyze(
     step_range: str | None = None,
     bridge_version: str | None = None,
     rules: Path | None = None,
+    memory_snapshot: Path | None = None,
     progress: Progress = _silent,
 ) -> Report:
     """Analyzes one run: an Nsight Systems export, several (one per rank), or a directory of them.
 
     ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no
     ``training_step_N``. ``bridge_version``: release the overrides are spelled for. ``rules``: another rule
-    base. Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
+    base. ``memory_snapshot``: a snapshot of PyTorch's allocator of one rank. Raises the errors of
+    ``three_walls.vocabulary.errors``, each with one line for a person.
     """
     paths = find_traces([Path(trace)] if isinstance(trace, str | Path) else [Path(one) for one in trace])
     _check_expression(step_range)
@@ -60,6 +64,7 @@ def analyze(
     rule_base = load_rules(rules or RULES_DIR)
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
+    snapshot = read_memory_snapshot(memory_snapshot) if memory_snapshot else None
     traces = _read_all(paths, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"), progress)
     with_kernels = [one for one in traces if one.ranks]
     ranks = tuple(rank for one in with_kernels for rank in one.ranks)
@@ -79,6 +84,7 @@ def analyze(
     chosen = choose_representative(attribution, {rank.track: rank.rank for rank in ranks})
     closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu)
     facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, closeup.facts)
+    facts = with_snapshot_facts(facts, snapshot)
 
     progress("judging rules")
     findings, plan = make_plan(rule_base, facts)
@@ -109,6 +115,7 @@ def analyze(
         alignment=comparison.alignment,
         moe_layers=closeup.ledger.parts,
         overlap_tax=closeup.overlap_tax,
+        memory_snapshot=snapshot,
     )
 
 

@@ -23,6 +23,7 @@ from three_walls.render.palette import BUCKET_COLOURS
 from three_walls.render.text_bar import Bar
 from three_walls.render.text_diagnosis import show_idle_causes, show_moe_layers, show_overlap_tax, show_waits
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
+from three_walls.render.text_snapshot import show_memory_snapshot
 from three_walls.render.views import (
     WallReading,
     explain_empty_plan,
@@ -63,6 +64,7 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from show_waits(report)
     yield from show_moe_layers(report)
     yield from show_overlap_tax(report)
+    yield from show_memory_snapshot(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
     yield from _show_undecided(report)
