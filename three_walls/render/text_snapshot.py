@@ -44,8 +44,8 @@ def _describe(snapshot: MemorySnapshot) -> Iterator[str]:
     else:
         peak, held = format_gib(snapshot.peak_allocated_bytes), format_gib(snapshot.reserved_at_peak_bytes)
         yield (
-            f"Peak: {peak} allocated of {held} reserved, {format_share(snapshot.fragmentation_fraction)} of that not in "
-            f"use; at most {format_gib(snapshot.peak_reserved_bytes)} reserved"
+            f"Peak: {peak} allocated of {held} reserved, {format_share(snapshot.fragmentation_fraction)} of that "
+            f"not in use; at most {format_gib(snapshot.peak_reserved_bytes)} reserved"
         )
     yield (
         f"At the snapshot: {format_gib(snapshot.allocated_bytes)} allocated of {format_gib(snapshot.reserved_bytes)} "
