@@ -12,6 +12,9 @@ import click
 from rich.console import Console
 
 from three_walls.commands.rules import rules_command
+from three_walls.commands.capture import capture_command
+from three_walls.commands.doctor import doctor_command
+from three_walls.commands.scrub import scrub_command
 from three_walls.pipeline import Progress, analyze
 from three_walls.render.text_report import print_report
 from three_walls.render.write import write_report
@@ -69,6 +72,12 @@ def cli() -> None:
     type=click.Path(path_type=Path),
     help="Training log of the same run, or a directory of them (.xz, .zst, .gz too); may be repeated.",
 )
+@click.option(
+    "--memory-snapshot",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
 def analyze_command(
     traces: tuple[Path, ...],
@@ -78,6 +87,7 @@ def analyze_command(
     rules_dir: Path | None,
     allowed: tuple[str, ...],
     logs: tuple[Path, ...],
+    memory_snapshot: Path | None,
     quiet: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
@@ -107,6 +117,7 @@ def analyze_command(
             rules=rules_dir,
             allowed=allowed,
             logs=logs,
+            memory_snapshot=memory_snapshot,
             progress=progress,
         )
         progress("writing the report")
@@ -132,6 +143,12 @@ def facts_command() -> None:
             click.echo(f"    Needs of the trace: {', '.join(entry.needs)}")
 
 
+cli.add_command(capture_command)
+cli.add_command(doctor_command)
+cli.add_command(rules_command)
+cli.add_command(scrub_command)
+
+
 def default_out_dir(traces: tuple[Path, ...]) -> Path:
     """``<trace stem>.three-walls`` in the current directory; of a directory or several traces, the first one's."""
     first = traces[0]
@@ -141,9 +158,6 @@ def default_out_dir(traces: tuple[Path, ...]) -> Path:
     for suffix in (*COMPRESSED_SUFFIXES, ".sqlite"):
         name = name.removesuffix(suffix)
     return Path(f"{name or 'trace'}.three-walls")
-
-
-cli.add_command(rules_command)
 
 
 @contextmanager

@@ -19,8 +19,10 @@ from three_walls.ranks.capture_start import without_affected
 from three_walls.ranks.comparison import bring_together, compare_ranks
 from three_walls.ranks.step_numbers import number_alike
 from three_walls.resources import RULES_DIR
+from three_walls.snapshot.facts import with_snapshot_facts
+from three_walls.snapshot.summarize import read_memory_snapshot
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
-from three_walls.trace.capabilities import YES
+from three_walls.trace.capabilities import common_capabilities
 from three_walls.trace.reader import Trace, read_trace
 from three_walls.trace.source import find_traces
 from three_walls.trace.tables import WantedRanges
@@ -60,6 +62,7 @@ def analyze(
     rules: Path | None = None,
     allowed: Collection[str] = (),
     logs: str | Path | Iterable[str | Path] = (),
+    memory_snapshot: Path | None = None,
     progress: Progress = _silent,
 ) -> Report:
     """Analyzes one run: an Nsight Systems export, several (one per rank), or a directory of them.
@@ -68,6 +71,7 @@ def analyze(
     ``training_step_N``. ``bridge_version``: release the overrides are spelled for. ``rules``: a directory of more
     rules. ``allowed``: classes of rules (``vocabulary.rules.RULE_CLASSES``) whose edits may be planned besides
     execution-only ones. ``logs``: the run's training logs, files or directories of them.
+    ``memory_snapshot``: a snapshot of PyTorch's allocator of one rank.
 
     Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
     """
@@ -78,12 +82,13 @@ def analyze(
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
     log = _read_logs(_as_paths(logs), progress)
+    snapshot = read_memory_snapshot(memory_snapshot) if memory_snapshot else None
     traces = _read_all(paths, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"), progress)
     with_kernels = [one for one in traces if one.ranks]
     ranks = tuple(rank for one in with_kernels for rank in one.ranks)
     config = with_kernels[0].config
     gpu = find_gpu(ranks[0].gpu.name, ranks[0].gpu.sm) if ranks[0].gpu else None
-    capabilities = _common_capabilities(with_kernels)
+    capabilities = common_capabilities([one.capabilities for one in with_kernels])
 
     progress("classifying kernels, finding steps")
     timeline = build_timeline(with_kernels, kernel_patterns, union_of(api_patterns, "synchronize"), config, step_range)
@@ -102,6 +107,7 @@ def analyze(
     measured = {**closeup.facts, **(pipeline_facts(phases, rank_of[chosen.track]) if chosen else {})}
     joined = join_log(log, config, chosen.step_ns if chosen else None, count_captured_steps(timeline))
     facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, measured, joined.facts)
+    facts = with_snapshot_facts(facts, snapshot)
 
     progress("judging rules")
     findings, plan = make_plan(rule_base, facts, allowed=allowed)
@@ -135,6 +141,7 @@ def analyze(
         overlap_tax=closeup.overlap_tax,
         pipeline_phases=phases,
         log=joined.summary,
+        memory_snapshot=snapshot,
     )
 
 
@@ -183,13 +190,3 @@ def _read_all(
             "(and check that the capture range covers training steps)"
         )
     return traces
-
-
-def _common_capabilities(traces: Sequence[Trace]) -> Mapping[str, str]:
-    """What every trace supports; where one lacks something, its reason stands."""
-    common = dict(traces[0].capabilities)
-    for trace in traces[1:]:
-        for name, state in trace.capabilities.items():
-            if common.get(name) == YES:
-                common[name] = state
-    return common

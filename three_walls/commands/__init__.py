@@ -1,1 +1,1 @@
-"""Commands beside ``analyze``, one module each."""
+"""The commands beside ``analyze``, one module each: they read arguments, call their package and print."""

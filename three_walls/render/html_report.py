@@ -18,6 +18,7 @@ from three_walls.render.text_log import describe_log
 from three_walls.resources import TEMPLATES_DIR
 from three_walls.vocabulary.categories import BUCKET_BY_NAME
 from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME
+from three_walls.vocabulary.memory_snapshot import CATEGORIES
 from three_walls.vocabulary.report import Report
 
 _FILTERS = {
@@ -26,6 +27,7 @@ _FILTERS = {
     "css_percent": formats.format_css_percent,
     "fact": formats.format_fact,
     "gain": formats.format_gain,
+    "gib": formats.format_gib,
     "likely": formats.format_likely,
     "moved": formats.format_moved,
     "ms": formats.format_ms,
@@ -129,6 +131,7 @@ def _make_environment() -> Environment:
         "transfer_colour": palette.TRANSFER_COLOUR,
         "explain_cause": causes.explain_cause,
         "carrying_parts": diagnosis.CARRYING_PARTS,
+        "memory_categories": CATEGORIES,
     }
     return environment
 

@@ -30,6 +30,7 @@ from three_walls.render.text_diagnosis import (
 )
 from three_walls.render.text_log import describe_log
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
+from three_walls.render.text_snapshot import show_memory_snapshot
 from three_walls.render.views import (
     WallReading,
     explain_empty_plan,
@@ -71,6 +72,7 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from show_pipeline(report)
     yield from show_moe_layers(report)
     yield from show_overlap_tax(report)
+    yield from show_memory_snapshot(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
     yield from _show_found(report)

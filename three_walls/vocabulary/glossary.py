@@ -212,6 +212,23 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "Token copies that cross nodes when one is sent per destination node, over one per chosen expert: "
         "N(1-(1-1/N)^k)/k for N nodes of an EP group and top-k, routing uniform.",
     ),
+    FactDefinition(
+        "snapshot_peak_allocated_bytes",
+        "bytes",
+        "Most memory that tensors asked for at one moment of a recorded allocator history (--memory-snapshot).",
+        "What the allocator reserves: it rounds up and keeps what was freed.",
+    ),
+    FactDefinition(
+        "snapshot_peak_reserved_bytes",
+        "bytes",
+        "Most memory that PyTorch's allocator held of the device in a recorded history (--memory-snapshot).",
+        "Memory of the whole device: NCCL, cuBLAS and the driver take theirs outside of the allocator.",
+    ),
+    FactDefinition(
+        "snapshot_fragmentation_fraction",
+        "fraction",
+        "(reserved - allocated) / reserved at the moment with the most allocated memory (--memory-snapshot).",
+    ),
     FactDefinition("gpu.name", "text", "GPU model as the driver names it."),
     FactDefinition("gpu.sm", "text", "Compute capability, as sm_90."),
     FactDefinition("gpu.family", "text", "Row of the hardware table (H100, H200, B200, GB200, ...)."),

@@ -9,6 +9,7 @@ from three_walls.vocabulary.categories import SubWall, Wall
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, Overrides, PlanStep
+from three_walls.vocabulary.memory_snapshot import MemorySnapshot
 
 SCHEMA_VERSION = "1.1"
 """Version of the JSON contract: the minor grows when fields are added, the major when one changes."""
@@ -282,4 +283,6 @@ class Report:
     pipeline_phases: tuple[PipelinePhase, ...] = ()
     log: LogSummary | None = None
     """None where no training log was given."""
+    memory_snapshot: MemorySnapshot | None = None
+    """None: no snapshot was given."""
     schema_version: str = SCHEMA_VERSION
