@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from three_walls.commands.rules import rules_command
 from three_walls.commands.capture import capture_command
 from three_walls.commands.doctor import doctor_command
+from three_walls.commands.rules import rules_command
 from three_walls.commands.scrub import scrub_command
 from three_walls.pipeline import Progress, analyze
 from three_walls.render.text_report import print_report
