@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import yaml
 
+from three_walls.advice.judge import judge_safely
+from three_walls.advice.rule_cases import mismatches
 from three_walls.advice.rule_parts import unit_of
 from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
 from three_walls.advice.sources import read_sources
 from three_walls.knowledge.strict_yaml import Problems
 from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.glossary import is_known_fact
-from three_walls.vocabulary.rules import Condition, Rule
+from three_walls.vocabulary.rules import Condition, Edit, Rule
 
 RULES = load_rules(RULES_DIR)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+
+
+def edits_of(rule: Rule) -> Iterator[Edit]:
+    yield from rule.edits
+    for requirement in rule.requires:
+        yield from requirement.mend
 
 
 def conditions_of(rule: Rule) -> Iterator[Condition]:
     yield from (*rule.applies_to, *rule.when)
     for requirement in rule.requires:
         yield from requirement.checks
-    for edit in rule.edits:
+    for edit in edits_of(rule):
         yield from edit.only_if
 
 
@@ -55,7 +64,7 @@ def test_every_fact_is_in_the_glossary(rule: Rule) -> None:
 def test_every_pointer_leads_to_a_known_source(rule: Rule) -> None:
     sources = read_sources(RULES_DIR / "sources.yaml", Problems())
     pointers = [one.source for one in rule.requires] + [one.source for one in rule.evidence]
-    pointers += [edit.source for edit in rule.edits if edit.source]
+    pointers += [edit.source for edit in edits_of(rule) if edit.source]
     assert pointers
     for pointer in pointers:
         prefix, _, rest = pointer.partition(":")
@@ -66,6 +75,7 @@ def test_every_pointer_leads_to_a_known_source(rule: Rule) -> None:
 def test_every_requirement_and_gain_says_why(rule: Rule) -> None:
     assert all(one.because and one.source for one in rule.requires)
     assert rule.gain.explanation
+    assert not rule.advice or rule.advice.endswith(".")
     assert any(one.speaks == "for" for one in rule.evidence)
 
 
@@ -74,13 +84,17 @@ def test_every_rule_has_the_cases_that_show_its_limits(rule: Rule) -> None:
     path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
     cases = load_cases(cases_file(path)).cases
     outcomes = {case.expect["outcome"] for case in cases}
-    assert outcomes >= {"recommended", "not_needed", "not_applicable", "unknown", "blocked"}
+    assert outcomes >= {"recommended" if rule.edits else "found", "not_needed"}
+    assert ("not_applicable" in outcomes) == bool(rule.applies_to)
+    assert "unknown" in outcomes or not (rule.applies_to or rule.when)
+    can_fail = [one for one in rule.requires if one.checks and not one.mend]
+    assert ("blocked" in outcomes) == bool(can_fail and rule.edits)
     assert any(case.expect["outcome"] == "unknown" and case.without and case.expect.get("missing") for case in cases)
     assert all(case.expect.get("blocked_by") for case in cases if case.expect["outcome"] == "blocked")
 
 
 @each_rule
-def test_some_case_is_silent_just_below_each_measured_threshold(rule: Rule) -> None:
+def test_some_case_is_silent_just_beyond_each_measured_threshold(rule: Rule) -> None:
     path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
     cases = load_cases(cases_file(path)).cases
     for condition in rule.when:
@@ -94,7 +108,7 @@ def test_some_case_is_silent_just_below_each_measured_threshold(rule: Rule) -> N
             if isinstance(value := case.given.get(condition.fact), float)
         ]
         assert any(0.95 * limit <= value < limit and outcome == "not_needed" for value, outcome in given)
-        assert any(value == limit and outcome == "recommended" for value, outcome in given)
+        assert any(value == limit and outcome in ("recommended", "found") for value, outcome in given)
 
 
 @each_rule
@@ -103,7 +117,7 @@ def test_every_setting_is_a_known_config_key(rule: Rule) -> None:
     if not path.exists():
         pytest.skip("no table of config keys")
     known = set(yaml.safe_load(path.read_text(encoding="utf-8"))["keys"])
-    keys = {edit.key for edit in rule.edits if edit.kind == "config"}
+    keys = {edit.key for edit in edits_of(rule) if edit.kind == "config"}
     compared = {c.fact.removeprefix("config.") for c in conditions_of(rule) if c.fact.startswith("config.")}
     assert (keys | compared) - known == set()
 
@@ -113,3 +127,53 @@ def test_the_index_of_rules_is_complete() -> None:
     for rule in RULES:
         assert f"[{rule.id}]({rule.path})" in index
         assert rule.title in index
+
+
+def beside(operand: int | float) -> tuple[int | float, ...]:
+    """Thresholds just above and just below."""
+    if isinstance(operand, int):
+        return operand + 1, operand - 1
+    return operand * 1.02, operand * 0.98
+
+
+def with_condition(rule: Rule, old: Condition, new: Condition | None) -> Rule:
+    """``rule`` with one condition replaced, or left out, wherever it stands."""
+
+    def swap(conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
+        changed = [new if one is old else one for one in conditions]
+        return tuple(one for one in changed if one is not None)
+
+    def swap_in_edits(edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
+        return tuple(replace(edit, only_if=swap(edit.only_if)) for edit in edits)
+
+    return replace(
+        rule,
+        applies_to=swap(rule.applies_to),
+        when=swap(rule.when),
+        requires=tuple(replace(one, checks=swap(one.checks), mend=swap_in_edits(one.mend)) for one in rule.requires),
+        edits=swap_in_edits(rule.edits),
+    )
+
+
+def notices(rule: Rule) -> bool:
+    """Whether some case of the rule of this id fails for ``rule``."""
+    path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
+    found = load_cases(cases_file(path))
+    return any(mismatches(case, judge_safely(rule, found.facts_of(case))) for case in found.cases)
+
+
+@each_rule
+def test_some_case_notices_each_threshold_that_moves(rule: Rule) -> None:
+    for condition in conditions_of(rule):
+        if condition.operator not in ("at_least", "at_most", "above", "below"):
+            continue
+        assert isinstance(condition.operand, int | float)
+        for moved in beside(condition.operand):
+            mutant = with_condition(rule, condition, replace(condition, operand=moved))
+            assert notices(mutant), f"{condition.fact} {condition.operator} {moved}"
+
+
+@each_rule
+def test_some_case_notices_each_condition_that_is_left_out(rule: Rule) -> None:
+    for condition in conditions_of(rule):
+        assert notices(with_condition(rule, condition, None)), f"{condition.fact} {condition.operator}"

@@ -11,6 +11,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from three_walls.commands.capture import capture_command
+from three_walls.commands.doctor import doctor_command
+from three_walls.commands.rules import rules_command
+from three_walls.commands.scrub import scrub_command
 from three_walls.pipeline import Progress, analyze
 from three_walls.render.text_report import print_report
 from three_walls.render.write import write_report
@@ -18,6 +22,7 @@ from three_walls.trace.source import COMPRESSED_SUFFIXES
 from three_walls.version import VERSION
 from three_walls.vocabulary.errors import ThreeWallsError, UsageError
 from three_walls.vocabulary.glossary import GLOSSARY
+from three_walls.vocabulary.rules import RULE_CLASSES
 
 PLAIN_WIDTH = 100
 """Columns of the report where the output is not a terminal."""
@@ -48,7 +53,30 @@ def cli() -> None:
 )
 @click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to spell the overrides for.")
 @click.option(
-    "--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Another rule base."
+    "--rules",
+    "rules_dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A directory of rules of your own, judged besides the built-in ones.",
+)
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    type=click.Choice(RULE_CLASSES[1:]),
+    help="Plan edits of this class too: they change what is learnt, or suit benchmarks only.",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Training log of the same run, or a directory of them (.xz, .zst, .gz too); may be repeated.",
+)
+@click.option(
+    "--memory-snapshot",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
 def analyze_command(
@@ -57,6 +85,9 @@ def analyze_command(
     step_range: str | None,
     bridge_version: str | None,
     rules_dir: Path | None,
+    allowed: tuple[str, ...],
+    logs: tuple[Path, ...],
+    memory_snapshot: Path | None,
     quiet: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
@@ -69,6 +100,7 @@ def analyze_command(
       three-walls analyze rank0.sqlite
       three-walls analyze profiles/ --out report
       three-walls analyze rank*.sqlite --step-range 'train_step'
+      three-walls analyze profiles/ --log train.log
 
     \b
     Exit codes:
@@ -79,7 +111,14 @@ def analyze_command(
     screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
     with _progress() as progress:
         report = analyze(
-            traces, step_range=step_range, bridge_version=bridge_version, rules=rules_dir, progress=progress
+            traces,
+            step_range=step_range,
+            bridge_version=bridge_version,
+            rules=rules_dir,
+            allowed=allowed,
+            logs=logs,
+            memory_snapshot=memory_snapshot,
+            progress=progress,
         )
         progress("writing the report")
         written = write_report(report, out_dir or default_out_dir(traces))
@@ -102,6 +141,12 @@ def facts_command() -> None:
             click.echo(f"    Not the same as: {entry.not_the_same_as}")
         if entry.needs:
             click.echo(f"    Needs of the trace: {', '.join(entry.needs)}")
+
+
+cli.add_command(capture_command)
+cli.add_command(doctor_command)
+cli.add_command(rules_command)
+cli.add_command(scrub_command)
 
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:

@@ -77,6 +77,8 @@ def run(**values: ConfigData) -> FactSheet:
         "dp_exposed_fraction": 0.0,
         "launch_starved_ns": 200 * MS,
         "launch_starved_fraction": 0.0,
+        "launch_starved_recoverable_ns": 200 * MS,
+        "launch_starved_recoverable_fraction": 0.0,
         "host_blocked_ns": 0,
         "host_idle_ns": 200 * MS,
         "host_idle_fraction": 0.0,

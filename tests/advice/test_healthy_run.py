@@ -23,6 +23,8 @@ MEASURED: dict[str, ConfigData] = {
     "dp_exposed_fraction": 0.02,
     "launch_starved_ns": 0,
     "launch_starved_fraction": 0.0,
+    "launch_starved_recoverable_ns": 0,
+    "launch_starved_recoverable_fraction": 0.0,
     "attention_unfused_ns": 0,
     "attention_unfused_fraction": 0.0,
     "recompute_ns": 0,

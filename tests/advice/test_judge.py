@@ -104,7 +104,7 @@ def test_a_rule_that_fails_is_a_finding_and_the_others_come_out() -> None:
         ("text", Outcome.ERROR),
         ("twice", Outcome.ERROR),
     ]
-    assert "sets a twice" in findings[2].because
+    assert "a is set twice" in findings[2].because
 
 
 def test_a_target_may_come_from_a_fact() -> None:
@@ -116,3 +116,48 @@ def test_a_target_may_come_from_a_fact() -> None:
 
 def test_evidence_is_kept_by_the_side_it_speaks_for() -> None:
     assert judge(replace(rule("r"), evidence=()), run()).evidence_against == ()
+
+
+def test_elements_join_a_list_at_its_end_and_only_once() -> None:
+    grow = rule("r", edits=(Edit("cuda_graph_scope", ("moe_router", "attn"), operation="add"),))
+    edit = judge(grow, run(config__cuda_graph_scope=("moe_router",))).edits[0]
+    assert (edit.to, edit.relative) == (("moe_router", "attn"), True)
+    assert judge(grow, run(config__cuda_graph_scope=None)).edits[0].to == ("moe_router", "attn")
+    assert judge(grow, run(config__cuda_graph_scope=("attn", "moe_router"))).outcome is Outcome.NOT_NEEDED
+
+
+def test_elements_leave_a_list_that_has_them() -> None:
+    shrink = rule("r", edits=(Edit("recompute_modules", ("core_attn",), operation="remove"),))
+    assert judge(shrink, run(config__recompute_modules=("core_attn", "moe_act"))).edits[0].to == ("moe_act",)
+    assert judge(shrink, run(config__recompute_modules=("moe_act",))).outcome is Outcome.NOT_NEEDED
+
+
+def test_a_list_that_is_not_known_cannot_be_changed() -> None:
+    grow = rule("r", edits=(Edit("recompute_modules", ("moe_act",), operation="add"),))
+    finding = judge(grow, run())
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("config.recompute_modules",))
+
+
+def test_a_failing_requirement_that_can_be_mended_brings_its_edits_along() -> None:
+    off = requirement("no_offload", OFF)
+    mended = rule("r", requires=(replace(off, mend=(Edit("offload", False),)),))
+    finding = judge(mended, run(config__offload=True))
+    assert finding.outcome is Outcome.RECOMMENDED
+    assert [(edit.key, edit.to, edit.because) for edit in finding.edits] == [
+        ("r", True, ""),
+        ("offload", False, "it must be so"),
+    ]
+    assert [edit.key for edit in judge(mended, run(config__offload=False)).edits] == ["r"]
+    assert judge(rule("r", requires=(off,)), run(config__offload=True)).outcome is Outcome.BLOCKED
+
+
+def test_a_mend_that_does_not_make_it_hold_is_no_mend() -> None:
+    useless = replace(requirement("no_offload", OFF), mend=(Edit("something_else", 1),))
+    assert judge(rule("r", requires=(useless,)), run(config__offload=True)).outcome is Outcome.BLOCKED
+
+
+def test_a_rule_without_edits_says_what_to_do() -> None:
+    imbalance = replace(rule("r", when=(LATE,)), edits=(), lever="", advice="Look at the router.")
+    finding = judge(imbalance, run())
+    assert (finding.outcome, finding.advice, finding.edits) == (Outcome.FOUND, "Look at the router.", ())
+    assert judge(imbalance, run(launch_starved_ns=0)).outcome is Outcome.NOT_NEEDED

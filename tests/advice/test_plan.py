@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +13,10 @@ from three_walls.advice.plan import make_plan
 from three_walls.advice.rule_cases import sheet_of
 from three_walls.advice.rulebase import load_rules
 from three_walls.resources import RULES_DIR
+from three_walls.vocabulary.categories import SubWall, Wall
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.findings import Finding, Outcome, PlanStep
-from three_walls.vocabulary.rules import Condition, Edit, Rule
+from three_walls.vocabulary.rules import Condition, Edit, GainModel, Rule
 
 SHIPPED = load_rules(RULES_DIR)
 
@@ -178,7 +180,7 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "config.recompute_granularity": None,
         "ep_transfer_exposed_fraction": 0.03,
         "dp_exposed_fraction": 0.02,
-        "launch_starved_fraction": 0.03,
+        "launch_starved_recoverable_fraction": 0.03,
         "attention_unfused_fraction": 0.0,
     }
     findings, steps = make_plan(SHIPPED, sheet_of(healthy))
@@ -240,3 +242,39 @@ def test_gains_never_add_up_past_the_step(rules: list[Rule]) -> None:
         assert step.step_after_low_ns <= low
         assert step.step_after_high_ns <= high
         low, high = step.step_after_low_ns, step.step_after_high_ns
+
+
+def test_what_makes_the_run_fit_comes_before_any_gain() -> None:
+    fits = replace(
+        rule("z-fits", pool="offload_copy_exposed_ns"), phase="fit", gain=GainModel((), "none", "saves memory")
+    )
+    _, steps = make_plan([rule("gains", likely=1.0), fits], run())
+    assert names(steps) == ["z-fits", "gains"]
+    assert steps[0].gain.likely_ns is None
+
+
+def test_of_comparable_gains_the_wall_of_the_verdict_goes_first() -> None:
+    host = replace(rule("host", likely=0.5), wall=Wall.COMPUTE_HOST, sub_wall=SubWall.HOST)  # 100 ms
+    comparable = rule("comparable", pool=TRANSFER, likely=0.4)  # 60 ms; communication has most to give back
+    small = rule("small", pool=TRANSFER, likely=0.3)  # 45 ms
+    walls = {"memory_recoverable_ns": 0, "compute_recoverable_ns": 0, "host_recoverable_ns": 200 * MS}
+    facts = run(**walls, communication_recoverable_ns=250 * MS, compute_busy_fraction=0.5)
+    assert names(make_plan([host, comparable], facts)[1]) == ["comparable", "host"]
+    assert names(make_plan([host, small], facts)[1]) == ["host", "small"]
+
+
+def test_edits_that_change_convergence_are_planned_only_when_allowed() -> None:
+    precise = replace(rule("fp8"), rule_class="convergence-changing")
+    findings, steps = make_plan([precise], run())
+    assert steps == ()
+    assert outcome(findings, "fp8") is Outcome.ALTERNATIVE
+    assert findings[0].because.startswith("it is convergence-changing: planned only with --allow convergence-changing")
+    assert names(make_plan([precise], run(), allowed=["convergence-changing"])[1]) == ["fp8"]
+
+
+def test_a_later_edit_may_build_on_an_earlier_list() -> None:
+    scopes = ("moe_router", "moe_preprocess")
+    first = rule("first", likely=0.5, edits=(Edit("cuda_graph_scope", scopes),))
+    wider = rule("wider", likely=0.2, edits=(Edit("cuda_graph_scope", ("attn",), operation="add"),))
+    _, steps = make_plan([first, wider], run(config__cuda_graph_scope=None))
+    assert [step.edits[0].to for step in steps] == [scopes, (*scopes, "attn")]

@@ -78,7 +78,7 @@ def test_the_verdict_comes_first_and_warnings_before_numbers(report: Report) -> 
         "--cuda-graph-scope attn moe_router moe_preprocess",
         "export CUDA_DEVICE_MAX_CONNECTIONS=32",
         "blocked  hide-ep-under-compute  torch_2_6: needs PyTorch 2.6 or newer; the run has 2.5.1",
-        "recompute_ns: no NVTX ranges and no attention kernels to count replays by",
+        "recompute_ns (for spare-recompute): no NVTX ranges and no attention kernels to count replays by",
     ],
 )
 def test_it_says(report: Report, line: str) -> None:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from three_walls.advice.conditions import Truth, evaluate_all, same
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import PlannedEdit
-from three_walls.vocabulary.rules import Edit, Rule
+from three_walls.vocabulary.rules import Edit
 
 
-def plan_edits(rule: Rule, facts: FactSheet) -> tuple[PlannedEdit, ...]:
-    """Edits left for this run: without those set already and those whose ``only_if`` is known not to hold."""
-    chosen = _choose_per_key(rule, facts)
+def plan_edits(edits: Iterable[Edit], facts: FactSheet) -> tuple[PlannedEdit, ...]:
+    """Edits left for this run: without those set already and those whose ``only_if`` is known not to hold.
+
+    Raises ValueError if two edits of one key hold at once.
+    """
+    chosen = _choose_per_key(edits, facts)
     planned = (_resolve(edit, facts) for edit in chosen)
     return tuple(edit for edit in planned if not _is_set_already(edit, facts))
 
 
-def missing_targets(rule: Rule, facts: FactSheet) -> tuple[str, ...]:
-    """Facts that an edit takes its target from and that are missing."""
-    return tuple(edit.to_fact for edit in rule.edits if edit.to_fact and facts.get(edit.to_fact).is_missing)
+def missing_targets(edits: Iterable[Edit], facts: FactSheet) -> tuple[str, ...]:
+    """Facts that an edit takes its target from, or whose list it changes, and that are missing."""
+    needed = (_base_of(edit) for edit in edits if evaluate_all(edit.only_if, facts) is not Truth.FAILS)
+    return tuple(dict.fromkeys(name for name in needed if name and facts.get(name).is_missing))
+
+
+def _base_of(edit: Edit) -> str:
+    return fact_of(edit) if edit.operation != "set" else edit.to_fact
 
 
 def fact_of(edit: Edit | PlannedEdit) -> str:
@@ -26,15 +36,15 @@ def fact_of(edit: Edit | PlannedEdit) -> str:
     return f"{edit.kind}.{edit.key}"
 
 
-def _choose_per_key(rule: Rule, facts: FactSheet) -> tuple[Edit, ...]:
+def _choose_per_key(edits: Iterable[Edit], facts: FactSheet) -> tuple[Edit, ...]:
     """At most one edit per key: one whose ``only_if`` holds, else the first that is not ruled out."""
     chosen: dict[str, Edit] = {}
     certain: set[str] = set()
-    for edit in rule.edits:
+    for edit in edits:
         answer = evaluate_all(edit.only_if, facts)
         key = fact_of(edit)
         if answer is Truth.HOLDS and key in certain:
-            raise ValueError(f"rule {rule.id} sets {edit.key} twice: the only_if of both edits hold")
+            raise ValueError(f"{edit.key} is set twice: the only_if of both edits hold")
         if answer is Truth.HOLDS:
             certain.add(key)
             chosen[key] = edit
@@ -46,6 +56,8 @@ def _choose_per_key(rule: Rule, facts: FactSheet) -> tuple[Edit, ...]:
 def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
     current = facts.get(fact_of(edit))
     to = facts.get(edit.to_fact).value if edit.to_fact else edit.to
+    if edit.operation != "set":
+        to = _change_list(edit.operation, current.value, to)
     return PlannedEdit(
         key=edit.key,
         from_value=current.value,
@@ -53,7 +65,17 @@ def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
         kind=edit.kind,
         changes_numerics=edit.changes_numerics,
         because=edit.because,
+        relative=edit.operation != "set",
     )
+
+
+def _change_list(operation: str, current: ConfigData, elements: ConfigData) -> ConfigData:
+    """``current`` (a list, one element or nothing) with ``elements`` added at its end, or without them."""
+    assert isinstance(elements, tuple)  # checked when the rule was read
+    before = current if isinstance(current, tuple) else () if current is None else (current,)
+    if operation == "remove":
+        return tuple(one for one in before if one not in elements)
+    return (*before, *(one for one in elements if one not in before))
 
 
 def _as_variable(value: ConfigData) -> ConfigData:

@@ -31,6 +31,8 @@ class _Share:
 
 def estimate(model: GainModel, facts: FactSheet) -> Gain:
     """Sum over the terms of fraction x pool, at most ``hidden_under`` and at most the step."""
+    if not model.terms:
+        return no_estimate(model, model.explanation)
     if lacking := _missing_facts(model, facts):
         return no_estimate(model, f"not known: {', '.join(lacking)}. {model.explanation}")
     shares = [_take(term, facts) for term in model.terms]

@@ -13,10 +13,10 @@ from three_walls.advice.conditions import (
     needed,
     that_are,
 )
-from three_walls.advice.edits import missing_targets, plan_edits
+from three_walls.advice.edits import fact_of, missing_targets, plan_edits
 from three_walls.advice.gain import estimate, no_estimate
 from three_walls.vocabulary.facts import FactSheet
-from three_walls.vocabulary.findings import Finding, Note, Outcome
+from three_walls.vocabulary.findings import Finding, Note, Outcome, PlannedEdit
 from three_walls.vocabulary.rules import Condition, Requirement, Rule
 
 
@@ -43,8 +43,14 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
             return _finding(rule, outcome, explain(failing, facts))
     if unknown := that_are(Truth.UNKNOWN, (*rule.applies_to, *rule.when), facts):
         return _unknown(rule, unknown, facts)
-    if lacking := missing_targets(rule, facts):
-        because = f"the value to set comes from {', '.join(lacking)}, which is not known"
+    if not rule.edits:
+        return replace(
+            _finding(rule, Outcome.FOUND, explain(rule.when, facts)),
+            gain=estimate(rule.gain, facts),
+            confirm_first=_notes_to_confirm(rule, facts),
+        )
+    if lacking := missing_targets(rule.edits, facts):
+        because = f"what to set depends on {', '.join(lacking)}, which is not known"
         return replace(_finding(rule, Outcome.UNKNOWN, because), missing=lacking)
     return _judge_edits(rule, facts)
 
@@ -55,10 +61,12 @@ def failing_requirements(rule: Rule, facts: FactSheet) -> tuple[Requirement, ...
 
 
 def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
-    edits = plan_edits(rule, facts)
-    if not edits:
+    own = plan_edits(rule.edits, facts)
+    if not own:
         return _finding(rule, Outcome.NOT_NEEDED, f"every edit of {rule.id} is already set")
-    failing = failing_requirements(rule, facts)
+    mends = {one.name: _mend(one, facts) for one in failing_requirements(rule, facts)}
+    edits = (*own, *(edit for mended in mends.values() for edit in mended))
+    failing = tuple(one for one in rule.requires if mends.get(one.name) == ())
     because = explain(rule.when, facts)
     if failing:
         because = "; ".join(f"{one.name}: {_explain_requirement(one, facts)}" for one in failing)
@@ -70,6 +78,15 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
         edits=edits,
         gain=estimate(rule.gain, facts),
     )
+
+
+def _mend(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:
+    """Edits after which ``requirement`` is no longer known to fail; none if it has no such edits."""
+    if missing_targets(requirement.mend, facts):
+        return ()
+    edits = tuple(replace(edit, because=requirement.because) for edit in plan_edits(requirement.mend, facts))
+    after = facts.with_values({fact_of(edit): edit.to for edit in edits})
+    return edits if _is_met(requirement, after) is not Truth.FAILS else ()
 
 
 def _is_met(requirement: Requirement, facts: FactSheet) -> Truth:
@@ -132,6 +149,9 @@ def _finding(rule: Rule, outcome: Outcome, because: str) -> Finding:
         side_effects=rule.side_effects,
         evidence_for=_claims(rule, "for"),
         evidence_against=_claims(rule, "against"),
+        advice=rule.advice,
+        phase=rule.phase,
+        rule_class=rule.rule_class,
     )
 
 

@@ -7,27 +7,32 @@ likely one decides, the other two give the range of the step afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from three_walls.advice.conditions import same
 from three_walls.advice.gain import Level, apply_gain, estimate
 from three_walls.advice.judge import failing_requirements, judge_all, judge_safely
 from three_walls.advice.thresholds import Thresholds, default_thresholds
+from three_walls.advice.verdict import weigh
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, Gain, Outcome, PlannedEdit, PlanStep
-from three_walls.vocabulary.rules import Rule
+from three_walls.vocabulary.rules import EXECUTION_ONLY, PHASES, Rule
 from three_walls.vocabulary.units import ns_to_ms
 
 _BASIS_ORDER = ("measured", "modelled", "bound")
 
 
 def make_plan(
-    rules: Iterable[Rule], facts: FactSheet, thresholds: Thresholds | None = None
+    rules: Iterable[Rule],
+    facts: FactSheet,
+    thresholds: Thresholds | None = None,
+    allowed: Collection[str] = (),
 ) -> tuple[list[Finding], tuple[PlanStep, ...]]:
     """All findings by rule id, on the original facts, and the ordered plan.
 
-    A recommended finding is in the plan, unless the step is not known; what was left out says why.
+    A recommended finding is in the plan, unless the step is not known; what was left out says why. ``allowed``:
+    classes of rules that may enter besides ``execution-only``.
     """
     by_id = {rule.id: rule for rule in rules}
     findings = judge_all(by_id.values(), facts)
@@ -37,7 +42,7 @@ def make_plan(
     limits = thresholds or default_thresholds()
     minimum_ns = limits.minimum_plan_gain_fraction * step_ns
     kept = {one.rule: _drop_small(one, by_id[one.rule], facts, minimum_ns) for one in findings}
-    draft = _Draft(by_id, kept, facts, minimum_ns)
+    draft = _Draft(by_id, kept, facts, limits, minimum_ns, frozenset((EXECUTION_ONLY, *allowed)))
     while draft.take_best():
         pass
     draft.check_conservation(step_ns)
@@ -52,7 +57,10 @@ class _Draft:
     findings: Mapping[str, Finding]
     """On the original facts."""
     original: FactSheet
+    limits: Thresholds
     minimum_ns: float
+    classes: frozenset[str]
+    """Classes of rules that may enter."""
     steps: list[PlanStep] = field(default_factory=list)
     unlocked_by: dict[str, list[str]] = field(default_factory=dict)
     """Per rule that was blocked at first: the entries that each lifted some of what blocked it."""
@@ -70,14 +78,26 @@ class _Draft:
         candidates = [found for name in self._open_rules() if (found := self._reconsider(name))]
         if not candidates:
             return False
-        self._append(min(candidates, key=_rank))
+        self._append(self._choose(candidates))
         return True
+
+    def _choose(self, candidates: Sequence[Finding]) -> Finding:
+        """What makes the run fit; else the largest likely gain, or one of the same order against the present wall."""
+        fitting = [one for one in candidates if one.phase == PHASES[0]]
+        if fitting:
+            return min(fitting, key=_rank)
+        best = min(candidates, key=_rank)
+        wall = weigh(self.facts[Level.LIKELY], self.limits).wall
+        enough_ns = self.limits.comparable_gain_fraction * (best.gain.likely_ns or 0)
+        of_wall = [one for one in candidates if one.wall is wall and (one.gain.likely_ns or 0) >= enough_ns]
+        return min(of_wall if best.gain.likely_ns and of_wall else [best], key=_rank)
 
     def with_reason(self, finding: Finding) -> Finding:
         """``finding``, as an alternative with its reason if it was recommended and is not in the plan."""
         if finding.outcome is not Outcome.RECOMMENDED or finding.rule in self._planned():
             return finding
-        return replace(finding, outcome=Outcome.ALTERNATIVE, because=self.left_out[finding.rule])
+        because = self.left_out.get(finding.rule) or _not_allowed(finding)
+        return replace(finding, outcome=Outcome.ALTERNATIVE, because=because)
 
     def check_conservation(self, step_ns: float) -> None:
         """Even the high gains together fit into the step."""
@@ -90,7 +110,11 @@ class _Draft:
         """Rules that may still enter: recommended or blocked at first, not in the plan."""
         planned = self._planned()
         hopeful = (Outcome.RECOMMENDED, Outcome.BLOCKED)
-        return [name for name, one in self.findings.items() if one.outcome in hopeful and name not in planned]
+        return [
+            name
+            for name, one in self.findings.items()
+            if one.outcome in hopeful and one.rule_class in self.classes and name not in planned
+        ]
 
     def _reconsider(self, name: str) -> Finding | None:
         """The finding on the facts that are left, if it still belongs into the plan; else notes why not."""
@@ -171,10 +195,16 @@ def _rank(finding: Finding) -> tuple[float, int, str]:
     return (float("inf") if likely is None else -likely, basis, finding.rule)
 
 
+def _not_allowed(finding: Finding) -> str:
+    return f"it is {finding.rule_class}: planned only with --allow {finding.rule_class}; {finding.because}"
+
+
 def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit]) -> str:
-    """The first key that both set, to different values; empty if none."""
+    """The first key that both set, to different values; empty if none. What builds on a list agrees with it."""
     targets = {(edit.kind, edit.key): edit.to for edit in earlier}
-    clashes = (e.key for e in later if (e.kind, e.key) in targets and not same(targets[e.kind, e.key], e.to))
+    clashes = (
+        e.key for e in later if (e.kind, e.key) in targets and not e.relative and not same(targets[e.kind, e.key], e.to)
+    )
     return next(clashes, "")
 
 

@@ -12,9 +12,18 @@ from three_walls.knowledge.yaml_nodes import Node, describe
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.facts import FactDefinition
 from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME, is_known_fact
-from three_walls.vocabulary.rules import OPERATORS, Condition, Edit, Evidence, GainModel, GainTerm, Requirement
+from three_walls.vocabulary.rules import (
+    OPERATIONS,
+    OPERATORS,
+    Condition,
+    Edit,
+    Evidence,
+    GainModel,
+    GainTerm,
+    Requirement,
+)
 
-BASES = ("measured", "modelled", "bound")
+BASES = ("measured", "modelled", "bound", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +66,14 @@ class PartReader:
         """The gain model."""
         if node is None:
             return GainModel((), "", "")
-        keys = ("terms", "basis", "explanation")
-        found = self.problems.fields(node, keys, ("shrinks_all_pools", "hidden_under"))
+        found = self.problems.fields(node, ("basis", "explanation"), ("terms", "shrinks_all_pools", "hidden_under"))
         terms = tuple(self._gain_term(item) for item in self.problems.items(found.get("terms")))
-        if "terms" in found and not terms:
-            self.problems.add(found["terms"], "expected at least one term")
+        basis = self.problems.choice(found.get("basis"), BASES)
+        if basis in BASES and (basis == "none") == bool(terms):
+            self.problems.add(node, "a gain has terms, or the basis none and an explanation")
         return GainModel(
             terms=terms,
-            basis=self.problems.choice(found.get("basis"), BASES),
+            basis=basis,
             explanation=self.problems.text(found.get("explanation")),
             shrinks_all_pools=self.problems.flag(found.get("shrinks_all_pools")),
             hidden_under=self._fact_of_unit(found.get("hidden_under"), "ns"),
@@ -91,7 +100,7 @@ class PartReader:
         return operand
 
     def _requirement(self, name: str, node: Node) -> Requirement:
-        found = self.problems.fields(node, ("because", "source"), ("check", "any_of", "confirm"))
+        found = self.problems.fields(node, ("because", "source"), ("check", "any_of", "confirm", "mend"))
         if "check" in found and "any_of" in found:
             self.problems.add(node, "a requirement has check or any_of, not both")
         if found and not {"check", "any_of", "confirm"} & set(found):
@@ -104,6 +113,7 @@ class PartReader:
             confirm=self.problems.text(found.get("confirm")),
             because=self.problems.text(found.get("because")),
             source=check_pointer(found.get("source"), self.problems, self.sources),
+            mend=self.edits(found["mend"]) if "mend" in found else (),
         )
 
     def _alternatives(self, node: Node) -> tuple[Condition, ...]:
@@ -116,15 +126,16 @@ class PartReader:
         return tuple(found)
 
     def _edit(self, node: Node) -> Edit:
-        optional = ("set", "env", "from", "only_if", "changes_numerics", "because", "source")
-        found = self.problems.fields(node, ("to",), optional)
+        optional = ("to", "set", "env", "add", "remove", "from", "only_if", "changes_numerics", "because", "source")
+        found = self.problems.fields(node, (), optional)
         if found and ("set" in found) == ("env" in found):
             self.problems.add(node, "an edit names either set (a config key) or env (a variable)")
         kind = "env" if "env" in found else "config"
-        to, to_fact = self._target(found.get("to"), kind)
+        operation, to, to_fact = self._change(node, found, kind)
         return Edit(
             key=self.problems.text(found.get("env", found.get("set"))),
             to=to,
+            operation=operation,
             kind=kind,
             from_value=self.problems.value(found.get("from")),
             only_if=self.conditions(found.get("only_if")),
@@ -133,6 +144,19 @@ class PartReader:
             source=check_pointer(found.get("source"), self.problems, self.sources),
             to_fact=to_fact,
         )
+
+    def _change(self, node: Node, found: Mapping[str, Node], kind: str) -> tuple[str, ConfigData, str]:
+        """Operation, target and the fact that the target is taken from."""
+        changes = [name for name in ("to", "add", "remove") if name in found]
+        if found and len(changes) != 1:
+            self.problems.add(node, "an edit says one of to (a value), add or remove (elements of a list)")
+        if not changes or changes[0] == "to":
+            return "set", *self._target(found.get("to"), kind)
+        elements = self.problems.value(found[changes[0]])
+        if kind == "env" or not isinstance(elements, tuple) or not elements:
+            self.problems.add(found[changes[0]], "add and remove take a list of elements, of a config key")
+        assert changes[0] in OPERATIONS
+        return changes[0], elements, ""
 
     def _target(self, node: Node | None, kind: str) -> tuple[ConfigData, str]:
         if node is not None and isinstance(node.value, Mapping):

@@ -11,22 +11,30 @@ from three_walls.advice.sources import Source, read_sources
 from three_walls.knowledge.strict_yaml import Problems, load_strict
 from three_walls.knowledge.yaml_nodes import Node, Place
 from three_walls.vocabulary.categories import SubWall, Wall
-from three_walls.vocabulary.rules import RULE_CLASSES, Rule
+from three_walls.vocabulary.rules import PHASES, RULE_CLASSES, Rule
 
 CASES_SUFFIX = ".cases.yaml"
 SOURCES_FILE = "sources.yaml"
 
-_REQUIRED = ("id", "wall", "title", "class", "docs", "applies_to", "when", "lever", "edits", "gain", "evidence")
-_OPTIONAL = ("sub_wall", "requires", "side_effects")
+_REQUIRED = ("id", "wall", "title", "class", "docs", "applies_to", "when", "gain", "evidence")
+_OPTIONAL = ("sub_wall", "phase", "requires", "lever", "edits", "advice", "side_effects")
 _DOCS = ("what_it_looks_for", "why_it_matters", "how_to_verify")
 
 
-def load_rules(directory: Path) -> tuple[Rule, ...]:
-    """Every rule below ``directory``, sorted by id; RuleBaseError lists all problems of all files."""
+def load_rules(directory: Path, *more: Path) -> tuple[Rule, ...]:
+    """Every rule below ``directory`` and ``more`` ones, by id; RuleBaseError lists all problems of all files.
+
+    A directory's rules may point to the sources of its own ``sources.yaml`` and to those of the directories before.
+    """
     problems = Problems()
-    sources = read_sources(directory / SOURCES_FILE, problems)
-    rules = [rule for path in rule_files(directory) if (rule := _read_rule(path, sources, problems))]
-    _note_shared_ids(rules, directory, problems)
+    sources: dict[str, Source] = {}
+    rules: list[Rule] = []
+    for place in (directory, *more):
+        if place == directory or (place / SOURCES_FILE).exists():
+            sources |= read_sources(place / SOURCES_FILE, problems)
+        found = [rule for path in rule_files(place) if (rule := _read_rule(path, sources, problems))]
+        _note_shared_ids(rules, found, place, problems)
+        rules += found
     problems.raise_if_any()
     return tuple(sorted(rules, key=lambda rule: rule.id))
 
@@ -53,6 +61,7 @@ def _read_rule(path: Path, sources: Mapping[str, Source], problems: Problems) ->
     sub_wall = problems.choice(found.get("sub_wall"), tuple(SubWall))
     identifier = problems.text(found.get("id"))
     _note_misplacement(found, path, identifier, wall, problems)
+    _note_contradictions(root, found, problems)
     return Rule(
         id=identifier,
         wall=Wall(wall) if wall in tuple(Wall) else Wall.MEMORY,
@@ -66,11 +75,13 @@ def _read_rule(path: Path, sources: Mapping[str, Source], problems: Problems) ->
         when=parts.conditions(found.get("when")),
         requires=parts.requirements(found.get("requires")),
         lever=problems.text(found.get("lever")),
-        edits=parts.edits(found.get("edits")),
+        edits=parts.edits(found["edits"]) if "edits" in found else (),
         side_effects=parts.side_effects(found.get("side_effects")),
         gain=parts.gain(found.get("gain")),
         evidence=parts.evidence(found.get("evidence")),
         path=f"{path.parent.name}/{path.name}",
+        phase=problems.choice(found["phase"], PHASES) if "phase" in found else PHASES[-1],
+        advice=" ".join(problems.text(found.get("advice")).split()),
     )
 
 
@@ -89,8 +100,16 @@ def _note_misplacement(found: Mapping[str, Node], path: Path, identifier: str, w
         problems.add(found["wall"], "sub_wall belongs to rules of wall compute_host, and each of those has one")
 
 
-def _note_shared_ids(rules: list[Rule], directory: Path, problems: Problems) -> None:
-    first: dict[str, str] = {}
+def _note_contradictions(root: Node, found: Mapping[str, Node], problems: Problems) -> None:
+    """A rule edits the configuration, under a lever, or it says what else to do."""
+    if ("edits" in found) == ("advice" in found):
+        problems.add(root, "a rule has edits, or an advice where no edit helps: one of the two")
+    if ("edits" in found) != ("lever" in found):
+        problems.add(root, "edits and lever go together")
+
+
+def _note_shared_ids(before: list[Rule], rules: list[Rule], directory: Path, problems: Problems) -> None:
+    first = {rule.id: rule.path for rule in before}
     for rule in rules:
         if rule.id and rule.id in first:
             problems.add(Place(str(directory / rule.path), 1, 1), f"id {rule.id} is already that of {first[rule.id]}")

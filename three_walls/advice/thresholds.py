@@ -12,7 +12,7 @@ from three_walls.resources import RULES_DIR
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Shares of the step; the file says why each has its value."""
+    """Shares of the step, but for the last one; the file says why each has its value."""
 
     minimum_recoverable_fraction: float
     minimum_margin_fraction: float
@@ -23,6 +23,7 @@ class Thresholds:
     maximum_cuda_graph_fraction: float
     maximum_unclassified_fraction: float
     minimum_plan_gain_fraction: float
+    comparable_gain_fraction: float
 
 
 def load_thresholds(path: Path) -> Thresholds:

@@ -108,6 +108,7 @@ def _compare_walls(
     because = (
         f"{_capital(first.edits)} may give back up to {_amount(first.ns, step_ns)} of a {_ms(step_ns)} step"
         f"{_shares(first)}; {_runner_up(second, step_ns)}.{_about_waiting(facts, limits)}"
+        f"{_about_profiler(facts)}"
     )
     return Verdict(
         wall=first.wall,
@@ -190,6 +191,17 @@ def _about_waiting(facts: FactSheet, limits: Thresholds) -> str:
     if wait is None or wait < limits.notable_wait_fraction:
         return ""
     return f" Besides, {_percent(wait)} of the step waits for peers, which no edit here addresses."
+
+
+def _about_profiler(facts: FactSheet) -> str:
+    """Says that host time was reduced by what the profiler added, where the log shows it."""
+    excess_ns, idle_ns = facts.number("profiler_excess_ns"), facts.number("host_idle_ns")
+    if not excess_ns or not idle_ns:
+        return ""
+    return (
+        f" Of {_ms(round(idle_ns))} host time {_ms(round(min(excess_ns, idle_ns)))} do not count: by the log, "
+        f"unprofiled steps are {_ms(round(excess_ns))} shorter, and the profiler slows launches first."
+    )
 
 
 def _whole(facts: FactSheet, name: str) -> int | None:

@@ -131,6 +131,11 @@ def format_rate(value_bytes_per_s: float | None, limit_bytes_per_s: float | None
     return f"{value_bytes_per_s / _BYTES_PER_GB:,.1f} of {format_bandwidth(limit_bytes_per_s)}"
 
 
+def format_tflops(value: float | None) -> str:
+    """A rate of floating point operations as ``65.9 TFLOP/s``."""
+    return UNKNOWN if value is None else f"{value:,.1f} TFLOP/s"
+
+
 def format_ratio(value: float | None) -> str:
     """A ratio as ``1.07x``."""
     return UNKNOWN if value is None else f"{value:.2f}x"
@@ -161,6 +166,7 @@ _NUMBER_FORMATS = {
     "bytes_per_s": format_bandwidth,
     "count": format_count,
     "ratio": format_ratio,
+    "tflops": format_tflops,
 }
 
 

@@ -14,9 +14,11 @@ from markupsafe import Markup
 from three_walls.render import causes, formats, overrides_file, palette, views
 from three_walls.render import diagnosis_views as diagnosis
 from three_walls.render.charts import draw_figures
+from three_walls.render.text_log import describe_log
 from three_walls.resources import TEMPLATES_DIR
 from three_walls.vocabulary.categories import BUCKET_BY_NAME
 from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME
+from three_walls.vocabulary.memory_snapshot import CATEGORIES
 from three_walls.vocabulary.report import Report
 
 _FILTERS = {
@@ -25,6 +27,7 @@ _FILTERS = {
     "css_percent": formats.format_css_percent,
     "fact": formats.format_fact,
     "gain": formats.format_gain,
+    "gib": formats.format_gib,
     "likely": formats.format_likely,
     "moved": formats.format_moved,
     "ms": formats.format_ms,
@@ -114,6 +117,7 @@ def _make_environment() -> Environment:
     environment.filters |= _FILTERS
     environment.globals |= {
         "awaited": formats.format_awaited,
+        "describe_log": describe_log,
         "ms_range": formats.format_ms_range,
         "wall_name": formats.format_wall,
         "order_communication": views.order_communication,
@@ -127,6 +131,7 @@ def _make_environment() -> Environment:
         "transfer_colour": palette.TRANSFER_COLOUR,
         "explain_cause": causes.explain_cause,
         "carrying_parts": diagnosis.CARRYING_PARTS,
+        "memory_categories": CATEGORIES,
     }
     return environment
 

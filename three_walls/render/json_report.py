@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from three_walls.render.json_diagnosis import diagnosis_as_json, idle_causes_as_json
+from three_walls.render.json_log import log_as_json
+from three_walls.render.json_snapshot import snapshot_as_json
 from three_walls.vocabulary.categories import BUCKETS
 from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.facts import Fact, FactValue
@@ -56,6 +58,8 @@ def report_as_json(report: Report) -> Json:
         "environment": _settings(report.config.environment),
         "ranks": [_rank(rank) for rank in report.ranks],
         **diagnosis_as_json(report),
+        "log": None if report.log is None else log_as_json(report.log),
+        "memory_snapshot": snapshot_as_json(report.memory_snapshot),
         "unclassified": [{"name": k.name, "kernel_ns": k.kernel_ns, "count": k.count} for k in report.unclassified],
         "capabilities": dict(sorted(report.capabilities.items())),
     }
@@ -190,6 +194,9 @@ def _finding(finding: Finding) -> Json:
         "sub_wall": finding.sub_wall,
         "lever": finding.lever,
         "because": finding.because,
+        "advice": finding.advice,
+        "phase": finding.phase,
+        "rule_class": finding.rule_class,
         "missing": list(finding.missing),
         "blocked_by": _notes(finding.blocked_by),
         "confirm_first": _notes(finding.confirm_first),

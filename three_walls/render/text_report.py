@@ -28,7 +28,9 @@ from three_walls.render.text_diagnosis import (
     show_pipeline,
     show_waits,
 )
+from three_walls.render.text_log import describe_log
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
+from three_walls.render.text_snapshot import show_memory_snapshot
 from three_walls.render.views import (
     WallReading,
     explain_empty_plan,
@@ -70,8 +72,10 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from show_pipeline(report)
     yield from show_moe_layers(report)
     yield from show_overlap_tax(report)
+    yield from show_memory_snapshot(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
+    yield from _show_found(report)
     yield from _show_undecided(report)
 
 
@@ -86,6 +90,8 @@ def _show_verdict(report: Report) -> Iterator[RenderableType]:
         runner_up = format_wall(verdict.runner_up_wall, verdict.runner_up_sub_wall)
         yield plain(f"Runner-up: {runner_up}, {format_share(verdict.margin_fraction)} of the step behind.", "dim")
     yield plain(_describe_step(report))
+    if report.log is not None:
+        yield plain(describe_log(report.log))
 
 
 def _describe_step(report: Report) -> str:
@@ -204,27 +210,39 @@ def _show_overrides(report: Report) -> Iterator[RenderableType]:
 
 
 def _show_undecided(report: Report) -> Iterator[RenderableType]:
-    """Blocked, undecided and failed rules: what stands in the way, and what to capture to decide."""
+    """Blocked and failed rules: what stands in the way; and what to capture to decide the open ones."""
     planned = {step.finding.rule for step in report.plan}
-    shown = (Outcome.BLOCKED, Outcome.UNKNOWN, Outcome.ERROR)
+    shown = (Outcome.BLOCKED, Outcome.ERROR)
     findings = [f for outcome in shown for f in report.findings if f.outcome is outcome and f.rule not in planned]
-    if not findings:
+    missing = missing_fact_names(report)
+    if not findings and not missing:
         return
     yield heading("Not decided, or not possible now")
-    table = make_table("outcome", "rule", "why")
-    for finding in findings:
-        table.add_row(finding.outcome.value, plain(finding.rule), plain(_describe_obstacle(finding)))
-    yield indent_table(table)
-    missing = missing_fact_names(report)
+    if findings:
+        table = make_table("outcome", "rule", "why")
+        for finding in findings:
+            table.add_row(finding.outcome.value, plain(finding.rule), plain(_describe_obstacle(finding)))
+        yield indent_table(table)
     if missing:
-        yield indent("To decide the unknown ones, give or capture:")
+        yield indent("To decide more rules, give or capture:")
     for name in missing:
-        yield indent(f"{name}: {report.facts.get(name).because_missing or 'missing'}", 4)
+        waiting = ", ".join(f.rule for f in report.findings if f.outcome is Outcome.UNKNOWN and name in f.missing)
+        because = report.facts.get(name).because_missing or "missing"
+        yield indent(f"{name} (for {waiting}): {because}", 4)
+
+
+def _show_found(report: Report) -> Iterator[RenderableType]:
+    """What the run shows and no setting mends."""
+    findings = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
+    if findings:
+        yield heading("Also found", "no edit of the configuration mends these")
+    for finding in findings:
+        yield indent(plain(finding.title, "bold").append(f"  [{finding.rule}]", "dim not bold"))
+        yield indent(finding.because, 5)
+        yield indent(f"what to do: {finding.advice}", 5)
 
 
 def _describe_obstacle(finding: Finding) -> str:
-    if finding.outcome is Outcome.UNKNOWN and finding.missing:
-        return f"missing {', '.join(finding.missing)}"
     if finding.outcome is Outcome.BLOCKED and finding.blocked_by:
         return "; ".join(f"{note.name}: {note.text}" for note in finding.blocked_by)
     return finding.because

@@ -14,6 +14,7 @@ from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME
 from three_walls.vocabulary.report import BudgetRow, CommunicationTime, RankReport, Report
 
 OUTCOMES_IN_ORDER = (
+    Outcome.FOUND,
     Outcome.RECOMMENDED,
     Outcome.ALTERNATIVE,
     Outcome.BLOCKED,

@@ -33,8 +33,9 @@ _OWNERS = {
 def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
     """``operations`` of one report with every ``send_recv`` replaced by its owner's category.
 
-    They have a communicator each, null where not known; ``ranges`` are NVTX ranges with one of ALL_TO_ALL_TEXTS. With context parallelism an all-to-all may be
-    the context's own (Ulysses), so no range is trusted there; where the sizes are not known only Megatron's is.
+    They have a communicator each, null where not known; ``ranges`` are NVTX ranges with one of ALL_TO_ALL_TEXTS.
+    With context parallelism an all-to-all may be the context's own (Ulysses), so no range is trusted there; where the
+    sizes are not known only Megatron's is.
     """
     exchanges = pl.col("category") == pl.lit(SEND_RECV, dtype=CATEGORY_OR_SEND_RECV)
     named = operations.with_columns(inside=launched_inside(operations, _trusted_ranges(ranges, config)))

@@ -5,7 +5,7 @@ Every later claim names what it needs; a missing table is a lack of evidence, ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from three_walls.trace.export import NsysExport
@@ -87,3 +87,13 @@ def graph_trace_mode(export: NsysExport) -> str | None:
         if name.endswith(_GRAPH_MODE_KEY):
             return value
     return None
+
+
+def common_capabilities(found: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """What every trace supports; where one lacks something, its reason stands."""
+    common = dict(found[0])
+    for capabilities in found[1:]:
+        for name, state in capabilities.items():
+            if common.get(name) == YES:
+                common[name] = state
+    return common

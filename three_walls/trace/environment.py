@@ -17,7 +17,7 @@ def read_environment(rows: Iterable[str]) -> dict[str, ConfigValue]:
     for row in rows:
         name, separator, value = row.partition("=")
         if separator and allowed.allows(name):
-            found[name] = ConfigValue(_unquote(value), ENVIRONMENT)
+            found[name] = ConfigValue(unquote(value), ENVIRONMENT)
     return dict(sorted(found.items()))
 
 
@@ -27,10 +27,11 @@ def secret_names(rows: Iterable[str]) -> tuple[str, ...]:
     names = set()
     for row in rows:
         name, separator, value = row.partition("=")
-        if separator and _unquote(value) and allowed.looks_secret(name):
+        if separator and unquote(value) and allowed.looks_secret(name):
             names.add(name)
     return tuple(sorted(names))
 
 
-def _unquote(value: str) -> str:
+def unquote(value: str) -> str:
+    """``value`` without the quotes around it."""
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value

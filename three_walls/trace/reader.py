@@ -16,6 +16,7 @@ from three_walls.trace.environment import read_environment, secret_names
 from three_walls.trace.export import NsysExport
 from three_walls.trace.identity import Rank, identify_ranks
 from three_walls.trace.nccl_payload import read_nccl_calls
+from three_walls.trace.recorded_environment import launch_environment, other_environments
 from three_walls.trace.schemas import OPERATIONS, conform
 from three_walls.trace.source import hash_file, plain_sqlite
 from three_walls.trace.tables import (
@@ -75,7 +76,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
     """
     digest = hash_file(path)
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
-        _check_is_nsys(export, path)
+        check_is_nsys(export, path)
         api_calls = read_api_calls(export)
         operations, untimed = read_operations(export, only_process_of(api_calls))
         names = export.strings(
@@ -84,7 +85,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
         launches_graphs = any(
             graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list()
         )
-        rows = _environment_rows(export)
+        rows = launch_environment(export)
         config, notes = _read_config(export, rows)
         devices = _devices_with_kernels(operations)
         ranks = identify_ranks(export, devices, config.environment, first_track)
@@ -104,11 +105,16 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             names=names,
             config=config,
             capabilities=probe_capabilities(export, launches_graphs),
-            warnings=(*_untimed_warning(path, untimed), *_secret_warning(path, rows), *notes),
+            warnings=(
+                *_untimed_warning(path, untimed),
+                *_secret_warning(path, [*rows, *other_environments(export)]),
+                *notes,
+            ),
         )
 
 
-def _check_is_nsys(export: NsysExport, path: Path) -> None:
+def check_is_nsys(export: NsysExport, path: Path) -> None:
+    """Raises InputError for a database of something else."""
     tables = export.columns
     if any(table in tables for table in _NSYS_TABLES) or any(table.startswith(_CUPTI_PREFIX) for table in tables):
         return
@@ -146,12 +152,16 @@ def _session_start_ns(export: NsysExport) -> int | None:
     return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
-def _environment_rows(export: NsysExport) -> list[str]:
-    return [value for name, value in export.pairs("META_DATA_CAPTURE") if name.endswith("ENVIRONMENT_VARIABLE")]
-
-
 def _read_config(export: NsysExport, rows: list[str]) -> tuple[RunConfig, list[ReportWarning]]:
     """What the launched command line and its environment say; what both set, the command line decides."""
+    said = read_command_line(launch_words(export))
+    environment = read_environment(rows) | dict(said.config.environment)
+    config = replace(said.config, environment=MappingProxyType(dict(sorted(environment.items()))))
+    return config, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]
+
+
+def launch_words(export: NsysExport) -> list[str]:
+    """The command line that the profiler launched, word by word; empty if not recorded."""
     words: dict[int, str] = {}
     for name, value in export.pairs("META_DATA_CAPTURE"):
         found = _ARGUMENT.match(name)
@@ -159,10 +169,7 @@ def _read_config(export: NsysExport, rows: list[str]) -> tuple[RunConfig, list[R
             words[int(found.group(1))] = value
         elif name in _COMMAND:
             words[-1] = value
-    said = read_command_line([words[order] for order in sorted(words)])
-    environment = read_environment(rows) | dict(said.config.environment)
-    config = replace(said.config, environment=MappingProxyType(dict(sorted(environment.items()))))
-    return config, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]
+    return [words[order] for order in sorted(words)]
 
 
 def _untimed_warning(path: Path, untimed: int) -> list[ReportWarning]:
@@ -180,6 +187,7 @@ def _secret_warning(path: Path, rows: list[str]) -> list[ReportWarning]:
         return []
     message = (
         f"{path.name} holds environment variables that look like secrets ({', '.join(names)}): "
-        "their values are not shown here, but they are in the file; think before you share it"
+        "their values are not shown here, but they are in the file; before you share it: three-walls scrub "
+        f"{path.name} scrubbed.sqlite"
     )
     return [ReportWarning("secrets-in-trace", message)]

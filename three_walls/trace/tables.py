@@ -27,7 +27,7 @@ NO_STREAM = 2**32 - 1
 NVTX_RANGE_TYPES = (59, 60)  # push/pop and start/end
 
 # globalTid is <hw:8><vm:8><pid:24><tid:24>; its process's globalPid has the last field zero.
-_THREAD_BITS = 0xFFFFFF
+THREADS_PER_PROCESS = 1 << 24
 
 _COMMON = {
     "start_ns": "start",
@@ -217,4 +217,4 @@ def read_overhead(export: NsysExport) -> pl.DataFrame:
 
 
 def _process_of(thread: str) -> pl.Expr:
-    return pl.col(thread) - pl.col(thread) % (_THREAD_BITS + 1)
+    return pl.col(thread) - pl.col(thread) % THREADS_PER_PROCESS

@@ -17,6 +17,7 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"  # a fact is missing; named, with how to capture it
     BLOCKED = "blocked"  # a requirement fails; named, with its reason
     RECOMMENDED = "recommended"
+    FOUND = "found"  # the symptom is there, and no edit of the configuration mends it; the advice says what may
     ALTERNATIVE = "alternative"  # would help, but its lever goes to a better rule
     ERROR = "error"  # the rule itself failed; the report still comes out
 
@@ -42,6 +43,8 @@ class PlannedEdit:
     kind: str  # config | env
     changes_numerics: bool
     because: str = ""
+    relative: bool = False
+    """Elements were added to or removed from the list that the run, or an earlier edit, has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,9 @@ class Finding:
     side_effects: tuple[str, ...] = ()
     evidence_for: tuple[Note, ...] = ()
     evidence_against: tuple[Note, ...] = ()
+    advice: str = ""
+    phase: str = "profile"
+    rule_class: str = "execution-only"
 
 
 @dataclass(frozen=True, slots=True)

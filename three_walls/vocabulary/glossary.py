@@ -131,8 +131,44 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("compute_recoverable_ns", "Ceiling of what compute edits give back: pointwise work of unfused attention."),
     _ns(
         "host_recoverable_ns",
-        "Ceiling of what host edits give back: launch-starved and host-blocked time.",
+        "Ceiling of what host edits give back: launch-starved and host-blocked time, less profiler_excess_ns where a "
+        "log was given (at least 0).",
+        "A measured share: which part of the step the profiler lengthened is assumed, not seen.",
         needs=_LAUNCHES,
+    ),
+    _ns(
+        "launch_starved_recoverable_ns",
+        "Launch-starved time less profiler_excess_ns where a log was given (at least 0): the profiler slows every "
+        "launch, so what it added to the step is taken to lie here first.",
+        needs=_LAUNCHES,
+    ),
+    _share(
+        "launch_starved_recoverable_fraction",
+        "launch_starved_recoverable_ns",
+        "Share of the step that is launch-starved and not taken to be the profiler's.",
+    ),
+    _ns("unprofiled_step_ns", "Median of the log's steady iterations outside of the profiler's range."),
+    FactDefinition("unprofiled_step_spread_ratio", "ratio", "Longest over shortest of those iterations."),
+    FactDefinition("unprofiled_steps_count", "count", "How many of them there are (lines of the log)."),
+    _ns("traced_step_ns", "The representative step, as traced: what stands beside unprofiled_step_ns."),
+    FactDefinition(
+        "profiler_perturbation_ratio",
+        "ratio",
+        "Traced step over unprofiled step: how much longer the profiler made it.",
+    ),
+    _ns(
+        "profiler_excess_ns",
+        "Traced step less unprofiled step, where that is more than iterations differ by themselves; else 0.",
+        "A part of the budget: which bucket it lies in is not measured.",
+    ),
+    FactDefinition("log_tflops_per_gpu", "tflops", "Model TFLOP/s per GPU as the log prints it; median, unprofiled."),
+    FactDefinition("log_peak_memory_bytes", "bytes", "Largest peak of allocated memory, of the ranks that printed it."),
+    FactDefinition("log_reserved_memory_bytes", "bytes", "Largest peak of reserved memory, of the same ranks."),
+    FactDefinition("log_oom_count", "count", "Different reports of memory exhausted in the log."),
+    FactDefinition(
+        "log_allocator_retries_count",
+        "count",
+        "Allocations that failed at first, most of any rank: the allocator gave its cache back and tried again.",
     ),
     FactDefinition("moe_layers_count", "count", "MoE layers that could be told apart in the step."),
     FactDefinition(
@@ -177,6 +213,23 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "fraction",
         "Token copies that cross nodes when one is sent per destination node, over one per chosen expert: "
         "N(1-(1-1/N)^k)/k for N nodes of an EP group and top-k, routing uniform.",
+    ),
+    FactDefinition(
+        "snapshot_peak_allocated_bytes",
+        "bytes",
+        "Most memory that tensors asked for at one moment of a recorded allocator history (--memory-snapshot).",
+        "What the allocator reserves: it rounds up and keeps what was freed.",
+    ),
+    FactDefinition(
+        "snapshot_peak_reserved_bytes",
+        "bytes",
+        "Most memory that PyTorch's allocator held of the device in a recorded history (--memory-snapshot).",
+        "Memory of the whole device: NCCL, cuBLAS and the driver take theirs outside of the allocator.",
+    ),
+    FactDefinition(
+        "snapshot_fragmentation_fraction",
+        "fraction",
+        "(reserved - allocated) / reserved at the moment with the most allocated memory (--memory-snapshot).",
     ),
     FactDefinition("gpu.name", "text", "GPU model as the driver names it."),
     FactDefinition("gpu.sm", "text", "Compute capability, as sm_90."),

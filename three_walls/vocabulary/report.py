@@ -9,6 +9,7 @@ from three_walls.vocabulary.categories import SubWall, Wall
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, Overrides, PlanStep
+from three_walls.vocabulary.memory_snapshot import MemorySnapshot
 
 SCHEMA_VERSION = "1.1"
 """Version of the JSON contract: the minor grows when fields are added, the major when one changes."""
@@ -230,6 +231,29 @@ class UnclassifiedKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class LogSummary:
+    """What the training log given beside the trace says, in short; its numbers with reasons are facts."""
+
+    files: tuple[str, ...]
+    """File names alone: no directory leaves the machine."""
+    iterations: int
+    """Whole iteration lines, each once."""
+    roles: Mapping[str, int]
+    """How many lines show what: ``steady``, ``warm-up``, ``profiled``, ``outlier``, ..."""
+    torn_lines: int
+    unprofiled_step_ns: int | None
+    peak_memory_bytes: int | None
+    reserved_memory_bytes: int | None
+    allocator_retries: int | None
+    theoretical_memory_bytes: int | None
+    """The framework's own estimate for its most loaded rank."""
+    parameters: int | None
+    ooms: int
+    events: Mapping[str, int]
+    """Kind of event -> lines."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One analysis, complete. Renderers decide nothing: what is not here is not shown."""
 
@@ -257,4 +281,8 @@ class Report:
     moe_layers: tuple[MoePart, ...] = ()
     overlap_tax: tuple[OverlapTax, ...] = ()
     pipeline_phases: tuple[PipelinePhase, ...] = ()
+    log: LogSummary | None = None
+    """None where no training log was given."""
+    memory_snapshot: MemorySnapshot | None = None
+    """None: no snapshot was given."""
     schema_version: str = SCHEMA_VERSION

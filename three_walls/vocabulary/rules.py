@@ -22,7 +22,14 @@ OPERATORS = (
 )
 """``includes`` and ``excludes`` look for an element of a list or for a part of a text."""
 
-RULE_CLASSES = ("execution-only", "convergence-changing", "benchmark-only")
+EXECUTION_ONLY = "execution-only"
+RULE_CLASSES = (EXECUTION_ONLY, "convergence-changing", "benchmark-only")
+"""What edits of a rule touch: speed alone, what the model learns, or what a production run must not have."""
+
+PHASES = ("fit", "scale", "profile")
+"""In the order of the guides: make the run fit, choose its layout, then work on what a profile shows."""
+
+OPERATIONS = ("set", "add", "remove")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +54,16 @@ class Requirement:
     confirm: str
     because: str
     source: str
+    mend: tuple[Edit, ...] = ()
+    """Edits that make it hold where it does not: they then join the rule's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
     """Set ``key`` to ``to``. ``kind`` is ``config`` (Megatron Core name) or ``env`` (variable name).
 
-    With ``to_fact`` the target is the value of that fact, read when the rule is judged.
+    With ``to_fact`` the target is the value of that fact, read when the rule is judged. With the ``operation``
+    ``add`` or ``remove`` the key is a list, and ``to`` holds the elements that join or leave it.
     """
 
     key: str
@@ -66,6 +76,7 @@ class Edit:
     because: str = ""
     source: str = ""
     to_fact: str = ""
+    operation: str = "set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,8 @@ class GainModel:
 
     ``shrinks_all_pools``: the edit removes a slice of everything (recompute), so every other pool
     shrinks by the same share of the step. ``hidden_under``: the gain cannot exceed this fact (compute
-    that is there to hide communication under). ``basis`` is measured | modelled | bound.
+    that is there to hide communication under). ``basis`` is measured | modelled | bound, or none where
+    nobody can tell: then there are no terms.
     """
 
     terms: tuple[GainTerm, ...]
@@ -128,3 +140,7 @@ class Rule:
     gain: GainModel
     evidence: tuple[Evidence, ...]
     path: str = ""
+    phase: str = "profile"
+    """One of :data:`PHASES`; edits that make a run fit come before all others."""
+    advice: str = ""
+    """What to do where no edit of the configuration mends it; such a rule has no edits."""

@@ -122,13 +122,14 @@ def _about_shares(facts: FactSheet) -> list[ReportWarning]:
             )
         )
     starved, kernels = facts.number("launch_starved_fraction"), facts.number("kernel_count")
-    if starved is not None and kernels is not None and starved >= MUCH_STARVED_FRACTION:
+    is_measured = not facts.get("profiler_perturbation_ratio").is_missing  # then log_caveats says how much it is
+    if starved is not None and kernels is not None and starved >= MUCH_STARVED_FRACTION and not is_measured:
         # Measured on H200s: 10,000 kernels a step, 377 ms unprofiled and 727 ms traced; 2,000 kernels, 232 and 260 ms.
         found.append(
             ReportWarning(
                 "host-time-under-profiler",
                 f"{starved:.0%} of the step is launch-starved, but the profiler slows every one of its {kernels:,.0f} "
-                "launches: compare the step with the log's unprofiled ones before acting on host time",
+                "launches: give the run's training log (--log), whose unprofiled steps tell how much of it is real",
             )
         )
     ratio = facts.number("attention_forward_per_backward_ratio")

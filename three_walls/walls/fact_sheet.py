@@ -44,12 +44,14 @@ def collect_facts(
     gpu: GpuModel | None,
     capabilities: Mapping[str, str],
     closeup: Mapping[str, Known],
+    of_log: Mapping[str, Known],
 ) -> FactSheet:
     """The FactSheet of one run: every glossary entry, then ``config.*`` and ``env.*``.
 
     ``closeup``: facts measured elsewhere (``closeup.look_closer``, the pipeline), by name; empty without a step.
+    ``of_log``: those that ``log_facts.join_log`` took from the training log.
     """
-    known: dict[str, Known] = dict(closeup)
+    known: dict[str, Known] = {**closeup, **of_log}
     known.update(_machine(ranks, gpu))
     known.update(derive_layout(config, gpu))
     if chosen is not None:
@@ -128,8 +130,17 @@ def _recoverable(known: Mapping[str, Known]) -> dict[str, Known]:
         "memory_recoverable_ns": total(*priced),
         "communication_recoverable_ns": total("ep_transfer_exposed_ns", "collective_transfer_exposed_ns"),
         "compute_recoverable_ns": total("attention_unfused_ns"),
-        "host_recoverable_ns": total("host_idle_ns"),
+        "host_recoverable_ns": _beyond_profiler(total("host_idle_ns"), known),
+        "launch_starved_recoverable_ns": _beyond_profiler(total("launch_starved_ns"), known),
     }
+
+
+def _beyond_profiler(host: Known, known: Mapping[str, Known]) -> Known:
+    """Host time without what the profiler added to the step; all of it where no log tells."""
+    excess_ns, _ = known.get("profiler_excess_ns", (None, None))
+    if not isinstance(host[0], int) or not isinstance(excess_ns, int):
+        return host
+    return max(0, host[0] - excess_ns), None
 
 
 def _withhold(attribution: Attribution, chosen: Representative, capabilities: Mapping[str, str]) -> dict[str, Known]:

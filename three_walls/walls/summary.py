@@ -77,6 +77,12 @@ def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
     )
 
 
+def count_captured_steps(timeline: Timeline) -> int:
+    """Steps, kept or not, of the rank that has most of them."""
+    per_rank = timeline.steps.group_by("track").len()["len"].sort()
+    return int(per_rank[-1]) if per_rank.len() else 0
+
+
 def _source_in_words(sources: Mapping[int, StepSource]) -> str:
     return ", ".join(sorted({str(source) for source in sources.values()}))
 

@@ -1,0 +1,161 @@
+"""Log and trace together: what the profiler added, what is withheld, what is warned of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from examples import ARGUMENTS, MEMORY_MB, OOM, iteration
+from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
+
+from three_walls import analyze
+from three_walls.render.json_report import render_json
+from three_walls.vocabulary.report import Report
+from three_walls.walls.log_facts import NO_LOG
+
+MS = 1_000_000
+
+
+def starved_trace(path: Path, flags: str = "") -> Path:
+    """Steps of 100 ms: 50 compute, 40 launch-starved (the optimizer is launched late), 10 optimizer."""
+    builder = TraceBuilder()
+    if flags:
+        builder.launched_as(f"{MEGATRON} {flags}", RANK="0", WORLD_SIZE="1")
+    for step in range(5):
+        at = step * 100 * MS + 1
+        builder.kernel(GEMM, at, at + 50 * MS, launched=at)
+        builder.kernel(ADAM, at + 90 * MS, at + 100 * MS, launched=at + 90 * MS)
+    return builder.write(path / "trace.sqlite")
+
+
+def log_of(path: Path, *lines: str) -> Path:
+    file = path / "train.log"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+def steps_of(ms: float, profiled_ms: float = 100.0) -> list[str]:
+    """Iterations 9 and 10 are profiled, as ARGUMENTS say; 11 holds the profiler's stop."""
+    lengths = [900.0, *[ms] * 7, profiled_ms, profiled_ms, 3000.0]
+    return [iteration(place, length) for place, length in enumerate(lengths, start=1)]
+
+
+def codes(report: Report) -> set[str]:
+    return {warning.code for warning in report.warnings}
+
+
+NOT_OURS = [line for line in ARGUMENTS if "parallel" not in line]
+
+
+def test_without_a_log_its_facts_are_missing_and_the_warning_asks_for_one(tmp_path: Path) -> None:
+    report = analyze(starved_trace(tmp_path))
+    assert report.log is None
+    assert report.facts.get("unprofiled_step_ns").because_missing == NO_LOG
+    assert report.facts.number("traced_step_ns") == 100 * MS
+    assert report.facts.number("host_recoverable_ns") == 40 * MS
+    (asks,) = [w.message for w in report.warnings if w.code == "host-time-under-profiler"]
+    assert "--log" in asks
+
+
+def test_what_the_profiler_added_is_not_recoverable(tmp_path: Path) -> None:
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(75.0)))
+    number = report.facts.number
+    assert (number("unprofiled_step_ns"), number("unprofiled_steps_count")) == (75 * MS, 7)
+    assert number("profiler_perturbation_ratio") == pytest.approx(100 / 75)
+    assert number("profiler_excess_ns") == 25 * MS
+    assert number("launch_starved_ns") == 40 * MS
+    assert number("host_recoverable_ns") == number("launch_starved_recoverable_ns") == 15 * MS
+    assert "profiler-perturbation" in codes(report)
+    assert "host-time-under-profiler" not in codes(report)
+    assert "25.0 ms do not count" in report.verdict.because
+
+
+def test_more_than_all_host_time_leaves_none_and_says_that_more_is_wrong(tmp_path: Path) -> None:
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(50.0)))
+    assert report.facts.number("host_recoverable_ns") == 0
+    (said,) = [w.message for w in report.warnings if w.code == "profiler-perturbation"]
+    assert "10.0 ms more lie elsewhere" in said
+
+
+def test_a_difference_as_small_as_between_iterations_changes_nothing(tmp_path: Path) -> None:
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(98.0)))
+    assert report.facts.number("host_recoverable_ns") == 40 * MS
+    assert report.facts.number("profiler_excess_ns") == 0
+    assert not codes(report) & {"profiler-perturbation", "host-time-under-profiler", "log-mismatch"}
+
+
+def test_a_log_with_other_sizes_is_of_another_run(tmp_path: Path) -> None:
+    trace = starved_trace(tmp_path, "--tensor-model-parallel-size 1")
+    report = analyze(trace, logs=log_of(tmp_path, "> initialized tensor model parallel with size 2", *steps_of(75.0)))
+    assert "log-mismatch" in codes(report)
+    assert "tensor_model_parallel_size is 2" in str(report.facts.get("unprofiled_step_ns").because_missing)
+    assert report.facts.number("host_recoverable_ns") == 40 * MS
+    same = analyze(trace, logs=log_of(tmp_path, "> initialized tensor model parallel with size 1", *steps_of(75.0)))
+    assert "log-mismatch" not in codes(same)
+
+
+def test_logs_of_two_runs_contradict_each_other(tmp_path: Path) -> None:
+    sizes = [f"> initialized tensor model parallel with size {size}" for size in (1, 2)]
+    trace = starved_trace(tmp_path)
+    report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *sizes, *steps_of(75.0)))
+    assert "log-mismatch" in codes(report)
+    again = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, sizes[0], sizes[0], *steps_of(75.0)))
+    assert "log-mismatch" not in codes(again)
+
+
+def test_a_log_of_a_larger_model_is_of_another_run(tmp_path: Path) -> None:
+    trace = starved_trace(tmp_path, "--tensor-model-parallel-size 1")
+    for layers, is_another in ((2, False), (48, True)):
+        line = f"  num_layers ...................................... {layers}"
+        report = analyze(trace, logs=log_of(tmp_path, NOT_OURS[0], line, *NOT_OURS[1:], *steps_of(75.0)))
+        assert ("log-mismatch" in codes(report)) == is_another
+
+
+@pytest.mark.parametrize(("ms", "is_another"), [(32.0, True), (35.0, False), (120.0, False), (130.0, True)])
+def test_a_log_with_steps_that_no_profiler_explains_is_of_another_run(
+    tmp_path: Path, ms: float, is_another: bool
+) -> None:
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(ms)))
+    assert ("log-mismatch" in codes(report)) == is_another
+    assert report.facts.get("log_oom_count").is_missing == is_another
+
+
+def test_a_few_iterations_of_unknown_role_give_no_median_and_many_do(tmp_path: Path) -> None:
+    trace = starved_trace(tmp_path)
+    few = analyze(trace, logs=log_of(tmp_path, *steps_of(75.0)))
+    assert "which iterations were profiled" in str(few.facts.get("unprofiled_step_ns").because_missing)
+    many = analyze(trace, logs=log_of(tmp_path, *(iteration(place, 75.0) for place in range(1, 40))))
+    assert many.facts.number("unprofiled_step_ns") == 75 * MS
+
+
+def test_a_log_of_a_run_without_profiler_has_no_profiled_iteration(tmp_path: Path) -> None:
+    off = [line.replace("True", "False") for line in NOT_OURS]
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *off, *(iteration(n, 75.0) for n in range(1, 12))))
+    assert report.log is not None
+    assert report.log.roles == {"steady": 11}
+
+
+def test_memory_and_exhaustion_are_facts_and_the_summary_holds_no_path(tmp_path: Path) -> None:
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(75.0), MEMORY_MB, OOM))
+    assert report.facts.number("log_peak_memory_bytes") == 300.5 * 2**20
+    assert report.facts.number("log_oom_count") == 1
+    assert report.facts.get("log_allocator_retries_count").is_missing
+    assert "log-out-of-memory" in codes(report)
+    log = json.loads(render_json(report))["log"]
+    assert log["files"] == ["train.log"]
+    assert (log["unprofiled_step_ms"], log["steady_count"], log["ooms"]) == (75.0, 7, 1)
+    assert str(tmp_path) not in json.dumps(log)
+
+
+def test_a_file_that_is_no_log_is_said_to_be_none(tmp_path: Path) -> None:
+    trace = starved_trace(tmp_path)
+    assert "log-says-nothing" in codes(analyze(trace, logs=[trace]))
+    assert "log-says-nothing" not in codes(analyze(trace, logs=log_of(tmp_path, iteration(1, 75.0))))
+
+
+def test_what_the_run_complained_about_is_a_warning(tmp_path: Path) -> None:
+    line = "WARNING:megatron.bridge:Key 'a.b' in overrides not found in config object ConfigContainer. Skipping."
+    (said,) = [w for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, line)).warnings if "over" in w.code]
+    assert said.code == "log-override-skipped"
+    assert said.message == "the log says: Key 'a.b' in overrides not found in config object ConfigContainer"

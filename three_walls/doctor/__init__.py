@@ -1,0 +1,1 @@
+"""Traces -> what they can support, what not, and how to capture what is missing."""

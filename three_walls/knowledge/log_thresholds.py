@@ -1,0 +1,44 @@
+"""The thresholds of ``rules/log.yaml``: which iterations of a log are steady, and when it is of another run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from three_walls.knowledge.strict_yaml import Problems, load_strict
+from three_walls.resources import RULES_DIR
+
+_MOST = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogThresholds:
+    """Shares, counts and ratios, as their names say; the file says why each has its value."""
+
+    minimum_step_tolerance_fraction: float
+    tolerance_in_deviations: float
+    minimum_steady_count: float
+    minimum_iterations_per_captured_step: float
+    minimum_perturbation_ratio: float
+    minimum_step_ratio: float
+    maximum_step_ratio: float
+
+
+def load_log_thresholds(path: Path) -> LogThresholds:
+    """Thresholds of ``path``; RuleBaseError lists everything wrong with it."""
+    problems = Problems()
+    found = problems.fields(load_strict(path, problems), [field.name for field in fields(LogThresholds)])
+    values: dict[str, float] = {}
+    for name, node in found.items():
+        entry = problems.fields(node, ("value", "because"))
+        problems.text(entry.get("because"))
+        values[name] = problems.number(entry.get("value"), 0.0, 1.0 if name.endswith("_fraction") else _MOST)
+    problems.raise_if_any()
+    return LogThresholds(**values)
+
+
+@cache
+def default_log_thresholds() -> LogThresholds:
+    """The thresholds that ship with the rules."""
+    return load_log_thresholds(RULES_DIR / "log.yaml")

@@ -1,0 +1,1 @@
+"""Snapshots of PyTorch's CUDA allocator: read without running them, replayed, summed up."""

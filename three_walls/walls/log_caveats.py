@@ -1,0 +1,76 @@
+"""Warnings that come from the training log: another run, a perturbed step, what the run itself complained about."""
+
+from __future__ import annotations
+
+from three_walls.vocabulary.facts import FactSheet
+from three_walls.vocabulary.report import ReportWarning
+from three_walls.vocabulary.training_log import TrainingLog
+from three_walls.vocabulary.units import ns_to_ms
+from three_walls.walls.log_facts import JoinedLog
+
+_COMPLAINTS = ("dispatcher", "overlap", "override_skipped")
+MOST_COMPLAINTS = 5
+_BYTES_PER_GIB = 1 << 30
+
+
+def warn_of_log(log: TrainingLog | None, joined: JoinedLog, facts: FactSheet) -> tuple[ReportWarning, ...]:
+    """Every warning about or from the log, in a fixed order; none without a log."""
+    if log is None or joined.summary is None:
+        return ()
+    names = ", ".join(log.files)
+    if not (log.iterations or log.step_times or log.memory or log.argument_block or log.events or log.ooms):
+        message = f"{names}: no line of Megatron-LM or Megatron-Bridge found; is it the training's own output?"
+        return (ReportWarning("log-says-nothing", message),)
+    found = []
+    if joined.mismatch:
+        found.append(ReportWarning("log-mismatch", f"{names} is of another run than the trace: {joined.mismatch}"))
+    found += _about_perturbation(facts)
+    found += _about_memory(log)
+    complaints = [event for event in log.events if event.kind in _COMPLAINTS]
+    for one in complaints[:MOST_COMPLAINTS]:
+        found.append(ReportWarning(f"log-{one.kind.replace('_', '-')}", f"the log says: {one.text}"))
+    return tuple(found)
+
+
+def _about_perturbation(facts: FactSheet) -> list[ReportWarning]:
+    ratio, excess = facts.number("profiler_perturbation_ratio"), facts.number("profiler_excess_ns")
+    traced, unprofiled = facts.number("traced_step_ns"), facts.number("unprofiled_step_ns")
+    if not ratio or not excess or not traced or not unprofiled:
+        return []
+    idle = facts.number("host_idle_ns")
+    if idle is None:
+        said = "host time is inflated, and how much of the step it is cannot be told from this trace"
+    elif excess > idle:
+        said = (
+            f"all of its host time ({_ms(idle)}) is taken to be the profiler's, and {_ms(excess - idle)} more lie "
+            "elsewhere (waits for other slowed ranks, or unlike steps): every other share is too small or too large "
+            "by as much"
+        )
+    else:
+        said = f"{_ms(excess)} of its host time ({_ms(idle)}) are taken to be the profiler's and not recoverable"
+    message = (
+        f"the traced step takes {_ms(traced)}, unprofiled ones {_ms(unprofiled)} ({ratio:.2f} times, from the log): "
+        f"the profiler slows every launch; {said}"
+    )
+    return [ReportWarning("profiler-perturbation", message)]
+
+
+def _about_memory(log: TrainingLog) -> list[ReportWarning]:
+    if not log.ooms:
+        return []
+    largest = max(log.ooms, key=lambda one: (one.requested_bytes, one.reserved_unallocated_bytes or 0, one.gpu or 0))
+    asked = _gib(largest.requested_bytes)
+    message = f"the log holds {len(log.ooms)} reports of memory exhausted; the largest request was {asked}"
+    held = largest.reserved_unallocated_bytes
+    if held is not None:
+        kind = "fragmentation" if held >= largest.requested_bytes else "no fragmentation: the memory was in use"
+        message += f" with {_gib(held)} reserved but unallocated ({kind})"
+    return [ReportWarning("log-out-of-memory", message)]
+
+
+def _ms(value_ns: float) -> str:
+    return f"{ns_to_ms(value_ns):.1f} ms"
+
+
+def _gib(value_bytes: int) -> str:
+    return f"{value_bytes / _BYTES_PER_GIB:.1f} GiB"
