@@ -203,7 +203,18 @@ def test_a_real_run_with_full_recompute_has_three_directions() -> None:
         assert of["backward"]["expert_gemm"][2] == 256
 
 
-def test_a_real_run_with_overlap_is_not_guessed_at() -> None:
+def test_a_real_run_with_overlap_has_every_layer_told_by_its_ranges() -> None:
+    """Two micro-batches; a layer exchanges tokens and probabilities before its experts, tokens after them."""
     report = sample("wide-slowlink-ep-overlap.sqlite.xz")
-    assert report.moe_layers == ()
-    assert "interleave" in str(report.facts.get("ep_achieved_bytes_per_s").because_missing)
+    assert report.facts.number("moe_layers_count") == 4
+    for layer in range(4):
+        forward, backward = times(report, layer, "forward"), times(report, layer, "backward")
+        assert (forward["dispatch"][2], forward["combine"][2]) == (4, 2)
+        assert (backward["dispatch"][2], backward["combine"][2]) == (2, 4)
+        # Two local experts of two products, each with two gradients.
+        assert (forward["expert_gemm"][2], backward["expert_gemm"][2]) == (8, 16)
+        assert forward["expert_gemm"][0] == pytest.approx(2.18e6, rel=0.05)
+        assert backward["expert_gemm"][0] == pytest.approx(4.1e6, rel=0.05)
+    for one in (*parts(report, "dispatch"), *parts(report, "combine")):
+        assert one.bytes_per_s is not None
+        assert 10e9 < one.bytes_per_s < 50e9

@@ -12,6 +12,7 @@ from three_walls.knowledge.kernel_patterns import KernelPattern
 from three_walls.timeline.attention_context import mark_unfused_attention
 from three_walls.timeline.kernels import classify
 from three_walls.timeline.launches import join_launches
+from three_walls.timeline.schedule_ranges import NODE_TEXTS, schedule_nodes
 from three_walls.timeline.send_recv import ALL_TO_ALL_TEXTS, resolve_send_recv
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
 from three_walls.trace.reader import Trace
@@ -35,12 +36,15 @@ class Timeline:
     """All CUDA API calls with ``report`` and the call's name as ``name``: what host threads were doing."""
     stream_waits: pl.DataFrame
     event_records: pl.DataFrame
+    schedule_nodes: pl.DataFrame
+    """What each host launched for which node of a layer under expert-parallel overlap (schedule_ranges)."""
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
-    """The NVTX ranges an analysis reads: steps, the user's, all-to-alls."""
+    """The NVTX ranges an analysis reads: steps, the user's, all-to-alls, nodes of overlapped layers."""
     return WantedRanges(
-        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS), expression=re.compile(step_range) if step_range else None
+        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *NODE_TEXTS),
+        expression=re.compile(step_range) if step_range else None,
     )
 
 
@@ -70,6 +74,7 @@ def build_timeline(
         api_calls=pl.concat([_with_call_names(trace) for trace in traces]),
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
         event_records=pl.concat([trace.event_records for trace in traces]),
+        schedule_nodes=schedule_nodes(ranges),
     )
 
 

@@ -53,7 +53,8 @@ def look_closer(
     passes = find_passes(mine, step)
     recompute = measure_recompute(mine, passes, chosen, step, config)
     pieces = attribution.pieces.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
-    ledger = build_moe_ledger(mine, pieces, passes, recompute.replays, step, config, gpu, derive_layout(config, gpu))
+    nodes, layout = timeline.schedule_nodes, derive_layout(config, gpu)
+    ledger = build_moe_ledger(mine, pieces, passes, recompute.replays, nodes, step, config, gpu, layout)
     taxes = measure_overlap_tax(mine, step, names)
     return Closeup(
         ledger,

@@ -23,6 +23,7 @@ from three_walls.walls.exchange_volume import exchange_bytes
 from three_walls.walls.moe_layers import number_layers
 from three_walls.walls.moe_parts import ATTACHED, PARTS, attach_operations
 from three_walls.walls.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses, find_layer_passes
+from three_walls.walls.overlapped_passes import find_overlapped_passes
 from three_walls.walls.stream_order import PRODUCTS
 
 _DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
@@ -55,6 +56,7 @@ def build_moe_ledger(
     pieces: pl.DataFrame,
     attention: pl.DataFrame,
     replays: pl.DataFrame | None,
+    nodes: pl.DataFrame,
     step: tuple[int, int],
     config: RunConfig,
     gpu: GpuModel | None,
@@ -63,7 +65,8 @@ def build_moe_ledger(
     """The ledger of one rank's step [start, end).
 
     ``operations`` and ``pieces``: that rank's, of the step. ``attention``: its passes (attention_passes.PASSES).
-    ``replays``: where they begin and end (recompute.REPLAYS), if known. ``layout``: facts of ``derive_layout``.
+    ``replays``: where they begin and end (recompute.REPLAYS), if known. ``nodes``: of overlapped layers, if the trace
+    names them (schedule_ranges.SCHEDULE_NODES); they go before order. ``layout``: facts of ``derive_layout``.
     """
     within, _ = layout["ep_within_nvlink_domain"]
     link = gpu.nvlink_bytes_per_s_one_way if gpu is not None and within is True else None
@@ -71,6 +74,22 @@ def build_moe_ledger(
         pl.col("start_ns").is_between(step[0], step[1], closed="left")
         & pl.col("category").is_in([*EXCHANGES, *ATTACHED])
     ).with_columns(category=pl.col("category").cast(pl.String))
+    found, attached = find_overlapped_passes(mine, nodes) or _find_by_order(mine, attention, replays, config)
+    if found.passes is None or found.exchanges is None:
+        return MoeLedger(because=found.because, because_no_speed=found.because, link_bytes_per_s=link)
+    microbatches, _ = layout["num_microbatches"]
+    passes, layers, because = number_layers(found.passes, config, microbatches)
+    rows = _measure(passes, attached, pieces)
+    speeds, achieved, no_speed = _speeds(found, passes, config)
+    sent, _ = exchange_bytes(config)
+    parts = tuple(_with_speed(row, passes, sent, speeds, link) for row in rows)
+    return MoeLedger(parts, layers, because, achieved, no_speed, link)
+
+
+def _find_by_order(
+    mine: pl.DataFrame, attention: pl.DataFrame, replays: pl.DataFrame | None, config: RunConfig
+) -> tuple[LayerPasses, pl.DataFrame]:
+    """Passes and the operations of their parts, by the order on the device."""
     products = mine.filter(pl.col("category").is_in(PRODUCTS))
     if config.get("moe_shared_expert_overlap") is True:
         # Shared experts then run on a stream of their own, beside the exchanges: they part no dispatch from combine.
@@ -78,14 +97,8 @@ def build_moe_ledger(
     exchanges = mine.filter(pl.col("category").is_in(EXCHANGES)).select("start_ns", "end_ns")
     found = find_layer_passes(exchanges, products, attention, replays)
     if found.passes is None or found.exchanges is None:
-        return MoeLedger(because=found.because, because_no_speed=found.because, link_bytes_per_s=link)
-    microbatches, _ = layout["num_microbatches"]
-    passes, layers, because = number_layers(found.passes, config, microbatches)
-    rows = _measure(passes, attach_operations(mine, passes, found.exchanges), pieces)
-    speeds, achieved, no_speed = _speeds(found, passes, config)
-    sent, _ = exchange_bytes(config)
-    parts = tuple(_with_speed(row, passes, sent, speeds, link) for row in rows)
-    return MoeLedger(parts, layers, because, achieved, no_speed, link)
+        return found, pl.DataFrame()
+    return found, attach_operations(mine, found.passes, found.exchanges)
 
 
 def _measure(passes: pl.DataFrame, attached: pl.DataFrame, pieces: pl.DataFrame) -> list[MoePart]:
