@@ -77,7 +77,7 @@ def analyze(
     comparison = compare_ranks(with_kernels, timeline, attribution, ranks, encounters)
     attribution = replace(attribution, transfer=comparison.transfer)
     chosen = choose_representative(attribution, {rank.track: rank.rank for rank in ranks})
-    closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu)
+    closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu, capabilities)
     facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, closeup.facts)
 
     progress("judging rules")
@@ -109,6 +109,8 @@ def analyze(
         alignment=comparison.alignment,
         moe_layers=closeup.ledger.parts,
         overlap_tax=closeup.overlap_tax,
+        recompute_layers=closeup.recompute_layers,
+        graph_coverage=closeup.graph_coverage,
     )
 
 

@@ -1,10 +1,20 @@
-"""Why the time went, as report.json holds it: stragglers, waits, alignment, MoE layers, the price of overlap."""
+"""Why the time went, as report.json holds it: stragglers, waits, MoE layers, overlap, recompute, CUDA graphs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from three_walls.vocabulary.report import Alignment, MoePart, OverlapTax, RankReport, Report, Straggler, Wait
+from three_walls.vocabulary.report import (
+    Alignment,
+    GraphCoverage,
+    MoePart,
+    OverlapTax,
+    RankReport,
+    RecomputedLayer,
+    Report,
+    Straggler,
+    Wait,
+)
 
 Json = dict[str, Any]
 
@@ -17,6 +27,8 @@ def diagnosis_as_json(report: Report) -> Json:
         "alignment": None if report.alignment is None else _alignment(report.alignment),
         "moe_layers": [_moe_part(one) for one in report.moe_layers],
         "overlap_tax": [_overlap_tax(one) for one in report.overlap_tax],
+        "recompute_layers": [_recomputed_layer(one) for one in report.recompute_layers],
+        "graph_coverage": None if report.graph_coverage is None else _graph_coverage(report.graph_coverage),
     }
 
 
@@ -71,4 +83,19 @@ def _overlap_tax(one: OverlapTax) -> Json:
         "alone_ns": one.alone_ns,
         "beside_ns": one.beside_ns,
         "tax_ns": one.tax_ns,
+    }
+
+
+def _recomputed_layer(one: RecomputedLayer) -> Json:
+    return {"layer": one.layer, "kind": one.kind, "ns": one.ns, "calls": one.calls}
+
+
+def _graph_coverage(coverage: GraphCoverage) -> Json:
+    return {
+        "kernels_inside": coverage.kernels_inside,
+        "kernels_outside": coverage.kernels_outside,
+        "whole_graphs": coverage.whole_graphs,
+        "fraction": coverage.fraction,
+        "because": coverage.because,
+        "outside": [{"category": one.category, "calls": one.calls, "host_ns": one.host_ns} for one in coverage.outside],
     }

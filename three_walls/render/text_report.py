@@ -21,7 +21,14 @@ from three_walls.render.formats import (
 from three_walls.render.overrides_file import quote_bridge, quote_env, quote_megatron_lm
 from three_walls.render.palette import BUCKET_COLOURS
 from three_walls.render.text_bar import Bar
-from three_walls.render.text_diagnosis import show_idle_causes, show_moe_layers, show_overlap_tax, show_waits
+from three_walls.render.text_diagnosis import (
+    show_graph_coverage,
+    show_idle_causes,
+    show_moe_layers,
+    show_overlap_tax,
+    show_recompute,
+    show_waits,
+)
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.render.views import (
     WallReading,
@@ -62,7 +69,9 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from _show_communication(report)
     yield from show_waits(report)
     yield from show_moe_layers(report)
+    yield from show_recompute(report)
     yield from show_overlap_tax(report)
+    yield from show_graph_coverage(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
     yield from _show_undecided(report)

@@ -1,4 +1,4 @@
-"""What is measured of the representative step alone: recompute, the ledger of its MoE layers, the price of overlap."""
+"""What is measured of the representative step alone: recompute, its MoE layers, the price of overlap, its graphs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from three_walls.knowledge.hardware import GpuModel
 from three_walls.timeline.timeline import Timeline
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
-from three_walls.vocabulary.report import OverlapTax
+from three_walls.vocabulary.report import GraphCoverage, OverlapTax, RecomputedLayer
 from three_walls.walls.attention_passes import count_phases, find_passes
+from three_walls.walls.graph_coverage import measure_graph_coverage
 from three_walls.walls.layout import derive_layout
 from three_walls.walls.moe_ledger import MoeLedger, build_moe_ledger
 from three_walls.walls.overlap_tax import measure_overlap_tax, overlap_tax_fact
 from three_walls.walls.recompute import measure_recompute
+from three_walls.walls.recompute_layers import recompute_layers
 from three_walls.walls.representative import Representative
 
 
@@ -27,6 +29,8 @@ class Closeup:
 
     ledger: MoeLedger = field(default_factory=MoeLedger)
     overlap_tax: tuple[OverlapTax, ...] = ()
+    recompute_layers: tuple[RecomputedLayer, ...] = ()
+    graph_coverage: GraphCoverage | None = None
     facts: Mapping[str, tuple[FactValue, str | None]] = field(default_factory=dict)
 
 
@@ -37,6 +41,7 @@ def look_closer(
     names: Mapping[int, str],
     config: RunConfig,
     gpu: GpuModel | None,
+    capabilities: Mapping[str, str],
 ) -> Closeup:
     """``names``: texts by ``name_id`` in the trace of the chosen rank."""
     if chosen is None:
@@ -59,6 +64,8 @@ def look_closer(
     return Closeup(
         ledger,
         taxes,
+        recompute_layers(recompute, passes, config, layout["num_microbatches"][0]),
+        measure_graph_coverage(mine, step, capabilities),
         {
             "attention_forward_per_backward_ratio": _attention_ratio(passes),
             "recompute_ns": (recompute.ns, recompute.because),
