@@ -139,6 +139,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "Ceiling of what host edits give back: launch-starved and host-blocked time.",
         needs=_LAUNCHES,
     ),
+    _ns("shared_expert_ns", "Matrix products of shared experts, all MoE layers of the step and all directions."),
     FactDefinition("moe_layers_count", "count", "MoE layers that could be told apart in the step."),
     FactDefinition(
         "ep_achieved_bytes_per_s",

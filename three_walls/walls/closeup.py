@@ -13,12 +13,12 @@ from three_walls.timeline.timeline import Timeline
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.vocabulary.report import GraphCoverage, OverlapTax, RecomputedLayer
-from three_walls.walls.attention_passes import count_phases, find_passes
+from three_walls.walls.attention_passes import RECOMPUTE, count_phases, find_passes
 from three_walls.walls.graph_coverage import measure_graph_coverage
 from three_walls.walls.layout import derive_layout
 from three_walls.walls.moe_ledger import MoeLedger, build_moe_ledger
 from three_walls.walls.overlap_tax import measure_overlap_tax, overlap_tax_fact
-from three_walls.walls.recompute import measure_recompute
+from three_walls.walls.recompute import SELECTIVE, measure_recompute
 from three_walls.walls.recompute_layers import recompute_layers
 from three_walls.walls.representative import Representative
 
@@ -59,7 +59,9 @@ def look_closer(
     recompute = measure_recompute(mine, passes, chosen, step, config)
     pieces = attribution.pieces.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
     nodes, layout = timeline.schedule_nodes, derive_layout(config, gpu)
-    ledger = build_moe_ledger(mine, pieces, passes, recompute.replays, nodes, step, config, gpu, layout)
+    # Attention replayed alone exchanges no tokens: it stands between no two MoE layers.
+    layered = passes.filter(pl.col("direction") != RECOMPUTE) if recompute.kind == SELECTIVE else passes
+    ledger = build_moe_ledger(mine, pieces, layered, recompute.replays, nodes, step, config, gpu, layout)
     taxes = measure_overlap_tax(mine, step, names)
     return Closeup(
         ledger,

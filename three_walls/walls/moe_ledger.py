@@ -2,7 +2,7 @@
 
 ``ns`` of a part is the union of its operations within each pass, summed over the passes of the layer (micro-batches);
 ``exposed_ns`` is the share of it with no compute kernel beside; ``calls`` counts operations (kernels and copies).
-Shared experts have no row: without ranges their products look like any other.
+Shared experts have a row where their products can be told from others.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from three_walls.walls.moe_layers import number_layers
 from three_walls.walls.moe_parts import ATTACHED, PARTS, attach_operations
 from three_walls.walls.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses, find_layer_passes
 from three_walls.walls.overlapped_passes import find_overlapped_passes
+from three_walls.walls.shared_experts import SHARED_EXPERT, attach_shared_experts
 from three_walls.walls.stream_order import PRODUCTS
 
 _DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
@@ -40,6 +41,7 @@ class MoeLedger:
     """Bytes per second of the fastest tenth of the token exchanges: those found their peers ready."""
     because_no_speed: str | None = None
     link_bytes_per_s: int | None = None
+    because_no_shared_experts: str | None = None
 
     def facts(self) -> dict[str, tuple[FactValue, str | None]]:
         """The glossary's facts of this ledger, each missing with its reason."""
@@ -47,8 +49,14 @@ class MoeLedger:
         return {
             "moe_layers_count": (self.layers, self.because),
             "ep_achieved_bytes_per_s": (self.achieved_bytes_per_s, self.because_no_speed),
+            "shared_expert_ns": self._shared_expert_ns(),
             "ep_link_bytes_per_s": (link, None if link else "the expert-parallel group is not known to be on NVLink"),
         }
+
+    def _shared_expert_ns(self) -> tuple[FactValue, str | None]:
+        if missing := self.because_no_shared_experts:
+            return None, missing
+        return sum(one.ns for one in self.parts if one.part == SHARED_EXPERT), None
 
 
 def build_moe_ledger(
@@ -64,26 +72,31 @@ def build_moe_ledger(
 ) -> MoeLedger:
     """The ledger of one rank's step [start, end).
 
-    ``operations`` and ``pieces``: that rank's, of the step. ``attention``: its passes (attention_passes.PASSES).
+    ``operations`` and ``pieces``: that rank's, of the step. ``attention``: its passes (attention_passes.PASSES),
+    without the replays of attention alone, which exchange no tokens.
     ``replays``: where they begin and end (recompute.REPLAYS), if known. ``nodes``: of overlapped layers, if the trace
     names them (schedule_ranges.SCHEDULE_NODES); they go before order. ``layout``: facts of ``derive_layout``.
     """
     within, _ = layout["ep_within_nvlink_domain"]
     link = gpu.nvlink_bytes_per_s_one_way if gpu is not None and within is True else None
-    mine = operations.filter(
-        pl.col("start_ns").is_between(step[0], step[1], closed="left")
-        & pl.col("category").is_in([*EXCHANGES, *ATTACHED])
-    ).with_columns(category=pl.col("category").cast(pl.String))
+    begun = operations.filter(pl.col("start_ns").is_between(step[0], step[1], closed="left"))
+    mine = begun.filter(pl.col("category").is_in([*EXCHANGES, *ATTACHED])).with_columns(
+        category=pl.col("category").cast(pl.String)
+    )
     found, attached = find_overlapped_passes(mine, nodes) or _find_by_order(mine, attention, replays, config)
     if found.passes is None or found.exchanges is None:
-        return MoeLedger(because=found.because, because_no_speed=found.because, link_bytes_per_s=link)
+        no = found.because
+        return MoeLedger(because=no, because_no_speed=no, link_bytes_per_s=link, because_no_shared_experts=no)
+    streams = attention["stream"].unique().to_list()
+    shared, no_shared = attach_shared_experts(begun, found.passes, streams, config)
+    attached = attached if shared is None else pl.concat([attached, shared])
     microbatches, _ = layout["num_microbatches"]
     passes, layers, because = number_layers(found.passes, config, microbatches)
     rows = _measure(passes, attached, pieces)
     speeds, achieved, no_speed = _speeds(found, passes, config)
     sent, _ = exchange_bytes(config)
     parts = tuple(_with_speed(row, passes, sent, speeds, link) for row in rows)
-    return MoeLedger(parts, layers, because, achieved, no_speed, link)
+    return MoeLedger(parts, layers, because, achieved, no_speed, link, no_shared)
 
 
 def _find_by_order(
@@ -98,7 +111,12 @@ def _find_by_order(
     found = find_layer_passes(exchanges, products, attention, replays)
     if found.passes is None or found.exchanges is None:
         return found, pl.DataFrame()
-    return found, attach_operations(mine, found.passes, found.exchanges)
+    goes_back = pl.col("direction") == BACKWARD
+    passes = found.passes.with_columns(
+        route_from_ns=pl.when(goes_back).then("combine_end_ns").otherwise("from_ns"),
+        route_until_ns=pl.when(goes_back).then("until_ns").otherwise("dispatch_start_ns"),
+    )
+    return replace(found, passes=passes), attach_operations(mine, passes, found.exchanges)
 
 
 def _measure(passes: pl.DataFrame, attached: pl.DataFrame, pieces: pl.DataFrame) -> list[MoePart]:

@@ -33,7 +33,8 @@ def find_overlapped_passes(operations: pl.DataFrame, nodes: pl.DataFrame) -> tup
     """(passes and exchanges, operations of their parts), or None where ``operations`` were launched in no node.
 
     ``operations``: one rank's step, of the categories of the ledger. ``nodes``: schedule_ranges.SCHEDULE_NODES. The
-    passes have pass, direction and partner (null); the parts pass, part, start_ns, end_ns.
+    passes have pass, direction, partner (null) and when attention's node, which routes, ran (route_from_ns,
+    route_until_ns); the parts have pass, part, start_ns, end_ns.
     """
     placed = _place(operations, _number_passes(nodes))
     if placed["pass"].null_count() == placed.height:
@@ -48,7 +49,13 @@ def find_overlapped_passes(operations: pl.DataFrame, nodes: pl.DataFrame) -> tup
     if not used["is_in_order"].all():
         return _abstain(OUT_OF_ORDER)
     parted = placed.with_columns(part=_part()).filter(pl.col("part").is_not_null())
-    passes = used.filter("is_moe").select("pass", "direction", partner=pl.lit(None, dtype=pl.Int64)).sort("pass")
+    routed = placed.filter((pl.col("node") == ATTENTION) & ~is_exchange).group_by("pass")
+    passes = (
+        used.filter("is_moe")
+        .select("pass", "direction", partner=pl.lit(None, dtype=pl.Int64))
+        .join(routed.agg(route_from_ns=pl.col("start_ns").min(), route_until_ns=pl.col("end_ns").max()), on="pass")
+        .sort("pass")
+    )
     sent = (
         parted.filter(is_exchange)
         .sort("start_ns", "end_ns")
