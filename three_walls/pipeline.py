@@ -100,6 +100,7 @@ def analyze(
             *warn_of_stragglers(comparison.stragglers, facts),
             *collect_caveats(traces, timeline, facts, capabilities),
             *comparison.warnings,
+            *closeup.warnings,
             *warn_of_outliers(attribution, {rank.track: rank.rank for rank in ranks}),
         ),
         unclassified=list_unclassified(timeline, chosen) if chosen else (),

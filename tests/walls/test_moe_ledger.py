@@ -137,6 +137,28 @@ def test_a_model_that_does_not_fit_the_passes_gives_no_layer(tmp_path: Path, lau
     assert {one.layer for one in report.moe_layers} == {None}
     assert times(report, None, "forward")["expert_gemm"] == (80, 0, 8)
     assert because in str(report.facts.get("moe_layers_count").because_missing)
+    # A contradiction is said; that the config leaves the number open is none.
+    assert len(mismatches(report)) == ("expected" in because)
+
+
+@pytest.mark.parametrize(("layers", "said"), [(4, 0), (8, 1)])
+def test_the_layers_of_a_pipeline_stage_are_checked_too(tmp_path: Path, layers: int, said: int) -> None:
+    """A stage runs two layers for each of four micro-batches: of a model of four layers, not of eight."""
+    model = Model(deepep=True)
+    for _ in range(3):
+        for _ in range(4):
+            model.micro_batch()
+        model.update()
+    launched = command(layers, "flex", f"{DEEPEP} --pipeline-model-parallel-size 2")
+    assert len(mismatches(report_of(tmp_path, model, launched))) == said
+
+
+def mismatches(report: Report) -> list[str]:
+    return [one.message for one in report.warnings if one.code == "moe-layers-mismatch"]
+
+
+def test_layers_that_agree_with_the_config_need_no_warning(tmp_path: Path) -> None:
+    assert mismatches(report_of(tmp_path, steps(), command())) == []
 
 
 def test_layers_of_a_pipeline_stage_have_no_known_number(tmp_path: Path) -> None:

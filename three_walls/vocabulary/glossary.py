@@ -151,7 +151,8 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         "ep_link_bytes_per_s",
         "bytes_per_s",
-        "NVLink's limit in one direction, where the expert-parallel group is inside one NVLink domain.",
+        "What a rank can send to its expert-parallel group at most: NVLink's limit in one direction inside one domain; "
+        "beyond it the network's per GPU over the share of an exchange that crosses it (routing balanced).",
     ),
     _ns(
         "overlap_tax_ns",

@@ -12,7 +12,7 @@ from three_walls.knowledge.hardware import GpuModel
 from three_walls.timeline.timeline import Timeline
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
-from three_walls.vocabulary.report import GraphCoverage, OverlapTax, RecomputedLayer
+from three_walls.vocabulary.report import GraphCoverage, OverlapTax, RecomputedLayer, ReportWarning
 from three_walls.walls.attention_passes import RECOMPUTE, count_phases, find_passes
 from three_walls.walls.graph_coverage import measure_graph_coverage
 from three_walls.walls.layout import derive_layout
@@ -31,6 +31,7 @@ class Closeup:
     overlap_tax: tuple[OverlapTax, ...] = ()
     recompute_layers: tuple[RecomputedLayer, ...] = ()
     graph_coverage: GraphCoverage | None = None
+    warnings: tuple[ReportWarning, ...] = ()
     facts: Mapping[str, tuple[FactValue, str | None]] = field(default_factory=dict)
 
 
@@ -68,13 +69,21 @@ def look_closer(
         taxes,
         recompute_layers(recompute, passes, config, layout["num_microbatches"][0]),
         measure_graph_coverage(mine, step, capabilities),
-        {
+        facts={
             "attention_forward_per_backward_ratio": _attention_ratio(passes),
             "recompute_ns": (recompute.ns, recompute.because),
             "overlap_tax_ns": overlap_tax_fact(taxes),
             **ledger.facts(),
         },
+        warnings=_warn_of_layers(ledger),
     )
+
+
+def _warn_of_layers(ledger: MoeLedger) -> tuple[ReportWarning, ...]:
+    if ledger.mismatch is None:
+        return ()
+    message = f"{ledger.mismatch}: the MoE layers are shown without their numbers; is this the run's config?"
+    return (ReportWarning("moe-layers-mismatch", message),)
 
 
 def _attention_ratio(passes: pl.DataFrame) -> tuple[FactValue, str | None]:

@@ -19,8 +19,9 @@ from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.vocabulary.report import MoePart
 from three_walls.walls.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.walls.ep_link import ep_link_bytes_per_s
 from three_walls.walls.exchange_volume import exchange_bytes
-from three_walls.walls.moe_layers import number_layers
+from three_walls.walls.moe_layers import count_mismatch, number_layers
 from three_walls.walls.moe_parts import ATTACHED, PARTS, attach_operations
 from three_walls.walls.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses, find_layer_passes
 from three_walls.walls.overlapped_passes import find_overlapped_passes
@@ -40,17 +41,19 @@ class MoeLedger:
     achieved_bytes_per_s: float | None = None
     """Bytes per second of the fastest tenth of the token exchanges: those found their peers ready."""
     because_no_speed: str | None = None
-    link_bytes_per_s: int | None = None
+    link_bytes_per_s: float | None = None
+    because_no_link: str | None = None
     because_no_shared_experts: str | None = None
+    mismatch: str | None = None
+    """How the passes in the trace contradict the number of layers in the config."""
 
     def facts(self) -> dict[str, tuple[FactValue, str | None]]:
         """The glossary's facts of this ledger, each missing with its reason."""
-        link = self.link_bytes_per_s
         return {
             "moe_layers_count": (self.layers, self.because),
             "ep_achieved_bytes_per_s": (self.achieved_bytes_per_s, self.because_no_speed),
             "shared_expert_ns": self._shared_expert_ns(),
-            "ep_link_bytes_per_s": (link, None if link else "the expert-parallel group is not known to be on NVLink"),
+            "ep_link_bytes_per_s": (self.link_bytes_per_s, self.because_no_link),
         }
 
     def _shared_expert_ns(self) -> tuple[FactValue, str | None]:
@@ -77,8 +80,7 @@ def build_moe_ledger(
     ``replays``: where they begin and end (recompute.REPLAYS), if known. ``nodes``: of overlapped layers, if the trace
     names them (schedule_ranges.SCHEDULE_NODES); they go before order. ``layout``: facts of ``derive_layout``.
     """
-    within, _ = layout["ep_within_nvlink_domain"]
-    link = gpu.nvlink_bytes_per_s_one_way if gpu is not None and within is True else None
+    link, no_link = ep_link_bytes_per_s(config, gpu, layout)
     begun = operations.filter(pl.col("start_ns").is_between(step[0], step[1], closed="left"))
     mine = begun.filter(pl.col("category").is_in([*EXCHANGES, *ATTACHED])).with_columns(
         category=pl.col("category").cast(pl.String)
@@ -86,7 +88,7 @@ def build_moe_ledger(
     found, attached = find_overlapped_passes(mine, nodes) or _find_by_order(mine, attention, replays, config)
     if found.passes is None or found.exchanges is None:
         no = found.because
-        return MoeLedger(because=no, because_no_speed=no, link_bytes_per_s=link, because_no_shared_experts=no)
+        return MoeLedger((), None, no, None, no, link, no_link, no)
     streams = attention["stream"].unique().to_list()
     shared, no_shared = attach_shared_experts(begun, found.passes, streams, config)
     attached = attached if shared is None else pl.concat([attached, shared])
@@ -96,7 +98,8 @@ def build_moe_ledger(
     speeds, achieved, no_speed = _speeds(found, passes, config)
     sent, _ = exchange_bytes(config)
     parts = tuple(_with_speed(row, passes, sent, speeds, link) for row in rows)
-    return MoeLedger(parts, layers, because, achieved, no_speed, link, no_shared)
+    mismatch = count_mismatch(passes, config, microbatches)
+    return MoeLedger(parts, layers, because, achieved, no_speed, link, no_link, no_shared, mismatch)
 
 
 def _find_by_order(
@@ -192,7 +195,7 @@ def _with_speed(
     passes: pl.DataFrame,
     sent: int | None,
     speeds: dict[str, float],
-    link: int | None,
+    link: float | None,
 ) -> MoePart:
     if row.part not in (DISPATCH, COMBINE):
         return row

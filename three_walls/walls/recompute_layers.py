@@ -14,19 +14,11 @@ from three_walls.vocabulary.facts import FactValue
 from three_walls.vocabulary.report import RecomputedLayer
 from three_walls.walls.attention_passes import FORWARD
 from three_walls.walls.exchange_volume import whole_number
+from three_walls.walls.moe_layers import UNEVEN_STAGES
 from three_walls.walls.recompute import Recompute
 
-_UNEVEN = (
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-    "num_layers_per_virtual_pipeline_stage",
-    "virtual_pipeline_model_parallel_size",
-    "pipeline_model_parallel_layout",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-    "mtp_num_layers",
-)
-"""Settings with which a rank's layers are not num_layers / stages in one run."""
+_SPLIT_STAGE = ("num_layers_per_virtual_pipeline_stage", "virtual_pipeline_model_parallel_size")
+"""Settings with which a micro-batch does not run through a rank's layers at one go."""
 
 
 def recompute_layers(
@@ -60,7 +52,7 @@ def _layers(passes: pl.DataFrame, config: RunConfig, microbatches: FactValue) ->
     count, stages = whole_number(config, "num_layers"), whole_number(config, "pipeline_model_parallel_size")
     if not count or not stages:
         return _equal_runs(passes)
-    if count % stages or any(config.get(key) for key in _UNEVEN):
+    if count % stages or any(config.get(key) for key in (*UNEVEN_STAGES, *_SPLIT_STAGE)):
         return None
     layers = count // stages
     fits = forward == layers * microbatches if isinstance(microbatches, int) else forward % layers == 0
