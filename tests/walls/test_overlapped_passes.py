@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from tests.walls.overlap_model import BACKWARD_NODES, BOTH_NODES, FORWARD_NODES,
 from three_walls import analyze
 from three_walls.vocabulary.report import Report
 
+SAMPLE = Path(__file__).parents[2] / "sample_traces" / "wide-slowlink-ep-overlap.sqlite.xz"
 OVERLAP = command(more="--overlap-moe-expert-parallel-comm")
 
 
@@ -155,7 +159,59 @@ def test_ranges_of_the_same_words_that_launch_nothing_here_change_nothing(tmp_pa
     model = OverlappedModel(named=False).step().step().step()
     model.builder.nvtx("attn forward", 1, 2)
     model.builder.nvtx("moe_dispatch forward", 3, 4)
-    assert "interleave" in why_not(report_of(tmp_path, model))
+    report = report_of(tmp_path, model)
+    assert times(report, 0, "forward") == FORWARD_PARTS
+
+
+def test_without_ranges_the_order_of_launches_gives_the_same_ledger(tmp_path: Path) -> None:
+    named = report_of(tmp_path, OverlappedModel().step().step().step())
+    (tmp_path / "unnamed").mkdir()
+    unnamed = report_of(tmp_path / "unnamed", OverlappedModel(named=False).step().step().step())
+    assert len(named.moe_layers) == 24
+    assert unnamed.moe_layers == named.moe_layers
+
+
+def test_without_ranges_and_without_overlap_in_the_config_nothing_is_guessed_at(tmp_path: Path) -> None:
+    report = report_of(tmp_path, OverlappedModel(named=False).step().step().step(), command())
+    assert report.moe_layers == ()
+    assert "interleave" in why_not(report)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        # Attention goes back before combine, as ep_overlap_early_attn_memory_release has it.
+        (*BOTH_NODES[:6], "attn backward", "moe_combine forward"),
+        # A layer whose combine is missing.
+        (*BOTH_NODES[:6], *BOTH_NODES[7:]),
+    ],
+)
+def test_launches_in_another_order_are_not_guessed_at(tmp_path: Path, nodes: tuple[str, ...]) -> None:
+    model = OverlappedModel(named=False)
+    for _ in range(3):
+        model.layers(FORWARD_NODES).layers(BOTH_NODES, 1).layers(nodes, 1).layers(BACKWARD_NODES).update()
+    report = report_of(tmp_path, model)
+    assert report.moe_layers == ()
+    assert "interleave" in why_not(report)
+
+
+def test_launches_that_were_not_recorded_show_no_order(tmp_path: Path) -> None:
+    model = OverlappedModel(named=False).step().step().step()
+    model.builder.launched_as(OVERLAP, RANK="0", WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
+    report = analyze(model.builder.write(tmp_path / "trace.sqlite", without=("CUPTI_ACTIVITY_KIND_RUNTIME",)))
+    assert report.moe_layers == ()
+
+
+def test_a_real_run_without_its_ranges_gives_the_same_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(lzma.decompress(SAMPLE.read_bytes()))
+    named = analyze(path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE NVTX_EVENTS")
+        database.commit()
+    unnamed = analyze(path)
+    assert len(named.moe_layers) == 4 * 2 * 6
+    assert unnamed.moe_layers == named.moe_layers
 
 
 def test_rotary_embedding_is_no_permutation_of_tokens(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from three_walls.walls.exchange_volume import exchange_bytes
 from three_walls.walls.moe_layers import count_mismatch, number_layers
 from three_walls.walls.moe_parts import ATTACHED, PARTS, attach_operations
 from three_walls.walls.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses, find_layer_passes
+from three_walls.walls.overlap_schedule import infer_schedule_nodes
 from three_walls.walls.overlapped_passes import find_overlapped_passes
 from three_walls.walls.shared_experts import SHARED_EXPERT, attach_shared_experts
 from three_walls.walls.stream_order import PRODUCTS
@@ -85,7 +86,7 @@ def build_moe_ledger(
     mine = begun.filter(pl.col("category").is_in([*EXCHANGES, *ATTACHED])).with_columns(
         category=pl.col("category").cast(pl.String)
     )
-    found, attached = find_overlapped_passes(mine, nodes) or _find_by_order(mine, attention, replays, config)
+    found, attached = find_overlapped_passes(mine, nodes) or _find_by_order(begun, mine, attention, replays, config)
     if found.passes is None or found.exchanges is None:
         no = found.because
         return MoeLedger((), None, no, None, no, link, no_link, no)
@@ -103,9 +104,24 @@ def build_moe_ledger(
 
 
 def _find_by_order(
+    begun: pl.DataFrame,
+    mine: pl.DataFrame,
+    attention: pl.DataFrame,
+    replays: pl.DataFrame | None,
+    config: RunConfig,
+) -> tuple[LayerPasses, pl.DataFrame]:
+    """Passes and the operations of their parts: by the order on the device, under overlap by that of the launches."""
+    in_order = _find_by_device_order(mine, attention, replays, config)
+    if in_order[0].passes is not None or config.get("overlap_moe_expert_parallel_comm") is not True:
+        return in_order
+    nodes = infer_schedule_nodes(begun, attention)
+    overlapped = None if nodes is None else find_overlapped_passes(mine, nodes)
+    return overlapped if overlapped and overlapped[0].passes is not None else in_order
+
+
+def _find_by_device_order(
     mine: pl.DataFrame, attention: pl.DataFrame, replays: pl.DataFrame | None, config: RunConfig
 ) -> tuple[LayerPasses, pl.DataFrame]:
-    """Passes and the operations of their parts, by the order on the device."""
     products = mine.filter(pl.col("category").is_in(PRODUCTS))
     if config.get("moe_shared_expert_overlap") is True:
         # Shared experts then run on a stream of their own, beside the exchanges: they part no dispatch from combine.
