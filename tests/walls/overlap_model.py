@@ -83,8 +83,12 @@ class OverlappedModel:
 
     def step(self) -> OverlappedModel:
         """Two micro-batches through two layers, and the update."""
-        self.layers(FORWARD_NODES).layers(BOTH_NODES).layers(BACKWARD_NODES)
+        self.layers(FORWARD_NODES).head().layers(BOTH_NODES).head().layers(BACKWARD_NODES)
         return self.update()
+
+    def head(self) -> OverlappedModel:
+        """The output layer, forward and backward."""
+        return self.node("post_process forward", ((GEMM, 10),)).node("post_process backward", ((GEMM, 10), (GEMM, 10)))
 
     def update(self) -> OverlappedModel:
         self.at += 50
