@@ -8,8 +8,9 @@ exchanges of combine (C) and dispatch (D) and attention (B). So the host launche
     (F d c) x L,  (C F d D c B) x L x (M - 1),  (C D B) x L
 
 The exchanges of each kind are counted where layers run alone and must then stand everywhere in this order; that d is
-before D is the schedule's word, for between the two nothing else need run. What is launched between them on the computing stream is the node between; between C and d that is attention forward, as many
-kernels beyond the router's last as where it runs alone, and then the experts backward.
+before D is the schedule's word, for between the two nothing else need run. What is launched between exchanges on the
+computing stream is the node between; between C and d that is attention forward, as many kernels beyond the router's
+last as where it runs alone, and then the experts backward.
 """
 
 from __future__ import annotations
