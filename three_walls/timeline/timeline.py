@@ -15,6 +15,7 @@ from three_walls.timeline.collective_owner import resolve_collectives
 from three_walls.timeline.communicators import join_communicators
 from three_walls.timeline.kernels import classify
 from three_walls.timeline.launches import join_launches
+from three_walls.timeline.schedule_ranges import NODE_TEXTS, schedule_nodes
 from three_walls.timeline.send_recv import ALL_TO_ALL_TEXTS, resolve_send_recv
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
 from three_walls.trace.reader import Trace
@@ -38,13 +39,15 @@ class Timeline:
     """All CUDA API calls with ``report`` and the call's name as ``name``: what host threads were doing."""
     stream_waits: pl.DataFrame
     event_records: pl.DataFrame
+    schedule_nodes: pl.DataFrame
+    """What each host launched for which node of a layer under expert-parallel overlap (schedule_ranges)."""
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
-    """The NVTX ranges an analysis reads: steps, the user's, all-to-alls, owners of collectives."""
+    """The NVTX ranges an analysis reads: steps, the user's, owners of exchanges, nodes of overlapped layers."""
     owners = tuple(text for row in collective_owners() for text in row.texts)
     return WantedRanges(
-        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners),
+        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS),
         expression=re.compile(step_range) if step_range else None,
     )
 
@@ -75,6 +78,7 @@ def build_timeline(
         api_calls=pl.concat([_with_call_names(trace) for trace in traces]),
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
         event_records=pl.concat([trace.event_records for trace in traces]),
+        schedule_nodes=schedule_nodes(ranges),
     )
 
 

@@ -63,6 +63,8 @@ def probe_capabilities(export: NsysExport, launches_graphs: bool) -> Mapping[str
         lacking = [column for column in columns if column not in export.columns[table]]
         found[name] = f"no column {table}.{lacking[0]} ({remedy})" if lacking else YES
     found["inside_cuda_graphs"] = _inside_graphs(export, launches_graphs)
+    seen = not launches_graphs or found["inside_cuda_graphs"] == YES or GRAPHS in export.columns
+    found["cuda_graph_activity"] = YES if seen else found["inside_cuda_graphs"]
     return MappingProxyType(found)
 
 
