@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.advice.test_dialects import edit, spelled
 from three_walls.advice.dialects import spell
 from three_walls.knowledge.config_keys import config_keys
-from three_walls.trace.command_line import read_command_line
+from three_walls.settings.command_line import read_command_line
 from three_walls.vocabulary.config import ConfigData, ConfigValue, RunConfig
 from three_walls.vocabulary.config_keys import ConfigKey
 

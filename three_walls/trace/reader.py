@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 import polars as pl
 
+from three_walls.settings.command_line import read_command_line
+from three_walls.settings.environment import read_environment, secret_names
 from three_walls.trace.capabilities import probe_capabilities
-from three_walls.trace.command_line import read_command_line
-from three_walls.trace.environment import read_environment, secret_names
 from three_walls.trace.export import NsysExport
 from three_walls.trace.identity import Rank, identify_ranks
 from three_walls.trace.schemas import OPERATIONS, conform

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from three_walls.trace.command_line import read_command_line
+from three_walls.settings.command_line import read_command_line
 
 COMMON = shlex.split(
     "--use-mcore-models --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from three_walls.trace.megatron_flags import MEGATRON_LM_DEFAULT
-from three_walls.trace.settings import Settings
+from three_walls.settings.collected import Settings
+from three_walls.settings.megatron_flags import MEGATRON_LM_DEFAULT
 
 
 def derive_settings(settings: Settings) -> None:

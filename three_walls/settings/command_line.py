@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from three_walls.knowledge.config_keys import config_keys, keys_by_flag
-from three_walls.trace.bridge_arguments import find_recipe, is_bridge_override, read_bridge_arguments
-from three_walls.trace.derived_settings import derive_megatron_settings, derive_settings
-from three_walls.trace.launchers import Program, find_program
-from three_walls.trace.megatron_flags import fill_defaults, read_flags
-from three_walls.trace.settings import Settings
+from three_walls.settings.bridge_arguments import find_recipe, is_bridge_override, read_bridge_arguments
+from three_walls.settings.collected import Settings
+from three_walls.settings.derived_settings import derive_megatron_settings, derive_settings
+from three_walls.settings.launchers import Program, find_program
+from three_walls.settings.megatron_flags import fill_defaults, read_flags
 from three_walls.vocabulary.config import RunConfig
 
 _BRIDGE_SCRIPTS = {"run_recipe", "run_script", "setup_experiment"}
