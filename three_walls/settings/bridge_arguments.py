@@ -102,10 +102,11 @@ def _read_setting(override: Override, settings: Settings) -> None:
         settings.known.add(path)
         settings.give_value(key, override.value, path)
         if path == "mixed_precision":
-            _read_precision_recipe(override.value, settings)
+            give_precision_recipe(override.value, settings)
 
 
-def _read_precision_recipe(name: object, settings: Settings) -> None:
+def give_precision_recipe(name: object, settings: Settings) -> None:
+    """Set what a registered precision recipe sets; an unknown name sets nothing."""
     recipe = str(name).replace("-", "_")
     for key, value in config_keys().precision_recipes.get(recipe, {}).items():
         settings.give(key, value, f"derived: mixed_precision={recipe}")

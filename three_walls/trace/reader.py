@@ -12,6 +12,8 @@ import polars as pl
 
 from three_walls.settings.command_line import read_command_line
 from three_walls.settings.environment import read_environment, secret_names
+from three_walls.settings.merge import merge
+from three_walls.settings.sources import SaidSettings
 from three_walls.trace.capabilities import probe_capabilities
 from three_walls.trace.export import NsysExport
 from three_walls.trace.identity import Rank, identify_ranks
@@ -60,6 +62,9 @@ class Trace:
     """UTC of the session's time 0, in ns since the epoch: what puts reports of one host on one clock."""
     names: Mapping[int, str]
     config: RunConfig
+    """What the launch alone says, defaults filled in."""
+    launch: SaidSettings
+    """The same as it was said: what other sources are merged with."""
     capabilities: Mapping[str, str]
     warnings: tuple[ReportWarning, ...]
 
@@ -83,7 +88,8 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list()
         )
         rows = _environment_rows(export)
-        config, notes = _read_config(export, rows)
+        launch, notes = _read_launch(export, rows)
+        config = merge([launch]).config
         devices = _devices_with_kernels(operations)
         ranks = identify_ranks(export, devices, config.environment, first_track)
         of_report = pl.lit(report, dtype=pl.Int64).alias("report")
@@ -100,6 +106,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             session_start_ns=_session_start_ns(export),
             names=names,
             config=config,
+            launch=launch,
             capabilities=probe_capabilities(export, launches_graphs),
             warnings=(*_untimed_warning(path, untimed), *_secret_warning(path, rows), *notes),
         )
@@ -147,7 +154,7 @@ def _environment_rows(export: NsysExport) -> list[str]:
     return [value for name, value in export.pairs("META_DATA_CAPTURE") if name.endswith("ENVIRONMENT_VARIABLE")]
 
 
-def _read_config(export: NsysExport, rows: list[str]) -> tuple[RunConfig, list[ReportWarning]]:
+def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SaidSettings, list[ReportWarning]]:
     """What the launched command line and its environment say; what both set, the command line decides."""
     words: dict[int, str] = {}
     for name, value in export.pairs("META_DATA_CAPTURE"):
@@ -156,10 +163,10 @@ def _read_config(export: NsysExport, rows: list[str]) -> tuple[RunConfig, list[R
             words[int(found.group(1))] = value
         elif name in _COMMAND:
             words[-1] = value
-    said = read_command_line([words[order] for order in sorted(words)])
-    environment = read_environment(rows) | dict(said.config.environment)
-    config = replace(said.config, environment=MappingProxyType(dict(sorted(environment.items()))))
-    return config, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]
+    said = read_command_line([words[order] for order in sorted(words)]).said
+    environment = read_environment(rows) | dict(said.environment)
+    launch = replace(said, environment=MappingProxyType(dict(sorted(environment.items()))))
+    return launch, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]
 
 
 def _untimed_warning(path: Path, untimed: int) -> list[ReportWarning]:
