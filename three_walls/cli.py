@@ -46,6 +46,19 @@ def cli() -> None:
     metavar="REGEX",
     help="NVTX ranges that are training steps, where the trace has no training_step_N ranges.",
 )
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="The run's saved configuration: run_config.yaml of a checkpoint or of logger.save_config_filepath.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of the run, by Megatron Core name or Megatron-Bridge path; counts before every source. Repeatable.",
+)
 @click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to spell the overrides for.")
 @click.option(
     "--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Another rule base."
@@ -55,6 +68,8 @@ def analyze_command(
     traces: tuple[Path, ...],
     out_dir: Path | None,
     step_range: str | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
     bridge_version: str | None,
     rules_dir: Path | None,
     quiet: bool,
@@ -69,6 +84,7 @@ def analyze_command(
       three-walls analyze rank0.sqlite
       three-walls analyze profiles/ --out report
       three-walls analyze rank*.sqlite --step-range 'train_step'
+      three-walls analyze profiles/ --config run_config.yaml --set env_vars.WORLD_SIZE=64
 
     \b
     Exit codes:
@@ -79,7 +95,13 @@ def analyze_command(
     screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
     with _progress() as progress:
         report = analyze(
-            traces, step_range=step_range, bridge_version=bridge_version, rules=rules_dir, progress=progress
+            traces,
+            step_range=step_range,
+            bridge_version=bridge_version,
+            rules=rules_dir,
+            config=config_file,
+            settings=settings,
+            progress=progress,
         )
         progress("writing the report")
         written = write_report(report, out_dir or default_out_dir(traces))

@@ -17,6 +17,8 @@ from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel
 from three_walls.ranks.capture_start import without_affected
 from three_walls.ranks.comparison import bring_together, compare_ranks
 from three_walls.resources import RULES_DIR
+from three_walls.settings.merge import merge
+from three_walls.settings.stated import read_stated
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
 from three_walls.trace.capabilities import YES
 from three_walls.trace.reader import Trace, read_trace
@@ -27,6 +29,7 @@ from three_walls.vocabulary.errors import NothingToAnalyzeError, UsageError
 from three_walls.vocabulary.report import Report
 from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
 from three_walls.walls.closeup import look_closer
+from three_walls.walls.config_caveats import warn_of_settings
 from three_walls.walls.fact_sheet import collect_facts
 from three_walls.walls.outliers import warn_of_outliers
 from three_walls.walls.representative import Representative, choose_representative
@@ -46,39 +49,46 @@ def analyze(
     step_range: str | None = None,
     bridge_version: str | None = None,
     rules: Path | None = None,
+    config: str | Path | None = None,
+    settings: Iterable[str] = (),
     progress: Progress = _silent,
 ) -> Report:
     """Analyzes one run: an Nsight Systems export, several (one per rank), or a directory of them.
 
     ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no
     ``training_step_N``. ``bridge_version``: release the overrides are spelled for. ``rules``: another rule
-    base. Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
+    base. ``config``: the run's saved configuration (``run_config.yaml``). ``settings``: ``key=value`` each, which
+    count before every other source. Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
     """
     paths = find_traces([Path(trace)] if isinstance(trace, str | Path) else [Path(one) for one in trace])
     _check_expression(step_range)
     _check_release(bridge_version)
+    stated = read_stated(config, settings)
     rule_base = load_rules(rules or RULES_DIR)
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
     traces = _read_all(paths, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"), progress)
     with_kernels = [one for one in traces if one.ranks]
     ranks = tuple(rank for one in with_kernels for rank in one.ranks)
-    config = with_kernels[0].config
+    merged = merge([*stated, with_kernels[0].launch])
+    run_config = merged.config
     gpu = find_gpu(ranks[0].gpu.name, ranks[0].gpu.sm) if ranks[0].gpu else None
     capabilities = _common_capabilities(with_kernels)
 
     progress("classifying kernels, finding steps")
-    timeline = build_timeline(with_kernels, kernel_patterns, union_of(api_patterns, "synchronize"), config, step_range)
+    timeline = build_timeline(
+        with_kernels, kernel_patterns, union_of(api_patterns, "synchronize"), run_config, step_range
+    )
     progress("putting the ranks on one clock")
-    encounters = bring_together(with_kernels, timeline, ranks, config)
+    encounters = bring_together(with_kernels, timeline, ranks, run_config)
     timeline = replace(timeline, steps=without_affected(timeline.steps, encounters.skewed))
     progress("attributing every nanosecond")
     attribution = attribute(timeline)
     comparison = compare_ranks(with_kernels, timeline, attribution, ranks, encounters)
     attribution = replace(attribution, transfer=comparison.transfer)
     chosen = choose_representative(attribution, {rank.track: rank.rank for rank in ranks})
-    closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu)
-    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, closeup.facts)
+    closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), run_config, gpu)
+    facts = collect_facts(timeline, attribution, chosen, ranks, run_config, gpu, capabilities, closeup.facts)
 
     progress("judging rules")
     findings, plan = make_plan(rule_base, facts)
@@ -91,14 +101,15 @@ def analyze(
         ranks=summarize_ranks(attribution, ranks),
         budget=summarize_budget(attribution, chosen) if chosen else (),
         budget_of=chosen.why if chosen else "no step could be kept",
-        config=config,
+        config=run_config,
         facts=facts,
         findings=tuple(findings),
         plan=plan,
-        overrides=spell(edits, config, bridge_version or config.bridge_version),
+        overrides=spell(edits, run_config, bridge_version or run_config.bridge_version),
         warnings=(
             *warn_of_stragglers(comparison.stragglers, facts),
             *collect_caveats(traces, timeline, facts, capabilities),
+            *warn_of_settings(stated, merged, ranks),
             *comparison.warnings,
             *warn_of_outliers(attribution, {rank.track: rank.rank for rank in ranks}),
         ),
@@ -109,6 +120,7 @@ def analyze(
         alignment=comparison.alignment,
         moe_layers=closeup.ledger.parts,
         overlap_tax=closeup.overlap_tax,
+        config_conflicts=merged.conflicts,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from three_walls.vocabulary.categories import SubWall, Wall
-from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.config import ConfigConflict, RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, Overrides, PlanStep
 
@@ -233,4 +233,6 @@ class Report:
     """None with a single rank: nothing to align."""
     moe_layers: tuple[MoePart, ...] = ()
     overlap_tax: tuple[OverlapTax, ...] = ()
+    config_conflicts: tuple[ConfigConflict, ...] = ()
+    """Settings that two sources give different values; the first value of each counts."""
     schema_version: str = SCHEMA_VERSION
