@@ -58,7 +58,8 @@ def analyze(
     ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no
     ``training_step_N``. ``bridge_version``: release the overrides are spelled for. ``rules``: another rule
     base. ``config``: the run's saved configuration (``run_config.yaml``). ``settings``: ``key=value`` each, which
-    count before every other source. Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
+    count before every other source. Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a
+    person.
     """
     paths = find_traces([Path(trace)] if isinstance(trace, str | Path) else [Path(one) for one in trace])
     _check_expression(step_range)

@@ -20,6 +20,8 @@ def derive_megatron_settings(settings: Settings) -> None:
     _derive_pipeline(settings)
     _derive_precision(settings)
     _derive_recompute(settings)
+    if _get(settings, "add_bias_linear") is False:
+        settings.derive("bias_gelu_fusion", False, "no bias in linear layers")
 
 
 def _derive_experts(settings: Settings) -> None:

@@ -34,7 +34,7 @@ def _about_launchers(stated: Sequence[SaidSettings], merged: Merged) -> list[Rep
     return [
         ReportWarning(
             "config-of-another-run",
-            f"the {one.source} is of {one.dialect}, the run was launched by {dialect}: one run?",
+            f"{one.source}: of {one.dialect}, but {dialect} launched the run: one run?",
         )
         for one in stated
         if one.dialect not in ("unknown", dialect)
