@@ -98,6 +98,18 @@ def test_a_torn_dump_is_a_warning_and_the_rest_counts() -> None:
     assert dump.dialect == "unknown"
 
 
+def test_sizes_that_a_log_prints_are_settings_and_sizes() -> None:
+    printed = {
+        "world_size": 16,
+        "data_parallel_size": 8,
+        "pipeline_model_parallel_size": 2,
+        "context_parallel_size": None,
+    }
+    (found,) = read_log_settings(layout=printed)
+    assert {name: value.value for name, value in found.values.items()} == {"pipeline_model_parallel_size": 2}
+    assert {name: value.value for name, value in found.sizes.items()} == {"world_size": 16, "data_parallel_size": 8}
+
+
 def test_a_log_without_settings_says_nothing() -> None:
     assert read_log_settings(versions=[("torch", "2.9")]) == []
 

@@ -12,8 +12,9 @@ from three_walls.knowledge.config_keys import config_keys, flags_of, keys_by_pat
 from three_walls.settings.bridge_release import release_in_log
 from three_walls.settings.collected import Settings
 from three_walls.settings.members import read_written
-from three_walls.settings.saved_config import plain_value, read_dump
-from three_walls.settings.sources import LOG_ARGUMENTS, LOG_CONFIG, LOG_SUMMARY, SaidSettings
+from three_walls.settings.saved_config import read_dump
+from three_walls.settings.saved_values import plain_value
+from three_walls.settings.sources import LOG_ARGUMENTS, LOG_CONFIG, LOG_LAYOUT, LOG_SUMMARY, SaidSettings
 from three_walls.vocabulary.config import ConfigData, ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
 from three_walls.vocabulary.errors import InputError
@@ -28,12 +29,14 @@ def read_log_settings(
     config_dump: str | None = None,
     summary: Sequence[tuple[str, str]] = (),
     versions: Sequence[tuple[str, str]] = (),
+    layout: Mapping[str, int | None] = MappingProxyType({}),
 ) -> list[SaidSettings]:
     """What a log says, highest precedence first; empty for a log that says nothing of settings.
 
     ``argument_block``: name and value as printed by Megatron-LM. ``config_dump``: YAML. ``summary``: ``section.name``
-    and value of "Configuration Summary". ``versions``: library and release. The dump is what Bridge was given, the
-    summary what it made of it, so the summary stands first.
+    and value of "Configuration Summary". ``versions``: library and release. ``layout``: sizes that a line of the log
+    prints, by Megatron Core name, ``world_size`` and ``data_parallel_size`` too; None where no line does. The dump is
+    what Bridge was given, the summary what it made of it, so the summary stands first.
     """
     found = []
     version, evidence = release_in_log(versions)
@@ -43,9 +46,18 @@ def read_log_settings(
         found.append(replace(read_summary(summary, version is not None), bridge_version=version))
     if config_dump is not None:
         found.append(_read_config(config_dump))
+    if any(layout.values()):
+        found.append(_read_layout(layout))
     if version is not None:
         found = [_with_release(said, version, evidence) for said in found]
     return found
+
+
+def _read_layout(layout: Mapping[str, int | None]) -> SaidSettings:
+    printed = {name: ConfigValue(size, LOG_LAYOUT) for name, size in layout.items() if size}
+    values = {name: value for name, value in printed.items() if name in config_keys().keys}
+    sizes = {name: value for name, value in printed.items() if name in _SIZES}
+    return SaidSettings(LOG_LAYOUT, MappingProxyType(values), sizes=MappingProxyType(sizes))
 
 
 def read_argument_block(pairs: Sequence[tuple[str, str]]) -> SaidSettings:

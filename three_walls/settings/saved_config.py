@@ -18,10 +18,10 @@ from three_walls.knowledge.environment_variables import allowed_variables
 from three_walls.settings.bridge_arguments import give_precision_recipe
 from three_walls.settings.bridge_release import tell_release
 from three_walls.settings.collected import Settings
-from three_walls.settings.members import read_construction, read_number, read_written
 from three_walls.settings.plain_yaml import load_plain
+from three_walls.settings.saved_values import describe, plain_value
 from three_walls.settings.sources import CONFIG_FILE, SaidSettings
-from three_walls.vocabulary.config import ConfigData, ConfigValue
+from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
 from three_walls.vocabulary.errors import InputError
 
@@ -46,7 +46,7 @@ def read_dump(text: str, source: str, shown_as: str) -> SaidSettings:
     except ValueError as error:
         raise InputError(f"{shown_as}: {_EXPECTED}, found {error}") from error
     if not isinstance(root, dict):
-        raise InputError(f"{shown_as}: {_EXPECTED}, found {_describe(root)}")
+        raise InputError(f"{shown_as}: {_EXPECTED}, found {describe(root)}")
     config = _by_path(root)
     if not any(path in config for path in _known_paths()):
         raise InputError(f"{shown_as}: {_EXPECTED}, found none of its settings")
@@ -172,31 +172,6 @@ def _give(key: ConfigKey, raw: Any, path: str, settings: Settings) -> None:
     settings.give_value(key, value, path)
 
 
-def plain_value(key: ConfigKey, raw: Any) -> ConfigData:
-    """A value of a configuration as plain data: members as words, lists as tuples; raises ValueError on others."""
-    if isinstance(raw, str) and raw in key.read_as:
-        return key.read_as[raw]
-    if isinstance(raw, list):
-        return tuple(_scalar(key, item) for item in raw)
-    return _scalar(key, raw)
-
-
-def _scalar(key: ConfigKey, raw: Any) -> str | int | float | bool | None:
-    if isinstance(raw, dict):
-        word = read_construction(raw.get("_target_"), raw.get("_args_"), raw.get("_name_"))
-        if word is None:
-            raise ValueError(f"expected a value, found {_describe(raw)}")
-        return word
-    if isinstance(raw, str):
-        return read_written(raw)
-    if key.type == "bool" and isinstance(raw, int | float):
-        return bool(raw)  # as Python takes it: performance recipes write manual_gc_eval=100
-    number = read_number(key.enum, raw)
-    if number is None or isinstance(number, str | int | float | bool):
-        return number
-    raise ValueError(f"expected a value, found {_describe(raw)}")
-
-
 def _environment(entries: Any, source: str) -> dict[str, ConfigValue]:
     found: dict[str, ConfigValue] = {}
     for name, value in entries.items() if isinstance(entries, dict) else ():
@@ -209,10 +184,3 @@ def _sizes(config: Mapping[str, Any], source: str) -> dict[str, ConfigValue]:
     size = config.get("comm_overlap.data_parallel_size")
     is_size = isinstance(size, int) and not isinstance(size, bool) and size > 0
     return {"data_parallel_size": ConfigValue(size, source)} if is_size else {}
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, dict):
-        target = value.get("_target_")
-        return f"an object ({target})" if isinstance(target, str) else "a mapping"
-    return "a list" if isinstance(value, list) else "nothing" if value is None else "a single value"

@@ -13,6 +13,7 @@ CONFIG_FILE = "config file"
 LOG_ARGUMENTS = "log arguments"
 LOG_CONFIG = "log config"
 LOG_SUMMARY = "log summary"
+LOG_LAYOUT = "log layout"
 
 
 def _nothing() -> Mapping[str, ConfigValue]:

@@ -17,7 +17,8 @@ class ConfigValue:
     value: ConfigData
     source: str
     """Where it was read: ``--set``, ``config file``, ``log arguments``, ``log config``, ``log summary``,
-    ``command line``, ``environment``, ``Megatron-LM default``, ``Megatron Core default``, ``derived: ...``."""
+    ``log layout``, ``command line``, ``environment``, ``Megatron-LM default``, ``Megatron Core default``,
+    ``derived: ...``."""
     confirmed_by: tuple[str, ...] = ()
     """Sources of lower precedence that say the same."""
 
