@@ -213,7 +213,18 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "A measured time: stages of unequal length and exchanges add to it.",
     ),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
+    FactDefinition("world_size", "count", "Ranks of the run (WORLD_SIZE, or as its log or config says)."),
+    FactDefinition("nodes_count", "count", "Hosts of the run: world size / ranks on one host, rounded up."),
+    FactDefinition("ranks_per_nvlink_domain_count", "count", "Ranks of the run that one NVLink domain joins."),
     FactDefinition("data_parallel_size", "count", "World size / (TP x PP x CP)."),
+    FactDefinition("expert_data_parallel_size", "count", "World size / (ETP x EP x PP)."),
+    FactDefinition("experts_per_rank_count", "count", "Experts of a layer that one rank holds: experts / EP."),
+    FactDefinition(
+        "tokens_per_expert_count",
+        "count",
+        "Tokens that an expert gets per micro-batch, routing uniform and none dropped: sequence x MBS x top-k x EP x "
+        "ETP / (CP x TP x experts).",
+    ),
     FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),
     FactDefinition("ep_spans_nodes", "flag", "Whether an expert-parallel group reaches beyond one host."),
     FactDefinition("ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits the GPU's NVLink domain."),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from three_walls.vocabulary.categories import SubWall, Wall
-from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.config import ConfigConflict, RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, Overrides, PlanStep
 from three_walls.vocabulary.memory_snapshot import MemorySnapshot
@@ -325,4 +325,6 @@ class Report:
     recompute_layers: tuple[RecomputedLayer, ...] = ()
     graph_coverage: GraphCoverage | None = None
     """None where no CUDA graph was launched."""
+    config_conflicts: tuple[ConfigConflict, ...] = ()
+    """Settings that two sources give different values; the first value of each counts."""
     schema_version: str = SCHEMA_VERSION
