@@ -30,8 +30,11 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
         # Groups of consecutive ranks: one that is larger than a node reaches beyond it.
         spans = reach > per_node if world is None else min(reach, world) > per_node
     facts["ep_spans_nodes"] = _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE")
-    within = None if reach is None or gpu is None else reach <= gpu.nvlink_domain_gpus
-    facts["ep_within_nvlink_domain"] = _or_missing(within, "needs the expert-parallel size and a known GPU")
+    domain = None if gpu is None else gpu.nvlink_domain_gpus
+    within = None if reach is None or domain is None else reach <= domain
+    facts["ep_within_nvlink_domain"] = _or_missing(
+        within, "needs the expert-parallel size and a GPU of known NVLink domain"
+    )
     facts["ep_internode_unique_copies_fraction"] = _unique_copies(config, reach, per_node, spans)
     return facts
 

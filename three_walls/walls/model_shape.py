@@ -28,6 +28,26 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class _Attention:
+    query: int
+    key: int
+    value: int
+    context: int
+    latent: LatentAttention | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mlp:
+    moe_layers: frozenset[int]
+    dense_ffn: int
+    experts: int
+    top_k: int
+    expert_ffn: int
+    expert_hidden: int
+    shared_ffn: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """Sizes in elements. ``query``, ``key`` and ``value``: channels of all heads (groups) together."""
 
@@ -90,21 +110,31 @@ def read_model_shape(config: RunConfig) -> tuple[ModelShape | None, str | None]:
     layers, hidden, heads = (sizes[key] or 0 for key in ("num_layers", "hidden_size", "num_attention_heads"))
     attention = _read_attention(config, hidden, heads)
     mlp = _read_mlp(config, layers, hidden)
-    for part in (attention, mlp):
-        if isinstance(part, str):
-            return None, part
-    assert not isinstance(attention, str) and not isinstance(mlp, str)
+    if isinstance(attention, str):
+        return None, attention
+    if isinstance(mlp, str):
+        return None, mlp
     return ModelShape(
         layers=layers,
         hidden=hidden,
         sequence=sizes["seq_length"] or 0,
         vocabulary=vocabulary,
         heads=heads,
+        query=attention.query,
+        key=attention.key,
+        value=attention.value,
+        context=attention.context,
+        latent=attention.latent,
+        moe_layers=mlp.moe_layers,
+        dense_ffn=mlp.dense_ffn,
+        experts=mlp.experts,
+        top_k=mlp.top_k,
+        expert_ffn=mlp.expert_ffn,
+        expert_hidden=mlp.expert_hidden,
+        shared_ffn=mlp.shared_ffn,
         is_gated=config.get("swiglu") is True,
         prediction_layers=whole_number(config, "mtp_num_layers") or 0,
         is_tied=config.get("untie_embeddings_and_output_weights") is not True,
-        **attention,
-        **mlp,
     ), None
 
 
@@ -148,7 +178,8 @@ def _read_pattern_text(text: str) -> tuple[int, ...]:
     return tuple(flags)
 
 
-def _read_attention(config: RunConfig, hidden: int, heads: int) -> dict[str, int | LatentAttention | None] | str:
+def _read_attention(config: RunConfig, hidden: int, heads: int) -> _Attention | str:
+    """Its sizes, or what the config does not say."""
     if config.get("multi_latent_attention") is True:
         return _read_latent_attention(config, heads)
     channels = whole_number(config, "kv_channels") or hidden // heads
@@ -157,10 +188,10 @@ def _read_attention(config: RunConfig, hidden: int, heads: int) -> dict[str, int
         return "the config does not say num_query_groups"
     groups = groups if groups and config.get("group_query_attention") is not False else heads
     query, key = channels * heads, channels * groups
-    return {"query": query, "key": key, "value": key, "context": query, "latent": None}
+    return _Attention(query, key, key, context=query)
 
 
-def _read_latent_attention(config: RunConfig, heads: int) -> dict[str, int | LatentAttention | None] | str:
+def _read_latent_attention(config: RunConfig, heads: int) -> _Attention | str:
     keys = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
     sizes = {key: whole_number(config, key) for key in keys}
     unknown = [key for key, value in sizes.items() if value is None]
@@ -169,16 +200,17 @@ def _read_latent_attention(config: RunConfig, heads: int) -> dict[str, int | Lat
     if unknown:
         return f"the config does not say {', '.join(sorted(unknown))}"
     rank, head, rotary, value = (sizes[key] or 0 for key in keys)
-    return {
-        "query": heads * (head + rotary),
-        "key": heads * (head + rotary),
-        "value": heads * value,
-        "context": heads * value,
-        "latent": LatentAttention(whole_number(config, "q_lora_rank"), rank, head, rotary),
-    }
+    return _Attention(
+        query=heads * (head + rotary),
+        key=heads * (head + rotary),
+        value=heads * value,
+        context=heads * value,
+        latent=LatentAttention(whole_number(config, "q_lora_rank"), rank, head, rotary),
+    )
 
 
-def _read_mlp(config: RunConfig, layers: int, hidden: int) -> dict[str, int | frozenset[int]] | str:
+def _read_mlp(config: RunConfig, layers: int, hidden: int) -> _Mlp | str:
+    """Its sizes, or what the config does not say."""
     experts = whole_number(config, "num_moe_experts") or 0
     pattern = config.get("moe_layer_freq") if config.knows("moe_layer_freq") else 1
     moe_layers = read_moe_pattern(pattern, layers) if experts else frozenset()
@@ -195,12 +227,12 @@ def _read_mlp(config: RunConfig, layers: int, hidden: int) -> dict[str, int | fr
     unknown = [key for key, value, is_needed in needed if is_needed and not value]
     if unknown:
         return f"the config does not say {', '.join(unknown)}"
-    return {
-        "moe_layers": moe_layers,
-        "dense_ffn": dense_ffn or 0,
-        "experts": experts,
-        "top_k": top_k or 0,
-        "expert_ffn": expert_ffn or 0,
-        "expert_hidden": whole_number(config, "moe_latent_size") or hidden,
-        "shared_ffn": whole_number(config, "moe_shared_expert_intermediate_size") or 0,
-    }
+    return _Mlp(
+        moe_layers=moe_layers,
+        dense_ffn=dense_ffn or 0,
+        experts=experts,
+        top_k=top_k or 0,
+        expert_ffn=expert_ffn or 0,
+        expert_hidden=whole_number(config, "moe_latent_size") or hidden,
+        shared_ffn=whole_number(config, "moe_shared_expert_intermediate_size") or 0,
+    )
