@@ -27,6 +27,7 @@ from three_walls.vocabulary.errors import NothingToAnalyzeError, UsageError
 from three_walls.vocabulary.report import Report
 from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
 from three_walls.walls.closeup import look_closer
+from three_walls.walls.efficiency import measure_efficiency
 from three_walls.walls.fact_sheet import collect_facts
 from three_walls.walls.outliers import warn_of_outliers
 from three_walls.walls.representative import Representative, choose_representative
@@ -78,7 +79,18 @@ def analyze(
     attribution = replace(attribution, transfer=comparison.transfer)
     chosen = choose_representative(attribution, {rank.track: rank.rank for rank in ranks})
     closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu)
-    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, closeup.facts)
+    efficiency = measure_efficiency(
+        with_kernels,
+        timeline,
+        attribution,
+        chosen,
+        closeup.ledger.parts,
+        config,
+        gpu,
+        union_of(api_patterns, "allocate"),
+    )
+    measured = {**closeup.facts, **efficiency.facts}
+    facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, measured)
 
     progress("judging rules")
     findings, plan = make_plan(rule_base, facts)
@@ -109,6 +121,8 @@ def analyze(
         alignment=comparison.alignment,
         moe_layers=closeup.ledger.parts,
         overlap_tax=closeup.overlap_tax,
+        efficiency=efficiency.roles,
+        copies=efficiency.copies,
     )
 
 

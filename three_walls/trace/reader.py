@@ -22,6 +22,7 @@ from three_walls.trace.tables import (
     only_process_of,
     read_api_calls,
     read_event_records,
+    read_memory_events,
     read_operations,
     read_overhead,
     read_ranges,
@@ -56,6 +57,7 @@ class Trace:
     overhead: pl.DataFrame
     stream_waits: pl.DataFrame
     event_records: pl.DataFrame
+    memory_events: pl.DataFrame
     session_start_ns: int | None
     """UTC of the session's time 0, in ns since the epoch: what puts reports of one host on one clock."""
     names: Mapping[int, str]
@@ -97,6 +99,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             overhead=read_overhead(export).with_columns(of_report),
             stream_waits=read_stream_waits(export).with_columns(of_report),
             event_records=read_event_records(export).with_columns(of_report),
+            memory_events=read_memory_events(export),
             session_start_ns=_session_start_ns(export),
             names=names,
             config=config,
