@@ -96,6 +96,8 @@ def sample_report() -> Report:
         alignment=sample_diagnosis.ALIGNMENT,
         moe_layers=sample_diagnosis.moe_layers(),
         overlap_tax=sample_diagnosis.OVERLAP_TAX,
+        efficiency=sample_diagnosis.EFFICIENCY,
+        copies=sample_diagnosis.COPIES,
     )
 
 
@@ -118,6 +120,8 @@ def abstained_report() -> Report:
         alignment=None,
         moe_layers=(),
         overlap_tax=(),
+        efficiency=(),
+        copies=(),
     )
 
 

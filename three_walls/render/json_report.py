@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from three_walls.render.json_diagnosis import diagnosis_as_json, idle_causes_as_json
+from three_walls.render.json_efficiency import efficiency_as_json
 from three_walls.vocabulary.categories import BUCKETS
 from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.facts import Fact, FactValue
@@ -56,6 +57,7 @@ def report_as_json(report: Report) -> Json:
         "environment": _settings(report.config.environment),
         "ranks": [_rank(rank) for rank in report.ranks],
         **diagnosis_as_json(report),
+        **efficiency_as_json(report),
         "unclassified": [{"name": k.name, "kernel_ns": k.kernel_ns, "count": k.count} for k in report.unclassified],
         "capabilities": dict(sorted(report.capabilities.items())),
     }

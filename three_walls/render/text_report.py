@@ -22,6 +22,7 @@ from three_walls.render.overrides_file import quote_bridge, quote_env, quote_meg
 from three_walls.render.palette import BUCKET_COLOURS
 from three_walls.render.text_bar import Bar
 from three_walls.render.text_diagnosis import show_idle_causes, show_moe_layers, show_overlap_tax, show_waits
+from three_walls.render.text_efficiency import show_efficiency, show_memory
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.render.views import (
     WallReading,
@@ -63,6 +64,8 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from show_waits(report)
     yield from show_moe_layers(report)
     yield from show_overlap_tax(report)
+    yield from show_efficiency(report)
+    yield from show_memory(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
     yield from _show_undecided(report)

@@ -241,7 +241,8 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "driver_peak_bytes",
         "bytes",
         "Most device memory that the process held through the driver at once, of what the trace recorded.",
-        "Memory in use by tensors: PyTorch keeps what it frees.",
+        "Memory in use by tensors: PyTorch keeps what it frees. Nor all that is held: what was allocated before the "
+        "capture is listed incompletely, so it is a lower bound.",
         needs=("gpu_memory_usage",),
     ),
     FactDefinition(
