@@ -127,6 +127,20 @@ def test_real_runs_printed_as_much(
     assert [stage.total / MIB for stage in found] == pytest.approx(peak_mib, rel=0.03)
 
 
+def test_a_run_that_ran_out_of_memory_is_estimated_not_to_fit() -> None:
+    found, _ = estimate_stages(wide(micro_batch_size=16, global_batch_size=64))
+    assert found is not None
+    assert found[0].total > 139.8 * (1 << 30)
+
+
+@pytest.mark.parametrize(
+    "key", ["use_distributed_optimizer", "bf16", "grad_reduce_in_fp32", "untie_embeddings_and_output_weights"]
+)
+def test_what_decides_bytes_per_parameter_is_not_guessed(key: str) -> None:
+    facts = estimate_memory(without(toy(), key), 1 << 30, None)
+    assert facts["memory_gradients_bytes"] == (None, f"the config does not say {key}")
+
+
 def test_full_recompute_keeps_the_layers_inputs_and_replays_one_layer() -> None:
     plain = (estimate_stages(wide())[0] or ())[0]
     again, _ = estimate_stages(wide(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1))

@@ -44,6 +44,14 @@ def test_a_dense_model_has_no_experts_and_an_ungated_mlp_two_matrices() -> None:
     assert (found.experts, found.router, found.dense_mlp) == (0, 0, 2 * 2 * 2 * 8 * 10)
 
 
+def test_megatron_bridge_says_gated_and_tied_in_its_own_words() -> None:
+    named = {"gated_linear_unit": True, "share_embeddings_and_output_weights": True}
+    shape = shape_of(without(toy(**named), "swiglu", "untie_embeddings_and_output_weights"))
+    assert (shape.is_gated, shape.is_tied) == (True, True)
+    shape = shape_of(without(toy(), "untie_embeddings_and_output_weights"))
+    assert shape.is_tied is None
+
+
 def test_a_layer_of_multi_token_prediction_copies_the_last_and_has_logits_of_its_own() -> None:
     plain, more = forward(), forward(mtp_num_layers=1)
     assert more.experts == plain.experts * 3 // 2
@@ -82,6 +90,7 @@ def test_the_log_of_a_real_run_says_the_same() -> None:
     [
         (("seq_length",), "seq_length"),
         (("num_moe_experts",), "num_moe_experts"),
+        (("swiglu",), "swiglu"),
         (("padded_vocab_size",), "vocab_size"),
         (("moe_ffn_hidden_size", "ffn_hidden_size"), "moe_ffn_hidden_size"),
         (("num_query_groups",), "num_query_groups"),

@@ -75,6 +75,8 @@ def estimate_stages(config: RunConfig) -> tuple[tuple[StageMemory, ...] | None, 
     shape, because = read_model_shape(config)
     if shape is None:
         return None, because
+    if shape.is_tied is None:
+        return None, "the config does not say untie_embeddings_and_output_weights"
     sizes, because = read_parallel_sizes(config)
     if sizes is None:
         return None, because
@@ -133,7 +135,7 @@ def _why_not_counted(config: RunConfig) -> str | None:
     optimizer = config.get("optimizer") or "adam"
     if optimizer not in _MOMENTS:
         return f"the states of optimizer {optimizer} are not counted"
-    for key in ("use_distributed_optimizer", "bf16"):
+    for key in ("use_distributed_optimizer", "bf16", "grad_reduce_in_fp32"):
         if not config.knows(key):
             return f"the config does not say {key}"
     return None

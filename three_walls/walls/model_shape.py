@@ -75,8 +75,8 @@ class ModelShape:
     is_gated: bool
     prediction_layers: int
     """Layers of multi-token prediction."""
-    is_tied: bool
-    """Embedding and output layer share their weights."""
+    is_tied: bool | None
+    """Embedding and output layer share their weights; None where the config does not say."""
 
     @property
     def ffn_matrices(self) -> int:
@@ -98,7 +98,9 @@ def read_model_shape(config: RunConfig) -> tuple[ModelShape | None, str | None]:
     sizes = {key: whole_number(config, key) for key in ("num_layers", "hidden_size", "num_attention_heads")}
     sizes["seq_length"] = whole_number(config, "seq_length")
     unknown = sorted(key for key, value in sizes.items() if not value)
-    unknown += [key for key in ("num_moe_experts", "swiglu") if not config.knows(key)]
+    is_gated = _is_gated(config)
+    unknown += ["num_moe_experts"] if not config.knows("num_moe_experts") else []
+    unknown += ["swiglu"] if is_gated is None else []
     if unknown:
         return None, f"the config does not say {', '.join(unknown)}"
     for key in ("experimental_attention_variant", "hybrid_override_pattern"):
@@ -132,9 +134,9 @@ def read_model_shape(config: RunConfig) -> tuple[ModelShape | None, str | None]:
         expert_ffn=mlp.expert_ffn,
         expert_hidden=mlp.expert_hidden,
         shared_ffn=mlp.shared_ffn,
-        is_gated=config.get("swiglu") is True,
+        is_gated=is_gated is True,
         prediction_layers=whole_number(config, "mtp_num_layers") or 0,
-        is_tied=config.get("untie_embeddings_and_output_weights") is not True,
+        is_tied=_is_tied(config),
     ), None
 
 
@@ -176,6 +178,22 @@ def _read_pattern_text(text: str) -> tuple[int, ...]:
             return ()
         flags += [int(flag) for flag in found.group(1).split(",")] * int(found.group(2) or 1)
     return tuple(flags)
+
+
+def _is_gated(config: RunConfig) -> bool | None:
+    """Whether MLPs have a gate: Megatron-LM says it with the activation, Megatron-Bridge apart from it."""
+    for key in ("gated_linear_unit", "swiglu"):
+        if config.knows(key):
+            return config.get(key) is True
+    return None
+
+
+def _is_tied(config: RunConfig) -> bool | None:
+    if config.knows("untie_embeddings_and_output_weights"):
+        return config.get("untie_embeddings_and_output_weights") is not True
+    if config.knows("share_embeddings_and_output_weights"):
+        return config.get("share_embeddings_and_output_weights") is True
+    return None
 
 
 def _read_attention(config: RunConfig, hidden: int, heads: int) -> _Attention | str:
