@@ -120,7 +120,7 @@ def test_efficiency_shows_rates_against_limits_and_an_unknown_peak_as_unknown(re
     products = next(line for line in lines if line.startswith("  matrix products"))
     assert products.split()[-3:] == ["718.0", "TFLOP/s", "72.6%"]
     assert next(line for line in lines if line.startswith("  fused attention")).endswith("unknown")
-    assert "  copy_h2d_pinned: 49.3 of 64.0 GB/s in 1 copies of 1 MiB and more" in lines
+    assert "  copy_h2d_pinned: 49.3 of 64.0 GB/s; 1 of 5 copies hold 1 MiB or more" in lines
     assert not any("copy_d2h_pinned:" in line for line in lines)
 
 

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 
 from three_walls.render.efficiency_views import MEMORY_FACTS, UTILIZATION_FACTS, copies_with_rate, known_facts
 from three_walls.render.formats import (
+    format_count,
     format_fact,
     format_flops,
     format_flops_rate,
@@ -50,7 +51,8 @@ def show_efficiency(report: Report) -> Iterator[RenderableType]:
         yield indent_table(table)
     for copy in copies:
         rate = format_rate(copy.bytes_per_s, copy.limit_bytes_per_s)
-        yield indent(plain(f"{copy.copy_class}: {rate} in {copy.large_calls} copies of 1 MiB and more"))
+        large = f"{format_count(copy.large_calls)} of {format_count(copy.calls)} copies hold 1 MiB or more"
+        yield indent(plain(f"{copy.copy_class}: {rate}; {large}"))
 
 
 def show_memory(report: Report) -> Iterator[RenderableType]:
