@@ -8,7 +8,7 @@ Megatron keeps the probabilities in bf16, dropout is taken to be off) and keys a
 The working set at the peak is the largest of: the backward pass of attention (unfused: four matrices of the scores'
 size, one of them Megatron's permanent buffer, while the last layer's MLP is freed already), that of the last layer's
 experts, and the loss (logits in bf16, and twice in fp32). The four matrices are an observation: with them the estimate
-is within 3% of the peaks that Megatron Core 0.16.1 logged for twenty shapes.
+is within 3% of the peaks that Megatron Core 0.16.1 logged for sixteen configurations (docs/decisions/0009).
 """
 
 from __future__ import annotations
