@@ -63,7 +63,7 @@ def test_numbers_are_per_gpu_and_plausible() -> None:
         assert 3e14 <= model.bf16_dense_flops <= 3e15
         assert model.source
         assert model.host_link_bytes_per_s is None or 30e9 <= model.host_link_bytes_per_s <= 450e9
-        assert model.nic_bytes_per_s is None or 25e9 <= model.nic_bytes_per_s <= 100e9
+        assert model.nic_bytes_per_s_one_way is None or 25e9 <= model.nic_bytes_per_s_one_way <= 100e9
 
 
 def test_boards_with_bridges_have_no_known_nvlink_domain_and_the_others_have_one() -> None:

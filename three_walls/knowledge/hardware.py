@@ -16,7 +16,7 @@ _REQUIRED = ("name_pattern", "sm", "memory_bytes", "memory_bytes_per_s", "bf16_d
 _NUMBERS_IF_KNOWN = (
     "nvlink_domain_gpus",
     "nvlink_bytes_per_s",
-    "nic_bytes_per_s",
+    "nic_bytes_per_s_one_way",
     "host_link_bytes_per_s",
     "fp8_dense_flops",
     "nvfp4_dense_flops",
@@ -41,7 +41,7 @@ class GpuModel:
     nvlink_domain_gpus: int | None = None
     nvlink_bytes_per_s: int | None = None
     """Both directions together."""
-    nic_bytes_per_s: int | None = None
+    nic_bytes_per_s_one_way: int | None = None
     """One direction, in the vendor's own server."""
     host_link: str | None = None
     host_link_bytes_per_s: int | None = None
