@@ -29,6 +29,7 @@ from three_walls.vocabulary.report import Report
 from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
 from three_walls.walls.closeup import look_closer
 from three_walls.walls.config_caveats import warn_of_settings
+from three_walls.walls.efficiency import measure_efficiency
 from three_walls.walls.fact_sheet import collect_facts
 from three_walls.walls.log_caveats import warn_of_log
 from three_walls.walls.log_facts import join_log
@@ -108,7 +109,20 @@ def analyze(
     joined = join_log(
         given.log, given.config_of_trace, chosen.step_ns if chosen else None, count_captured_steps(timeline)
     )
-    measured = {**closeup.facts, **(pipeline_facts(phases, rank_of[chosen.track]) if chosen else {})}
+    efficiency = measure_efficiency(
+        traces,
+        timeline,
+        attribution,
+        chosen,
+        closeup.ledger.parts,
+        run_config,
+        gpu,
+        union_of(api_patterns, "allocate"),
+        unprofiled_step_ns=joined.whole("unprofiled_step_ns"),
+        log_peak_memory_bytes=joined.whole("log_peak_memory_bytes"),
+    )
+    of_pipeline = pipeline_facts(phases, rank_of[chosen.track]) if chosen else {}
+    measured = {**closeup.facts, **of_pipeline, **efficiency.facts}
     facts = collect_facts(timeline, attribution, chosen, ranks, run_config, gpu, capabilities, measured, joined.facts)
     facts = with_snapshot_facts(facts, given.snapshot)
 
@@ -150,6 +164,8 @@ def analyze(
         recompute_layers=closeup.recompute_layers,
         graph_coverage=closeup.graph_coverage,
         config_conflicts=given.merged.conflicts,
+        efficiency=efficiency.roles,
+        copies=efficiency.copies,
     )
 
 

@@ -53,7 +53,7 @@ def source(arguments: list[str], key: str) -> str:
 def test_a_real_command_line_is_read_in_full(more: str, expected: dict[str, object]) -> None:
     found = read_command_line([*PYTHON, *COMMON, *more.split()])
     assert (found.config.dialect, found.script, found.said.warnings) == ("megatron_lm", "pretrain_gpt.py", ())
-    assert found.said.unknown == ("--lr", "--mock-data", "--tokenizer-type", "--use-mcore-models")
+    assert found.said.unknown == ("--lr", "--mock-data", "--use-mcore-models")
     given = {name: value.value for name, value in found.config.values.items()}
     assert expected.items() <= given.items()
     assert given["num_moe_experts"] == 8

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from three_walls.render.json_diagnosis import diagnosis_as_json, idle_causes_as_json
+from three_walls.render.json_efficiency import efficiency_as_json
 from three_walls.render.json_log import log_as_json
 from three_walls.render.json_snapshot import snapshot_as_json
 from three_walls.vocabulary.categories import BUCKETS
@@ -68,6 +69,7 @@ def report_as_json(report: Report) -> Json:
         **diagnosis_as_json(report),
         "log": None if report.log is None else log_as_json(report.log),
         "memory_snapshot": snapshot_as_json(report.memory_snapshot),
+        **efficiency_as_json(report),
         "unclassified": [{"name": k.name, "kernel_ns": k.kernel_ns, "count": k.count} for k in report.unclassified],
         "capabilities": dict(sorted(report.capabilities.items())),
     }

@@ -26,6 +26,7 @@ from three_walls.trace.tables import (
     only_process_of,
     read_api_calls,
     read_event_records,
+    read_memory_events,
     read_operations,
     read_overhead,
     read_ranges,
@@ -61,6 +62,7 @@ class Trace:
     stream_waits: pl.DataFrame
     event_records: pl.DataFrame
     nccl_calls: pl.DataFrame
+    memory_events: pl.DataFrame
     session_start_ns: int | None
     """UTC of the session's time 0, in ns since the epoch: what puts reports of one host on one clock."""
     names: Mapping[int, str]
@@ -107,6 +109,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             stream_waits=read_stream_waits(export).with_columns(of_report),
             event_records=read_event_records(export).with_columns(of_report),
             nccl_calls=read_nccl_calls(export).with_columns(of_report),
+            memory_events=read_memory_events(export),
             session_start_ns=_session_start_ns(export),
             names=names,
             config=config,

@@ -226,6 +226,39 @@ class PipelinePhase:
 
 
 @dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Floating point operations of one role in the representative step, against the GPU's peak."""
+
+    role: str
+    """``matrix products``, of those ``expert products`` and ``other products``; ``fused attention``."""
+    flops: int
+    """That the representative rank runs in the step, from the config; replays included."""
+    ns: int
+    achieved_flops_per_s: float | None
+    peak_flops_per_s: int | None
+    """Dense, at the run's precision."""
+    fraction: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBandwidth:
+    """Copies of one kind between host and device in the representative step."""
+
+    copy_class: str
+    calls: int
+    bytes_moved: int
+    ns: int
+    """Sum of their durations."""
+    large_calls: int
+    """Of 1 MiB and more."""
+    bytes_per_s: float | None
+    """Of the large ones; None without any."""
+    limit_bytes_per_s: int | None
+    """The link to host memory in one direction."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankReport:
     """One GPU of the run. ``budget_ns`` and ``communication`` are those of its median kept step."""
 
@@ -327,4 +360,6 @@ class Report:
     """None where no CUDA graph was launched."""
     config_conflicts: tuple[ConfigConflict, ...] = ()
     """Settings that two sources give different values; the first value of each counts."""
+    efficiency: tuple[Efficiency, ...] = ()
+    copies: tuple[CopyBandwidth, ...] = ()
     schema_version: str = SCHEMA_VERSION

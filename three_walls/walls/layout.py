@@ -42,8 +42,11 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
         # Groups of consecutive ranks: one that is larger than a node reaches beyond it.
         spans = reach > per_node if world is None else min(reach, world) > per_node
     facts["ep_spans_nodes"] = _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE")
-    within = None if reach is None or gpu is None else reach <= gpu.nvlink_domain_gpus
-    facts["ep_within_nvlink_domain"] = _or_missing(within, "needs the expert-parallel size and a known GPU")
+    domain = None if gpu is None else gpu.nvlink_domain_gpus
+    within = None if reach is None or domain is None else reach <= domain
+    facts["ep_within_nvlink_domain"] = _or_missing(
+        within, "needs the expert-parallel size and a GPU of known NVLink domain"
+    )
     facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, layout.pp, _microbatches(config, dp))
     facts["ep_internode_unique_copies_fraction"] = _unique_copies(config, reach, per_node, spans)
     return facts
@@ -63,7 +66,7 @@ def _expected_bubble(config: RunConfig, stages: int | None, micro_batches: int |
 
 
 def _in_nvlink_domain(world: int | None, per_node: int | None, gpu: GpuModel | None) -> int | None:
-    if world is None or per_node is None or gpu is None:
+    if world is None or per_node is None or gpu is None or gpu.nvlink_domain_gpus is None:
         return None
     # Larger than a server is a rack whose NVLink joins hosts; in a server only its own GPUs are joined.
     is_rack = gpu.nvlink_domain_gpus > LARGEST_SERVER_GPUS

@@ -50,6 +50,11 @@ class JoinedLog:
     summary: LogSummary | None
     mismatch: str = ""
 
+    def whole(self, name: str) -> int | None:
+        """The whole number of fact ``name``; None where the log does not say."""
+        value, _ = self.facts[name]
+        return value if isinstance(value, int) else None
+
 
 def join_log(log: TrainingLog | None, config: RunConfig, traced_step_ns: int | None, captured_steps: int) -> JoinedLog:
     """Facts, summary and mismatch of ``log`` beside a trace.
