@@ -17,6 +17,7 @@ CASES_SUFFIX = ".cases.yaml"
 SOURCES_FILE = "sources.yaml"
 
 _REQUIRED = ("id", "wall", "title", "class", "docs", "applies_to", "when", "lever", "edits", "gain", "evidence")
+TABLES_FOLDER = "bridge"
 _OPTIONAL = ("sub_wall", "requires", "side_effects")
 _DOCS = ("what_it_looks_for", "why_it_matters", "how_to_verify")
 
@@ -32,9 +33,9 @@ def load_rules(directory: Path) -> tuple[Rule, ...]:
 
 
 def rule_files(directory: Path) -> tuple[Path, ...]:
-    """Rule files: one folder per wall; files at the top are tables, ``*.cases.yaml`` are cases."""
+    """Rule files: one folder per wall; files at the top and in ``bridge`` are tables, ``*.cases.yaml`` are cases."""
     found = (path for path in directory.glob("*/*.yaml") if not path.name.endswith(CASES_SUFFIX))
-    return tuple(sorted(found))
+    return tuple(sorted(path for path in found if path.parent.name != TABLES_FOLDER))
 
 
 def cases_file(rule_file: Path) -> Path:

@@ -8,7 +8,7 @@ from functools import cache
 from three_walls.knowledge.config_keys import config_keys, keys_by_path
 from three_walls.knowledge.config_values import takes_several_words
 from three_walls.knowledge.environment_variables import allowed_variables
-from three_walls.trace.hydra_overrides import Override, read_override
+from three_walls.knowledge.hydra_overrides import Override, read_override
 from three_walls.trace.settings import COMMAND_LINE, Settings
 from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey

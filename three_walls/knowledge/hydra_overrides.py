@@ -42,8 +42,7 @@ def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
     for entry in _split(text[1:-1]):
         name, colon, inner = entry.partition(":")
         if colon and name.strip():
-            # One level is enough for what Bridge's configuration holds; a deeper dict stays text.
-            yield f"{path}.{name.strip()}", read_value(inner.strip())
+            yield from _settings(f"{path}.{name.strip()}", inner.strip())
 
 
 def read_value(text: str) -> ConfigData:
