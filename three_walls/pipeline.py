@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from three_walls.advice.dialects import spell
-from three_walls.advice.plan import make_plan
 from three_walls.advice.rulebase import load_rules
+from three_walls.advice.sound_plan import make_sound_plan
 from three_walls.advice.verdict import weigh
 from three_walls.attribution.attribution import attribute
 from three_walls.knowledge.hardware import find_gpu
@@ -81,7 +81,7 @@ def analyze(
     facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, closeup.facts)
 
     progress("judging rules")
-    findings, plan = make_plan(rule_base, facts)
+    findings, plan = make_sound_plan(rule_base, facts, config, bridge_version)
     edits = [edit for step in plan for edit in step.edits]
     return Report(
         tool_version=VERSION,

@@ -133,7 +133,7 @@ class FormChecker:
         if field and not line.prefix and state is None:
             return f"Could not override '{line.path}': the recipe has no CommOverlapConfig; append one with ++"
         if not gets_class and state is None and (line.is_mapping or line.prefix):
-            return "comm_overlap would be a dict, which has no attribute 'data_parallel_size': append its _target_"
+            return "'dict' object has no attribute 'data_parallel_size': append the class, ++comm_overlap._target_="
         return ""
 
     def _complaint_about_mixed_precision(self, line: Line, field: str) -> str:

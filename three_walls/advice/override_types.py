@@ -42,6 +42,8 @@ def _complaint_about_word(schema: BridgeSchema, path: str, field: FieldType, val
         allowed = tuple(one for one in key.values if number >= release_number(since.get(str(one), "0")))
     if not allowed or value in allowed or not isinstance(value, str):
         return ""
+    if path == "mixed_precision" and value.replace("-", "_") in allowed:
+        return ""  # both spellings are registered
     words = [str(one) for one in allowed]
     return f"{path}: {value} is none of {', '.join(words)} in {schema.release}{suggest(value, words)}"
 
@@ -52,7 +54,7 @@ def _members(schema: BridgeSchema, field: FieldType) -> tuple[str, ...]:
         kind.removeprefix("list[").removesuffix("]").removeprefix("enum:") for kind in field.kinds if "enum:" in kind
     ]
     found = tuple(name for enum in enums if enum in schema.enums for name in schema.enums[enum].members)
-    return (*found, "full") if found else ()
+    return tuple(dict.fromkeys((*found, "full"))) if found else ()
 
 
 def _fits(schema: BridgeSchema, kind: str, value: ConfigScalar) -> bool:
