@@ -56,7 +56,7 @@ def analyze(
     """
     paths = find_traces([Path(trace)] if isinstance(trace, str | Path) else [Path(one) for one in trace])
     _check_expression(step_range)
-    _check_release(bridge_version)
+    check_release(bridge_version)
     rule_base = load_rules(rules or RULES_DIR)
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
@@ -125,7 +125,8 @@ def _check_expression(step_range: str | None) -> None:
         raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({error})") from error
 
 
-def _check_release(bridge_version: str | None) -> None:
+def check_release(bridge_version: str | None) -> None:
+    """Raises UsageError where the option is no release."""
     if bridge_version is not None and not re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version):
         raise UsageError(f"--bridge-version: expected a release like 0.6.2, or main, found {bridge_version!r}")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from dataclass_source import Field, Sources, home_of, read_enum, read_fields, read_registered  # noqa: E402
+from dataclass_source import Field, Sources, home_of, read_enum, read_fields, read_registered
 
 OUT = Path(__file__).parent.parent / "rules" / "bridge"
 CONFIG = "megatron.bridge.training.config"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from tests.advice.builders import rule, run
-from three_walls.advice.rulebase import load_rules
-from three_walls.advice.rulebase import cases_file, load_cases, rule_files
 from three_walls.advice.judge import judge
+from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
 from three_walls.advice.sound_plan import make_sound_plan, problems_of
 from three_walls.knowledge.bridge_schema import known_releases
 from three_walls.resources import RULES_DIR
@@ -60,7 +59,9 @@ def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recomme
             finding = judge(rules[cases.rule], facts)
             if finding.outcome is not Outcome.RECOMMENDED:
                 continue
-            values = {name.removeprefix("config."): fact.value for name, fact in facts.facts.items() if "config." in name}
+            values = {
+                name.removeprefix("config."): fact.value for name, fact in facts.facts.items() if "config." in name
+            }
             for release in known_releases():
                 judged += 1
                 found = problems_of(finding.edits, config(**values), release)

@@ -52,7 +52,7 @@ def test_what_bridge_would_take_or_drop_in_silence_is_refused(override: str, say
         "model.attention_backend={_target_:megatron.core.transformer.enums.AttnBackend,_args_:[2]}",
         "mixed_precision=bf16-mixed",
         "dataset.num_workers=4",
-        "model.pipeline_model_parallel_layout=\"Et*24|t*24L\"",
+        'model.pipeline_model_parallel_layout="Et*24|t*24L"',
     ],
 )
 def test_what_fits_is_accepted(override: str) -> None:

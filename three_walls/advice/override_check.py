@@ -116,15 +116,10 @@ def _set(values: dict[str, ConfigData], path: str, value: ConfigData) -> None:
     elif path.endswith(("._target_", "._call_", "._name_")):
         return
     elif path.endswith("._args_"):
-        _set_member(values, path.removesuffix("._args_"), value)
+        values.pop(name_of(path.removesuffix("._args_")), None)  # a member by its number; no constraint compares one
     else:
         values[name_of(path)] = value
     if path == MIXED_PRECISION and isinstance(value, str):
         values |= config_keys().precision_recipes.get(value.replace("-", "_"), {})
     if path == "rng.te_rng_tracker" and value is True:
         values["te_rng_tracker"] = True  # Bridge keeps both places the same
-
-
-def _set_member(values: dict[str, ConfigData], path: str, arguments: ConfigData) -> None:
-    """A member of an enum by its number: what the key's words call it is not needed by any constraint."""
-    values.pop(name_of(path), None)

@@ -152,11 +152,10 @@ class FormChecker:
         section, _, field = path.partition(".")
         overlap = self._state(COMM_OVERLAP)
         is_overlap = field in self.schema.sections[COMM_OVERLAP].fields
-        if section == "model" and is_overlap and overlap == "CommOverlapConfig":
+        distributed = self.base.values.get("use_distributed_optimizer") is True
+        resets = section == "model" or (section == "ddp" and distributed)
+        if resets and is_overlap and overlap == "CommOverlapConfig":
             return f"{path} is reset by comm_overlap: set comm_overlap.{field}"
-        if section == "ddp" and is_overlap and overlap == "CommOverlapConfig":
-            if self.base.values.get("use_distributed_optimizer") is True:
-                return f"{path} is reset by comm_overlap: set comm_overlap.{field}"
         precision = self._state(MIXED_PRECISION)
         is_precision = field in self.schema.sections[MIXED_PRECISION].fields
         if section in ("model", "ddp", "optimizer") and is_precision and precision not in (None, "unknown"):

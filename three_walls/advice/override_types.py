@@ -15,7 +15,7 @@ def complaint_about_value(schema: BridgeSchema, path: str, field: FieldType, val
         return "" if may_be_null else f"{path} cannot be null: it takes {_describe(field)}"
     if isinstance(value, tuple):
         return _complaint_about_list(schema, path, field, value)
-    if not any(_fits(schema, kind, value) for kind in field.kinds):
+    if not any(_fits(kind, value) for kind in field.kinds):
         return f"{path} takes {_describe(field)}, found {_show(value)}"
     return _complaint_about_word(schema, path, field, value)
 
@@ -25,7 +25,7 @@ def _complaint_about_list(schema: BridgeSchema, path: str, field: FieldType, val
     if not kinds and "any" not in field.kinds:
         return f"{path} takes {_describe(field)}, found a list"
     for one in value:
-        if kinds and not any(_fits(schema, kind, one) for kind in kinds):
+        if kinds and not any(_fits(kind, one) for kind in kinds):
             return f"{path}: {_show(one)} is no element that it takes ({_describe(field)})"
         if complaint := _complaint_about_word(schema, path, field, one):
             return complaint
@@ -57,7 +57,7 @@ def _members(schema: BridgeSchema, field: FieldType) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*found, "full"))) if found else ()
 
 
-def _fits(schema: BridgeSchema, kind: str, value: ConfigScalar) -> bool:
+def _fits(kind: str, value: ConfigScalar) -> bool:
     """A member of an enum has to be spelled as an object: its name alone is text, which equals no member."""
     match value:
         case bool():

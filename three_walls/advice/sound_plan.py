@@ -32,9 +32,7 @@ def make_sound_plan(
     return findings, plan
 
 
-def problems_of(
-    edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None
-) -> tuple[Note, ...]:
+def problems_of(edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None) -> tuple[Note, ...]:
     """What speaks against the edits: overrides that fail, constraints that they break and that held without them."""
     version = bridge_version or config.bridge_version or NEWEST_BRIDGE
     base = settings_of(config)

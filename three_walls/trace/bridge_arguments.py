@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from three_walls.knowledge.bridge_schema import MAIN, bridge_schema
 from three_walls.knowledge.config_keys import config_keys, keys_by_path
 from three_walls.knowledge.config_values import takes_several_words
 from three_walls.knowledge.environment_variables import allowed_variables
@@ -39,7 +40,7 @@ def read_bridge_arguments(arguments: Sequence[str], settings: Settings) -> dict[
     """Collect settings; the environment that ``env_vars.*`` sets is returned, as far as it may be shown."""
     environment: dict[str, ConfigValue] = {}
     for word in arguments:
-        for override in read_override(word):
+        for override in _members_as_words(read_override(word)):
             if override.path.startswith("env_vars."):
                 _read_variable(override, environment)
             else:
@@ -47,6 +48,22 @@ def read_bridge_arguments(arguments: Sequence[str], settings: Settings) -> dict[
     for option, value in _options(arguments):  # after the overrides: the scripts let their options win
         _read_option(option, value, settings)
     return environment
+
+
+def _members_as_words(overrides: Sequence[Override]) -> list[Override]:
+    """Overrides with members of enums, ``x._target_=...AttnBackend x._args_=[2]``, as their names, ``x=fused``."""
+    targets = {one.path.removesuffix("._target_"): one.value for one in overrides if one.path.endswith("._target_")}
+    words = []
+    for one in overrides:
+        path = one.path.removesuffix("._args_")
+        enum = bridge_schema(MAIN).enums.get(str(targets.get(path)).rpartition(".")[2]) if path != one.path else None
+        if enum is None:
+            words.append(one)
+        elif isinstance(one.value, tuple) and len(one.value) == 1:
+            words += [
+                Override(one.prefix, path, name) for name, number in enum.members.items() if (number,) == one.value
+            ]
+    return words
 
 
 def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:

@@ -4,10 +4,10 @@
 
 It runs by its path in the interpreter that has Megatron-Bridge, which need not have three-walls. The request has
 ``cases``: each with ``recipe`` (a function's name) or ``config`` (path of a run_config.yaml), ``overrides``,
-``environment``, ``prepare`` and ``python`` (lines that edit ``cfg``, before and after the overrides) and ``show`` (paths whose values to return); and what
-``missing_parts.stand_in`` takes. The answer has ``bridge`` (its version) and one result per case: ``applied`` and
-``validated``, the ``message`` of what failed, ``failing`` (per override that fails alone, its message), ``values``, and
-with ``dump`` every plain field of the configuration before the overrides.
+``environment``, ``prepare`` and ``python`` (lines that edit ``cfg``, before and after the overrides) and ``show``
+(paths whose values to return); and what ``missing_parts.stand_in`` takes. The answer has ``bridge`` (its version) and
+one result per case: ``applied`` and ``validated``, the ``message`` of what failed, ``failing`` (per override that fails
+alone, its message), ``values``, and with ``dump`` every plain field of the configuration before the overrides.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import importlib
 import io
 import json
 import logging
+import math
 import os
 import sys
 import warnings
@@ -32,9 +33,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     request = json.load(sys.stdin)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         answer = _answer(request)
-    del said
     json.dump(answer, sys.stdout)
 
 
@@ -50,9 +50,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(case: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    os.environ["WORLD_SIZE"] = str(case.get("world_size") or request.get("world_size") or 1)
     before = dict(os.environ)
     os.environ.update(case.get("environment") or {})
+    if world_size := case.get("world_size") or request.get("world_size"):
+        os.environ["WORLD_SIZE"] = str(world_size)
     try:
         return _apply_and_validate(case)
     finally:
@@ -76,6 +77,7 @@ def _apply_and_validate(case: Mapping[str, Any]) -> dict[str, Any]:
     try:
         config = process_config_with_overrides(make(), cli_overrides=overrides) if overrides else make()
         exec("\n".join(case.get("python") or []), {"cfg": config})
+        os.environ.setdefault("WORLD_SIZE", str(_smallest_world(config.model)))
         result["applied"] = True
     except Exception as error:
         failing = dict(_failing_alone(make, overrides))
@@ -87,6 +89,14 @@ def _apply_and_validate(case: Mapping[str, Any]) -> dict[str, Any]:
         result["message"] = _say(error)
     result["values"] = {path: _value(config, path) for path in case.get("show") or []}
     return result
+
+
+def _smallest_world(model: Any) -> int:
+    """GPUs of one copy of the model, where nobody said how many the run has."""
+    dense = model.tensor_model_parallel_size * model.context_parallel_size
+    experts = model.expert_model_parallel_size * (model.expert_tensor_parallel_size or model.tensor_model_parallel_size)
+    size: int = model.pipeline_model_parallel_size * math.lcm(dense, experts)
+    return size
 
 
 def _failing_alone(make: Callable[[], Any], overrides: list[str]) -> Iterator[tuple[str, str]]:
@@ -127,7 +137,8 @@ def _find_recipe(name: str) -> Callable[[], Any]:
         for depth in range(1, len(parts)):
             bare_package(".".join(("megatron.bridge.recipes", *parts[:depth])))
         module = importlib.import_module(".".join(("megatron.bridge.recipes", *parts)))
-        return getattr(module, name)
+        recipe: Callable[[], Any] = getattr(module, name)
+        return recipe
     raise LookupError(f"Megatron-Bridge has no recipe {name}")
 
 

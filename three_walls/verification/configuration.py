@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from three_walls.advice.merged_config import COMM_OVERLAP, MIXED_PRECISION, Settings, name_of
+from three_walls.knowledge.bridge_schema import MAIN
 from three_walls.knowledge.config_keys import config_keys
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.errors import InputError
@@ -77,3 +78,13 @@ def _data(value: Any) -> ConfigData:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
+def guess_release(settings: Settings) -> str | None:
+    """The newest release whose fields the configuration shows; ``None`` where it shows too few to tell."""
+    sections = {path.partition(".")[0] for path in settings.values}
+    if "env_vars" in sections:
+        return MAIN if "ddp.megatron_fsdp_version" in settings.values else "0.6.2"
+    if "cuda_graph_modules" in settings.values:
+        return "0.5.1"
+    if "validation" in sections or "eval_micro_batch_size" in settings.values:
+        return "0.4.2"
+    return "0.3.1" if "cuda_graph_scope" in settings.values else None

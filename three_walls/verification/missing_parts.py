@@ -24,31 +24,56 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_STAND_INS = (
-    "modelopt modelopt.torch modelopt.torch.quantization modelopt.torch.quantization.utils modelopt.torch.opt "
-    "modelopt.torch.opt.plugins modelopt.torch.distill modelopt.torch.distill.plugins "
-    "modelopt.torch.distill.plugins.megatron megatron.energon megatron.energon.flavors "
-    "megatron.energon.flavors.base_dataset megatron.energon.flavors.webdataset megatron.energon.task_encoder "
-    "megatron.energon.task_encoder.cooking megatron.energon.task_encoder.base megatron.energon.epathlib"
-).split()
-_CORE_MODULES = (
-    "megatron.core.utils megatron.core.distributed megatron.core.optimizer megatron.core.models.gpt "
-    "megatron.core.models.gpt.gpt_layer_specs megatron.core.transformer.moe.moe_layer megatron.core.models.mamba "
-    "megatron.core.models.hybrid megatron.core.post_training.modelopt.gpt.model_specs "
-    "megatron.core.post_training.modelopt.mamba.model_specs"
-).split()
+_STAND_INS = [
+    "modelopt",
+    "modelopt.torch",
+    "modelopt.torch.quantization",
+    "modelopt.torch.quantization.utils",
+    "modelopt.torch.opt",
+    "modelopt.torch.opt.plugins",
+    "modelopt.torch.distill",
+    "modelopt.torch.distill.plugins",
+    "modelopt.torch.distill.plugins.megatron",
+    "megatron.energon",
+    "megatron.energon.flavors",
+    "megatron.energon.flavors.base_dataset",
+    "megatron.energon.flavors.webdataset",
+    "megatron.energon.task_encoder",
+    "megatron.energon.task_encoder.cooking",
+    "megatron.energon.task_encoder.base",
+    "megatron.energon.epathlib",
+]
+_CORE_MODULES = [
+    "megatron.core.utils",
+    "megatron.core.distributed",
+    "megatron.core.optimizer",
+    "megatron.core.models.gpt",
+    "megatron.core.models.gpt.gpt_layer_specs",
+    "megatron.core.transformer.moe.moe_layer",
+    "megatron.core.models.mamba",
+    "megatron.core.models.hybrid",
+    "megatron.core.post_training.modelopt.gpt.model_specs",
+    "megatron.core.post_training.modelopt.mamba.model_specs",
+]
 
 
-_FUSED_KERNELS = (
-    "fused_permute fused_permute_with_probs fused_sort_chunks_by_index fused_sort_chunks_by_index_with_probs "
-    "fused_unpermute fused_topk_with_score_function fused_compute_score_for_moe_aux_loss fused_moe_aux_loss "
-    "fused_apply_rotary_pos_emb fused_apply_rotary_pos_emb_thd"
-).split()
+_FUSED_KERNELS = [
+    "fused_permute",
+    "fused_permute_with_probs",
+    "fused_sort_chunks_by_index",
+    "fused_sort_chunks_by_index_with_probs",
+    "fused_unpermute",
+    "fused_topk_with_score_function",
+    "fused_compute_score_for_moe_aux_loss",
+    "fused_moe_aux_loss",
+    "fused_apply_rotary_pos_emb",
+    "fused_apply_rotary_pos_emb_thd",
+]
 
 
 def stand_in(request: dict[str, Any]) -> None:
     """Replace what is missing. ``request``: gpu_name, gpu_major, gpu_minor, transformer_engine, world_size, models."""
-    os.environ["WORLD_SIZE"] = str(request.get("world_size") or 1)
+    os.environ.pop("WORLD_SIZE", None)
     os.environ.setdefault("RANK", "0")
     if importlib.util.find_spec("transformer_engine") is None:
         _replace_gpu(request)
@@ -106,9 +131,13 @@ class _FusedAdam:
     """Megatron Core looks at these arguments to tell whether the precision-aware optimizer is supported."""
 
     def __init__(
-        self, master_weight_dtype=None, exp_avg_dtype=None, exp_avg_sq_dtype=None,  # type: ignore[no-untyped-def]
-        use_decoupled_grad=False, store_param_remainders=False,
-    ): ...  # fmt: skip
+        self,
+        master_weight_dtype: Any = None,
+        exp_avg_dtype: Any = None,
+        exp_avg_sq_dtype: Any = None,
+        use_decoupled_grad: bool = False,
+        store_param_remainders: bool = False,
+    ) -> None: ...
 
 
 def _declare_fusions() -> None:
@@ -139,7 +168,7 @@ def _read_models_from(folder: Path) -> None:
             return cls.from_hf_config(AutoConfig.from_pretrained(local))
         return original(cls, path, **options)
 
-    AutoBridge.from_hf_pretrained = classmethod(from_folder)
+    AutoBridge.from_hf_pretrained = classmethod(from_folder)  # type: ignore[arg-type]
 
 
 def _module(name: str) -> types.ModuleType:
