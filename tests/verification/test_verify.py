@@ -108,7 +108,7 @@ def test_what_bridge_answers_is_printed_per_override(folder: Path) -> None:
     assert code == 1
     assert said.splitlines()[-4:] == [
         "Megatron-Bridge 0.3.1 itself:",
-        "FAILS   train.manual_gc=true: no",
+        "FAILS     train.manual_gc=true: no",
         "ok alone  train.manual_gc_interval=10",
-        "FAILS   OverridesError: x",
+        "FAILS     OverridesError: x",
     ]

@@ -106,13 +106,13 @@ def _checker_lines(check: OverrideCheck) -> Iterator[str]:
 
 
 def _bridge_lines(written: WrittenOverrides, result: dict[str, Any], version: str) -> Iterator[str]:
-    state = "validated" if result["validated"] else "applied" if result["applied"] else "not applied"
+    state = "validated" if result["validated"] else "applied" if result["applied"] else "ok alone"
     yield f"Megatron-Bridge {version} itself:"
     for one in written.overrides:
         failed = result["failing"].get(one)
-        yield f"FAILS   {one}: {failed}" if failed else f"{state if result['applied'] else 'ok alone':9} {one}"
+        yield f"FAILS     {one}: {failed}" if failed else f"{state:9} {one}"
     if result["message"]:
-        yield f"FAILS   {result['message']}"
+        yield f"FAILS     {result['message']}"
 
 
 def _no_bridge(why_not: str) -> Iterator[str]:
