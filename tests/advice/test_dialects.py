@@ -30,12 +30,6 @@ def spelled(*edits: PlannedEdit, run: str = "", version: str | None = NEWEST_BRI
             "model.moe_token_dispatcher_type=flex",
             "--moe-token-dispatcher-type flex",
         ),
-        (
-            "cuda_graph_scope",
-            ("moe_router", "moe_preprocess"),
-            "model.cuda_graph_scope=[moe_router,moe_preprocess]",
-            "--cuda-graph-scope moe_router moe_preprocess",
-        ),
         ("moe_permute_fusion", True, "model.moe_permute_fusion=true", "--moe-permute-fusion"),
         (
             "gradient_accumulation_fusion",
@@ -63,6 +57,14 @@ def spelled(*edits: PlannedEdit, run: str = "", version: str | None = NEWEST_BRI
 def test_an_edit_is_spelled_for_both_launchers(key: str, to: ConfigData, bridge: str, megatron_lm: str) -> None:
     found = spelled(edit(key, to))
     assert (found.bridge, found.megatron_lm, found.notes) == ((bridge,), (megatron_lm,), ())
+
+
+def test_a_graph_scope_empties_the_list_that_excludes_it_where_the_release_has_one() -> None:
+    scope = edit("cuda_graph_scope", ("moe_router", "moe_preprocess"))
+    line = "model.cuda_graph_scope=[moe_router,moe_preprocess]"
+    assert spelled(scope, version="0.4.2").bridge == (line,)
+    assert spelled(scope, version="0.5.1").bridge == (line, "model.cuda_graph_modules=[]")
+    assert spelled(scope).megatron_lm == ("--cuda-graph-scope moe_router moe_preprocess",)
 
 
 def test_the_rng_tracker_is_set_in_both_of_its_places() -> None:

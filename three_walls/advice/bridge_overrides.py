@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from three_walls.advice.python_snippet import PythonSnippet
 from three_walls.advice.writable_keys import writable_key
+from three_walls.knowledge.config_keys import config_keys
 from three_walls.vocabulary.config import ConfigData, ConfigScalar, RunConfig
 from three_walls.vocabulary.config_keys import ConfigKey, PathSpelling
 from three_walls.vocabulary.findings import PlannedEdit
@@ -42,6 +43,7 @@ class BridgeSpeller:
             else:
                 for path in key.bridge.paths:
                     self._spell(key, path, value)
+                self._empty_the_other_graph_list(key, value)
 
     def spell_environment(self, variables: Sequence[tuple[str, str]]) -> None:
         """Variables in the configuration, from 0.6 on: there what the process has already wins, so it is left out."""
@@ -75,6 +77,11 @@ class BridgeSpeller:
             self._write(f"{path}={{_target_:{_ENUM_CLASSES[key.name]},_args_:[{number}]}}")
         else:
             self._write(f"{path}={write_value(value)}")
+
+    def _empty_the_other_graph_list(self, key: ConfigKey, value: ConfigData) -> None:
+        """From 0.5 on scope and modules exclude each other, and recipes use either: empty modules go with a scope."""
+        if key.name == "cuda_graph_scope" and value is not None and self.version >= (0, 5):
+            self._spell(config_keys().keys["cuda_graph_modules"], "model.cuda_graph_modules", ())
 
     def _spell_comm_overlap(self, field: str, value: ConfigData) -> None:
         """Overrides that apply whether or not the recipe has a CommOverlapConfig.
