@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from three_walls.advice.dialects import spell
-from three_walls.advice.plan import make_plan
 from three_walls.advice.rulebase import load_rules
+from three_walls.advice.sound_plan import make_sound_plan
 from three_walls.advice.verdict import weigh
 from three_walls.attribution.attribution import attribute
 from three_walls.inputs import Paths, Progress, read_inputs
@@ -127,7 +127,7 @@ def analyze(
     facts = with_snapshot_facts(facts, given.snapshot)
 
     progress("judging rules")
-    findings, plan = make_plan(rule_base, facts, allowed=allowed)
+    findings, plan = make_sound_plan(rule_base, facts, run_config, bridge_version, allowed)
     edits = [edit for step in plan for edit in step.edits]
     return Report(
         tool_version=VERSION,
