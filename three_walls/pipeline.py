@@ -37,6 +37,7 @@ from three_walls.walls.log_caveats import warn_of_log
 from three_walls.walls.log_facts import join_log
 from three_walls.walls.outliers import warn_of_outliers
 from three_walls.walls.pipeline_bubble import measure_pipeline, pipeline_facts
+from three_walls.walls.rank_facts import rank_facts
 from three_walls.walls.representative import Representative, choose_representative
 from three_walls.walls.summary import (
     count_captured_steps,
@@ -105,6 +106,7 @@ def analyze(
     chosen = choose_representative(attribution, rank_of)
     closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu)
     measured = {**closeup.facts, **(pipeline_facts(phases, rank_of[chosen.track]) if chosen else {})}
+    measured |= rank_facts(encounters, comparison, timeline, len(ranks))
     joined = join_log(log, config, chosen.step_ns if chosen else None, count_captured_steps(timeline))
     facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, measured, joined.facts)
     facts = with_snapshot_facts(facts, snapshot)

@@ -6,6 +6,10 @@ from three_walls.knowledge.hardware import GpuModel
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 
+_PRESET_BACKEND = "deepep"
+_GPUS_OF_ONE_HOST = 8
+"""An NVLink domain of more GPUs than these reaches beyond one host."""
+
 
 def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[FactValue, str | None]]:
     """Fact name -> (value, None) or (None, why it is missing)."""
@@ -32,9 +36,40 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
     facts["ep_spans_nodes"] = _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE")
     within = None if reach is None or gpu is None else reach <= gpu.nvlink_domain_gpus
     facts["ep_within_nvlink_domain"] = _or_missing(within, "needs the expert-parallel size and a known GPU")
+    together = None if reach is None or gpu is None else min(reach, gpu.nvlink_domain_gpus)
+    facts["ep_ranks_per_nvlink_domain_count"] = _or_missing(together, "needs the expert-parallel size and a known GPU")
+    facts["hybridep_topology"] = _hybridep_topology(config, together, gpu)
+    facts["flex_backend_is_chosen"] = _is_chosen(config)
+    facts["expert_group_ranks_count"] = _or_missing(reach, "needs the expert-parallel size")
+    experts = _number(config, "num_moe_experts")
+    splits = experts % reach == 0 if experts and reach else None
+    facts["experts_split_over_group"] = _or_missing(splits, "needs the number of experts and the expert-parallel size")
     facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, pp, _microbatches(config, dp))
     facts["ep_internode_unique_copies_fraction"] = _unique_copies(config, reach, per_node, spans)
     return facts
+
+
+def _is_chosen(config: RunConfig) -> tuple[FactValue, str | None]:
+    """Both frameworks preset deepep, so that its being set says nothing: only a command line does, or another value."""
+    found = config.values.get("moe_flex_dispatcher_backend")
+    if found is None:
+        return None, "the flex dispatcher's backend is not known"
+    return found.value is not None and (found.value != _PRESET_BACKEND or found.source == "command line"), None
+
+
+def _hybridep_topology(config: RunConfig, together: int | None, gpu: GpuModel | None) -> tuple[FactValue, str | None]:
+    """Compares three variables with what Megatron-Bridge's launchers set (scripts/performance/utils/utils.py)."""
+    if together is None or gpu is None or not config.environment:
+        return None, "needs the environment, the expert-parallel size and a known GPU"
+    wanted = {
+        "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": together,
+        "NVLINK_DOMAIN_SIZE": gpu.nvlink_domain_gpus,
+        "USE_MNNVL": int(gpu.nvlink_domain_gpus > _GPUS_OF_ONE_HOST),
+    }
+    found = {name: config.environment[name].value for name in wanted if name in config.environment}
+    if any(str(value) != str(wanted[name]) for name, value in found.items()):
+        return "different", None
+    return ("as launched" if len(found) == len(wanted) else "unset"), None
 
 
 def _expected_bubble(config: RunConfig, stages: int | None, micro_batches: int | None) -> tuple[FactValue, str | None]:
