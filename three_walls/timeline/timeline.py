@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.knowledge.collective_owners import collective_owners
 from three_walls.knowledge.kernel_patterns import KernelPattern
 from three_walls.timeline.attention_context import mark_unfused_attention
+from three_walls.timeline.collective_owner import resolve_collectives
+from three_walls.timeline.communicators import join_communicators
 from three_walls.timeline.kernels import classify
 from three_walls.timeline.launches import join_launches
 from three_walls.timeline.send_recv import ALL_TO_ALL_TEXTS, resolve_send_recv
@@ -38,9 +41,11 @@ class Timeline:
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
-    """The NVTX ranges an analysis reads: steps, the user's, all-to-alls."""
+    """The NVTX ranges an analysis reads: steps, the user's, all-to-alls, owners of collectives."""
+    owners = tuple(text for row in collective_owners() for text in row.texts)
     return WantedRanges(
-        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS), expression=re.compile(step_range) if step_range else None
+        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners),
+        expression=re.compile(step_range) if step_range else None,
     )
 
 
@@ -81,8 +86,9 @@ def _categorise(trace: Trace, patterns: Sequence[KernelPattern], config: RunConf
     )
     launched = join_launches(trace.operations, trace.api_calls, processes)
     all_to_all = _ranges_named(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
-    named = resolve_send_recv(classify(launched, trace.names, patterns), all_to_all, config)
-    return mark_unfused_attention(named)
+    classified = join_communicators(classify(launched, trace.names, patterns), trace.nccl_calls)
+    exchanged = resolve_send_recv(classified, all_to_all, config)
+    return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners(), config))
 
 
 def _with_call_names(trace: Trace) -> pl.DataFrame:

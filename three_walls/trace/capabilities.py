@@ -35,6 +35,11 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
     ),
     "gpu_memory_usage": ("CUDA_GPU_MEMORY_USAGE_EVENTS", ("start", "bytes"), "capture with --cuda-memory-usage=true"),
     "gpu_metrics": ("GPU_METRICS", ("timestamp",), "capture with --gpu-metrics-devices=..."),
+    "nccl_payload": (
+        "NVTX_EVENTS",
+        ("binaryData",),
+        "export with Nsight Systems 2025 or newer; NCCL 2.20 or newer names its communicators there",
+    ),
     "launch_environment": ("META_DATA_CAPTURE", ("name", "value"), "export with Nsight Systems 2024 or newer"),
     "diagnostics": ("DIAGNOSTIC_EVENT", ("text",), "export with Nsight Systems 2024 or newer"),
 }

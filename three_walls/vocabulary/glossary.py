@@ -64,9 +64,11 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("collective_wait_exposed_ns", "Exposed other communication beyond that: waiting for peers."),
     _ns(
         "dp_exposed_ns",
-        "Exposed all-gather and reduce-scatter transfer (parameters and gradients of the distributed optimizer).",
+        "Exposed transfer of data parallelism: parameters and gradients. Collectives of unknown owner are not in it.",
     ),
     _share("dp_exposed_fraction", "dp_exposed_ns", "Share of the step in exposed parameter and gradient transfer."),
+    _ns("tp_exposed_ns", "Exposed transfer of tensor and sequence parallelism."),
+    _share("tp_exposed_fraction", "tp_exposed_ns", "Share of the step in exposed tensor-parallel transfer."),
     _ns("wait_exposed_ns", "Exposed communication that is waiting for peers, all classes."),
     _share("wait_exposed_fraction", "wait_exposed_ns", "Share of the step spent waiting for peers."),
     _ns(
