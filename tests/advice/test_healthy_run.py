@@ -37,6 +37,7 @@ MEASURED: dict[str, ConfigData] = {
     "ep_exposed_fraction": 0.05,
     "collective_exposed_fraction": 0.02,
     "overlap_tax_fraction": 0.0,
+    "tp_exposed_fraction": 0.0,
     "straggler_late_fraction": 0.0,
     "capture_start_skewed_steps_count": 0,
     "cuda_graph_fraction": 0.0,

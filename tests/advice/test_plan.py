@@ -185,6 +185,7 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "ep_exposed_fraction": 0.04,
         "collective_exposed_fraction": 0.02,
         "overlap_tax_fraction": 0.0,
+        "tp_exposed_fraction": 0.0,
         "straggler_late_fraction": 0.0,
         "capture_start_skewed_steps_count": 0,
         "flex_backend_is_chosen": False,
