@@ -35,6 +35,7 @@ from three_walls.walls.log_caveats import warn_of_log
 from three_walls.walls.log_facts import join_log
 from three_walls.walls.outliers import warn_of_outliers
 from three_walls.walls.pipeline_bubble import measure_pipeline, pipeline_facts
+from three_walls.walls.rank_facts import rank_facts
 from three_walls.walls.representative import Representative, choose_representative
 from three_walls.walls.summary import (
     count_captured_steps,
@@ -122,7 +123,8 @@ def analyze(
         log_peak_memory_bytes=joined.whole("log_peak_memory_bytes"),
     )
     of_pipeline = pipeline_facts(phases, rank_of[chosen.track]) if chosen else {}
-    measured = {**closeup.facts, **of_pipeline, **efficiency.facts}
+    of_ranks = rank_facts(encounters, comparison, timeline, len(ranks))
+    measured = {**closeup.facts, **of_pipeline, **of_ranks, **efficiency.facts}
     facts = collect_facts(timeline, attribution, chosen, ranks, run_config, gpu, capabilities, measured, joined.facts)
     facts = with_snapshot_facts(facts, given.snapshot)
 
