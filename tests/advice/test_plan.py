@@ -278,3 +278,10 @@ def test_a_later_edit_may_build_on_an_earlier_list() -> None:
     wider = rule("wider", likely=0.2, edits=(Edit("cuda_graph_scope", ("attn",), operation="add"),))
     _, steps = make_plan([first, wider], run(config__cuda_graph_scope=None))
     assert [step.edits[0].to for step in steps] == [scopes, (*scopes, "attn")]
+
+
+def test_of_edits_that_cost_time_the_cheapest_makes_the_run_fit_first() -> None:
+    dear = replace(rule("a-dear"), phase="fit", gain=GainModel((), "none", "", cost_fraction=0.2))
+    cheap = replace(rule("b-cheap"), phase="fit", gain=GainModel((), "none", "", cost_fraction=0.02))
+    _, plan = make_plan([dear, cheap], run())
+    assert names(plan) == ["b-cheap", "a-dear"]

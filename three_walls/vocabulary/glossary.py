@@ -201,6 +201,46 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "v virtual stages per rank.",
         "A measured time: stages of unequal length and exchanges add to it.",
     ),
+    FactDefinition(
+        "memory_shortage",
+        "text",
+        "How the log shows that device memory is short: out_of_memory, allocator_retries, near_limit (peak of allocated "
+        "memory), fragmented (of reserved memory alone) or none; the first that holds. Limits: rules/log.yaml.",
+    ),
+    FactDefinition(
+        "memory_parameters_fraction",
+        "fraction",
+        "Share of the device memory that parameters take, from the config.",
+        numerator="memory_parameters_bytes",
+        denominator="gpu.memory_bytes",
+    ),
+    FactDefinition(
+        "memory_optimizer_fraction",
+        "fraction",
+        "Share of the device memory that the optimizer's state takes, from the config.",
+        numerator="memory_optimizer_bytes",
+        denominator="gpu.memory_bytes",
+    ),
+    FactDefinition(
+        "memory_activations_fraction",
+        "fraction",
+        "Share of the device memory that activations take at the peak, estimated from the config.",
+        numerator="memory_activations_bytes",
+        denominator="gpu.memory_bytes",
+    ),
+    FactDefinition(
+        "smaller_micro_batch_size", "count", "Largest proper divisor of the micro-batch size; missing where it is 1."
+    ),
+    FactDefinition(
+        "larger_micro_batch_size",
+        "count",
+        "Twice the micro-batch size, where half as many micro-batches still fill the pipeline; else missing.",
+    ),
+    FactDefinition(
+        "larger_expert_parallel_size",
+        "count",
+        "Twice the expert-parallel size, where experts and ranks can be split so; else missing.",
+    ),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
     FactDefinition("data_parallel_size", "count", "World size / (TP x PP x CP)."),
     FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),

@@ -8,6 +8,7 @@ import polars as pl
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.knowledge.hardware import GpuModel
+from three_walls.knowledge.log_thresholds import default_log_thresholds
 from three_walls.timeline.timeline import Timeline
 from three_walls.trace.capabilities import NONE_RECORDED, YES
 from three_walls.trace.identity import Rank
@@ -15,6 +16,7 @@ from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
 from three_walls.vocabulary.glossary import GLOSSARY
 from three_walls.walls.layout import derive_layout
+from three_walls.walls.memory_shortage import tell_memory_shortage
 from three_walls.walls.representative import Representative
 from three_walls.walls.step_times import ambiguous_ns, measure_step
 
@@ -58,6 +60,7 @@ def collect_facts(
         known.update(_measured(timeline, attribution, chosen))
         known.update(_recoverable(known))
         known.update(_withhold(attribution, chosen, capabilities))
+    known["memory_shortage"] = tell_memory_shortage(known, default_log_thresholds())
     known["step_spread_ratio"] = _spread(attribution.steps)
     known["ranks_captured_count"] = (len(ranks), None)
     facts = [Fact(entry.name, *_split(_with_ratio(entry.name, known), entry.unit)) for entry in GLOSSARY]

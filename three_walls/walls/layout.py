@@ -5,6 +5,7 @@ from __future__ import annotations
 from three_walls.knowledge.hardware import GpuModel
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
+from three_walls.walls.next_sizes import derive_next_sizes
 
 
 def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[FactValue, str | None]]:
@@ -32,6 +33,7 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
     facts["ep_spans_nodes"] = _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE")
     within = None if reach is None or gpu is None else reach <= gpu.nvlink_domain_gpus
     facts["ep_within_nvlink_domain"] = _or_missing(within, "needs the expert-parallel size and a known GPU")
+    facts |= derive_next_sizes(config, world, _microbatches(config, dp))
     facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, pp, _microbatches(config, dp))
     facts["ep_internode_unique_copies_fraction"] = _unique_copies(config, reach, per_node, spans)
     return facts
