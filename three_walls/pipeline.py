@@ -103,7 +103,7 @@ def analyze(
     rank_of = {rank.track: rank.rank for rank in ranks}
     phases = measure_pipeline(timeline, attribution, encounters, comparison, rank_of, config)
     chosen = choose_representative(attribution, rank_of)
-    closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu)
+    closeup = look_closer(timeline, attribution, chosen, _names_of(with_kernels, chosen), config, gpu, capabilities)
     measured = {**closeup.facts, **(pipeline_facts(phases, rank_of[chosen.track]) if chosen else {})}
     joined = join_log(log, config, chosen.step_ns if chosen else None, count_captured_steps(timeline))
     facts = collect_facts(timeline, attribution, chosen, ranks, config, gpu, capabilities, measured, joined.facts)
@@ -130,6 +130,7 @@ def analyze(
             *collect_caveats(traces, timeline, facts, capabilities),
             *warn_of_log(log, joined, facts),
             *comparison.warnings,
+            *closeup.warnings,
             *warn_of_outliers(attribution, rank_of),
         ),
         unclassified=list_unclassified(timeline, chosen) if chosen else (),
@@ -142,6 +143,8 @@ def analyze(
         pipeline_phases=phases,
         log=joined.summary,
         memory_snapshot=snapshot,
+        recompute_layers=closeup.recompute_layers,
+        graph_coverage=closeup.graph_coverage,
     )
 
 

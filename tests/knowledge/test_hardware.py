@@ -55,3 +55,10 @@ def test_numbers_are_per_gpu_and_plausible() -> None:
         assert model.nvlink_bytes_per_s == 2 * model.nvlink_bytes_per_s_one_way
         assert 3e14 <= model.bf16_dense_flops <= 3e15
         assert model.source
+        assert model.nic_bytes_per_s_one_way is None or 25e9 <= model.nic_bytes_per_s_one_way <= 100e9
+
+
+def test_the_network_of_a_model_is_known_or_missing_never_zero() -> None:
+    known = {model.family: model.nic_bytes_per_s_one_way for model in gpu_models()}
+    assert known["H100"] == 50_000_000_000
+    assert known["H800"] is None

@@ -51,7 +51,7 @@ def test_calls_that_do_not_overlap_are_no_collective(tmp_path: Path) -> None:
             start = run.own(rank, at + rank * 2 * MS)
             run.builders[rank].kernel(ALL_GATHER, start, start + US, stream=30)
     report = analyze(run.write(tmp_path))
-    gathers = [one for one in report.waits if one.communication_class == "all_gather"]
+    gathers = [one for one in report.waits if one.communication_class == "ep_control"]
     assert len(gathers) == 2
     assert not any(one.resolved for one in gathers)
 

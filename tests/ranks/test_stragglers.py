@@ -138,8 +138,9 @@ def test_only_waiting_makes_a_late_stage_where_both_ends_were_captured(
             builder.kernel(GEMM, first, arrived)
             builder.kernel(SEND_RECV, arrived, ended, stream=20)
             builder.kernel(GEMM, ended, ended + 30 * MS)
-            builder.kernel(ALL_REDUCE, ended + 30 * MS, first + 95 * MS, stream=30)
-            builder.kernel(ADAM, first + 95 * MS, first + 100 * MS)
+            reduced = first + (95 + rank // 2) * MS  # each stage has a group of its own
+            builder.kernel(ALL_REDUCE, ended + 30 * MS, reduced, stream=30)
+            builder.kernel(ADAM, reduced, first + 100 * MS)
         paths.append(builder.write(tmp_path / f"rank{rank}.sqlite"))
     report = analyze(paths)
     (late,) = [one for one in report.stragglers if one.rank == 1]

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from three_walls.vocabulary.categories import BUCKET_BY_NAME, Group
-from three_walls.vocabulary.report import Alignment, IdleCause, MoePart, OverlapTax, Straggler, Wait
+from three_walls.vocabulary.report import (
+    Alignment,
+    GraphCoverage,
+    IdleCause,
+    MoePart,
+    OutsideGraphs,
+    OverlapTax,
+    RecomputedLayer,
+    Straggler,
+    Wait,
+)
 
 MS = 1_000_000
 MOE_LAYERS = 48
@@ -111,3 +121,15 @@ def _moe_part(layer: int, direction: str, part: str) -> MoePart:
     exposed_ns = exposed_us * 1_000 + apart * exposed_us * 6
     rate = _SENT_BYTES / ns * 1_000_000_000
     return MoePart(layer, direction, part, ns, exposed_ns, calls, _SENT_BYTES, rate, _LINK_BYTES_PER_S)
+
+
+RECOMPUTE_LAYERS = (RecomputedLayer(0, "full", 11 * MS, 2), RecomputedLayer(1, "full", 13 * MS, 2))
+
+GRAPH_COVERAGE = GraphCoverage(
+    kernels_inside=300,
+    kernels_outside=100,
+    whole_graphs=0,
+    fraction=0.75,
+    because="",
+    outside=(OutsideGraphs("optimizer", 70, 2 * MS), OutsideGraphs("norm", 30, None)),
+)

@@ -96,6 +96,8 @@ def sample_report() -> Report:
         alignment=sample_diagnosis.ALIGNMENT,
         moe_layers=sample_diagnosis.moe_layers(),
         overlap_tax=sample_diagnosis.OVERLAP_TAX,
+        recompute_layers=sample_diagnosis.RECOMPUTE_LAYERS,
+        graph_coverage=sample_diagnosis.GRAPH_COVERAGE,
     )
 
 
@@ -118,6 +120,8 @@ def abstained_report() -> Report:
         alignment=None,
         moe_layers=(),
         overlap_tax=(),
+        recompute_layers=(),
+        graph_coverage=None,
     )
 
 

@@ -91,7 +91,7 @@ def test_sections_stand_in_reading_order(page: str) -> None:
     ids = [attributes.get("id") for tag, attributes in Page(ours(page)).elements if tag == "section"]
     assert ids == [
         *("verdict", "warnings", "budget", "idle", "walls", "plan"),
-        *("communication", "waits", "moe", "overlap", "findings"),
+        *("communication", "waits", "moe", "overlap", "recompute", "graphs", "findings"),
         *("facts", "config", "steps", "capture", "reading"),
     ]
 
@@ -210,3 +210,10 @@ def test_an_empty_plan_says_so(report: Report) -> None:
 
 def test_the_same_report_gives_the_same_page(report: Report, page: str) -> None:
     assert render_html(report) == page
+
+
+def test_recompute_and_graphs_have_a_section_only_where_there_are_some(page: str, abstained: Report) -> None:
+    without = render_html(abstained)
+    for section in ('id="recompute"', 'id="graphs"'):
+        assert section in page
+        assert section not in without

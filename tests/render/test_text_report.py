@@ -148,3 +148,18 @@ def test_markup_and_escapes_of_the_run_are_shown_not_obeyed(report: Report) -> N
     text = print_plain(hostile)
     assert "[bold]x[/bold] :smile: \\x1b[31mred" in text
     assert "\x1b" not in text
+
+
+def test_replays_are_listed_by_layer_and_only_where_there_are_some(report: Report) -> None:
+    lines = print_plain(report).splitlines()
+    assert "RECOMPUTE  forward work replayed in backward: 24.0 ms a step" in lines
+    assert "RECOMPUTE" not in print_plain(replace(report, recompute_layers=()))
+
+
+def test_graph_coverage_says_its_share_or_why_not(report: Report) -> None:
+    assert "CUDA GRAPHS  75.0% of the kernels run inside" in print_plain(report).splitlines()
+    assert report.graph_coverage is not None
+    untold = replace(report.graph_coverage, fraction=None, because="recorded whole")
+    text = print_plain(replace(report, graph_coverage=untold))
+    assert "CUDA GRAPHS  unknown\n  recorded whole" in text
+    assert "CUDA GRAPHS" not in print_plain(replace(report, graph_coverage=None))

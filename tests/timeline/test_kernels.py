@@ -91,7 +91,6 @@ NAMES = {
     "broadcast": ["ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"],
     "other_collective": [
         "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
-        "userbuffers_fp16_sum_inplace_gpu_rr_rs_oop",
     ],
     "ep_dispatch_combine": [
         "dispatch void deep_ep::intranode::dispatch<(int)4, (int)768, (int)8192>(int4 *, float *)",
@@ -112,6 +111,7 @@ NAMES = {
         "barrier_on_stream_kernel_threadgroup",
     ],
     "ep_all_to_all": ["ncclSymkDevKernel_AllToAll_LL"],
+    "tensor_parallel": ["userbuffers_fp16_sum_inplace_gpu_rr_rs_oop"],
 }
 
 

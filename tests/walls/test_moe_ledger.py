@@ -137,6 +137,28 @@ def test_a_model_that_does_not_fit_the_passes_gives_no_layer(tmp_path: Path, lau
     assert {one.layer for one in report.moe_layers} == {None}
     assert times(report, None, "forward")["expert_gemm"] == (80, 0, 8)
     assert because in str(report.facts.get("moe_layers_count").because_missing)
+    # A contradiction is said; that the config leaves the number open is none.
+    assert len(mismatches(report)) == ("expected" in because)
+
+
+@pytest.mark.parametrize(("layers", "said"), [(4, 0), (8, 1)])
+def test_the_layers_of_a_pipeline_stage_are_checked_too(tmp_path: Path, layers: int, said: int) -> None:
+    """A stage runs two layers for each of four micro-batches: of a model of four layers, not of eight."""
+    model = Model(deepep=True)
+    for _ in range(3):
+        for _ in range(4):
+            model.micro_batch()
+        model.update()
+    launched = command(layers, "flex", f"{DEEPEP} --pipeline-model-parallel-size 2")
+    assert len(mismatches(report_of(tmp_path, model, launched))) == said
+
+
+def mismatches(report: Report) -> list[str]:
+    return [one.message for one in report.warnings if one.code == "moe-layers-mismatch"]
+
+
+def test_layers_that_agree_with_the_config_need_no_warning(tmp_path: Path) -> None:
+    assert mismatches(report_of(tmp_path, steps(), command())) == []
 
 
 def test_layers_of_a_pipeline_stage_have_no_known_number(tmp_path: Path) -> None:
@@ -203,7 +225,18 @@ def test_a_real_run_with_full_recompute_has_three_directions() -> None:
         assert of["backward"]["expert_gemm"][2] == 256
 
 
-def test_a_real_run_with_overlap_is_not_guessed_at() -> None:
+def test_a_real_run_with_overlap_has_every_layer_told_by_its_ranges() -> None:
+    """Two micro-batches; a layer exchanges tokens and probabilities before its experts, tokens after them."""
     report = sample("wide-slowlink-ep-overlap.sqlite.xz")
-    assert report.moe_layers == ()
-    assert "interleave" in str(report.facts.get("ep_achieved_bytes_per_s").because_missing)
+    assert report.facts.number("moe_layers_count") == 4
+    for layer in range(4):
+        forward, backward = times(report, layer, "forward"), times(report, layer, "backward")
+        assert (forward["dispatch"][2], forward["combine"][2]) == (4, 2)
+        assert (backward["dispatch"][2], backward["combine"][2]) == (2, 4)
+        # Two local experts of two products, each with two gradients.
+        assert (forward["expert_gemm"][2], backward["expert_gemm"][2]) == (8, 16)
+        assert forward["expert_gemm"][0] == pytest.approx(2.18e6, rel=0.05)
+        assert backward["expert_gemm"][0] == pytest.approx(4.1e6, rel=0.05)
+    for one in (*parts(report, "dispatch"), *parts(report, "combine")):
+        assert one.bytes_per_s is not None
+        assert 10e9 < one.bytes_per_s < 50e9

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
 import pytest
 from trace_builder import ADAM, GEMM, MEGATRON, SEND_RECV, TraceBuilder
 
@@ -19,9 +18,7 @@ from tests.walls.moe_model import (
     command,
 )
 from three_walls import analyze
-from three_walls.vocabulary.config import ConfigValue, RunConfig
 from three_walls.vocabulary.facts import FactSheet
-from three_walls.walls.recompute import REPLAYS, Recompute, replayed_layers
 
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -160,13 +157,3 @@ def test_a_real_run_with_full_recompute() -> None:
     """Kernel by kernel: 12 replays of 29 to 59 ms; forward layers, an average of 45 ms apart, wait more."""
     found = analyze(SAMPLES / "qwen-full-recompute.sqlite.xz").facts
     assert found.number("recompute_ns") == 420_681_453
-
-
-def test_replays_are_summed_per_layer_where_passes_are_all_layers_of_all_micro_batches() -> None:
-    rows = [(1, 0, 30, 10), (0, 40, 60, 10), (3, 100, 135, 10), (2, 140, 161, 10)]
-    measured = Recompute("full", 106, replays=pl.DataFrame(rows, schema=REPLAYS, orient="row"))
-    values = {"num_layers": 2, "pipeline_model_parallel_size": 1}
-    config = RunConfig({key: ConfigValue(value, "test") for key, value in values.items()})
-    assert replayed_layers(measured, config, forward=4, microbatches=2) == {0: 41, 1: 65}
-    assert replayed_layers(measured, config, forward=4, microbatches=3) == {}
-    assert replayed_layers(measured, RunConfig(), forward=4, microbatches=2) == {}

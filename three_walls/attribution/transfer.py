@@ -4,6 +4,9 @@ The duration of a collective includes waiting until its peers arrive. Calls of o
 times a step with like sizes, so a call that found its peers ready shows what the transfer takes. Each call
 counts as transfer for at most the lowest tenth of its kind's durations; the rest is waiting.
 
+Calls that carry next to nothing (``ep_control``: counts, notices, barriers) move it in microseconds: there the shortest
+call is the transfer of each, and no more than :data:`CONTROL_AT_MOST_NS`.
+
 It is a proxy: low where message sizes vary a lot, high where even the fastest tenth waited. With one call or a
 few per step nothing can be told, and all of it counts as transfer.
 """
@@ -30,6 +33,9 @@ On eight H200s whose hosts kept each other waiting (128 experts, EP 8) nine in t
 lowest tenth the 0.3 to 0.6 ms that NVLink needs; a quartile would have called waiting transfer.
 """
 
+CONTROL_AT_MOST_NS = 50_000
+"""Kilobytes arrive within this time on any link of a cluster; over NVLink they took 6 us where all ranks were seen."""
+
 FEWEST_CALLS = 8
 """With fewer calls of a kind per rank a quantile means nothing."""
 
@@ -55,9 +61,15 @@ def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, pieces: pl.Dat
         .group_by(_KIND)
         .agg(
             floor_ns=pl.col("duration_ns").quantile(READY_QUANTILE, interpolation="lower").cast(pl.Int64),
+            shortest_ns=pl.col("duration_ns").min(),
             calls=pl.col("call").n_unique(),
         )
-        .with_columns(floor_ns=pl.when(pl.col("calls") >= FEWEST_CALLS).then("floor_ns"))
+        .with_columns(
+            floor_ns=pl.when(pl.col("category") == "ep_control")
+            .then(pl.min_horizontal("shortest_ns", pl.lit(CONTROL_AT_MOST_NS)))
+            .when(pl.col("calls") >= FEWEST_CALLS)
+            .then("floor_ns")
+        )
     )
     not_computing = merge_overlapping(pieces.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)
     exposed = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ _FIELDS = (
     "bf16_dense_flops",
     "source",
 )
+_OPTIONAL = ("nic_bytes_per_s_one_way", "nic_source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class GpuModel:
     """Both directions together."""
     bf16_dense_flops: int
     source: str
+    nic_bytes_per_s_one_way: int | None = None
+    """Network beyond the NVLink domain in the vendor's own system, one direction; None: not known."""
 
     @property
     def nvlink_bytes_per_s_one_way(self) -> int:
@@ -71,7 +75,7 @@ def load_gpu_models(path: Path) -> tuple[GpuModel, ...]:
 
 
 def _read_model(family: str, node: Node, problems: Problems) -> GpuModel:
-    entry = problems.fields(node, _FIELDS)
+    entry = problems.fields(node, _FIELDS, _OPTIONAL)
     numbers = {name: problems.integer(entry.get(name)) for name in _FIELDS[2:6]}
     return GpuModel(
         family=family,
@@ -82,7 +86,16 @@ def _read_model(family: str, node: Node, problems: Problems) -> GpuModel:
         nvlink_bytes_per_s=numbers["nvlink_bytes_per_s"],
         bf16_dense_flops=numbers["bf16_dense_flops"],
         source=problems.text(entry.get("source")),
+        nic_bytes_per_s_one_way=_read_nic(entry, problems),
     )
+
+
+def _read_nic(entry: Mapping[str, Node], problems: Problems) -> int | None:
+    """The network's bandwidth, which needs a source of its own."""
+    if not any(key in entry for key in _OPTIONAL):
+        return None
+    problems.text(entry.get("nic_source"))
+    return problems.integer(entry.get("nic_bytes_per_s_one_way"))
 
 
 def _plain_sm(sm: str) -> str:

@@ -23,7 +23,7 @@ FITTED = "fitted on collective ends (offset)"
 FITTED_WITH_DRIFT = "fitted on collective ends (offset and drift)"
 NOT_RESOLVABLE = "not resolvable"
 
-SIMULTANEOUS = ("all_reduce", "all_gather", "reduce_scatter")
+SIMULTANEOUS = ("data_parallel", "tensor_parallel", "all_reduce", "all_gather", "reduce_scatter")
 """Every member leaves these with the same data; an all-to-all ends earlier where fewer tokens arrive."""
 
 FEWEST_ENDS = 4

@@ -13,7 +13,8 @@ from three_walls.ranks.alignment import CommonClock, align, sources_of
 from three_walls.ranks.arrivals import measure_arrivals
 from three_walls.ranks.capture_start import find_capture_start_skew
 from three_walls.ranks.exposed_transfer import refine_transfer
-from three_walls.ranks.groups import Pipeline, find_members, find_pipeline
+from three_walls.ranks.groups import Pipeline, captures_everyone, find_members, find_pipeline, list_groups
+from three_walls.ranks.leaving_together import match_by_leaving
 from three_walls.ranks.matching import Matched, match_calls
 from three_walls.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.ranks.stragglers import find_stragglers
@@ -59,12 +60,18 @@ def bring_together(traces: Sequence[Trace], timeline: Timeline, ranks: Sequence[
     """Matches the ranks' calls and puts them on one clock."""
     thresholds = default_rank_thresholds()
     pipeline = find_pipeline(ranks, config)
-    matched = match_calls(timeline.operations, timeline.steps, find_members(ranks, config))
+    matched = match_calls(
+        timeline.operations,
+        timeline.steps,
+        find_members(ranks, config),
+        all_captured=captures_everyone(ranks, config),
+    )
     matched = pair_by_order(matched, pipeline)
     report_of = {rank.track: trace.report for trace in traces for rank in trace.ranks}
     sources = sources_of(ranks, report_of, {trace.report: trace.session_start_ns for trace in traces})
     clock = align(sources, matched)
     matched = pair_by_time(matched, pipeline, clock, thresholds)
+    matched = match_by_leaving(matched, list_groups(ranks, config), clock, thresholds)
     arrivals = measure_arrivals(matched, clock, thresholds)
     start = find_capture_start_skew(timeline.operations, timeline.steps, arrivals, clock, thresholds)
     return Encounters(matched, clock, arrivals, start.affected, start.warnings, pipeline)

@@ -3,7 +3,7 @@
 Megatron numbers ranks in the order tp-cp-ep-dp-pp (``RankGenerator`` of megatron/core/parallel_state.py): tensor
 parallelism changes fastest, pipeline stages slowest. Dense layers divide the world into tp x cp x dp x pp, experts
 into etp x ep x edp x pp. NCCL all-to-all of the dispatcher runs in the EP group, DeepEP and HybridEP in the ETP x EP
-group. Other collectives run in several groups (dense and expert data parallel, tensor parallel, token counts of EP):
+group. Data-parallel collectives run in the groups of dense and of expert layers, others in any group:
 which one a call belongs to is known only where all of these are one and the same.
 """
 
@@ -63,6 +63,23 @@ class _Layout:
         """ETP x EP group of ``rank``: consecutive ranks."""
         return rank // (self.etp * self.ep)
 
+    def tensor(self, rank: int) -> int:
+        """Tensor-parallel group of ``rank``: consecutive ranks."""
+        return rank // self.tp
+
+    def expert_data(self, rank: int) -> int:
+        """Data-parallel group of the experts on ``rank``."""
+        width = self.etp * self.ep
+        return rank // (width * self.edp) * width + rank % width
+
+    def pipeline(self, rank: int) -> int:
+        """Pipeline group of ``rank``: one rank of each stage."""
+        return rank % (self.world // self.pp)
+
+    def model(self, rank: int) -> int:
+        """Ranks that share one replica of the dense layers: tensor and pipeline parallel together."""
+        return rank % (self.world // self.pp) // self.tp
+
     def data(self, rank: int) -> int:
         """Dense data-parallel group of ``rank``, context parallelism included: gradients are reduced over both."""
         return rank // (self.tp * self.cp * self.dp) * self.tp + rank % self.tp
@@ -84,6 +101,41 @@ def find_members(ranks: Sequence[Rank], config: RunConfig) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=MEMBERS, orient="row")
 
 
+def captures_everyone(ranks: Sequence[Rank], config: RunConfig) -> bool:
+    """Whether every rank of the run was captured; False where the number of ranks is not known."""
+    return _world_size(ranks, config) == len(ranks)
+
+
+def list_groups(ranks: Sequence[Rank], config: RunConfig) -> tuple[frozenset[int], ...]:
+    """Tracks of every group of several ranks that Megatron makes and that was captured whole, each once."""
+    world = _world_size(ranks, config)
+    layout = _read_layout(ranks, config, world)
+    if layout is None:
+        return ()
+    track_of = {rank.rank: rank.track for rank in ranks}
+    found: dict[frozenset[int], None] = {}
+    for group_of in (
+        lambda _: 0,
+        layout.data,
+        layout.expert_data,
+        layout.tensor,
+        layout.pipeline,
+        layout.model,
+        layout.expert,
+        layout.expert_and_tensor,
+    ):
+        members: dict[int, list[int]] = {}
+        for rank in range(layout.world):
+            members.setdefault(group_of(rank), []).append(rank)
+        groups = list(members.values())
+        if group_of == layout.pipeline:  # the first and the last stage share their embeddings
+            groups += [[one[0], one[-1]] for one in groups]
+        for group in groups:
+            if len(group) > 1 and all(rank in track_of for rank in group):
+                found[frozenset(track_of[rank] for rank in group)] = None
+    return tuple(found)
+
+
 def _group_of_class(name: str, layout: _Layout | None, world: int | None) -> tuple[GroupOf, int | None, bool]:
     """Group number by rank, size of a group, and whether the class can run in these groups only."""
 
@@ -97,6 +149,11 @@ def _group_of_class(name: str, layout: _Layout | None, world: int | None) -> tup
         return layout.expert, layout.ep, True
     if name in ("ep_dispatch_combine", "ep_control"):
         return layout.expert_and_tensor, layout.ep * layout.etp, True
+    if name == "tensor_parallel" and layout.etp in (1, layout.tp):
+        return layout.tensor, layout.tp, True
+    if name == "data_parallel" and layout.edp in (1, layout.dp * layout.cp):
+        same = layout.edp == 1 or layout.ep * layout.etp == layout.tp
+        return layout.data, layout.dp * layout.cp, same
     sizes = {layout.tp, layout.cp, layout.pp, layout.ep, layout.etp, layout.dp, layout.edp, layout.dp * layout.cp}
     if sizes <= {1, layout.world}:
         return everyone, layout.world, True

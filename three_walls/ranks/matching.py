@@ -1,8 +1,8 @@
 """Which calls of different ranks are one collective: the n-th of their class and stream in the same step.
 
-Nothing in the export names the communicator, so calls are matched by order, and only where every captured rank
-of the group made equally many in that step. A communicator, once known, takes the place of class, group and role
-in :data:`KEY`; all that follows goes by ``instance`` alone.
+Calls are matched by order, and only where every captured rank of the group made equally many in that step. Where
+NCCL's own ranges name the communicator it stands for group and role in :data:`KEY`; all that follows goes by
+``instance`` alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ KEY = ("class", "group", "role")
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """``everything``: all communication of all steps: call, track, stream, class, step, kept, start_ns, end_ns.
+    """``everything``: all communication of all steps: call, track, stream, communicator, class, step, kept, start_ns,
+    end_ns.
 
     ``calls``: one row per rank and collective: the above, and instance, group, role, captured, size, sure, complete;
     ``kept`` says that the step is kept in all members. ``abstained``: sequences that could not be matched: class,
@@ -31,10 +32,15 @@ class Matched:
     abstained: pl.DataFrame
 
 
-def match_calls(operations: pl.DataFrame, steps: pl.DataFrame, members: pl.DataFrame) -> Matched:
-    """Matches the communication of all tracks. ``members``: see groups.MEMBERS."""
+def match_calls(
+    operations: pl.DataFrame, steps: pl.DataFrame, members: pl.DataFrame, *, all_captured: bool = False
+) -> Matched:
+    """Matches the communication of all tracks. ``members``: see groups.MEMBERS.
+
+    ``all_captured``: whether every rank of the run is among the tracks; then so is every member of a communicator.
+    """
     everything = _in_steps(operations, steps)
-    numbered = _number(everything, _roles(operations), members)
+    numbered = _number(everything, _roles(operations), members, all_captured=all_captured)
     counts = numbered.group_by(*KEY, "step", "track").agg(pl.len(), pl.col("captured", "kept").first())
     sequences = counts.group_by(*KEY, "step").agg(
         captured=pl.col("captured").first(),
@@ -70,7 +76,9 @@ def _in_steps(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     windows = steps.select("track", "step", "kept", opened_ns="start_ns", closed_ns="end_ns").sort("opened_ns")
     return (
         operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-        .select("track", "stream", "start_ns", "end_ns", pl.col("category").cast(pl.String).alias("class"))
+        .select(
+            "track", "stream", "communicator", "start_ns", "end_ns", pl.col("category").cast(pl.String).alias("class")
+        )
         .sort("start_ns")
         .join_asof(windows, left_on="start_ns", right_on="opened_ns", by="track", check_sortedness=False)
         .filter(pl.col("start_ns") < pl.col("closed_ns"))
@@ -105,11 +113,21 @@ def _roles(operations: pl.DataFrame) -> pl.DataFrame:
     return streams.select("track", "class", "stream", role=pl.when("is_main").then(0).otherwise(by_creation))
 
 
-def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame, *, all_captured: bool) -> pl.DataFrame:
     """Calls with their group and their order within sequence and step; pairwise classes drop out."""
+    by_class = calls.join(roles, on=["track", "class", "stream"], how="left").join(members, on=["track", "class"])
+    named = pl.col("communicator").is_not_null()
+    seen = pl.col("track").n_unique().over("communicator").cast(pl.Int64)
+    size = pl.when("sure").then("size").when(pl.lit(all_captured)).then(seen)
     return (
-        calls.join(roles, on=["track", "class", "stream"], how="left")
-        .join(members, on=["track", "class"])
+        by_class.with_columns(
+            # Groups of communicators are told from the others by their sign.
+            group=pl.when(named).then(-pl.col("communicator").rank("dense").cast(pl.Int64)).otherwise("group"),
+            role=pl.when(named).then(0).otherwise("role"),
+            captured=pl.when(named).then(seen).otherwise("captured"),
+            size=pl.when(named).then(size).otherwise("size"),
+            sure=pl.col("sure") | named,
+        )
         .with_columns(complete=(pl.col("captured") == pl.col("size")).fill_null(value=False))
         .sort("track", "start_ns", "end_ns", "call")
         .with_columns(order=pl.col("start_ns").cum_count().over(*KEY, "step", "track").cast(pl.Int64))

@@ -1,4 +1,5 @@
-"""Why the time went, as report.json holds it: stragglers, waits, alignment, MoE layers, overlap, pipeline."""
+"""Why the time went, as report.json holds it: stragglers, waits, layers, overlap, pipeline, recompute, graphs."""
+"""Why the time went, as report.json holds it: stragglers, waits, MoE layers, overlap, recompute, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ from typing import Any
 
 from three_walls.vocabulary.report import (
     Alignment,
+    GraphCoverage,
     MoePart,
     OverlapTax,
     PipelinePhase,
     RankReport,
+    RecomputedLayer,
     Report,
     Straggler,
     Wait,
@@ -27,6 +30,8 @@ def diagnosis_as_json(report: Report) -> Json:
         "moe_layers": [_moe_part(one) for one in report.moe_layers],
         "overlap_tax": [_overlap_tax(one) for one in report.overlap_tax],
         "pipeline": [_pipeline_phase(one) for one in report.pipeline_phases],
+        "recompute_layers": [_recomputed_layer(one) for one in report.recompute_layers],
+        "graph_coverage": None if report.graph_coverage is None else _graph_coverage(report.graph_coverage),
     }
 
 
@@ -95,4 +100,19 @@ def _overlap_tax(one: OverlapTax) -> Json:
         "alone_ns": one.alone_ns,
         "beside_ns": one.beside_ns,
         "tax_ns": one.tax_ns,
+    }
+
+
+def _recomputed_layer(one: RecomputedLayer) -> Json:
+    return {"layer": one.layer, "kind": one.kind, "ns": one.ns, "calls": one.calls}
+
+
+def _graph_coverage(coverage: GraphCoverage) -> Json:
+    return {
+        "kernels_inside": coverage.kernels_inside,
+        "kernels_outside": coverage.kernels_outside,
+        "whole_graphs": coverage.whole_graphs,
+        "fraction": coverage.fraction,
+        "because": coverage.because,
+        "outside": [{"category": one.category, "calls": one.calls, "host_ns": one.host_ns} for one in coverage.outside],
     }

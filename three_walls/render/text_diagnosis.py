@@ -33,11 +33,12 @@ from three_walls.render.formats import (
 )
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.render.views import find_representative_rank
-from three_walls.vocabulary.report import Alignment, MoePart, Report
+from three_walls.vocabulary.report import Alignment, MoePart, RecomputedLayer, Report
 
 _MOST_CAUSES = 8
 _MOST_DETAILS = 2
 _MOST_TAXES = 3
+_MOST_CATEGORIES = 5
 _KERNEL_COLUMNS = 36
 
 
@@ -163,4 +164,38 @@ def show_overlap_tax(report: Report) -> Iterator[RenderableType]:
         table.add_row(name, plain(one.grid), *times, format_count(one.calls_beside), format_ms(one.tax_ns))
     if len(taxes) > _MOST_TAXES:
         table.add_row(plain(f"{len(taxes) - _MOST_TAXES} more", "dim"))
+    yield indent_table(table)
+
+
+def show_recompute(report: Report) -> Iterator[RenderableType]:
+    replayed = report.recompute_layers
+    if not replayed:
+        return
+    total = format_ms(sum(one.ns for one in replayed))
+    yield heading("Recompute", f"forward work replayed in backward: {total} a step")
+    table = make_table("layer", "kind", ">time", ">replays")
+    for one in replayed:
+        table.add_row(_name_layer(one), plain(one.kind), format_ms(one.ns), format_count(one.calls))
+    yield indent_table(table)
+
+
+def _name_layer(one: RecomputedLayer) -> str:
+    return "all together" if one.layer is None else str(one.layer)
+
+
+def show_graph_coverage(report: Report) -> Iterator[RenderableType]:
+    coverage = report.graph_coverage
+    if coverage is None:
+        return
+    told = f"{format_share(coverage.fraction)} of the kernels run inside" if not coverage.because else UNKNOWN
+    yield heading("CUDA graphs", told)
+    if coverage.because:
+        yield indent(plain(coverage.because))
+    if not coverage.outside:
+        return
+    table = make_table("outside graphs", ">kernels", ">launch calls")
+    for one in coverage.outside[:_MOST_CATEGORIES]:
+        table.add_row(plain(one.category), format_count(one.calls), format_ms(one.host_ns))
+    if len(coverage.outside) > _MOST_CATEGORIES:
+        table.add_row(plain(f"{len(coverage.outside) - _MOST_CATEGORIES} more", "dim"))
     yield indent_table(table)

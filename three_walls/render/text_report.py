@@ -22,10 +22,12 @@ from three_walls.render.overrides_file import quote_bridge, quote_env, quote_meg
 from three_walls.render.palette import BUCKET_COLOURS
 from three_walls.render.text_bar import Bar
 from three_walls.render.text_diagnosis import (
+    show_graph_coverage,
     show_idle_causes,
     show_moe_layers,
     show_overlap_tax,
     show_pipeline,
+    show_recompute,
     show_waits,
 )
 from three_walls.render.text_log import describe_log
@@ -71,8 +73,10 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from show_waits(report)
     yield from show_pipeline(report)
     yield from show_moe_layers(report)
+    yield from show_recompute(report)
     yield from show_overlap_tax(report)
     yield from show_memory_snapshot(report)
+    yield from show_graph_coverage(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
     yield from _show_found(report)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from three_walls.timeline.attention_context import PRODUCTS
+from three_walls.timeline.enclosing import launched_inside
 from three_walls.timeline.schemas import CATEGORY, CATEGORY_OR_SEND_RECV
 from three_walls.vocabulary.categories import SEND_RECV
 from three_walls.vocabulary.config import RunConfig
@@ -32,11 +33,15 @@ _OWNERS = {
 def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
     """``operations`` of one report with every ``send_recv`` replaced by its owner's category.
 
-    ``ranges`` are NVTX ranges with one of ALL_TO_ALL_TEXTS. With context parallelism an all-to-all may be
-    the context's own (Ulysses), so no range is trusted there; where the sizes are not known only Megatron's is.
+    They have a communicator each, null where not known; ``ranges`` are NVTX ranges with one of ALL_TO_ALL_TEXTS.
+    With context parallelism an all-to-all may be the context's own (Ulysses), so no range is trusted there; where the
+    sizes are not known only Megatron's is.
     """
     exchanges = pl.col("category") == pl.lit(SEND_RECV, dtype=CATEGORY_OR_SEND_RECV)
-    marked = operations.with_columns(inside=_launched_inside(operations, _trusted_ranges(ranges, config)))
+    named = operations.with_columns(inside=launched_inside(operations, _trusted_ranges(ranges, config)))
+    # Where NCCL says on which communicator, one range speaks for all calls on it.
+    on_it = pl.col("inside").any().over("track", "communicator") & pl.col("communicator").is_not_null()
+    marked = named.with_columns(inside=pl.col("inside") | on_it)
     elsewhere = _owner_of_the_rest(bool(marked.filter(exchanges)["inside"].any()), config)
     owner = pl.when("inside").then(pl.lit("ep_all_to_all")).otherwise(elsewhere)
     return marked.with_columns(
@@ -85,32 +90,3 @@ def owner_by_config(config: RunConfig, without: str = "") -> str:
 def _size(config: RunConfig, key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _launched_inside(operations: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
-    """Per operation: whether its launch lies in one of ``ranges`` on the launching thread."""
-    if ranges.is_empty():
-        return pl.repeat(value=False, n=operations.height, eager=True)
-    # Ranges of one thread nest, so the one that opened last before the launch may have closed while an outer
-    # one is still open: the latest end so far decides.
-    open_until = (
-        ranges.with_columns(end_ns=pl.col("end_ns").fill_null(2**62))
-        .sort("start_ns")
-        .with_columns(open_until_ns=pl.col("end_ns").cum_max().over("thread"))
-        .select("thread", "start_ns", "open_until_ns")
-    )
-    launches = operations.with_row_index("row").select("row", "launch_start_ns", thread="launch_thread")
-    found = (
-        launches.drop_nulls()
-        .sort("launch_start_ns")
-        .join_asof(
-            open_until,
-            left_on="launch_start_ns",
-            right_on="start_ns",
-            by="thread",
-            strategy="backward",
-            check_sortedness=False,
-        )
-        .select("row", inside=(pl.col("open_until_ns") > pl.col("launch_start_ns")).fill_null(value=False))
-    )
-    return launches.join(found, on="row", how="left", maintain_order="left")["inside"].fill_null(value=False)

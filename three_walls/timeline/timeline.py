@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.knowledge.collective_owners import collective_owners
 from three_walls.knowledge.kernel_patterns import KernelPattern
 from three_walls.timeline.attention_context import mark_unfused_attention
+from three_walls.timeline.collective_owner import resolve_collectives
+from three_walls.timeline.communicators import join_communicators
 from three_walls.timeline.kernels import classify
 from three_walls.timeline.launches import join_launches
+from three_walls.timeline.schedule_ranges import NODE_TEXTS, schedule_nodes
 from three_walls.timeline.send_recv import ALL_TO_ALL_TEXTS, resolve_send_recv
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
 from three_walls.trace.reader import Trace
@@ -35,12 +39,16 @@ class Timeline:
     """All CUDA API calls with ``report`` and the call's name as ``name``: what host threads were doing."""
     stream_waits: pl.DataFrame
     event_records: pl.DataFrame
+    schedule_nodes: pl.DataFrame
+    """What each host launched for which node of a layer under expert-parallel overlap (schedule_ranges)."""
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
-    """The NVTX ranges an analysis reads: steps, the user's, all-to-alls."""
+    """The NVTX ranges an analysis reads: steps, the user's, owners of exchanges, nodes of overlapped layers."""
+    owners = tuple(text for row in collective_owners() for text in row.texts)
     return WantedRanges(
-        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS), expression=re.compile(step_range) if step_range else None
+        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS),
+        expression=re.compile(step_range) if step_range else None,
     )
 
 
@@ -70,6 +78,7 @@ def build_timeline(
         api_calls=pl.concat([_with_call_names(trace) for trace in traces]),
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
         event_records=pl.concat([trace.event_records for trace in traces]),
+        schedule_nodes=schedule_nodes(ranges),
     )
 
 
@@ -81,8 +90,9 @@ def _categorise(trace: Trace, patterns: Sequence[KernelPattern], config: RunConf
     )
     launched = join_launches(trace.operations, trace.api_calls, processes)
     all_to_all = _ranges_named(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
-    named = resolve_send_recv(classify(launched, trace.names, patterns), all_to_all, config)
-    return mark_unfused_attention(named)
+    classified = join_communicators(classify(launched, trace.names, patterns), trace.nccl_calls)
+    exchanged = resolve_send_recv(classified, all_to_all, config)
+    return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners(), config))
 
 
 def _with_call_names(trace: Trace) -> pl.DataFrame:

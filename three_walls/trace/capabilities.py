@@ -35,6 +35,11 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
     ),
     "gpu_memory_usage": ("CUDA_GPU_MEMORY_USAGE_EVENTS", ("start", "bytes"), "capture with --cuda-memory-usage=true"),
     "gpu_metrics": ("GPU_METRICS", ("timestamp",), "capture with --gpu-metrics-devices=..."),
+    "nccl_payload": (
+        "NVTX_EVENTS",
+        ("binaryData",),
+        "export with Nsight Systems 2025 or newer; NCCL 2.20 or newer names its communicators there",
+    ),
     "launch_environment": ("META_DATA_CAPTURE", ("name", "value"), "export with Nsight Systems 2024 or newer"),
     "diagnostics": ("DIAGNOSTIC_EVENT", ("text",), "export with Nsight Systems 2024 or newer"),
 }
@@ -58,6 +63,8 @@ def probe_capabilities(export: NsysExport, launches_graphs: bool) -> Mapping[str
         lacking = [column for column in columns if column not in export.columns[table]]
         found[name] = f"no column {table}.{lacking[0]} ({remedy})" if lacking else YES
     found["inside_cuda_graphs"] = _inside_graphs(export, launches_graphs)
+    seen = not launches_graphs or found["inside_cuda_graphs"] == YES or GRAPHS in export.columns
+    found["cuda_graph_activity"] = YES if seen else found["inside_cuda_graphs"]
     return MappingProxyType(found)
 
 

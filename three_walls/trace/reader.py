@@ -15,6 +15,7 @@ from three_walls.trace.command_line import read_command_line
 from three_walls.trace.environment import read_environment, secret_names
 from three_walls.trace.export import NsysExport
 from three_walls.trace.identity import Rank, identify_ranks
+from three_walls.trace.nccl_payload import read_nccl_calls
 from three_walls.trace.recorded_environment import launch_environment, other_environments
 from three_walls.trace.schemas import OPERATIONS, conform
 from three_walls.trace.source import hash_file, plain_sqlite
@@ -57,6 +58,7 @@ class Trace:
     overhead: pl.DataFrame
     stream_waits: pl.DataFrame
     event_records: pl.DataFrame
+    nccl_calls: pl.DataFrame
     session_start_ns: int | None
     """UTC of the session's time 0, in ns since the epoch: what puts reports of one host on one clock."""
     names: Mapping[int, str]
@@ -98,6 +100,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             overhead=read_overhead(export).with_columns(of_report),
             stream_waits=read_stream_waits(export).with_columns(of_report),
             event_records=read_event_records(export).with_columns(of_report),
+            nccl_calls=read_nccl_calls(export).with_columns(of_report),
             session_start_ns=_session_start_ns(export),
             names=names,
             config=config,

@@ -68,6 +68,19 @@ HOST_RANGES = pl.Schema(
     }
 )
 
+NCCL_CALLS = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "thread": pl.Int64,  # globalTid
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+        "call_name": pl.String,  # ncclSend, ncclAllReduce, ...
+        "communicator": pl.UInt64,  # NCCL's hash of it: the same in all members
+        "message_bytes": pl.Int64,  # null where the call has none
+        "peer": pl.Int64,  # rank within the communicator; null but for sends and receives
+    }
+)
+
 OVERHEAD = pl.Schema(
     {
         "thread": pl.Int64,  # globalTid that the profiler held up

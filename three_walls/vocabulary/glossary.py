@@ -12,6 +12,9 @@ from three_walls.vocabulary.facts import FactDefinition
 _LAUNCHES = ("api_calls", "launch_correlation", "inside_cuda_graphs")
 """What every statement about the host needs: launches, joined to what they launched, and no hidden ones."""
 
+_DEVICE = ("cuda_graph_activity",)
+"""What every statement about an idle device needs: graphs that run are seen to run, inside or as a whole."""
+
 
 def _ns(name: str, meaning: str, not_the_same_as: str = "", needs: tuple[str, ...] = ()) -> FactDefinition:
     return FactDefinition(name, "ns", meaning, not_the_same_as, needs=needs)
@@ -29,7 +32,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("device_busy_ns", "Union of everything on the device: kernels, copies, memsets, graph envelopes."),
     _ns("compute_busy_ns", "Union of the compute kernels.", "The sum of their durations."),
     _share("compute_busy_fraction", "compute_busy_ns", "Share of the step in which some compute kernel runs."),
-    _ns("idle_ns", "Nothing runs on the device: step - device busy."),
+    _ns("idle_ns", "Nothing runs on the device: step - device busy.", needs=_DEVICE),
     _ns("ep_busy_ns", "Union of expert-parallel communication: all-to-all, dispatch, combine, notify."),
     _ns(
         "ep_exposed_ns",
@@ -64,9 +67,11 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("collective_wait_exposed_ns", "Exposed other communication beyond that: waiting for peers."),
     _ns(
         "dp_exposed_ns",
-        "Exposed all-gather and reduce-scatter transfer (parameters and gradients of the distributed optimizer).",
+        "Exposed transfer of data parallelism: parameters and gradients. Collectives of unknown owner are not in it.",
     ),
     _share("dp_exposed_fraction", "dp_exposed_ns", "Share of the step in exposed parameter and gradient transfer."),
+    _ns("tp_exposed_ns", "Exposed transfer of tensor and sequence parallelism."),
+    _share("tp_exposed_fraction", "tp_exposed_ns", "Share of the step in exposed tensor-parallel transfer."),
     _ns("wait_exposed_ns", "Exposed communication that is waiting for peers, all classes."),
     _share("wait_exposed_fraction", "wait_exposed_ns", "Share of the step spent waiting for peers."),
     _ns(
@@ -94,7 +99,11 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "Share of the step's kernels that ran inside CUDA graphs.",
         needs=("graph_nodes", "inside_cuda_graphs"),
     ),
-    _ns("idle_other_ns", "Device idle after the next operation's launch began, or with no launch recorded."),
+    _ns(
+        "idle_other_ns",
+        "Device idle after the next operation's launch began, or with no launch recorded.",
+        needs=_DEVICE,
+    ),
     _share("idle_other_fraction", "idle_other_ns", "Share of the step that is idle for no known reason."),
     _ns("cuda_graph_ns", "Inside CUDA-graph envelopes whose kernels were not recorded."),
     _share("cuda_graph_fraction", "cuda_graph_ns", "Share of the step inside unrecorded CUDA graphs."),
@@ -168,6 +177,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "count",
         "Allocations that failed at first, most of any rank: the allocator gave its cache back and tried again.",
     ),
+    _ns("shared_expert_ns", "Matrix products of shared experts, all MoE layers of the step and all directions."),
     FactDefinition("moe_layers_count", "count", "MoE layers that could be told apart in the step."),
     FactDefinition(
         "ep_achieved_bytes_per_s",
@@ -179,7 +189,8 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         "ep_link_bytes_per_s",
         "bytes_per_s",
-        "NVLink's limit in one direction, where the expert-parallel group is inside one NVLink domain.",
+        "What a rank can send to its expert-parallel group at most: NVLink's limit in one direction inside one domain; "
+        "beyond it the network's per GPU over the share of an exchange that crosses it (routing balanced).",
     ),
     _ns(
         "overlap_tax_ns",

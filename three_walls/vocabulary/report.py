@@ -151,6 +151,43 @@ class MoePart:
 
 
 @dataclass(frozen=True, slots=True)
+class RecomputedLayer:
+    """What replaying one layer (or all of them, ``layer`` None) in backward takes per step."""
+
+    layer: int | None
+    """From 0 among the layers of the rank's pipeline stage: the model's own number with a single stage."""
+    kind: str
+    """``full`` (the whole layer) or ``selective`` (its core attention alone)."""
+    ns: int
+    calls: int
+    """Replays in the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideGraphs:
+    """Kernels of one category that were launched one by one, outside any CUDA graph."""
+
+    category: str
+    calls: int
+    host_ns: int | None
+    """Time of their launch calls; None where launches were not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCoverage:
+    """CUDA graphs in the representative step: how much of its kernels they launch, and what they leave out."""
+
+    kernels_inside: int
+    kernels_outside: int
+    whole_graphs: int
+    """Graph launches recorded whole, without their kernels: those are in neither count."""
+    fraction: float | None
+    """Kernels inside / all kernels; None for the reason ``because``."""
+    because: str
+    outside: tuple[OutsideGraphs, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OverlapTax:
     """The same matrix product (name and grid) alone and beside communication."""
 
@@ -285,4 +322,7 @@ class Report:
     """None where no training log was given."""
     memory_snapshot: MemorySnapshot | None = None
     """None: no snapshot was given."""
+    recompute_layers: tuple[RecomputedLayer, ...] = ()
+    graph_coverage: GraphCoverage | None = None
+    """None where no CUDA graph was launched."""
     schema_version: str = SCHEMA_VERSION

@@ -1,4 +1,4 @@
-"""What is measured of the representative step alone: recompute, the ledger of its MoE layers, the price of overlap."""
+"""What is measured of the representative step alone: recompute, its MoE layers, the price of overlap, its graphs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from three_walls.knowledge.hardware import GpuModel
 from three_walls.timeline.timeline import Timeline
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
-from three_walls.vocabulary.report import OverlapTax
-from three_walls.walls.attention_passes import count_phases, find_passes
+from three_walls.vocabulary.report import GraphCoverage, OverlapTax, RecomputedLayer, ReportWarning
+from three_walls.walls.attention_passes import RECOMPUTE, count_phases, find_passes
+from three_walls.walls.graph_coverage import measure_graph_coverage
 from three_walls.walls.layout import derive_layout
 from three_walls.walls.moe_ledger import MoeLedger, build_moe_ledger
 from three_walls.walls.overlap_tax import measure_overlap_tax, overlap_tax_fact
-from three_walls.walls.recompute import measure_recompute
+from three_walls.walls.recompute import SELECTIVE, measure_recompute
+from three_walls.walls.recompute_layers import recompute_layers
 from three_walls.walls.representative import Representative
 
 
@@ -27,6 +29,9 @@ class Closeup:
 
     ledger: MoeLedger = field(default_factory=MoeLedger)
     overlap_tax: tuple[OverlapTax, ...] = ()
+    recompute_layers: tuple[RecomputedLayer, ...] = ()
+    graph_coverage: GraphCoverage | None = None
+    warnings: tuple[ReportWarning, ...] = ()
     facts: Mapping[str, tuple[FactValue, str | None]] = field(default_factory=dict)
 
 
@@ -37,6 +42,7 @@ def look_closer(
     names: Mapping[int, str],
     config: RunConfig,
     gpu: GpuModel | None,
+    capabilities: Mapping[str, str],
 ) -> Closeup:
     """``names``: texts by ``name_id`` in the trace of the chosen rank."""
     if chosen is None:
@@ -53,18 +59,31 @@ def look_closer(
     passes = find_passes(mine, step)
     recompute = measure_recompute(mine, passes, chosen, step, config)
     pieces = attribution.pieces.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
-    ledger = build_moe_ledger(mine, pieces, passes, recompute.replays, step, config, gpu, derive_layout(config, gpu))
+    nodes, layout = timeline.schedule_nodes, derive_layout(config, gpu)
+    # Attention replayed alone exchanges no tokens: it stands between no two MoE layers.
+    layered = passes.filter(pl.col("direction") != RECOMPUTE) if recompute.kind == SELECTIVE else passes
+    ledger = build_moe_ledger(mine, pieces, layered, recompute.replays, nodes, step, config, gpu, layout)
     taxes = measure_overlap_tax(mine, step, names)
     return Closeup(
         ledger,
         taxes,
-        {
+        recompute_layers(recompute, passes, config, layout["num_microbatches"][0]),
+        measure_graph_coverage(mine, step, capabilities),
+        facts={
             "attention_forward_per_backward_ratio": _attention_ratio(passes),
             "recompute_ns": (recompute.ns, recompute.because),
             "overlap_tax_ns": overlap_tax_fact(taxes),
             **ledger.facts(),
         },
+        warnings=_warn_of_layers(ledger),
     )
+
+
+def _warn_of_layers(ledger: MoeLedger) -> tuple[ReportWarning, ...]:
+    if ledger.mismatch is None:
+        return ()
+    message = f"{ledger.mismatch}: the MoE layers are shown without their numbers; is this the run's config?"
+    return (ReportWarning("moe-layers-mismatch", message),)
 
 
 def _attention_ratio(passes: pl.DataFrame) -> tuple[FactValue, str | None]:

@@ -15,6 +15,7 @@ from three_walls.trace.identity import Rank
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
 from three_walls.vocabulary.glossary import GLOSSARY
+from three_walls.walls.graph_coverage import IS_NODE
 from three_walls.walls.layout import derive_layout
 from three_walls.walls.memory_shortage import tell_memory_shortage
 from three_walls.walls.representative import Representative
@@ -109,10 +110,10 @@ def _measured(timeline: Timeline, attribution: Attribution, chosen: Representati
 
 
 def _in_graphs(kernels: pl.DataFrame) -> Known:
-    """Share of ``kernels`` that are nodes of a CUDA graph; exporters write no node as null or 0."""
+    """Share of ``kernels`` that are nodes of a CUDA graph."""
     if kernels.is_empty():
         return None, "no kernel ran in the step"
-    return kernels.filter(pl.col("graph_node").fill_null(0) != 0).height / kernels.height, None
+    return kernels.filter(IS_NODE).height / kernels.height, None
 
 
 def _recoverable(known: Mapping[str, Known]) -> dict[str, Known]:

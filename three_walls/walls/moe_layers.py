@@ -22,19 +22,52 @@ def number_layers(
         return _unnumbered(passes), None, because
     if not isinstance(microbatches, int) or isinstance(microbatches, bool):
         return _unnumbered(passes), None, "the number of micro-batches is not known"
-    counts = {str(name): int(count) for name, count in passes.group_by("direction").len().rows()}
-    expected = len(layers) * microbatches
-    forward, backward = counts.get(FORWARD, 0), counts.get(BACKWARD, 0)
-    if forward != expected or backward != expected:
-        because = (
-            f"{forward} forward and {backward} backward passes of MoE layers in the step, expected {expected} each "
-            f"({len(layers)} layers x {microbatches} micro-batches)"
-        )
+    if because := count_mismatch(passes, config, microbatches):
         return _unnumbered(passes), None, because
     numbered = _number(passes, layers)
     if numbered["layer"].null_count():
         return _unnumbered(passes), None, "a pass of an MoE layer cannot be joined to its forward pass"
     return numbered, len(layers), None
+
+
+def count_mismatch(passes: pl.DataFrame, config: RunConfig, microbatches: FactValue) -> str | None:
+    """How ``passes`` contradict the MoE layers and micro-batches that the config gives this rank; None if they agree,
+    or if the config does not say how many there are."""
+    layers = layers_of_rank(config)
+    if layers is None or not isinstance(microbatches, int) or isinstance(microbatches, bool):
+        return None
+    counts = {str(name): int(count) for name, count in passes.group_by("direction").len().rows()}
+    expected, forward, backward = layers * microbatches, counts.get(FORWARD, 0), counts.get(BACKWARD, 0)
+    if forward == expected and backward == expected:
+        return None
+    return (
+        f"{forward} forward and {backward} backward passes of MoE layers in the step, expected {expected} each "
+        f"({layers} layers x {microbatches} micro-batches)"
+    )
+
+
+def layers_of_rank(config: RunConfig) -> int | None:
+    """How many MoE layers a rank runs; None where the config does not say it or stages differ."""
+    stages = whole_number(config, "pipeline_model_parallel_size")
+    if stages == 1:
+        layers, _ = moe_layers(config)
+        return None if layers is None else len(layers)
+    count = whole_number(config, "num_layers")
+    has_dense = config.knows("moe_layer_freq") and config.get("moe_layer_freq") != 1
+    if not count or not stages or count % stages or has_dense or any(config.get(key) for key in UNEVEN_STAGES):
+        return None
+    return count // stages
+
+
+UNEVEN_STAGES = (
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "mtp_num_layers",
+)
+"""Settings with which stages do not run num_layers / stages each."""
 
 
 def moe_layers(config: RunConfig) -> tuple[list[int] | None, str | None]:

@@ -2,7 +2,7 @@
 
 ``ns`` of a part is the union of its operations within each pass, summed over the passes of the layer (micro-batches);
 ``exposed_ns`` is the share of it with no compute kernel beside; ``calls`` counts operations (kernels and copies).
-Shared experts have no row: without ranges their products look like any other.
+Shared experts have a row where their products can be told from others.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.vocabulary.report import MoePart
 from three_walls.walls.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.walls.ep_link import ep_link_bytes_per_s
 from three_walls.walls.exchange_volume import exchange_bytes
-from three_walls.walls.moe_layers import number_layers
+from three_walls.walls.moe_layers import count_mismatch, number_layers
 from three_walls.walls.moe_parts import ATTACHED, PARTS, attach_operations
 from three_walls.walls.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses, find_layer_passes
+from three_walls.walls.overlap_schedule import infer_schedule_nodes
+from three_walls.walls.overlapped_passes import find_overlapped_passes
+from three_walls.walls.shared_experts import SHARED_EXPERT, attach_shared_experts
 from three_walls.walls.stream_order import PRODUCTS
 
 _DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
@@ -38,16 +42,25 @@ class MoeLedger:
     achieved_bytes_per_s: float | None = None
     """Bytes per second of the fastest tenth of the token exchanges: those found their peers ready."""
     because_no_speed: str | None = None
-    link_bytes_per_s: int | None = None
+    link_bytes_per_s: float | None = None
+    because_no_link: str | None = None
+    because_no_shared_experts: str | None = None
+    mismatch: str | None = None
+    """How the passes in the trace contradict the number of layers in the config."""
 
     def facts(self) -> dict[str, tuple[FactValue, str | None]]:
         """The glossary's facts of this ledger, each missing with its reason."""
-        link = self.link_bytes_per_s
         return {
             "moe_layers_count": (self.layers, self.because),
             "ep_achieved_bytes_per_s": (self.achieved_bytes_per_s, self.because_no_speed),
-            "ep_link_bytes_per_s": (link, None if link else "the expert-parallel group is not known to be on NVLink"),
+            "shared_expert_ns": self._shared_expert_ns(),
+            "ep_link_bytes_per_s": (self.link_bytes_per_s, self.because_no_link),
         }
+
+    def _shared_expert_ns(self) -> tuple[FactValue, str | None]:
+        if missing := self.because_no_shared_experts:
+            return None, missing
+        return sum(one.ns for one in self.parts if one.part == SHARED_EXPERT), None
 
 
 def build_moe_ledger(
@@ -55,6 +68,7 @@ def build_moe_ledger(
     pieces: pl.DataFrame,
     attention: pl.DataFrame,
     replays: pl.DataFrame | None,
+    nodes: pl.DataFrame,
     step: tuple[int, int],
     config: RunConfig,
     gpu: GpuModel | None,
@@ -62,15 +76,52 @@ def build_moe_ledger(
 ) -> MoeLedger:
     """The ledger of one rank's step [start, end).
 
-    ``operations`` and ``pieces``: that rank's, of the step. ``attention``: its passes (attention_passes.PASSES).
-    ``replays``: where they begin and end (recompute.REPLAYS), if known. ``layout``: facts of ``derive_layout``.
+    ``operations`` and ``pieces``: that rank's, of the step. ``attention``: its passes (attention_passes.PASSES),
+    without the replays of attention alone, which exchange no tokens.
+    ``replays``: where they begin and end (recompute.REPLAYS), if known. ``nodes``: of overlapped layers, if the trace
+    names them (schedule_ranges.SCHEDULE_NODES); they go before order. ``layout``: facts of ``derive_layout``.
     """
-    within, _ = layout["ep_within_nvlink_domain"]
-    link = gpu.nvlink_bytes_per_s_one_way if gpu is not None and within is True else None
-    mine = operations.filter(
-        pl.col("start_ns").is_between(step[0], step[1], closed="left")
-        & pl.col("category").is_in([*EXCHANGES, *ATTACHED])
-    ).with_columns(category=pl.col("category").cast(pl.String))
+    link, no_link = ep_link_bytes_per_s(config, gpu, layout)
+    begun = operations.filter(pl.col("start_ns").is_between(step[0], step[1], closed="left"))
+    mine = begun.filter(pl.col("category").is_in([*EXCHANGES, *ATTACHED])).with_columns(
+        category=pl.col("category").cast(pl.String)
+    )
+    found, attached = find_overlapped_passes(mine, nodes) or _find_by_order(begun, mine, attention, replays, config)
+    if found.passes is None or found.exchanges is None:
+        no = found.because
+        return MoeLedger((), None, no, None, no, link, no_link, no)
+    streams = attention["stream"].unique().to_list()
+    shared, no_shared = attach_shared_experts(begun, found.passes, streams, config)
+    attached = attached if shared is None else pl.concat([attached, shared])
+    microbatches, _ = layout["num_microbatches"]
+    passes, layers, because = number_layers(found.passes, config, microbatches)
+    rows = _measure(passes, attached, pieces)
+    speeds, achieved, no_speed = _speeds(found, passes, config)
+    sent, _ = exchange_bytes(config)
+    parts = tuple(_with_speed(row, passes, sent, speeds, link) for row in rows)
+    mismatch = count_mismatch(passes, config, microbatches)
+    return MoeLedger(parts, layers, because, achieved, no_speed, link, no_link, no_shared, mismatch)
+
+
+def _find_by_order(
+    begun: pl.DataFrame,
+    mine: pl.DataFrame,
+    attention: pl.DataFrame,
+    replays: pl.DataFrame | None,
+    config: RunConfig,
+) -> tuple[LayerPasses, pl.DataFrame]:
+    """Passes and the operations of their parts: by the order on the device, under overlap by that of the launches."""
+    in_order = _find_by_device_order(mine, attention, replays, config)
+    if in_order[0].passes is not None or config.get("overlap_moe_expert_parallel_comm") is not True:
+        return in_order
+    nodes = infer_schedule_nodes(begun, attention)
+    overlapped = None if nodes is None else find_overlapped_passes(mine, nodes)
+    return overlapped if overlapped and overlapped[0].passes is not None else in_order
+
+
+def _find_by_device_order(
+    mine: pl.DataFrame, attention: pl.DataFrame, replays: pl.DataFrame | None, config: RunConfig
+) -> tuple[LayerPasses, pl.DataFrame]:
     products = mine.filter(pl.col("category").is_in(PRODUCTS))
     if config.get("moe_shared_expert_overlap") is True:
         # Shared experts then run on a stream of their own, beside the exchanges: they part no dispatch from combine.
@@ -78,14 +129,13 @@ def build_moe_ledger(
     exchanges = mine.filter(pl.col("category").is_in(EXCHANGES)).select("start_ns", "end_ns")
     found = find_layer_passes(exchanges, products, attention, replays)
     if found.passes is None or found.exchanges is None:
-        return MoeLedger(because=found.because, because_no_speed=found.because, link_bytes_per_s=link)
-    microbatches, _ = layout["num_microbatches"]
-    passes, layers, because = number_layers(found.passes, config, microbatches)
-    rows = _measure(passes, attach_operations(mine, passes, found.exchanges), pieces)
-    speeds, achieved, no_speed = _speeds(found, passes, config)
-    sent, _ = exchange_bytes(config)
-    parts = tuple(_with_speed(row, passes, sent, speeds, link) for row in rows)
-    return MoeLedger(parts, layers, because, achieved, no_speed, link)
+        return found, pl.DataFrame()
+    goes_back = pl.col("direction") == BACKWARD
+    passes = found.passes.with_columns(
+        route_from_ns=pl.when(goes_back).then("combine_end_ns").otherwise("from_ns"),
+        route_until_ns=pl.when(goes_back).then("until_ns").otherwise("dispatch_start_ns"),
+    )
+    return replace(found, passes=passes), attach_operations(mine, passes, found.exchanges)
 
 
 def _measure(passes: pl.DataFrame, attached: pl.DataFrame, pieces: pl.DataFrame) -> list[MoePart]:
@@ -161,7 +211,7 @@ def _with_speed(
     passes: pl.DataFrame,
     sent: int | None,
     speeds: dict[str, float],
-    link: int | None,
+    link: float | None,
 ) -> MoePart:
     if row.part not in (DISPATCH, COMBINE):
         return row

@@ -5,10 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from three_walls.walls.moe_passes import COMBINE, DISPATCH
+from three_walls.walls.shared_experts import SHARED_EXPERT
 from three_walls.walls.stream_order import PRODUCTS
 
 ROUTER, PERMUTE, EXPERT_GEMM, UNPERMUTE = "router", "permute", "expert_gemm", "unpermute"
-PARTS = (ROUTER, PERMUTE, DISPATCH, EXPERT_GEMM, COMBINE, UNPERMUTE)
+PARTS = (ROUTER, PERMUTE, DISPATCH, EXPERT_GEMM, COMBINE, UNPERMUTE, SHARED_EXPERT)
 
 ATTACHED = (*PRODUCTS, "norm", "router", "permute")
 """Categories that :func:`attach_operations` reads."""

@@ -15,9 +15,7 @@ import polars as pl
 
 from three_walls.timeline.intervals import intersect, merge_overlapping
 from three_walls.vocabulary.config import RunConfig
-from three_walls.vocabulary.facts import FactValue
 from three_walls.walls.attention_passes import BACKWARD, FORWARD, RECOMPUTE, RECOMPUTES_RATIO, count_phases
-from three_walls.walls.exchange_volume import whole_number
 from three_walls.walls.representative import Representative
 from three_walls.walls.stream_order import LayerShape, kernels_in_order, layer_shape, place_passes
 
@@ -82,25 +80,6 @@ def measure_recompute(
         ns = int((covered["end_ns"] - covered["start_ns"]).sum())
         return Recompute(kind, min(ns, chosen.step_ns), None, estimate, replays)
     return _estimated(estimate) if kind == FULL else Recompute(kind, None, "no matrix product around a replay")
-
-
-def replayed_layers(recompute: Recompute, config: RunConfig, forward: int, microbatches: FactValue) -> dict[int, int]:
-    """Layer -> ns of its replays in the step; empty unless ``forward`` passes are all layers of all micro-batches.
-
-    A replay's time counts whole here: replays of two layers never overlap on one stream.
-    """
-    layers = whole_number(config, "num_layers")
-    stages = whole_number(config, "pipeline_model_parallel_size")
-    if recompute.replays is None or not layers or stages != 1 or not isinstance(microbatches, int):
-        return {}
-    if forward != layers * microbatches or recompute.replays["partner"].null_count():
-        return {}
-    sums = (
-        recompute.replays.group_by(layer=pl.col("partner") % layers)
-        .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
-        .sort("layer")
-    )
-    return {int(layer): int(ns) for layer, ns in sums.rows()}
 
 
 def _by_config(config: RunConfig, forward: int, backward: int, estimate: int | None) -> Recompute:

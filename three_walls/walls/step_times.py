@@ -15,7 +15,6 @@ from three_walls.vocabulary.categories import (
 from three_walls.walls.representative import Representative
 
 _OTHER_COMMUNICATION = tuple(name for name in COMMUNICATION_CATEGORIES if name not in EP_CATEGORIES)
-_DATA_PARALLEL = ("all_gather", "reduce_scatter")
 _HOST_COPIES = ("copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable")
 
 
@@ -57,7 +56,8 @@ def measure_step(attribution: Attribution, chosen: Representative) -> dict[str, 
         "collective_exposed_ns": other_exposed_ns,
         "collective_transfer_exposed_ns": other_transfer_ns,
         "collective_wait_exposed_ns": other_wait_ns,
-        "dp_exposed_ns": transfer(_DATA_PARALLEL),
+        "dp_exposed_ns": transfer(("data_parallel",)),
+        "tp_exposed_ns": transfer(("tensor_parallel",)),
         "wait_exposed_ns": min(ep_wait_ns + other_wait_ns, union(COMMUNICATION_CATEGORIES, True)),
         "offload_copy_exposed_ns": sum(owned.get(name, 0) for name in _HOST_COPIES),
         "launch_starved_ns": starved_ns,
