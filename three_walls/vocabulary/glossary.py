@@ -240,6 +240,12 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         denominator="gpu.memory_bytes",
     ),
     FactDefinition(
+        "memory_peak_without_recompute_ratio",
+        "ratio",
+        "The log's peak with the estimated activations exchanged for those without recompute, over device memory.",
+        "A measured peak: above 1 such a run would not fit.",
+    ),
+    FactDefinition(
         "smaller_micro_batch_size", "count", "Largest proper divisor of the micro-batch size; missing where it is 1."
     ),
     FactDefinition(
