@@ -4,7 +4,7 @@ import pytest
 
 from three_walls.advice.bridge_overrides import write_value
 from three_walls.advice.dialects import NEWEST_BRIDGE, spell
-from three_walls.trace.command_line import read_command_line
+from three_walls.settings.command_line import read_command_line
 from three_walls.vocabulary.config import ConfigData, RunConfig
 from three_walls.vocabulary.findings import Overrides, PlannedEdit
 

@@ -55,3 +55,25 @@ def test_one_copy_per_node_instead_of_one_per_expert() -> None:
 def test_what_is_not_known_is_missing_with_its_reason() -> None:
     facts = derive_layout(RunConfig(), None)
     assert all(value is None and because for value, because in facts.values())
+
+
+def test_the_layout_is_completed_for_experts_and_nodes() -> None:
+    facts = derive_layout(config(world=64, num_moe_experts=128, seq_length=4096, tensor_model_parallel_size=2), H200)
+    assert facts["world_size"] == (64, None)
+    assert facts["nodes_count"] == (8, None)
+    assert facts["expert_data_parallel_size"] == (8, None)
+    assert facts["experts_per_rank_count"] == (16, None)
+    assert facts["ranks_per_nvlink_domain_count"] == (8, None)
+    # 8 ranks x 4096 / TP 2 tokens x top-8 over 128 experts
+    assert facts["tokens_per_expert_count"] == (1024.0, None)
+
+
+def test_a_rack_joins_ranks_of_several_nodes_by_nvlink_and_a_server_only_its_own() -> None:
+    rack = find_gpu("NVIDIA GB200")
+    assert derive_layout(config(world=64, per_node=4), rack)["ranks_per_nvlink_domain_count"] == (64, None)
+    assert derive_layout(config(world=64, per_node=4), H200)["ranks_per_nvlink_domain_count"] == (4, None)
+
+
+def test_a_world_that_does_not_divide_has_no_data_parallel_size() -> None:
+    value, because = derive_layout(config(tensor_model_parallel_size=3), H200)["data_parallel_size"]
+    assert value is None and because

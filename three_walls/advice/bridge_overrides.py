@@ -6,15 +6,13 @@ import re
 from collections.abc import Sequence
 
 from three_walls.advice.writable_keys import writable_key
+from three_walls.knowledge.config_keys import config_keys
 from three_walls.vocabulary.config import ConfigData, ConfigScalar, RunConfig
 from three_walls.vocabulary.config_keys import ConfigKey, PathSpelling
 from three_walls.vocabulary.findings import PlannedEdit
 
 _COMM_OVERLAP = "comm_overlap"
 _COMM_OVERLAP_CLASS = "megatron.bridge.training.comm_overlap.CommOverlapConfig"
-# Hydra checks no types: a word would be stored as text, which equals no member of the enum, and be ignored in silence.
-_ENUM_CLASSES = {"attention_backend": "megatron.core.transformer.enums.AttnBackend"}
-_ENUM_NUMBERS = {"attention_backend": {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}}
 _PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*")
 _CONSTANTS = {"null", "true", "false", "nan", "inf"}
 _NEWEST = (0, 7)  # what "main" and unreadable versions count as
@@ -33,7 +31,7 @@ class BridgeSpeller:
     def spell_all(self) -> None:
         for name, value in self.values.items():
             key = writable_key(self._name_in_release(name), value, self.config)
-            if key.bridge is None:
+            if key.bridge is None or not key.bridge.paths:
                 self.note(f"{key.name} has no override")
             elif not self._is_in_release(key, key.bridge) or not self._knows_values(key, key.bridge, value):
                 continue
@@ -56,9 +54,10 @@ class BridgeSpeller:
                 f"{key.name}: set {field}={write_value(value)} in the recipe's MixedPrecisionConfig; "
                 "where mixed_precision is a name its fields cannot be overridden"
             )
-        elif key.name in _ENUM_CLASSES and isinstance(value, str):
-            number = _ENUM_NUMBERS[key.name][value]
-            self._write(f"{path}={{_target_:{_ENUM_CLASSES[key.name]},_args_:[{number}]}}")
+        elif key.enum is not None and isinstance(value, str):
+            # Hydra checks no types: a word would be stored as text, which equals no member and is ignored in silence.
+            number = config_keys().enums[key.enum][value]
+            self._write(f"{path}={{_target_:{key.enum},_args_:[{number}]}}")
         else:
             self._write(f"{path}={write_value(value)}")
 

@@ -213,6 +213,113 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "A measured time: stages of unequal length and exchanges add to it.",
     ),
     FactDefinition(
+        "model_flops_per_step",
+        "flops",
+        "Floating point operations of the model in one step, all GPUs: three times the forward pass of its matrix "
+        "products and of causal attention, from the config.",
+        "What the GPUs run: recompute, and the masked half of unfused scores, are no model work.",
+    ),
+    FactDefinition(
+        "megatron_flops_per_step",
+        "flops",
+        "The same as Megatron counts it for the TFLOP/s/GPU of its log: without the router.",
+    ),
+    FactDefinition("flops_per_gpu_step", "flops", "model_flops_per_step over the number of GPUs."),
+    FactDefinition(
+        "peak_flops_per_s",
+        "flops_per_s",
+        "The GPU's peak in dense matrix products at the run's precision (rules/hardware.yaml).",
+    ),
+    FactDefinition(
+        "mfu_fraction",
+        "fraction",
+        "Model FLOPs utilization of unprofiled steps: flops_per_gpu_step over the log's step time and the peak.",
+        "Utilization across precisions: the peak is that of the run's precision, FP8 doubles it.",
+    ),
+    FactDefinition(
+        "mfu_traced_fraction",
+        "fraction",
+        "The same for the representative step, as traced.",
+        "Utilization of the run: profiling slows steps.",
+    ),
+    FactDefinition(
+        "gemm_efficiency_fraction",
+        "fraction",
+        "What matrix products reach of the GPU's peak while one runs: operations of the rank's layers (replays and "
+        "unfused scores included) over the time of the gemm and grouped_gemm buckets.",
+        "Utilization of the step: time without a matrix product does not count here.",
+    ),
+    FactDefinition(
+        "expert_gemm_efficiency_fraction",
+        "fraction",
+        "The same for the experts' products, between dispatch and combine, routing taken to be balanced.",
+    ),
+    FactDefinition(
+        "h2d_achieved_bytes_per_s",
+        "bytes_per_s",
+        "Bytes of the step's copies from the host of 1 MiB and more over the sum of their durations.",
+        needs=("copies",),
+    ),
+    FactDefinition("d2h_achieved_bytes_per_s", "bytes_per_s", "The same for copies to the host.", needs=("copies",)),
+    FactDefinition(
+        "host_link_bytes_per_s",
+        "bytes_per_s",
+        "The link between GPU and host memory in one direction (PCIe, NVLink-C2C), before protocol overhead.",
+    ),
+    FactDefinition(
+        "parameters_per_gpu_count", "count", "Parameters on a GPU of the fullest pipeline stage, from the config."
+    ),
+    FactDefinition("memory_parameters_bytes", "bytes", "Those parameters, in the precision of the model."),
+    FactDefinition("memory_gradients_bytes", "bytes", "Their gradients, in the precision they are reduced in."),
+    FactDefinition(
+        "memory_optimizer_bytes",
+        "bytes",
+        "The optimizer's copy of the parameters and its moments on that GPU, sharded by the distributed optimizer.",
+    ),
+    FactDefinition(
+        "memory_activations_bytes",
+        "bytes",
+        "Activations that wait for the backward pass at the peak, with the working set beside them, estimated from the "
+        "config: in-flight micro-batches, recompute, unfused scores; routing taken to be balanced.",
+        "A measurement: held against logs of unfused attention only, where it is within 3% of the peak.",
+    ),
+    FactDefinition(
+        "memory_estimated_peak_bytes",
+        "bytes",
+        "Parameters, gradients, optimizer and activations of the fullest pipeline stage together.",
+        "Memory in use: the allocator's fragments, NCCL's buffers and the CUDA context come on top.",
+    ),
+    FactDefinition(
+        "memory_headroom_bytes",
+        "bytes",
+        "Device memory less the peak that the log printed, or where no log did, less the estimated one.",
+        "Memory that is free: see memory_estimated_peak_bytes for what neither figure holds.",
+    ),
+    FactDefinition(
+        "memory_peak_fraction", "fraction", "Share of the device memory that the log's peak of allocated memory takes."
+    ),
+    FactDefinition(
+        "driver_peak_bytes",
+        "bytes",
+        "Most device memory that the process held through the driver at once, of what the trace recorded.",
+        "Memory in use by tensors: PyTorch keeps what it frees. Nor all that is held: what was allocated before the "
+        "capture is listed incompletely, so it is a lower bound.",
+        needs=("gpu_memory_usage",),
+    ),
+    FactDefinition(
+        "driver_growth_in_steps_bytes",
+        "bytes",
+        "Device memory taken from the driver less what was given back, in all kept steps of the rank.",
+        needs=("gpu_memory_usage",),
+    ),
+    FactDefinition(
+        "allocator_calls_in_steps_count",
+        "count",
+        "Calls that take memory from the driver or give it back (cudaMalloc, cudaFree, ...), in all kept steps of the "
+        "rank: a steady step needs none.",
+        needs=("api_calls",),
+    ),
+    FactDefinition(
         "memory_shortage",
         "text",
         "How the log shows that device memory is short: out_of_memory, allocator_retries, near_limit (peak of allocated "
@@ -259,7 +366,18 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "Twice the expert-parallel size, where experts and ranks can be split so; else missing.",
     ),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
+    FactDefinition("world_size", "count", "Ranks of the run (WORLD_SIZE, or as its log or config says)."),
+    FactDefinition("nodes_count", "count", "Hosts of the run: world size / ranks on one host, rounded up."),
+    FactDefinition("ranks_per_nvlink_domain_count", "count", "Ranks of the run that one NVLink domain joins."),
     FactDefinition("data_parallel_size", "count", "World size / (TP x PP x CP)."),
+    FactDefinition("expert_data_parallel_size", "count", "World size / (ETP x EP x PP)."),
+    FactDefinition("experts_per_rank_count", "count", "Experts of a layer that one rank holds: experts / EP."),
+    FactDefinition(
+        "tokens_per_expert_count",
+        "count",
+        "Tokens that an expert gets per micro-batch, routing uniform and none dropped: sequence x MBS x top-k x EP x "
+        "ETP / (CP x TP x experts).",
+    ),
     FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),
     FactDefinition("ep_spans_nodes", "flag", "Whether an expert-parallel group reaches beyond one host."),
     FactDefinition("ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits the GPU's NVLink domain."),

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from three_walls.knowledge.hardware import GpuModel
+from three_walls.settings.parallel_layout import ParallelLayout, read_layout
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.walls.next_sizes import derive_next_sizes
 
+LARGEST_SERVER_GPUS = 8
+"""HGX and DGX boards join at most so many GPUs by NVLink (rules/hardware.yaml has the rest)."""
+
 
 def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[FactValue, str | None]]:
     """Fact name -> (value, None) or (None, why it is missing)."""
-    world = _environment_number(config, "WORLD_SIZE", "SLURM_NTASKS")
-    per_node = _environment_number(config, "LOCAL_WORLD_SIZE")
-    tp, pp, cp = (_size(config, key) for key in ("tensor", "pipeline", "context"))
-    ep = _size(config, "expert")
-    etp = _number(config, "expert_tensor_parallel_size") or tp
-    dp = world // (tp * pp * cp) if world and tp and pp and cp else None
+    layout = read_layout(config)
+    world, per_node, ep, etp, dp = layout.world, layout.per_node, layout.ep, layout.etp, layout.dp
     facts: dict[str, tuple[FactValue, str | None]] = {
+        "world_size": _or_missing(world, "neither WORLD_SIZE nor a log or config says it"),
+        "nodes_count": _or_missing(layout.nodes, "needs WORLD_SIZE and LOCAL_WORLD_SIZE"),
+        "ranks_per_nvlink_domain_count": _or_missing(
+            _in_nvlink_domain(world, per_node, gpu), "needs WORLD_SIZE, LOCAL_WORLD_SIZE and a known GPU"
+        ),
         "data_parallel_size": _or_missing(dp, "needs WORLD_SIZE and the parallel sizes"),
+        "expert_data_parallel_size": _or_missing(layout.edp, "needs WORLD_SIZE and the expert-parallel sizes"),
+        "experts_per_rank_count": _or_missing(
+            _experts_per_rank(config, ep), "needs the experts and their parallel size"
+        ),
+        "tokens_per_expert_count": _or_missing(
+            _tokens_per_expert(config, layout), "needs sequence, micro-batch, experts, top-k and the parallel sizes"
+        ),
         "gpus_per_node": _or_missing(per_node, "LOCAL_WORLD_SIZE is not in the trace's environment"),
         "num_microbatches": _or_missing(
             _microbatches(config, dp), "needs micro and global batch size and the data-parallel size"
@@ -31,10 +43,13 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
         # Groups of consecutive ranks: one that is larger than a node reaches beyond it.
         spans = reach > per_node if world is None else min(reach, world) > per_node
     facts["ep_spans_nodes"] = _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE")
-    within = None if reach is None or gpu is None else reach <= gpu.nvlink_domain_gpus
-    facts["ep_within_nvlink_domain"] = _or_missing(within, "needs the expert-parallel size and a known GPU")
+    domain = None if gpu is None else gpu.nvlink_domain_gpus
+    within = None if reach is None or domain is None else reach <= domain
+    facts["ep_within_nvlink_domain"] = _or_missing(
+        within, "needs the expert-parallel size and a GPU of known NVLink domain"
+    )
     facts |= derive_next_sizes(config, world, _microbatches(config, dp))
-    facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, pp, _microbatches(config, dp))
+    facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, layout.pp, _microbatches(config, dp))
     facts["ep_internode_unique_copies_fraction"] = _unique_copies(config, reach, per_node, spans)
     return facts
 
@@ -50,6 +65,34 @@ def _expected_bubble(config: RunConfig, stages: int | None, micro_batches: int |
         return None, "needs the pipeline stages (virtual ones too) and the micro-batches per step"
     virtual = _number(config, "virtual_pipeline_model_parallel_size") or 1
     return (stages - 1) / (micro_batches * virtual + stages - 1), None
+
+
+def _in_nvlink_domain(world: int | None, per_node: int | None, gpu: GpuModel | None) -> int | None:
+    if world is None or per_node is None or gpu is None or gpu.nvlink_domain_gpus is None:
+        return None
+    # Larger than a server is a rack whose NVLink joins hosts; in a server only its own GPUs are joined.
+    is_rack = gpu.nvlink_domain_gpus > LARGEST_SERVER_GPUS
+    return min(world, gpu.nvlink_domain_gpus, world if is_rack else per_node)
+
+
+def _experts_per_rank(config: RunConfig, ep: int | None) -> int | None:
+    experts = _number(config, "num_moe_experts")
+    return experts // ep if experts and ep and experts % ep == 0 else None
+
+
+def _tokens_per_expert(config: RunConfig, layout: ParallelLayout) -> float | None:
+    """Tokens of the ETP x EP ranks that share the experts, times top-k, over the experts.
+
+    A rank holds sequence x micro-batch / CP / TP tokens: with tensor parallelism MoE layers need sequence parallelism.
+    """
+    keys = ("seq_length", "micro_batch_size", "moe_router_topk", "num_moe_experts")
+    sequence, micro, top_k, experts = (_number(config, key) for key in keys)
+    if not (sequence and micro and top_k and experts):
+        return None
+    if not (layout.ep and layout.etp and layout.cp and layout.tp):
+        return None
+    tokens = sequence * micro / (layout.cp * layout.tp) * layout.ep * layout.etp
+    return tokens * top_k / experts
 
 
 def _unique_copies(
@@ -72,21 +115,9 @@ def _microbatches(config: RunConfig, dp: int | None) -> int | None:
     return count if rest == 0 else None
 
 
-def _size(config: RunConfig, name: str) -> int | None:
-    return _number(config, f"{name}_model_parallel_size" if name != "context" else "context_parallel_size")
-
-
 def _number(config: RunConfig, key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _environment_number(config: RunConfig, *variables: str) -> int | None:
-    for variable in variables:
-        found = config.environment.get(variable)
-        if found is not None and str(found.value).isdigit():
-            return int(str(found.value))
-    return None
 
 
 def _or_missing(value: FactValue, because: str) -> tuple[FactValue, str | None]:

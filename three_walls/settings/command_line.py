@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from three_walls.knowledge.config_keys import config_keys, keys_by_flag
-from three_walls.trace.bridge_arguments import find_recipe, is_bridge_override, read_bridge_arguments
-from three_walls.trace.derived_settings import derive_megatron_settings, derive_settings
-from three_walls.trace.launchers import Program, find_program
-from three_walls.trace.megatron_flags import fill_defaults, read_flags
-from three_walls.trace.settings import Settings
-from three_walls.vocabulary.config import RunConfig
+from three_walls.settings.bridge_arguments import find_recipe, is_bridge_override, read_bridge_arguments
+from three_walls.settings.collected import COMMAND_LINE, Settings
+from three_walls.settings.launchers import Program, find_program
+from three_walls.settings.megatron_flags import read_flags
+from three_walls.settings.merge import merge
+from three_walls.settings.sources import SaidSettings
+from three_walls.vocabulary.config import ConfigValue, RunConfig
 
 _BRIDGE_SCRIPTS = {"run_recipe", "run_script", "setup_experiment"}
 _MEGATRON_FLAGS_AT_LEAST = 3  # one or two could be any program's
@@ -20,15 +21,17 @@ _MEGATRON_FLAGS_AT_LEAST = 3  # one or two could be any program's
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What a command line says. ``config.environment`` holds only what the command line itself sets."""
+    """What a command line says. ``said.environment`` holds only what the command line itself sets."""
 
-    config: RunConfig
+    said: SaidSettings
     script: str | None
     """File name (or module) of the training script; no directory."""
     recipe: str | None
-    unknown: tuple[str, ...]
-    """Options and override paths that the table does not know: names only, sorted."""
-    warnings: tuple[str, ...]
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration as far as the command line alone tells it."""
+        return merge([self.said]).config
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
@@ -39,7 +42,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         return _read_bridge(program)
     if dialect == "megatron_lm":
         return _read_megatron(program)
-    return CommandLine(RunConfig(), program.file_name, None, (), ())
+    return CommandLine(SaidSettings(COMMAND_LINE), program.file_name, None)
 
 
 def find_dialect(program: Program) -> str:
@@ -59,21 +62,26 @@ def _read_megatron(program: Program) -> CommandLine:
     from_file = sorted(given & config_keys().defaults_unknown_with)
     if from_file:
         settings.warnings.append(f"{', '.join(from_file)}: settings not on the command line are unknown")
-    else:
-        fill_defaults(settings)
-        derive_megatron_settings(settings)
-    derive_settings(settings)
-    return _command_line(settings, program, RunConfig(MappingProxyType(settings.values), dialect="megatron_lm"), None)
+    said = _said(settings, {}, "megatron_lm", leaves_out_defaults=not from_file)
+    return CommandLine(said, program.file_name, None)
 
 
 def _read_bridge(program: Program) -> CommandLine:
     settings = Settings()
     environment = read_bridge_arguments(program.arguments, settings)
-    derive_settings(settings)
-    config = RunConfig(MappingProxyType(settings.values), MappingProxyType(environment), dialect="bridge")
-    return _command_line(settings, program, config, find_recipe(program.arguments))
+    said = _said(settings, environment, "bridge", leaves_out_defaults=False)
+    return CommandLine(said, program.file_name, find_recipe(program.arguments))
 
 
-def _command_line(settings: Settings, program: Program, config: RunConfig, recipe: str | None) -> CommandLine:
-    unknown = tuple(sorted(set(settings.unknown) - config_keys().defaults_unknown_with))
-    return CommandLine(config, program.file_name, recipe, unknown, tuple(settings.warnings))
+def _said(
+    settings: Settings, environment: Mapping[str, ConfigValue], dialect: str, leaves_out_defaults: bool
+) -> SaidSettings:
+    return SaidSettings(
+        COMMAND_LINE,
+        MappingProxyType(settings.values),
+        MappingProxyType(dict(environment)),
+        dialect=dialect,
+        leaves_out_defaults=leaves_out_defaults,
+        unknown=tuple(sorted(set(settings.unknown) - config_keys().defaults_unknown_with)),
+        warnings=tuple(settings.warnings),
+    )

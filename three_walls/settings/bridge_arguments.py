@@ -8,8 +8,8 @@ from functools import cache
 from three_walls.knowledge.config_keys import config_keys, keys_by_path
 from three_walls.knowledge.config_values import takes_several_words
 from three_walls.knowledge.environment_variables import allowed_variables
-from three_walls.trace.hydra_overrides import Override, read_override
-from three_walls.trace.settings import COMMAND_LINE, Settings
+from three_walls.settings.collected import COMMAND_LINE, Settings
+from three_walls.settings.hydra_overrides import Override, read_override
 from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
 
@@ -102,10 +102,11 @@ def _read_setting(override: Override, settings: Settings) -> None:
         settings.known.add(path)
         settings.give_value(key, override.value, path)
         if path == "mixed_precision":
-            _read_precision_recipe(override.value, settings)
+            give_precision_recipe(override.value, settings)
 
 
-def _read_precision_recipe(name: object, settings: Settings) -> None:
+def give_precision_recipe(name: object, settings: Settings) -> None:
+    """Set what a registered precision recipe sets; an unknown name sets nothing."""
     recipe = str(name).replace("-", "_")
     for key, value in config_keys().precision_recipes.get(recipe, {}).items():
         settings.give(key, value, f"derived: mixed_precision={recipe}")

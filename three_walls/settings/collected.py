@@ -1,4 +1,4 @@
-"""Settings as they are collected from a command line: typed by the table, never a reason to fail."""
+"""Settings as they are collected from one source: typed by the table, never a reason to fail."""
 
 from __future__ import annotations
 
@@ -16,22 +16,34 @@ _OPTION_NAME = re.compile(r"--[A-Za-z][\w-]{0,60}|-[A-Za-z]{1,4}|[A-Za-z_]\w*(\.
 
 @dataclass(slots=True)
 class Settings:
-    """What one command line says. A later word overrides an earlier one, as in every launcher."""
+    """What one source says. A later word overrides an earlier one, as in every launcher."""
 
+    source: str = COMMAND_LINE
     values: dict[str, ConfigValue] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """Names of options that the table does not know; their values are not kept, they may be secrets."""
     known: set[str] = field(default_factory=set)
     """Flags and paths that the table knows."""
+    settled: set[str] = field(default_factory=set)
+    """Keys that a launcher has already worked out, or the user has: nothing is derived in their place."""
 
     def note_unknown(self, name: str) -> None:
         """Keep the name of an unknown option, unless it may carry a value (``-kSECRET``)."""
         if _OPTION_NAME.fullmatch(name):
             self.unknown.append(name)
 
-    def give(self, key: str, value: ConfigData, source: str = COMMAND_LINE) -> None:
-        self.values[key] = ConfigValue(value, source)
+    def give(self, key: str, value: ConfigData, source: str | None = None) -> None:
+        """Set ``key``; without ``source`` it is what this source itself says."""
+        self.values[key] = ConfigValue(value, source or self.source)
+
+    def derive(self, key: str, value: ConfigData, because: str) -> None:
+        """Set ``key`` to what follows from other settings, unless its value is settled."""
+        found = self.values.get(key)
+        if key in self.settled and found is not None and found.value is not None:
+            return
+        if found is None or not found.is_stated or found.value != value:
+            self.give(key, value, f"derived: {because}")
 
     def give_words(self, key: ConfigKey, words: Sequence[str], said: str) -> None:
         """Set ``key`` to the words; what does not parse stays text, with a warning."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from three_walls.knowledge.config_keys import config_keys, keys_by_flag
 from three_walls.knowledge.config_values import takes_several_words
-from three_walls.trace.settings import Settings
+from three_walls.settings.collected import Settings
 from three_walls.vocabulary.config_keys import ConfigKey
 
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")

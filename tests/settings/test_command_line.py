@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from three_walls.trace.command_line import read_command_line
+from three_walls.settings.command_line import read_command_line
 
 COMMON = shlex.split(
     "--use-mcore-models --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion "
@@ -52,8 +52,8 @@ def source(arguments: list[str], key: str) -> str:
 )
 def test_a_real_command_line_is_read_in_full(more: str, expected: dict[str, object]) -> None:
     found = read_command_line([*PYTHON, *COMMON, *more.split()])
-    assert (found.config.dialect, found.script, found.warnings) == ("megatron_lm", "pretrain_gpt.py", ())
-    assert found.unknown == ("--lr", "--mock-data", "--tokenizer-type", "--use-mcore-models")
+    assert (found.config.dialect, found.script, found.said.warnings) == ("megatron_lm", "pretrain_gpt.py", ())
+    assert found.said.unknown == ("--lr", "--mock-data", "--use-mcore-models")
     given = {name: value.value for name, value in found.config.values.items()}
     assert expected.items() <= given.items()
     assert given["num_moe_experts"] == 8
@@ -118,7 +118,7 @@ def test_defaults_are_unknown_when_a_file_may_set_them(flag: str) -> None:
     found = read_command_line(line)
     assert not found.config.knows("moe_token_dispatcher_type")
     assert found.config.get("num_moe_experts") == 8
-    assert found.warnings == (f"{flag}: settings not on the command line are unknown",)
+    assert found.said.warnings == (f"{flag}: settings not on the command line are unknown",)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_launchers_in_front_are_skipped(launcher: str) -> None:
     found = read_command_line([*launcher.split(), *COMMON])
     assert found.config.get("num_layers") == 4
     assert found.script is not None and found.script.removesuffix(".py").endswith("pretrain_gpt")
-    assert not any("nnodes" in name or "capture" in name for name in found.unknown)
+    assert not any("nnodes" in name or "capture" in name for name in found.said.unknown)
 
 
 def test_a_shell_string_is_read_up_to_the_end_of_its_command() -> None:
@@ -149,7 +149,7 @@ def test_a_shell_string_is_read_up_to_the_end_of_its_command() -> None:
 def test_a_value_of_the_wrong_type_stays_text_with_a_warning() -> None:
     found = read_command_line(["pretrain_gpt.py", *COMMON, "--num-layers", "many", "--seq-length"])
     assert found.config.get("num_layers") == "many"
-    assert found.warnings == (
+    assert found.said.warnings == (
         "--num-layers: many is not a whole number; kept as text",
         "--seq-length: no value follows",
     )
