@@ -36,6 +36,9 @@ MEASURED: dict[str, ConfigData] = {
     "wait_exposed_fraction": 0.0,
     "cuda_graph_fraction": 0.0,
     "unclassified_fraction": 0.0,
+    "memory_shortage": "none",
+    "allocator_calls_in_steps_count": 0,
+    "offload_copy_exposed_fraction": 0.0,
 }
 
 

@@ -182,6 +182,9 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "dp_exposed_fraction": 0.02,
         "launch_starved_recoverable_fraction": 0.03,
         "attention_unfused_fraction": 0.0,
+        "memory_shortage": "none",
+        "allocator_calls_in_steps_count": 0,
+        "offload_copy_exposed_fraction": 0.0,
     }
     findings, steps = make_plan(SHIPPED, sheet_of(healthy))
     assert steps == ()

@@ -46,3 +46,12 @@ def test_without_the_size_of_the_gpu_a_peak_says_nothing() -> None:
     value, because = tell_memory_shortage(known, default_log_thresholds())
     assert value is None
     assert because == "the trace does not say how much memory the GPU has"
+
+
+def test_steps_that_never_called_the_driver_had_room() -> None:
+    for calls, word in ((0, "none"), (3, None)):
+        known: dict[str, Known] = {
+            "log_peak_memory_bytes": (None, "no training log was given (--log)"),
+            "allocator_calls_in_steps_count": (calls, None),
+        }
+        assert tell_memory_shortage(known, default_log_thresholds())[0] == word

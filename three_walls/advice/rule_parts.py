@@ -66,7 +66,9 @@ class PartReader:
         """The gain model."""
         if node is None:
             return GainModel((), "", "")
-        found = self.problems.fields(node, ("basis", "explanation"), ("terms", "shrinks_all_pools", "hidden_under", "cost_fraction"))
+        found = self.problems.fields(
+            node, ("basis", "explanation"), ("terms", "shrinks_all_pools", "hidden_under", "cost_fraction")
+        )
         terms = tuple(self._gain_term(item) for item in self.problems.items(found.get("terms")))
         basis = self.problems.choice(found.get("basis"), BASES)
         if basis in BASES and (basis == "none") == bool(terms):

@@ -1,5 +1,4 @@
-"""The thresholds of ``rules/log.yaml``: which iterations of a log are steady, when it is of another
-run, and when memory is short."""
+"""The thresholds of ``rules/log.yaml``: steady iterations, logs of another run, short memory."""
 
 from __future__ import annotations
 

@@ -323,7 +323,9 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "memory_shortage",
         "text",
         "How the log shows that device memory is short: out_of_memory, allocator_retries, near_limit (peak of allocated "
-        "memory), fragmented (of reserved memory alone) or none; the first that holds. Limits: rules/log.yaml.",
+        "memory), fragmented (of reserved memory alone) or none; the first that holds. Limits: rules/log.yaml. Without a "
+        "log none where no step called the driver's allocator.",
+        "The share of memory in use: without a log a run near its limit counts as none.",
     ),
     FactDefinition(
         "memory_parameters_fraction",

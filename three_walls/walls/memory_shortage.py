@@ -1,4 +1,4 @@
-"""Whether the run is short of device memory, as its training log shows it."""
+"""Whether the run is short of device memory, as its training log or its steps show it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tell_memory_shortage(known: Mapping[str, Known], limits: LogThresholds) -> K
 
     A report of memory exhausted comes before allocations that had to be tried again, these before a peak of
     allocated memory near the limit, and that before a peak of reserved memory there: with little of it allocated,
-    the rest lies in fragments.
+    the rest lies in fragments. Without a log, steps in which the allocator never called the driver had room.
     """
     if _number(known, "log_oom_count"):
         return OUT_OF_MEMORY, None
@@ -32,6 +32,8 @@ def tell_memory_shortage(known: Mapping[str, Known], limits: LogThresholds) -> K
     allocated, reserved, device = (
         _number(known, name) for name in ("log_peak_memory_bytes", "log_reserved_memory_bytes", "gpu.memory_bytes")
     )
+    if allocated is None and _number(known, "allocator_calls_in_steps_count") == 0:
+        return NONE, None
     if allocated is None:
         return None, known.get("log_peak_memory_bytes", _MISSING)[1]
     if not device:

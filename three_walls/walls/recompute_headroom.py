@@ -14,7 +14,7 @@ Known = tuple[FactValue, str | None]
 def peak_without_recompute(config: RunConfig, gpu_memory_bytes: int | None, peak_bytes: int | None) -> Known:
     """Measured peak, with the estimated activations exchanged for those without recompute, over device memory.
 
-    The estimate counts twice, once against itself: what it leaves out (fragments, workspaces) lies in the measured part.
+    The estimate counts twice, once against itself: what it leaves out (fragments, workspaces) is in the measured part.
     """
     if peak_bytes is None:
         return None, "no training log printed the peak of allocated memory"
