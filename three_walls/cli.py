@@ -15,6 +15,7 @@ from three_walls.commands.capture import capture_command
 from three_walls.commands.doctor import doctor_command
 from three_walls.commands.rules import rules_command
 from three_walls.commands.scrub import scrub_command
+from three_walls.commands.verify import verify_command
 from three_walls.inputs import Progress
 from three_walls.pipeline import analyze
 from three_walls.render.text_report import print_report
@@ -166,6 +167,7 @@ cli.add_command(capture_command)
 cli.add_command(doctor_command)
 cli.add_command(rules_command)
 cli.add_command(scrub_command)
+cli.add_command(verify_command)
 
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:

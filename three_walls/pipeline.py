@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from three_walls.advice.dialects import spell
-from three_walls.advice.plan import make_plan
 from three_walls.advice.rulebase import load_rules
+from three_walls.advice.sound_plan import make_sound_plan
 from three_walls.advice.verdict import weigh
 from three_walls.attribution.attribution import attribute
 from three_walls.inputs import Paths, Progress, read_inputs
@@ -35,6 +35,7 @@ from three_walls.walls.log_caveats import warn_of_log
 from three_walls.walls.log_facts import join_log
 from three_walls.walls.outliers import warn_of_outliers
 from three_walls.walls.pipeline_bubble import measure_pipeline, pipeline_facts
+from three_walls.walls.rank_facts import rank_facts
 from three_walls.walls.representative import Representative, choose_representative
 from three_walls.walls.summary import (
     count_captured_steps,
@@ -122,12 +123,13 @@ def analyze(
         log_peak_memory_bytes=joined.whole("log_peak_memory_bytes"),
     )
     of_pipeline = pipeline_facts(phases, rank_of[chosen.track]) if chosen else {}
-    measured = {**closeup.facts, **of_pipeline, **efficiency.facts}
+    of_ranks = rank_facts(encounters, comparison, timeline, len(ranks))
+    measured = {**closeup.facts, **of_pipeline, **of_ranks, **efficiency.facts}
     facts = collect_facts(timeline, attribution, chosen, ranks, run_config, gpu, capabilities, measured, joined.facts)
     facts = with_snapshot_facts(facts, given.snapshot)
 
     progress("judging rules")
-    findings, plan = make_plan(rule_base, facts, allowed=allowed)
+    findings, plan = make_sound_plan(rule_base, facts, run_config, bridge_version, allowed)
     edits = [edit for step in plan for edit in step.edits]
     return Report(
         tool_version=VERSION,

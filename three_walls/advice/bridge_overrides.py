@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from three_walls.advice.python_snippet import PythonSnippet
 from three_walls.advice.writable_keys import writable_key
 from three_walls.knowledge.config_keys import config_keys
 from three_walls.vocabulary.config import ConfigData, ConfigScalar, RunConfig
@@ -19,7 +20,7 @@ _NEWEST = (0, 7)  # what "main" and unreadable versions count as
 
 
 class BridgeSpeller:
-    """Turns edits into ``lines`` (raw overrides) and ``notes``."""
+    """Turns edits into ``lines`` (raw overrides), ``python`` (the same for a recipe) and ``notes``."""
 
     def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig, version: str) -> None:
         self.values = {edit.key: edit.to for edit in edits}
@@ -27,6 +28,7 @@ class BridgeSpeller:
         self.version = _release(version)
         self.lines: list[str] = []
         self.notes: list[str] = []
+        self.python = PythonSnippet()
 
     def spell_all(self) -> None:
         for name, value in self.values.items():
@@ -38,6 +40,14 @@ class BridgeSpeller:
             else:
                 for path in key.bridge.paths:
                     self._spell(key, path, value)
+                self._empty_the_other_graph_list(key, value)
+
+    def spell_environment(self, variables: Sequence[tuple[str, str]]) -> None:
+        """Variables in the configuration, from 0.6 on: there what the process has already wins, so it is left out."""
+        if self.version >= (0, 6):
+            for name, value in variables:
+                if name not in self.config.environment:
+                    self._write(f"++env_vars.{name}={write_value(value)}")
 
     def note(self, text: str) -> None:
         self.notes.append(f"Megatron-Bridge: {text}")
@@ -46,7 +56,12 @@ class BridgeSpeller:
         section, _, field = path.partition(".")
         if path == _COMM_OVERLAP:
             self.note("comm_overlap is an object; override its fields")
-        elif section == _COMM_OVERLAP and self.config.get(_COMM_OVERLAP) != "CommOverlapConfig":
+            return
+        if key.enum is not None and isinstance(value, str):
+            self.python.set_member(path, key.enum, value)
+        else:
+            self.python.set(path, value)
+        if section == _COMM_OVERLAP and self.config.get(_COMM_OVERLAP) != "CommOverlapConfig":
             self._spell_comm_overlap(field, value)
         elif section == "mixed_precision" and field and self.config.get("mixed_precision") != "MixedPrecisionConfig":
             # Recipes name their precision by a string; an override of a field then fails to apply.
@@ -60,6 +75,11 @@ class BridgeSpeller:
             self._write(f"{path}={{_target_:{key.enum},_args_:[{number}]}}")
         else:
             self._write(f"{path}={write_value(value)}")
+
+    def _empty_the_other_graph_list(self, key: ConfigKey, value: ConfigData) -> None:
+        """From 0.5 on scope and modules exclude each other, and recipes use either: empty modules go with a scope."""
+        if key.name == "cuda_graph_scope" and value is not None and self.version >= (0, 5):
+            self._spell(config_keys().keys["cuda_graph_modules"], "model.cuda_graph_modules", ())
 
     def _spell_comm_overlap(self, field: str, value: ConfigData) -> None:
         """Overrides that apply whether or not the recipe has a CommOverlapConfig.
@@ -85,6 +105,7 @@ class BridgeSpeller:
                 continue
             if found is not None and self.config.dialect == "bridge":
                 self._write(f"++{_COMM_OVERLAP}.{name}={write_value(found.value)}")
+                self.python.set(f"{_COMM_OVERLAP}.{name}", found.value)
             else:
                 unknown.append(name)
         if unknown:

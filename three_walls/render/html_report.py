@@ -113,6 +113,7 @@ def _shell_text(report: Report) -> tuple[tuple[str, str, str], ...]:
         ("env", "Environment", overrides_file.quote_env(overrides)),
         ("bridge", f"Megatron-Bridge {overrides.bridge_version}", overrides_file.quote_bridge(overrides)),
         ("megatron-lm", "Megatron-LM", overrides_file.quote_megatron_lm(overrides)),
+        ("python", "Python, in the recipe", overrides.python),
     )
     return tuple((form, title, "\n".join(lines)) for form, title, lines in forms if lines)
 

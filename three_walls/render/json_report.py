@@ -256,4 +256,5 @@ def _overrides(overrides: Overrides) -> Json:
         "megatron_lm": list(overrides.megatron_lm),
         "env": dict(overrides.env),
         "notes": list(overrides.notes),
+        "python": list(overrides.python),
     }

@@ -203,6 +203,7 @@ def _show_overrides(report: Report) -> Iterator[RenderableType]:
         ("Environment", quote_env(overrides)),
         (f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides)),
         ("Megatron-LM", quote_megatron_lm(overrides)),
+        ("Python, in the recipe", overrides.python),
     )
     if not overrides.notes and not any(lines for _, lines in forms):
         return

@@ -8,8 +8,9 @@ from functools import cache
 from three_walls.knowledge.config_keys import config_keys, keys_by_path
 from three_walls.knowledge.config_values import takes_several_words
 from three_walls.knowledge.environment_variables import allowed_variables
+from three_walls.knowledge.hydra_overrides import Override, read_override
 from three_walls.settings.collected import COMMAND_LINE, Settings
-from three_walls.settings.hydra_overrides import Override, read_override
+from three_walls.settings.overrides import read_setting
 from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
 
@@ -39,7 +40,7 @@ def read_bridge_arguments(arguments: Sequence[str], settings: Settings) -> dict[
     """Collect settings; the environment that ``env_vars.*`` sets is returned, as far as it may be shown."""
     environment: dict[str, ConfigValue] = {}
     for word in arguments:
-        for override in read_override(word):
+        for override in read_setting(word):
             if override.path.startswith("env_vars."):
                 _read_variable(override, environment)
             else:

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from three_walls.knowledge.config_keys import config_keys, keys_by_path
 from three_walls.knowledge.config_values import fit, is_allowed
 from three_walls.knowledge.environment_variables import allowed_variables
+from three_walls.knowledge.hydra_overrides import Override
 from three_walls.knowledge.strict_yaml import suggest
 from three_walls.settings.bridge_arguments import give_precision_recipe
 from three_walls.settings.collected import Settings
-from three_walls.settings.hydra_overrides import Override, read_override
+from three_walls.settings.overrides import read_setting
 from three_walls.settings.sources import USER, SaidSettings
 from three_walls.vocabulary.config import ConfigData, ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
@@ -29,7 +30,7 @@ def read_user_settings(words: Iterable[str]) -> SaidSettings:
     settings = Settings(source=USER)
     environment: dict[str, ConfigValue] = {}
     for word in words:
-        overrides = read_override(word)
+        overrides = read_setting(word)
         if not overrides or overrides[0].prefix:
             raise UsageError(f"--set: expected key=value, found {word!r}")
         for override in overrides:

@@ -168,6 +168,18 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "Traced step less unprofiled step, where that is more than iterations differ by themselves; else 0.",
         "A part of the budget: which bucket it lies in is not measured.",
     ),
+    FactDefinition(
+        "log_deepep_unavailable",
+        "flag",
+        "The log says that DeepEP is not installed or does not run on this GPU.",
+        "Proof that it is there: where the log says nothing the fact is missing.",
+    ),
+    FactDefinition("log_hybridep_unavailable", "flag", "The same of HybridEP."),
+    FactDefinition(
+        "log_unavailable_dispatchers",
+        "text",
+        "The dispatchers of which the log says so, by name; unset where it names none.",
+    ),
     FactDefinition("log_tflops_per_gpu", "tflops", "Model TFLOP/s per GPU as the log prints it; median, unprofiled."),
     FactDefinition("log_peak_memory_bytes", "bytes", "Largest peak of allocated memory, of the ranks that printed it."),
     FactDefinition("log_reserved_memory_bytes", "bytes", "Largest peak of reserved memory, of the same ranks."),
@@ -198,6 +210,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "times the calls beside.",
         "A loss to avoid: it is the price of hiding communication, to be set against what is hidden.",
     ),
+    _share("overlap_tax_fraction", "overlap_tax_ns", "Share of the step that the overlap tax is."),
     _ns(
         "pipeline_bubble_ns",
         "Nothing computes: waiting in pipeline exchanges for the neighbouring stage while no tokens are exchanged, and "
@@ -322,9 +335,9 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         "memory_shortage",
         "text",
-        "How the log shows that device memory is short: out_of_memory, allocator_retries, near_limit (peak of allocated "
-        "memory), fragmented (of reserved memory alone) or none; the first that holds. Limits: rules/log.yaml. Without a "
-        "log none where no step called the driver's allocator.",
+        "How the log shows that device memory is short: out_of_memory, allocator_retries, near_limit (peak of "
+        "allocated memory), fragmented (of reserved memory alone) or none; the first that holds. Limits: "
+        "rules/log.yaml. Without a log none where no step called the driver's allocator.",
         "The share of memory in use: without a log a run near its limit counts as none.",
     ),
     FactDefinition(
@@ -367,6 +380,27 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "count",
         "Twice the expert-parallel size, where experts and ranks can be split so; else missing.",
     ),
+    _ns(
+        "straggler_late_ns",
+        "By how much per step the latest rank arrives after the last but one, where that is more than its peers do; 0 "
+        "where no rank is late.",
+        "The waiting of the others: several of them wait at once.",
+    ),
+    _share("straggler_late_fraction", "straggler_late_ns", "Share of the step by which the latest rank is late."),
+    FactDefinition(
+        "straggler_cause",
+        "text",
+        "Why that rank is late: slow compute, expert imbalance, launch-starved, host-blocked, late stage or unknown.",
+    ),
+    _ns(
+        "capture_start_skew_ns",
+        "From the first operation that the profiler recorded on the first rank to that on the last rank.",
+    ),
+    FactDefinition(
+        "capture_start_skewed_steps_count",
+        "count",
+        "Kept steps, of all ranks, that began before every rank was captured: nothing is compared in them.",
+    ),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
     FactDefinition("world_size", "count", "Ranks of the run (WORLD_SIZE, or as its log or config says)."),
     FactDefinition("nodes_count", "count", "Hosts of the run: world size / ranks on one host, rounded up."),
@@ -383,6 +417,29 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),
     FactDefinition("ep_spans_nodes", "flag", "Whether an expert-parallel group reaches beyond one host."),
     FactDefinition("ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits the GPU's NVLink domain."),
+    FactDefinition(
+        "ep_ranks_per_nvlink_domain_count",
+        "count",
+        "Ranks of an expert-parallel group that one NVLink domain of the GPU model holds: the smaller of the two.",
+        "Where the ranks were placed: a job on parts of several racks has fewer together.",
+    ),
+    FactDefinition(
+        "flex_backend_is_chosen",
+        "flag",
+        "Whether the run itself chose a backend of the flex dispatcher: on its command line, or other than the preset.",
+    ),
+    FactDefinition("expert_group_ranks_count", "count", "Ranks that share the experts of a layer: EP x ETP."),
+    FactDefinition(
+        "experts_split_over_group",
+        "flag",
+        "Whether the number of experts is a multiple of EP x ETP, so that each rank can hold whole experts.",
+    ),
+    FactDefinition(
+        "hybridep_topology",
+        "text",
+        "What NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN, NVLINK_DOMAIN_SIZE and USE_MNNVL tell HybridEP of NVLink, "
+        "beside what the tuned launchers tell it on this GPU: as launched, different, or unset (some are not set).",
+    ),
     FactDefinition(
         "ep_internode_unique_copies_fraction",
         "fraction",

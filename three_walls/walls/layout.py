@@ -10,12 +10,13 @@ from three_walls.walls.next_sizes import derive_next_sizes
 
 LARGEST_SERVER_GPUS = 8
 """HGX and DGX boards join at most so many GPUs by NVLink (rules/hardware.yaml has the rest)."""
+_PRESET_BACKEND = "deepep"
 
 
 def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[FactValue, str | None]]:
     """Fact name -> (value, None) or (None, why it is missing)."""
     layout = read_layout(config)
-    world, per_node, ep, etp, dp = layout.world, layout.per_node, layout.ep, layout.etp, layout.dp
+    world, per_node, ep, dp = layout.world, layout.per_node, layout.ep, layout.dp
     facts: dict[str, tuple[FactValue, str | None]] = {
         "world_size": _or_missing(world, "neither WORLD_SIZE nor a log or config says it"),
         "nodes_count": _or_missing(layout.nodes, "needs WORLD_SIZE and LOCAL_WORLD_SIZE"),
@@ -35,23 +36,63 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
             _microbatches(config, dp), "needs micro and global batch size and the data-parallel size"
         ),
     }
-    reach = ep * etp if ep and etp else None
+    facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, layout.pp, _microbatches(config, dp))
+    facts |= derive_next_sizes(config, world, _microbatches(config, dp))
+    return facts | _describe_expert_group(config, layout, gpu)
+
+
+def _describe_expert_group(
+    config: RunConfig, layout: ParallelLayout, gpu: GpuModel | None
+) -> dict[str, tuple[FactValue, str | None]]:
+    """How far a group of ranks that share the experts reaches, and how it is told to its dispatcher."""
+    world, per_node = layout.world, layout.per_node
+    reach = layout.ep * layout.etp if layout.ep and layout.etp else None
     spans = None
     if reach is not None and reach == 1:
         spans = False
     elif reach is not None and per_node is not None:
         # Groups of consecutive ranks: one that is larger than a node reaches beyond it.
         spans = reach > per_node if world is None else min(reach, world) > per_node
-    facts["ep_spans_nodes"] = _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE")
     domain = None if gpu is None else gpu.nvlink_domain_gpus
     within = None if reach is None or domain is None else reach <= domain
-    facts["ep_within_nvlink_domain"] = _or_missing(
-        within, "needs the expert-parallel size and a GPU of known NVLink domain"
-    )
-    facts |= derive_next_sizes(config, world, _microbatches(config, dp))
-    facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, layout.pp, _microbatches(config, dp))
-    facts["ep_internode_unique_copies_fraction"] = _unique_copies(config, reach, per_node, spans)
-    return facts
+    together = None if reach is None or domain is None else min(reach, domain)
+    experts = _number(config, "num_moe_experts")
+    splits = experts % reach == 0 if experts and reach else None
+    of_domain = "needs the expert-parallel size and a GPU of known NVLink domain"
+    return {
+        "ep_spans_nodes": _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE"),
+        "ep_within_nvlink_domain": _or_missing(within, of_domain),
+        "ep_ranks_per_nvlink_domain_count": _or_missing(together, of_domain),
+        "hybridep_topology": _hybridep_topology(config, together, gpu),
+        "flex_backend_is_chosen": _is_chosen(config),
+        "expert_group_ranks_count": _or_missing(reach, "needs the expert-parallel size"),
+        "experts_split_over_group": _or_missing(splits, "needs the number of experts and the expert-parallel size"),
+        "ep_internode_unique_copies_fraction": _unique_copies(config, reach, per_node, spans),
+    }
+
+
+def _is_chosen(config: RunConfig) -> tuple[FactValue, str | None]:
+    """Both frameworks preset deepep, so that its being set says nothing: only a command line does, or another value."""
+    found = config.values.get("moe_flex_dispatcher_backend")
+    if found is None:
+        return None, "the flex dispatcher's backend is not known"
+    return found.value is not None and (found.value != _PRESET_BACKEND or found.source == "command line"), None
+
+
+def _hybridep_topology(config: RunConfig, together: int | None, gpu: GpuModel | None) -> tuple[FactValue, str | None]:
+    """Compares three variables with what Megatron-Bridge's launchers set (scripts/performance/utils/utils.py)."""
+    domain = None if gpu is None else gpu.nvlink_domain_gpus
+    if together is None or domain is None or not config.environment:
+        return None, "needs the environment, the expert-parallel size and a known GPU"
+    wanted = {
+        "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": together,
+        "NVLINK_DOMAIN_SIZE": domain,
+        "USE_MNNVL": int(domain > LARGEST_SERVER_GPUS),
+    }
+    found = {name: config.environment[name].value for name in wanted if name in config.environment}
+    if any(str(value) != str(wanted[name]) for name, value in found.items()):
+        return "different", None
+    return ("as launched" if len(found) == len(wanted) else "unset"), None
 
 
 def _expected_bubble(config: RunConfig, stages: int | None, micro_batches: int | None) -> tuple[FactValue, str | None]:

@@ -31,6 +31,9 @@ FACTS_OF_LOG = (
     "log_reserved_memory_bytes",
     "log_oom_count",
     "log_allocator_retries_count",
+    "log_deepep_unavailable",
+    "log_hybridep_unavailable",
+    "log_unavailable_dispatchers",
 )
 _PARALLEL_SIZES = (
     "tensor_model_parallel_size",
@@ -39,6 +42,8 @@ _PARALLEL_SIZES = (
     "expert_model_parallel_size",
 )
 _MODEL_SIZES = ("num_layers", "hidden_size", "seq_length", "micro_batch_size", "global_batch_size")
+_BACKENDS = ("DeepEP", "HybridEP")
+_REFUSED = r"\b{} is (?:not installed|supported for|only applicable)"
 _IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)
 
 
@@ -74,6 +79,7 @@ def join_log(log: TrainingLog | None, config: RunConfig, traced_step_ns: int | N
         **_memory_facts(log),
         "log_tflops_per_gpu": _tflops(log, steady),
         "log_oom_count": (len(log.ooms), None),
+        **_dispatcher_facts(log),
     }
     facts |= _perturbation(facts["unprofiled_step_ns"], traced_step_ns, limits)
     mismatch = find_other_sizes(log, config) or _other_length(facts, limits)
@@ -147,6 +153,21 @@ def _tflops(log: TrainingLog, steady: Sequence[LogIteration]) -> Known:
     said = [line.tflops_per_gpu for line in steady if line.tflops_per_gpu is not None]
     said = said or [line.tflops_per_gpu for line in log.step_times]
     return (median(said), None) if said else (None, "the log prints no throughput (--log-throughput)")
+
+
+def _dispatcher_facts(log: TrainingLog) -> dict[str, Known]:
+    """Which dispatchers' packages are not there, or not for this GPU; a log that says nothing proves nothing."""
+    said = [event.text for event in log.events if event.kind == "dispatcher"]
+    lacking = [name for name in _BACKENDS if any(re.search(_REFUSED.format(name), text) for text in said)]
+
+    def about(name: str) -> Known:
+        return (True, None) if name in lacking else (None, f"the log does not say whether {name} is there")
+
+    return {
+        "log_deepep_unavailable": about("DeepEP"),
+        "log_hybridep_unavailable": about("HybridEP"),
+        "log_unavailable_dispatchers": (", ".join(lacking) or None, None),
+    }
 
 
 def _memory_facts(log: TrainingLog) -> dict[str, Known]:

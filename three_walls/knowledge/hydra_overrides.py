@@ -1,4 +1,4 @@
-"""Hydra overrides: ``model.x=1``, ``+x``, ``++x``, ``~x``; values quoted, null, numbers, lists, dicts, enum members."""
+"""Hydra overrides: ``model.x=1``, ``+x``, ``++x``, ``~x``; values quoted, null, numbers, lists and dicts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from three_walls.settings.members import read_construction
 from three_walls.vocabulary.config import ConfigData, ConfigScalar
 
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<path>[A-Za-z_][\w]*(\.[\w]+)*)(=(?P<value>.*))?", re.DOTALL)
@@ -36,34 +35,14 @@ def read_override(word: str) -> list[Override]:
 
 
 def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
-    """``{a:1,b:{c:2}}`` under ``p`` is p.a=1 and p.b.c=2; anything else, an enum member too, is one setting."""
-    if not _is_dict(text) or _member(text) is not None:
+    """``{a:1,b:{c:2}}`` under ``p`` is p.a=1 and p.b.c=2; anything else is one setting."""
+    if not (text.startswith("{") and text.endswith("}")):
         yield path, read_value(text)
         return
-    for name, inner in _entries(text):
-        # One level is enough for what Bridge's configuration holds; a deeper dict stays text.
-        yield f"{path}.{name}", read_value(inner)
-
-
-def _is_dict(text: str) -> bool:
-    return len(text) > 1 and text.startswith("{") and text.endswith("}")
-
-
-def _entries(text: str) -> Iterator[tuple[str, str]]:
     for entry in _split(text[1:-1]):
         name, colon, inner = entry.partition(":")
         if colon and name.strip():
-            yield name.strip(), inner.strip()
-
-
-def _member(text: str) -> str | None:
-    """The enum member or dtype that ``{_target_:...,_args_:[...]}`` constructs; None if it is something else."""
-    entries = dict(_entries(text))
-    if "_target_" not in entries:
-        return None
-    arguments = entries.get("_args_", "")
-    words = _split(arguments[1:-1]) if arguments.startswith("[") and arguments.endswith("]") else []
-    return read_construction(_scalar(entries["_target_"]), [_scalar(word.strip()) for word in words])
+            yield from _settings(f"{path}.{name.strip()}", inner.strip())
 
 
 def read_value(text: str) -> ConfigData:
@@ -74,8 +53,6 @@ def read_value(text: str) -> ConfigData:
 
 
 def _scalar(text: str) -> ConfigScalar:
-    if _is_dict(text):
-        return _member(text) or text
     if len(text) > 1 and text[0] in _QUOTES and text[-1] == text[0]:
         quote = text[0]
         return text[1:-1].replace(f"\\{quote}", quote)
