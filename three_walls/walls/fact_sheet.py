@@ -58,6 +58,7 @@ def collect_facts(
     if chosen is not None:
         known.update(_measured(timeline, attribution, chosen))
         known.update(_recoverable(known))
+        known["pipeline_bubble_excess_ns"] = _beyond_even_schedule(known, chosen.step_ns)
         known.update(_withhold(attribution, chosen, capabilities))
     known["step_spread_ratio"] = _spread(attribution.steps)
     known["ranks_captured_count"] = (len(ranks), None)
@@ -142,6 +143,15 @@ def _beyond_profiler(host: Known, known: Mapping[str, Known]) -> Known:
     if not isinstance(host[0], int) or not isinstance(excess_ns, int):
         return host
     return max(0, host[0] - excess_ns), None
+
+
+def _beyond_even_schedule(known: Mapping[str, Known], step_ns: int) -> Known:
+    """The bubble beyond the expected one; missing with the reason of what is missing."""
+    bubble_ns, no_bubble = known.get("pipeline_bubble_ns", (None, _NO_STEP))
+    expected, no_schedule = known["pipeline_bubble_expected_fraction"]
+    if not isinstance(bubble_ns, int) or not isinstance(expected, float):
+        return None, no_bubble or no_schedule
+    return max(0, bubble_ns - round(expected * step_ns)), None
 
 
 def _withhold(attribution: Attribution, chosen: Representative, capabilities: Mapping[str, str]) -> dict[str, Known]:

@@ -30,6 +30,10 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
         # Groups of consecutive ranks: one that is larger than a node reaches beyond it.
         spans = reach > per_node if world is None else min(reach, world) > per_node
     facts["ep_spans_nodes"] = _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE")
+    facts["ep_is_meant_to_overlap"] = _meant_to_overlap(config)
+    facts["dp_spans_nodes"] = _or_missing(
+        _dp_spans_nodes(config, world, per_node, pp, dp), "needs WORLD_SIZE, LOCAL_WORLD_SIZE and the parallel sizes"
+    )
     within = None if reach is None or gpu is None else reach <= gpu.nvlink_domain_gpus
     facts["ep_within_nvlink_domain"] = _or_missing(within, "needs the expert-parallel size and a known GPU")
     facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, pp, _microbatches(config, dp))
@@ -48,6 +52,28 @@ def _expected_bubble(config: RunConfig, stages: int | None, micro_batches: int |
         return None, "needs the pipeline stages (virtual ones too) and the micro-batches per step"
     virtual = _number(config, "virtual_pipeline_model_parallel_size") or 1
     return (stages - 1) / (micro_batches * virtual + stages - 1), None
+
+
+def _meant_to_overlap(config: RunConfig) -> tuple[FactValue, str | None]:
+    keys = ("overlap_moe_expert_parallel_comm", "moe_token_dispatcher_type")
+    overlap, dispatcher = (config.get(key) for key in keys)
+    if overlap is True or dispatcher == "flex":
+        return True, None
+    if not all(config.knows(key) for key in keys):
+        return None, "needs the dispatcher and whether expert-parallel overlap is on"
+    return False, None
+
+
+def _dp_spans_nodes(
+    config: RunConfig, world: int | None, per_node: int | None, stages: int | None, dp: int | None
+) -> bool | None:
+    """The ranks of a pipeline stage are consecutive, unless the mapping puts the stages within the replicas."""
+    if dp == 1:
+        return False
+    if not world or not per_node or not stages or dp is None:
+        return None
+    reach = world if config.get("use_tp_pp_dp_mapping") is True else world // stages
+    return reach > per_node
 
 
 def _unique_copies(
