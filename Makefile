@@ -4,10 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_TRACE := sample_traces/wide-nvlink-alltoall.sqlite
 
-.PHONY: demo test lint types contracts unit clean help
+# Megatron-Bridge itself, on a CPU: Python 3.12 and about 3 GB. --no-deps leaves out what only a GPU machine can build.
+BRIDGE_PYTHON ?= python3.12
+BRIDGE_VENV := .venv-bridge
+BRIDGE_RELEASE := megatron-bridge==0.3.1 megatron-core==0.16.1
+BRIDGE_NEEDS := torch 'transformers<5' 'huggingface-hub<1' omegaconf 'hydra-core>1.3,<=1.3.2' numpy pyyaml rich tqdm \
+	regex six typing-extensions packaging einops datasets triton
+
+.PHONY: test-bridge demo test lint types contracts unit clean help
 
 help:  ## what can be made
-	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,5 +41,14 @@ contracts: $(VENV)/.installed  ## data flows one way
 unit: $(VENV)/.installed  ## tests, rule cases, labelled real traces
 	$(BIN)/pytest -n auto
 
+$(BRIDGE_VENV)/.installed: Makefile
+	$(BRIDGE_PYTHON) -m venv $(BRIDGE_VENV)
+	$(BRIDGE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(BRIDGE_NEEDS)
+	$(BRIDGE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(BRIDGE_RELEASE)
+	touch $@
+
+test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against Megatron-Bridge itself
+	THREE_WALLS_BRIDGE_PYTHON=$(BRIDGE_VENV)/bin/python $(BIN)/pytest tests/bridge
+
 clean:  ## remove what make created
-	rm -rf $(VENV) demo.three-walls .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BRIDGE_VENV) demo.three-walls .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

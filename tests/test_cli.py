@@ -50,6 +50,10 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
         (["analyze", "trace.sqlite", "--step-range", "("], 2, "expected a regular expression"),
         (["analyse", "trace.sqlite"], 2, "No such command"),
         (["analyze", "trace.sqlite", "--bridge-version", "newest"], 2, "expected a release like"),
+        (["analyze", "trace.sqlite", "--set", "moe_router_top=8"], 2, "did you mean moe_router_topk"),
+        (["analyze", "trace.sqlite", "--set", "recompute_granularity=half"], 2, "expected one of full, selective"),
+        (["analyze", "trace.sqlite", "--config", "none.yaml"], 3, "found no such file"),
+        (["analyze", "trace.sqlite", "--config", "text.sqlite"], 3, "expected Megatron-Bridge's configuration"),
         (["analyze", "missing.sqlite"], 3, "no such file"),
         (["analyze", "text.sqlite"], 3, "expected a SQLite export"),
         (["analyze", "empty.sqlite"], 4, "expected CUDA kernels, found none"),
@@ -94,3 +98,24 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     done = three_walls("analyze", "trace.sqlite", "--out", "taken/report", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_settings_and_a_saved_configuration_are_merged_and_said_with_their_sources(tmp_path: Path) -> None:
+    TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
+    (tmp_path / "run_config.yaml").write_text(
+        "model: {num_moe_experts: 60, expert_model_parallel_size: 8, num_layers: 4}", encoding="utf-8"
+    )
+    options = ["--config", "run_config.yaml", "--set", "model.num_layers=2", "--set", "env_vars.WORLD_SIZE=16"]
+    done = three_walls("analyze", "rank0.sqlite", *options, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["config"]["num_moe_experts"] == {"value": 60, "source": "config file"}
+    assert report["config"]["num_layers"] == {"value": 2, "source": "--set"}
+    assert report["environment"]["WORLD_SIZE"] == {"value": "16", "source": "--set"}
+    assert {
+        "key": "num_layers",
+        "values": [{"value": 2, "source": "--set"}, {"value": 4, "source": "config file"}],
+    } in (report["config_conflicts"])
+    codes = {warning["code"]: warning["message"] for warning in report["warnings"]}
+    assert codes["layout-contradiction"] == "the number of experts (60) is not divisible by EP (8)"
+    assert "config-conflict" not in codes  # the user meant it

@@ -20,6 +20,7 @@ _RUNTIME = ["start", "end", "eventClass", "globalTid", "correlationId", "nameId"
 _NVTX = ["start", "end", "eventType", "text", "textId", "globalTid", "domainId"]
 _EVENT = ["deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId"]
 _SYNCHRONIZATION = ["start", "end", *_EVENT, "syncType"]
+_MEMORY_USAGE = ["start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"]
 _OVERHEAD = ["start", "end", "globalTid", "nameId", "returnValue"]
 
 COLUMNS: dict[str, list[str]] = {
@@ -32,6 +33,7 @@ COLUMNS: dict[str, list[str]] = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _SYNCHRONIZATION,
     "NVTX_EVENTS": _NVTX,
     "PROFILER_OVERHEAD": _OVERHEAD,
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": _MEMORY_USAGE,
 }
 
 GEMM = "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
@@ -104,10 +106,11 @@ class TraceBuilder:
         stream: int = 7,
         launched: int | None = None,
         memory: tuple[int, int] = (1, 2),
+        size: int = 1,
     ) -> TraceBuilder:
         """A copy: kind 1 H2D, 2 D2H, 8 D2D, 10 P2P; ``memory``: source and target kind (0 pageable, 1 pinned)."""
         source, target = memory
-        values = {"bytes": 1, "copyKind": kind, "srcKind": source, "dstKind": target}
+        values = {"bytes": size, "copyKind": kind, "srcKind": source, "dstKind": target}
         self._operation("CUPTI_ACTIVITY_KIND_MEMCPY", start, end, stream, launched, **values)
         return self
 
@@ -144,6 +147,15 @@ class TraceBuilder:
     def _event(self, event: int, stream: int, sync: int | None) -> dict[str, Any]:
         place = {"deviceId": self.device, "contextId": 1, "streamId": stream, "globalPid": self.process}
         return {**place, "correlationId": self.correlation, "eventId": event, "eventSyncId": sync}
+
+    def allocation(
+        self, start: int, size: int, freed: bool = False, kind: int = 2, process: int | None = None
+    ) -> TraceBuilder:
+        """Memory taken from the driver, or given back; ``kind``: 1 pinned host memory, 2 device memory."""
+        place = {"globalPid": self.process if process is None else process, "deviceId": self.device}
+        values = {"bytes": size, "memKind": kind, "memoryOperationType": int(freed)}
+        self.add("CUDA_GPU_MEMORY_USAGE_EVENTS", start=start, **place, **values)
+        return self
 
     def nvtx(self, text: str, start: int, end: int | None, inline: bool = False) -> TraceBuilder:
         """A range; its text in StringIds, or ``inline`` in the row."""

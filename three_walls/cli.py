@@ -15,7 +15,9 @@ from three_walls.commands.capture import capture_command
 from three_walls.commands.doctor import doctor_command
 from three_walls.commands.rules import rules_command
 from three_walls.commands.scrub import scrub_command
-from three_walls.pipeline import Progress, analyze
+from three_walls.commands.verify import verify_command
+from three_walls.inputs import Progress
+from three_walls.pipeline import analyze
 from three_walls.render.text_report import print_report
 from three_walls.render.write import write_report
 from three_walls.trace.source import COMPRESSED_SUFFIXES
@@ -51,6 +53,19 @@ def cli() -> None:
     metavar="REGEX",
     help="NVTX ranges that are training steps, where the trace has no training_step_N ranges.",
 )
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="The run's saved configuration: run_config.yaml of a checkpoint or of logger.save_config_filepath.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of the run, by Megatron Core name or Megatron-Bridge path; counts before every source. Repeatable.",
+)
 @click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to spell the overrides for.")
 @click.option(
     "--rules",
@@ -83,6 +98,8 @@ def analyze_command(
     traces: tuple[Path, ...],
     out_dir: Path | None,
     step_range: str | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
     bridge_version: str | None,
     rules_dir: Path | None,
     allowed: tuple[str, ...],
@@ -101,6 +118,7 @@ def analyze_command(
       three-walls analyze profiles/ --out report
       three-walls analyze rank*.sqlite --step-range 'train_step'
       three-walls analyze profiles/ --log train.log
+      three-walls analyze profiles/ --config run_config.yaml --set env_vars.WORLD_SIZE=64
 
     \b
     Exit codes:
@@ -118,6 +136,8 @@ def analyze_command(
             allowed=allowed,
             logs=logs,
             memory_snapshot=memory_snapshot,
+            config=config_file,
+            settings=settings,
             progress=progress,
         )
         progress("writing the report")
@@ -147,6 +167,7 @@ cli.add_command(capture_command)
 cli.add_command(doctor_command)
 cli.add_command(rules_command)
 cli.add_command(scrub_command)
+cli.add_command(verify_command)
 
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:

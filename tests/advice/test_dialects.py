@@ -4,8 +4,8 @@ import pytest
 
 from three_walls.advice.bridge_overrides import write_value
 from three_walls.advice.dialects import NEWEST_BRIDGE, spell
-from three_walls.trace.command_line import read_command_line
-from three_walls.vocabulary.config import ConfigData, RunConfig
+from three_walls.settings.command_line import read_command_line
+from three_walls.vocabulary.config import ConfigData, ConfigValue, RunConfig
 from three_walls.vocabulary.findings import Overrides, PlannedEdit
 
 CLASS = "++comm_overlap._target_=megatron.bridge.training.comm_overlap.CommOverlapConfig"
@@ -29,12 +29,6 @@ def spelled(*edits: PlannedEdit, run: str = "", version: str | None = NEWEST_BRI
             "flex",
             "model.moe_token_dispatcher_type=flex",
             "--moe-token-dispatcher-type flex",
-        ),
-        (
-            "cuda_graph_scope",
-            ("moe_router", "moe_preprocess"),
-            "model.cuda_graph_scope=[moe_router,moe_preprocess]",
-            "--cuda-graph-scope moe_router moe_preprocess",
         ),
         ("moe_permute_fusion", True, "model.moe_permute_fusion=true", "--moe-permute-fusion"),
         (
@@ -63,6 +57,14 @@ def spelled(*edits: PlannedEdit, run: str = "", version: str | None = NEWEST_BRI
 def test_an_edit_is_spelled_for_both_launchers(key: str, to: ConfigData, bridge: str, megatron_lm: str) -> None:
     found = spelled(edit(key, to))
     assert (found.bridge, found.megatron_lm, found.notes) == ((bridge,), (megatron_lm,), ())
+
+
+def test_a_graph_scope_empties_the_list_that_excludes_it_where_the_release_has_one() -> None:
+    scope = edit("cuda_graph_scope", ("moe_router", "moe_preprocess"))
+    line = "model.cuda_graph_scope=[moe_router,moe_preprocess]"
+    assert spelled(scope, version="0.4.2").bridge == (line,)
+    assert spelled(scope, version="0.5.1").bridge == (line, "model.cuda_graph_modules=[]")
+    assert spelled(scope).megatron_lm == ("--cuda-graph-scope moe_router moe_preprocess",)
 
 
 def test_the_rng_tracker_is_set_in_both_of_its_places() -> None:
@@ -214,7 +216,11 @@ def test_environment_is_sorted_and_the_later_edit_wins() -> None:
         edit("NCCL_ALGO", None, "env"),
     )
     assert found.env == (("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("NCCL_GRAPH_REGISTER", "0"))
-    assert found.bridge == ("model.moe_router_topk=4",)
+    assert found.bridge == (
+        "model.moe_router_topk=4",
+        '++env_vars.CUDA_DEVICE_MAX_CONNECTIONS="32"',
+        '++env_vars.NCCL_GRAPH_REGISTER="0"',
+    )
     assert found.notes == ("Environment: unset NCCL_ALGO",)
 
 
@@ -250,3 +256,33 @@ def test_an_enum_is_spelled_as_its_member_because_a_word_would_be_ignored(backen
 
 def test_an_enum_may_still_be_unset() -> None:
     assert spelled(edit("attention_backend", None)).bridge == ("model.attention_backend=null",)
+
+
+def test_the_same_edits_are_python_for_a_recipe() -> None:
+    found = spelled(
+        edit("overlap_moe_expert_parallel_comm", True),
+        edit("delay_wgrad_compute", True),
+        edit("grad_reduce_in_fp32", False),
+        edit("recompute_modules", ("moe_act",)),
+        edit("attention_backend", "fused"),
+    )
+    assert found.python == (
+        "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
+        "cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)",
+        "cfg.comm_overlap.overlap_moe_expert_parallel_comm = True",
+        "cfg.comm_overlap.delay_wgrad_compute = True",
+        "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
+        "cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)",
+        "cfg.mixed_precision.grad_reduce_in_fp32 = False",
+        "cfg.model.recompute_modules = ['moe_act']",
+        "from megatron.core.transformer.enums import AttnBackend",
+        "cfg.model.attention_backend = AttnBackend.fused",
+    )
+
+
+def test_variables_are_also_configuration_from_0_6_on_unless_the_run_exports_them() -> None:
+    variable = edit("CUDA_DEVICE_MAX_CONNECTIONS", "32", "env")
+    assert spelled(variable).bridge == ('++env_vars.CUDA_DEVICE_MAX_CONNECTIONS="32"',)
+    assert spelled(variable, version="0.5.1").bridge == ()
+    exported = RunConfig(environment={"CUDA_DEVICE_MAX_CONNECTIONS": ConfigValue("1", "environment")})
+    assert spell([variable], exported, NEWEST_BRIDGE).bridge == ()

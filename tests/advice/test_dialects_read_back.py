@@ -2,13 +2,14 @@
 
 from types import MappingProxyType
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.advice.test_dialects import edit, spelled
 from three_walls.advice.dialects import spell
 from three_walls.knowledge.config_keys import config_keys
-from three_walls.trace.command_line import read_command_line
+from three_walls.settings.command_line import read_command_line
 from three_walls.vocabulary.config import ConfigData, ConfigValue, RunConfig
 from three_walls.vocabulary.config_keys import ConfigKey
 
@@ -58,3 +59,27 @@ def test_overrides_that_are_written_are_read_back(data: st.DataObject, key: Conf
     if found.bridge and "num_sms" not in key.name and key.name != "num_moe_experts":
         read = read_command_line(["run_recipe.py", *found.bridge]).config
         assert read.values[key.name].value == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (key, value)
+        for key in config_keys().keys.values()
+        if key.bridge is not None
+        for value in ((True, False) if key.type == "bool" else (*key.values, None))
+    ],
+    ids=lambda one: one.name if isinstance(one, ConfigKey) else str(one),
+)
+def test_every_allowed_value_of_every_key_is_read_back_from_its_override(key: ConfigKey, value: ConfigData) -> None:
+    to = (value,) if value is not None and key.type in ("list", "int_list") else value
+    with_objects = {
+        "comm_overlap": ConfigValue("CommOverlapConfig", "dump"),
+        "mixed_precision": ConfigValue("MixedPrecisionConfig", "dump"),
+    }
+    for config in (RunConfig(), RunConfig(MappingProxyType(with_objects))):
+        found = spell([edit(key.name, to)], config, "main")
+        read = read_command_line(["run_recipe.py", *found.bridge])
+        assert not [name for name in read.said.unknown if name != "comm_overlap._target_"]
+        if found.bridge and "num_sms" not in key.name:
+            assert read.config.values[key.name].value == to

@@ -182,6 +182,14 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "dp_exposed_fraction": 0.02,
         "launch_starved_recoverable_fraction": 0.03,
         "attention_unfused_fraction": 0.0,
+        "ep_exposed_fraction": 0.04,
+        "collective_exposed_fraction": 0.02,
+        "overlap_tax_fraction": 0.0,
+        "tp_exposed_fraction": 0.0,
+        "straggler_late_fraction": 0.0,
+        "capture_start_skewed_steps_count": 0,
+        "flex_backend_is_chosen": False,
+        "log_unavailable_dispatchers": None,
     }
     findings, steps = make_plan(SHIPPED, sheet_of(healthy))
     assert steps == ()

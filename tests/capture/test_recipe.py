@@ -13,7 +13,7 @@ from three_walls.capture.recipe import CaptureRequest, make_recipe, read_ranks, 
 from three_walls.capture.settings import spell_settings
 from three_walls.knowledge.capture_rules import capture_rules, load_capture_rules
 from three_walls.render.capture_text import format_recipe
-from three_walls.trace.command_line import read_command_line
+from three_walls.settings.command_line import read_command_line
 from three_walls.vocabulary.errors import RuleBaseError, UsageError
 
 NSYS = ("nsys", "profile", "-o", "'rank%q{RANK}'")

@@ -159,3 +159,21 @@ def test_what_the_run_complained_about_is_a_warning(tmp_path: Path) -> None:
     (said,) = [w for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, line)).warnings if "over" in w.code]
     assert said.code == "log-override-skipped"
     assert said.message == "the log says: Key 'a.b' in overrides not found in config object ConfigContainer"
+
+
+MISSING = "ImportError: HybridEP is not installed. Please install HybridEP package from https://github.com/deepseek-ai/"
+
+
+def test_a_dispatcher_that_the_log_reports_missing_is_a_fact_and_the_other_stays_unknown(tmp_path: Path) -> None:
+    facts = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, MISSING, *steps_of(100.0))).facts
+    assert facts.get("log_hybridep_unavailable").value is True
+    assert facts.get("log_unavailable_dispatchers").value == "HybridEP"
+    assert facts.get("log_deepep_unavailable").because_missing == "the log does not say whether DeepEP is there"
+
+
+def test_a_log_that_names_no_dispatcher_does_not_prove_that_one_is_there(tmp_path: Path) -> None:
+    facts = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *steps_of(100.0))).facts
+    named = facts.get("log_unavailable_dispatchers")
+    assert named.value is None
+    assert not named.is_missing
+    assert facts.get("log_hybridep_unavailable").is_missing

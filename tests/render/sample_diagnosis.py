@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from three_walls.vocabulary.categories import BUCKET_BY_NAME, Group
 from three_walls.vocabulary.report import (
     Alignment,
+    CopyBandwidth,
+    Efficiency,
     GraphCoverage,
     IdleCause,
     MoePart,
@@ -102,6 +104,15 @@ _TIMES_US = {
     ("backward", "unpermute"): (160, 0, 2),
 }
 """Mean time and exposed time of a layer, and its calls."""
+
+EFFICIENCY = (
+    Efficiency("matrix products", 164_440_000_000_000, 229 * MS, 718e12, 989_500_000_000_000, 0.7256, ""),
+    Efficiency("fused attention", 1_000_000_000_000, 5 * MS, 200e12, None, None, "causal half"),
+)
+COPIES = (
+    CopyBandwidth("copy_d2h_pinned", 55, 748, 129_152, 0, None, 64_000_000_000),
+    CopyBandwidth("copy_h2d_pinned", 5, 135_135_232, 2_753_883, 1, 49.3e9, 64_000_000_000),
+)
 
 _SENT_BYTES = 28_000_000
 _LINK_BYTES_PER_S = 50e9

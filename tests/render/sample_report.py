@@ -98,6 +98,8 @@ def sample_report() -> Report:
         overlap_tax=sample_diagnosis.OVERLAP_TAX,
         recompute_layers=sample_diagnosis.RECOMPUTE_LAYERS,
         graph_coverage=sample_diagnosis.GRAPH_COVERAGE,
+        efficiency=sample_diagnosis.EFFICIENCY,
+        copies=sample_diagnosis.COPIES,
     )
 
 
@@ -122,6 +124,8 @@ def abstained_report() -> Report:
         overlap_tax=(),
         recompute_layers=(),
         graph_coverage=None,
+        efficiency=(),
+        copies=(),
     )
 
 

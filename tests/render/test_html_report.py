@@ -16,6 +16,8 @@ from three_walls.vocabulary.config import ConfigValue, RunConfig
 from three_walls.vocabulary.report import (
     Alignment,
     CommunicationTime,
+    CopyBandwidth,
+    Efficiency,
     IdleCause,
     MoePart,
     OverlapTax,
@@ -84,6 +86,8 @@ def spoil(report: Report) -> Report:
         alignment=Alignment(HOSTILE, None, None),
         moe_layers=(MoePart(0, HOSTILE, HOSTILE, 1, 1, 1),),
         overlap_tax=(OverlapTax(HOSTILE, HOSTILE, 1, 1, 1, 1, 1),),
+        efficiency=(Efficiency(HOSTILE, 1, 1, 1.0, 1, 1.0, HOSTILE),),
+        copies=(CopyBandwidth(HOSTILE, 1, 1, 1, 1, 1.0, 1),),
     )
 
 
@@ -91,7 +95,7 @@ def test_sections_stand_in_reading_order(page: str) -> None:
     ids = [attributes.get("id") for tag, attributes in Page(ours(page)).elements if tag == "section"]
     assert ids == [
         *("verdict", "warnings", "budget", "idle", "walls", "plan"),
-        *("communication", "waits", "moe", "overlap", "recompute", "graphs", "findings"),
+        *("communication", "waits", "moe", "overlap", "recompute", "graphs", "efficiency", "findings"),
         *("facts", "config", "steps", "capture", "reading"),
     ]
 

@@ -75,6 +75,7 @@ def test_an_abstention_validates_and_keeps_null_null(abstained: Report) -> None:
 def test_an_abstention_has_empty_lists_and_a_null_alignment(abstained: Report) -> None:
     loaded = validate(render_json(abstained))
     assert [loaded[name] for name in ("stragglers", "waits", "moe_layers", "overlap_tax")] == [[], [], [], []]
+    assert [loaded[name] for name in ("efficiency", "copies")] == [[], []]
     assert loaded["alignment"] is None
 
 

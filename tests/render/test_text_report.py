@@ -12,6 +12,8 @@ from tests.render.sample_report import without_plan
 from three_walls.render.text_report import print_report
 from three_walls.vocabulary.report import (
     Alignment,
+    CopyBandwidth,
+    Efficiency,
     IdleCause,
     MoePart,
     OverlapTax,
@@ -113,6 +115,19 @@ def test_a_bandwidth_is_unknown_only_where_tokens_are_carried(report: Report) ->
     assert next(line for line in lines if line.startswith("  forward    router")).endswith(" 1")
 
 
+def test_efficiency_shows_rates_against_limits_and_an_unknown_peak_as_unknown(report: Report) -> None:
+    lines = print_plain(report).splitlines()
+    products = next(line for line in lines if line.startswith("  matrix products"))
+    assert products.split()[-3:] == ["718.0", "TFLOP/s", "72.6%"]
+    assert next(line for line in lines if line.startswith("  fused attention")).endswith("unknown")
+    assert "  copy_h2d_pinned: 49.3 of 64.0 GB/s; 1 of 5 copies hold 1 MiB or more" in lines
+    assert not any("copy_d2h_pinned:" in line for line in lines)
+
+
+def test_without_efficiency_its_section_is_left_out(report: Report) -> None:
+    assert "EFFICIENCY" not in print_plain(replace(report, efficiency=(), copies=()))
+
+
 def test_very_long_names_stay_within_100_columns(report: Report) -> None:
     name = "x" * 300
     long = replace(
@@ -122,6 +137,8 @@ def test_very_long_names_stay_within_100_columns(report: Report) -> None:
         waits=(Wait(name, 0, 5, 5, 1, True, name),),
         alignment=Alignment(name, None, None),
         overlap_tax=(OverlapTax(name, name, 1, 1, 1, 2, 1),),
+        efficiency=(Efficiency(name, 1, 1, 1.0, 1, 1.0, name),),
+        copies=(CopyBandwidth(name, 1, 1, 1, 1, 1.0, 1),),
     )
     assert max(map(len, print_plain(long).splitlines())) <= 100
 

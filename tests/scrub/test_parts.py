@@ -12,7 +12,7 @@ from three_walls.scrub.leaks import scan_for_leaks
 from three_walls.scrub.secrets import Secrets
 from three_walls.scrub.texts import TextJudge
 from three_walls.scrub.traits import is_plain_value, looks_random
-from three_walls.trace.command_line import read_command_line
+from three_walls.settings.command_line import read_command_line
 
 SCRIPTS = scrub_rules().scripts
 

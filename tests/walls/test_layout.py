@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from three_walls.knowledge.hardware import find_gpu
@@ -52,6 +54,58 @@ def test_one_copy_per_node_instead_of_one_per_expert() -> None:
     assert value == pytest.approx(2 * (1 - 0.5**8) / 8)
 
 
+@pytest.mark.parametrize(("ep", "together"), [(4, 4), (16, 8)])
+def test_an_nvlink_domain_holds_as_much_of_the_group_as_fits(ep: int, together: int) -> None:
+    facts = derive_layout(config(expert_model_parallel_size=ep), H200)
+    assert facts["ep_ranks_per_nvlink_domain_count"] == (together, None)
+    assert facts["expert_group_ranks_count"] == (ep, None)
+
+
+@pytest.mark.parametrize(("experts", "splits"), [(64, True), (60, False)])
+def test_experts_split_evenly_over_their_group_or_not(experts: int, splits: bool) -> None:
+    facts = derive_layout(config(num_moe_experts=experts, expert_tensor_parallel_size=2), H200)
+    assert facts["experts_split_over_group"] == (splits, None)  # 8 x 2 ranks
+
+
+@pytest.mark.parametrize(
+    ("variables", "state"),
+    [
+        ({}, "unset"),
+        ({"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8"}, "unset"),
+        ({"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "16"}, "different"),
+        ({"USE_MNNVL": "1"}, "different"),
+        ({"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8", "NVLINK_DOMAIN_SIZE": "8", "USE_MNNVL": "0"}, "as launched"),
+    ],
+)
+def test_what_hybridep_is_told_is_set_beside_what_launchers_tell_it(variables: dict[str, str], state: str) -> None:
+    run = config(expert_model_parallel_size=16)
+    told = {name: ConfigValue(value, "test") for name, value in variables.items()}
+    facts = derive_layout(replace(run, environment={**run.environment, **told}), H200)
+    assert facts["hybridep_topology"] == (state, None)
+
+
+def test_a_rack_is_told_as_one_nvlink_domain() -> None:
+    run = config(expert_model_parallel_size=64, per_node=4)
+    variables = {"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "64", "NVLINK_DOMAIN_SIZE": "72", "USE_MNNVL": "1"}
+    told = {name: ConfigValue(value, "test") for name, value in variables.items()}
+    facts = derive_layout(replace(run, environment={**run.environment, **told}), find_gpu("NVIDIA GB200"))
+    assert facts["hybridep_topology"] == ("as launched", None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "source", "chosen"),
+    [
+        ("deepep", "Megatron-LM default", False),
+        ("deepep", "command line", True),
+        ("hybridep", "log", True),
+        (None, "log", False),
+    ],
+)
+def test_the_preset_backend_was_not_chosen(backend: str | None, source: str, chosen: bool) -> None:
+    run = RunConfig({"moe_flex_dispatcher_backend": ConfigValue(backend, source)})
+    assert derive_layout(run, H200)["flex_backend_is_chosen"] == (chosen, None)
+
+
 def test_what_is_not_known_is_missing_with_its_reason() -> None:
     facts = derive_layout(RunConfig(), None)
     assert all(value is None and because for value, because in facts.values())
@@ -88,3 +142,25 @@ def test_the_overlap_and_the_flex_dispatcher_are_meant_to_run_beside_computing(
         {},
     )
     assert derive_layout(known, None)["ep_is_meant_to_overlap"] == (meant, None)
+
+
+def test_the_layout_is_completed_for_experts_and_nodes() -> None:
+    facts = derive_layout(config(world=64, num_moe_experts=128, seq_length=4096, tensor_model_parallel_size=2), H200)
+    assert facts["world_size"] == (64, None)
+    assert facts["nodes_count"] == (8, None)
+    assert facts["expert_data_parallel_size"] == (8, None)
+    assert facts["experts_per_rank_count"] == (16, None)
+    assert facts["ranks_per_nvlink_domain_count"] == (8, None)
+    # 8 ranks x 4096 / TP 2 tokens x top-8 over 128 experts
+    assert facts["tokens_per_expert_count"] == (1024.0, None)
+
+
+def test_a_rack_joins_ranks_of_several_nodes_by_nvlink_and_a_server_only_its_own() -> None:
+    rack = find_gpu("NVIDIA GB200")
+    assert derive_layout(config(world=64, per_node=4), rack)["ranks_per_nvlink_domain_count"] == (64, None)
+    assert derive_layout(config(world=64, per_node=4), H200)["ranks_per_nvlink_domain_count"] == (4, None)
+
+
+def test_a_world_that_does_not_divide_has_no_data_parallel_size() -> None:
+    value, because = derive_layout(config(tensor_model_parallel_size=3), H200)["data_parallel_size"]
+    assert value is None and because

@@ -5,23 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from three_walls.advice.python_snippet import PythonSnippet
 from three_walls.advice.writable_keys import writable_key
+from three_walls.knowledge.config_keys import config_keys
 from three_walls.vocabulary.config import ConfigData, ConfigScalar, RunConfig
 from three_walls.vocabulary.config_keys import ConfigKey, PathSpelling
 from three_walls.vocabulary.findings import PlannedEdit
 
 _COMM_OVERLAP = "comm_overlap"
 _COMM_OVERLAP_CLASS = "megatron.bridge.training.comm_overlap.CommOverlapConfig"
-# Hydra checks no types: a word would be stored as text, which equals no member of the enum, and be ignored in silence.
-_ENUM_CLASSES = {"attention_backend": "megatron.core.transformer.enums.AttnBackend"}
-_ENUM_NUMBERS = {"attention_backend": {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}}
 _PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*")
 _CONSTANTS = {"null", "true", "false", "nan", "inf"}
 _NEWEST = (0, 7)  # what "main" and unreadable versions count as
 
 
 class BridgeSpeller:
-    """Turns edits into ``lines`` (raw overrides) and ``notes``."""
+    """Turns edits into ``lines`` (raw overrides), ``python`` (the same for a recipe) and ``notes``."""
 
     def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig, version: str) -> None:
         self.values = {edit.key: edit.to for edit in edits}
@@ -29,17 +28,26 @@ class BridgeSpeller:
         self.version = _release(version)
         self.lines: list[str] = []
         self.notes: list[str] = []
+        self.python = PythonSnippet()
 
     def spell_all(self) -> None:
         for name, value in self.values.items():
             key = writable_key(self._name_in_release(name), value, self.config)
-            if key.bridge is None:
+            if key.bridge is None or not key.bridge.paths:
                 self.note(f"{key.name} has no override")
             elif not self._is_in_release(key, key.bridge) or not self._knows_values(key, key.bridge, value):
                 continue
             else:
                 for path in key.bridge.paths:
                     self._spell(key, path, value)
+                self._empty_the_other_graph_list(key, value)
+
+    def spell_environment(self, variables: Sequence[tuple[str, str]]) -> None:
+        """Variables in the configuration, from 0.6 on: there what the process has already wins, so it is left out."""
+        if self.version >= (0, 6):
+            for name, value in variables:
+                if name not in self.config.environment:
+                    self._write(f"++env_vars.{name}={write_value(value)}")
 
     def note(self, text: str) -> None:
         self.notes.append(f"Megatron-Bridge: {text}")
@@ -48,7 +56,12 @@ class BridgeSpeller:
         section, _, field = path.partition(".")
         if path == _COMM_OVERLAP:
             self.note("comm_overlap is an object; override its fields")
-        elif section == _COMM_OVERLAP and self.config.get(_COMM_OVERLAP) != "CommOverlapConfig":
+            return
+        if key.enum is not None and isinstance(value, str):
+            self.python.set_member(path, key.enum, value)
+        else:
+            self.python.set(path, value)
+        if section == _COMM_OVERLAP and self.config.get(_COMM_OVERLAP) != "CommOverlapConfig":
             self._spell_comm_overlap(field, value)
         elif section == "mixed_precision" and field and self.config.get("mixed_precision") != "MixedPrecisionConfig":
             # Recipes name their precision by a string; an override of a field then fails to apply.
@@ -56,11 +69,17 @@ class BridgeSpeller:
                 f"{key.name}: set {field}={write_value(value)} in the recipe's MixedPrecisionConfig; "
                 "where mixed_precision is a name its fields cannot be overridden"
             )
-        elif key.name in _ENUM_CLASSES and isinstance(value, str):
-            number = _ENUM_NUMBERS[key.name][value]
-            self._write(f"{path}={{_target_:{_ENUM_CLASSES[key.name]},_args_:[{number}]}}")
+        elif key.enum is not None and isinstance(value, str):
+            # Hydra checks no types: a word would be stored as text, which equals no member and is ignored in silence.
+            number = config_keys().enums[key.enum][value]
+            self._write(f"{path}={{_target_:{key.enum},_args_:[{number}]}}")
         else:
             self._write(f"{path}={write_value(value)}")
+
+    def _empty_the_other_graph_list(self, key: ConfigKey, value: ConfigData) -> None:
+        """From 0.5 on scope and modules exclude each other, and recipes use either: empty modules go with a scope."""
+        if key.name == "cuda_graph_scope" and value is not None and self.version >= (0, 5):
+            self._spell(config_keys().keys["cuda_graph_modules"], "model.cuda_graph_modules", ())
 
     def _spell_comm_overlap(self, field: str, value: ConfigData) -> None:
         """Overrides that apply whether or not the recipe has a CommOverlapConfig.
@@ -86,6 +105,7 @@ class BridgeSpeller:
                 continue
             if found is not None and self.config.dialect == "bridge":
                 self._write(f"++{_COMM_OVERLAP}.{name}={write_value(found.value)}")
+                self.python.set(f"{_COMM_OVERLAP}.{name}", found.value)
             else:
                 unknown.append(name)
         if unknown:

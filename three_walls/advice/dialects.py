@@ -27,6 +27,7 @@ def spell(edits: Sequence[PlannedEdit], config: RunConfig, bridge_version: str |
     bridge.spell_all()
     megatron_lm.spell_all()
     environment, unset = _spell_environment(edit for edit in final if edit.kind == "env")
+    bridge.spell_environment(environment)
     if bridge.lines and bridge_version is None and config.bridge_version is None:
         bridge.note(f"release not known, so the overrides are for {NEWEST_BRIDGE}")
     return Overrides(
@@ -34,6 +35,7 @@ def spell(edits: Sequence[PlannedEdit], config: RunConfig, bridge_version: str |
         bridge=tuple(bridge.lines),
         megatron_lm=tuple(megatron_lm.lines),
         env=environment,
+        python=tuple(bridge.python.lines),
         notes=tuple(dict.fromkeys([*notes, *bridge.notes, *megatron_lm.notes, *unset])),
     )
 

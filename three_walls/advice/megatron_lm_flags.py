@@ -37,9 +37,11 @@ class MegatronLmSpeller:
         self.notes.append(f"Megatron-LM: {text}")
 
     def _is_so_already(self, key: ConfigKey, value: ConfigData) -> bool:
-        """Whether the value is a default that no flag has to give; a derived one may move with other edits."""
+        """Whether the run has the value without a flag for it; a derived one may move with other edits."""
         found = self.config.values.get(key.name)
-        return found is not None and found.value == value and found.source == "Megatron-LM default"
+        if found is None or found.value != value or found.is_said_by("command line"):
+            return False
+        return found.is_stated or found.source == "Megatron-LM default"
 
     def _spell_without_flag(self, key: ConfigKey, value: ConfigData) -> None:
         for flag, settings in config_keys().shorthands.items():
@@ -97,7 +99,7 @@ class MegatronLmSpeller:
 
     def _is_given(self, key: ConfigKey) -> bool:
         found = self.config.values.get(key.name)
-        return found is not None and found.source == "command line"
+        return found is not None and found.is_said_by("command line")
 
 
 def _word(value: ConfigData) -> str:

@@ -8,7 +8,7 @@ ORDERED = ("at_least", "at_most", "above", "below")
 LISTED = ("one_of", "none_of")
 CONTAINING = ("includes", "excludes")
 
-_NUMERIC_UNITS = ("ns", "bytes", "count", "fraction", "ratio", "bytes_per_s", "tflops")
+_NUMERIC_UNITS = ("ns", "bytes", "count", "fraction", "ratio", "bytes_per_s", "tflops", "flops", "flops_per_s")
 
 
 def is_number(value: object) -> bool:

@@ -105,7 +105,7 @@ class PartReader:
             self.problems.add(node, "a requirement has check or any_of, not both")
         if found and not {"check", "any_of", "confirm"} & set(found):
             self.problems.add(node, "a requirement needs check, any_of or confirm")
-        checks = self._alternatives(found["any_of"]) if "any_of" in found else self.conditions(found.get("check"))
+        checks = self.alternatives(found["any_of"]) if "any_of" in found else self.conditions(found.get("check"))
         return Requirement(
             name=name,
             checks=checks,
@@ -116,7 +116,8 @@ class PartReader:
             mend=self.edits(found["mend"]) if "mend" in found else (),
         )
 
-    def _alternatives(self, node: Node) -> tuple[Condition, ...]:
+    def alternatives(self, node: Node) -> tuple[Condition, ...]:
+        """A list of single comparisons, of which one must hold."""
         found: list[Condition] = []
         for item in self.problems.items(node):
             conditions = self.conditions(item)

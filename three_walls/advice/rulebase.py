@@ -18,6 +18,7 @@ SOURCES_FILE = "sources.yaml"
 
 _REQUIRED = ("id", "wall", "title", "class", "docs", "applies_to", "when", "gain", "evidence")
 _OPTIONAL = ("sub_wall", "phase", "requires", "lever", "edits", "advice", "side_effects")
+TABLES_FOLDER = "bridge"
 _DOCS = ("what_it_looks_for", "why_it_matters", "how_to_verify")
 
 
@@ -40,9 +41,9 @@ def load_rules(directory: Path, *more: Path) -> tuple[Rule, ...]:
 
 
 def rule_files(directory: Path) -> tuple[Path, ...]:
-    """Rule files: one folder per wall; files at the top are tables, ``*.cases.yaml`` are cases."""
+    """Rule files: one folder per wall; files at the top and in ``bridge`` are tables, ``*.cases.yaml`` are cases."""
     found = (path for path in directory.glob("*/*.yaml") if not path.name.endswith(CASES_SUFFIX))
-    return tuple(sorted(found))
+    return tuple(sorted(path for path in found if path.parent.name != TABLES_FOLDER))
 
 
 def cases_file(rule_file: Path) -> Path:

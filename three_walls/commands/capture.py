@@ -8,8 +8,8 @@ from three_walls.capture.launch import LAUNCHERS, TORCHRUN, find_launcher
 from three_walls.capture.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
 from three_walls.knowledge.capture_rules import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
 from three_walls.render.capture_text import format_recipe
-from three_walls.trace.command_line import find_dialect
-from three_walls.trace.launchers import find_program
+from three_walls.settings.command_line import find_dialect
+from three_walls.settings.launchers import find_program
 from three_walls.vocabulary.errors import UsageError
 
 _DEFAULT_RANKS = "0-7"

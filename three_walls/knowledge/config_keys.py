@@ -17,6 +17,7 @@ from three_walls.vocabulary.config_keys import KEY_TYPES, ConfigKey, ConfigKeyTa
 
 CONFIG_KEYS_FILE = RULES_DIR / "config-keys.yaml"
 _SECTIONS = ("shorthands", "defaults_unknown_with", "bridge_scripts", "precision_recipes", "keys")
+_OPTIONAL_SECTIONS = ("argument_names", "enums", "dtypes")
 
 
 @cache
@@ -53,11 +54,12 @@ def paths_of(key: ConfigKey) -> tuple[str, ...]:
 def load_config_keys(path: Path) -> ConfigKeyTable:
     """The table in ``path``; raises RuleBaseError that lists every error with file, line and column."""
     problems = Problems()
-    top = problems.fields(load_strict(path, problems), _SECTIONS)
+    top = problems.fields(load_strict(path, problems), _SECTIONS, _OPTIONAL_SECTIONS)
     entries = problems.entries(top.get("keys"))
     keys = {name: _read_key(name, node, problems) for name, node in entries.items()}
     scripts = problems.fields(top.get("bridge_scripts"), (), ("recipe", "options", "implied"))
     options = problems.entries(scripts.get("options"))
+    arguments = problems.entries(top.get("argument_names"))
     table = ConfigKeyTable(
         keys=MappingProxyType(keys),
         shorthands=_read_settings(top.get("shorthands"), keys, problems),
@@ -66,15 +68,20 @@ def load_config_keys(path: Path) -> ConfigKeyTable:
         script_shorthands=_read_settings(scripts.get("implied"), keys, problems),
         recipe_options=frozenset(problems.texts(scripts.get("recipe"))),
         precision_recipes=_read_settings(top.get("precision_recipes"), keys, problems),
+        argument_names=MappingProxyType({name: problems.texts(node) for name, node in arguments.items()}),
+        enums=_read_enums(top.get("enums"), problems),
+        dtypes=MappingProxyType({k: problems.text(node) for k, node in problems.entries(top.get("dtypes")).items()}),
     )
-    _check_option_keys(table, options, problems)
+    _check_known_keys(table.script_options, options, keys, problems)
+    _check_known_keys(table.argument_names, arguments, keys, problems)
+    _check_enums(table, entries, problems)
     _check_uniqueness(table, entries, problems)
     problems.raise_if_any()
     return table
 
 
 def _read_key(name: str, node: Node, problems: Problems) -> ConfigKey:
-    entry = problems.fields(node, ("type",), ("values", "wall", "megatron_lm", "bridge", "note"))
+    entry = problems.fields(node, ("type",), ("values", "wall", "megatron_lm", "bridge", "note", "enum", "read_as"))
     type_name = problems.choice(entry.get("type"), KEY_TYPES)
     key = ConfigKey(
         name=name,
@@ -84,12 +91,16 @@ def _read_key(name: str, node: Node, problems: Problems) -> ConfigKey:
         megatron_lm=_read_flags(entry["megatron_lm"], problems) if "megatron_lm" in entry else None,
         bridge=_read_paths(entry["bridge"], problems) if "bridge" in entry else None,
         note=problems.text(entry.get("note")),
+        enum=problems.text(entry.get("enum")) or None,
+        read_as={word: problems.value(item) for word, item in problems.entries(entry.get("read_as")).items()},
     )
     if key.megatron_lm is None and key.bridge is None:
         problems.add(node, f"{name} has no spelling: give it megatron_lm or bridge")
     is_sound = type_name in KEY_TYPES
     if is_sound and key.megatron_lm is not None and not is_allowed(key, key.megatron_lm.default):
         problems.add(node, f"the default of {name} is not of type {type_name} or not among its values")
+    if is_sound and key.bridge is not None and not is_allowed(key, key.bridge.core_default):
+        problems.add(node, f"the core_default of {name} is not of type {type_name} or not among its values")
     return key
 
 
@@ -113,7 +124,11 @@ def _read_flags(node: Node, problems: Problems) -> FlagSpelling:
 
 
 def _read_paths(node: Node, problems: Problems) -> PathSpelling:
-    entry = problems.fields(node, ("path",), ("also_read", "since", "until", "value_since"))
+    entry = problems.fields(
+        node, (), ("path", "also_read", "in_force", "since", "until", "value_since", "core_default")
+    )
+    if "path" not in entry and "in_force" not in entry:
+        problems.add(node, "bridge needs path, or in_force for a key that is only read")
     value_since = problems.entries(entry.get("value_since"))
     return PathSpelling(
         paths=problems.texts(entry.get("path")),
@@ -121,6 +136,18 @@ def _read_paths(node: Node, problems: Problems) -> PathSpelling:
         since=problems.text(entry.get("since")) or None,
         until=problems.text(entry.get("until")) or None,
         value_since=MappingProxyType({value: problems.text(item) for value, item in value_since.items()}),
+        in_force=problems.texts(entry.get("in_force")),
+        has_core_default="core_default" in entry,
+        core_default=problems.value(entry.get("core_default")),
+    )
+
+
+def _read_enums(node: Node | None, problems: Problems) -> Mapping[str, Mapping[str, int]]:
+    return MappingProxyType(
+        {
+            name: MappingProxyType({member: problems.integer(item) for member, item in problems.entries(entry).items()})
+            for name, entry in problems.entries(node).items()
+        }
     )
 
 
@@ -140,11 +167,20 @@ def _read_settings(
     return MappingProxyType(settings)
 
 
-def _check_option_keys(table: ConfigKeyTable, options: Mapping[str, Node], problems: Problems) -> None:
-    for option, names in table.script_options.items():
+def _check_known_keys(
+    said: Mapping[str, tuple[str, ...]], places: Mapping[str, Node], keys: Mapping[str, ConfigKey], problems: Problems
+) -> None:
+    """What an option or argument sets has to be a key."""
+    for option, names in said.items():
         for name in names:
-            if name not in table.keys:
-                problems.add(options[option], f"{option} sets {name}, which is no key{suggest(name, table.keys)}")
+            if name not in keys:
+                problems.add(places[option], f"{option} sets {name}, which is no key{suggest(name, keys)}")
+
+
+def _check_enums(table: ConfigKeyTable, entries: Mapping[str, Node], problems: Problems) -> None:
+    for key in table.keys.values():
+        if key.enum is not None and set(key.values) != set(table.enums.get(key.enum, {})):
+            problems.add(entries[key.name], f"the values of {key.name} are not the members of {key.enum}")
 
 
 def _check_uniqueness(table: ConfigKeyTable, entries: Mapping[str, Node], problems: Problems) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,37 +12,50 @@ from three_walls.knowledge.yaml_nodes import Node
 from three_walls.resources import RULES_DIR
 
 HARDWARE_FILE = RULES_DIR / "hardware.yaml"
-_FIELDS = (
-    "name_pattern",
-    "sm",
-    "memory_bytes",
+_REQUIRED = ("name_pattern", "sm", "memory_bytes", "memory_bytes_per_s", "bf16_dense_flops", "source")
+_NUMBERS_IF_KNOWN = (
     "nvlink_domain_gpus",
     "nvlink_bytes_per_s",
-    "bf16_dense_flops",
-    "source",
+    "nic_bytes_per_s_one_way",
+    "host_link_bytes_per_s",
+    "fp8_dense_flops",
+    "nvfp4_dense_flops",
 )
-_OPTIONAL = ("nic_bytes_per_s_one_way", "nic_source")
+_OPTIONAL = (*_NUMBERS_IF_KNOWN, "host_link")
+
+BF16, FP8, NVFP4 = "bf16", "fp8", "nvfp4"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One row of the hardware table; numbers are the vendor's, per GPU."""
+    """One row of the hardware table; numbers are the vendor's, per GPU. None: unknown, or the model has none."""
 
     family: str
     name_pattern: re.Pattern[str]
     sm: str
     memory_bytes: int
-    nvlink_domain_gpus: int
-    nvlink_bytes_per_s: int
-    """Both directions together."""
+    memory_bytes_per_s: int
     bf16_dense_flops: int
+    """Operations per second, without sparsity."""
     source: str
+    nvlink_domain_gpus: int | None = None
+    nvlink_bytes_per_s: int | None = None
+    """Both directions together."""
     nic_bytes_per_s_one_way: int | None = None
-    """Network beyond the NVLink domain in the vendor's own system, one direction; None: not known."""
+    """One direction, in the vendor's own server."""
+    host_link: str | None = None
+    host_link_bytes_per_s: int | None = None
+    """One direction, to and from host memory."""
+    fp8_dense_flops: int | None = None
+    nvfp4_dense_flops: int | None = None
 
     @property
-    def nvlink_bytes_per_s_one_way(self) -> int:
-        return self.nvlink_bytes_per_s // 2
+    def nvlink_bytes_per_s_one_way(self) -> int | None:
+        return None if self.nvlink_bytes_per_s is None else self.nvlink_bytes_per_s // 2
+
+    def peak_flops(self, precision: str) -> int | None:
+        """Dense operations per second of matrix products in ``precision`` (BF16, FP8, NVFP4)."""
+        return {BF16: self.bf16_dense_flops, FP8: self.fp8_dense_flops, NVFP4: self.nvfp4_dense_flops}[precision]
 
 
 @cache
@@ -75,27 +87,19 @@ def load_gpu_models(path: Path) -> tuple[GpuModel, ...]:
 
 
 def _read_model(family: str, node: Node, problems: Problems) -> GpuModel:
-    entry = problems.fields(node, _FIELDS, _OPTIONAL)
-    numbers = {name: problems.integer(entry.get(name)) for name in _FIELDS[2:6]}
+    entry = problems.fields(node, _REQUIRED, _OPTIONAL)
+    known = {name: problems.integer(entry[name]) for name in _NUMBERS_IF_KNOWN if name in entry}
     return GpuModel(
         family=family,
         name_pattern=problems.pattern(entry.get("name_pattern"), re.IGNORECASE),
         sm=problems.text(entry.get("sm")),
-        memory_bytes=numbers["memory_bytes"],
-        nvlink_domain_gpus=numbers["nvlink_domain_gpus"],
-        nvlink_bytes_per_s=numbers["nvlink_bytes_per_s"],
-        bf16_dense_flops=numbers["bf16_dense_flops"],
+        memory_bytes=problems.integer(entry.get("memory_bytes")),
+        memory_bytes_per_s=problems.integer(entry.get("memory_bytes_per_s")),
+        bf16_dense_flops=problems.integer(entry.get("bf16_dense_flops")),
         source=problems.text(entry.get("source")),
-        nic_bytes_per_s_one_way=_read_nic(entry, problems),
+        host_link=problems.text(entry["host_link"]) if "host_link" in entry else None,
+        **known,
     )
-
-
-def _read_nic(entry: Mapping[str, Node], problems: Problems) -> int | None:
-    """The network's bandwidth, which needs a source of its own."""
-    if not any(key in entry for key in _OPTIONAL):
-        return None
-    problems.text(entry.get("nic_source"))
-    return problems.integer(entry.get("nic_bytes_per_s_one_way"))
 
 
 def _plain_sm(sm: str) -> str:

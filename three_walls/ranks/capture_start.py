@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -14,10 +14,14 @@ from three_walls.vocabulary.units import ns_to_ms
 
 @dataclass(frozen=True, slots=True)
 class CaptureStart:
-    """``affected``: steps (track, step) during which some rank's capture had not begun yet; ``warnings`` about it."""
+    """``affected``: steps (track, step) during which some rank's capture had not begun yet; ``warnings`` about it.
+
+    ``skew_ns``: from the first rank's first operation to that of the last; None where the clocks do not tell.
+    """
 
     affected: pl.DataFrame
     warnings: tuple[ReportWarning, ...]
+    skew_ns: int | None = None
 
 
 def find_capture_start_skew(
@@ -35,6 +39,7 @@ def find_capture_start_skew(
     begin, last_begin = first.select(pl.col("common_start_ns").min(), last=pl.col("common_start_ns").max()).row(0)
     skew_ns = int(last_begin) - int(begin)
     step_ns = _median_length(steps)
+    nothing = replace(nothing, skew_ns=skew_ns)
     if step_ns is None or skew_ns <= max(thresholds.minimum_start_skew_fraction * step_ns, clock.error_ns):
         return nothing
     windows = clock.put(steps)
@@ -44,7 +49,7 @@ def find_capture_start_skew(
     if affected.is_empty():
         return nothing
     kept = affected.filter("kept")
-    return CaptureStart(affected.select("track", "step"), (_warn(skew_ns, arrivals, affected, kept),))
+    return CaptureStart(affected.select("track", "step"), (_warn(skew_ns, arrivals, affected, kept),), skew_ns)
 
 
 def without_affected(steps: pl.DataFrame, affected: pl.DataFrame) -> pl.DataFrame:

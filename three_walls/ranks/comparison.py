@@ -31,7 +31,8 @@ from three_walls.vocabulary.report import Alignment, ReportWarning, Straggler, W
 class Encounters:
     """Calls of several ranks put together, before anything is attributed to anyone.
 
-    ``arrivals``: see measure_arrivals; ``skewed``: steps (track, step) that hold the profilers' different starts.
+    ``arrivals``: see measure_arrivals; ``skewed``: steps (track, step) that hold the profilers' different starts;
+    ``start_skew_ns``: how far apart those lie, None where the clocks do not tell.
     """
 
     matched: Matched
@@ -40,6 +41,7 @@ class Encounters:
     skewed: pl.DataFrame
     warnings: tuple[ReportWarning, ...]
     pipeline: Pipeline | None
+    start_skew_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def bring_together(traces: Sequence[Trace], timeline: Timeline, ranks: Sequence[
     matched = match_by_leaving(matched, list_groups(ranks, config), clock, thresholds)
     arrivals = measure_arrivals(matched, clock, thresholds)
     start = find_capture_start_skew(timeline.operations, timeline.steps, arrivals, clock, thresholds)
-    return Encounters(matched, clock, arrivals, start.affected, start.warnings, pipeline)
+    return Encounters(matched, clock, arrivals, start.affected, start.warnings, pipeline, start.skew_ns)
 
 
 def compare_ranks(

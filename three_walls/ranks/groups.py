@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.settings.parallel_layout import read_layout
 from three_walls.trace.identity import Rank
 from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES
 from three_walls.vocabulary.config import RunConfig
@@ -164,13 +165,11 @@ def _group_of_class(name: str, layout: _Layout | None, world: int | None) -> tup
 
 def _world_size(ranks: Sequence[Rank], config: RunConfig) -> int | None:
     """Ranks of the run; None if it is not recorded or the captured ranks contradict it."""
-    for variable in ("WORLD_SIZE", "SLURM_NTASKS"):
-        found = config.environment.get(variable)
-        if found is not None and str(found.value).isdigit():
-            world = int(str(found.value))
-            numbers = {rank.rank for rank in ranks}
-            return world if len(numbers) == len(ranks) and numbers <= set(range(world)) else None
-    return None
+    world = read_layout(config).world
+    if world is None:
+        return None
+    numbers = {rank.rank for rank in ranks}
+    return world if len(numbers) == len(ranks) and numbers <= set(range(world)) else None
 
 
 def _read_layout(ranks: Sequence[Rank], config: RunConfig, world: int | None) -> _Layout | None:

@@ -16,6 +16,7 @@ UNSET = "unset"
 
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
+_FLOP_PER_TFLOP = 1_000_000_000_000
 
 _WALL_NAMES = {
     Wall.MEMORY: "Memory wall",
@@ -136,6 +137,16 @@ def format_tflops(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:,.1f} TFLOP/s"
 
 
+def format_flops(value: float | None) -> str:
+    """Floating point operations as ``37.8 TFLOP``."""
+    return UNKNOWN if value is None else f"{value / _FLOP_PER_TFLOP:,.1f} TFLOP"
+
+
+def format_flops_rate(value_per_s: float | None) -> str:
+    """Floating point operations per second as ``512.3 TFLOP/s``."""
+    return UNKNOWN if value_per_s is None else f"{format_flops(value_per_s)}/s"
+
+
 def format_ratio(value: float | None) -> str:
     """A ratio as ``1.07x``."""
     return UNKNOWN if value is None else f"{value:.2f}x"
@@ -167,6 +178,8 @@ _NUMBER_FORMATS = {
     "count": format_count,
     "ratio": format_ratio,
     "tflops": format_tflops,
+    "flops": format_flops,
+    "flops_per_s": format_flops_rate,
 }
 
 

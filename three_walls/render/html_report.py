@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from three_walls.render import causes, formats, overrides_file, palette, views
 from three_walls.render import diagnosis_views as diagnosis
+from three_walls.render import efficiency_views as efficiency
 from three_walls.render.charts import draw_figures
 from three_walls.render.text_log import describe_log
 from three_walls.resources import TEMPLATES_DIR
@@ -26,6 +27,8 @@ _FILTERS = {
     "count": formats.format_count,
     "css_percent": formats.format_css_percent,
     "fact": formats.format_fact,
+    "flops": formats.format_flops,
+    "flops_rate": formats.format_flops_rate,
     "gain": formats.format_gain,
     "gib": formats.format_gib,
     "likely": formats.format_likely,
@@ -49,6 +52,7 @@ def render_html(report: Report) -> str:
         script=_load_asset("report.js"),
         **_views(report),
         **_diagnosis_views(report),
+        **_efficiency_views(report),
     )
 
 
@@ -94,6 +98,14 @@ def _diagnosis_views(report: Report) -> dict[str, Any]:
     }
 
 
+def _efficiency_views(report: Report) -> dict[str, Any]:
+    return {
+        "has_efficiency": efficiency.has_efficiency(report),
+        "utilization_facts": efficiency.known_facts(report, efficiency.UTILIZATION_FACTS),
+        "memory_facts": efficiency.known_facts(report, efficiency.MEMORY_FACTS),
+    }
+
+
 def _shell_text(report: Report) -> tuple[tuple[str, str, str], ...]:
     """The plan's overrides to copy: id, title, text; forms without a line are left out."""
     overrides = report.overrides
@@ -101,6 +113,7 @@ def _shell_text(report: Report) -> tuple[tuple[str, str, str], ...]:
         ("env", "Environment", overrides_file.quote_env(overrides)),
         ("bridge", f"Megatron-Bridge {overrides.bridge_version}", overrides_file.quote_bridge(overrides)),
         ("megatron-lm", "Megatron-LM", overrides_file.quote_megatron_lm(overrides)),
+        ("python", "Python, in the recipe", overrides.python),
     )
     return tuple((form, title, "\n".join(lines)) for form, title, lines in forms if lines)
 

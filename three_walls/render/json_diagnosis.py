@@ -1,5 +1,4 @@
 """Why the time went, as report.json holds it: stragglers, waits, layers, overlap, pipeline, recompute, graphs."""
-"""Why the time went, as report.json holds it: stragglers, waits, MoE layers, overlap, recompute, CUDA graphs."""
 
 from __future__ import annotations
 

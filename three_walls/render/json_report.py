@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from three_walls.render.json_diagnosis import diagnosis_as_json, idle_causes_as_json
+from three_walls.render.json_efficiency import efficiency_as_json
 from three_walls.render.json_log import log_as_json
 from three_walls.render.json_snapshot import snapshot_as_json
 from three_walls.vocabulary.categories import BUCKETS
@@ -53,13 +54,22 @@ def report_as_json(report: Report) -> Json:
         "overrides": _overrides(report.overrides),
         "findings": [_finding(finding) for finding in report.findings],
         "facts": {name: _fact(fact) for name, fact in report.facts.facts.items()},
-        "launcher": {"dialect": report.config.dialect, "bridge_version": report.config.bridge_version},
+        "launcher": {
+            "dialect": report.config.dialect,
+            "bridge_version": report.config.bridge_version,
+            "bridge_version_evidence": report.config.bridge_version_evidence or None,
+        },
         "config": _settings(report.config.values),
         "environment": _settings(report.config.environment),
+        "config_conflicts": [
+            {"key": one.key, "values": [{"value": _plain(v.value), "source": v.source} for v in one.values]}
+            for one in report.config_conflicts
+        ],
         "ranks": [_rank(rank) for rank in report.ranks],
         **diagnosis_as_json(report),
         "log": None if report.log is None else log_as_json(report.log),
         "memory_snapshot": snapshot_as_json(report.memory_snapshot),
+        **efficiency_as_json(report),
         "unclassified": [{"name": k.name, "kernel_ns": k.kernel_ns, "count": k.count} for k in report.unclassified],
         "capabilities": dict(sorted(report.capabilities.items())),
     }
@@ -246,4 +256,5 @@ def _overrides(overrides: Overrides) -> Json:
         "megatron_lm": list(overrides.megatron_lm),
         "env": dict(overrides.env),
         "notes": list(overrides.notes),
+        "python": list(overrides.python),
     }

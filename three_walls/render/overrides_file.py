@@ -42,6 +42,7 @@ def render_overrides(report: Report) -> str:
         *_section("Environment", quote_env(overrides)),
         *_section(f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides)),
         *_section("Megatron-LM", quote_megatron_lm(overrides)),
+        *_comment("The same in Python, for a recipe that is edited", overrides.python),
     ]
     return "\n\n".join(parts) + "\n"
 

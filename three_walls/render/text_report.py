@@ -30,6 +30,7 @@ from three_walls.render.text_diagnosis import (
     show_recompute,
     show_waits,
 )
+from three_walls.render.text_efficiency import show_efficiency, show_memory
 from three_walls.render.text_log import describe_log
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.render.text_snapshot import show_memory_snapshot
@@ -77,6 +78,8 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from show_overlap_tax(report)
     yield from show_memory_snapshot(report)
     yield from show_graph_coverage(report)
+    yield from show_efficiency(report)
+    yield from show_memory(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
     yield from _show_found(report)
@@ -200,6 +203,7 @@ def _show_overrides(report: Report) -> Iterator[RenderableType]:
         ("Environment", quote_env(overrides)),
         (f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides)),
         ("Megatron-LM", quote_megatron_lm(overrides)),
+        ("Python, in the recipe", overrides.python),
     )
     if not overrides.notes and not any(lines for _, lines in forms):
         return

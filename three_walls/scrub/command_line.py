@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from three_walls.knowledge.config_keys import config_keys, keys_by_flag, keys_by_path
 from three_walls.knowledge.config_values import takes_several_words
 from three_walls.knowledge.environment_variables import allowed_variables
+from three_walls.knowledge.hydra_overrides import read_override
 from three_walls.scrub.traits import is_plain_value
-from three_walls.trace.bridge_arguments import is_bridge_override
-from three_walls.trace.command_line import find_dialect
-from three_walls.trace.hydra_overrides import read_override
-from three_walls.trace.launchers import Program, find_program
+from three_walls.settings.bridge_arguments import is_bridge_override
+from three_walls.settings.command_line import find_dialect
+from three_walls.settings.launchers import Program, find_program
 
 REMOVED = "removed"
 OTHER_SCRIPT = "train.py"

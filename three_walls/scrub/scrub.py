@@ -22,7 +22,7 @@ from three_walls.scrub.leaks import scan_for_leaks
 from three_walls.scrub.secrets import Secrets, find_secrets
 from three_walls.scrub.texts import TextJudge
 from three_walls.scrub.traits import is_plain_value
-from three_walls.trace.environment import read_environment, unquote
+from three_walls.settings.environment import read_environment, unquote
 from three_walls.trace.export import NsysExport
 from three_walls.trace.identity import read_host
 from three_walls.trace.reader import check_is_nsys, launch_words

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from three_walls.knowledge.environment_variables import allowed_variables
 from three_walls.scrub.traits import FEW_BYTES, homes_in, is_common_word, is_plain_value, looks_random
-from three_walls.trace.environment import unquote
+from three_walls.settings.environment import unquote
 from three_walls.trace.export import NsysExport
 from three_walls.trace.recorded_environment import launch_environment, other_environments
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from three_walls.trace.export import NsysExport
-from three_walls.trace.tables import API, COPIES, GRAPHS, KERNELS, MEMSETS, NVTX
+from three_walls.trace.tables import API, COPIES, GRAPHS, KERNELS, MEMORY_USAGE, MEMSETS, NVTX
 
 YES = "yes"
 NONE_RECORDED = "none recorded"
@@ -33,7 +33,11 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("eventSyncId",),
         "export with Nsight Systems 2025 or newer and CUDA 12.8 or newer",
     ),
-    "gpu_memory_usage": ("CUDA_GPU_MEMORY_USAGE_EVENTS", ("start", "bytes"), "capture with --cuda-memory-usage=true"),
+    "gpu_memory_usage": (
+        MEMORY_USAGE,
+        ("start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"),
+        "capture with --cuda-memory-usage=true",
+    ),
     "gpu_metrics": ("GPU_METRICS", ("timestamp",), "capture with --gpu-metrics-devices=..."),
     "nccl_payload": (
         "NVTX_EVENTS",

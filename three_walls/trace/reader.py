@@ -10,9 +10,11 @@ from types import MappingProxyType
 
 import polars as pl
 
+from three_walls.settings.command_line import read_command_line
+from three_walls.settings.environment import read_environment, secret_names
+from three_walls.settings.merge import merge
+from three_walls.settings.sources import SaidSettings
 from three_walls.trace.capabilities import probe_capabilities
-from three_walls.trace.command_line import read_command_line
-from three_walls.trace.environment import read_environment, secret_names
 from three_walls.trace.export import NsysExport
 from three_walls.trace.identity import Rank, identify_ranks
 from three_walls.trace.nccl_payload import read_nccl_calls
@@ -24,6 +26,7 @@ from three_walls.trace.tables import (
     only_process_of,
     read_api_calls,
     read_event_records,
+    read_memory_events,
     read_operations,
     read_overhead,
     read_ranges,
@@ -59,10 +62,14 @@ class Trace:
     stream_waits: pl.DataFrame
     event_records: pl.DataFrame
     nccl_calls: pl.DataFrame
+    memory_events: pl.DataFrame
     session_start_ns: int | None
     """UTC of the session's time 0, in ns since the epoch: what puts reports of one host on one clock."""
     names: Mapping[int, str]
     config: RunConfig
+    """What the launch alone says, defaults filled in."""
+    launch: SaidSettings
+    """The same as it was said: what other sources are merged with."""
     capabilities: Mapping[str, str]
     warnings: tuple[ReportWarning, ...]
 
@@ -86,7 +93,8 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list()
         )
         rows = launch_environment(export)
-        config, notes = _read_config(export, rows)
+        launch, notes = _read_launch(export, rows)
+        config = merge([launch]).config
         devices = _devices_with_kernels(operations)
         ranks = identify_ranks(export, devices, config.environment, first_track)
         of_report = pl.lit(report, dtype=pl.Int64).alias("report")
@@ -101,9 +109,11 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             stream_waits=read_stream_waits(export).with_columns(of_report),
             event_records=read_event_records(export).with_columns(of_report),
             nccl_calls=read_nccl_calls(export).with_columns(of_report),
+            memory_events=read_memory_events(export),
             session_start_ns=_session_start_ns(export),
             names=names,
             config=config,
+            launch=launch,
             capabilities=probe_capabilities(export, launches_graphs),
             warnings=(
                 *_untimed_warning(path, untimed),
@@ -152,12 +162,12 @@ def _session_start_ns(export: NsysExport) -> int | None:
     return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
-def _read_config(export: NsysExport, rows: list[str]) -> tuple[RunConfig, list[ReportWarning]]:
+def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SaidSettings, list[ReportWarning]]:
     """What the launched command line and its environment say; what both set, the command line decides."""
-    said = read_command_line(launch_words(export))
-    environment = read_environment(rows) | dict(said.config.environment)
-    config = replace(said.config, environment=MappingProxyType(dict(sorted(environment.items()))))
-    return config, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]
+    said = read_command_line(launch_words(export)).said
+    environment = read_environment(rows) | dict(said.environment)
+    launch = replace(said, environment=MappingProxyType(dict(sorted(environment.items()))))
+    return launch, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]
 
 
 def launch_words(export: NsysExport) -> list[str]:

@@ -81,6 +81,17 @@ NCCL_CALLS = pl.Schema(
     }
 )
 
+MEMORY_EVENTS = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "device": pl.Int64,
+        "start_ns": pl.Int64,  # 0: allocated before the capture began
+        "bytes": pl.Int64,
+        "memory_kind": pl.Int64,  # ENUM_CUDA_MEM_KIND
+        "operation": pl.Int64,  # ENUM_CUDA_DEV_MEM_EVENT_OPER: 0 allocation, 1 deallocation
+    }
+)
+
 OVERHEAD = pl.Schema(
     {
         "thread": pl.Int64,  # globalTid that the profiler held up

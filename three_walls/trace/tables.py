@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.trace.export import NsysExport
-from three_walls.trace.schemas import API_CALLS, EVENT_RECORDS, HOST_RANGES, OVERHEAD, STREAM_WAITS, conform
+from three_walls.trace.schemas import (
+    API_CALLS,
+    EVENT_RECORDS,
+    HOST_RANGES,
+    MEMORY_EVENTS,
+    OVERHEAD,
+    STREAM_WAITS,
+    conform,
+)
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -18,6 +26,7 @@ API = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 SYNCHRONIZATIONS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
 # syncType of cudaStreamWaitEvent. Exports up to schema 3.11 number the types otherwise than their own enum table says:
@@ -145,6 +154,19 @@ def read_stream_waits(export: NsysExport) -> pl.DataFrame:
 def read_event_records(export: NsysExport) -> pl.DataFrame:
     """Events recorded on streams (schemas.EVENT_RECORDS), in no order; empty if not recorded."""
     return conform(export.frame(EVENTS, _EVENT_COLUMNS), EVENT_RECORDS)
+
+
+def read_memory_events(export: NsysExport) -> pl.DataFrame:
+    """Allocations and deallocations by the driver (schemas.MEMORY_EVENTS), in no order; empty if not recorded."""
+    columns = {
+        "process": "globalPid",
+        "device": "deviceId",
+        "start_ns": "start",
+        "bytes": "bytes",
+        "memory_kind": "memKind",
+        "operation": "memoryOperationType",
+    }
+    return conform(export.frame(MEMORY_USAGE, columns), MEMORY_EVENTS)
 
 
 def only_process_of(api_calls: pl.DataFrame) -> int:

@@ -16,7 +16,28 @@ class ConfigValue:
 
     value: ConfigData
     source: str
-    """Where it was read: ``command line``, ``environment``, ``Megatron-LM default``, ``derived: ...``."""
+    """Where it was read: ``--set``, ``config file``, ``log arguments``, ``log config``, ``log summary``,
+    ``log layout``, ``command line``, ``environment``, ``Megatron-LM default``, ``Megatron Core default``,
+    ``derived: ...``."""
+    confirmed_by: tuple[str, ...] = ()
+    """Sources of lower precedence that say the same."""
+
+    def is_said_by(self, source: str) -> bool:
+        """Whether ``source`` gives this value, be it the one that counts or one that agrees."""
+        return source == self.source or source in self.confirmed_by
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether some source says it, rather than that it follows or is a default."""
+        return not self.source.startswith("derived") and not self.source.endswith("default")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigConflict:
+    """A setting that two sources give different values; the first value counts."""
+
+    key: str
+    values: tuple[ConfigValue, ...]
 
 
 def _no_values() -> Mapping[str, ConfigValue]:
@@ -35,6 +56,10 @@ class RunConfig:
     environment: Mapping[str, ConfigValue] = field(default_factory=_no_values)
     dialect: str = "unknown"
     bridge_version: str | None = None
+    bridge_version_evidence: str = ""
+    """What the release was told by; empty where it is not known."""
+    sizes: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    """Sizes that the run itself worked out and wrote down: ``world_size``, ``data_parallel_size``."""
 
     def get(self, key: str) -> ConfigData:
         """Value of ``key``; ``None`` when unset *or* unknown (use :meth:`knows` to tell them apart)."""

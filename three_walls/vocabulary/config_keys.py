@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from three_walls.vocabulary.config import ConfigData
 
@@ -28,7 +28,7 @@ class FlagSpelling:
 
 @dataclass(frozen=True, slots=True)
 class PathSpelling:
-    """A key in Megatron-Bridge's configuration: all of ``paths`` are written, any is read."""
+    """A key in Megatron-Bridge's configuration: all of ``paths`` are written, any is read. No path: read only."""
 
     paths: tuple[str, ...]
     also_read: tuple[str, ...]
@@ -36,6 +36,11 @@ class PathSpelling:
     until: str | None
     value_since: Mapping[str, str]
     """First release that knows a value, where that is later than the key's."""
+    in_force: tuple[str, ...] = ()
+    """Where a saved config holds the value that the launcher ended up with; of no use on a command line."""
+    has_core_default: bool = False
+    """Whether Megatron Core's class has :attr:`core_default` in every release."""
+    core_default: ConfigData = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,10 @@ class ConfigKey:
     megatron_lm: FlagSpelling | None
     bridge: PathSpelling | None
     note: str
+    enum: str | None = None
+    """Class of the member that an override has to construct, where a word would be ignored."""
+    read_as: Mapping[str, ConfigData] = field(default_factory=dict)
+    """Words of older releases that mean another value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +77,9 @@ class ConfigKeyTable:
     recipe_options: frozenset[str]
     precision_recipes: Mapping[str, Mapping[str, ConfigData]]
     """Megatron-Bridge precision recipe -> values of keys that it sets."""
+    argument_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name in Megatron-LM's arguments block that is neither a key nor one of its flags -> keys it sets."""
+    enums: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Enum class, with its module -> number by member."""
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """How a torch dtype is written -> how Megatron-LM's flags call it."""

@@ -13,7 +13,20 @@ from three_walls.vocabulary.config import ConfigData
 
 FactValue = ConfigData
 
-UNITS = ("ns", "bytes", "count", "fraction", "ratio", "flag", "text", "bytes_per_s", "tflops", "config")
+UNITS = (
+    "ns",
+    "bytes",
+    "count",
+    "fraction",
+    "ratio",
+    "flag",
+    "text",
+    "bytes_per_s",
+    "tflops",
+    "flops",
+    "flops_per_s",
+    "config",
+)
 
 
 @dataclass(frozen=True, slots=True)

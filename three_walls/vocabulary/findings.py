@@ -111,3 +111,5 @@ class Overrides:
     megatron_lm: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
+    python: tuple[str, ...] = ()
+    """Statements that make the same edits of a Megatron-Bridge recipe's ``cfg``."""

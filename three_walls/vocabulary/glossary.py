@@ -72,7 +72,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _share("dp_exposed_fraction", "dp_exposed_ns", "Share of the step in exposed parameter and gradient transfer."),
     _ns("tp_exposed_ns", "Exposed transfer of tensor and sequence parallelism."),
     _share("tp_exposed_fraction", "tp_exposed_ns", "Share of the step in exposed tensor-parallel transfer."),
-    _ns("cp_exposed_ns", "Exposed transfer of context parallelism's ring. Its all-gathers and all-to-alls are not in it."),
+    _ns("cp_exposed_ns", "Exposed transfer of context parallelism's ring; its other exchanges are not in it."),
     _share("cp_exposed_fraction", "cp_exposed_ns", "Share of the step in exposed context-parallel ring transfer."),
     _ns("wait_exposed_ns", "Exposed communication that is waiting for peers, all classes."),
     _share("wait_exposed_fraction", "wait_exposed_ns", "Share of the step spent waiting for peers."),
@@ -170,6 +170,18 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "Traced step less unprofiled step, where that is more than iterations differ by themselves; else 0.",
         "A part of the budget: which bucket it lies in is not measured.",
     ),
+    FactDefinition(
+        "log_deepep_unavailable",
+        "flag",
+        "The log says that DeepEP is not installed or does not run on this GPU.",
+        "Proof that it is there: where the log says nothing the fact is missing.",
+    ),
+    FactDefinition("log_hybridep_unavailable", "flag", "The same of HybridEP."),
+    FactDefinition(
+        "log_unavailable_dispatchers",
+        "text",
+        "The dispatchers of which the log says so, by name; unset where it names none.",
+    ),
     FactDefinition("log_tflops_per_gpu", "tflops", "Model TFLOP/s per GPU as the log prints it; median, unprofiled."),
     FactDefinition("log_peak_memory_bytes", "bytes", "Largest peak of allocated memory, of the ranks that printed it."),
     FactDefinition("log_reserved_memory_bytes", "bytes", "Largest peak of reserved memory, of the same ranks."),
@@ -200,6 +212,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "times the calls beside.",
         "A loss to avoid: it is the price of hiding communication, to be set against what is hidden.",
     ),
+    _share("overlap_tax_fraction", "overlap_tax_ns", "Share of the step that the overlap tax is."),
     _ns(
         "pipeline_bubble_ns",
         "Nothing computes: waiting in pipeline exchanges for the neighbouring stage while no tokens are exchanged, and "
@@ -216,12 +229,151 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     ),
     _ns(
         "pipeline_bubble_excess_ns",
-        "The pipeline's bubble beyond the one that an even 1F1B schedule leaves (at least 0): stages of unequal length, "
-        "and exchanges.",
+        "The pipeline's bubble beyond the one that an even 1F1B schedule leaves (at least 0): stages of unequal "
+        "length, and exchanges.",
     ),
     _share("pipeline_bubble_excess_fraction", "pipeline_bubble_excess_ns", "Share of the step in that excess."),
+    FactDefinition(
+        "model_flops_per_step",
+        "flops",
+        "Floating point operations of the model in one step, all GPUs: three times the forward pass of its matrix "
+        "products and of causal attention, from the config.",
+        "What the GPUs run: recompute, and the masked half of unfused scores, are no model work.",
+    ),
+    FactDefinition(
+        "megatron_flops_per_step",
+        "flops",
+        "The same as Megatron counts it for the TFLOP/s/GPU of its log: without the router.",
+    ),
+    FactDefinition("flops_per_gpu_step", "flops", "model_flops_per_step over the number of GPUs."),
+    FactDefinition(
+        "peak_flops_per_s",
+        "flops_per_s",
+        "The GPU's peak in dense matrix products at the run's precision (rules/hardware.yaml).",
+    ),
+    FactDefinition(
+        "mfu_fraction",
+        "fraction",
+        "Model FLOPs utilization of unprofiled steps: flops_per_gpu_step over the log's step time and the peak.",
+        "Utilization across precisions: the peak is that of the run's precision, FP8 doubles it.",
+    ),
+    FactDefinition(
+        "mfu_traced_fraction",
+        "fraction",
+        "The same for the representative step, as traced.",
+        "Utilization of the run: profiling slows steps.",
+    ),
+    FactDefinition(
+        "gemm_efficiency_fraction",
+        "fraction",
+        "What matrix products reach of the GPU's peak while one runs: operations of the rank's layers (replays and "
+        "unfused scores included) over the time of the gemm and grouped_gemm buckets.",
+        "Utilization of the step: time without a matrix product does not count here.",
+    ),
+    FactDefinition(
+        "expert_gemm_efficiency_fraction",
+        "fraction",
+        "The same for the experts' products, between dispatch and combine, routing taken to be balanced.",
+    ),
+    FactDefinition(
+        "h2d_achieved_bytes_per_s",
+        "bytes_per_s",
+        "Bytes of the step's copies from the host of 1 MiB and more over the sum of their durations.",
+        needs=("copies",),
+    ),
+    FactDefinition("d2h_achieved_bytes_per_s", "bytes_per_s", "The same for copies to the host.", needs=("copies",)),
+    FactDefinition(
+        "host_link_bytes_per_s",
+        "bytes_per_s",
+        "The link between GPU and host memory in one direction (PCIe, NVLink-C2C), before protocol overhead.",
+    ),
+    FactDefinition(
+        "parameters_per_gpu_count", "count", "Parameters on a GPU of the fullest pipeline stage, from the config."
+    ),
+    FactDefinition("memory_parameters_bytes", "bytes", "Those parameters, in the precision of the model."),
+    FactDefinition("memory_gradients_bytes", "bytes", "Their gradients, in the precision they are reduced in."),
+    FactDefinition(
+        "memory_optimizer_bytes",
+        "bytes",
+        "The optimizer's copy of the parameters and its moments on that GPU, sharded by the distributed optimizer.",
+    ),
+    FactDefinition(
+        "memory_activations_bytes",
+        "bytes",
+        "Activations that wait for the backward pass at the peak, with the working set beside them, estimated from the "
+        "config: in-flight micro-batches, recompute, unfused scores; routing taken to be balanced.",
+        "A measurement: held against logs of unfused attention only, where it is within 3% of the peak.",
+    ),
+    FactDefinition(
+        "memory_estimated_peak_bytes",
+        "bytes",
+        "Parameters, gradients, optimizer and activations of the fullest pipeline stage together.",
+        "Memory in use: the allocator's fragments, NCCL's buffers and the CUDA context come on top.",
+    ),
+    FactDefinition(
+        "memory_headroom_bytes",
+        "bytes",
+        "Device memory less the peak that the log printed, or where no log did, less the estimated one.",
+        "Memory that is free: see memory_estimated_peak_bytes for what neither figure holds.",
+    ),
+    FactDefinition(
+        "memory_peak_fraction", "fraction", "Share of the device memory that the log's peak of allocated memory takes."
+    ),
+    FactDefinition(
+        "driver_peak_bytes",
+        "bytes",
+        "Most device memory that the process held through the driver at once, of what the trace recorded.",
+        "Memory in use by tensors: PyTorch keeps what it frees. Nor all that is held: what was allocated before the "
+        "capture is listed incompletely, so it is a lower bound.",
+        needs=("gpu_memory_usage",),
+    ),
+    FactDefinition(
+        "driver_growth_in_steps_bytes",
+        "bytes",
+        "Device memory taken from the driver less what was given back, in all kept steps of the rank.",
+        needs=("gpu_memory_usage",),
+    ),
+    FactDefinition(
+        "allocator_calls_in_steps_count",
+        "count",
+        "Calls that take memory from the driver or give it back (cudaMalloc, cudaFree, ...), in all kept steps of the "
+        "rank: a steady step needs none.",
+        needs=("api_calls",),
+    ),
+    _ns(
+        "straggler_late_ns",
+        "By how much per step the latest rank arrives after the last but one, where that is more than its peers do; 0 "
+        "where no rank is late.",
+        "The waiting of the others: several of them wait at once.",
+    ),
+    _share("straggler_late_fraction", "straggler_late_ns", "Share of the step by which the latest rank is late."),
+    FactDefinition(
+        "straggler_cause",
+        "text",
+        "Why that rank is late: slow compute, expert imbalance, launch-starved, host-blocked, late stage or unknown.",
+    ),
+    _ns(
+        "capture_start_skew_ns",
+        "From the first operation that the profiler recorded on the first rank to that on the last rank.",
+    ),
+    FactDefinition(
+        "capture_start_skewed_steps_count",
+        "count",
+        "Kept steps, of all ranks, that began before every rank was captured: nothing is compared in them.",
+    ),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
+    FactDefinition("world_size", "count", "Ranks of the run (WORLD_SIZE, or as its log or config says)."),
+    FactDefinition("nodes_count", "count", "Hosts of the run: world size / ranks on one host, rounded up."),
+    FactDefinition("ranks_per_nvlink_domain_count", "count", "Ranks of the run that one NVLink domain joins."),
     FactDefinition("data_parallel_size", "count", "World size / (TP x PP x CP)."),
+    FactDefinition("expert_data_parallel_size", "count", "World size / (ETP x EP x PP)."),
+    FactDefinition("experts_per_rank_count", "count", "Experts of a layer that one rank holds: experts / EP."),
+    FactDefinition(
+        "tokens_per_expert_count",
+        "count",
+        "Tokens that an expert gets per micro-batch, routing uniform and none dropped: sequence x MBS x top-k x EP x "
+        "ETP / (CP x TP x experts).",
+    ),
     FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),
     FactDefinition("ep_spans_nodes", "flag", "Whether an expert-parallel group reaches beyond one host."),
     FactDefinition(
@@ -234,6 +386,29 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "dp_spans_nodes", "flag", "Whether the ranks that hold the same pipeline stage are on more than one host."
     ),
     FactDefinition("ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits the GPU's NVLink domain."),
+    FactDefinition(
+        "ep_ranks_per_nvlink_domain_count",
+        "count",
+        "Ranks of an expert-parallel group that one NVLink domain of the GPU model holds: the smaller of the two.",
+        "Where the ranks were placed: a job on parts of several racks has fewer together.",
+    ),
+    FactDefinition(
+        "flex_backend_is_chosen",
+        "flag",
+        "Whether the run itself chose a backend of the flex dispatcher: on its command line, or other than the preset.",
+    ),
+    FactDefinition("expert_group_ranks_count", "count", "Ranks that share the experts of a layer: EP x ETP."),
+    FactDefinition(
+        "experts_split_over_group",
+        "flag",
+        "Whether the number of experts is a multiple of EP x ETP, so that each rank can hold whole experts.",
+    ),
+    FactDefinition(
+        "hybridep_topology",
+        "text",
+        "What NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN, NVLINK_DOMAIN_SIZE and USE_MNNVL tell HybridEP of NVLink, "
+        "beside what the tuned launchers tell it on this GPU: as launched, different, or unset (some are not set).",
+    ),
     FactDefinition(
         "ep_internode_unique_copies_fraction",
         "fraction",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from three_walls.vocabulary.categories import SubWall, Wall
-from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.config import ConfigConflict, RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, Overrides, PlanStep
 from three_walls.vocabulary.memory_snapshot import MemorySnapshot
@@ -226,6 +226,39 @@ class PipelinePhase:
 
 
 @dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Floating point operations of one role in the representative step, against the GPU's peak."""
+
+    role: str
+    """``matrix products``, of those ``expert products`` and ``other products``; ``fused attention``."""
+    flops: int
+    """That the representative rank runs in the step, from the config; replays included."""
+    ns: int
+    achieved_flops_per_s: float | None
+    peak_flops_per_s: int | None
+    """Dense, at the run's precision."""
+    fraction: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBandwidth:
+    """Copies of one kind between host and device in the representative step."""
+
+    copy_class: str
+    calls: int
+    bytes_moved: int
+    ns: int
+    """Sum of their durations."""
+    large_calls: int
+    """Of 1 MiB and more."""
+    bytes_per_s: float | None
+    """Of the large ones; None without any."""
+    limit_bytes_per_s: int | None
+    """The link to host memory in one direction."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankReport:
     """One GPU of the run. ``budget_ns`` and ``communication`` are those of its median kept step."""
 
@@ -325,4 +358,8 @@ class Report:
     recompute_layers: tuple[RecomputedLayer, ...] = ()
     graph_coverage: GraphCoverage | None = None
     """None where no CUDA graph was launched."""
+    config_conflicts: tuple[ConfigConflict, ...] = ()
+    """Settings that two sources give different values; the first value of each counts."""
+    efficiency: tuple[Efficiency, ...] = ()
+    copies: tuple[CopyBandwidth, ...] = ()
     schema_version: str = SCHEMA_VERSION

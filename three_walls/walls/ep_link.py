@@ -24,9 +24,12 @@ def ep_link_bytes_per_s(
     within, spans = layout["ep_within_nvlink_domain"][0], layout["ep_spans_nodes"][0]
     if not isinstance(within, bool):
         return None, layout["ep_within_nvlink_domain"][1]
-    is_server = gpu.nvlink_domain_gpus <= GPUS_OF_A_SERVER
+    domain, nvlink = gpu.nvlink_domain_gpus, gpu.nvlink_bytes_per_s_one_way
+    if domain is None or nvlink is None:
+        return None, f"how many {gpu.family} NVLink joins differs from board to board"
+    is_server = domain <= GPUS_OF_A_SERVER
     if within and not (is_server and spans is True):
-        return float(gpu.nvlink_bytes_per_s_one_way), None
+        return float(nvlink), None
     if gpu.nic_bytes_per_s_one_way is None:
         return None, f"the network of a {gpu.family} server is not in rules/hardware.yaml"
     if config.get("moe_token_dispatcher_type") != "alltoall":
@@ -36,5 +39,5 @@ def ep_link_bytes_per_s(
     if not ranks or etp != 1:
         return None, "across servers the share of the network is known for expert tensor parallelism 1 only"
     per_node = layout["gpus_per_node"][0]
-    own = per_node if is_server and isinstance(per_node, int) else gpu.nvlink_domain_gpus
+    own = per_node if is_server and isinstance(per_node, int) else domain
     return gpu.nic_bytes_per_s_one_way * (ranks - 1) / (ranks - own), None

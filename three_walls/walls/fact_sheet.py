@@ -176,12 +176,14 @@ def _machine(ranks: tuple[Rank, ...], gpu: GpuModel | None) -> dict[str, Known]:
     seen = found.pop() if len(found) == 1 else None
     no_gpu = "the trace does not say, or ranks differ (TARGET_INFO_GPU)"
     no_row = "the GPU is not in rules/hardware.yaml"
+    no_domain = "what NVLink joins is not known of this board" if gpu else no_row
+    domain = gpu.nvlink_domain_gpus if gpu else None
     return {
         "gpu.name": (seen.name, None) if seen else (None, no_gpu),
         "gpu.sm": (seen.sm, None) if seen and seen.sm else (None, no_gpu),
         "gpu.memory_bytes": (seen.memory_bytes, None) if seen and seen.memory_bytes else (None, no_gpu),
         "gpu.family": (gpu.family, None) if gpu else (None, no_row),
-        "gpu.nvlink_domain_gpus": (gpu.nvlink_domain_gpus, None) if gpu else (None, no_row),
+        "gpu.nvlink_domain_gpus": (domain, None) if domain else (None, no_domain),
     }
 
 

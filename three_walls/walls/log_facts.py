@@ -31,6 +31,9 @@ FACTS_OF_LOG = (
     "log_reserved_memory_bytes",
     "log_oom_count",
     "log_allocator_retries_count",
+    "log_deepep_unavailable",
+    "log_hybridep_unavailable",
+    "log_unavailable_dispatchers",
 )
 _PARALLEL_SIZES = (
     "tensor_model_parallel_size",
@@ -39,6 +42,8 @@ _PARALLEL_SIZES = (
     "expert_model_parallel_size",
 )
 _MODEL_SIZES = ("num_layers", "hidden_size", "seq_length", "micro_batch_size", "global_batch_size")
+_BACKENDS = ("DeepEP", "HybridEP")
+_REFUSED = r"\b{} is (?:not installed|supported for|only applicable)"
 _IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)
 
 
@@ -50,11 +55,17 @@ class JoinedLog:
     summary: LogSummary | None
     mismatch: str = ""
 
+    def whole(self, name: str) -> int | None:
+        """The whole number of fact ``name``; None where the log does not say."""
+        value, _ = self.facts[name]
+        return value if isinstance(value, int) else None
+
 
 def join_log(log: TrainingLog | None, config: RunConfig, traced_step_ns: int | None, captured_steps: int) -> JoinedLog:
     """Facts, summary and mismatch of ``log`` beside a trace.
 
-    ``traced_step_ns``: the representative step; ``captured_steps``: how many steps the capture holds, kept or not.
+    ``config``: what the trace itself says of its run. ``traced_step_ns``: the representative step;
+    ``captured_steps``: how many steps the capture holds, kept or not.
     """
     traced: dict[str, Known] = {"traced_step_ns": (traced_step_ns, None)} if traced_step_ns else {}
     if log is None:
@@ -68,9 +79,10 @@ def join_log(log: TrainingLog | None, config: RunConfig, traced_step_ns: int | N
         **_memory_facts(log),
         "log_tflops_per_gpu": _tflops(log, steady),
         "log_oom_count": (len(log.ooms), None),
+        **_dispatcher_facts(log),
     }
     facts |= _perturbation(facts["unprofiled_step_ns"], traced_step_ns, limits)
-    mismatch = _mismatch(log, config, facts, limits)
+    mismatch = find_other_sizes(log, config) or _other_length(facts, limits)
     if mismatch:
         facts = dict.fromkeys(FACTS_OF_LOG, (None, f"the log is of another run: {mismatch}"))
     return JoinedLog({**facts, **traced}, _summarize(log, roles, facts), mismatch)
@@ -143,6 +155,21 @@ def _tflops(log: TrainingLog, steady: Sequence[LogIteration]) -> Known:
     return (median(said), None) if said else (None, "the log prints no throughput (--log-throughput)")
 
 
+def _dispatcher_facts(log: TrainingLog) -> dict[str, Known]:
+    """Which dispatchers' packages are not there, or not for this GPU; a log that says nothing proves nothing."""
+    said = [event.text for event in log.events if event.kind == "dispatcher"]
+    lacking = [name for name in _BACKENDS if any(re.search(_REFUSED.format(name), text) for text in said)]
+
+    def about(name: str) -> Known:
+        return (True, None) if name in lacking else (None, f"the log does not say whether {name} is there")
+
+    return {
+        "log_deepep_unavailable": about("DeepEP"),
+        "log_hybridep_unavailable": about("HybridEP"),
+        "log_unavailable_dispatchers": (", ".join(lacking) or None, None),
+    }
+
+
 def _memory_facts(log: TrainingLog) -> dict[str, Known]:
     def largest(values: list[int | None], because: str) -> Known:
         known = [value for value in values if value is not None]
@@ -169,8 +196,8 @@ def _perturbation(unprofiled: Known, traced_step_ns: int | None, limits: LogThre
     return {"profiler_perturbation_ratio": (ratio, None), "profiler_excess_ns": (excess_ns, None)}
 
 
-def _mismatch(log: TrainingLog, config: RunConfig, facts: Mapping[str, Known], limits: LogThresholds) -> str:
-    """Why log and trace are not of one run; empty if nothing says so."""
+def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
+    """What ``log`` says otherwise than the trace's own ``config``; empty if nothing. Such a log is of another run."""
     if log.contradictions:
         return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
     world = config.environment.get("WORLD_SIZE")
@@ -183,6 +210,11 @@ def _mismatch(log: TrainingLog, config: RunConfig, facts: Mapping[str, Known], l
     for name, said, traced in pairs:
         if said not in (None, "None") and traced is not None and str(said) != str(traced):
             return f"{name} is {said} in the log and {traced} in the trace"
+    return ""
+
+
+def _other_length(facts: Mapping[str, Known], limits: LogThresholds) -> str:
+    """Why the log's steps are not the traced ones, by their length; empty if they may be."""
     ratio = facts["profiler_perturbation_ratio"][0]
     if isinstance(ratio, float) and not limits.minimum_step_ratio <= ratio <= limits.maximum_step_ratio:
         length = facts["unprofiled_step_ns"][0]

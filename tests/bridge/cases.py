@@ -1,0 +1,65 @@
+"""The cases of ``cases-0.3.1.yaml`` and the recipe they start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from three_walls.advice.merged_config import Settings
+from three_walls.verification.configuration import settings_of_paths
+
+HERE = Path(__file__).parent
+RELEASE = "0.3.1"
+PLATFORM: dict[str, Any] = {
+    "transformer_engine": 2012,
+    "torch": 2015,
+    "gpu_major": 9,
+    "gpu_name": "NVIDIA H100 80GB HBM3",
+    "world_size": 8,
+}
+_LOADED = yaml.safe_load((HERE / f"cases-{RELEASE}.yaml").read_text(encoding="utf-8"))
+RECIPE: str = _LOADED["recipe"]
+
+
+@dataclass(frozen=True)
+class BridgeCase:
+    """Overrides, what Bridge does with them, and what our checker says."""
+
+    name: str
+    overrides: tuple[str, ...]
+    passes: bool
+    says: str
+    stricter: str
+    checker_says: str
+    prepare: tuple[str, ...]
+    starts_with: dict[str, Any]
+
+    @property
+    def base(self) -> Settings:
+        """What the overrides are applied to."""
+        recipe = recipe_settings()
+        return replace(recipe, values={**recipe.values, **self.starts_with})
+
+
+def recipe_settings() -> Settings:
+    """The recipe of the cases on their machine."""
+    dump = yaml.safe_load((HERE / f"qwen3-30b-a3b-{RELEASE}.yaml").read_text(encoding="utf-8"))
+    return replace(settings_of_paths(dump), environment_is_known=True, platform=PLATFORM)
+
+
+CASES = tuple(
+    BridgeCase(
+        name=name,
+        overrides=tuple(case["overrides"]),
+        passes=case["passes"],
+        says=case.get("says", ""),
+        stricter=case.get("stricter", ""),
+        checker_says=case.get("checker_says", case.get("says", "")),
+        prepare=tuple(case.get("prepare", ())),
+        starts_with=case.get("starts_with", {}),
+    )
+    for name, case in _LOADED["cases"].items()
+)

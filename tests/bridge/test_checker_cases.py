@@ -1,0 +1,68 @@
+"""Our checker decides as Megatron-Bridge does, case by case; where it is stricter the case says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bridge.cases import CASES, RELEASE, BridgeCase, recipe_settings
+from three_walls.advice.override_check import check_overrides, judge_constraints
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_checker_agrees_with_bridge(case: BridgeCase) -> None:
+    check = check_overrides(case.overrides, case.base, RELEASE)
+    said = " | ".join(note.text for note in check.problems)
+    assert check.is_sound is (case.passes and not case.stricter), said
+    assert " ".join(case.checker_says.split()) in said
+
+
+def test_the_recipe_itself_breaks_nothing() -> None:
+    assert judge_constraints(recipe_settings(), RELEASE)[0] == ()
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("model.moe_token_dispatcher_type=foo", "foo is none of allgather, alltoall, flex"),
+        ("model.moe_token_dispatcher_typ=flex", "did you mean moe_token_dispatcher_type?"),
+        ("modle.moe_token_dispatcher_type=flex", "did you mean model?"),
+        ("model.attention_backend=fused", "takes a member of AttnBackend, found fused"),
+        ("model.attention_backend={_target_:megatron.core.transformer.enums.AttnBackend,_args_:[9]}", "(9,)"),
+        ("model.recompute_modules=moe_act", "found moe_act"),
+        ("model.recompute_modules=[gdn_norm_out]", "gdn_norm_out is none of"),
+        ("model.num_layers=two", "takes int, found two"),
+        ("model.moe_permute_fusion=null", "cannot be null"),
+        ("model.moe_permute_fusion=1", "takes bool, found 1"),
+        ("+model.moe_permute_fusion=true", "the key exists"),
+        ("~model.moe_permute_fusion", "cannot be removed"),
+        ("model.recompute_modules=[moe_act", "not an override"),
+        ("ddp.grad_reduce_in_fp32=false", "is reset by mixed_precision"),
+        ("mixed_precision=bf16_mixd", "did you mean bf16_mixed?"),
+    ],
+)
+def test_what_bridge_would_take_or_drop_in_silence_is_refused(override: str, says: str) -> None:
+    check = check_overrides([override], recipe_settings(), RELEASE)
+    assert not check.is_sound
+    assert says in check.problems[0].text
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.attention_backend={_target_:megatron.core.transformer.enums.AttnBackend,_args_:[2]}",
+        "mixed_precision=bf16-mixed",
+        "dataset.num_workers=4",
+        'model.pipeline_model_parallel_layout="Et*24|t*24L"',
+    ],
+)
+def test_what_fits_is_accepted(override: str) -> None:
+    check = check_overrides([override], recipe_settings(), RELEASE)
+    assert check.is_sound, check.problems
+
+
+def test_what_is_not_known_of_the_recipe_is_a_doubt_not_a_failure() -> None:
+    base = recipe_settings()
+    values = {name: value for name, value in base.values.items() if name != "comm_overlap"}
+    unknown = type(base)(values, {}, platform=base.platform)
+    found = check_overrides(["comm_overlap.bucket_size=1000"], unknown, RELEASE).overrides[0]
+    assert (found.truth.value, "is not known" in found.message) == ("unknown", True)

@@ -1,0 +1,69 @@
+"""What the run reaches of the machine's limits, for the terminal; a section without content is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from three_walls.render.efficiency_views import MEMORY_FACTS, UTILIZATION_FACTS, copies_with_rate, known_facts
+from three_walls.render.formats import (
+    format_count,
+    format_fact,
+    format_flops,
+    format_flops_rate,
+    format_ms,
+    format_rate,
+    format_share,
+)
+from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
+from three_walls.vocabulary.report import Report
+
+_SHORT_NAMES = {
+    "mfu_fraction": "MFU of unprofiled steps",
+    "mfu_traced_fraction": "MFU of the traced step",
+    "memory_parameters_bytes": "parameters",
+    "memory_gradients_bytes": "gradients",
+    "memory_optimizer_bytes": "optimizer",
+    "memory_activations_bytes": "activations",
+    "memory_estimated_peak_bytes": "estimated peak",
+    "memory_peak_fraction": "measured peak of device memory",
+    "memory_headroom_bytes": "headroom",
+    "driver_peak_bytes": "held through the driver",
+}
+
+
+def show_efficiency(report: Report) -> Iterator[RenderableType]:
+    utilization = _list_facts(report, UTILIZATION_FACTS)
+    copies = copies_with_rate(report)
+    if not (report.efficiency or copies or utilization):
+        return
+    yield heading("Efficiency", "of the representative rank's step, against the machine's limits")
+    if utilization:
+        yield indent(plain(utilization))
+    if report.efficiency:
+        table = make_table("role", ">operations", ">time", ">achieved", ">of peak")
+        for one in report.efficiency:
+            speed = format_flops_rate(one.achieved_flops_per_s)
+            table.add_row(
+                plain(one.role), format_flops(one.flops), format_ms(one.ns), speed, format_share(one.fraction)
+            )
+        yield indent_table(table)
+    for copy in copies:
+        rate = format_rate(copy.bytes_per_s, copy.limit_bytes_per_s)
+        large = f"{format_count(copy.large_calls)} of {format_count(copy.calls)} copies hold 1 MiB or more"
+        yield indent(plain(f"{copy.copy_class}: {rate}; {large}"))
+
+
+def show_memory(report: Report) -> Iterator[RenderableType]:
+    memory = _list_facts(report, MEMORY_FACTS)
+    if not memory:
+        return
+    yield heading(
+        "Memory per GPU", "from the config, the fullest pipeline stage; the log and the trace where they tell"
+    )
+    yield indent(plain(memory))
+
+
+def _list_facts(report: Report, names: tuple[str, ...]) -> str:
+    return "; ".join(f"{_SHORT_NAMES[fact.name]} {format_fact(fact)}" for fact in known_facts(report, names))

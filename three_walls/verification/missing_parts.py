@@ -1,0 +1,201 @@
+"""Stands in for what Megatron-Bridge wants of a GPU machine, so that its configuration classes run on any CPU.
+
+Only the standard library and Megatron-Bridge's own dependencies are imported: this runs in their interpreter. What is
+replaced, in the order in which an import or a validation meets it, and only where the real thing is missing:
+
+1. CUDA's device properties (asked whether the GPU can run DeepEP): the GPU that is named in the request.
+2. Transformer Engine: some modules import it without need; others ask for its version. The stand-in has the version of
+   the request. Megatron Core is imported before it is in place, so that Core takes its paths without it.
+3. Fused kernels that Core asserts, and Bridge's questions whether fusions are available: there, as on a GPU machine.
+4. ``megatron.energon``, ``modelopt``: imported by data and quantization code that no check reaches.
+5. ``megatron.bridge.recipes`` imports every model family; the one family that is asked for is imported alone.
+6. The model hub: a recipe reads a model's shape from it. A folder of ``<owner>/<model>/config.json`` replaces it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_STAND_INS = [
+    "modelopt",
+    "modelopt.torch",
+    "modelopt.torch.quantization",
+    "modelopt.torch.quantization.utils",
+    "modelopt.torch.opt",
+    "modelopt.torch.opt.plugins",
+    "modelopt.torch.distill",
+    "modelopt.torch.distill.plugins",
+    "modelopt.torch.distill.plugins.megatron",
+    "megatron.energon",
+    "megatron.energon.flavors",
+    "megatron.energon.flavors.base_dataset",
+    "megatron.energon.flavors.webdataset",
+    "megatron.energon.task_encoder",
+    "megatron.energon.task_encoder.cooking",
+    "megatron.energon.task_encoder.base",
+    "megatron.energon.epathlib",
+]
+_CORE_MODULES = [
+    "megatron.core.utils",
+    "megatron.core.distributed",
+    "megatron.core.optimizer",
+    "megatron.core.models.gpt",
+    "megatron.core.models.gpt.gpt_layer_specs",
+    "megatron.core.transformer.moe.moe_layer",
+    "megatron.core.models.mamba",
+    "megatron.core.models.hybrid",
+    "megatron.core.post_training.modelopt.gpt.model_specs",
+    "megatron.core.post_training.modelopt.mamba.model_specs",
+]
+
+
+_FUSED_KERNELS = [
+    "fused_permute",
+    "fused_permute_with_probs",
+    "fused_sort_chunks_by_index",
+    "fused_sort_chunks_by_index_with_probs",
+    "fused_unpermute",
+    "fused_topk_with_score_function",
+    "fused_compute_score_for_moe_aux_loss",
+    "fused_moe_aux_loss",
+    "fused_apply_rotary_pos_emb",
+    "fused_apply_rotary_pos_emb_thd",
+]
+
+
+def stand_in(request: dict[str, Any]) -> None:
+    """Replace what is missing. ``request``: gpu_name, gpu_major, gpu_minor, transformer_engine, world_size, models."""
+    os.environ.pop("WORLD_SIZE", None)
+    os.environ.setdefault("RANK", "0")
+    if importlib.util.find_spec("transformer_engine") is None:
+        _replace_gpu(request)
+        _replace_transformer_engine(str(request.get("transformer_engine") or "2.12.0"))
+    for name in _STAND_INS:
+        if not _can_import(name):
+            _module(name).__dict__["__getattr__"] = _make_class
+    bare_package("megatron.bridge.recipes")
+    if request.get("models"):
+        _read_models_from(Path(request["models"]))
+
+
+def bare_package(name: str) -> None:
+    """Put a package in place without running its ``__init__``, so that one module of it can be imported alone."""
+    if name in sys.modules:
+        return
+    parent, _, leaf = name.rpartition(".")
+    above = importlib.import_module(parent)
+    module = _module(name)
+    module.__path__ = [str(Path(next(iter(above.__path__))) / leaf)]
+    setattr(above, leaf, module)
+
+
+def _replace_gpu(request: dict[str, Any]) -> None:
+    import torch
+
+    major, minor = int(request.get("gpu_major") or 9), int(request.get("gpu_minor") or 0)
+    name = request.get("gpu_name") or "NVIDIA H100 80GB HBM3"
+    properties = types.SimpleNamespace(name=name, major=major, minor=minor, total_memory=80 << 30)
+    torch.cuda.get_device_properties = lambda *_, **__: properties
+    torch.cuda.get_device_capability = lambda *_, **__: (major, minor)
+
+
+def _replace_transformer_engine(version: str) -> None:
+    for name in _CORE_MODULES:
+        _can_import(name)
+    import megatron.core.utils
+    import torch
+    from packaging.version import Version
+
+    megatron.core.utils._te_version = Version(version)
+    engine = _module("transformer_engine")
+    engine.__dict__["__version__"] = version
+    for name in ("pytorch", "pytorch.ops", "pytorch.optimizers"):
+        module = _module(f"transformer_engine.{name}")
+        module.__dict__["__getattr__"] = lambda wanted: _make_class(wanted, torch.nn.Module)
+    sys.modules["transformer_engine.pytorch.optimizers"].__dict__["FusedAdam"] = _FusedAdam
+    engine.__dict__["pytorch"] = sys.modules["transformer_engine.pytorch"]
+    for name in ("ops", "optimizers"):
+        sys.modules["transformer_engine.pytorch"].__dict__[name] = sys.modules[f"transformer_engine.pytorch.{name}"]
+    _declare_fusions()
+
+
+class _FusedAdam:
+    """Megatron Core looks at these arguments to tell whether the precision-aware optimizer is supported."""
+
+    def __init__(
+        self,
+        master_weight_dtype: Any = None,
+        exp_avg_dtype: Any = None,
+        exp_avg_sq_dtype: Any = None,
+        use_decoupled_grad: bool = False,
+        store_param_remainders: bool = False,
+    ) -> None: ...
+
+
+def _declare_fusions() -> None:
+    import megatron.bridge.utils.fusions as fusions
+    from megatron.core.models.common.embeddings import rope_utils
+    from megatron.core.transformer.moe import moe_utils
+
+    for module in (moe_utils, rope_utils):
+        for name in _FUSED_KERNELS:
+            if getattr(module, name, None) is None:
+                setattr(module, name, _present)
+    for name in [one for one in vars(fusions) if one.startswith("can_enable")]:
+        setattr(fusions, name, _yes)
+        for module in list(sys.modules.values()):
+            if getattr(module, "__name__", "").startswith("megatron.bridge") and hasattr(module, name):
+                setattr(module, name, _yes)
+
+
+def _read_models_from(folder: Path) -> None:
+    from megatron.bridge.models.conversion.auto_bridge import AutoBridge
+    from transformers import AutoConfig
+
+    original: Callable[..., Any] = AutoBridge.from_hf_pretrained.__func__
+
+    def from_folder(cls: Any, path: str, **options: Any) -> Any:
+        local = folder / str(path)
+        if local.is_dir():
+            return cls.from_hf_config(AutoConfig.from_pretrained(local))
+        return original(cls, path, **options)
+
+    AutoBridge.from_hf_pretrained = classmethod(from_folder)  # type: ignore[arg-type]
+
+
+def _module(name: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__path__ = []
+    sys.modules[name] = module
+    return module
+
+
+def _make_class(name: str, *bases: type) -> type:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, bases, {"__class_getitem__": classmethod(lambda cls, _: cls)})
+
+
+def _can_import(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except Exception:  # whatever a half-installed package raises, it is not there
+        return False
+    return True
+
+
+def _present(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _yes(*_: Any, **__: Any) -> bool:
+    return True

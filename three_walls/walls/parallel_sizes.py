@@ -1,0 +1,96 @@
+"""How a run is cut up over its GPUs: sizes of the groups, and which layers a pipeline stage holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from three_walls.settings.parallel_layout import read_layout
+from three_walls.vocabulary.config import RunConfig
+from three_walls.walls.exchange_volume import whole_number
+
+_UNEVEN = (
+    "pipeline_model_parallel_layout",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelSizes:
+    """Group sizes; ``virtual`` is the number of layer chunks per stage (1: not interleaved)."""
+
+    world: int
+    tensor: int
+    pipeline: int
+    virtual: int
+    context: int
+    expert: int
+    expert_tensor: int
+    microbatches: int
+    """Micro-batches per step and data-parallel replica."""
+
+    @property
+    def data(self) -> int:
+        return self.world // (self.tensor * self.pipeline * self.context)
+
+    @property
+    def dense_replicas(self) -> int:
+        """GPUs that hold the same parameters outside experts: the distributed optimizer shards over them."""
+        return self.data * self.context
+
+    @property
+    def expert_replicas(self) -> int:
+        """GPUs that hold the same experts."""
+        return self.world // (self.pipeline * self.expert * self.expert_tensor)
+
+    def stage_of(self, rank: int) -> int:
+        """Pipeline stage of global ``rank`` in Megatron's default order of groups (tp-cp-ep-dp-pp)."""
+        return rank * self.pipeline // self.world
+
+
+def read_parallel_sizes(config: RunConfig) -> tuple[ParallelSizes | None, str | None]:
+    """(sizes, None), or (None, what the config or the environment does not say)."""
+    keys = {
+        "tensor": "tensor_model_parallel_size",
+        "pipeline": "pipeline_model_parallel_size",
+        "context": "context_parallel_size",
+        "expert": "expert_model_parallel_size",
+    }
+    found = {name: whole_number(config, key) for name, key in keys.items()}
+    unknown = sorted(keys[name] for name, size in found.items() if not size)
+    micro, batch = whole_number(config, "micro_batch_size"), whole_number(config, "global_batch_size")
+    unknown += [key for key, size in (("micro_batch_size", micro), ("global_batch_size", batch)) if not size]
+    if unknown:
+        return None, f"the config does not say {', '.join(unknown)}"
+    world = read_layout(config).world
+    if world is None:
+        return None, "neither WORLD_SIZE nor a log or config says how many GPUs there are"
+    sizes = {name: size or 1 for name, size in found.items()}
+    etp = whole_number(config, "expert_tensor_parallel_size") or sizes["tensor"]
+    replicas, rest = divmod(world, sizes["tensor"] * sizes["pipeline"] * sizes["context"])
+    if rest or not replicas or world % (sizes["pipeline"] * sizes["expert"] * etp):
+        return None, f"{world} GPUs do not divide by the parallel sizes"
+    microbatches, rest = divmod(batch or 0, (micro or 1) * replicas)
+    if rest:
+        return None, f"global_batch_size {batch} does not divide by micro_batch_size x {replicas} replicas"
+    virtual = whole_number(config, "virtual_pipeline_model_parallel_size") or 1
+    return ParallelSizes(world, virtual=virtual, expert_tensor=etp, microbatches=microbatches, **sizes), None
+
+
+def layers_by_stage(config: RunConfig, sizes: ParallelSizes, layers: int) -> tuple[tuple[int, ...], ...] | None:
+    """Layer numbers (from 0) of each stage; None where the config cuts the pipeline unevenly.
+
+    Interleaved chunks go round: of p stages with v chunks each, chunk c of the layers is on stage c mod p.
+    """
+    if sizes.pipeline == 1:
+        return (tuple(range(layers)),)
+    chunks = sizes.pipeline * sizes.virtual
+    if layers % chunks or any(config.get(key) not in (None, False) for key in _UNEVEN):
+        return None
+    size = layers // chunks
+    return tuple(
+        tuple(layer for layer in range(layers) if layer // size % sizes.pipeline == stage)
+        for stage in range(sizes.pipeline)
+    )
