@@ -16,6 +16,7 @@ from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
 from three_walls.vocabulary.glossary import GLOSSARY
 from three_walls.walls.graph_coverage import IS_NODE
 from three_walls.walls.layout import derive_layout
+from three_walls.walls.pipeline_bubble import bubble_beyond_schedule_ns
 from three_walls.walls.representative import Representative
 from three_walls.walls.step_times import ambiguous_ns, measure_step
 
@@ -151,7 +152,7 @@ def _beyond_even_schedule(known: Mapping[str, Known], step_ns: int) -> Known:
     expected, no_schedule = known["pipeline_bubble_expected_fraction"]
     if not isinstance(bubble_ns, int) or not isinstance(expected, float):
         return None, no_bubble or no_schedule
-    return max(0, bubble_ns - round(expected * step_ns)), None
+    return bubble_beyond_schedule_ns(bubble_ns, expected, step_ns), None
 
 
 def _withhold(attribution: Attribution, chosen: Representative, capabilities: Mapping[str, str]) -> dict[str, Known]:
