@@ -340,6 +340,54 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "rank: a steady step needs none.",
         needs=("api_calls",),
     ),
+    FactDefinition(
+        "memory_shortage",
+        "text",
+        "How the log shows that device memory is short: out_of_memory, allocator_retries, near_limit (peak of "
+        "allocated memory), fragmented (of reserved memory alone) or none; the first that holds. Limits: "
+        "rules/log.yaml. Without a log none where no step called the driver's allocator.",
+        "The share of memory in use: without a log a run near its limit counts as none.",
+    ),
+    FactDefinition(
+        "memory_parameters_fraction",
+        "fraction",
+        "Share of the device memory that parameters take, from the config.",
+        numerator="memory_parameters_bytes",
+        denominator="gpu.memory_bytes",
+    ),
+    FactDefinition(
+        "memory_optimizer_fraction",
+        "fraction",
+        "Share of the device memory that the optimizer's state takes, from the config.",
+        numerator="memory_optimizer_bytes",
+        denominator="gpu.memory_bytes",
+    ),
+    FactDefinition(
+        "memory_activations_fraction",
+        "fraction",
+        "Share of the device memory that activations take at the peak, estimated from the config.",
+        numerator="memory_activations_bytes",
+        denominator="gpu.memory_bytes",
+    ),
+    FactDefinition(
+        "memory_peak_without_recompute_ratio",
+        "ratio",
+        "The log's peak with the estimated activations exchanged for those without recompute, over device memory.",
+        "A measured peak: above 1 such a run would not fit.",
+    ),
+    FactDefinition(
+        "smaller_micro_batch_size", "count", "Largest proper divisor of the micro-batch size; missing where it is 1."
+    ),
+    FactDefinition(
+        "larger_micro_batch_size",
+        "count",
+        "Twice the micro-batch size, where half as many micro-batches still fill the pipeline; else missing.",
+    ),
+    FactDefinition(
+        "larger_expert_parallel_size",
+        "count",
+        "Twice the expert-parallel size, where experts and ranks can be split so; else missing.",
+    ),
     _ns(
         "straggler_late_ns",
         "By how much per step the latest rank arrives after the last but one, where that is more than its peers do; 0 "

@@ -6,6 +6,7 @@ from three_walls.knowledge.hardware import GpuModel
 from three_walls.settings.parallel_layout import ParallelLayout, read_layout
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
+from three_walls.walls.next_sizes import derive_next_sizes
 
 LARGEST_SERVER_GPUS = 8
 """HGX and DGX boards join at most so many GPUs by NVLink (rules/hardware.yaml has the rest)."""
@@ -40,6 +41,7 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
     facts["dp_spans_nodes"] = _or_missing(
         _dp_spans_nodes(config, layout), "needs WORLD_SIZE, LOCAL_WORLD_SIZE and the parallel sizes"
     )
+    facts |= derive_next_sizes(config, world, _microbatches(config, dp))
     return facts | _describe_expert_group(config, layout, gpu)
 
 
