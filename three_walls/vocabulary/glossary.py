@@ -72,6 +72,8 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _share("dp_exposed_fraction", "dp_exposed_ns", "Share of the step in exposed parameter and gradient transfer."),
     _ns("tp_exposed_ns", "Exposed transfer of tensor and sequence parallelism."),
     _share("tp_exposed_fraction", "tp_exposed_ns", "Share of the step in exposed tensor-parallel transfer."),
+    _ns("cp_exposed_ns", "Exposed transfer of context parallelism's ring; its other exchanges are not in it."),
+    _share("cp_exposed_fraction", "cp_exposed_ns", "Share of the step in exposed context-parallel ring transfer."),
     _ns("wait_exposed_ns", "Exposed communication that is waiting for peers, all classes."),
     _share("wait_exposed_fraction", "wait_exposed_ns", "Share of the step spent waiting for peers."),
     _ns(
@@ -225,6 +227,12 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "v virtual stages per rank.",
         "A measured time: stages of unequal length and exchanges add to it.",
     ),
+    _ns(
+        "pipeline_bubble_excess_ns",
+        "The pipeline's bubble beyond the one that an even 1F1B schedule leaves (at least 0): stages of unequal "
+        "length, and exchanges.",
+    ),
+    _share("pipeline_bubble_excess_fraction", "pipeline_bubble_excess_ns", "Share of the step in that excess."),
     FactDefinition(
         "model_flops_per_step",
         "flops",
@@ -416,6 +424,15 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     ),
     FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),
     FactDefinition("ep_spans_nodes", "flag", "Whether an expert-parallel group reaches beyond one host."),
+    FactDefinition(
+        "ep_is_meant_to_overlap",
+        "flag",
+        "Whether expert communication has a stream of its own to run beside computing: EP overlap is on, or the "
+        "dispatcher is flex.",
+    ),
+    FactDefinition(
+        "dp_spans_nodes", "flag", "Whether the ranks that hold the same pipeline stage are on more than one host."
+    ),
     FactDefinition("ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits the GPU's NVLink domain."),
     FactDefinition(
         "ep_ranks_per_nvlink_domain_count",
