@@ -39,7 +39,7 @@ CALL = re.compile(r"(?P<name>\w+)\(")
 UNKNOWN = object()
 HEADER = (
     "# Made by tools/tuned_recipes.py from Megatron-Bridge's perf_recipes (rules/sources.yaml: bridge) and",
-    "# tools/recipe-sources.yaml; do not edit. Benchmarks of NVIDIA's on its machines. Per model: its sizes, what all its",
+    "# tools/recipe-sources.yaml; do not edit. Benchmarks of NVIDIA's. Per model: its sizes, what all its",
     "# recipes set alike, and per recipe what else it sets. A setting that is not here is unknown, not unset.",
 )
 
