@@ -14,6 +14,7 @@ from typing import Any
 from three_walls.render.json_diagnosis import diagnosis_as_json, idle_causes_as_json
 from three_walls.render.json_efficiency import efficiency_as_json
 from three_walls.render.json_log import log_as_json
+from three_walls.render.json_recipe import recipe_as_json
 from three_walls.render.json_snapshot import snapshot_as_json
 from three_walls.vocabulary.categories import BUCKETS
 from three_walls.vocabulary.config import ConfigValue
@@ -52,6 +53,7 @@ def report_as_json(report: Report) -> Json:
         ],
         "plan": [_plan_step(step) for step in report.plan],
         "overrides": _overrides(report.overrides),
+        **recipe_as_json(report),
         "findings": [_finding(finding) for finding in report.findings],
         "facts": {name: _fact(fact) for name, fact in report.facts.facts.items()},
         "launcher": {
