@@ -9,6 +9,7 @@ from pathlib import Path
 
 from three_walls.advice.dialects import spell
 from three_walls.advice.first_trial import choose_first_trial
+from three_walls.advice.nearest_recipe import find_nearest_recipe
 from three_walls.advice.rulebase import load_rules
 from three_walls.advice.sound_plan import make_sound_plan
 from three_walls.advice.verdict import weigh
@@ -132,10 +133,12 @@ def analyze(
     progress("judging rules")
     findings, plan = make_sound_plan(rule_base, facts, run_config, bridge_version, allowed)
     edits = [edit for step in plan for edit in step.edits]
+    verdict = weigh(facts)
+    recipe, because_no_recipe = find_nearest_recipe(run_config, facts, plan, verdict.wall)
     return Report(
         tool_version=VERSION,
         inputs=tuple(one.input for one in given.traces),
-        verdict=weigh(facts),
+        verdict=verdict,
         step=summarize_steps(timeline, ranks),
         ranks=summarize_ranks(attribution, ranks),
         budget=summarize_budget(attribution, chosen) if chosen else (),
@@ -170,6 +173,8 @@ def analyze(
         efficiency=efficiency.roles,
         copies=efficiency.copies,
         first_trial=choose_first_trial(plan, facts),
+        known_good_recipe=recipe,
+        because_no_recipe=because_no_recipe,
     )
 
 

@@ -94,7 +94,7 @@ def spoil(report: Report) -> Report:
 def test_sections_stand_in_reading_order(page: str) -> None:
     ids = [attributes.get("id") for tag, attributes in Page(ours(page)).elements if tag == "section"]
     assert ids == [
-        *("verdict", "warnings", "budget", "idle", "walls", "plan"),
+        *("verdict", "warnings", "budget", "idle", "walls", "plan", "recipe"),
         *("communication", "waits", "moe", "overlap", "recompute", "graphs", "efficiency", "findings"),
         *("facts", "config", "steps", "capture", "reading"),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from three_walls.render import causes, formats, overrides_file, palette, views
+from three_walls.render import causes, formats, overrides_file, palette, recipe_views, views
 from three_walls.render import diagnosis_views as diagnosis
 from three_walls.render import efficiency_views as efficiency
 from three_walls.render.charts import draw_figures
@@ -37,6 +37,7 @@ _FILTERS = {
     "moved": formats.format_moved,
     "ms": formats.format_ms,
     "ratio": formats.format_ratio,
+    "recipe_counts": recipe_views.count_recipe_settings,
     "setting": formats.format_setting,
     "share": formats.format_share,
 }
@@ -137,6 +138,8 @@ def _make_environment() -> Environment:
         "wall_name": formats.format_wall,
         "order_communication": views.order_communication,
         "buckets": BUCKET_BY_NAME,
+        "recipe_context": recipe_views.CONTEXT,
+        "recipe_marks": recipe_views.MARK_MEANINGS,
         "glossary": GLOSSARY_BY_NAME,
         "bucket_colours": palette.BUCKET_COLOURS,
         "group_colours": palette.GROUP_COLOURS,

@@ -15,6 +15,7 @@ from three_walls.render.first_trial import first_trial_as_json
 from three_walls.render.json_diagnosis import diagnosis_as_json, idle_causes_as_json
 from three_walls.render.json_efficiency import efficiency_as_json
 from three_walls.render.json_log import log_as_json
+from three_walls.render.json_recipe import recipe_as_json
 from three_walls.render.json_snapshot import snapshot_as_json
 from three_walls.vocabulary.categories import BUCKETS
 from three_walls.vocabulary.config import ConfigValue
@@ -54,6 +55,7 @@ def report_as_json(report: Report) -> Json:
         "plan": [_plan_step(step) for step in report.plan],
         "first_trial": first_trial_as_json(report.first_trial),
         "overrides": _overrides(report.overrides),
+        **recipe_as_json(report),
         "findings": [_finding(finding) for finding in report.findings],
         "facts": {name: _fact(fact) for name, fact in report.facts.facts.items()},
         "launcher": {

@@ -34,6 +34,7 @@ from three_walls.render.text_diagnosis import (
 from three_walls.render.text_efficiency import show_efficiency, show_memory
 from three_walls.render.text_log import describe_log
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
+from three_walls.render.text_recipe import show_recipe
 from three_walls.render.text_snapshot import show_memory_snapshot
 from three_walls.render.views import (
     WallReading,
@@ -83,6 +84,7 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from show_memory(report)
     yield from _show_plan(report)
     yield from _show_overrides(report)
+    yield from show_recipe(report)
     yield from _show_found(report)
     yield from _show_undecided(report)
 

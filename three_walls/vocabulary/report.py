@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from three_walls.vocabulary.categories import SubWall, Wall
-from three_walls.vocabulary.config import ConfigConflict, RunConfig
+from three_walls.vocabulary.config import ConfigConflict, ConfigData, RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.vocabulary.memory_snapshot import MemorySnapshot
@@ -323,6 +323,43 @@ class LogSummary:
     """Kind of event -> lines."""
 
 
+BENCHMARK_SETTING = "benchmark setting"
+BATCH_SIZE = "batch size"
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeDifference:
+    """A setting that a tuned recipe has otherwise than the run; None is unset."""
+
+    key: str
+    kind: str
+    """``config`` or ``env``."""
+    run: ConfigData
+    recipe: ConfigData
+    in_plan: bool
+    """The plan edits it, to whatever value."""
+    mark: str = ""
+    """Why it is no knob for speed: :data:`BENCHMARK_SETTING`, :data:`BATCH_SIZE`; empty for a knob."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGoodRecipe:
+    """The tuned recipe nearest to the run: context for the plan, never a measured gain."""
+
+    name: str
+    model: str
+    gpu: str
+    gpus: int
+    precision: str
+    distance_note: str
+    """What is like the run and what is not."""
+    source: str
+    differences: tuple[RecipeDifference, ...]
+    same_count: int
+    unknown_count: int = 0
+    """Settings of the recipe of which the run's value is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """One analysis, complete. Renderers decide nothing: what is not here is not shown."""
@@ -364,4 +401,7 @@ class Report:
     copies: tuple[CopyBandwidth, ...] = ()
     first_trial: FirstTrial | None = None
     """None for an empty plan."""
+    known_good_recipe: KnownGoodRecipe | None = None
+    because_no_recipe: str = ""
+    """Why there is none; empty where there is one."""
     schema_version: str = SCHEMA_VERSION
