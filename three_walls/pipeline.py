@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from three_walls.advice.dialects import spell
+from three_walls.advice.first_trial import choose_first_trial
 from three_walls.advice.rulebase import load_rules
 from three_walls.advice.sound_plan import make_sound_plan
 from three_walls.advice.verdict import weigh
@@ -168,6 +169,7 @@ def analyze(
         config_conflicts=given.merged.conflicts,
         efficiency=efficiency.roles,
         copies=efficiency.copies,
+        first_trial=choose_first_trial(plan, facts),
     )
 
 

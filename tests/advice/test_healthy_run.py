@@ -42,6 +42,9 @@ MEASURED: dict[str, ConfigData] = {
     "capture_start_skewed_steps_count": 0,
     "cuda_graph_fraction": 0.0,
     "unclassified_fraction": 0.0,
+    "memory_shortage": "none",
+    "allocator_calls_in_steps_count": 0,
+    "offload_copy_exposed_fraction": 0.0,
 }
 
 

@@ -190,6 +190,9 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "capture_start_skewed_steps_count": 0,
         "flex_backend_is_chosen": False,
         "log_unavailable_dispatchers": None,
+        "memory_shortage": "none",
+        "allocator_calls_in_steps_count": 0,
+        "offload_copy_exposed_fraction": 0.0,
     }
     findings, steps = make_plan(SHIPPED, sheet_of(healthy))
     assert steps == ()
@@ -286,3 +289,10 @@ def test_a_later_edit_may_build_on_an_earlier_list() -> None:
     wider = rule("wider", likely=0.2, edits=(Edit("cuda_graph_scope", ("attn",), operation="add"),))
     _, steps = make_plan([first, wider], run(config__cuda_graph_scope=None))
     assert [step.edits[0].to for step in steps] == [scopes, (*scopes, "attn")]
+
+
+def test_of_edits_that_cost_time_the_cheapest_makes_the_run_fit_first() -> None:
+    dear = replace(rule("a-dear"), phase="fit", gain=GainModel((), "none", "", cost_fraction=0.2))
+    cheap = replace(rule("b-cheap"), phase="fit", gain=GainModel((), "none", "", cost_fraction=0.02))
+    _, plan = make_plan([dear, cheap], run())
+    assert names(plan) == ["b-cheap", "a-dear"]

@@ -41,6 +41,15 @@ def test_the_only_parallelism_that_exchanges_owns_the_exchange(tmp_path: Path, s
     assert report.ranks[0].budget_ns[owner] == 100
 
 
+@pytest.mark.parametrize(
+    ("sizes", "ring_ns"), [("--context-parallel-size 2", 100), ("--expert-model-parallel-size 8", 0)]
+)
+def test_the_exposed_ring_is_a_fact_of_context_parallelism_alone(tmp_path: Path, sizes: str, ring_ns: int) -> None:
+    facts = trace(tmp_path, f"{MEGATRON} {sizes}").facts
+    assert facts.get("cp_exposed_ns").value == ring_ns
+    assert facts.get("cp_exposed_fraction").value == pytest.approx(ring_ns / 1000)
+
+
 def test_a_range_around_the_launch_tells_experts_from_pipeline(tmp_path: Path) -> None:
     sizes = "--expert-model-parallel-size 4 --pipeline-model-parallel-size 2"
     found = trace(tmp_path, f"{MEGATRON} {sizes}", "nccl:all_to_all")

@@ -111,6 +111,39 @@ def test_what_is_not_known_is_missing_with_its_reason() -> None:
     assert all(value is None and because for value, because in facts.values())
 
 
+@pytest.mark.parametrize(("stages", "spans"), [(8, False), (4, True)])
+def test_replicas_of_a_stage_span_nodes_when_they_are_more_than_a_node_holds(stages: int, spans: bool) -> None:
+    # 64 ranks: with 8 stages, 8 consecutive ranks hold one stage, as many as a node has.
+    facts = derive_layout(config(pipeline_model_parallel_size=stages), H200)
+    assert facts["dp_spans_nodes"] == (spans, None)
+
+
+def test_with_stages_inside_the_replicas_these_span_the_whole_run() -> None:
+    facts = derive_layout(config(pipeline_model_parallel_size=8, use_tp_pp_dp_mapping=True), H200)
+    assert facts["dp_spans_nodes"] == (True, None)
+
+
+def test_a_single_replica_spans_nothing() -> None:
+    facts = derive_layout(config(pipeline_model_parallel_size=64), H200)
+    assert facts["dp_spans_nodes"] == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "dispatcher", "meant"), [(True, "alltoall", True), (False, "flex", True), (False, "alltoall", False)]
+)
+def test_the_overlap_and_the_flex_dispatcher_are_meant_to_run_beside_computing(
+    overlap: bool, dispatcher: str, meant: bool
+) -> None:
+    known = RunConfig(
+        {
+            "overlap_moe_expert_parallel_comm": ConfigValue(overlap, "test"),
+            "moe_token_dispatcher_type": ConfigValue(dispatcher, "test"),
+        },
+        {},
+    )
+    assert derive_layout(known, None)["ep_is_meant_to_overlap"] == (meant, None)
+
+
 def test_the_layout_is_completed_for_experts_and_nodes() -> None:
     facts = derive_layout(config(world=64, num_moe_experts=128, seq_length=4096, tensor_model_parallel_size=2), H200)
     assert facts["world_size"] == (64, None)

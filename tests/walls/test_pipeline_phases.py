@@ -22,6 +22,7 @@ from trace_builder import GEMM
 from three_walls import analyze
 from three_walls.vocabulary.report import PipelinePhase, Report
 from three_walls.walls.attention_passes import find_passes
+from three_walls.walls.pipeline_bubble import bubble_beyond_schedule_ns
 from three_walls.walls.pipeline_phases import find_phases
 
 STEP_MS = 31.2
@@ -195,3 +196,9 @@ def test_a_real_pipeline_of_two_stages_idles_about_as_much_as_its_schedule_leave
     assert all(one.resolved for one in found)
     # What moves is 32 MiB a call (4096 x 4096 in bf16): a tenth of a millisecond on NVLink. The rest is waiting.
     assert all(one.transfer_ns is not None and one.transfer_ns < MS for one in found)
+
+
+@pytest.mark.parametrize(("bubble_ms", "beyond_ms"), [(30, 10), (20, 0), (15, 0)])
+def test_what_the_schedule_explains_is_no_imbalance(bubble_ms: int, beyond_ms: int) -> None:
+    # two stages, four micro-batches: 1/5 of a step of 100 ms is bubble anyway
+    assert bubble_beyond_schedule_ns(bubble_ms * MS, 0.2, 100 * MS) == beyond_ms * MS

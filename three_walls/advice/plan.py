@@ -85,12 +85,19 @@ class _Draft:
         """What makes the run fit; else the largest likely gain, or one of the same order against the present wall."""
         fitting = [one for one in candidates if one.phase == PHASES[0]]
         if fitting:
-            return min(fitting, key=_rank)
-        best = min(candidates, key=_rank)
+            return min(fitting, key=self._rank)
+        best = min(candidates, key=self._rank)
         wall = weigh(self.facts[Level.LIKELY], self.limits).wall
         enough_ns = self.limits.comparable_gain_fraction * (best.gain.likely_ns or 0)
         of_wall = [one for one in candidates if one.wall is wall and (one.gain.likely_ns or 0) >= enough_ns]
-        return min(of_wall if best.gain.likely_ns and of_wall else [best], key=_rank)
+        return min(of_wall if best.gain.likely_ns and of_wall else [best], key=self._rank)
+
+    def _rank(self, finding: Finding) -> tuple[float, int, float, str]:
+        """Likely gain first (unknown last), then how well it is founded, then what it costs, then the id: total."""
+        likely = finding.gain.likely_ns
+        basis = _BASIS_ORDER.index(finding.gain.basis) if finding.gain.basis in _BASIS_ORDER else len(_BASIS_ORDER)
+        cost = self.rules[finding.rule].gain.cost_fraction
+        return (float("inf") if likely is None else -likely, basis, cost, finding.rule)
 
     def with_reason(self, finding: Finding) -> Finding:
         """``finding``, as an alternative with its reason if it was recommended and is not in the plan."""
@@ -186,13 +193,6 @@ class _Draft:
 
     def _step_ns(self, level: Level) -> int:
         return round(self.facts[level].number("step_ns") or 0)
-
-
-def _rank(finding: Finding) -> tuple[float, int, str]:
-    """Likely gain first (unknown last), then how well it is founded, then the id: a total order."""
-    likely = finding.gain.likely_ns
-    basis = _BASIS_ORDER.index(finding.gain.basis) if finding.gain.basis in _BASIS_ORDER else len(_BASIS_ORDER)
-    return (float("inf") if likely is None else -likely, basis, finding.rule)
 
 
 def _not_allowed(finding: Finding) -> str:

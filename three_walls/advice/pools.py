@@ -13,6 +13,7 @@ PARENTS: Mapping[str, tuple[str, ...]] = {
     "ep_wait_exposed_ns": ("ep_exposed_ns", "wait_exposed_ns"),
     "dp_exposed_ns": ("collective_transfer_exposed_ns", "collective_exposed_ns", "communication_recoverable_ns"),
     "tp_exposed_ns": ("collective_transfer_exposed_ns", "collective_exposed_ns", "communication_recoverable_ns"),
+    "cp_exposed_ns": ("collective_transfer_exposed_ns", "collective_exposed_ns", "communication_recoverable_ns"),
     "collective_transfer_exposed_ns": ("collective_exposed_ns", "communication_recoverable_ns"),
     "collective_wait_exposed_ns": ("collective_exposed_ns", "wait_exposed_ns"),
     "offload_copy_exposed_ns": ("memory_recoverable_ns",),
@@ -29,6 +30,7 @@ _BUSY = (
     "ep_wait_exposed_ns",
     "dp_exposed_ns",
     "tp_exposed_ns",
+    "cp_exposed_ns",
     "collective_transfer_exposed_ns",
     "collective_wait_exposed_ns",
     "offload_copy_exposed_ns",
@@ -40,6 +42,7 @@ _UNIONS: Mapping[str, tuple[str, str]] = {
     "ep_transfer_exposed_ns": ("ep_busy_ns", "ep_hidden_ns"),
     "dp_exposed_ns": ("collective_busy_ns", ""),
     "tp_exposed_ns": ("collective_busy_ns", ""),
+    "cp_exposed_ns": ("collective_busy_ns", ""),
     "collective_transfer_exposed_ns": ("collective_busy_ns", ""),
 }
 

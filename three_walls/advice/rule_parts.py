@@ -66,12 +66,16 @@ class PartReader:
         """The gain model."""
         if node is None:
             return GainModel((), "", "")
-        found = self.problems.fields(node, ("basis", "explanation"), ("terms", "shrinks_all_pools", "hidden_under"))
+        found = self.problems.fields(
+            node, ("basis", "explanation"), ("terms", "shrinks_all_pools", "hidden_under", "cost_fraction")
+        )
         terms = tuple(self._gain_term(item) for item in self.problems.items(found.get("terms")))
         basis = self.problems.choice(found.get("basis"), BASES)
         if basis in BASES and (basis == "none") == bool(terms):
             self.problems.add(node, "a gain has terms, or the basis none and an explanation")
+        cost = found.get("cost_fraction")
         return GainModel(
+            cost_fraction=0.0 if cost is None else self.problems.number(cost, 0.0, 1.0),
             terms=terms,
             basis=basis,
             explanation=self.problems.text(found.get("explanation")),

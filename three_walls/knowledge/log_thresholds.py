@@ -1,4 +1,4 @@
-"""The thresholds of ``rules/log.yaml``: which iterations of a log are steady, and when it is of another run."""
+"""The thresholds of ``rules/log.yaml``: steady iterations, logs of another run, short memory."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class LogThresholds:
     minimum_perturbation_ratio: float
     minimum_step_ratio: float
     maximum_step_ratio: float
+    near_limit_fraction: float
+    reserved_limit_fraction: float
 
 
 def load_log_thresholds(path: Path) -> LogThresholds:

@@ -15,6 +15,7 @@ from three_walls.render import causes, formats, overrides_file, palette, views
 from three_walls.render import diagnosis_views as diagnosis
 from three_walls.render import efficiency_views as efficiency
 from three_walls.render.charts import draw_figures
+from three_walls.render.first_trial import describe_expectation
 from three_walls.render.text_log import describe_log
 from three_walls.resources import TEMPLATES_DIR
 from three_walls.vocabulary.categories import BUCKET_BY_NAME
@@ -23,6 +24,7 @@ from three_walls.vocabulary.memory_snapshot import CATEGORIES
 from three_walls.vocabulary.report import Report
 
 _FILTERS = {
+    "expectation": describe_expectation,
     "bandwidth": formats.format_bandwidth,
     "count": formats.format_count,
     "css_percent": formats.format_css_percent,

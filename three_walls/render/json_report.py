@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from three_walls.render.first_trial import first_trial_as_json
 from three_walls.render.json_diagnosis import diagnosis_as_json, idle_causes_as_json
 from three_walls.render.json_efficiency import efficiency_as_json
 from three_walls.render.json_log import log_as_json
@@ -51,6 +52,7 @@ def report_as_json(report: Report) -> Json:
             for r in report.budget
         ],
         "plan": [_plan_step(step) for step in report.plan],
+        "first_trial": first_trial_as_json(report.first_trial),
         "overrides": _overrides(report.overrides),
         "findings": [_finding(finding) for finding in report.findings],
         "facts": {name: _fact(fact) for name, fact in report.facts.facts.items()},

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from three_walls.render.first_trial import describe_expectation
 from three_walls.render.formats import (
     UNKNOWN,
     format_gain,
@@ -171,6 +172,10 @@ def _show_plan(report: Report) -> Iterator[RenderableType]:
         yield indent(explain_empty_plan(report))
     for step in report.plan:
         yield from _show_plan_step(report, step)
+    if report.first_trial is not None:
+        trial = report.first_trial
+        yield indent(plain("Try entry 1 first, alone. ", "bold").append(describe_expectation(trial), "not bold"))
+        yield indent(f"If it worked: {trial.must_show}")
 
 
 def _show_plan_step(report: Report, step: PlanStep) -> Iterator[RenderableType]:

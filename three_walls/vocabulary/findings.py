@@ -100,6 +100,22 @@ class PlanStep:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstTrial:
+    """The one entry of the plan to try first, alone, and what the log and the next trace must show if it worked."""
+
+    rule: str
+    title: str
+    saved_low_fraction: float | None
+    """Share of the traced step that the entry may give back; None where its gain is not known."""
+    saved_high_fraction: float | None
+    unprofiled_step_ns: int | None
+    """The log's step now; None without a log."""
+    unprofiled_step_after_low_ns: int | None
+    unprofiled_step_after_high_ns: int | None
+    must_show: str
+
+
+@dataclass(frozen=True, slots=True)
 class Overrides:
     """The plan's edits spelled for a launcher, not quoted for a shell.
 

@@ -72,6 +72,8 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _share("dp_exposed_fraction", "dp_exposed_ns", "Share of the step in exposed parameter and gradient transfer."),
     _ns("tp_exposed_ns", "Exposed transfer of tensor and sequence parallelism."),
     _share("tp_exposed_fraction", "tp_exposed_ns", "Share of the step in exposed tensor-parallel transfer."),
+    _ns("cp_exposed_ns", "Exposed transfer of context parallelism's ring; its other exchanges are not in it."),
+    _share("cp_exposed_fraction", "cp_exposed_ns", "Share of the step in exposed context-parallel ring transfer."),
     _ns("wait_exposed_ns", "Exposed communication that is waiting for peers, all classes."),
     _share("wait_exposed_fraction", "wait_exposed_ns", "Share of the step spent waiting for peers."),
     _ns(
@@ -225,6 +227,12 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "v virtual stages per rank.",
         "A measured time: stages of unequal length and exchanges add to it.",
     ),
+    _ns(
+        "pipeline_bubble_excess_ns",
+        "The pipeline's bubble beyond the one that an even 1F1B schedule leaves (at least 0): stages of unequal "
+        "length, and exchanges.",
+    ),
+    _share("pipeline_bubble_excess_fraction", "pipeline_bubble_excess_ns", "Share of the step in that excess."),
     FactDefinition(
         "model_flops_per_step",
         "flops",
@@ -332,6 +340,54 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "rank: a steady step needs none.",
         needs=("api_calls",),
     ),
+    FactDefinition(
+        "memory_shortage",
+        "text",
+        "How the log shows that device memory is short: out_of_memory, allocator_retries, near_limit (peak of "
+        "allocated memory), fragmented (of reserved memory alone) or none; the first that holds. Limits: "
+        "rules/log.yaml. Without a log none where no step called the driver's allocator.",
+        "The share of memory in use: without a log a run near its limit counts as none.",
+    ),
+    FactDefinition(
+        "memory_parameters_fraction",
+        "fraction",
+        "Share of the device memory that parameters take, from the config.",
+        numerator="memory_parameters_bytes",
+        denominator="gpu.memory_bytes",
+    ),
+    FactDefinition(
+        "memory_optimizer_fraction",
+        "fraction",
+        "Share of the device memory that the optimizer's state takes, from the config.",
+        numerator="memory_optimizer_bytes",
+        denominator="gpu.memory_bytes",
+    ),
+    FactDefinition(
+        "memory_activations_fraction",
+        "fraction",
+        "Share of the device memory that activations take at the peak, estimated from the config.",
+        numerator="memory_activations_bytes",
+        denominator="gpu.memory_bytes",
+    ),
+    FactDefinition(
+        "memory_peak_without_recompute_ratio",
+        "ratio",
+        "The log's peak with the estimated activations exchanged for those without recompute, over device memory.",
+        "A measured peak: above 1 such a run would not fit.",
+    ),
+    FactDefinition(
+        "smaller_micro_batch_size", "count", "Largest proper divisor of the micro-batch size; missing where it is 1."
+    ),
+    FactDefinition(
+        "larger_micro_batch_size",
+        "count",
+        "Twice the micro-batch size, where half as many micro-batches still fill the pipeline; else missing.",
+    ),
+    FactDefinition(
+        "larger_expert_parallel_size",
+        "count",
+        "Twice the expert-parallel size, where experts and ranks can be split so; else missing.",
+    ),
     _ns(
         "straggler_late_ns",
         "By how much per step the latest rank arrives after the last but one, where that is more than its peers do; 0 "
@@ -368,6 +424,15 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     ),
     FactDefinition("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE)."),
     FactDefinition("ep_spans_nodes", "flag", "Whether an expert-parallel group reaches beyond one host."),
+    FactDefinition(
+        "ep_is_meant_to_overlap",
+        "flag",
+        "Whether expert communication has a stream of its own to run beside computing: EP overlap is on, or the "
+        "dispatcher is flex.",
+    ),
+    FactDefinition(
+        "dp_spans_nodes", "flag", "Whether the ranks that hold the same pipeline stage are on more than one host."
+    ),
     FactDefinition("ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits the GPU's NVLink domain."),
     FactDefinition(
         "ep_ranks_per_nvlink_domain_count",

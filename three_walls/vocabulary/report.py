@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from three_walls.vocabulary.categories import SubWall, Wall
 from three_walls.vocabulary.config import ConfigConflict, RunConfig
 from three_walls.vocabulary.facts import FactSheet
-from three_walls.vocabulary.findings import Finding, Overrides, PlanStep
+from three_walls.vocabulary.findings import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.vocabulary.memory_snapshot import MemorySnapshot
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 """Version of the JSON contract: the minor grows when fields are added, the major when one changes."""
 
 
@@ -362,4 +362,6 @@ class Report:
     """Settings that two sources give different values; the first value of each counts."""
     efficiency: tuple[Efficiency, ...] = ()
     copies: tuple[CopyBandwidth, ...] = ()
+    first_trial: FirstTrial | None = None
+    """None for an empty plan."""
     schema_version: str = SCHEMA_VERSION

@@ -108,6 +108,8 @@ class GainModel:
     explanation: str
     shrinks_all_pools: bool = False
     hidden_under: str = ""
+    cost_fraction: float = 0.0
+    """About what share of the step edits cost that save memory: of such rules the cheapest goes first."""
 
 
 @dataclass(frozen=True, slots=True)

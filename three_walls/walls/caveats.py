@@ -42,11 +42,22 @@ def warn_of_stragglers(stragglers: Sequence[Straggler], facts: FactSheet) -> tup
         ReportWarning(
             "straggler",
             f"rank {one.rank} makes the others wait for {one.late_ns / step_ns:.0%} of the step ({one.cause}): "
-            "find out why before changing the config; every share below is of a run that waits for it",
+            f"{_what_to_make_of(one, facts)}",
         )
         for one in stragglers
         if step_ns and one.late_ns >= MUCH_WAITING_FRACTION * step_ns
     )
+
+
+def _what_to_make_of(straggler: Straggler, facts: FactSheet) -> str:
+    """The profiler slows launches, not on every rank alike: what it adds to a step can be all of a delay."""
+    excess_ns = facts.number("profiler_excess_ns") or 0
+    if straggler.cause == "launch-starved" and excess_ns >= straggler.late_ns:
+        return (
+            "by the log the profiler adds more than that to a step, and it slows launches: that rank may be late in "
+            "traced steps only; compare the ranks' unprofiled step times before looking for a cause"
+        )
+    return "find out why before changing the config; every share below is of a run that waits for it"
 
 
 def _about_ranks(traces: Sequence[Trace]) -> list[ReportWarning]:

@@ -8,6 +8,7 @@ import polars as pl
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.knowledge.hardware import GpuModel
+from three_walls.knowledge.log_thresholds import default_log_thresholds
 from three_walls.timeline.timeline import Timeline
 from three_walls.trace.capabilities import NONE_RECORDED, YES
 from three_walls.trace.identity import Rank
@@ -16,6 +17,9 @@ from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
 from three_walls.vocabulary.glossary import GLOSSARY
 from three_walls.walls.graph_coverage import IS_NODE
 from three_walls.walls.layout import derive_layout
+from three_walls.walls.memory_shortage import tell_memory_shortage
+from three_walls.walls.pipeline_bubble import bubble_beyond_schedule_ns
+from three_walls.walls.recompute_headroom import peak_without_recompute
 from three_walls.walls.representative import Representative
 from three_walls.walls.step_times import ambiguous_ns, measure_step
 
@@ -58,13 +62,23 @@ def collect_facts(
     if chosen is not None:
         known.update(_measured(timeline, attribution, chosen))
         known.update(_recoverable(known))
+        known["pipeline_bubble_excess_ns"] = _beyond_even_schedule(known, chosen.step_ns)
         known.update(_withhold(attribution, chosen, capabilities))
+    known["memory_peak_without_recompute_ratio"] = peak_without_recompute(
+        config, _whole(known, "gpu.memory_bytes"), _whole(known, "log_peak_memory_bytes")
+    )
+    known["memory_shortage"] = tell_memory_shortage(known, default_log_thresholds())
     known["step_spread_ratio"] = _spread(attribution.steps)
     known["ranks_captured_count"] = (len(ranks), None)
     facts = [Fact(entry.name, *_split(_with_ratio(entry.name, known), entry.unit)) for entry in GLOSSARY]
     facts += [Fact(f"config.{key}", found.value, "config") for key, found in sorted(config.values.items())]
     facts += [Fact(f"env.{key}", found.value, "config") for key, found in sorted(config.environment.items())]
     return FactSheet.of(facts, environment_is_known=bool(config.environment))
+
+
+def _whole(known: Mapping[str, Known], name: str) -> int | None:
+    value = known.get(name, (None, None))[0]
+    return value if isinstance(value, int) else None
 
 
 def _split(found: Known, unit: str) -> tuple[FactValue, str, str | None]:
@@ -142,6 +156,15 @@ def _beyond_profiler(host: Known, known: Mapping[str, Known]) -> Known:
     if not isinstance(host[0], int) or not isinstance(excess_ns, int):
         return host
     return max(0, host[0] - excess_ns), None
+
+
+def _beyond_even_schedule(known: Mapping[str, Known], step_ns: int) -> Known:
+    """The bubble beyond the expected one; missing with the reason of what is missing."""
+    bubble_ns, no_bubble = known.get("pipeline_bubble_ns", (None, _NO_STEP))
+    expected, no_schedule = known["pipeline_bubble_expected_fraction"]
+    if not isinstance(bubble_ns, int) or not isinstance(expected, float):
+        return None, no_bubble or no_schedule
+    return bubble_beyond_schedule_ns(bubble_ns, expected, step_ns), None
 
 
 def _withhold(attribution: Attribution, chosen: Representative, capabilities: Mapping[str, str]) -> dict[str, Known]:

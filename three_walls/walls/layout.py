@@ -6,6 +6,7 @@ from three_walls.knowledge.hardware import GpuModel
 from three_walls.settings.parallel_layout import ParallelLayout, read_layout
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
+from three_walls.walls.next_sizes import derive_next_sizes
 
 LARGEST_SERVER_GPUS = 8
 """HGX and DGX boards join at most so many GPUs by NVLink (rules/hardware.yaml has the rest)."""
@@ -36,6 +37,11 @@ def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[Fa
         ),
     }
     facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, layout.pp, _microbatches(config, dp))
+    facts["ep_is_meant_to_overlap"] = _is_meant_to_overlap(config)
+    facts["dp_spans_nodes"] = _or_missing(
+        _dp_spans_nodes(config, layout), "needs WORLD_SIZE, LOCAL_WORLD_SIZE and the parallel sizes"
+    )
+    facts |= derive_next_sizes(config, world, _microbatches(config, dp))
     return facts | _describe_expert_group(config, layout, gpu)
 
 
@@ -104,6 +110,27 @@ def _expected_bubble(config: RunConfig, stages: int | None, micro_batches: int |
         return None, "needs the pipeline stages (virtual ones too) and the micro-batches per step"
     virtual = _number(config, "virtual_pipeline_model_parallel_size") or 1
     return (stages - 1) / (micro_batches * virtual + stages - 1), None
+
+
+def _is_meant_to_overlap(config: RunConfig) -> tuple[FactValue, str | None]:
+    keys = ("overlap_moe_expert_parallel_comm", "moe_token_dispatcher_type")
+    overlap, dispatcher = (config.get(key) for key in keys)
+    if overlap is True or dispatcher == "flex":
+        return True, None
+    if not all(config.knows(key) for key in keys):
+        return None, "needs the dispatcher and whether expert-parallel overlap is on"
+    return False, None
+
+
+def _dp_spans_nodes(config: RunConfig, layout: ParallelLayout) -> bool | None:
+    """The ranks of a pipeline stage are consecutive, unless the mapping puts the stages within the replicas."""
+    if layout.dp == 1:
+        return False
+    if not layout.world or not layout.per_node or not layout.pp or layout.dp is None:
+        return None
+    inside_replicas = config.get("use_tp_pp_dp_mapping") is True
+    reach = layout.world if inside_replicas else layout.world // layout.pp
+    return reach > layout.per_node
 
 
 def _in_nvlink_domain(world: int | None, per_node: int | None, gpu: GpuModel | None) -> int | None:

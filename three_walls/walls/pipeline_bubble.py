@@ -75,6 +75,11 @@ def pipeline_facts(phases: tuple[PipelinePhase, ...], rank: int | None) -> dict[
     return {"pipeline_bubble_ns": (sum(one.bubble_ns or 0 for one in mine), None)}
 
 
+def bubble_beyond_schedule_ns(bubble_ns: int, expected_fraction: float, step_ns: int) -> int:
+    """What an even schedule, which leaves ``expected_fraction`` of the step idle, does not explain; at least 0."""
+    return max(0, bubble_ns - round(expected_fraction * step_ns))
+
+
 def _has_pipeline(timeline: Timeline, config: RunConfig) -> bool:
     size = config.get("pipeline_model_parallel_size")
     if isinstance(size, int) and size > 1:

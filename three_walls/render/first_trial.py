@@ -1,0 +1,41 @@
+"""What to try first, in a sentence and in JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from three_walls.render.formats import format_ms, format_ms_range, format_share
+from three_walls.vocabulary.findings import FirstTrial
+from three_walls.vocabulary.units import ns_to_ms
+
+
+def describe_expectation(trial: FirstTrial) -> str:
+    """What the log must show if the edit worked."""
+    if trial.saved_low_fraction is None or trial.saved_high_fraction is None:
+        return "Its gain is not known: the log's unprofiled step time decides."
+    share = f"{format_share(trial.saved_low_fraction)} to {format_share(trial.saved_high_fraction)}"
+    if trial.unprofiled_step_ns is None:
+        return f"The unprofiled step time in the log should fall by {share}."
+    after = format_ms_range(trial.unprofiled_step_after_low_ns, trial.unprofiled_step_after_high_ns)
+    now = format_ms(trial.unprofiled_step_ns)
+    return f"The unprofiled step time in the log, {now} now, should fall to {after} (by {share})."
+
+
+def first_trial_as_json(trial: FirstTrial | None) -> dict[str, Any] | None:
+    """``first_trial`` of report.json."""
+    if trial is None:
+        return None
+    return {
+        "rule": trial.rule,
+        "saved_fraction": {"low": trial.saved_low_fraction, "high": trial.saved_high_fraction},
+        "unprofiled_step_ms": _ms(trial.unprofiled_step_ns),
+        "unprofiled_step_ms_after": {
+            "low": _ms(trial.unprofiled_step_after_low_ns),
+            "high": _ms(trial.unprofiled_step_after_high_ns),
+        },
+        "must_show": trial.must_show,
+    }
+
+
+def _ms(value_ns: int | None) -> float | None:
+    return None if value_ns is None else ns_to_ms(value_ns)

@@ -1,0 +1,28 @@
+"""What the peak of memory would be without recompute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from three_walls.vocabulary.config import ConfigValue, RunConfig
+from three_walls.vocabulary.facts import FactValue
+from three_walls.walls.memory_estimate import estimate_memory
+
+Known = tuple[FactValue, str | None]
+
+
+def peak_without_recompute(config: RunConfig, gpu_memory_bytes: int | None, peak_bytes: int | None) -> Known:
+    """Measured peak, with the estimated activations exchanged for those without recompute, over device memory.
+
+    The estimate counts twice, once against itself: what it leaves out (fragments, workspaces) is in the measured part.
+    """
+    if peak_bytes is None:
+        return None, "no training log printed the peak of allocated memory"
+    if not gpu_memory_bytes:
+        return None, "the trace does not say how much memory the GPU has"
+    plain = replace(config, values={**config.values, "recompute_granularity": ConfigValue(None, "without recompute")})
+    found = [estimate_memory(one, gpu_memory_bytes, peak_bytes)["memory_activations_bytes"] for one in (config, plain)]
+    (now, because), (then, because_then) = found
+    if not isinstance(now, int) or not isinstance(then, int):
+        return None, because or because_then
+    return (peak_bytes + then - now) / gpu_memory_bytes, None
