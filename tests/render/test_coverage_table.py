@@ -40,7 +40,9 @@ def test_a_document_without_one_pair_of_markers_is_refused(text: str) -> None:
 
 def test_the_readme_of_the_rules_is_up_to_date() -> None:
     text = (RULES_DIR / "README.md").read_text(encoding="utf-8")
-    assert insert_coverage(text, coverage_table(coverage())) == text, "three-walls rules coverage --into rules/README.md"
+    assert insert_coverage(text, coverage_table(coverage())) == text, (
+        "three-walls rules coverage --into rules/README.md"
+    )
 
 
 def test_the_command_prints_the_table_or_writes_it_into_a_file(tmp_path: Path) -> None:
