@@ -7,8 +7,8 @@ DEMO_TRACE := sample_traces/wide-nvlink-alltoall.sqlite
 # Megatron-Bridge itself, on a CPU: Python 3.12 and about 3 GB. --no-deps leaves out what only a GPU machine can build.
 BRIDGE_PYTHON ?= python3.12
 BRIDGE_VENV := .venv-bridge
-# The index with PyTorch's build for CPUs, a tenth of the size; where it is out of reach pip takes the usual build.
-BRIDGE_INDEX ?= --extra-index-url https://download.pytorch.org/whl/cpu
+# PyTorch's build for CPUs is a tenth of the size: BRIDGE_INDEX='--extra-index-url https://download.pytorch.org/whl/cpu'.
+BRIDGE_INDEX ?=
 BRIDGE_RELEASE := megatron-bridge==0.3.1 megatron-core==0.16.1
 BRIDGE_NEEDS := torch 'transformers<5' 'huggingface-hub<1' omegaconf 'hydra-core>1.3,<=1.3.2' numpy pyyaml rich tqdm \
 	regex six typing-extensions packaging einops datasets triton

@@ -10,6 +10,8 @@ import click
 from three_walls.advice.judge import judge_safely
 from three_walls.advice.rule_cases import mismatches
 from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
+from three_walls.knowledge.coverage import coverage
+from three_walls.render.coverage_table import coverage_table, insert_coverage
 from three_walls.render.text_rule import describe_rule
 from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.errors import UsageError
@@ -20,7 +22,7 @@ _OWN = click.argument("directory", required=False, type=click.Path(path_type=Pat
 
 @click.group("rules")
 def rules_command() -> None:
-    """List, show, check and test the rules."""
+    """List, show, check and test the rules; show what guides they carry."""
 
 
 @rules_command.command("list")
@@ -71,6 +73,22 @@ def test_command(directory: Path | None) -> None:
     click.echo(f"{run} cases, {failed} failed")
     if failed:
         sys.exit(1)
+
+
+@rules_command.command("coverage")
+@click.option(
+    "--into",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Replace what stands between the two markers of FILE.",
+)
+def coverage_command(into: Path | None) -> None:
+    """Every statement of the published guides with what carries it, as Markdown."""
+    table = coverage_table(coverage())
+    if into is None:
+        click.echo(table)
+    else:
+        into.write_text(insert_coverage(into.read_text(encoding="utf-8"), table), encoding="utf-8")
 
 
 def _load(directory: Path | None) -> tuple[Rule, ...]:
