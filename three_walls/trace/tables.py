@@ -128,7 +128,7 @@ def read_api_calls(export: NsysExport) -> pl.DataFrame:
         },
     )
     timed = frame.filter(pl.col("end_ns") >= pl.col("start_ns")).with_columns(pl.col("thread").fill_null(0))
-    return conform(timed.with_columns(process=_process_of("thread")), API_CALLS)
+    return conform(timed.with_columns(process=process_of("thread")), API_CALLS)
 
 
 _EVENT_COLUMNS = {
@@ -212,7 +212,7 @@ def _ranges_with_text_id(export: NsysExport, wanted: WantedRanges, only: str) ->
     columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId"}
     frame = export.frame(NVTX, columns, where)
     named = frame.with_columns(
-        text=pl.col("text_id").replace_strict(texts, return_dtype=pl.String), process=_process_of("thread")
+        text=pl.col("text_id").replace_strict(texts, return_dtype=pl.String), process=process_of("thread")
     )
     return conform(named, HOST_RANGES)
 
@@ -225,7 +225,7 @@ def _ranges_with_inline_text(export: NsysExport, wanted: WantedRanges) -> pl.Dat
     columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text": "text"}
     frame = export.frame(NVTX, columns, where, text=("text",))
     texts = [text for text in frame["text"].unique().to_list() if wanted.wants(text)]
-    kept = frame.filter(pl.col("text").is_in(texts)).with_columns(process=_process_of("thread"))
+    kept = frame.filter(pl.col("text").is_in(texts)).with_columns(process=process_of("thread"))
     return conform(kept, HOST_RANGES)
 
 
@@ -238,5 +238,6 @@ def read_overhead(export: NsysExport) -> pl.DataFrame:
     return conform(frame, OVERHEAD).unique().sort("thread", "start_ns", "end_ns")
 
 
-def _process_of(thread: str) -> pl.Expr:
+def process_of(thread: str) -> pl.Expr:
+    """The globalPid of a column of globalTids."""
     return pl.col(thread) - pl.col(thread) % THREADS_PER_PROCESS
