@@ -23,8 +23,11 @@ SCHEMAS, ENTRIES = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 """They carry no payload, but the kernels of grouped calls are launched inside the end of their group."""
 
+FIELD_NAMES = ("NCCL communicator ID", "Message size [bytes]", "Peer rank")
+"""What NCCL calls the fields that are read."""
+
 _HEADER = struct.Struct("<IIIIQQ")
-_FIELDS = {"NCCL communicator ID": "communicator", "Message size [bytes]": "message_bytes", "Peer rank": "peer"}
+_FIELDS = dict(zip(FIELD_NAMES, ("communicator", "message_bytes", "peer"), strict=True))
 _FORMATS = {
     number: struct.Struct(form)
     for number, form in {5: "<i", 6: "<I", 15: "<i", 16: "<I", 17: "<q", 18: "<Q", 22: "<Q"}.items()
@@ -45,7 +48,7 @@ class _Layout:
     fields: tuple[_Field, ...]
 
 
-_Layouts = Mapping[tuple[int, int], _Layout]
+Layouts = Mapping[tuple[int, int], _Layout]
 """By domain and schema."""
 
 
@@ -61,7 +64,7 @@ def read_nccl_calls(export: NsysExport) -> tuple[pl.DataFrame, int]:
 
     Empty if the export holds no payloads.
     """
-    layouts = _read_layouts(export)
+    layouts = read_layouts(export)
     if not layouts or not export.has(NVTX, "start", "end", "eventType", "globalTid", "binaryData"):
         return pl.DataFrame(schema=NCCL_CALLS), 0
     calls, refused = [], 0
@@ -87,6 +90,21 @@ def read_nccl_calls(export: NsysExport) -> tuple[pl.DataFrame, int]:
     return frame.select(NCCL_CALLS.names()).sort("thread", "start_ns", "end_ns", "call_name"), refused
 
 
+def reduce_payload(blob: object, layouts: Layouts) -> bytes | None:
+    """A payload that says the same to ``read_nccl_calls`` and holds nothing else; None if that does not read it."""
+    payload = _bytes_of(blob)
+    layout = _layout_of(payload, layouts)
+    if layout is None or _decode(payload, layout) is None:
+        return None
+    domain, _, schema, _, payload_bytes, _ = _HEADER.unpack_from(payload)
+    reduced = bytearray(len(payload))
+    _HEADER.pack_into(reduced, 0, domain, 0, schema, 0, payload_bytes, 0)
+    for one in layout.fields:
+        place = slice(_HEADER.size + one.offset, _HEADER.size + one.offset + one.form.size)
+        reduced[place] = payload[place]
+    return bytes(reduced)
+
+
 def _ranges(export: NsysExport, condition: str, only: tuple[str, ...] = ()) -> list[tuple[int, int, int, str, object]]:
     """Finished ranges: thread, start, end, text, payload; ``only`` those of these texts."""
     text, joined = "e.text" if "text" in export.columns[NVTX] else "NULL", ""
@@ -110,7 +128,7 @@ def _bytes_of(blob: object) -> bytes:
     return blob if isinstance(blob, bytes) else b""
 
 
-def _layout_of(payload: bytes, layouts: _Layouts) -> _Layout | None:
+def _layout_of(payload: bytes, layouts: Layouts) -> _Layout | None:
     if len(payload) < _HEADER.size:
         return None
     domain, _, schema, _, _, _ = _HEADER.unpack_from(payload)
@@ -127,7 +145,7 @@ def _decode(payload: bytes, layout: _Layout) -> dict[str, int] | None:
     return {one.name: one.form.unpack_from(payload, _HEADER.size + one.offset)[0] for one in layout.fields}
 
 
-def _read_layouts(export: NsysExport) -> _Layouts:
+def read_layouts(export: NsysExport) -> Layouts:
     """Layouts by domain and schema, of those that hold a communicator.
 
     Every process registers its own; where two disagree on one number neither is used.
