@@ -13,6 +13,7 @@ from trace_builder import ALL_GATHER, MEGATRON, SEND_RECV, TraceBuilder
 
 from three_walls import analyze
 from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES as COMMUNICATION
+from three_walls.vocabulary.facts import Fact
 
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -143,3 +144,19 @@ def test_owners_only_divide_the_communication_that_there_is(
         return [(sum(rank.budget_ns.values()), sum(communication))]
 
     assert totals(f"{MEGATRON} {flags}") == totals("train.py")
+
+
+def dp_exposed(tmp_path: Path, length: int, flags: str) -> Fact:
+    builder = TraceBuilder().steps(4).launched_as(f"{MEGATRON} {flags}", RANK="0", WORLD_SIZE="8")
+    for at in (602, 1602, 2602, 3602):
+        builder.kernel(REDUCE_SCATTER, at, at + length, stream=20, launched=at - 5, grid=24)
+    report = analyze(builder.write(Path(mkdtemp(dir=tmp_path)) / "trace.sqlite"))
+    return report.facts.get("dp_exposed_ns")
+
+
+def test_much_time_of_unknown_owner_withholds_the_times_of_data_and_tensor_parallelism(tmp_path: Path) -> None:
+    withheld = dp_exposed(tmp_path, 60, TP2)  # 60 of 1000 ns
+    assert withheld.value is None
+    assert "cannot be told apart into tensor and data parallelism" in (withheld.because_missing or "")
+    assert dp_exposed(tmp_path, 40, TP2).value == 0
+    assert dp_exposed(tmp_path, 60, DISTRIBUTED).value == 60  # told by the sizes

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.knowledge.collective_owners import collective_owners
 from three_walls.knowledge.hardware import GpuModel
 from three_walls.timeline.timeline import Timeline
 from three_walls.trace.capabilities import NONE_RECORDED, YES
@@ -17,12 +18,14 @@ from three_walls.vocabulary.glossary import GLOSSARY
 from three_walls.walls.graph_coverage import IS_NODE
 from three_walls.walls.layout import derive_layout
 from three_walls.walls.representative import Representative
-from three_walls.walls.step_times import ambiguous_ns, measure_step
+from three_walls.walls.step_times import ambiguous_ns, measure_step, open_collectives_ns
 
 Known = tuple[FactValue, str | None]
 
 AMBIGUOUS_IS_TOO_MUCH = 0.01
 """Above this share of the step in SendRecv of unknown owner nothing is said of expert parallelism."""
+
+_OF_GROUPS = ("dp_exposed_ns", "tp_exposed_ns")
 
 SATISFIED = (YES, NONE_RECORDED)
 
@@ -154,6 +157,14 @@ def _withhold(attribution: Attribution, chosen: Representative, capabilities: Ma
             "the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
         )
         withheld.update(dict.fromkeys(_OF_EXPERTS, (None, because)))
+    open_collectives = open_collectives_ns(attribution, chosen)
+    if open_collectives > collective_owners().maximum_open_fraction * chosen.step_ns:
+        because = (
+            f"collectives of {open_collectives} ns cannot be told apart into tensor and data parallelism: neither the "
+            "parallel sizes nor NVTX ranges say whose they are (capture with -t cuda,nvtx and Megatron's --profile, or "
+            "profile the launched command)"
+        )
+        withheld.update(dict.fromkeys(_OF_GROUPS, (None, because)))
     for entry in GLOSSARY:
         lacking = [capabilities[need] for need in entry.needs if capabilities[need] not in SATISFIED]
         if lacking:
