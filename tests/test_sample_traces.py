@@ -25,7 +25,7 @@ LABELS = {
 
 EXPECT_KEYS = {
     "verdict", "step", "shares", "hidden", "config", "facts", "missing_facts", "outcomes", "ranks", "warnings",
-    "plan", "plan_starts_with", "plan_is_empty", "stragglers", "communication", "gain_ms",
+    "plan", "plan_starts_with", "plan_is_empty", "stragglers", "communication", "gain_ms", "wait_ms", "transfer_ms",
 }  # fmt: skip
 MUST_NOT_KEYS = {"walls", "plan", "buckets"}
 
@@ -117,6 +117,17 @@ def test_the_ranks_that_made_others_wait_are_named(name: str) -> None:
         assert {one.rank: one.cause for one in report.stragglers} == expected(name, "stragglers")
     for kind in expected(name, "communication"):
         assert all(kind in rank.communication for rank in report.ranks)
+
+
+def test_waiting_is_told_from_transfer(name: str) -> None:
+    waits = {(one.communication_class, one.rank): one for one in report_of(name).waits}
+    for kind, ranges in expected(name, "wait_ms").items():
+        for rank, (low, high) in ranges.items():
+            assert low <= (waits[(kind, rank)].wait_ns or 0) / 1e6 <= high
+    for kind, ranges in expected(name, "transfer_ms").items():
+        for rank, (low, high) in ranges.items():
+            assert waits[(kind, rank)].resolved
+            assert low <= (waits[(kind, rank)].transfer_ns or 0) / 1e6 <= high
 
 
 def test_the_causes_of_a_rank_sum_to_the_time_without_computing(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ _MEMCPY = [*_OPERATION, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"
 _MEMSET = [*_OPERATION, "value", "bytes", "memKind", "graphNodeId"]
 _GRAPH = [*_OPERATION, "graphId", "graphExecId"]
 _RUNTIME = ["start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"]
-_NVTX = ["start", "end", "eventType", "text", "textId", "globalTid", "domainId"]
+_NVTX = ["start", "end", "eventType", "text", "textId", "globalTid", "domainId", "binaryData"]
 _EVENT = ["deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId"]
 _SYNCHRONIZATION = ["start", "end", *_EVENT, "syncType"]
 _MEMORY_USAGE = ["start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"]
@@ -34,6 +35,8 @@ COLUMNS: dict[str, list[str]] = {
     "NVTX_EVENTS": _NVTX,
     "PROFILER_OVERHEAD": _OVERHEAD,
     "CUDA_GPU_MEMORY_USAGE_EVENTS": _MEMORY_USAGE,
+    "NVTX_PAYLOAD_SCHEMAS": ["domainId", "schemaId", "name", "payloadSize"],
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": ["domainId", "schemaId", "idx", "type", "name", "offset"],
 }
 
 GEMM = "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
@@ -161,6 +164,25 @@ class TraceBuilder:
         """A range; its text in StringIds, or ``inline`` in the row."""
         where = {"text": text} if inline else {"textId": self.string(text)}
         self.add("NVTX_EVENTS", start=start, end=end, eventType=59, globalTid=self.thread, domainId=0, **where)
+        return self
+
+    def nccl_schema(
+        self, schema: int, size: int, *entries: tuple[int, str, int | None], domain: int = 1
+    ) -> TraceBuilder:
+        """A payload schema of NCCL; ``entries``: type, name and offset of each."""
+        self.add("NVTX_PAYLOAD_SCHEMAS", domainId=domain, schemaId=schema, name=None, payloadSize=size)
+        for order, (kind, name, offset) in enumerate(entries):
+            values = {"idx": order, "type": kind, "name": name, "offset": offset}
+            self.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=domain, schemaId=schema, **values)
+        return self
+
+    def nccl_call(
+        self, operation: str, start: int, end: int, schema: int | None = None, payload: bytes = b"", domain: int = 1
+    ) -> TraceBuilder:
+        """A range of NCCL's own domain, with a payload of ``schema`` where it has one."""
+        data = None if schema is None else struct.pack("<QQQQ", domain, schema, len(payload), 32) + payload
+        values = {"textId": self.string(operation), "domainId": domain, "binaryData": data}
+        self.add("NVTX_EVENTS", start=start, end=end, eventType=59, globalTid=self.thread, **values)
         return self
 
     def overhead(self, start: int, end: int) -> TraceBuilder:

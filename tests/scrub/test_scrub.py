@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import sqlite3
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from three_walls.render.overrides_file import render_overrides
 from three_walls.scrub import scrub as scrubbing
 from three_walls.scrub.leaks import Scan
 from three_walls.scrub.scrub import scrub
+from three_walls.trace.export import NsysExport
+from three_walls.trace.nccl_payload import read_nccl_calls
 from three_walls.vocabulary.errors import InputError, UsageError
 
 SAMPLES = Path(__file__).parent.parent.parent / "sample_traces"
@@ -190,3 +193,23 @@ def test_a_truncated_export_is_refused_in_one_line(tmp_path: Path) -> None:
         scrub(tmp_path / "cut.sqlite", tmp_path / "out.sqlite")
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.sqlite", "whole.sqlite"]
+
+
+def test_of_payloads_only_what_nccl_says_of_its_call_stays(tmp_path: Path) -> None:
+    builder = TraceBuilder().steps(4)
+    builder.nccl_schema(20, 32, (18, "NCCL communicator ID", None), (22, "Message size [bytes]", 8), (1, "tag", 16))
+    builder.nccl_schema(21, 8, (1, "user of the job", None))
+    builder.nccl_call("ncclAllGather", 10, 20, 20, struct.pack("<QQ16s", 7, 64, b"alice"))
+    builder.nccl_call("mark", 30, 40, 21, b"alice  ")
+    source = builder.write(tmp_path / "trace.sqlite")
+    scrub(source, tmp_path / "out.sqlite")
+    data = (tmp_path / "out.sqlite").read_bytes()
+    assert b"alice" in source.read_bytes()
+    assert b"alice" not in data
+    assert b"user of the job" not in data
+
+    def calls(path: Path) -> list[tuple[Any, ...]]:
+        with NsysExport(path, path) as export:
+            return read_nccl_calls(export)[0].select("call_name", "communicator", "message_bytes").rows()
+
+    assert calls(tmp_path / "out.sqlite") == calls(source) == [("ncclAllGather", 7, 64)]

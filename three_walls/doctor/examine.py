@@ -15,6 +15,7 @@ from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.trace.capabilities import common_capabilities
 from three_walls.trace.export import NsysExport
+from three_walls.trace.nccl_payload import holds_payloads
 from three_walls.trace.reader import Trace, read_trace
 from three_walls.trace.recorded_environment import launch_environment
 from three_walls.trace.source import find_traces, plain_sqlite
@@ -57,15 +58,9 @@ def _read_extras(path: Path) -> Extras:
         )
         return Extras(
             messages=tuple(sorted(str(text) for (text,) in texts if text is not None)),
-            has_nccl_payload=_has_nccl_payload(export),
+            has_nccl_payload=holds_payloads(export),
             has_environment=bool(launch_environment(export)),
         )
-
-
-def _has_nccl_payload(export: NsysExport) -> bool:
-    if not export.has("NVTX_EVENTS", "binaryData") or "NVTX_PAYLOAD_SCHEMAS" not in export.columns:
-        return False
-    return bool(export.rows("SELECT 1 FROM NVTX_EVENTS WHERE binaryData IS NOT NULL LIMIT 1"))
 
 
 def judge(facts: CaptureFacts, traces: Sequence[Trace], rules: CaptureRules) -> Examination:

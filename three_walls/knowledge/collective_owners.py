@@ -20,21 +20,33 @@ class OwnerTexts:
     texts: tuple[str, ...]
 
 
-def load_collective_owners(path: Path) -> tuple[OwnerTexts, ...]:
-    """The table in order. Raises RuleBaseError with every problem of the file."""
+@dataclass(frozen=True, slots=True)
+class CollectiveOwners:
+    """``rows`` in the order in which they count. Above ``maximum_open_fraction`` of the step in collectives of unknown
+    owner nothing is said of data and tensor parallelism."""
+
+    rows: tuple[OwnerTexts, ...]
+    maximum_open_fraction: float
+
+
+def load_collective_owners(path: Path) -> CollectiveOwners:
+    """The table of ``path``. Raises RuleBaseError with every problem of the file."""
     problems = Problems()
-    top = problems.fields(load_strict(path, problems), ("owners",))
+    top = problems.fields(load_strict(path, problems), ("owners", "maximum_open_fraction"))
     rows = []
     for node in problems.items(top.get("owners")):
         row = problems.fields(node, ("owner", "texts", "because"))
         problems.text(row.get("because"))
         texts = tuple(problems.text(one) for one in problems.items(row.get("texts")))
         rows.append(OwnerTexts(problems.choice(row.get("owner"), OWNERS), texts))
+    limit = problems.fields(top.get("maximum_open_fraction"), ("value", "because"))
+    problems.text(limit.get("because"))
+    most = problems.number(limit.get("value"), 0.0, 1.0)
     problems.raise_if_any()
-    return tuple(rows)
+    return CollectiveOwners(tuple(rows), most)
 
 
 @cache
-def collective_owners() -> tuple[OwnerTexts, ...]:
+def collective_owners() -> CollectiveOwners:
     """The table that ships with the rules."""
     return load_collective_owners(RULES_DIR / "collective-owners.yaml")

@@ -22,11 +22,17 @@ class RankThresholds:
     minimum_cause_fraction: float
     minimum_slow_outside_fraction: float
     maximum_end_spread_ms: float
+    maximum_even_end_spread_ms: float
+    maximum_even_end_spread_fraction: float
     minimum_start_skew_fraction: float
 
     @property
     def maximum_end_spread_ns(self) -> int:
         return round(self.maximum_end_spread_ms * 1e6)
+
+    @property
+    def maximum_even_end_spread_ns(self) -> int:
+        return round(self.maximum_even_end_spread_ms * 1e6)
 
 
 def load_rank_thresholds(path: Path) -> RankThresholds:

@@ -21,6 +21,8 @@ COLUMN_KINDS = (
     "range_texts",
     "labels",
     "sentences",
+    "field_names",
+    "nccl_payloads",
 )
 
 

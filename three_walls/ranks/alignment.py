@@ -71,6 +71,11 @@ class CommonClock:
         return self.alignment is not None and self.alignment.method != NOT_RESOLVABLE
 
     @property
+    def is_exact(self) -> bool:
+        """Whether all times are of one hardware clock: its residual is then that of uneven ends, not of the clock."""
+        return self.alignment is not None and self.alignment.method == SESSION_CLOCKS
+
+    @property
     def error_ns(self) -> int:
         """What a difference between two ranks must exceed to mean something."""
         return (self.alignment.residual_ns_p95 or 0) if self.alignment else 0

@@ -132,7 +132,7 @@ def list_groups(ranks: Sequence[Rank], config: RunConfig) -> tuple[frozenset[int
         if group_of == layout.pipeline:  # the first and the last stage share their embeddings
             groups += [[one[0], one[-1]] for one in groups]
         for group in groups:
-            if len(group) > 1 and all(rank in track_of for rank in group):
+            if len(set(group)) > 1 and all(rank in track_of for rank in group):
                 found[frozenset(track_of[rank] for rank in group)] = None
     return tuple(found)
 

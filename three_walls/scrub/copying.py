@@ -12,6 +12,7 @@ from three_walls.knowledge.scrub_rules import ScrubRules
 from three_walls.scrub.texts import TextJudge
 from three_walls.scrub.traits import is_plain_value
 from three_walls.trace.export import NsysExport
+from three_walls.trace.nccl_payload import read_layouts, reduce_payload
 
 _ID_KINDS = ("kernel_ids", "call_ids", "label_ids", "range_ids")
 """In the order in which they decide where one string is used as several kinds: a kernel keeps its name."""
@@ -59,6 +60,8 @@ def write_export(
         database.execute("PRAGMA synchronous = OFF")
         database.execute(f"ATTACH '{_quoted(source.resolve().as_uri())}?mode=ro&immutable=1' AS original")
         database.create_function("judged", 2, judge.judge, deterministic=True)
+        layouts = read_layouts(export)
+        database.create_function("reduced", 1, lambda blob: reduce_payload(blob, layouts), deterministic=True)
         database.execute("BEGIN")
         for table, rows in pairs.items():
             _create(database, table, ["name TEXT", "value TEXT"])
@@ -87,16 +90,24 @@ def _copy_table(
         return
     copied.columns += [f"{table}.{name}" for name in have if name not in kinds]
     kept = [name for name in have if name in kinds]
-    _create(database, table, [f'"{name}" {"TEXT" if _is_text(kinds[name]) else "INTEGER"}' for name in kept])
+    _create(database, table, [f'"{name}" {_type_of(kinds[name])}' for name in kept])
     cells = ", ".join(_cell(name, kinds[name]) for name in kept)
     database.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM original."{table}" ORDER BY rowid')
 
 
 def _is_text(kind: str) -> bool:
-    return kind in ("range_texts", "labels", "sentences")
+    return kind in ("range_texts", "labels", "sentences", "field_names")
+
+
+def _type_of(kind: str) -> str:
+    if kind == "nccl_payloads":
+        return "BLOB"
+    return "TEXT" if _is_text(kind) else "INTEGER"
 
 
 def _cell(name: str, kind: str) -> str:
+    if kind == "nccl_payloads":
+        return f'reduced("{name}")'
     if _is_text(kind):
         return f"CASE WHEN typeof(\"{name}\") = 'text' THEN judged('{kind}', \"{name}\") END"
     return f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from three_walls.knowledge.scrub_rules import ScrubRules
 from three_walls.scrub.secrets import Secrets
 from three_walls.scrub.traits import cut_paths, looks_random
+from three_walls.trace.nccl_payload import FIELD_NAMES
 
 _CALL = re.compile(r"[A-Za-z_]\w{0,120}", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z][\w ().,:%\[\]+-]{0,120}", re.ASCII)
@@ -49,6 +50,8 @@ class TextJudge:
                 return self._or_pseudonym(text, "range", self._is_range(text))
             case "sentences":
                 return self._or_pseudonym(cut_paths(text), "message", is_harmless=True)
+            case "field_names":
+                return self._or_pseudonym(text, "field", text in FIELD_NAMES)
             case _:
                 return self._or_pseudonym(text, "label", _LABEL.fullmatch(text) is not None)
 

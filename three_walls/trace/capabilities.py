@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from three_walls.trace.export import NsysExport
+from three_walls.trace.nccl_payload import holds_payloads
 from three_walls.trace.tables import API, COPIES, GRAPHS, KERNELS, MEMORY_USAGE, MEMSETS, NVTX
 
 YES = "yes"
@@ -66,6 +67,8 @@ def probe_capabilities(export: NsysExport, launches_graphs: bool) -> Mapping[str
             continue
         lacking = [column for column in columns if column not in export.columns[table]]
         found[name] = f"no column {table}.{lacking[0]} ({remedy})" if lacking else YES
+    if found["nccl_payload"] == YES and not holds_payloads(export):
+        found["nccl_payload"] = NONE_RECORDED
     found["inside_cuda_graphs"] = _inside_graphs(export, launches_graphs)
     seen = not launches_graphs or found["inside_cuda_graphs"] == YES or GRAPHS in export.columns
     found["cuda_graph_activity"] = YES if seen else found["inside_cuda_graphs"]

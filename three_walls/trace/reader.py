@@ -93,6 +93,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list()
         )
         rows = launch_environment(export)
+        nccl_calls, refused = read_nccl_calls(export)
         launch, notes = _read_launch(export, rows)
         config = merge([launch]).config
         devices = _devices_with_kernels(operations)
@@ -108,7 +109,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             overhead=read_overhead(export).with_columns(of_report),
             stream_waits=read_stream_waits(export).with_columns(of_report),
             event_records=read_event_records(export).with_columns(of_report),
-            nccl_calls=read_nccl_calls(export).with_columns(of_report),
+            nccl_calls=nccl_calls.with_columns(of_report),
             memory_events=read_memory_events(export),
             session_start_ns=_session_start_ns(export),
             names=names,
@@ -117,6 +118,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
             capabilities=probe_capabilities(export, launches_graphs),
             warnings=(
                 *_untimed_warning(path, untimed),
+                *_refused_warning(path, refused),
                 *_secret_warning(path, [*rows, *other_environments(export)]),
                 *notes,
             ),
@@ -189,6 +191,16 @@ def _untimed_warning(path: Path, untimed: int) -> list[ReportWarning]:
         f"{path.name}: {untimed} device operations have no usable time (the profiler could not time them): left out"
     )
     return [ReportWarning("untimed-operations", message)]
+
+
+def _refused_warning(path: Path, refused: int) -> list[ReportWarning]:
+    if not refused:
+        return []
+    message = (
+        f"{path.name}: the payloads of {refused} NCCL calls are not of the size that their schema states: not read, so "
+        "that their communicators stay unknown"
+    )
+    return [ReportWarning("nccl-payload", message)]
 
 
 def _secret_warning(path: Path, rows: list[str]) -> list[ReportWarning]:

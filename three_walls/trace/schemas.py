@@ -74,9 +74,9 @@ NCCL_CALLS = pl.Schema(
         "thread": pl.Int64,  # globalTid
         "start_ns": pl.Int64,
         "end_ns": pl.Int64,
-        "call_name": pl.String,  # ncclSend, ncclAllReduce, ...
+        "call_name": pl.String,  # ncclSend, ncclAllReduce, ...; ncclGroupStart and ncclGroupEnd have nothing below
         "communicator": pl.UInt64,  # NCCL's hash of it: the same in all members
-        "message_bytes": pl.Int64,  # null where the call has none
+        "message_bytes": pl.Int64,  # as NCCL states it: what this rank contributes
         "peer": pl.Int64,  # rank within the communicator; null but for sends and receives
     }
 )

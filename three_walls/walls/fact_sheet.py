@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.knowledge.collective_owners import collective_owners
 from three_walls.knowledge.hardware import GpuModel
 from three_walls.knowledge.log_thresholds import default_log_thresholds
 from three_walls.timeline.timeline import Timeline
@@ -21,12 +22,14 @@ from three_walls.walls.memory_shortage import tell_memory_shortage
 from three_walls.walls.pipeline_bubble import bubble_beyond_schedule_ns
 from three_walls.walls.recompute_headroom import peak_without_recompute
 from three_walls.walls.representative import Representative
-from three_walls.walls.step_times import ambiguous_ns, measure_step
+from three_walls.walls.step_times import ambiguous_ns, measure_step, open_collectives_ns
 
 Known = tuple[FactValue, str | None]
 
 AMBIGUOUS_IS_TOO_MUCH = 0.01
 """Above this share of the step in SendRecv of unknown owner nothing is said of expert parallelism."""
+
+_OF_GROUPS = ("dp_exposed_ns", "tp_exposed_ns")
 
 SATISFIED = (YES, NONE_RECORDED)
 
@@ -177,6 +180,14 @@ def _withhold(attribution: Attribution, chosen: Representative, capabilities: Ma
             "the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
         )
         withheld.update(dict.fromkeys(_OF_EXPERTS, (None, because)))
+    open_collectives = open_collectives_ns(attribution, chosen)
+    if open_collectives > collective_owners().maximum_open_fraction * chosen.step_ns:
+        because = (
+            f"collectives of {open_collectives} ns cannot be told apart into tensor and data parallelism: neither the "
+            "parallel sizes nor NVTX ranges say whose they are (capture with -t cuda,nvtx and Megatron's --profile, or "
+            "profile the launched command)"
+        )
+        withheld.update(dict.fromkeys(_OF_GROUPS, (None, because)))
     for entry in GLOSSARY:
         lacking = [capabilities[need] for need in entry.needs if capabilities[need] not in SATISFIED]
         if lacking:

@@ -6,6 +6,7 @@ import polars as pl
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.attribution.ownership import union_where
+from three_walls.timeline.collective_owner import BY_OPERATION
 from three_walls.vocabulary.categories import (
     COMMUNICATION_CATEGORIES,
     COMPUTE_CATEGORIES,
@@ -71,6 +72,16 @@ def measure_step(attribution: Attribution, chosen: Representative) -> dict[str, 
         "gemm_ns": owned.get("gemm", 0) + owned.get("grouped_gemm", 0),
         "unclassified_ns": owned.get("unclassified", 0),
     }
+
+
+def open_collectives_ns(attribution: Attribution, chosen: Representative) -> int:
+    """Exposed transfer of collectives that could not be assigned to anyone."""
+    mine = (
+        (pl.col("track") == chosen.track)
+        & (pl.col("step") == chosen.step)
+        & pl.col("class").cast(pl.String).is_in(list(BY_OPERATION))
+    )
+    return int(attribution.transfer.filter(mine)["transfer_exposed_ns"].sum())
 
 
 def ambiguous_ns(attribution: Attribution, chosen: Representative) -> int:

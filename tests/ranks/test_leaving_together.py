@@ -1,0 +1,93 @@
+"""Calls that can be of several groups are put together by when they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lockstep import EPOCH
+from trace_builder import MEGATRON, TraceBuilder
+
+from three_walls import analyze
+from three_walls.vocabulary.report import Report, Wait
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+US = 1_000
+STEP = 1_000 * US
+EVERYONE = (0, 1, 2, 3)
+
+Meeting = tuple[tuple[int, ...], int, int]
+"""Who takes part, when the first of them comes (the others 10 us later each), how long after the last they leave."""
+
+
+def compare(tmp_path: Path, meetings: list[Meeting], flags: str = "--pipeline-model-parallel-size 2") -> Report:
+    """Four ranks, two pipeline stages of two, whose steps of 1 ms all hold ``meetings`` (times in us)."""
+    tmp_path.mkdir(exist_ok=True)
+    paths = []
+    for rank in EVERYONE:
+        builder = TraceBuilder(process=(1 << 48) + ((10 + rank) << 24), session_start_ns=EPOCH).steps(5, STEP)
+        builder.launched_as(f"{MEGATRON} {flags}", RANK=str(rank), WORLD_SIZE="4")
+        for step in range(5):
+            for members, first, transfer in meetings:
+                if rank in members:
+                    begin = 1 + step * STEP + (first + 10 * members.index(rank)) * US
+                    end = 1 + step * STEP + (first + 10 * (len(members) - 1) + transfer) * US
+                    builder.kernel(ALL_REDUCE, begin, end, stream=20)
+        paths.append(builder.write(tmp_path / f"rank{rank}.sqlite"))
+    return analyze(paths)
+
+
+def all_reduces(report: Report) -> list[Wait]:
+    return [one for one in report.waits if one.communication_class == "all_reduce"]
+
+
+MIXED: list[Meeting] = [
+    ((0, 2), 100, 50),  # a pipeline's first and last stage
+    ((1, 3), 120, 70),
+    ((0, 1), 300, 40),  # data parallelism of one stage
+    ((2, 3), 320, 60),
+    (EVERYONE, 500, 30),
+]
+
+
+def test_each_call_finds_its_own_group(tmp_path: Path) -> None:
+    found = all_reduces(compare(tmp_path, MIXED))
+    assert all(one.resolved for one in found)
+    waited = {one.rank: (one.wait_ns, one.transfer_ns) for one in found}
+    # First of a pair waits 10 us, second not at all; of all four rank 0 waits 30, rank 3 nothing.
+    assert waited == {
+        0: ((10 + 10 + 30) * US, (50 + 40 + 30) * US),
+        1: ((10 + 0 + 20) * US, (70 + 40 + 30) * US),
+        2: ((0 + 10 + 10) * US, (50 + 60 + 30) * US),
+        3: (0, (70 + 60 + 30) * US),
+    }
+
+
+def test_a_call_that_only_the_last_stage_makes_shifts_no_other(tmp_path: Path) -> None:
+    found = all_reduces(compare(tmp_path, [*MIXED[:4], ((2, 3), 450, 20), MIXED[4]]))
+    assert all(one.resolved for one in found)
+    assert {one.rank: one.wait_ns for one in found} == {0: 50 * US, 1: 30 * US, 2: 30 * US, 3: 0}
+
+
+def test_calls_that_no_group_leaves_together_are_not_split(tmp_path: Path) -> None:
+    apart: list[Meeting] = [((rank,), 100 + 200 * rank, 150) for rank in EVERYONE]
+    found = all_reduces(compare(tmp_path, apart))
+    assert len(found) == 4
+    assert not any(one.resolved for one in found)
+    assert all("do not fit together in time" in one.note for one in found)
+
+
+def test_a_rank_with_two_calls_that_end_at_once_is_put_together_with_nobody(tmp_path: Path) -> None:
+    one_each: list[Meeting] = [((0, 2), 100, 50), ((0, 2), 300, 50)]
+    assert all(one.resolved for one in all_reduces(compare(tmp_path / "one", one_each)))
+    twice: list[Meeting] = [*one_each, ((0,), 105, 55), ((0,), 305, 55)]
+    found = all_reduces(compare(tmp_path / "two", twice))
+    assert {one.rank for one in found} == {0, 2}
+    assert not any(one.resolved for one in found)
+
+
+@pytest.mark.parametrize("flags", ["", "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1"])
+def test_ranks_that_leave_together_but_are_no_group_are_not_put_together(tmp_path: Path, flags: str) -> None:
+    crossed: list[Meeting] = [((0, 3), 100, 50), ((1, 2), 400, 50)]
+    found = all_reduces(compare(tmp_path, crossed, flags))
+    assert not any(one.resolved for one in found)
