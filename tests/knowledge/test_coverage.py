@@ -37,6 +37,7 @@ EXPECTED_RULES = {
     "fused-permutation",
     "fused-rope",
     "fused-router",
+    "gradient-accumulation-fusion",
     "graphs-not-replayed",
     "grouped-gemm",
     "host-synchronization",
