@@ -26,23 +26,29 @@ CODE_AGAINST_DOCUMENTATION = "Where documentation and code disagree"
 
 # Rules that the table names before they are merged: take the list away, with its use below, when all of them are.
 EXPECTED_RULES = {
+    "blocking-launches",
     "cpu-affinity",
     "cuda-graph-attention",
     "cuda-graph-full-iteration",
+    "deterministic-mode",
     "fp8-blockwise-on-hopper",
     "fused-bias-dropout",
     "fused-cross-entropy",
     "fused-permutation",
     "fused-rope",
     "fused-router",
+    "gradient-accumulation-fusion",
+    "graphs-not-replayed",
     "grouped-gemm",
     "host-synchronization",
     "manual-garbage-collection",
     "mxfp8-on-blackwell",
+    "nan-checks",
     "nvfp4-on-blackwell-ultra",
     "optimizer-cuda-graph",
     "quiet-training-loop",
     "router-in-fp32",
+    "timer-barriers",
 }
 
 
@@ -78,7 +84,7 @@ def test_every_rule_that_is_named_exists() -> None:
 
 
 def test_every_rule_is_called_for_by_a_statement_or_says_what_it_comes_from() -> None:
-    assert RULES - set(named("rule")) == set(coverage().beyond_the_documents)
+    assert RULES - set(named("rule")) == set(coverage().beyond_the_documents) - (EXPECTED_RULES - RULES)
 
 
 def test_every_fact_that_is_named_exists() -> None:
