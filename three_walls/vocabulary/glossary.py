@@ -391,6 +391,11 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "Where the ranks were placed: a job on parts of several racks has fewer together.",
     ),
     FactDefinition(
+        "expert_shapes_are_static",
+        "flag",
+        "Whether experts work on a fixed number of rows: padded to their capacity, or with a paged stash.",
+    ),
+    FactDefinition(
         "flex_backend_is_chosen",
         "flag",
         "Whether the run itself chose a backend of the flex dispatcher: on its command line, or other than the preset.",
