@@ -200,6 +200,10 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "env.CUDA_LAUNCH_BLOCKING": None,
         "config.deterministic_mode": False,
         "config.timing_log_level": 0,
+        "config.fp8": "hybrid",
+        "config.bf16": True,
+        "config.moe_router_dtype": "fp32",
+        "gpu.sm": "sm_90",
     }
     findings, steps = make_plan(SHIPPED, sheet_of(healthy))
     assert steps == ()
