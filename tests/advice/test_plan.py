@@ -193,6 +193,20 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "memory_shortage": "none",
         "allocator_calls_in_steps_count": 0,
         "offload_copy_exposed_fraction": 0.0,
+        "host_blocked_fraction": 0.0,
+        "optimizer_launch_starved_fraction": 0.0,
+        "permute_fraction": 0.02,
+        "elementwise_fraction": 0.06,
+        "expert_gemm_efficiency_fraction": 0.7,
+        "unprofiled_step_spread_ratio": 1.02,
+        "expert_shapes_are_static": False,
+        "env.CUDA_LAUNCH_BLOCKING": None,
+        "config.deterministic_mode": False,
+        "config.timing_log_level": 0,
+        "config.fp8": "hybrid",
+        "config.bf16": True,
+        "config.moe_router_dtype": "fp32",
+        "gpu.sm": "sm_90",
     }
     findings, steps = make_plan(SHIPPED, sheet_of(healthy))
     assert steps == ()

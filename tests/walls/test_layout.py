@@ -106,6 +106,15 @@ def test_the_preset_backend_was_not_chosen(backend: str | None, source: str, cho
     assert derive_layout(run, H200)["flex_backend_is_chosen"] == (chosen, None)
 
 
+@pytest.mark.parametrize(("padded", "stash", "static"), [(True, None, True), (False, True, True), (False, None, False)])
+def test_experts_have_static_shapes_when_padded_or_with_a_paged_stash(
+    padded: bool, stash: bool | None, static: bool
+) -> None:
+    known = {"moe_pad_expert_input_to_capacity": padded, "moe_paged_stash": stash}
+    run = RunConfig({key: ConfigValue(value, "test") for key, value in known.items()})
+    assert derive_layout(run, H200)["expert_shapes_are_static"] == (static, None)
+
+
 def test_what_is_not_known_is_missing_with_its_reason() -> None:
     facts = derive_layout(RunConfig(), None)
     assert all(value is None and because for value, because in facts.values())

@@ -21,6 +21,9 @@ PARENTS: Mapping[str, tuple[str, ...]] = {
     "launch_starved_recoverable_ns": ("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"),
     "host_blocked_ns": ("host_idle_ns", "host_recoverable_ns", "idle_ns"),
     "attention_unfused_ns": ("compute_recoverable_ns", "compute_busy_ns"),
+    "gemm_ns": ("compute_busy_ns",),
+    "permute_ns": ("compute_busy_ns",),
+    "elementwise_ns": ("compute_busy_ns",),
     "recompute_ns": ("memory_recoverable_ns",),
 }
 
@@ -35,6 +38,9 @@ _BUSY = (
     "collective_wait_exposed_ns",
     "offload_copy_exposed_ns",
     "attention_unfused_ns",
+    "gemm_ns",
+    "permute_ns",
+    "elementwise_ns",
 )
 
 # Exposed communication -> (its union, the hidden part of that union).

@@ -95,6 +95,17 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("host_idle_ns", "Launch-starved plus host-blocked: the device waited for the host.", needs=_LAUNCHES),
     _share("host_idle_fraction", "host_idle_ns", "Share of the step in which the device waited for the host."),
     _share("launch_starved_fraction", "launch_starved_ns", "Share of the step that is launch-starved."),
+    _share("host_blocked_fraction", "host_blocked_ns", "Share of the step that is host-blocked."),
+    _ns(
+        "optimizer_launch_starved_ns",
+        "Launch-starved time from the first to the last optimizer kernel after the step's last matrix product.",
+        needs=_LAUNCHES,
+    ),
+    _share(
+        "optimizer_launch_starved_fraction",
+        "optimizer_launch_starved_ns",
+        "Share of the step in which the optimizer is launch-starved.",
+    ),
     FactDefinition(
         "graph_kernel_fraction",
         "fraction",
@@ -116,6 +127,10 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("attention_ns", "Fused attention kernels."),
     _ns("gemm_ns", "Matrix products, grouped or not."),
     _share("gemm_fraction", "gemm_ns", "Share of the step in matrix products."),
+    _ns("permute_ns", "Gathering, scattering and permuting of tokens; small lookups of the same kernels too."),
+    _share("permute_fraction", "permute_ns", "Share of the step in permuting tokens."),
+    _ns("elementwise_ns", "Pointwise and reduction kernels: activations, rotary embedding, loss, sums."),
+    _share("elementwise_fraction", "elementwise_ns", "Share of the step in pointwise kernels."),
     _ns("unclassified_ns", "Kernels that match no pattern."),
     _share("unclassified_fraction", "unclassified_ns", "Share of the step in kernels that match no pattern."),
     FactDefinition(
@@ -439,6 +454,11 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "count",
         "Ranks of an expert-parallel group that one NVLink domain of the GPU model holds: the smaller of the two.",
         "Where the ranks were placed: a job on parts of several racks has fewer together.",
+    ),
+    FactDefinition(
+        "expert_shapes_are_static",
+        "flag",
+        "Whether experts work on a fixed number of rows: padded to their capacity, or with a paged stash.",
     ),
     FactDefinition(
         "flex_backend_is_chosen",

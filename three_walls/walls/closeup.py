@@ -17,6 +17,7 @@ from three_walls.walls.attention_passes import RECOMPUTE, count_phases, find_pas
 from three_walls.walls.graph_coverage import measure_graph_coverage
 from three_walls.walls.layout import derive_layout
 from three_walls.walls.moe_ledger import MoeLedger, build_moe_ledger
+from three_walls.walls.optimizer_starved import measure_optimizer_starved
 from three_walls.walls.overlap_tax import measure_overlap_tax, overlap_tax_fact
 from three_walls.walls.recompute import SELECTIVE, measure_recompute
 from three_walls.walls.recompute_layers import recompute_layers
@@ -73,6 +74,7 @@ def look_closer(
             "attention_forward_per_backward_ratio": _attention_ratio(passes),
             "recompute_ns": (recompute.ns, recompute.because),
             "overlap_tax_ns": overlap_tax_fact(taxes),
+            "optimizer_launch_starved_ns": measure_optimizer_starved(mine, pieces),
             **ledger.facts(),
         },
         warnings=_warn_of_layers(ledger),

@@ -69,10 +69,20 @@ def _describe_expert_group(
         "ep_ranks_per_nvlink_domain_count": _or_missing(together, of_domain),
         "hybridep_topology": _hybridep_topology(config, together, gpu),
         "flex_backend_is_chosen": _is_chosen(config),
+        "expert_shapes_are_static": _have_static_experts(config),
         "expert_group_ranks_count": _or_missing(reach, "needs the expert-parallel size"),
         "experts_split_over_group": _or_missing(splits, "needs the number of experts and the expert-parallel size"),
         "ep_internode_unique_copies_fraction": _unique_copies(config, reach, per_node, spans),
     }
+
+
+def _have_static_experts(config: RunConfig) -> tuple[FactValue, str | None]:
+    """A release that does not know the paged stash has none."""
+    if config.get("moe_pad_expert_input_to_capacity") is True or config.get("moe_paged_stash") is True:
+        return True, None
+    if not config.knows("moe_pad_expert_input_to_capacity"):
+        return None, "the config does not say moe_pad_expert_input_to_capacity"
+    return False, None
 
 
 def _is_chosen(config: RunConfig) -> tuple[FactValue, str | None]:

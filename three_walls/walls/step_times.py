@@ -70,6 +70,8 @@ def measure_step(attribution: Attribution, chosen: Representative) -> dict[str, 
         "attention_unfused_ns": owned.get("attention_unfused", 0),
         "attention_ns": owned.get("attention", 0),
         "gemm_ns": owned.get("gemm", 0) + owned.get("grouped_gemm", 0),
+        "permute_ns": owned.get("permute", 0),
+        "elementwise_ns": owned.get("elementwise", 0),
         "unclassified_ns": owned.get("unclassified", 0),
     }
 
