@@ -102,6 +102,11 @@ def test_walls_too_close_to_tell_apart_are_not_told_apart() -> None:
     assert not judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=180 * MS).abstained
 
 
+def test_waiting_is_mentioned_where_the_walls_are_too_close_too() -> None:
+    close = judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=181 * MS, wait_exposed_fraction=0.4)
+    assert "40.0% of the step waits for peers" in close.because
+
+
 def test_a_step_made_of_computing_says_so() -> None:
     verdict = judged(compute_busy_fraction=0.9, memory_recoverable_ns=99 * MS)
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)

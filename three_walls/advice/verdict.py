@@ -102,7 +102,7 @@ def _compare_walls(
     if margin < limits.minimum_margin_fraction:
         reason = (
             f"{_capital(first.noun)} ({_amount(first.ns, step_ns)}) and {second.noun} ({_amount(second.ns, step_ns)}) "
-            f"are too close to tell which holds the run back."
+            f"are too close to tell which holds the run back.{_about_waiting(facts, limits)}"
         )
         return _abstain(reason, step_ns, recoverable)
     because = (
