@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import polars as pl
+
 MOST_LINE_BYTES = 16 * 1024
 """A longer line is none of ours: it is skipped, whatever it holds."""
 
@@ -49,6 +51,11 @@ def _lines_of(text: bytes, anchors: Sequence[bytes], wants_every_line: Callable[
 
 def _anchored(text: bytes, anchors: Sequence[bytes]) -> list[int]:
     """Where the lines begin that hold an anchor, in order."""
+    if text.isascii():
+        # One pass for all anchors, three times as fast as one search for each. It takes text, so only where a byte is
+        # a character.
+        hits = pl.Series([text.decode("ascii")]).str.find_many([anchor.decode("ascii") for anchor in anchors])
+        return sorted({text.rfind(b"\n", 0, hit) + 1 for hit in hits[0]})
     starts = set()
     for anchor in anchors:
         hit = text.find(anchor)
