@@ -158,3 +158,9 @@ def test_markdown_that_is_no_text_is_refused(tmp_path: Path) -> None:
     done = three_walls("rules", "coverage", "--into", "x.md", cwd=tmp_path)
     assert done.returncode == 3
     assert "no text (not UTF-8)" in done.stderr
+
+
+def test_an_interrupt_while_the_program_is_still_loading_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "polars.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
+    done = three_walls("facts", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "three-walls: error: interrupted\n")
