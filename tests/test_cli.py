@@ -119,3 +119,48 @@ def test_settings_and_a_saved_configuration_are_merged_and_said_with_their_sourc
     codes = {warning["code"]: warning["message"] for warning in report["warnings"]}
     assert codes["layout-contradiction"] == "the number of experts (60) is not divisible by EP (8)"
     assert "config-conflict" not in codes  # the user meant it
+
+
+def test_names_with_line_breaks_and_escapes_stay_on_one_line(tmp_path: Path) -> None:
+    done = three_walls("analyze", "new\nline\x1b[31m.sqlite", cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stderr == "three-walls: error: new\\nline\\x1b[31m.sqlite: no such file or directory\n"
+
+
+def test_a_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
+    done = three_walls("rules", cwd=tmp_path)
+    assert "Usage:" in done.stdout + done.stderr
+    assert "three-walls: error" not in done.stderr
+
+
+def test_output_that_nobody_reads_to_its_end_is_no_message(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "three_walls", "facts"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "three_walls", "facts"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 3
+    assert done.stderr == b"three-walls: error: output: cannot be read or written (No space left on device)\n"
+
+
+def test_markdown_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.md").write_bytes(b"\xff\xfe")
+    done = three_walls("rules", "coverage", "--into", "x.md", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "no text (not UTF-8)" in done.stderr
+
+
+def test_an_interrupt_while_the_program_is_still_loading_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "polars.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
+    done = three_walls("facts", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "three-walls: error: interrupted\n")

@@ -5,11 +5,30 @@ report = analyze("trace.sqlite")
 print(report.verdict.wall, report.verdict.because)
 """
 
-from three_walls.pipeline import analyze
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from three_walls.version import VERSION
 from three_walls.vocabulary.errors import ThreeWallsError
-from three_walls.vocabulary.report import Report
+
+if TYPE_CHECKING:
+    from three_walls.pipeline import analyze
+    from three_walls.vocabulary.report import Report
 
 __version__ = VERSION
 
 __all__ = ["Report", "ThreeWallsError", "__version__", "analyze"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is slow to import when it is first used, so that the command line answers Ctrl-C from the start."""
+    if name == "analyze":
+        from three_walls.pipeline import analyze
+
+        return analyze
+    if name == "Report":
+        from three_walls.vocabulary.report import Report
+
+        return Report
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

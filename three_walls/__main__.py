@@ -1,5 +1,19 @@
-"""``python -m three_walls``."""
+"""``three-walls`` and ``python -m three_walls``."""
 
-from three_walls.cli import main
+from __future__ import annotations
 
-main()
+import os
+
+
+def main() -> None:
+    """The command line. Its imports take a second or more, and an interrupt in them is one line as well."""
+    try:
+        from three_walls.cli import main as run
+    except KeyboardInterrupt:
+        os.write(2, b"three-walls: error: interrupted\n")
+        os._exit(130)  # half-imported libraries may not survive an orderly end
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ from three_walls.render.text_report import print_report
 from three_walls.render.write import write_report
 from three_walls.trace.source import COMPRESSED_SUFFIXES
 from three_walls.version import VERSION
-from three_walls.vocabulary.errors import ThreeWallsError, UsageError
+from three_walls.vocabulary.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
 from three_walls.vocabulary.glossary import GLOSSARY
 from three_walls.vocabulary.rules import RULE_CLASSES
 
@@ -196,10 +196,12 @@ def main() -> None:
     """Runs the command line; every error is one line on stderr and its own exit code."""
     try:
         cli(standalone_mode=False)
+        if sys.stdout is not None:  # it is where the shell closed it
+            sys.stdout.flush()  # a full disk is told here, not by a traceback at exit
     except click.exceptions.Abort:
         _fail("interrupted", 130)
     except click.ClickException as error:
-        if error.exit_code == UsageError.exit_code and len(sys.argv) == 1:
+        if error.format_message().startswith("Usage:"):
             error.show()  # no command given: click's message is the help text
             sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
@@ -209,6 +211,12 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of our output has read enough, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor does flushing at exit fail
+        sys.exit(1)  # as click itself does
+    except OSError as error:
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "output"
+        _fail(f"{where}: cannot be read or written ({error.strerror or error})", InputError.exit_code)
     except Exception as error:
         if os.environ.get("THREE_WALLS_DEBUG"):
             raise
@@ -217,5 +225,8 @@ def main() -> None:
 
 
 def _fail(message: str, exit_code: int) -> None:
+    """A rule base lists all its errors, a line each; any other message is one line, whatever names a user gave."""
+    if exit_code != RuleBaseError.exit_code:
+        message = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
     click.echo(f"three-walls: error: {message}", err=True)
     sys.exit(exit_code)

@@ -141,3 +141,10 @@ def test_a_strict_value_is_a_leak_wherever_it_is(tmp_path: Path, encoding: str) 
     (tmp_path / "file").write_bytes(b"\0\0" + "s3cr3t-value".encode(encoding))
     scan = scan_for_leaks(tmp_path / "file", Secrets(strict={"s3cr3t-value"}), ["s3cr3t-value is kept"])
     assert (scan.searched, scan.leaked) == (1, 1)
+
+
+def test_a_message_of_the_profiler_that_names_a_secret_is_replaced() -> None:
+    judge = TextJudge(scrub_rules(), Secrets())
+    assert judge.judge("sentences", "Process train --token abc failed") == "message-1"
+    assert judge.judge("sentences", "HF_TOKEN=abc was not exported") == "message-2"
+    assert judge.judge("sentences", "Profiling has started --wait=all") == "Profiling has started --wait=all"

@@ -71,7 +71,11 @@ def test_a_run_config_is_read_with_its_objects(folder: Path) -> None:
     assert guess_release(settings) == "0.3.1"
 
 
-@pytest.mark.parametrize("text", ["just text", "a: [", "train: {}"])
+_LINES = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)), "model: {x: *a39}"]
+_BOMB = "\n".join(_LINES)
+
+
+@pytest.mark.parametrize("text", ["just text", "a: [", "train: {}", "[" * 100_000, _BOMB])
 def test_what_is_no_run_config_is_one_clear_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(InputError, match="expected"):

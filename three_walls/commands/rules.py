@@ -14,6 +14,7 @@ from three_walls.knowledge.coverage import coverage
 from three_walls.render.coverage_table import coverage_table, insert_coverage
 from three_walls.render.text_rule import describe_rule
 from three_walls.resources import RULES_DIR
+from three_walls.settings.given_files import read_text_file
 from three_walls.vocabulary.errors import UsageError
 from three_walls.vocabulary.rules import Rule
 
@@ -88,7 +89,8 @@ def coverage_command(into: Path | None) -> None:
     if into is None:
         click.echo(table)
     else:
-        into.write_text(insert_coverage(into.read_text(encoding="utf-8"), table), encoding="utf-8")
+        text = insert_coverage(read_text_file(into, "Markdown with the two markers"), table)
+        into.write_text(text, encoding="utf-8")
 
 
 def _load(directory: Path | None) -> tuple[Rule, ...]:

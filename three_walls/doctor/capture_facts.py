@@ -83,7 +83,7 @@ def measure(
         clean_steps=None if timeline is None else _fewest_clean_steps(timeline.steps),
         ranks=tuple(sorted(rank.rank for rank in ranks)),
         ranks_told=bool(ranks) and all(rank.rank_source != "order" for rank in ranks),
-        world_size=int(world) if world.isdigit() else None,
+        world_size=int(world) if world.isdecimal() and len(world) < 10 else None,
         hosts=None if None in hosts or not hosts else len(hosts),
         session_starts=sum(trace.session_start_ns is not None for trace in traces),
         start_skew_ns=_start_skew(traces),

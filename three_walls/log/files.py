@@ -12,6 +12,7 @@ from typing import BinaryIO, Protocol
 
 import zstandard
 
+from three_walls.settings.given_files import is_directory
 from three_walls.vocabulary.errors import InputError
 
 CHUNK_BYTES = 1 << 20
@@ -31,12 +32,10 @@ def find_logs(paths: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
+        if is_directory(path):
             found.extend(_logs_in(path))
-        elif path.exists():
-            found.append(path)
         else:
-            raise InputError(f"{path}: no such file or directory")
+            found.append(path)
     return list(dict.fromkeys(found))
 
 

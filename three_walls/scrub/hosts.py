@@ -40,4 +40,5 @@ class HostNames:
 
 def _number(environment: Mapping[str, ConfigValue], variable: str) -> int | None:
     found = environment.get(variable)
-    return int(str(found.value)) if found is not None and str(found.value).isdigit() else None
+    text = str(found.value) if found is not None else ""
+    return int(text) if text.isdecimal() and len(text) < 10 else None

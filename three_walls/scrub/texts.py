@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from three_walls.knowledge.environment_variables import allowed_variables
 from three_walls.knowledge.scrub_rules import ScrubRules
 from three_walls.scrub.secrets import Secrets
 from three_walls.scrub.traits import cut_paths, looks_random
@@ -49,7 +50,7 @@ class TextJudge:
             case "range_ids" | "range_texts":
                 return self._or_pseudonym(text, "range", self._is_range(text))
             case "sentences":
-                return self._or_pseudonym(cut_paths(text), "message", is_harmless=True)
+                return self._or_pseudonym(cut_paths(text), "message", not _names_a_secret(text))
             case "field_names":
                 return self._or_pseudonym(text, "field", text in FIELD_NAMES)
             case _:
@@ -65,6 +66,12 @@ class TextJudge:
             return text
         self.replaced[stem] = self.replaced.get(stem, 0) + 1
         return f"{stem}-{self.replaced[stem]}"
+
+
+def _names_a_secret(sentence: str) -> bool:
+    """Whether an option or a variable that looks secret is in it, and so maybe its value: ``--token abc``."""
+    named = [word.partition("=")[0] for word in sentence.split() if word.startswith("-") or "=" in word]
+    return any(map(allowed_variables().looks_secret, named))
 
 
 def _split_operator(text: str) -> tuple[str, str]:

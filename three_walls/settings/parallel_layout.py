@@ -157,6 +157,6 @@ def _variable(config: RunConfig, *names: str) -> int | None:
     for name in names:
         found = config.environment.get(name)
         text = "" if found is None else str(found.value)
-        if text.isascii() and text.isdigit() and int(text) > 0:
+        if text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0:
             return int(text)
     return None

@@ -1,7 +1,7 @@
 """YAML of unknown origin as plain data: nothing is constructed, tags are dropped, size and depth are bounded.
 
-The document is read event by event, so neither depth nor aliases can exhaust anything: an alias is the very object
-of its anchor, never a copy.
+The document is read event by event, so depth exhausts nothing. An alias is the very object of its anchor, never a
+copy; what it repeats counts as entries all the same, because whoever walks the data walks it again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, several times as fast, where PyYAML has it
-_MOST_EVENTS = 500_000
+_MOST_ENTRIES = 500_000
 _MOST_LEVELS = 40
 _TRUE = ("true", "yes", "on")
 _LONGEST_NUMBER = 40
@@ -41,14 +41,17 @@ class _Builder:
     def __init__(self) -> None:
         self.resolver = yaml.SafeLoader("")
         self.anchors: dict[str, Plain] = {}
-        self.open: list[tuple[Plain, list[Plain], str | None]] = []
-        """Collections not closed yet: the object, a mapping's waiting key (none or one), the anchor."""
+        self.open: list[tuple[Plain, list[Plain], str | None, int]] = []
+        """Collections not closed yet: the object, a mapping's waiting key (none or one), the anchor, entries before."""
+        self.entries = 0
+        self.entries_of: dict[str, int] = {}
         self.root: list[Plain] = []
 
     def build(self, events: Iterator[yaml.Event]) -> Plain:
-        for count, event in enumerate(events):
-            if count >= _MOST_EVENTS:
-                raise ValueError(f"more than {_MOST_EVENTS:,} entries")
+        for event in events:
+            self.entries += 1
+            if self.entries > _MOST_ENTRIES:
+                raise ValueError(f"more than {_MOST_ENTRIES:,} entries")
             self._take(event)
         if not self.root:
             raise ValueError("nothing")
@@ -61,15 +64,18 @@ class _Builder:
             if len(self.open) >= _MOST_LEVELS:
                 raise ValueError(f"more than {_MOST_LEVELS} levels{_where(event)}")
             collection: Plain = {} if isinstance(event, yaml.MappingStartEvent) else []
-            self.open.append((collection, [], event.anchor))
+            self.open.append((collection, [], event.anchor, self.entries))
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            collection, _, anchor = self.open.pop()
+            collection, _, anchor, before = self.open.pop()
             self._place(collection, anchor)
+            if anchor is not None:
+                self.entries_of[anchor] = self.entries - before
         elif isinstance(event, yaml.ScalarEvent):
             self._place(self._scalar(event), event.anchor)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
                 raise ValueError(f"an alias of nothing before it{_where(event)}")
+            self.entries += self.entries_of.get(event.anchor, 0)
             self._place(self.anchors[event.anchor], None)
 
     def _place(self, value: Plain, anchor: str | None) -> None:
@@ -78,7 +84,7 @@ class _Builder:
         if not self.open:
             self.root.append(value)
             return
-        collection, waiting, _ = self.open[-1]
+        collection, waiting, *_ = self.open[-1]
         if isinstance(collection, list):
             collection.append(value)
         elif waiting:

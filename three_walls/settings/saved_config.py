@@ -18,6 +18,7 @@ from three_walls.knowledge.environment_variables import allowed_variables
 from three_walls.settings.bridge_arguments import give_precision_recipe
 from three_walls.settings.bridge_release import tell_release
 from three_walls.settings.collected import Settings
+from three_walls.settings.given_files import read_text_file
 from three_walls.settings.plain_yaml import load_plain
 from three_walls.settings.saved_values import describe, plain_value
 from three_walls.settings.sources import CONFIG_FILE, SaidSettings
@@ -25,18 +26,15 @@ from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
 from three_walls.vocabulary.errors import InputError
 
-MOST_BYTES = 16 * 1024 * 1024
-"""A real one has 20 to 40 kB."""
-
 _WHOLE = ("model", "train", "optimizer", "ddp")
 _OBJECTS = {"comm_overlap": "CommOverlapConfig", "mixed_precision": "MixedPrecisionConfig"}
 _SET_BY_VALIDATE = ("scheduler.wd_incr_steps", "scheduler.lr_decay_steps", "comm_overlap.data_parallel_size")
-_EXPECTED = "expected Megatron-Bridge's configuration as YAML (run_config.yaml)"
+EXPECTED = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
 
 
 def read_config_file(path: Path) -> SaidSettings:
     """The configuration saved in ``path``; raises InputError with one line where it is none."""
-    return read_dump(_read_text(path), CONFIG_FILE, str(path))
+    return read_dump(read_text_file(path, EXPECTED), CONFIG_FILE, str(path))
 
 
 def read_dump(text: str, source: str, shown_as: str) -> SaidSettings:
@@ -44,12 +42,12 @@ def read_dump(text: str, source: str, shown_as: str) -> SaidSettings:
     try:
         root = load_plain(text)
     except ValueError as error:
-        raise InputError(f"{shown_as}: {_EXPECTED}, found {error}") from error
+        raise InputError(f"{shown_as}: expected {EXPECTED}, found {error}") from error
     if not isinstance(root, dict):
-        raise InputError(f"{shown_as}: {_EXPECTED}, found {describe(root)}")
+        raise InputError(f"{shown_as}: expected {EXPECTED}, found {describe(root)}")
     config = _by_path(root)
     if not any(path in config for path in _known_paths()):
-        raise InputError(f"{shown_as}: {_EXPECTED}, found none of its settings")
+        raise InputError(f"{shown_as}: expected {EXPECTED}, found none of its settings")
     settings = Settings(source=source)
     is_settled = any(config.get(path) is not None for path in _SET_BY_VALIDATE)
     for key in config_keys().keys.values():
@@ -72,23 +70,6 @@ def read_dump(text: str, source: str, shown_as: str) -> SaidSettings:
         note = f"{shown_as}: Megatron-Bridge's release cannot be told ({evidence})"
         return replace(said, warnings=(*said.warnings, note))
     return replace(said, bridge_version=version, bridge_version_evidence=f"{source}: {evidence}")
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if not path.is_file():
-            kind = "a directory" if path.is_dir() else "something else" if path.exists() else "no such file"
-            raise InputError(f"{path}: {_EXPECTED}, found {kind}")
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path}: {_EXPECTED}, found more than {MOST_BYTES // 1024**2} MiB")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {_EXPECTED}, found a file that is no text (not UTF-8)") from error
 
 
 def _known_paths() -> Iterator[str]:

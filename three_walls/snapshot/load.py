@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from three_walls.settings.given_files import is_directory
 from three_walls.snapshot.history import Event, Frames, Live, read_event
 from three_walls.snapshot.plain_pickle import NotPlainError, read_plain_pickle
 from three_walls.vocabulary.errors import InputError
@@ -41,6 +42,8 @@ def load_snapshot(path: Path) -> Snapshot:
     Raises InputError, in one line, where the file cannot be read, is not plain data or is no snapshot.
     """
     try:
+        if is_directory(path):
+            raise InputError(f"{path}: expected a memory snapshot of PyTorch, found a directory")
         if path.stat().st_size > MOST_BYTES:
             raise InputError(f"{path}: expected a snapshot of at most {MOST_BYTES >> 30} GiB, found a larger file")
         data = path.read_bytes()
@@ -88,6 +91,8 @@ def _largest_device(segments: list[dict[Any, Any]], traces: list[Any]) -> int:
     reserved: dict[int, int] = {}
     for one in segments:
         device = _size(one.get("device", 0), "a segment's device")
+        if device < 0:
+            raise NotPlainError(f"a segment is of device {device}")
         reserved[device] = reserved.get(device, 0) + _size(one.get("total_size"), "a segment")
     if reserved:
         return max(sorted(reserved), key=lambda device: reserved[device])

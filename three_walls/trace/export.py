@@ -53,7 +53,8 @@ class NsysExport:
     def _explaining(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, adbc_driver_manager.Error) as error:
+        # Damage that shows only while rows are fetched comes through polars.
+        except (sqlite3.Error, adbc_driver_manager.Error, pl.exceptions.ComputeError) as error:
             raise InputError(f"{self.shown_as}: {_BROKEN} ({_first_line(error)})") from error
 
     def _probe(self) -> dict[str, tuple[str, ...]]:
@@ -103,7 +104,7 @@ class NsysExport:
         return frame.select(pl.col(name).cast(dtype) for name, dtype in types.items())
 
     def strings(self, ids: pl.Series) -> dict[int, str]:
-        """Text of the distinct ``ids``, each resolved once.
+        """Text of the distinct ``ids``, each resolved once; what is no text (a damaged export) is left out.
 
         Only these: an export's StringIds also hold the environment of every process on the machine.
         """
@@ -114,7 +115,8 @@ class NsysExport:
         for first in range(0, len(wanted), 500):  # SQLite's oldest limit on parameters is 999
             some = wanted[first : first + 500]
             marks = ",".join("?" * len(some))
-            found.update(self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some))
+            rows = self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some)
+            found.update((number, text) for number, text in rows if isinstance(text, str))
         return found
 
     def strings_where(self, wanted: Callable[[str], bool]) -> dict[int, str]:
@@ -123,7 +125,11 @@ class NsysExport:
             return {}
         with self._explaining():
             rows = self._small.execute("SELECT id, value FROM StringIds")
-            return {number: text for number, text in rows if isinstance(text, str) and wanted(text)}
+            return {
+                number: text
+                for number, text in rows
+                if isinstance(number, int) and isinstance(text, str) and wanted(text)
+            }
 
 
 def _first_line(error: Exception) -> str:

@@ -5,6 +5,7 @@ Never the device id alone: with one process per rank and CUDA_VISIBLE_DEVICES ev
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from three_walls.trace.export import NsysExport
 from three_walls.vocabulary.config import ConfigValue
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID")
+_RANK = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def read_gpu(export: NsysExport) -> Gpu | None:
         Gpu(
             name=str(name),
             sm=None if major is None or minor is None else f"sm_{major}{minor}",
-            memory_bytes=None if memory is None else int(memory),
+            memory_bytes=memory if isinstance(memory, int) else None,
         )
         for name, major, minor, memory in export.rows(f"SELECT name, {', '.join(wanted)} FROM {table}")
         if name is not None
@@ -101,6 +103,6 @@ def global_rank(environment: Mapping[str, ConfigValue]) -> int | None:
     """The rank that the launcher gave the profiled process, or None."""
     for variable in RANK_VARIABLES:
         found = environment.get(variable)
-        if found is not None and str(found.value).isdigit():
+        if found is not None and _RANK.fullmatch(str(found.value)):
             return int(str(found.value))
     return None

@@ -161,7 +161,7 @@ def _session_start_ns(export: NsysExport) -> int | None:
     if not export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
         return None
     rows = export.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
-    return int(rows[0][0]) if rows and rows[0][0] is not None else None
+    return rows[0][0] if rows and isinstance(rows[0][0], int) else None
 
 
 def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SaidSettings, list[ReportWarning]]:

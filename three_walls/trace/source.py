@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import zstandard
 
+from three_walls.settings.given_files import is_directory
 from three_walls.vocabulary.errors import InputError
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -28,12 +29,10 @@ def find_traces(paths: list[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
+        if is_directory(path):
             found.extend(_exports_in(path))
-        elif path.exists():
-            found.append(path)
         else:
-            raise InputError(f"{path}: no such file or directory")
+            found.append(path)
     return list(dict.fromkeys(found))
 
 

@@ -208,7 +208,8 @@ def _ranges_with_text_id(export: NsysExport, wanted: WantedRanges, only: str) ->
     texts = export.strings_where(wanted.wants)
     if not texts:
         return pl.DataFrame(schema=HOST_RANGES)
-    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND textId IN ({','.join(map(str, sorted(texts)))}) {only}"
+    ids = ",".join(map(str, sorted(texts)))
+    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start IS NOT NULL AND textId IN ({ids}) {only}"
     columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId"}
     frame = export.frame(NVTX, columns, where)
     named = frame.with_columns(
@@ -222,7 +223,7 @@ _OPERATORS = "aten::"
 
 
 def _ranges_with_inline_text(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
-    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND text IS NOT NULL"
+    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start IS NOT NULL AND text IS NOT NULL"
     if wanted.expression is None and not any(_OPERATORS in needle for needle in wanted.needles):
         where += f" AND text NOT GLOB '{_OPERATORS}*'"
     columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text": "text"}

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from three_walls.advice.merged_config import COMM_OVERLAP, MIXED_PRECISION, Settings, name_of
 from three_walls.knowledge.bridge_schema import MAIN
 from three_walls.knowledge.config_keys import config_keys
+from three_walls.settings.given_files import read_text_file
+from three_walls.settings.plain_yaml import load_plain
+from three_walls.settings.saved_config import EXPECTED
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.errors import InputError
 
@@ -20,11 +21,9 @@ _OBJECT_SECTIONS = (COMM_OVERLAP, MIXED_PRECISION)
 def read_run_config(path: Path) -> Settings:
     """Settings of a ``run_config.yaml`` that Megatron-Bridge wrote; raises InputError where it is none."""
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected YAML, found something else ({str(error).splitlines()[0]})") from error
+        loaded = load_plain(read_text_file(path, EXPECTED))
+    except ValueError as error:
+        raise InputError(f"{path}: expected {EXPECTED}, found {error}") from error
     if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):
         raise InputError(f"{path}: expected a run_config.yaml with a section model, found none")
     return settings_of_paths(dict(_flatten(loaded)))

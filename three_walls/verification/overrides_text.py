@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from three_walls.settings.given_files import read_text_file
 from three_walls.vocabulary.errors import InputError
 
 
@@ -19,11 +20,7 @@ class WrittenOverrides:
 
 def read_overrides(path: Path) -> WrittenOverrides:
     """The overrides in ``path``; raises InputError with the line where a quote is not closed."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"{path}: cannot be read: {reason}") from error
+    text = read_text_file(path, "overrides, one per line (overrides.txt)")
     overrides: list[str] = []
     environment: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
