@@ -7,7 +7,6 @@ import polars as pl
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.walls.attention_passes import BACKWARD, FORWARD, RECOMPUTE
-from three_walls.walls.exchange_volume import whole_number
 
 
 def number_layers(
@@ -48,11 +47,11 @@ def count_mismatch(passes: pl.DataFrame, config: RunConfig, microbatches: FactVa
 
 def layers_of_rank(config: RunConfig) -> int | None:
     """How many MoE layers a rank runs; None where the config does not say it or stages differ."""
-    stages = whole_number(config, "pipeline_model_parallel_size")
+    stages = config.whole_number("pipeline_model_parallel_size")
     if stages == 1:
         layers, _ = moe_layers(config)
         return None if layers is None else len(layers)
-    count = whole_number(config, "num_layers")
+    count = config.whole_number("num_layers")
     has_dense = config.knows("moe_layer_freq") and config.get("moe_layer_freq") != 1
     if not count or not stages or count % stages or has_dense or any(config.get(key) for key in UNEVEN_STAGES):
         return None
@@ -75,10 +74,10 @@ def moe_layers(config: RunConfig) -> tuple[list[int] | None, str | None]:
 
     ``moe_layer_freq`` N: every N-th layer from the first; a list: 1 where the layer is MoE.
     """
-    count = whole_number(config, "num_layers")
+    count = config.whole_number("num_layers")
     if not count:
         return None, "the config does not say num_layers"
-    if whole_number(config, "pipeline_model_parallel_size") != 1:
+    if config.whole_number("pipeline_model_parallel_size") != 1:
         return None, "with pipeline stages (or an unknown number of them) a rank's layers have no known number"
     if config.get("mtp_num_layers"):
         return None, "multi-token prediction adds layers of its own"

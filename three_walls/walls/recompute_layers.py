@@ -13,7 +13,6 @@ from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.vocabulary.report import RecomputedLayer
 from three_walls.walls.attention_passes import FORWARD
-from three_walls.walls.exchange_volume import whole_number
 from three_walls.walls.moe_layers import UNEVEN_STAGES
 from three_walls.walls.recompute import Recompute
 
@@ -49,7 +48,7 @@ def recompute_layers(
 def _layers(passes: pl.DataFrame, config: RunConfig, microbatches: FactValue) -> int | None:
     """Layers that a micro-batch runs through on this rank; None where config and passes do not agree on one number."""
     forward = int((passes["direction"] == FORWARD).sum())
-    count, stages = whole_number(config, "num_layers"), whole_number(config, "pipeline_model_parallel_size")
+    count, stages = config.whole_number("num_layers"), config.whole_number("pipeline_model_parallel_size")
     if not count or not stages:
         return _equal_runs(passes)
     if count % stages or any(config.get(key) for key in (*UNEVEN_STAGES, *_SPLIT_STAGE)):
