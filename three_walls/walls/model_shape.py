@@ -165,6 +165,16 @@ def read_moe_pattern(value: object, layers: int) -> frozenset[int] | None:
     return frozenset(number for number, flag in enumerate(flags) if flag)
 
 
+def find_moe_layers(config: RunConfig, layers: int) -> tuple[frozenset[int] | None, str | None]:
+    """(numbers of the MoE layers of ``layers``, from 0, None), or (None, why they cannot be told).
+
+    A config that does not say ``moe_layer_freq`` has the default: all of them.
+    """
+    pattern = config.get("moe_layer_freq") if config.knows("moe_layer_freq") else 1
+    found = read_moe_pattern(pattern, layers)
+    return found, None if found is not None else f"moe_layer_freq {pattern} does not say which layers are MoE layers"
+
+
 def _read_pattern_text(text: str) -> tuple[int, ...]:
     flags: list[int] = []
     for term in text.replace(" ", "").strip("()").split("+"):
@@ -225,10 +235,9 @@ def _read_latent_attention(config: RunConfig, heads: int) -> _Attention | str:
 def _read_mlp(config: RunConfig, layers: int, hidden: int) -> _Mlp | str:
     """Its sizes, or what the config does not say."""
     experts = config.whole_number("num_moe_experts") or 0
-    pattern = config.get("moe_layer_freq") if config.knows("moe_layer_freq") else 1
-    moe_layers = read_moe_pattern(pattern, layers) if experts else frozenset()
+    moe_layers, because = find_moe_layers(config, layers) if experts else (frozenset[int](), None)
     if moe_layers is None:
-        return f"moe_layer_freq {pattern} does not say which layers are MoE layers"
+        return str(because)
     dense_ffn = config.whole_number("ffn_hidden_size")
     expert_ffn = config.whole_number("moe_ffn_hidden_size") or dense_ffn
     top_k = config.whole_number("moe_router_topk")

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from three_walls.settings.parallel_layout import read_layout
 from three_walls.vocabulary.config import RunConfig
 
-_UNEVEN = (
+_UNEVEN_STAGES = (
     "pipeline_model_parallel_layout",
     "num_layers_in_first_pipeline_stage",
     "num_layers_in_last_pipeline_stage",
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
 )
+"""Settings with which stages do not run num_layers / stages each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,11 @@ def read_parallel_sizes(config: RunConfig) -> tuple[ParallelSizes | None, str | 
     return ParallelSizes(world, virtual=virtual, expert_tensor=etp, microbatches=microbatches, **sizes), None
 
 
+def has_uneven_stages(config: RunConfig) -> bool:
+    """Whether a setting gives pipeline stages different numbers of layers."""
+    return any(config.get(key) for key in _UNEVEN_STAGES)
+
+
 def layers_by_stage(config: RunConfig, sizes: ParallelSizes, layers: int) -> tuple[tuple[int, ...], ...] | None:
     """Layer numbers (from 0) of each stage; None where the config cuts the pipeline unevenly.
 
@@ -86,7 +92,7 @@ def layers_by_stage(config: RunConfig, sizes: ParallelSizes, layers: int) -> tup
     if sizes.pipeline == 1:
         return (tuple(range(layers)),)
     chunks = sizes.pipeline * sizes.virtual
-    if layers % chunks or any(config.get(key) not in (None, False) for key in _UNEVEN):
+    if layers % chunks or has_uneven_stages(config):
         return None
     size = layers // chunks
     return tuple(
