@@ -87,6 +87,16 @@ def test_a_synchronizing_call_names_what_released_it(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("begins_of", [{20: 250, 21: 260}, {20: 260, 21: 250}])
+def test_of_two_that_end_together_the_same_one_is_named(tmp_path: Path, begins_of: dict[int, int]) -> None:
+    builder = three_steps(next_launched=780 * US)
+    for at in begins():
+        for stream, begin in begins_of.items():
+            builder.kernel(ALL_GATHER, at + begin * US, at + 590 * US, stream=stream, launched=at + stream)
+        builder.api("cudaStreamSynchronize_v3020", at + 200 * US, at + 600 * US)
+    assert ("starved_synchronizing", "cudaStreamSynchronize until all_gather on stream 21") in causes(tmp_path, builder)
+
+
 def test_the_profilers_own_work_is_not_the_hosts_fault(tmp_path: Path) -> None:
     builder = three_steps(next_launched=780 * US)
     for at in begins():

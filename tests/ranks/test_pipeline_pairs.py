@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pipeline_model import EXCHANGE_STREAM, PipelineRun, simulate_pipeline
-from trace_builder import SEND_RECV
+from trace_builder import SEND_RECV, merge
 
 from three_walls import analyze
 from three_walls.ranks.pipeline_schedule import NEXT, PREVIOUS, list_exchanges
@@ -123,3 +123,13 @@ def test_a_stage_with_more_layers_is_no_straggler_but_it_is_waited_for(tmp_path:
     report = analyze(simulate_pipeline(4, 8, odd=longer).write(tmp_path))
     assert report.stragglers == ()
     assert {one.because_of_rank for one in exchanges(report) if one.rank in (1, 3)} == {2}
+
+
+def test_processes_numbered_as_found_stand_on_no_stage(tmp_path: Path) -> None:
+    run = simulate_pipeline(4, 8)
+    report = analyze(merge(tmp_path / "all.sqlite", *run.builders))
+    assert "rank-not-in-trace" in {one.code for one in report.warnings}
+    assert {one.stage for one in report.pipeline_phases} == {None}
+    assert not any(one.resolved for one in exchanges(report))
+    apart = analyze(simulate_pipeline(4, 8).write(tmp_path / "apart"))
+    assert {one.stage for one in apart.pipeline_phases} == {0, 1, 2, 3}

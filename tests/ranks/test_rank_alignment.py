@@ -117,3 +117,11 @@ def test_one_rank_has_nothing_to_align(tmp_path: Path) -> None:
     report = analyze(simulate([USUAL]).write(tmp_path))
     assert report.alignment is None
     assert report.stragglers == ()
+
+
+def test_processes_of_one_report_are_on_one_clock_however_uneven_their_ends() -> None:
+    both = [Source(0, 0, 0, "a", None), Source(1, 1, 0, "a", None)]
+    # Calls of two groups that order put together: no clock is wrong, and none must be fitted to hide it.
+    clock = align(both, matched_ends(0, 0.0, [5 * MS, -5 * MS] * 10))
+    assert clock.alignment is not None
+    assert (clock.alignment.method, clock.error_ns) == (SESSION_CLOCKS, 5 * MS)

@@ -141,6 +141,12 @@ def test_a_model_that_does_not_fit_the_passes_gives_no_layer(tmp_path: Path, lau
     assert len(mismatches(report)) == ("expected" in because)
 
 
+def test_a_pattern_of_layers_written_as_python_is_understood(tmp_path: Path) -> None:
+    report = report_of(tmp_path, steps(), command(layers=3, more="--moe-layer-freq [0]*1+[1]*2"))
+    assert {one.layer for one in report.moe_layers} == {1, 2}
+    assert report.facts.number("moe_layers_count") == 2
+
+
 @pytest.mark.parametrize(("layers", "said"), [(4, 0), (8, 1)])
 def test_the_layers_of_a_pipeline_stage_are_checked_too(tmp_path: Path, layers: int, said: int) -> None:
     """A stage runs two layers for each of four micro-batches: of a model of four layers, not of eight."""

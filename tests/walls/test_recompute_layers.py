@@ -70,7 +70,7 @@ def test_passes_that_contradict_the_config_are_summed_over_all_layers(layers: in
 
 
 def test_an_estimate_has_no_layers() -> None:
-    estimated = Recompute(FULL, 200, None, 200)
+    estimated = Recompute(FULL, 200)
     assert recompute_layers(estimated, passes("FFrBrB" * 2), RunConfig(), None) == (
         RecomputedLayer(None, FULL, 200, 4),
     )

@@ -96,9 +96,9 @@ def find_nearest_recipe(
 
 def sizes_of(config: RunConfig) -> Mapping[str, int | None]:
     """The sizes that identify the run's model; an unset expert FFN is the dense layers' one, as in Megatron Core."""
-    sizes = {key: _whole(config.get(key)) for key in SIZES}
+    sizes = {key: config.size(key) for key in SIZES}
     if sizes["moe_ffn_hidden_size"] is None:
-        sizes["moe_ffn_hidden_size"] = _whole(config.get("ffn_hidden_size"))
+        sizes["moe_ffn_hidden_size"] = config.size("ffn_hidden_size")
     return sizes
 
 
@@ -221,10 +221,6 @@ def _nvlink_domain(family: str) -> int | None:
 
 def _log_ratio(one: float, other: float) -> float:
     return abs(math.log(one / other))
-
-
-def _whole(value: ConfigData) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _yes(value: bool) -> str:

@@ -84,7 +84,10 @@ def _name_releaser(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFram
     A synchronizing call returns when the device has caught up, so what ended last, just before its return,
     released it; a call that found the device ready waited for nothing.
     """
-    ends = operations.select("track", "category", "stream", released_ns="end_ns").sort("released_ns")
+    # Of several that end together the same one is named whatever their order.
+    ends = operations.select("track", "category", "stream", released_ns="end_ns").sort(
+        "released_ns", "stream", "category"
+    )
     found = waits.sort("returned_ns").join_asof(
         ends,
         left_on="returned_ns",

@@ -51,7 +51,7 @@ def _late_parts(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     gaps = gaps_within(busy, steps, STEP)
     # Of several operations that start together the one launched first ended the gap.
     starters = (
-        operations.sort("track", "start_ns", pl.col("launch_start_ns").fill_null(2**62))
+        operations.sort("track", "start_ns", pl.col("launch_start_ns").fill_null(2**62), "launch_thread")
         .unique(["track", "start_ns"], keep="first", maintain_order=True)
         .select("track", "report", next_start_ns="start_ns", launch_start_ns="launch_start_ns", thread="launch_thread")
         .sort("next_start_ns")

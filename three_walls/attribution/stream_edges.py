@@ -49,7 +49,8 @@ def find_edges(
 def _called(rows: pl.DataFrame, calls: pl.DataFrame, kind: str) -> pl.DataFrame:
     """``rows`` (waits or records) with when and by which thread they were called; other calls' rows are left out."""
     mine = calls.filter(pl.col("kind") == kind).select(*CALL, "thread", "at_ns")
-    return rows.join(mine.unique(CALL, keep="first", maintain_order=True), on=CALL).with_row_index("row")
+    first = mine.sort(*CALL, "at_ns", "thread").unique(CALL, keep="first", maintain_order=True)
+    return rows.join(first, on=CALL).with_row_index("row")
 
 
 def _next_launched(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
@@ -75,11 +76,13 @@ def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
     """``waits`` with ``record_ns`` and ``record_stream`` of the record each refers to; null if it is not listed."""
     by_sync = records.drop_nulls("event_sync").select(*PROCESS, "event_sync", record_ns="at_ns", record_stream="stream")
     with_sync = waits.drop_nulls("event_sync").join(
-        by_sync.unique([*PROCESS, "event_sync"], keep="first", maintain_order=True),
+        by_sync.sort("record_ns", "record_stream").unique([*PROCESS, "event_sync"], keep="first", maintain_order=True),
         on=[*PROCESS, "event_sync"],
         how="left",
     )
-    by_event = records.select(*PROCESS, "event", record_ns="at_ns", record_stream="stream").sort("record_ns")
+    by_event = records.select(*PROCESS, "event", record_ns="at_ns", record_stream="stream").sort(
+        "record_ns", "record_stream"
+    )
     without = (
         waits.filter(pl.col("event_sync").is_null())
         .sort("at_ns")

@@ -129,7 +129,7 @@ def list_groups(ranks: Sequence[Rank], config: RunConfig) -> tuple[frozenset[int
         for rank in range(layout.world):
             members.setdefault(group_of(rank), []).append(rank)
         groups = list(members.values())
-        if group_of == layout.pipeline:  # the first and the last stage share their embeddings
+        if group_of == layout.pipeline and _are_numbered(ranks):  # the first and last stage share their embeddings
             groups += [[one[0], one[-1]] for one in groups]
         for group in groups:
             if len(set(group)) > 1 and all(rank in track_of for rank in group):
@@ -163,6 +163,11 @@ def _group_of_class(name: str, layout: _Layout | None, world: int | None) -> tup
     return everyone, layout.world, False
 
 
+def _are_numbered(ranks: Sequence[Rank]) -> bool:
+    """Whether the launcher said every rank's number."""
+    return all(rank.rank_source == "environment" for rank in ranks)
+
+
 def _world_size(ranks: Sequence[Rank], config: RunConfig) -> int | None:
     """Ranks of the run; None if it is not recorded or the captured ranks contradict it."""
     world = read_layout(config).world
@@ -173,24 +178,16 @@ def _world_size(ranks: Sequence[Rank], config: RunConfig) -> int | None:
 
 
 def _read_layout(ranks: Sequence[Rank], config: RunConfig, world: int | None) -> _Layout | None:
-    keys = ("tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size")
-    sizes = [_size(config, key) for key in (*keys, "expert_model_parallel_size")]
-    tp, cp, pp, ep = sizes
-    etp = _size(config, "expert_tensor_parallel_size") or tp
+    known = read_layout(config)
+    tp, cp, pp, ep, etp = known.tp, known.cp, known.pp, known.ep, known.etp
     if world is None or tp is None or cp is None or pp is None or ep is None or etp is None:
         return None
     if world % (tp * cp * pp) or world % (etp * ep * pp):
         return None
     # Numbered in the order found, ranks cannot be placed in a group smaller than the world.
-    numbered = all(rank.rank_source == "environment" for rank in ranks)
-    if not numbered and any(1 < size < world for size in (tp, cp, pp, ep, etp, ep * etp)):
+    if not _are_numbered(ranks) and any(1 < size < world for size in (tp, cp, pp, ep, etp, ep * etp)):
         return None
     return _Layout(world, tp, cp, pp, ep, etp)
-
-
-def _size(config: RunConfig, key: str) -> int | None:
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +203,15 @@ class Pipeline:
 
 
 def find_pipeline(ranks: Sequence[Rank], config: RunConfig) -> Pipeline | None:
-    """Where each captured rank stands in the pipeline; None without one, or where the layout is not known."""
+    """Where each captured rank stands in the pipeline; None without one, or where the layout is not known.
+
+    Nor where ranks are numbered as found: processes start in any order, so that number is no stage.
+    """
     layout = _read_layout(ranks, config, _world_size(ranks, config))
-    if layout is None or layout.pp == 1:
+    if layout is None or layout.pp == 1 or not _are_numbered(ranks):
         return None
     width = layout.world // layout.pp
-    micro, whole = _size(config, "micro_batch_size"), _size(config, "global_batch_size")
+    micro, whole = config.size("micro_batch_size"), config.size("global_batch_size")
     fits = micro is not None and whole is not None and whole % (micro * layout.dp) == 0
     count = whole // (micro * layout.dp) if fits and micro is not None and whole is not None else None
     return Pipeline(layout.pp, count, {one.track: divmod(one.rank, width) for one in ranks})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from three_walls.settings.collected import Settings
 from three_walls.settings.megatron_flags import MEGATRON_LM_DEFAULT
+from three_walls.vocabulary.config import as_whole_number
 
 
 def derive_settings(settings: Settings) -> None:
@@ -102,5 +103,4 @@ def _is_unset(settings: Settings, name: str) -> bool:
 
 
 def _whole(settings: Settings, name: str) -> int | None:
-    value = _get(settings, name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return as_whole_number(_get(settings, name))

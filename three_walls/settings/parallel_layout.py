@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
-from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.config import RunConfig, as_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class ParallelLayout:
 
 def read_layout(config: RunConfig) -> ParallelLayout:
     """The layout that the merged configuration tells."""
-    tp = _size(config, "tensor_model_parallel_size")
-    pp, cp = _size(config, "pipeline_model_parallel_size"), _size(config, "context_parallel_size")
+    tp = config.size("tensor_model_parallel_size")
+    pp, cp = config.size("pipeline_model_parallel_size"), config.size("context_parallel_size")
     world = (
         _variable(config, "WORLD_SIZE")
         or _stated(config, "world_size")
@@ -57,8 +57,8 @@ def read_layout(config: RunConfig) -> ParallelLayout:
     per_node = _variable(config, "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
     if per_node is None and world is not None and _variable(config, "SLURM_NTASKS") == world:
         per_node = _variable(config, "SLURM_NTASKS_PER_NODE")
-    etp = _size(config, "expert_tensor_parallel_size") or tp
-    return ParallelLayout(world, per_node, tp, pp, cp, _size(config, "expert_model_parallel_size"), etp)
+    etp = config.size("expert_tensor_parallel_size") or tp
+    return ParallelLayout(world, per_node, tp, pp, cp, config.size("expert_model_parallel_size"), etp)
 
 
 def find_contradictions(config: RunConfig, captured: Collection[int] = ()) -> tuple[str, ...]:
@@ -71,13 +71,13 @@ def find_contradictions(config: RunConfig, captured: Collection[int] = ()) -> tu
             _not_divisible("the world size", layout.world, "TP x PP x CP", (layout.tp, layout.pp, layout.cp)),
             _not_divisible("the world size", layout.world, "ETP x EP x PP", (layout.etp, layout.ep, layout.pp)),
             _stated_data_parallel(config, layout),
-            _not_divisible("the number of experts", _size(config, "num_moe_experts"), "EP", (layout.ep,)),
+            _not_divisible("the number of experts", config.size("num_moe_experts"), "EP", (layout.ep,)),
             _batches(config, layout),
             _not_divisible("the world size", layout.world, "the ranks per node", (layout.per_node,))
             if layout.world and layout.per_node and layout.world > layout.per_node
             else _node_larger_than_world(layout),
             _nodes_of_scheduler(config, layout),
-            _not_divisible("the sequence length", _size(config, "seq_length"), "2 x CP", (2, layout.cp))
+            _not_divisible("the sequence length", config.size("seq_length"), "2 x CP", (2, layout.cp))
             if layout.cp and layout.cp > 1
             else None,
             _ranks_beyond_world(layout, captured),
@@ -110,10 +110,10 @@ def _stated_data_parallel(config: RunConfig, layout: ParallelLayout) -> str | No
 
 
 def _batches(config: RunConfig, layout: ParallelLayout) -> str | None:
-    micro = _size(config, "micro_batch_size")
+    micro = config.size("micro_batch_size")
     if config.get("rampup_batch_size"):
         return None
-    return _not_divisible("the global batch size", _size(config, "global_batch_size"), "MBS x DP", (micro, layout.dp))
+    return _not_divisible("the global batch size", config.size("global_batch_size"), "MBS x DP", (micro, layout.dp))
 
 
 def _node_larger_than_world(layout: ParallelLayout) -> str | None:
@@ -142,15 +142,9 @@ def _quotient(world: int | None, sizes: tuple[int | None, ...]) -> int | None:
     return world // prod(known)
 
 
-def _size(config: RunConfig, key: str) -> int | None:
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
 def _stated(config: RunConfig, name: str) -> int | None:
     found = config.sizes.get(name)
-    value = None if found is None else found.value
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return None if found is None else as_size(found.value)
 
 
 def _variable(config: RunConfig, *names: str) -> int | None:

@@ -64,7 +64,7 @@ def _owner_by_communicator() -> pl.Expr:
 
 def _category_of_owner(config: RunConfig) -> pl.Expr:
     """Category by owner; null where the sizes contradict it."""
-    tensor, experts = _tensor_size(config), _size(config, "expert_model_parallel_size")
+    tensor, experts = _tensor_size(config), config.size("expert_model_parallel_size")
     of_tensors = pl.lit(TENSOR_PARALLEL)
     if tensor == 1:
         # Groups of one call nothing: with experts these functions then run over the experts' group, where the
@@ -85,7 +85,7 @@ def _category_of_owner(config: RunConfig) -> pl.Expr:
 
 def _category_by_config(config: RunConfig) -> pl.Expr:
     """Category where the sizes leave one kind of group for the operation; null elsewhere."""
-    context, experts = _size(config, "context_parallel_size"), _size(config, "expert_model_parallel_size")
+    context, experts = config.size("context_parallel_size"), config.size("expert_model_parallel_size")
     if _tensor_size(config) != 1 or context != 1 or experts is None:
         return pl.lit(None, dtype=pl.String)
     category = pl.col("category").cast(pl.String)
@@ -107,11 +107,6 @@ def _category_by_config(config: RunConfig) -> pl.Expr:
 
 def _tensor_size(config: RunConfig) -> int | None:
     """1 if neither dense layers nor experts are tensor parallel, more if one of them is; None if not known."""
-    tensor = _size(config, "tensor_model_parallel_size")
-    expert_tensor = _size(config, "expert_tensor_parallel_size") or tensor
+    tensor = config.size("tensor_model_parallel_size")
+    expert_tensor = config.size("expert_tensor_parallel_size") or tensor
     return None if tensor is None or expert_tensor is None else max(tensor, expert_tensor)
-
-
-def _size(config: RunConfig, key: str) -> int | None:
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

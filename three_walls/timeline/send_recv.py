@@ -62,13 +62,13 @@ def _owner_of_the_rest(ranges_name_experts: bool, config: RunConfig) -> pl.Expr:
 
 def _experts_and_pipeline_only(config: RunConfig) -> bool:
     """Experts by NCCL all-to-all and a pipeline, no context: two kinds of exchange to tell apart."""
-    experts, pipeline = _size(config, "expert_model_parallel_size"), _size(config, "pipeline_model_parallel_size")
+    experts, pipeline = config.size("expert_model_parallel_size"), config.size("pipeline_model_parallel_size")
     plain = config.get("moe_token_dispatcher_type") == "alltoall"
-    return plain and _size(config, "context_parallel_size") == 1 and (experts or 0) > 1 and (pipeline or 0) > 1
+    return plain and config.size("context_parallel_size") == 1 and (experts or 0) > 1 and (pipeline or 0) > 1
 
 
 def _trusted_ranges(ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
-    context, experts = _size(config, "context_parallel_size"), _size(config, "expert_model_parallel_size")
+    context, experts = config.size("context_parallel_size"), config.size("expert_model_parallel_size")
     if context is not None and context > 1:
         return ranges.clear()
     if context == 1 and experts is not None and experts > 1:
@@ -78,15 +78,10 @@ def _trusted_ranges(ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
 
 def owner_by_config(config: RunConfig, without: str = "") -> str:
     """The only kind of exchange that the parallel sizes allow (but ``without``), or ``send_recv_ambiguous``."""
-    sizes = {key: _size(config, key) for key in _OWNERS if key != without}
+    sizes = {key: config.size(key) for key in _OWNERS if key != without}
     exchanging = [key for key, size in sizes.items() if size is None or size > 1]
     if len(exchanging) != 1 or sizes[exchanging[0]] is None:
         return AMBIGUOUS
     if exchanging == ["expert_model_parallel_size"] and config.get("moe_token_dispatcher_type") == "flex":
         return AMBIGUOUS  # flex carries tokens by its own kernels: this exchange is somebody else's
     return _OWNERS[exchanging[0]]
-
-
-def _size(config: RunConfig, key: str) -> int | None:
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

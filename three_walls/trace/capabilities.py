@@ -49,8 +49,6 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "diagnostics": ("DIAGNOSTIC_EVENT", ("text",), "export with Nsight Systems 2024 or newer"),
 }
 
-_GRAPH_MODE_KEY = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
-
 
 def probe_capabilities(export: NsysExport, launches_graphs: bool) -> Mapping[str, str]:
     """Capability name -> ``yes``, ``none recorded``, or the reason it is missing.
@@ -88,14 +86,6 @@ def _inside_graphs(export: NsysExport, launches_graphs: bool) -> str:
         "graphs are launched but neither their envelopes nor their kernels are in the export: the device may be busy "
         "where it looks idle (recapture with --cuda-graph-trace=node, export with Nsight Systems 2024 or newer)"
     )
-
-
-def graph_trace_mode(export: NsysExport) -> str | None:
-    """Granularity at which CUDA graphs were captured (``Graph``, ``Node``), or None if not said."""
-    for name, value in export.pairs("META_DATA_CAPTURE"):
-        if name.endswith(_GRAPH_MODE_KEY):
-            return value
-    return None
 
 
 def common_capabilities(found: Sequence[Mapping[str, str]]) -> Mapping[str, str]:

@@ -153,7 +153,6 @@ def categories_of(group: Group) -> tuple[str, ...]:
 
 COMPUTE_CATEGORIES = categories_of(Group.COMPUTE)
 COMMUNICATION_CATEGORIES = categories_of(Group.COMMUNICATION)
-COPY_CATEGORIES = categories_of(Group.COPY)
 
 SEND_RECV = "send_recv"
 """What the kernel table calls an NCCL SendRecv before it is known whose it is; never a bucket."""

@@ -69,3 +69,22 @@ class RunConfig:
     def knows(self, key: str) -> bool:
         """Whether anything, including "unset", is known of ``key``."""
         return key in self.values
+
+    def whole_number(self, key: str) -> int | None:
+        """Value of ``key`` where it is a whole number."""
+        return as_whole_number(self.get(key))
+
+    def size(self, key: str) -> int | None:
+        """Value of ``key`` where it is a size: a whole number above 0."""
+        return as_size(self.get(key))
+
+
+def as_whole_number(value: object) -> int | None:
+    """``value`` where it is a whole number: True and False are none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def as_size(value: object) -> int | None:
+    """``value`` where it is a whole number above 0."""
+    number = as_whole_number(value)
+    return number if number is not None and number > 0 else None

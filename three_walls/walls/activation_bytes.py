@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from three_walls.vocabulary.config import RunConfig
-from three_walls.walls.exchange_volume import whole_number
 from three_walls.walls.model_shape import ModelShape
 from three_walls.walls.parallel_sizes import ParallelSizes
 
@@ -149,7 +148,7 @@ def _stored(
     """Bytes that a stage's layers keep for one micro-batch."""
     if config.get("recompute_granularity") != "full":
         return sum(layer.total for layer in kept)
-    group = whole_number(config, "recompute_num_layers") or 1
+    group = config.whole_number("recompute_num_layers") or 1
     if config.get("recompute_method") == "block":
         per_chunk = len(full) // sizes.virtual or 1
         checkpointed = [place % per_chunk < group for place in range(len(full))]
@@ -161,7 +160,7 @@ def _replayed_at_once(kept: Sequence[LayerActivations], full: Sequence[LayerActi
     """What comes back while the last layer (or group of layers) is replayed."""
     if config.get("recompute_granularity") == "full":
         is_uniform = config.get("recompute_method") != "block"
-        group = (whole_number(config, "recompute_num_layers") or 1) if is_uniform else 1
+        group = (config.whole_number("recompute_num_layers") or 1) if is_uniform else 1
         return sum(layer.total for layer in full[-group:])
     return full[-1].attention - kept[-1].attention + full[-1].scores - kept[-1].scores
 
@@ -194,7 +193,7 @@ def _layers_in_flight(sizes: ParallelSizes, layers: int, stage: int) -> float:
 
 def _tokens(shape: ModelShape, sizes: ParallelSizes, config: RunConfig) -> int:
     """Tokens of one micro-batch on one GPU, before tensor parallelism."""
-    return shape.sequence * (whole_number(config, "micro_batch_size") or 1) // sizes.context
+    return shape.sequence * (config.whole_number("micro_batch_size") or 1) // sizes.context
 
 
 def _scores(shape: ModelShape, sizes: ParallelSizes, config: RunConfig) -> int:

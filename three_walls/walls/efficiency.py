@@ -20,7 +20,6 @@ from three_walls.vocabulary.report import CopyBandwidth, Efficiency, MoePart
 from three_walls.vocabulary.units import NS_PER_S
 from three_walls.walls.copy_bandwidth import copy_facts, measure_copies
 from three_walls.walls.driver_memory import measure_driver_memory
-from three_walls.walls.exchange_volume import whole_number
 from three_walls.walls.gemm_efficiency import (
     EXPERTS_ROLE,
     PRODUCTS_ROLE,
@@ -85,7 +84,7 @@ def count_work(config: RunConfig) -> dict[str, Known]:
     """The model's operations per step: as defined here, as Megatron's log counts them, and per GPU."""
     names = ("model_flops_per_step", "megatron_flops_per_step", "flops_per_gpu_step")
     shape, because = read_model_shape(config)
-    batch = whole_number(config, "global_batch_size")
+    batch = config.whole_number("global_batch_size")
     if shape is None or not batch:
         return dict.fromkeys(names, (None, because or "the config does not say global_batch_size"))
     forward = count_forward(shape)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from three_walls.knowledge.hardware import GpuModel
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
-from three_walls.walls.exchange_volume import whole_number
 
 GPUS_OF_A_SERVER = 8
 """An NVLink domain of at most so many GPUs is one server: ranks on two of them have no NVLink in between."""
@@ -34,8 +33,8 @@ def ep_link_bytes_per_s(
         return None, f"the network of a {gpu.family} server is not in rules/hardware.yaml"
     if config.get("moe_token_dispatcher_type") != "alltoall":
         return None, "across servers the share of the network is known for the alltoall dispatcher only"
-    ranks = whole_number(config, "expert_model_parallel_size")
-    etp = whole_number(config, "expert_tensor_parallel_size") or whole_number(config, "tensor_model_parallel_size")
+    ranks = config.whole_number("expert_model_parallel_size")
+    etp = config.whole_number("expert_tensor_parallel_size") or config.whole_number("tensor_model_parallel_size")
     if not ranks or etp != 1:
         return None, "across servers the share of the network is known for expert tensor parallelism 1 only"
     per_node = layout["gpus_per_node"][0]

@@ -17,9 +17,9 @@ def exchange_bytes(config: RunConfig) -> tuple[int | None, str | None]:
     once to each rank that holds some of its experts, however many. Tokens: sequence x micro-batch / CP / TP.
     """
     keys = ("seq_length", "micro_batch_size", "hidden_size", "moe_router_topk", "num_moe_experts")
-    sizes = {key: whole_number(config, key) for key in keys}
+    sizes = {key: config.whole_number(key) for key in keys}
     groups = {
-        key: whole_number(config, key)
+        key: config.whole_number(key)
         for key in ("context_parallel_size", "tensor_model_parallel_size", "expert_model_parallel_size")
     }
     unknown = sorted(key for key, value in (sizes | groups).items() if not value)
@@ -46,9 +46,3 @@ def _other_ranks_reached(experts: int, ranks: int, top_k: int) -> float:
     """Expected number of other ranks that hold one of a token's top-k distinct experts, all sets equally likely."""
     missed = comb(experts - experts // ranks, top_k) / comb(experts, top_k)
     return (ranks - 1) * (1 - missed)
-
-
-def whole_number(config: RunConfig, key: str) -> int | None:
-    """The setting where it is a whole number."""
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

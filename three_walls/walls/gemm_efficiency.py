@@ -14,7 +14,6 @@ from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.report import Efficiency, MoePart
 from three_walls.vocabulary.units import NS_PER_S
 from three_walls.walls.activation_bytes import is_attention_unfused
-from three_walls.walls.exchange_volume import whole_number
 from three_walls.walls.model_flops import STEP_PER_FORWARD, ForwardFlops, count_forward
 from three_walls.walls.model_shape import ModelShape
 from three_walls.walls.moe_parts import EXPERT_GEMM
@@ -70,7 +69,7 @@ def count_executed(
     is_last = stage == sizes.pipeline - 1
     forward = count_forward(shape, stages[stage], has_output=is_last)
     replay = _replayed(count_forward(shape, stages[stage], has_output=False), config, len(stages[stage]), sizes)
-    batch = whole_number(config, "global_batch_size") or 0
+    batch = config.whole_number("global_batch_size") or 0
     gpus = sizes.world // sizes.pipeline
     tokens = batch * shape.sequence
 
@@ -93,7 +92,7 @@ def _replayed(forward: ForwardFlops, config: RunConfig, layers: int, sizes: Para
     granularity = config.get("recompute_granularity")
     if granularity == "full":
         if config.get("recompute_method") == "block":
-            chosen = min(layers, (whole_number(config, "recompute_num_layers") or 0) * sizes.virtual)
+            chosen = min(layers, (config.whole_number("recompute_num_layers") or 0) * sizes.virtual)
             return _scaled(forward, chosen, layers)
         return forward
     modules = config.get("recompute_modules")

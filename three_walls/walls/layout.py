@@ -60,7 +60,7 @@ def _describe_expert_group(
     domain = None if gpu is None else gpu.nvlink_domain_gpus
     within = None if reach is None or domain is None else reach <= domain
     together = None if reach is None or domain is None else min(reach, domain)
-    experts = _number(config, "num_moe_experts")
+    experts = config.whole_number("num_moe_experts")
     splits = experts % reach == 0 if experts and reach else None
     of_domain = "needs the expert-parallel size and a GPU of known NVLink domain"
     return {
@@ -118,7 +118,7 @@ def _expected_bubble(config: RunConfig, stages: int | None, micro_batches: int |
         return None, "no pipeline: one stage"
     if not stages or not micro_batches or not config.knows("virtual_pipeline_model_parallel_size"):
         return None, "needs the pipeline stages (virtual ones too) and the micro-batches per step"
-    virtual = _number(config, "virtual_pipeline_model_parallel_size") or 1
+    virtual = config.whole_number("virtual_pipeline_model_parallel_size") or 1
     return (stages - 1) / (micro_batches * virtual + stages - 1), None
 
 
@@ -152,7 +152,7 @@ def _in_nvlink_domain(world: int | None, per_node: int | None, gpu: GpuModel | N
 
 
 def _experts_per_rank(config: RunConfig, ep: int | None) -> int | None:
-    experts = _number(config, "num_moe_experts")
+    experts = config.whole_number("num_moe_experts")
     return experts // ep if experts and ep and experts % ep == 0 else None
 
 
@@ -162,7 +162,7 @@ def _tokens_per_expert(config: RunConfig, layout: ParallelLayout) -> float | Non
     A rank holds sequence x micro-batch / CP / TP tokens: with tensor parallelism MoE layers need sequence parallelism.
     """
     keys = ("seq_length", "micro_batch_size", "moe_router_topk", "num_moe_experts")
-    sequence, micro, top_k, experts = (_number(config, key) for key in keys)
+    sequence, micro, top_k, experts = (config.whole_number(key) for key in keys)
     if not (sequence and micro and top_k and experts):
         return None
     if not (layout.ep and layout.etp and layout.cp and layout.tp):
@@ -174,7 +174,7 @@ def _tokens_per_expert(config: RunConfig, layout: ParallelLayout) -> float | Non
 def _unique_copies(
     config: RunConfig, reach: int | None, per_node: int | None, spans: bool | None
 ) -> tuple[FactValue, str | None]:
-    top_k = _number(config, "moe_router_topk")
+    top_k = config.whole_number("moe_router_topk")
     if spans is False:
         return None, "the expert-parallel group stays inside one node"
     if spans is None or reach is None or per_node is None or not top_k:
@@ -184,16 +184,11 @@ def _unique_copies(
 
 
 def _microbatches(config: RunConfig, dp: int | None) -> int | None:
-    micro, global_ = _number(config, "micro_batch_size"), _number(config, "global_batch_size")
+    micro, global_ = config.whole_number("micro_batch_size"), config.whole_number("global_batch_size")
     if not micro or not global_ or not dp:
         return None
     count, rest = divmod(global_, micro * dp)
     return count if rest == 0 else None
-
-
-def _number(config: RunConfig, key: str) -> int | None:
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _or_missing(value: FactValue, because: str) -> tuple[FactValue, str | None]:

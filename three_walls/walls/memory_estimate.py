@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.walls.activation_bytes import estimate_activations
-from three_walls.walls.exchange_volume import whole_number
 from three_walls.walls.model_shape import ModelShape, read_model_shape
 from three_walls.walls.parallel_sizes import ParallelSizes, layers_by_stage, read_parallel_sizes
 from three_walls.walls.parameter_counts import count_parameters
@@ -98,7 +97,7 @@ def _of_stage(
     state = _optimizer_bytes_per_parameter(config, is_mixed)
     shards, expert_shards = 1, 1
     if config.get("use_distributed_optimizer") is True:
-        instances = whole_number(config, "num_distributed_optimizer_instances") or 1
+        instances = config.whole_number("num_distributed_optimizer_instances") or 1
         shards, expert_shards = (max(1, n // instances) for n in (sizes.dense_replicas, sizes.expert_replicas))
     activations, because = estimate_activations(shape, sizes, config, layers, stage)
     return StageMemory(

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 from three_walls.vocabulary.config import RunConfig
-from three_walls.walls.exchange_volume import whole_number
 
 DEFAULT_VOCABULARY_MULTIPLE = 128
 """``make_vocab_size_divisible_by`` of Megatron-LM and Megatron-Bridge."""
@@ -84,10 +83,6 @@ class ModelShape:
         return 3 if self.is_gated else 2
 
     @property
-    def dense_layers(self) -> int:
-        return self.layers - len(self.moe_layers)
-
-    @property
     def last_layer_is_moe(self) -> bool:
         """What the layers of multi-token prediction copy."""
         return self.layers - 1 in self.moe_layers
@@ -95,8 +90,8 @@ class ModelShape:
 
 def read_model_shape(config: RunConfig) -> tuple[ModelShape | None, str | None]:
     """(shape, None), or (None, which setting the config does not say or is not understood)."""
-    sizes = {key: whole_number(config, key) for key in ("num_layers", "hidden_size", "num_attention_heads")}
-    sizes["seq_length"] = whole_number(config, "seq_length")
+    sizes = {key: config.whole_number(key) for key in ("num_layers", "hidden_size", "num_attention_heads")}
+    sizes["seq_length"] = config.whole_number("seq_length")
     unknown = sorted(key for key, value in sizes.items() if not value)
     is_gated = _is_gated(config)
     unknown += ["num_moe_experts"] if not config.knows("num_moe_experts") else []
@@ -135,7 +130,7 @@ def read_model_shape(config: RunConfig) -> tuple[ModelShape | None, str | None]:
         expert_hidden=mlp.expert_hidden,
         shared_ffn=mlp.shared_ffn,
         is_gated=is_gated is True,
-        prediction_layers=whole_number(config, "mtp_num_layers") or 0,
+        prediction_layers=config.whole_number("mtp_num_layers") or 0,
         is_tied=_is_tied(config),
     ), None
 
@@ -145,16 +140,16 @@ def padded_vocabulary(config: RunConfig) -> tuple[int | None, str | None]:
 
     Source: ``_vocab_size_with_padding`` in megatron/training/tokenizer/tokenizer.py. A NullTokenizer adds one token.
     """
-    padded = whole_number(config, "padded_vocab_size")
+    padded = config.whole_number("padded_vocab_size")
     if padded:
         return padded, None
-    size = whole_number(config, "vocab_size")
-    tensor = whole_number(config, "tensor_model_parallel_size")
+    size = config.whole_number("vocab_size")
+    tensor = config.whole_number("tensor_model_parallel_size")
     if not size or not tensor:
         return None, f"the config does not say {'vocab_size' if not size else 'tensor_model_parallel_size'}"
     if config.get("tokenizer_type") == "NullTokenizer":
         size += 1
-    multiple = (whole_number(config, "make_vocab_size_divisible_by") or DEFAULT_VOCABULARY_MULTIPLE) * tensor
+    multiple = (config.whole_number("make_vocab_size_divisible_by") or DEFAULT_VOCABULARY_MULTIPLE) * tensor
     return -(-size // multiple) * multiple, None
 
 
@@ -168,6 +163,16 @@ def read_moe_pattern(value: object, layers: int) -> frozenset[int] | None:
     if len(flags) != layers or any(flag not in (0, 1) for flag in flags):
         return None
     return frozenset(number for number, flag in enumerate(flags) if flag)
+
+
+def find_moe_layers(config: RunConfig, layers: int) -> tuple[frozenset[int] | None, str | None]:
+    """(numbers of the MoE layers of ``layers``, from 0, None), or (None, why they cannot be told).
+
+    A config that does not say ``moe_layer_freq`` has the default: all of them.
+    """
+    pattern = config.get("moe_layer_freq") if config.knows("moe_layer_freq") else 1
+    found = read_moe_pattern(pattern, layers)
+    return found, None if found is not None else f"moe_layer_freq {pattern} does not say which layers are MoE layers"
 
 
 def _read_pattern_text(text: str) -> tuple[int, ...]:
@@ -200,8 +205,8 @@ def _read_attention(config: RunConfig, hidden: int, heads: int) -> _Attention | 
     """Its sizes, or what the config does not say."""
     if config.get("multi_latent_attention") is True:
         return _read_latent_attention(config, heads)
-    channels = whole_number(config, "kv_channels") or hidden // heads
-    groups = whole_number(config, "num_query_groups")
+    channels = config.whole_number("kv_channels") or hidden // heads
+    groups = config.whole_number("num_query_groups")
     if groups is None and config.get("group_query_attention") is True:
         return "the config does not say num_query_groups"
     groups = groups if groups and config.get("group_query_attention") is not False else heads
@@ -211,7 +216,7 @@ def _read_attention(config: RunConfig, hidden: int, heads: int) -> _Attention | 
 
 def _read_latent_attention(config: RunConfig, heads: int) -> _Attention | str:
     keys = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
-    sizes = {key: whole_number(config, key) for key in keys}
+    sizes = {key: config.whole_number(key) for key in keys}
     unknown = [key for key, value in sizes.items() if value is None]
     if not config.knows("q_lora_rank"):
         unknown.append("q_lora_rank")
@@ -223,20 +228,19 @@ def _read_latent_attention(config: RunConfig, heads: int) -> _Attention | str:
         key=heads * (head + rotary),
         value=heads * value,
         context=heads * value,
-        latent=LatentAttention(whole_number(config, "q_lora_rank"), rank, head, rotary),
+        latent=LatentAttention(config.whole_number("q_lora_rank"), rank, head, rotary),
     )
 
 
 def _read_mlp(config: RunConfig, layers: int, hidden: int) -> _Mlp | str:
     """Its sizes, or what the config does not say."""
-    experts = whole_number(config, "num_moe_experts") or 0
-    pattern = config.get("moe_layer_freq") if config.knows("moe_layer_freq") else 1
-    moe_layers = read_moe_pattern(pattern, layers) if experts else frozenset()
+    experts = config.whole_number("num_moe_experts") or 0
+    moe_layers, because = find_moe_layers(config, layers) if experts else (frozenset[int](), None)
     if moe_layers is None:
-        return f"moe_layer_freq {pattern} does not say which layers are MoE layers"
-    dense_ffn = whole_number(config, "ffn_hidden_size")
-    expert_ffn = whole_number(config, "moe_ffn_hidden_size") or dense_ffn
-    top_k = whole_number(config, "moe_router_topk")
+        return str(because)
+    dense_ffn = config.whole_number("ffn_hidden_size")
+    expert_ffn = config.whole_number("moe_ffn_hidden_size") or dense_ffn
+    top_k = config.whole_number("moe_router_topk")
     needed = (
         ("ffn_hidden_size", dense_ffn, len(moe_layers) < layers),
         ("moe_ffn_hidden_size", expert_ffn, bool(moe_layers)),
@@ -251,6 +255,6 @@ def _read_mlp(config: RunConfig, layers: int, hidden: int) -> _Mlp | str:
         experts=experts,
         top_k=top_k or 0,
         expert_ffn=expert_ffn or 0,
-        expert_hidden=whole_number(config, "moe_latent_size") or hidden,
-        shared_ffn=whole_number(config, "moe_shared_expert_intermediate_size") or 0,
+        expert_hidden=config.whole_number("moe_latent_size") or hidden,
+        shared_ffn=config.whole_number("moe_shared_expert_intermediate_size") or 0,
     )

@@ -7,7 +7,8 @@ import polars as pl
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.walls.attention_passes import BACKWARD, FORWARD, RECOMPUTE
-from three_walls.walls.exchange_volume import whole_number
+from three_walls.walls.model_shape import find_moe_layers
+from three_walls.walls.parallel_sizes import has_uneven_stages
 
 
 def number_layers(
@@ -48,53 +49,29 @@ def count_mismatch(passes: pl.DataFrame, config: RunConfig, microbatches: FactVa
 
 def layers_of_rank(config: RunConfig) -> int | None:
     """How many MoE layers a rank runs; None where the config does not say it or stages differ."""
-    stages = whole_number(config, "pipeline_model_parallel_size")
+    stages = config.whole_number("pipeline_model_parallel_size")
     if stages == 1:
         layers, _ = moe_layers(config)
         return None if layers is None else len(layers)
-    count = whole_number(config, "num_layers")
+    count = config.whole_number("num_layers")
     has_dense = config.knows("moe_layer_freq") and config.get("moe_layer_freq") != 1
-    if not count or not stages or count % stages or has_dense or any(config.get(key) for key in UNEVEN_STAGES):
+    has_more = bool(config.get("mtp_num_layers"))
+    if not count or not stages or count % stages or has_dense or has_more or has_uneven_stages(config):
         return None
     return count // stages
 
 
-UNEVEN_STAGES = (
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-    "pipeline_model_parallel_layout",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-    "mtp_num_layers",
-)
-"""Settings with which stages do not run num_layers / stages each."""
-
-
 def moe_layers(config: RunConfig) -> tuple[list[int] | None, str | None]:
-    """Numbers (from 0) of the model's MoE layers, or why they cannot be told.
-
-    ``moe_layer_freq`` N: every N-th layer from the first; a list: 1 where the layer is MoE.
-    """
-    count = whole_number(config, "num_layers")
+    """Numbers (from 0) of the model's MoE layers, in order, or why they cannot be told."""
+    count = config.whole_number("num_layers")
     if not count:
         return None, "the config does not say num_layers"
-    if whole_number(config, "pipeline_model_parallel_size") != 1:
+    if config.whole_number("pipeline_model_parallel_size") != 1:
         return None, "with pipeline stages (or an unknown number of them) a rank's layers have no known number"
     if config.get("mtp_num_layers"):
         return None, "multi-token prediction adds layers of its own"
-    pattern = config.get("moe_layer_freq")
-    if isinstance(pattern, tuple):
-        is_whole = len(pattern) == count
-        return ([n for n, one in enumerate(pattern) if one], None) if is_whole else (None, _not_understood(pattern))
-    if not config.knows("moe_layer_freq"):
-        pattern = 1
-    if isinstance(pattern, bool) or not isinstance(pattern, int) or pattern < 1:
-        return None, _not_understood(pattern)
-    return [n for n in range(count) if n % pattern == 0], None
-
-
-def _not_understood(pattern: object) -> str:
-    return f"moe_layer_freq {pattern} does not say which layers are MoE layers"
+    found, because = find_moe_layers(config, count)
+    return (None, because) if found is None else (sorted(found), None)
 
 
 def _number(passes: pl.DataFrame, layers: list[int]) -> pl.DataFrame:

@@ -19,7 +19,7 @@ def derive_next_sizes(config: RunConfig, world: int | None, micro_batches: int |
 
 def _smaller_micro_batch(config: RunConfig) -> Known:
     """The largest proper divisor: whatever global batch the old size divides, it divides as well."""
-    size = _whole(config, "micro_batch_size")
+    size = config.size("micro_batch_size")
     if size is None:
         return None, "the config does not say micro_batch_size"
     if size == 1:
@@ -29,13 +29,13 @@ def _smaller_micro_batch(config: RunConfig) -> Known:
 
 def _larger_micro_batch(config: RunConfig, micro_batches: int | None) -> Known:
     """Twice the size at half as many micro-batches, of which a pipeline wants at least (virtual: a multiple of) p."""
-    size, stages = _whole(config, "micro_batch_size"), _whole(config, "pipeline_model_parallel_size")
+    size, stages = config.size("micro_batch_size"), config.size("pipeline_model_parallel_size")
     if size is None or micro_batches is None or stages is None:
         return None, "needs micro and global batch size, the parallel sizes and WORLD_SIZE"
     if micro_batches % 2:
         return None, f"{micro_batches} micro-batches per step cannot be halved"
     left = micro_batches // 2
-    is_virtual = _whole(config, "virtual_pipeline_model_parallel_size") is not None
+    is_virtual = config.size("virtual_pipeline_model_parallel_size") is not None
     if left < stages or (is_virtual and left % stages):
         return None, f"{left} micro-batches would not keep {stages} pipeline stages busy"
     return 2 * size, None
@@ -43,9 +43,9 @@ def _larger_micro_batch(config: RunConfig, micro_batches: int | None) -> Known:
 
 def _larger_expert_parallel(config: RunConfig, world: int | None) -> Known:
     """Twice the size, where it divides the experts, and stages x expert tensor x expert parallel the world."""
-    size, experts = _whole(config, "expert_model_parallel_size"), _whole(config, "num_moe_experts")
-    stages = _whole(config, "pipeline_model_parallel_size")
-    tensor = _whole(config, "expert_tensor_parallel_size") or _whole(config, "tensor_model_parallel_size")
+    size, experts = config.size("expert_model_parallel_size"), config.size("num_moe_experts")
+    stages = config.size("pipeline_model_parallel_size")
+    tensor = config.size("expert_tensor_parallel_size") or config.size("tensor_model_parallel_size")
     if size is None or experts is None or stages is None or tensor is None or world is None:
         return None, "needs the number of experts, the parallel sizes and WORLD_SIZE"
     if experts % (2 * size):
@@ -53,8 +53,3 @@ def _larger_expert_parallel(config: RunConfig, world: int | None) -> Known:
     if world % (stages * tensor * 2 * size):
         return None, f"{world} ranks cannot hold expert groups of {2 * size}"
     return 2 * size, None
-
-
-def _whole(config: RunConfig, key: str) -> int | None:
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from three_walls.settings.parallel_layout import read_layout
 from three_walls.vocabulary.config import RunConfig
-from three_walls.walls.exchange_volume import whole_number
 
-_UNEVEN = (
+_UNEVEN_STAGES = (
     "pipeline_model_parallel_layout",
     "num_layers_in_first_pipeline_stage",
     "num_layers_in_last_pipeline_stage",
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
 )
+"""Settings with which stages do not run num_layers / stages each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ def read_parallel_sizes(config: RunConfig) -> tuple[ParallelSizes | None, str | 
         "context": "context_parallel_size",
         "expert": "expert_model_parallel_size",
     }
-    found = {name: whole_number(config, key) for name, key in keys.items()}
+    found = {name: config.whole_number(key) for name, key in keys.items()}
     unknown = sorted(keys[name] for name, size in found.items() if not size)
-    micro, batch = whole_number(config, "micro_batch_size"), whole_number(config, "global_batch_size")
+    micro, batch = config.whole_number("micro_batch_size"), config.whole_number("global_batch_size")
     unknown += [key for key, size in (("micro_batch_size", micro), ("global_batch_size", batch)) if not size]
     if unknown:
         return None, f"the config does not say {', '.join(unknown)}"
@@ -68,15 +68,20 @@ def read_parallel_sizes(config: RunConfig) -> tuple[ParallelSizes | None, str | 
     if world is None:
         return None, "neither WORLD_SIZE nor a log or config says how many GPUs there are"
     sizes = {name: size or 1 for name, size in found.items()}
-    etp = whole_number(config, "expert_tensor_parallel_size") or sizes["tensor"]
+    etp = config.whole_number("expert_tensor_parallel_size") or sizes["tensor"]
     replicas, rest = divmod(world, sizes["tensor"] * sizes["pipeline"] * sizes["context"])
     if rest or not replicas or world % (sizes["pipeline"] * sizes["expert"] * etp):
         return None, f"{world} GPUs do not divide by the parallel sizes"
     microbatches, rest = divmod(batch or 0, (micro or 1) * replicas)
     if rest:
         return None, f"global_batch_size {batch} does not divide by micro_batch_size x {replicas} replicas"
-    virtual = whole_number(config, "virtual_pipeline_model_parallel_size") or 1
+    virtual = config.whole_number("virtual_pipeline_model_parallel_size") or 1
     return ParallelSizes(world, virtual=virtual, expert_tensor=etp, microbatches=microbatches, **sizes), None
+
+
+def has_uneven_stages(config: RunConfig) -> bool:
+    """Whether a setting gives pipeline stages different numbers of layers."""
+    return any(config.get(key) for key in _UNEVEN_STAGES)
 
 
 def layers_by_stage(config: RunConfig, sizes: ParallelSizes, layers: int) -> tuple[tuple[int, ...], ...] | None:
@@ -87,7 +92,7 @@ def layers_by_stage(config: RunConfig, sizes: ParallelSizes, layers: int) -> tup
     if sizes.pipeline == 1:
         return (tuple(range(layers)),)
     chunks = sizes.pipeline * sizes.virtual
-    if layers % chunks or any(config.get(key) not in (None, False) for key in _UNEVEN):
+    if layers % chunks or has_uneven_stages(config):
         return None
     size = layers // chunks
     return tuple(

@@ -46,8 +46,6 @@ class Recompute:
     kind: str | None
     ns: int | None
     because: str | None = None
-    estimate_ns: int | None = None
-    """Replays times the median spacing of forward layers: a cross-check that needs no kernel names."""
     replays: pl.DataFrame | None = None
     """Each replay as measured (REPLAYS); None where ``ns`` is the estimate."""
 
@@ -78,7 +76,7 @@ def measure_recompute(
         replays = _with_busy(operations, replays)
         covered = merge_overlapping(replays.with_columns(of=0), ["of"])
         ns = int((covered["end_ns"] - covered["start_ns"]).sum())
-        return Recompute(kind, min(ns, chosen.step_ns), None, estimate, replays)
+        return Recompute(kind, min(ns, chosen.step_ns), None, replays)
     return _estimated(estimate) if kind == FULL else Recompute(kind, None, "no matrix product around a replay")
 
 
@@ -91,7 +89,6 @@ def _by_config(config: RunConfig, forward: int, backward: int, estimate: int | N
             None,
             f"attention runs {forward} times forward and {backward} backward, recompute granularity is {said}, and the "
             "matrix products around the replays do not show their extent",
-            estimate,
         )
     return _estimated(estimate)
 
@@ -100,7 +97,7 @@ def _estimated(estimate: int | None) -> Recompute:
     """Full recompute whose replays cannot be measured."""
     if estimate is None:
         return Recompute(FULL, None, "no two forward layers follow one another in the step")
-    return Recompute(FULL, estimate, None, estimate)
+    return Recompute(FULL, estimate)
 
 
 def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:

@@ -13,12 +13,11 @@ from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.vocabulary.report import RecomputedLayer
 from three_walls.walls.attention_passes import FORWARD
-from three_walls.walls.exchange_volume import whole_number
-from three_walls.walls.moe_layers import UNEVEN_STAGES
+from three_walls.walls.parallel_sizes import has_uneven_stages
 from three_walls.walls.recompute import Recompute
 
-_SPLIT_STAGE = ("num_layers_per_virtual_pipeline_stage", "virtual_pipeline_model_parallel_size")
-"""Settings with which a micro-batch does not run through a rank's layers at one go."""
+_NOT_IN_ORDER = ("mtp_num_layers", "num_layers_per_virtual_pipeline_stage", "virtual_pipeline_model_parallel_size")
+"""Settings with which a micro-batch does not run through a rank's layers at one go, or through more of them."""
 
 
 def recompute_layers(
@@ -49,10 +48,10 @@ def recompute_layers(
 def _layers(passes: pl.DataFrame, config: RunConfig, microbatches: FactValue) -> int | None:
     """Layers that a micro-batch runs through on this rank; None where config and passes do not agree on one number."""
     forward = int((passes["direction"] == FORWARD).sum())
-    count, stages = whole_number(config, "num_layers"), whole_number(config, "pipeline_model_parallel_size")
+    count, stages = config.whole_number("num_layers"), config.whole_number("pipeline_model_parallel_size")
     if not count or not stages:
         return _equal_runs(passes)
-    if count % stages or any(config.get(key) for key in (*UNEVEN_STAGES, *_SPLIT_STAGE)):
+    if count % stages or has_uneven_stages(config) or any(config.get(key) for key in _NOT_IN_ORDER):
         return None
     layers = count // stages
     fits = forward == layers * microbatches if isinstance(microbatches, int) else forward % layers == 0
