@@ -19,6 +19,7 @@ from three_walls.advice.dialects import spell
 from three_walls.advice.judge import judge
 from three_walls.advice.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, Settings
 from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
+from three_walls.knowledge.config_keys import config_keys, paths_of
 from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.findings import Finding, Outcome, Overrides, PlannedEdit
@@ -116,7 +117,7 @@ class RecommendedCase:
     def settings(self) -> Settings:
         """The same configuration for our own checker."""
         recipe, before = recipe_settings(), self.started_from
-        is_overlapping = any(line.startswith("cfg.comm_overlap") for line in self.requests()[0]["prepare"])
+        is_overlapping = any(path.startswith("comm_overlap.") for name in before for path in _paths(name))
         overlap = {COMM_OVERLAP: COMM_OVERLAP_CLASS} if is_overlapping else {}
         name, major, _ = self.gpu
         platform = {**PLATFORM, "gpu_name": name, "gpu_major": major, "world_size": self.world_size}
@@ -136,6 +137,12 @@ def _completed(told: dict[str, ConfigData]) -> dict[str, ConfigData]:
     if isinstance(experts, int):
         completed["expert_model_parallel_size"] = math.gcd(8, experts)
     return completed
+
+
+def _paths(name: str) -> tuple[str, ...]:
+    """Where Megatron-Bridge holds a setting; nothing for a fact that is no setting's name."""
+    key = config_keys().keys.get(name)
+    return paths_of(key) if key is not None else ()
 
 
 def _edit(key: str, value: ConfigData) -> PlannedEdit:

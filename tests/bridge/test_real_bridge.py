@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.bridge.cases import CASES, HERE, PLATFORM, RECIPE, RELEASE
+from tests.bridge.cases import CASES, HERE, PLATFORM, RECIPE, RELEASE, not_runnable
 from tests.bridge.recommended import H100, Gpu, recommended_cases
 from three_walls.verification.real_bridge import ask_bridge
 
@@ -16,9 +16,6 @@ PYTHON = os.environ.get("THREE_WALLS_BRIDGE_PYTHON", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="make test-bridge builds the interpreter that this needs")
 
 RECOMMENDED = recommended_cases()
-NOT_RUNNABLE: dict[str, dict[str, str]] = yaml.safe_load(
-    (HERE / f"not-runnable-{RELEASE}.yaml").read_text(encoding="utf-8")
-)
 
 
 def ask(*cases: dict[str, Any], gpu: Gpu = H100) -> list[dict[str, Any]]:
@@ -63,19 +60,14 @@ def test_the_edits_of_every_rule_apply_and_validate_as_overrides_and_as_python(g
     answers = ask(*(request for case in cases for request in case.requests()), gpu=gpu)
     for number, case in enumerate(cases):
         alone, overridden, in_python = answers[3 * number : 3 * number + 3]
-        if case.name in NOT_RUNNABLE:
+        if listed := not_runnable().get(case.name):
             assert not is_fine(alone), f"{case.name} runs: take it off the list"
-            assert alone["message"].startswith(NOT_RUNNABLE[case.name]["says"]), f"{case.name}: {alone['message']}"
+            assert alone["message"].startswith(listed["says"]), f"{case.name}: {alone['message']}"
             continue
         without = f"without the edits: {alone['message'] or 'valid'}"
         assert is_fine(overridden), f"{case.name}: {overridden['message']} ({without})"
         assert is_fine(in_python), f"{case.name} in Python: {in_python['message']} ({without})"
         assert overridden["values"] == in_python["values"], case.name
-
-
-def test_cases_that_cannot_be_asked_about_are_cases() -> None:
-    assert set(NOT_RUNNABLE) <= {case.name for case in RECOMMENDED}
-    assert all(one["says"] and one["because"] for one in NOT_RUNNABLE.values())
 
 
 def test_a_field_of_a_named_precision_can_be_set_in_python_alone() -> None:
