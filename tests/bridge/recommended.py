@@ -22,7 +22,7 @@ from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule
 from three_walls.knowledge.config_keys import config_keys, paths_of
 from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.config import ConfigData
-from three_walls.vocabulary.findings import Finding, Outcome, Overrides, PlannedEdit
+from three_walls.vocabulary.findings import Outcome, Overrides, PlannedEdit
 
 FLAT: dict[str, ConfigData] = {
     "tensor_model_parallel_size": 1,
@@ -49,25 +49,25 @@ GPUS: dict[str, Gpu] = {
     "sm_100": ("NVIDIA B200", 10, 0),
     "sm_103": ("NVIDIA GB300", 10, 3),
 }
-"""By what a case says of its GPU."""
+"""By what the facts say of the GPU."""
 
 
 @dataclass(frozen=True)
-class RecommendedCase:
-    """A case, what the rule found in it, and the run that it tells of."""
+class EditedRun:
+    """Edits, and what is known of the run that they are for."""
 
     name: str
-    finding: Finding
+    edits: tuple[PlannedEdit, ...]
     facts: dict[str, ConfigData]
 
     @property
     def values(self) -> dict[str, ConfigData]:
-        """Settings that the case names."""
+        """Settings that are known."""
         return {name.removeprefix("config."): one for name, one in self.facts.items() if name.startswith("config.")}
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that the case names."""
+        """Variables that are known."""
         named = ((name.removeprefix("env."), one) for name, one in self.facts.items() if name.startswith("env."))
         return {name: str(one) for name, one in named if one is not None}
 
@@ -80,7 +80,7 @@ class RecommendedCase:
 
     @property
     def gpu(self) -> Gpu:
-        """What the run is on; an H100 where the case does not say."""
+        """What the run is on; an H100 where nothing says."""
         told = self.facts.get("gpu.family") or self.facts.get("gpu.sm")
         return GPUS[str(told)] if told else H100
 
@@ -96,8 +96,8 @@ class RecommendedCase:
         return math.lcm(8, sizes[2] * math.lcm(sizes[0] * sizes[1], sizes[3] * sizes[4]))
 
     def overrides(self, release: str = RELEASE) -> Overrides:
-        """The rule's edits as a user gets them."""
-        return spell(self.finding.edits, config(**self.values), release)
+        """The edits as a user gets them."""
+        return spell(self.edits, config(**self.values), release)
 
     def requests(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The configuration alone, with the edits as overrides, with the edits in Python."""
@@ -150,12 +150,12 @@ def _edit(key: str, value: ConfigData) -> PlannedEdit:
 
 
 @cache
-def recommended_cases() -> tuple[RecommendedCase, ...]:
+def recommended_cases() -> tuple[EditedRun, ...]:
     """Every case of every rule that ends in edits, in the order of the files."""
     return tuple(_find_recommended())
 
 
-def _find_recommended() -> Iterator[RecommendedCase]:
+def _find_recommended() -> Iterator[EditedRun]:
     rules = {one.id: one for one in load_rules(RULES_DIR)}
     for path in rule_files(RULES_DIR):
         found = load_cases(cases_file(path))
@@ -164,4 +164,4 @@ def _find_recommended() -> Iterator[RecommendedCase]:
             finding = judge(rules[found.rule], facts)
             if finding.outcome is Outcome.RECOMMENDED and finding.edits:
                 told = {name: fact.value for name, fact in facts.facts.items()}
-                yield RecommendedCase(f"{found.rule}: {case.name}", finding, told)
+                yield EditedRun(f"{found.rule}: {case.name}", finding.edits, told)

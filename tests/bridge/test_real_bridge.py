@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.bridge.cases import CASES, HERE, PLATFORM, RECIPE, RELEASE, not_runnable
-from tests.bridge.recommended import H100, Gpu, recommended_cases
+from tests.bridge.recommended import H100, EditedRun, Gpu, recommended_cases
+from three_walls import analyze
 from three_walls.verification.real_bridge import ask_bridge
 
 PYTHON = os.environ.get("THREE_WALLS_BRIDGE_PYTHON", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="make test-bridge builds the interpreter that this needs")
 
+SAMPLES = HERE.parent.parent / "sample_traces"
 RECOMMENDED = recommended_cases()
 
 
@@ -63,11 +66,34 @@ def test_the_edits_of_every_rule_apply_and_validate_as_overrides_and_as_python(g
         if listed := not_runnable().get(case.name):
             assert not is_fine(alone), f"{case.name} runs: take it off the list"
             assert alone["message"].startswith(listed["says"]), f"{case.name}: {alone['message']}"
-            continue
-        without = f"without the edits: {alone['message'] or 'valid'}"
-        assert is_fine(overridden), f"{case.name}: {overridden['message']} ({without})"
-        assert is_fine(in_python), f"{case.name} in Python: {in_python['message']} ({without})"
-        assert overridden["values"] == in_python["values"], case.name
+        else:
+            check_edits(case.name, alone, overridden, in_python)
+
+
+def check_edits(name: str, alone: dict[str, Any], overridden: dict[str, Any], in_python: dict[str, Any]) -> None:
+    """The edits apply and validate in both forms and leave the same values."""
+    without = f"without the edits: {alone['message'] or 'valid'}"
+    assert is_fine(overridden), f"{name}: {overridden['message']} ({without})"
+    assert is_fine(in_python), f"{name} in Python: {in_python['message']} ({without})"
+    assert overridden["values"] == in_python["values"], name
+
+
+def test_the_whole_plan_of_every_sample_trace_applies_and_validates() -> None:
+    runs = [planned_run(path) for path in sorted(SAMPLES.glob("*.labels.yaml"))]
+    runs = [run for run in runs if run.edits]
+    answers = ask(*(request for run in runs for request in run.requests()))
+    assert runs
+    for number, run in enumerate(runs):
+        check_edits(run.name, *answers[3 * number : 3 * number + 3])
+
+
+def planned_run(labels: Path) -> EditedRun:
+    """The edits of all steps of a sample's plan, for the settings that its report has."""
+    report = analyze(SAMPLES / yaml.safe_load(labels.read_text(encoding="utf-8"))["trace"], bridge_version=RELEASE)
+    edits = tuple(edit for step in report.plan for edit in step.edits)
+    settings = {f"config.{name}": found.value for name, found in report.config.values.items()}
+    variables = {f"env.{name}": found.value for name, found in report.config.environment.items()}
+    return EditedRun(labels.name.removesuffix(".labels.yaml"), edits, settings | variables)
 
 
 def test_a_field_of_a_named_precision_can_be_set_in_python_alone() -> None:

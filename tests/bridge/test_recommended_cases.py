@@ -23,7 +23,7 @@ def test_what_a_rule_recommends_makes_a_valid_configuration_in_every_release(rel
 @pytest.mark.parametrize("release", known_releases())
 def test_an_edit_that_a_release_cannot_say_is_noted(release: str) -> None:
     for case in recommended_cases():
-        for edit in case.finding.edits:
+        for edit in case.edits:
             found = spell([edit], config(**case.values), release)
             said = (*found.bridge, *found.python, *found.env, *(one for one in found.notes if "Megatron-LM" not in one))
             assert said, f"{case.name}: nothing is said of {edit.key}"
