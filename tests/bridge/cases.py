@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,20 @@ class BridgeCase:
         return replace(recipe, values={**recipe.values, **self.starts_with})
 
 
+@cache
 def recipe_settings() -> Settings:
     """The recipe of the cases on their machine."""
     dump = yaml.safe_load((HERE / f"qwen3-30b-a3b-{RELEASE}.yaml").read_text(encoding="utf-8"))
     return replace(settings_of_paths(dump), environment_is_known=True, platform=PLATFORM)
+
+
+@cache
+def not_runnable() -> dict[str, dict[str, str]]:
+    """Cases of rules that Bridge refuses without their edits too, by name: what it says, why they stay."""
+    loaded: dict[str, dict[str, str]] = yaml.safe_load(
+        (HERE / f"not-runnable-{RELEASE}.yaml").read_text(encoding="utf-8")
+    )
+    return loaded
 
 
 CASES = tuple(

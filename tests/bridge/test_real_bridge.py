@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.advice.test_sound_plan import config
-from tests.bridge.cases import CASES, HERE, PLATFORM, RECIPE, RELEASE
-from three_walls.advice.dialects import spell
-from three_walls.advice.judge import judge
-from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
-from three_walls.resources import RULES_DIR
+from tests.bridge.cases import CASES, HERE, PLATFORM, RECIPE, RELEASE, not_runnable
+from tests.bridge.recommended import H100, EditedRun, Gpu, recommended_cases
+from three_walls import analyze
 from three_walls.verification.real_bridge import ask_bridge
-from three_walls.vocabulary.findings import Outcome
 
 PYTHON = os.environ.get("THREE_WALLS_BRIDGE_PYTHON", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="make test-bridge builds the interpreter that this needs")
 
-FLAT = (
-    "model.tensor_model_parallel_size=1", "model.pipeline_model_parallel_size=1", "model.sequence_parallel=false",
-    "model.expert_model_parallel_size=8", "model.moe_token_dispatcher_type=alltoall",
-)  # fmt: skip
-"""The recipe on 8 GPUs without pipeline and tensor parallelism, as in the rules' workloads."""
-NO_RECOMPUTE = ("model.recompute_granularity=null", "model.recompute_method=null", "model.recompute_num_layers=null")
+SAMPLES = HERE.parent.parent / "sample_traces"
+RECOMMENDED = recommended_cases()
 
 
-def ask(*cases: dict[str, Any]) -> list[dict[str, Any]]:
+def ask(*cases: dict[str, Any], gpu: Gpu = H100) -> list[dict[str, Any]]:
+    """One result per case, of Megatron-Bridge on machines with that GPU."""
+    name, major, minor = gpu
     request = {
-        "gpu_name": PLATFORM["gpu_name"],
+        "gpu_name": name,
+        "gpu_major": major,
+        "gpu_minor": minor,
         "transformer_engine": "2.12.0",
         "world_size": PLATFORM["world_size"],
         "models": str(HERE / "models"),
@@ -42,10 +39,15 @@ def ask(*cases: dict[str, Any]) -> list[dict[str, Any]]:
     return results
 
 
+def is_fine(result: dict[str, Any]) -> bool:
+    """Whether the edits applied and what they made is valid."""
+    return bool(result["applied"] and result["validated"])
+
+
 def test_bridge_does_with_every_case_what_the_case_says() -> None:
     results = ask(*({"overrides": list(case.overrides), "prepare": list(case.prepare)} for case in CASES))
     for case, result in zip(CASES, results, strict=True):
-        assert (result["applied"] and result["validated"]) is case.passes, f"{case.name}: {result['message']}"
+        assert is_fine(result) is case.passes, f"{case.name}: {result['message']}"
         assert case.says in result["message"], case.name
 
 
@@ -55,31 +57,43 @@ def test_the_recorded_recipe_is_the_real_one() -> None:
     assert {path: dump[path] for path in recorded} == recorded
 
 
-def test_the_edits_of_every_rule_apply_and_validate_as_overrides_and_as_python() -> None:
-    rules = {one.id: one for one in load_rules(RULES_DIR)}
-    names, cases, as_python = [], [], []
-    for path in rule_files(RULES_DIR):
-        found = load_cases(cases_file(path))
-        for case in found.cases:
-            facts = found.facts_of(case)
-            finding = judge(rules[found.rule], facts)
-            if finding.outcome is not Outcome.RECOMMENDED:
-                continue
-            values = {name[7:]: fact.value for name, fact in facts.facts.items() if name.startswith("config.")}
-            overrides = spell(finding.edits, config(**values), RELEASE)
-            is_recomputing = values.get("recompute_granularity") == "full"
-            before = [*FLAT, *(() if is_recomputing else NO_RECOMPUTE)]
-            shown = [one.lstrip("+").partition("=")[0] for one in overrides.bridge if "_target_" not in one]
-            shared = {"environment": dict(overrides.env), "show": shown}
-            names.append(f"{found.rule}: {case.name}")
-            cases.append({"overrides": [*before, *overrides.bridge], **shared})
-            as_python.append({"overrides": before, "python": list(overrides.python), **shared})
-    results, same = ask(*cases), ask(*as_python)
-    assert len(names) > 20
-    for name, result, other in zip(names, results, same, strict=True):
-        assert result["applied"] and result["validated"], f"{name}: {result['message']}"
-        assert other["applied"] and other["validated"], f"{name} in Python: {other['message']}"
-        assert result["values"] == other["values"], name
+@pytest.mark.parametrize("gpu", sorted({case.gpu for case in RECOMMENDED}), ids=lambda gpu: gpu[0])
+def test_the_edits_of_every_rule_apply_and_validate_as_overrides_and_as_python(gpu: Gpu) -> None:
+    cases = [case for case in RECOMMENDED if case.gpu == gpu]
+    answers = ask(*(request for case in cases for request in case.requests()), gpu=gpu)
+    for number, case in enumerate(cases):
+        alone, overridden, in_python = answers[3 * number : 3 * number + 3]
+        if listed := not_runnable().get(case.name):
+            assert not is_fine(alone), f"{case.name} runs: take it off the list"
+            assert alone["message"].startswith(listed["says"]), f"{case.name}: {alone['message']}"
+        else:
+            check_edits(case.name, alone, overridden, in_python)
+
+
+def check_edits(name: str, alone: dict[str, Any], overridden: dict[str, Any], in_python: dict[str, Any]) -> None:
+    """The edits apply and validate in both forms and leave the same values."""
+    without = f"without the edits: {alone['message'] or 'valid'}"
+    assert is_fine(overridden), f"{name}: {overridden['message']} ({without})"
+    assert is_fine(in_python), f"{name} in Python: {in_python['message']} ({without})"
+    assert overridden["values"] == in_python["values"], name
+
+
+def test_the_whole_plan_of_every_sample_trace_applies_and_validates() -> None:
+    runs = [planned_run(path) for path in sorted(SAMPLES.glob("*.labels.yaml"))]
+    runs = [run for run in runs if run.edits]
+    answers = ask(*(request for run in runs for request in run.requests()))
+    assert runs
+    for number, run in enumerate(runs):
+        check_edits(run.name, *answers[3 * number : 3 * number + 3])
+
+
+def planned_run(labels: Path) -> EditedRun:
+    """The edits of all steps of a sample's plan, for the settings that its report has."""
+    report = analyze(SAMPLES / yaml.safe_load(labels.read_text(encoding="utf-8"))["trace"], bridge_version=RELEASE)
+    edits = tuple(edit for step in report.plan for edit in step.edits)
+    settings = {f"config.{name}": found.value for name, found in report.config.values.items()}
+    variables = {f"env.{name}": found.value for name, found in report.config.environment.items()}
+    return EditedRun(labels.name.removesuffix(".labels.yaml"), edits, settings | variables)
 
 
 def test_a_field_of_a_named_precision_can_be_set_in_python_alone() -> None:

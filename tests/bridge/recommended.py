@@ -1,0 +1,167 @@
+"""Every case in which a rule recommends edits, as requests to Megatron-Bridge.
+
+A case's own ``config.*`` facts are the configuration that its edits are for, so the recipe gets them first. They are
+set in Python: overrides cannot reach a field of a precision that is given by its name. A fact that the release has no
+field for, or that is none, stays as the recipe has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tests.advice.test_sound_plan import config
+from tests.bridge.cases import PLATFORM, RECIPE, RELEASE, recipe_settings
+from three_walls.advice.dialects import spell
+from three_walls.advice.judge import judge
+from three_walls.advice.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, Settings
+from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
+from three_walls.knowledge.config_keys import config_keys, paths_of
+from three_walls.resources import RULES_DIR
+from three_walls.vocabulary.config import ConfigData
+from three_walls.vocabulary.findings import Outcome, Overrides, PlannedEdit
+
+FLAT: dict[str, ConfigData] = {
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "sequence_parallel": False,
+    "expert_model_parallel_size": 8,
+    "moe_token_dispatcher_type": "alltoall",
+    "recompute_granularity": None,
+    "recompute_method": None,
+    "recompute_num_layers": None,
+}
+"""The recipe on 8 GPUs without pipeline and tensor parallelism and without recompute: where a case says no other."""
+Gpu = tuple[str, int, int]
+"""Name as the driver gives it, compute capability."""
+H100: Gpu = (PLATFORM["gpu_name"], PLATFORM["gpu_major"], 0)
+GPUS: dict[str, Gpu] = {
+    "H100": H100,
+    "H200": ("NVIDIA H200", 9, 0),
+    "B200": ("NVIDIA B200", 10, 0),
+    "GB200": ("NVIDIA GB200", 10, 0),
+    "sm_80": ("NVIDIA A100-SXM4-80GB", 8, 0),
+    "sm_90": H100,
+    "sm_100": ("NVIDIA B200", 10, 0),
+    "sm_103": ("NVIDIA GB300", 10, 3),
+}
+"""By what the facts say of the GPU."""
+
+
+@dataclass(frozen=True)
+class EditedRun:
+    """Edits, and what is known of the run that they are for."""
+
+    name: str
+    edits: tuple[PlannedEdit, ...]
+    facts: dict[str, ConfigData]
+
+    @property
+    def values(self) -> dict[str, ConfigData]:
+        """Settings that are known."""
+        return {name.removeprefix("config."): one for name, one in self.facts.items() if name.startswith("config.")}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that are known."""
+        named = ((name.removeprefix("env."), one) for name, one in self.facts.items() if name.startswith("env."))
+        return {name: str(one) for name, one in named if one is not None}
+
+    @property
+    def started_from(self) -> dict[str, ConfigData]:
+        """Settings before the edits. The precision's name comes first: its fields replace parts of it."""
+        told = {name: value for name, value in self.values.items() if value is not None}
+        merged = FLAT | _completed(told) | told
+        return dict(sorted(merged.items(), key=lambda one: one[0] != "mixed_precision"))
+
+    @property
+    def gpu(self) -> Gpu:
+        """What the run is on; an H100 where nothing says."""
+        told = self.facts.get("gpu.family") or self.facts.get("gpu.sm")
+        return GPUS[str(told)] if told else H100
+
+    @property
+    def world_size(self) -> int:
+        """GPUs: as few whole copies of the model as fill whole nodes of 8."""
+        values = self.started_from
+        tensor, context = values["tensor_model_parallel_size"], values["context_parallel_size"]
+        stages, experts = values["pipeline_model_parallel_size"], values["expert_model_parallel_size"]
+        expert_tensor = values.get("expert_tensor_parallel_size", tensor)
+        sizes = [size for size in (tensor, context, stages, experts, expert_tensor) if isinstance(size, int)]
+        assert len(sizes) == 5, self.name
+        return math.lcm(8, sizes[2] * math.lcm(sizes[0] * sizes[1], sizes[3] * sizes[4]))
+
+    def overrides(self, release: str = RELEASE) -> Overrides:
+        """The edits as a user gets them."""
+        return spell(self.edits, config(**self.values), release)
+
+    def requests(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """The configuration alone, with the edits as overrides, with the edits in Python."""
+        found = self.overrides()
+        before = spell([_edit(name, value) for name, value in self.started_from.items()], config(), RELEASE).python
+        shown = [one.lstrip("+").partition("=")[0] for one in found.bridge if "_target_" not in one]
+        alone = {
+            "recipe": RECIPE,
+            "prepare": list(before),
+            "environment": self.environment,
+            "world_size": self.world_size,
+            "show": shown,
+        }
+        edited = {**alone, "environment": self.environment | dict(found.env)}
+        return alone, {**edited, "overrides": list(found.bridge)}, {**edited, "python": list(found.python)}
+
+    def settings(self) -> Settings:
+        """The same configuration for our own checker."""
+        recipe, before = recipe_settings(), self.started_from
+        is_overlapping = any(path.startswith("comm_overlap.") for name in before for path in _paths(name))
+        overlap = {COMM_OVERLAP: COMM_OVERLAP_CLASS} if is_overlapping else {}
+        name, major, _ = self.gpu
+        platform = {**PLATFORM, "gpu_name": name, "gpu_major": major, "world_size": self.world_size}
+        return replace(
+            recipe, values={**recipe.values, **before, **overlap}, environment=self.environment, platform=platform
+        )
+
+
+def _completed(told: dict[str, ConfigData]) -> dict[str, ConfigData]:
+    """What a run with the settings ``told`` has besides, for Megatron refuses it without."""
+    completed: dict[str, ConfigData] = {}
+    tensor, experts = told.get("tensor_model_parallel_size"), told.get("num_moe_experts")
+    if isinstance(tensor, int) and tensor > 1:
+        completed["sequence_parallel"] = True
+    if told.get("cuda_graph_impl", "none") != "none":
+        completed["te_rng_tracker"] = True
+    if isinstance(experts, int):
+        completed["expert_model_parallel_size"] = math.gcd(8, experts)
+    return completed
+
+
+def _paths(name: str) -> tuple[str, ...]:
+    """Where Megatron-Bridge holds a setting; nothing for a fact that is no setting's name."""
+    key = config_keys().keys.get(name)
+    return paths_of(key) if key is not None else ()
+
+
+def _edit(key: str, value: ConfigData) -> PlannedEdit:
+    return PlannedEdit(key=key, from_value=None, to=value, kind="config", changes_numerics=False)
+
+
+@cache
+def recommended_cases() -> tuple[EditedRun, ...]:
+    """Every case of every rule that ends in edits, in the order of the files."""
+    return tuple(_find_recommended())
+
+
+def _find_recommended() -> Iterator[EditedRun]:
+    rules = {one.id: one for one in load_rules(RULES_DIR)}
+    for path in rule_files(RULES_DIR):
+        found = load_cases(cases_file(path))
+        for case in found.cases:
+            facts = found.facts_of(case)
+            finding = judge(rules[found.rule], facts)
+            if finding.outcome is Outcome.RECOMMENDED and finding.edits:
+                told = {name: fact.value for name, fact in facts.facts.items()}
+                yield EditedRun(f"{found.rule}: {case.name}", finding.edits, told)
