@@ -179,7 +179,8 @@ def test_every_link_of_the_navigation_has_its_section_and_every_section_a_link(p
         links = [attributes["href"] for tag, attributes in elements if tag == "a"]
         assert [link for link in links if (link or "").removeprefix("#") not in ids] == []
         sections = {attributes["id"] for tag, attributes in elements if tag == "section" and "id" in attributes}
-        assert sections - {(link or "").removeprefix("#") for link in links} == set()
+        at_the_top = {"verdict", "warnings"}
+        assert sections - at_the_top - {(link or "").removeprefix("#") for link in links} == set()
 
 
 def test_layers_are_shaded_by_their_time(report: Report) -> None:
