@@ -81,9 +81,9 @@ def test_text_is_never_compared_as_a_number() -> None:
         (Condition("config.x", "equals", True), "config.x is unset, true needed"),
         (Condition("config.x", "is_set", True), "config.x is unset, a value needed"),
         (Condition("config.x", "one_of", ("a", "b")), "config.x is unset, one of a, b needed"),
-        (Condition("config.x", "none_of", ("a",)), "config.x is unset, none of a needed"),
-        (Condition("config.x", "not_equals", "a"), "config.x is unset, anything but a needed"),
-        (Condition("config.x", "excludes", "a"), "config.x is unset, a value without a in it needed"),
+        (Condition("config.x", "none_of", ("a",)), "config.x is unset"),
+        (Condition("config.x", "not_equals", "a"), "config.x is unset"),
+        (Condition("config.x", "excludes", "a"), "config.x is unset"),
         (Condition("config.l", "includes", "c"), "config.l is [a, b], a value with c in it needed"),
         (
             Condition("config.y", "below", 2),

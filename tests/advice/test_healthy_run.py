@@ -44,6 +44,7 @@ MEASURED: dict[str, ConfigData] = {
     "overlap_tax_fraction": 0.0,
     "tp_exposed_fraction": 0.0,
     "straggler_late_fraction": 0.0,
+    "straggler_late_recoverable_fraction": 0.0,
     "capture_start_skewed_steps_count": 0,
     "cuda_graph_fraction": 0.0,
     "unclassified_fraction": 0.0,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from examples import ARGUMENTS, MEMORY_MB, OOM, iteration
+from lockstep import Behaviour, simulate
 from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 
 from three_walls import analyze
@@ -69,6 +70,22 @@ def test_what_the_profiler_added_is_not_recoverable(tmp_path: Path) -> None:
     assert "profiler-perturbation" in codes(report)
     assert "host-time-under-profiler" not in codes(report)
     assert "25.0 ms do not count" in report.verdict.because
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "is_the_profilers"),
+    [(Behaviour(starved_ns=MS), True), (Behaviour(slow=1.3), False)],
+    ids=["starved", "slow"],
+)
+def test_late_launches_count_less_what_the_profiler_added_and_slow_kernels_do_not(
+    tmp_path: Path, behaviour: Behaviour, is_the_profilers: bool
+) -> None:
+    run = simulate([Behaviour(), behaviour, Behaviour()])
+    late_ns = run.truth.late[(1, 2)]
+    facts = analyze(run.write(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(6.0, profiled_ms=12.0))).facts
+    assert (facts.number("profiler_excess_ns") or 0) > late_ns
+    assert facts.number("straggler_late_ns") == late_ns
+    assert facts.number("straggler_late_recoverable_ns") == (0 if is_the_profilers else late_ns)
 
 
 def test_more_than_all_host_time_leaves_none_and_says_that_more_is_wrong(tmp_path: Path) -> None:

@@ -172,12 +172,15 @@ def test_the_page_shows(page: str, shown: str) -> None:
     assert shown in ours(page)
 
 
-def test_every_link_of_the_navigation_has_its_section(page: str, abstained: Report) -> None:
+def test_every_link_of_the_navigation_has_its_section_and_every_section_a_link(page: str, abstained: Report) -> None:
     for text in (page, render_html(abstained)):
         elements = Page(ours(text)).elements
         ids = {attributes.get("id") for _, attributes in elements}
         links = [attributes["href"] for tag, attributes in elements if tag == "a"]
         assert [link for link in links if (link or "").removeprefix("#") not in ids] == []
+        sections = {attributes["id"] for tag, attributes in elements if tag == "section" and "id" in attributes}
+        at_the_top = {"verdict", "warnings"}
+        assert sections - at_the_top - {(link or "").removeprefix("#") for link in links} == set()
 
 
 def test_layers_are_shaded_by_their_time(report: Report) -> None:

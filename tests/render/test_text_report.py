@@ -10,6 +10,8 @@ from rich.console import Console
 
 from tests.render.sample_report import without_plan
 from three_walls.render.text_report import print_report
+from three_walls.vocabulary.facts import Fact, FactSheet
+from three_walls.vocabulary.findings import Outcome
 from three_walls.vocabulary.report import (
     Alignment,
     CopyBandwidth,
@@ -180,3 +182,35 @@ def test_graph_coverage_says_its_share_or_why_not(report: Report) -> None:
     text = print_plain(replace(report, graph_coverage=untold))
     assert "CUDA GRAPHS  unknown\n  recorded whole" in text
     assert "CUDA GRAPHS" not in print_plain(replace(report, graph_coverage=None))
+
+
+def undecided(missing: dict[str, dict[str, str]], report: Report) -> Report:
+    """``report`` with one undecided rule per entry: the facts it lacks and why each is missing."""
+    of_rule = report.findings[0]
+    findings = tuple(
+        replace(of_rule, rule=rule, outcome=Outcome.UNKNOWN, missing=tuple(lacks)) for rule, lacks in missing.items()
+    )
+    reasons = {name: because for lacks in missing.values() for name, because in lacks.items()}
+    facts = FactSheet.of([Fact(name, None, "text", because_missing=because) for name, because in reasons.items()])
+    return replace(report, plan=(), findings=findings, facts=facts)
+
+
+def test_facts_that_one_reason_hides_are_told_together(report: Report) -> None:
+    settings = {f"config.s{place}": "not known" for place in range(7)}
+    text = " ".join(print_plain(undecided({"b": settings, "a": {"config.s0": "not known"}}, report)).split())
+    assert (
+        "config.s0, config.s1, config.s2, config.s3 and 3 more (for a, b): not known; the training log (--log)" in text
+    )
+
+
+def test_a_measure_that_is_missing_is_not_looked_for_in_the_log(report: Report) -> None:
+    text = " ".join(print_plain(undecided({"a": {"step_ns": "no step"}}, report)).split())
+    assert "step_ns (for a): no step" in text
+    assert "no step; the training log" not in text
+
+
+def test_only_the_reasons_that_most_rules_wait_for_are_told(report: Report) -> None:
+    text = print_plain(undecided({f"rule{n}": {f"fact{n}": f"reason {n}"} for n in range(10)}, report))
+    assert "reason 7" in text
+    assert "reason 8" not in text
+    assert "2 more facts, each with its reason, in report.json" in text

@@ -16,6 +16,9 @@ from three_walls.vocabulary.facts import Fact, FactSheet
 from three_walls.vocabulary.rules import Condition
 from three_walls.vocabulary.units import ns_to_ms
 
+ORDERED = ("at_least", "at_most", "above", "below")
+"""Operators that compare a number with a limit."""
+
 
 class Truth(StrEnum):
     """Answer of a comparison."""
@@ -60,11 +63,14 @@ def explain(conditions: Sequence[Condition], facts: FactSheet, joined_by: str = 
 
 
 def explain_one(condition: Condition, facts: FactSheet) -> str:
-    """``launch_starved_fraction is 0.184, at least 0.1 needed``."""
+    """``launch_starved_fraction is 0.184, at least 0.1 needed``; a setting that is as it should be stands alone."""
     fact = facts.get(condition.fact)
     if fact.is_missing:
         return f"{fact.name} is not known ({fact.because_missing}), {needed(condition, fact.unit)} needed"
-    return f"{fact.name} is {show(fact)}, {needed(condition, fact.unit)} needed"
+    found = f"{fact.name} is {show(fact)}"
+    if condition.operator not in ORDERED and _compare(condition, fact.value):
+        return found  # "is false, false needed" says nothing more; how far a number is from its limit does
+    return f"{found}, {needed(condition, fact.unit)} needed"
 
 
 def needed(condition: Condition, unit: str = "") -> str:
@@ -144,7 +150,7 @@ def _compare(condition: Condition, value: ConfigData) -> bool:
             return _contains(value, operand)
         case "excludes":
             return not _contains(value, operand)
-        case "at_least" | "at_most" | "above" | "below":
+        case operator if operator in ORDERED:
             return value is not None and _is_ordered(condition, value)
         case operator:
             raise ValueError(f"unknown operator {operator} for {condition.fact}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from three_walls.render.formats import format_ms, format_ms_range, format_share
 from three_walls.vocabulary.findings import FirstTrial
-from three_walls.vocabulary.units import ns_to_ms
+from three_walls.vocabulary.units import known_ns_to_ms
 
 
 def describe_expectation(trial: FirstTrial) -> str:
@@ -28,14 +28,10 @@ def first_trial_as_json(trial: FirstTrial | None) -> dict[str, Any] | None:
     return {
         "rule": trial.rule,
         "saved_fraction": {"low": trial.saved_low_fraction, "high": trial.saved_high_fraction},
-        "unprofiled_step_ms": _ms(trial.unprofiled_step_ns),
+        "unprofiled_step_ms": known_ns_to_ms(trial.unprofiled_step_ns),
         "unprofiled_step_ms_after": {
-            "low": _ms(trial.unprofiled_step_after_low_ns),
-            "high": _ms(trial.unprofiled_step_after_high_ns),
+            "low": known_ns_to_ms(trial.unprofiled_step_after_low_ns),
+            "high": known_ns_to_ms(trial.unprofiled_step_after_high_ns),
         },
         "must_show": trial.must_show,
     }
-
-
-def _ms(value_ns: int | None) -> float | None:
-    return None if value_ns is None else ns_to_ms(value_ns)

@@ -68,7 +68,7 @@ def _views(report: Report) -> dict[str, Any]:
         "representative": views.find_representative_rank(report),
         "other_findings": views.group_other_findings(report),
         "facts": views.measured_facts(report),
-        "missing_facts": views.missing_fact_names(report),
+        "missing_facts": views.group_missing_facts(report),
         "empty_plan": views.explain_empty_plan(report),
         "widest_gain_ns": views.find_widest_gain_ns(report),
         "shell": _shell_text(report),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from three_walls.vocabulary.report import LogSummary
-from three_walls.vocabulary.units import ns_to_ms
+from three_walls.vocabulary.units import known_ns_to_ms
 
 Json = dict[str, Any]
 
@@ -19,7 +19,7 @@ def log_as_json(log: LogSummary) -> Json:
         "steady_count": log.roles.get("steady", 0),
         "roles": dict(log.roles),
         "torn_lines": log.torn_lines,
-        "unprofiled_step_ms": None if length_ns is None else ns_to_ms(length_ns),
+        "unprofiled_step_ms": known_ns_to_ms(length_ns),
         "peak_memory_bytes": log.peak_memory_bytes,
         "reserved_memory_bytes": log.reserved_memory_bytes,
         "allocator_retries": log.allocator_retries,

@@ -23,7 +23,7 @@ from three_walls.vocabulary.facts import Fact, FactValue
 from three_walls.vocabulary.findings import Finding, Gain, Note, Overrides, PlannedEdit, PlanStep
 from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME
 from three_walls.vocabulary.report import RankReport, RankStep, Report, StepSummary, Verdict
-from three_walls.vocabulary.units import ns_to_ms
+from three_walls.vocabulary.units import known_ns_to_ms
 
 Json = dict[str, Any]
 
@@ -79,10 +79,6 @@ def report_as_json(report: Report) -> Json:
     }
 
 
-def _ms(value_ns: int | None) -> float | None:
-    return None if value_ns is None else ns_to_ms(value_ns)
-
-
 def _plain(value: FactValue) -> Any:
     """A setting or fact as JSON; JSON has no infinity, so a float that is not finite becomes its name."""
     if isinstance(value, tuple):
@@ -99,10 +95,10 @@ def _verdict(verdict: Verdict) -> Json:
         "sub_wall": verdict.sub_wall,
         "abstained": verdict.abstained,
         "because": verdict.because,
-        "step_ms": _ms(verdict.step_ns),
+        "step_ms": known_ns_to_ms(verdict.step_ns),
         "runner_up": None if verdict.runner_up_wall is None else runner_up,
         "margin_fraction": verdict.margin_fraction,
-        "recoverable_ms": {wall: _ms(ns) for wall, ns in sorted(verdict.recoverable_ns.items())},
+        "recoverable_ms": {wall: known_ns_to_ms(ns) for wall, ns in sorted(verdict.recoverable_ns.items())},
     }
 
 
@@ -111,9 +107,9 @@ def _step_summary(step: StepSummary) -> Json:
         "source": step.source,
         "kept": step.kept,
         "dropped": [{"rank": d.rank, "index": d.index, "because": d.because} for d in step.dropped],
-        "median_ms": _ms(step.median_ns),
-        "min_ms": _ms(step.min_ns),
-        "max_ms": _ms(step.max_ns),
+        "median_ms": known_ns_to_ms(step.median_ns),
+        "min_ms": known_ns_to_ms(step.min_ns),
+        "max_ms": known_ns_to_ms(step.max_ns),
         "note": step.note,
     }
 
@@ -177,9 +173,9 @@ def _notes(notes: tuple[Note, ...]) -> list[Json]:
 
 def _gain(gain: Gain) -> Json:
     return {
-        "low": _ms(gain.low_ns),
-        "likely": _ms(gain.likely_ns),
-        "high": _ms(gain.high_ns),
+        "low": known_ns_to_ms(gain.low_ns),
+        "likely": known_ns_to_ms(gain.likely_ns),
+        "high": known_ns_to_ms(gain.high_ns),
         "basis": gain.basis,
         "explanation": gain.explanation,
     }
@@ -233,7 +229,10 @@ def _plan_step(step: PlanStep) -> Json:
         "title": step.finding.title,
         "edits": _edits(step.edits),
         "gain_ms": _gain(step.gain),
-        "step_ms_after": {"low": _ms(step.step_after_low_ns), "high": _ms(step.step_after_high_ns)},
+        "step_ms_after": {
+            "low": known_ns_to_ms(step.step_after_low_ns),
+            "high": known_ns_to_ms(step.step_after_high_ns),
+        },
         "unlocked_by": step.unlocked_by or None,
         **{name: finding[name] for name in _OF_THE_FINDING},
     }

@@ -37,11 +37,12 @@ from three_walls.render.text_parts import heading, indent, indent_table, make_ta
 from three_walls.render.text_recipe import show_recipe
 from three_walls.render.text_snapshot import show_memory_snapshot
 from three_walls.render.views import (
+    MissingFacts,
     WallReading,
     explain_empty_plan,
     find_representative_rank,
+    group_missing_facts,
     is_set_in_run,
-    missing_fact_names,
     order_communication,
     read_walls,
     rows_with_time,
@@ -51,6 +52,10 @@ from three_walls.vocabulary.report import Report
 
 WIDTH = 100
 """Columns of the report where no terminal says otherwise."""
+
+MOST_REASONS = 8
+MOST_NAMES = 4
+"""Why rules are undecided: reasons shown, and facts or rules named in each; report.json holds all."""
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -229,7 +234,7 @@ def _show_undecided(report: Report) -> Iterator[RenderableType]:
     planned = {step.finding.rule for step in report.plan}
     shown = (Outcome.BLOCKED, Outcome.ERROR)
     findings = [f for outcome in shown for f in report.findings if f.outcome is outcome and f.rule not in planned]
-    missing = missing_fact_names(report)
+    missing = group_missing_facts(report)
     if not findings and not missing:
         return
     yield heading("Not decided, or not possible now")
@@ -240,10 +245,24 @@ def _show_undecided(report: Report) -> Iterator[RenderableType]:
         yield indent_table(table)
     if missing:
         yield indent("To decide more rules, give or capture:")
-    for name in missing:
-        waiting = ", ".join(f.rule for f in report.findings if f.outcome is Outcome.UNKNOWN and name in f.missing)
-        because = report.facts.get(name).because_missing or "missing"
-        yield indent(f"{name} (for {waiting}): {because}", 4)
+    for group in missing[:MOST_REASONS]:
+        yield indent(_describe_missing(group), 4)
+    if len(missing) > MOST_REASONS:
+        more = sum(len(group.names) for group in missing[MOST_REASONS:])
+        yield indent(plain(f"{more} more facts, each with its reason, in report.json and report.html", "dim"), 4)
+
+
+def _describe_missing(group: MissingFacts) -> str:
+    """``a, b and 3 more (for rule): why``; of settings also what tells them."""
+    names = _name_some(group.names, MOST_NAMES)
+    where = "; the training log (--log), --config or --set tell them" if group.are_settings else ""
+    return f"{names} (for {_name_some(group.rules, MOST_NAMES)}): {group.because}{where}"
+
+
+def _name_some(names: tuple[str, ...], most: int) -> str:
+    """All of ``names``, or the first and how many are left."""
+    rest = len(names) - most
+    return ", ".join(names) if rest <= 1 else f"{', '.join(names[:most])} and {rest} more"
 
 
 def _show_found(report: Report) -> Iterator[RenderableType]:

@@ -151,10 +151,31 @@ def measured_facts(report: Report) -> tuple[Fact, ...]:
     return tuple(f for f in report.facts.facts.values() if not f.name.startswith(("config.", "env.")))
 
 
-def missing_fact_names(report: Report) -> tuple[str, ...]:
-    """Facts that left a rule undecided, the one most rules wait for first."""
-    counts: dict[str, int] = {}
+@dataclass(frozen=True, slots=True)
+class MissingFacts:
+    """Facts that are missing for one reason, and the rules that they leave undecided."""
+
+    because: str
+    names: tuple[str, ...]
+    rules: tuple[str, ...]
+
+    @property
+    def are_settings(self) -> bool:
+        """Whether the run's settings are what is missing: a log or a saved configuration tells them all at once."""
+        return all(name.startswith(("config.", "env.")) for name in self.names)
+
+
+def group_missing_facts(report: Report) -> tuple[MissingFacts, ...]:
+    """What left rules undecided, by its reason: the reason that most rules wait for first, in it the fact."""
+    waiting: dict[str, list[str]] = {}
     for finding in report.findings:
         for name in finding.missing if finding.outcome is Outcome.UNKNOWN else ():
-            counts[name] = counts.get(name, 0) + 1
-    return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
+            waiting.setdefault(name, []).append(finding.rule)
+    by_reason: dict[str, list[str]] = {}
+    for name in sorted(waiting, key=lambda name: (-len(waiting[name]), name)):
+        by_reason.setdefault(report.facts.get(name).because_missing or "missing", []).append(name)
+    groups = [
+        MissingFacts(because, tuple(names), tuple(sorted({rule for name in names for rule in waiting[name]})))
+        for because, names in by_reason.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-len(group.rules), group.because)))

@@ -410,6 +410,16 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "The waiting of the others: several of them wait at once.",
     ),
     _share("straggler_late_fraction", "straggler_late_ns", "Share of the step by which the latest rank is late."),
+    _ns(
+        "straggler_late_recoverable_ns",
+        "The same, less profiler_excess_ns where the rank is launch-starved and a log was given (at least 0): the "
+        "profiler slows launches, and not on every rank alike.",
+    ),
+    _share(
+        "straggler_late_recoverable_fraction",
+        "straggler_late_recoverable_ns",
+        "Share of the step by which the latest rank is late and that is not taken to be the profiler's.",
+    ),
     FactDefinition(
         "straggler_cause",
         "text",

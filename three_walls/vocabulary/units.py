@@ -13,3 +13,13 @@ NS_PER_S = 1_000_000_000
 def ns_to_ms(value_ns: float) -> float:
     """Milliseconds of ``value_ns``, rounded to the microsecond so that JSON stays readable."""
     return round(value_ns / NS_PER_MS, 3)
+
+
+def known_ns_to_ms(value_ns: float | None) -> float | None:
+    """:func:`ns_to_ms` of what is known, else None."""
+    return None if value_ns is None else ns_to_ms(value_ns)
+
+
+def us_to_ns(value_us: float) -> int:
+    """Whole nanoseconds of ``value_us``."""
+    return round(value_us * NS_PER_US)

@@ -150,6 +150,7 @@ def _recoverable(known: Mapping[str, Known]) -> dict[str, Known]:
         "compute_recoverable_ns": total("attention_unfused_ns"),
         "host_recoverable_ns": _beyond_profiler(total("host_idle_ns"), known),
         "launch_starved_recoverable_ns": _beyond_profiler(total("launch_starved_ns"), known),
+        "straggler_late_recoverable_ns": _late_beyond_profiler(known),
     }
 
 
@@ -159,6 +160,13 @@ def _beyond_profiler(host: Known, known: Mapping[str, Known]) -> Known:
     if not isinstance(host[0], int) or not isinstance(excess_ns, int):
         return host
     return max(0, host[0] - excess_ns), None
+
+
+def _late_beyond_profiler(known: Mapping[str, Known]) -> Known:
+    """What the latest rank is late; without what the profiler added where slow launches made it late."""
+    late = known.get("straggler_late_ns", (None, _NO_STEP))
+    is_starved = known.get("straggler_cause", (None, None))[0] == "launch-starved"
+    return _beyond_profiler(late, known) if is_starved else late
 
 
 def _beyond_even_schedule(known: Mapping[str, Known], step_ns: int) -> Known:
