@@ -18,8 +18,3 @@ def ns_to_ms(value_ns: float) -> float:
 def known_ns_to_ms(value_ns: float | None) -> float | None:
     """:func:`ns_to_ms` of what is known, else None."""
     return None if value_ns is None else ns_to_ms(value_ns)
-
-
-def us_to_ns(value_us: float) -> int:
-    """Whole nanoseconds of ``value_us``."""
-    return round(value_us * NS_PER_US)
