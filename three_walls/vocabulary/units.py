@@ -5,7 +5,6 @@ The only module that holds a power of ten; ``render/formats.py`` turns these int
 
 from __future__ import annotations
 
-NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
