@@ -13,19 +13,20 @@ from three_walls.advice.nearest_recipe import find_nearest_recipe
 from three_walls.advice.rulebase import load_rules
 from three_walls.advice.sound_plan import make_sound_plan
 from three_walls.advice.verdict import weigh
-from three_walls.attribution.attribution import attribute
+from three_walls.attribution.attribution import Attribution, attribute
 from three_walls.inputs import Paths, Progress, read_inputs
-from three_walls.knowledge.hardware import find_gpu
+from three_walls.knowledge.hardware import GpuModel, find_gpu
 from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
 from three_walls.ranks.capture_start import without_affected
 from three_walls.ranks.comparison import bring_together, compare_ranks
 from three_walls.ranks.step_numbers import number_alike
 from three_walls.resources import RULES_DIR
 from three_walls.snapshot.facts import with_snapshot_facts
-from three_walls.timeline.timeline import build_timeline, wanted_ranges
+from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.trace.capabilities import common_capabilities
 from three_walls.trace.reader import Trace
 from three_walls.version import VERSION
+from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.errors import UsageError
 from three_walls.vocabulary.report import Report
 from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
@@ -35,6 +36,7 @@ from three_walls.walls.efficiency import measure_efficiency
 from three_walls.walls.fact_sheet import collect_facts
 from three_walls.walls.log_caveats import warn_of_log
 from three_walls.walls.log_facts import join_log
+from three_walls.walls.operator_closeup import OperatorCloseup, look_at_operators
 from three_walls.walls.outliers import warn_of_outliers
 from three_walls.walls.pipeline_bubble import measure_pipeline, pipeline_facts
 from three_walls.walls.rank_facts import rank_facts
@@ -124,9 +126,11 @@ def analyze(
         unprofiled_step_ns=joined.whole("unprofiled_step_ns"),
         log_peak_memory_bytes=joined.whole("log_peak_memory_bytes"),
     )
+    progress("reading the operators of one step")
+    operators = _look_at_operators(traces, timeline, attribution, chosen, run_config, gpu)
     of_pipeline = pipeline_facts(phases, rank_of[chosen.track]) if chosen else {}
     of_ranks = rank_facts(encounters, comparison, timeline, len(ranks))
-    measured = {**closeup.facts, **of_pipeline, **of_ranks, **efficiency.facts}
+    measured = {**closeup.facts, **of_pipeline, **of_ranks, **efficiency.facts, **operators.facts}
     facts = collect_facts(timeline, attribution, chosen, ranks, run_config, gpu, capabilities, measured, joined.facts)
     facts = with_snapshot_facts(facts, given.snapshot)
 
@@ -171,11 +175,26 @@ def analyze(
         graph_coverage=closeup.graph_coverage,
         config_conflicts=given.merged.conflicts,
         efficiency=efficiency.roles,
+        product_shapes=operators.shapes,
         copies=efficiency.copies,
         first_trial=choose_first_trial(plan, facts),
         known_good_recipe=recipe,
         because_no_recipe=because_no_recipe,
     )
+
+
+def _look_at_operators(
+    traces: Sequence[Trace],
+    timeline: Timeline,
+    attribution: Attribution,
+    chosen: Representative | None,
+    config: RunConfig,
+    gpu: GpuModel | None,
+) -> OperatorCloseup:
+    if chosen is None:
+        return OperatorCloseup()
+    trace, rank = next((one, rank) for one in traces for rank in one.ranks if rank.track == chosen.track)
+    return look_at_operators(trace, rank, timeline, attribution, chosen, config, gpu)
 
 
 def _names_of(traces: Sequence[Trace], chosen: Representative | None) -> Mapping[int, str]:

@@ -29,4 +29,5 @@ def copies_with_rate(report: Report) -> tuple[CopyBandwidth, ...]:
 
 
 def has_efficiency(report: Report) -> bool:
-    return bool(report.efficiency or report.copies or known_facts(report, (*UTILIZATION_FACTS, *MEMORY_FACTS)))
+    tables = report.efficiency or report.product_shapes or report.copies
+    return bool(tables or known_facts(report, (*UTILIZATION_FACTS, *MEMORY_FACTS)))

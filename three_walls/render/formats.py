@@ -9,6 +9,7 @@ from __future__ import annotations
 from three_walls.vocabulary.categories import SubWall, Wall
 from three_walls.vocabulary.facts import Fact, FactValue
 from three_walls.vocabulary.findings import Gain
+from three_walls.vocabulary.report import ProductShape
 from three_walls.vocabulary.units import NS_PER_MS
 
 UNKNOWN = "unknown"
@@ -17,6 +18,7 @@ UNSET = "unset"
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
 _FLOP_PER_TFLOP = 1_000_000_000_000
+_KERNEL_LENGTH = 56
 
 _WALL_NAMES = {
     Wall.MEMORY: "Memory wall",
@@ -145,6 +147,24 @@ def format_flops(value: float | None) -> str:
 def format_flops_rate(value_per_s: float | None) -> str:
     """Floating point operations per second as ``512.3 TFLOP/s``."""
     return UNKNOWN if value_per_s is None else f"{format_flops(value_per_s)}/s"
+
+
+def format_dimension(bounds: tuple[int, int]) -> str:
+    """A dimension, or the bounds of one that varies: ``4,096`` or ``8,096-8,217``."""
+    low, high = bounds
+    return format_count(low) if low == high else f"{format_count(low)}-{format_count(high)}"
+
+
+def format_product(one: ProductShape) -> str:
+    """The sizes of a product as ``8,096-8,217 x 4,096 x 2,048`` (m x k x n), with a batch ``32 of (...)``."""
+    sizes = " x ".join(format_dimension(bounds) for bounds in (one.m, one.k, one.n))
+    return sizes if one.batch == 1 else f"{format_count(one.batch)} of {sizes}"
+
+
+def format_kernel(name: str) -> str:
+    """A kernel's name, short enough for a cell."""
+    plain = name.removeprefix("void ")
+    return plain if len(plain) <= _KERNEL_LENGTH else f"{plain[: _KERNEL_LENGTH - 3]}..."
 
 
 def format_ratio(value: float | None) -> str:

@@ -33,9 +33,11 @@ _FILTERS = {
     "flops_rate": formats.format_flops_rate,
     "gain": formats.format_gain,
     "gib": formats.format_gib,
+    "kernel": formats.format_kernel,
     "likely": formats.format_likely,
     "moved": formats.format_moved,
     "ms": formats.format_ms,
+    "product": formats.format_product,
     "ratio": formats.format_ratio,
     "recipe_counts": recipe_views.count_recipe_settings,
     "setting": formats.format_setting,
@@ -105,6 +107,7 @@ def _efficiency_views(report: Report) -> dict[str, Any]:
     return {
         "has_efficiency": efficiency.has_efficiency(report),
         "utilization_facts": efficiency.known_facts(report, efficiency.UTILIZATION_FACTS),
+        "shapes_known": report.facts.get("gemm_shapes_known_fraction"),
         "memory_facts": efficiency.known_facts(report, efficiency.MEMORY_FACTS),
     }
 

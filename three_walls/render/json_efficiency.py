@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from three_walls.vocabulary.report import CopyBandwidth, Efficiency, Report
+from three_walls.vocabulary.report import CopyBandwidth, Efficiency, ProductShape, Report
 
 Json = dict[str, Any]
 
@@ -13,6 +13,7 @@ def efficiency_as_json(report: Report) -> Json:
     """Top-level fields of efficiency, in the order of the contract."""
     return {
         "efficiency": [_efficiency(one) for one in report.efficiency],
+        "product_shapes": [_product_shape(one) for one in report.product_shapes],
         "copies": [_copies(one) for one in report.copies],
     }
 
@@ -26,6 +27,25 @@ def _efficiency(one: Efficiency) -> Json:
         "peak_flops_per_s": one.peak_flops_per_s,
         "fraction": one.fraction,
         "note": one.note,
+    }
+
+
+def _product_shape(one: ProductShape) -> Json:
+    return {
+        "role": one.role,
+        "direction": one.direction,
+        "batch": one.batch,
+        "m": list(one.m),
+        "n": list(one.n),
+        "k": list(one.k),
+        "calls": one.calls,
+        "flops": one.flops,
+        "ns": one.ns,
+        "achieved_flops_per_s": one.achieved_flops_per_s,
+        "precision": one.precision,
+        "peak_flops_per_s": one.peak_flops_per_s,
+        "fraction": one.fraction,
+        "kernel": one.kernel,
     }
 
 

@@ -13,11 +13,14 @@ from three_walls.render.formats import (
     format_flops,
     format_flops_rate,
     format_ms,
+    format_product,
     format_rate,
     format_share,
 )
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.vocabulary.report import Report
+
+_SHAPES_SHOWN = 8
 
 _SHORT_NAMES = {
     "mfu_fraction": "MFU of unprofiled steps",
@@ -36,7 +39,7 @@ _SHORT_NAMES = {
 def show_efficiency(report: Report) -> Iterator[RenderableType]:
     utilization = _list_facts(report, UTILIZATION_FACTS)
     copies = copies_with_rate(report)
-    if not (report.efficiency or copies or utilization):
+    if not (report.efficiency or report.product_shapes or copies or utilization):
         return
     yield heading("Efficiency", "of the representative rank's step, against the machine's limits")
     if utilization:
@@ -49,10 +52,34 @@ def show_efficiency(report: Report) -> Iterator[RenderableType]:
                 plain(one.role), format_flops(one.flops), format_ms(one.ns), speed, format_share(one.fraction)
             )
         yield indent_table(table)
+    yield from _show_shapes(report)
     for copy in copies:
         rate = format_rate(copy.bytes_per_s, copy.limit_bytes_per_s)
         large = f"{format_count(copy.large_calls)} of {format_count(copy.calls)} copies hold 1 MiB or more"
         yield indent(plain(f"{copy.copy_class}: {rate}; {large}"))
+
+
+def _show_shapes(report: Report) -> Iterator[RenderableType]:
+    """The shapes that take the most time; the page has all of them."""
+    if not report.product_shapes:
+        return
+    known = report.facts.get("gemm_shapes_known_fraction")
+    yield indent(plain(f"Matrix products by shape (m x k x n); sizes are known of {format_fact(known)} of their time"))
+    table = make_table("weight", "direction", ">shape", ">calls", ">time", ">achieved", ">of peak")
+    for one in report.product_shapes[:_SHAPES_SHOWN]:
+        table.add_row(
+            plain(one.role or "unknown"),
+            plain(one.direction),
+            format_product(one),
+            format_count(one.calls),
+            format_ms(one.ns),
+            format_flops_rate(one.achieved_flops_per_s),
+            format_share(one.fraction),
+        )
+    yield indent_table(table)
+    left = report.product_shapes[_SHAPES_SHOWN:]
+    if left:
+        yield indent(plain(f"{len(left)} more shapes take {format_ms(sum(one.ns for one in left))} together"))
 
 
 def show_memory(report: Report) -> Iterator[RenderableType]:

@@ -53,6 +53,8 @@ class Trace:
     """
 
     input: InputFile
+    path: Path
+    """Where it was read, for a second look at one step; no output names it."""
     report: int
     ranks: tuple[Rank, ...]
     operations: pl.DataFrame
@@ -101,6 +103,7 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
         of_report = pl.lit(report, dtype=pl.Int64).alias("report")
         return Trace(
             input=_describe(export, path, digest),
+            path=path,
             report=report,
             ranks=ranks,
             operations=_with_tracks(operations, ranks),

@@ -24,6 +24,19 @@ def _share(name: str, of: str, meaning: str) -> FactDefinition:
     return FactDefinition(name, "fraction", meaning, numerator=of, denominator="step_ns")
 
 
+def _fusible(work: str, meaning: str) -> tuple[FactDefinition, FactDefinition]:
+    """Time of ``work`` on the device and, launch-starved, on the host; told by the operators around the launches."""
+    return (
+        _ns(f"{work}_ns", f"{meaning} Only while nothing else computes.", needs=_LAUNCHES),
+        _ns(
+            f"{work}_launch_starved_ns",
+            "Launch-starved time that ends with one of those kernels; less, in proportion, what the profiler is taken "
+            "to have added.",
+            needs=_LAUNCHES,
+        ),
+    )
+
+
 GLOSSARY: tuple[FactDefinition, ...] = (
     _ns("step_ns", "Length of the representative step."),
     FactDefinition("step_spread_ratio", "ratio", "Longest over shortest kept step, all ranks."),
@@ -131,6 +144,19 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _share("permute_fraction", "permute_ns", "Share of the step in permuting tokens."),
     _ns("elementwise_ns", "Pointwise and reduction kernels: activations, rotary embedding, loss, sums."),
     _share("elementwise_fraction", "elementwise_ns", "Share of the step in pointwise kernels."),
+    *_fusible(
+        "rope", "Pointwise kernels on tensors of queries' or keys' size: the unfused rotary embedding, and copies."
+    ),
+    *_fusible("loss", "Pointwise kernels of the unfused loss, forward and backward."),
+    *_fusible("gradient_sum", "Adding the gradient of each weight to the gradient buffer, after its product."),
+    *_fusible("router_choice", "Kernels on scores and maps of the experts: their choice and the balancing loss."),
+    *_fusible("residual", "Additions, dropout and scales on hidden states: the unfused residual path."),
+    _ns("barrier_exposed_ns", "Barriers of ranks (sums of one element) while no compute kernel runs.", needs=_LAUNCHES),
+    FactDefinition(
+        "gemm_shapes_known_fraction",
+        "fraction",
+        "Share of the matrix products' time whose sizes the operators around their launches say.",
+    ),
     _ns("unclassified_ns", "Kernels that match no pattern."),
     _share("unclassified_fraction", "unclassified_ns", "Share of the step in kernels that match no pattern."),
     FactDefinition(

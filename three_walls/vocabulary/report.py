@@ -11,7 +11,7 @@ from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.vocabulary.memory_snapshot import MemorySnapshot
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 """Version of the JSON contract: the minor grows when fields are added, the major when one changes."""
 
 
@@ -242,6 +242,35 @@ class Efficiency:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductShape:
+    """Matrix products of one shape in the representative step: m x k times k x n, ``batch`` of them at once.
+
+    Each dimension is (lowest, highest): products of one weight whose numbers of tokens differ are one row.
+    """
+
+    role: str | None
+    """Which weight of the model it is, by its size; None where no weight has it or the config does not say."""
+    direction: str
+    """forward, input gradient, weight gradient, backward (one of them, or both together), replay."""
+    batch: int
+    m: tuple[int, int]
+    n: tuple[int, int]
+    k: tuple[int, int]
+    calls: int
+    """Products, not kernels: one product may take several."""
+    flops: int
+    ns: int
+    """Sum of the durations of their kernels."""
+    achieved_flops_per_s: float
+    precision: str | None
+    peak_flops_per_s: int | None
+    """Dense, at that precision."""
+    fraction: float | None
+    kernel: str
+    """Short name of the kernel with the largest part of the time."""
+
+
+@dataclass(frozen=True, slots=True)
 class CopyBandwidth:
     """Copies of one kind between host and device in the representative step."""
 
@@ -398,6 +427,7 @@ class Report:
     config_conflicts: tuple[ConfigConflict, ...] = ()
     """Settings that two sources give different values; the first value of each counts."""
     efficiency: tuple[Efficiency, ...] = ()
+    product_shapes: tuple[ProductShape, ...] = ()
     copies: tuple[CopyBandwidth, ...] = ()
     first_trial: FirstTrial | None = None
     """None for an empty plan."""

@@ -16,6 +16,7 @@ from three_walls.trace.identity import Rank
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
 from three_walls.vocabulary.glossary import GLOSSARY
+from three_walls.walls.fusible_work import fusible_facts
 from three_walls.walls.graph_coverage import IS_NODE
 from three_walls.walls.layout import derive_layout
 from three_walls.walls.memory_shortage import tell_memory_shortage
@@ -65,6 +66,7 @@ def collect_facts(
     if chosen is not None:
         known.update(_measured(timeline, attribution, chosen))
         known.update(_recoverable(known))
+        known.update(_beyond_profiler_in_proportion(known))
         known["pipeline_bubble_excess_ns"] = _beyond_even_schedule(known, chosen.step_ns)
         known.update(_withhold(attribution, chosen, capabilities))
     known["memory_peak_without_recompute_ratio"] = peak_without_recompute(
@@ -160,6 +162,16 @@ def _beyond_profiler(host: Known, known: Mapping[str, Known]) -> Known:
     if not isinstance(host[0], int) or not isinstance(excess_ns, int):
         return host
     return max(0, host[0] - excess_ns), None
+
+
+def _beyond_profiler_in_proportion(known: Mapping[str, Known]) -> dict[str, Known]:
+    """Launch-starved time of fusible work, less the share of all such time that the profiler is taken to have added."""
+    starved, left = (_whole(known, name) for name in ("launch_starved_ns", "launch_starved_recoverable_ns"))
+    names = [name for name in fusible_facts() if name.endswith("_launch_starved_ns")]
+    measured = {name: ns for name in names if (ns := _whole(known, name)) is not None}
+    if not starved or left is None:
+        return {}
+    return {name: (ns * left // starved, None) for name, ns in measured.items()}
 
 
 def _late_beyond_profiler(known: Mapping[str, Known]) -> Known:

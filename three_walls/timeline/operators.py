@@ -1,0 +1,110 @@
+"""PyTorch's operators around kernels: which one launched what, with which tensor sizes, inside which other ranges.
+
+``torch.autograd.profiler.emit_nvtx(record_shapes=True)`` (Megatron's ``--profile``, Megatron-Bridge's
+``profiling.record_shapes``, ``nsys profile --pytorch=autograd-shapes-nvtx``) writes one NVTX range per operator::
+
+    aten::mm, seq = 12, op_id = 345, sizes = [[4096, 4096], [4096, 6144]], input_op_ids = [(344,0), (340,-1)]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+_TEXT = re.compile(
+    r"(?P<name>.*?)(?:, seq = (?P<sequence>\d+))?(?:, op_id = \d+)?(?:, sizes = (?P<sizes>\[.*?\]))?"
+    r"(?:, input_op_ids = .*)?",
+    re.DOTALL,
+)
+_STILL_OPEN = 2**62
+
+Sizes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One range. ``sizes``: of each argument's tensor, () for what is none; None where sizes were not recorded."""
+
+    name: str
+    sizes: Sizes | None
+    sequence: int | None
+    """PyTorch's number of the forward operator; the range of its backward has the same."""
+    parent: int | None
+    """Index of the range that it lies in, on the same thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The ranges of one process, as nested as its threads nested them. ``found``: an operator per range."""
+
+    found: tuple[Operator, ...]
+    starts: dict[int, list[int]]
+    """Per thread the starts of its ranges, ascending, and beside them (``order``) their indices in ``found``."""
+    order: dict[int, list[int]]
+    ends: tuple[int, ...]
+
+    def innermost(self, thread: int, at_ns: int) -> int | None:
+        """Index of the innermost range that is open on ``thread`` at ``at_ns``."""
+        starts = self.starts.get(thread, [])
+        position = bisect_right(starts, at_ns) - 1
+        index: int | None = self.order[thread][position] if position >= 0 else None
+        while index is not None and self.ends[index] <= at_ns:
+            index = self.found[index].parent
+        return index
+
+    def around(self, index: int | None) -> Iterator[int]:
+        """The range ``index`` and those around it, from the inside out; none for None."""
+        while index is not None:
+            yield index
+            index = self.found[index].parent
+
+
+def nest_operators(ranges: pl.DataFrame) -> Operators:
+    """``ranges``: HOST_RANGES of one process, sorted by thread and start, the outer before the inner."""
+    found: list[Operator] = []
+    ends: list[int] = []
+    starts: dict[int, list[int]] = defaultdict(list)
+    order: dict[int, list[int]] = defaultdict(list)
+    open_ranges: dict[int, list[int]] = defaultdict(list)
+    for thread, start, end, text in ranges.select("thread", "start_ns", "end_ns", "text").iter_rows():
+        until = _STILL_OPEN if end is None else int(end)
+        stack = open_ranges[thread]
+        while stack and ends[stack[-1]] <= start:
+            stack.pop()
+        name, sizes, sequence = read_operator_text(text)
+        starts[thread].append(start)
+        order[thread].append(len(found))
+        found.append(Operator(name, sizes, sequence, stack[-1] if stack else None))
+        ends.append(until)
+        stack.append(len(found) - 1)
+    return Operators(tuple(found), dict(starts), dict(order), tuple(ends))
+
+
+def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:
+    """(name, sizes of the arguments, sequence number) of a range's text; None for what it does not say."""
+    said = _TEXT.fullmatch(text)
+    if said is None:
+        return text, None, None
+    return said["name"], _read_sizes(said["sizes"]), int(said["sequence"]) if said["sequence"] else None
+
+
+def _read_sizes(text: str | None) -> Sizes | None:
+    if text is None:
+        return None
+    try:
+        sizes = json.loads(text)
+    except ValueError:  # cut off, as a profiler does with very long texts
+        return None
+    if not all(isinstance(one, list) and _are_numbers(one) for one in sizes):
+        return None
+    return tuple(tuple(one) for one in sizes)
+
+
+def _are_numbers(size: Sequence[object]) -> bool:
+    return all(isinstance(one, int) for one in size)

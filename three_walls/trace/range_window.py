@@ -1,0 +1,40 @@
+"""Every NVTX range that was open during one stretch of time: what an analysis of a single step looks closer at.
+
+An export of a long capture holds millions of ranges, most of them PyTorch's operators; the first reading takes only the
+few that all steps need. Once a step is chosen, its own are read from the file again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from three_walls.trace.export import NsysExport
+from three_walls.trace.schemas import HOST_RANGES, conform
+from three_walls.trace.source import plain_sqlite
+from three_walls.trace.tables import NVTX, NVTX_RANGE_TYPES, process_of
+
+
+def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) -> pl.DataFrame:
+    """Ranges (schemas.HOST_RANGES) of ``process`` that were open at some time from ``begin_ns`` to ``until_ns``.
+
+    Sorted by thread, start, and the outer before the inner. Raises InputError where the file cannot be read any more.
+    """
+    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+        if not export.has(NVTX, "start", "end", "eventType", "globalTid"):
+            return pl.DataFrame(schema=HOST_RANGES)
+        where = (
+            f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start <= {until_ns:d} AND (end >= {begin_ns:d} OR end IS NULL)"
+        )
+        columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId", "text": "text"}
+        frame = export.frame(NVTX, columns, where, text=("text",)).with_columns(process=process_of("thread"))
+        mine = frame.filter(pl.col("process") == process)
+        texts = export.strings(mine.filter(pl.col("text").is_null())["text_id"])
+    named = mine.with_columns(
+        text=pl.coalesce("text", pl.col("text_id").replace_strict(texts, default=None, return_dtype=pl.String))
+    )
+    timed = conform(named, HOST_RANGES).drop_nulls(["text", "start_ns"])
+    return timed.sort(
+        "thread", "start_ns", pl.col("end_ns").fill_null(2**62), "text", descending=[False, False, True, False]
+    )
