@@ -150,13 +150,13 @@ def format_flops_rate(value_per_s: float | None) -> str:
 
 
 def format_dimension(bounds: tuple[int, int]) -> str:
-    """A dimension, or the bounds of one that varies: ``4,096`` or ``8,096-8,217``."""
+    """A dimension, or the bounds of one that varies: ``4096`` or ``8096-8217``."""
     low, high = bounds
-    return format_count(low) if low == high else f"{format_count(low)}-{format_count(high)}"
+    return f"{low}" if low == high else f"{low}-{high}"
 
 
 def format_product(one: ProductShape) -> str:
-    """The sizes of a product as ``8,096-8,217 x 4,096 x 2,048`` (m x k x n), with a batch ``32 of (...)``."""
+    """The sizes of a product as ``8096-8217 x 4096 x 2048`` (m x k x n), of a batch as ``32 of 4096 x 128 x 4096``."""
     sizes = " x ".join(format_dimension(bounds) for bounds in (one.m, one.k, one.n))
     return sizes if one.batch == 1 else f"{format_count(one.batch)} of {sizes}"
 

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-_TEXT = re.compile(
-    r"(?P<name>.*?)(?:, seq = (?P<sequence>\d+))?(?:, op_id = \d+)?(?:, sizes = (?P<sizes>\[.*?\]))?"
-    r"(?:, input_op_ids = .*)?",
-    re.DOTALL,
-)
+_END_OF_NAME = re.compile(r", (?:seq = \d|op_id = \d|sizes = \[)")
+_SEQUENCE = re.compile(r", seq = (\d{1,18})")
+_SIZES = re.compile(r", sizes = (\[[][0-9, ]*\])")
 _STILL_OPEN = 2**62
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -88,15 +86,14 @@ def nest_operators(ranges: pl.DataFrame) -> Operators:
 
 def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:
     """(name, sizes of the arguments, sequence number) of a range's text; None for what it does not say."""
-    said = _TEXT.fullmatch(text)
-    if said is None:
+    end = _END_OF_NAME.search(text)
+    if end is None:
         return text, None, None
-    return said["name"], _read_sizes(said["sizes"]), int(said["sequence"]) if said["sequence"] else None
+    sequence, sizes = _SEQUENCE.search(text, end.start()), _SIZES.search(text, end.start())
+    return text[: end.start()], _read_sizes(sizes[1]) if sizes else None, int(sequence[1]) if sequence else None
 
 
-def _read_sizes(text: str | None) -> Sizes | None:
-    if text is None:
-        return None
+def _read_sizes(text: str) -> Sizes | None:
     try:
         sizes = json.loads(text)
     except ValueError:  # cut off, as a profiler does with very long texts

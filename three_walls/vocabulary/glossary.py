@@ -24,16 +24,18 @@ def _share(name: str, of: str, meaning: str) -> FactDefinition:
     return FactDefinition(name, "fraction", meaning, numerator=of, denominator="step_ns")
 
 
-def _fusible(work: str, meaning: str) -> tuple[FactDefinition, FactDefinition]:
-    """Time of ``work`` on the device and, launch-starved, on the host; told by the operators around the launches."""
+def _fusible(work: str, meaning: str) -> tuple[FactDefinition, ...]:
+    """Time of ``work`` on the device, launch-starved on the host, and of both; told by operators around launches."""
     return (
-        _ns(f"{work}_ns", f"{meaning} Only while nothing else computes.", needs=_LAUNCHES),
+        _ns(f"{work}_kernels_ns", f"{meaning} Only while nothing else computes.", needs=_LAUNCHES),
         _ns(
             f"{work}_launch_starved_ns",
             "Launch-starved time that ends with one of those kernels; less, in proportion, what the profiler is taken "
             "to have added.",
             needs=_LAUNCHES,
         ),
+        _ns(f"{work}_ns", f"Both: {work}_kernels_ns and {work}_launch_starved_ns.", needs=_LAUNCHES),
+        _share(f"{work}_fraction", f"{work}_ns", "Share of the step in that."),
     )
 
 

@@ -16,7 +16,7 @@ from three_walls.trace.identity import Rank
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
 from three_walls.vocabulary.glossary import GLOSSARY
-from three_walls.walls.fusible_work import fusible_facts
+from three_walls.walls.fusible_work import FUSIBLE, fusible_facts
 from three_walls.walls.graph_coverage import IS_NODE
 from three_walls.walls.layout import derive_layout
 from three_walls.walls.memory_shortage import tell_memory_shortage
@@ -67,6 +67,7 @@ def collect_facts(
         known.update(_measured(timeline, attribution, chosen))
         known.update(_recoverable(known))
         known.update(_beyond_profiler_in_proportion(known))
+        known.update(_sum_fusible(known))
         known["pipeline_bubble_excess_ns"] = _beyond_even_schedule(known, chosen.step_ns)
         known.update(_withhold(attribution, chosen, capabilities))
     known["memory_peak_without_recompute_ratio"] = peak_without_recompute(
@@ -172,6 +173,16 @@ def _beyond_profiler_in_proportion(known: Mapping[str, Known]) -> dict[str, Know
     if not starved or left is None:
         return {}
     return {name: (ns * left // starved, None) for name, ns in measured.items()}
+
+
+def _sum_fusible(known: Mapping[str, Known]) -> dict[str, Known]:
+    """Fusible work on the device and, launch-starved, on the host together."""
+    sums: dict[str, Known] = {}
+    for work in FUSIBLE:
+        kernels, starved = (known.get(f"{work}_{part}_ns", (None, _NO_STEP)) for part in ("kernels", "launch_starved"))
+        both = [ns for ns, _ in (kernels, starved) if isinstance(ns, int)]
+        sums[f"{work}_ns"] = (sum(both), None) if len(both) == 2 else (None, kernels[1] or starved[1])
+    return sums
 
 
 def _late_beyond_profiler(known: Mapping[str, Known]) -> Known:

@@ -15,7 +15,7 @@ import polars as pl
 from three_walls.attribution.ownership import LABELS
 from three_walls.knowledge.torch_operators import BARRIER, GRADIENT_SUM, LOSS, TorchOperators
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
-from three_walls.timeline.operators import Operators, Sizes
+from three_walls.timeline.operators import Operator, Operators, Sizes
 from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
@@ -50,7 +50,7 @@ class _BySize:
 
 def fusible_facts() -> tuple[str, ...]:
     """Names of the facts measured here."""
-    return (*(name for work in FUSIBLE for name in (f"{work}_ns", f"{work}_launch_starved_ns")), BARRIER_FACT)
+    return (*(name for work in FUSIBLE for name in (f"{work}_kernels_ns", f"{work}_launch_starved_ns")), BARRIER_FACT)
 
 
 def measure_fusible(
@@ -61,12 +61,12 @@ def measure_fusible(
     config: RunConfig,
     step: tuple[int, int],
 ) -> dict[str, Known]:
-    """``<work>_ns`` and ``<work>_launch_starved_ns`` per work, each with the reason where it is not told.
+    """``<work>_kernels_ns`` and ``<work>_launch_starved_ns`` per work, each with the reason where it is not told.
 
     ``operations`` and ``pieces``: of one rank's step [start, end). The first is time in which nothing else computes,
     the second launch-starved time that ends with an operation of that work.
     """
-    if not any(operator.name.startswith(_OF_PYTORCH) for operator in operators.found):
+    if not any(_is_of_pytorch(operator) for operator in operators.found):
         return dict.fromkeys(fusible_facts(), (None, NO_OPERATORS))
     by_size = _size_rules(config)
     marked = _mark(operations, operators, table, by_size)
@@ -77,11 +77,16 @@ def measure_fusible(
         because = None if mine.height else f"no operation of it ({work}) ran in the step, or none could be told"
         if work in (ROPE, ROUTER_CHOICE, RESIDUAL) and has_sizes < _MOSTLY:
             because = f"operators of known sizes launched only {has_sizes:.0%} of the pointwise work {_RECORD_SIZES}"
-        facts[f"{work}_ns"] = (None, because) if because else (_alone(mine, marked, work, step), None)
+        facts[f"{work}_kernels_ns"] = (None, because) if because else (_alone(mine, marked, work, step), None)
         facts[f"{work}_launch_starved_ns"] = (None, because) if because else (_starved(work, marked, pieces), None)
     barriers = marked.filter(pl.col("work") == BARRIER)
     facts[BARRIER_FACT] = _alone(barriers, marked, BARRIER, step), None
     return facts
+
+
+def _is_of_pytorch(operator: Operator) -> bool:
+    """Whether emit_nvtx wrote the range: its operators have a namespace, its autograd functions a number or sizes."""
+    return operator.sizes is not None or operator.sequence is not None or operator.name.startswith(_OF_PYTORCH)
 
 
 def _mark(
@@ -174,7 +179,8 @@ def _alone(mine: pl.DataFrame, marked: pl.DataFrame, work: str, step: tuple[int,
     is_other = (pl.col("work").is_null() | (pl.col("work") != work)) & pl.col("category").cast(pl.String).is_in(
         COMPUTE_CATEGORIES
     )
-    window = pl.DataFrame({"track": mine["track"].unique(), "start_ns": step[0], "end_ns": step[1]})
+    bounds = {"start_ns": pl.lit(step[0], dtype=pl.Int64), "end_ns": pl.lit(step[1], dtype=pl.Int64)}
+    window = mine.select("track").unique().with_columns(**bounds)
     own = merge_overlapping(intersect(mine.select("track", "start_ns", "end_ns"), window, ["track"]), ["track"])
     beside = intersect(own, merge_overlapping(marked.filter(is_other), ["track"]), ["track"])
     return _length(own) - _length(beside)

@@ -1,0 +1,77 @@
+"""PyTorch's operators as NVTX ranges say them, and how they nest."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from three_walls.timeline.operators import Operators, nest_operators, read_operator_text
+from three_walls.trace.schemas import HOST_RANGES
+
+
+def nest(*rows: tuple[str, int, int | None, int]) -> Operators:
+    """Rows of (text, start, end, thread)."""
+    ordered = sorted(rows, key=lambda row: (row[3], row[1], -(2**62 if row[2] is None else row[2])))
+    columns = [(1, thread, start, end, text) for text, start, end, thread in ordered]
+    return nest_operators(pl.DataFrame(columns, schema=HOST_RANGES, orient="row"))
+
+
+def name_at(operators: Operators, at: int, thread: int = 1) -> str | None:
+    index = operators.innermost(thread, at)
+    return None if index is None else operators.found[index].name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "aten::mm, seq = 12, op_id = 3, sizes = [[4, 8], [8, 2]], input_op_ids = [(2,0), (1,-1)]",
+            ("aten::mm", ((4, 8), (8, 2)), 12),
+        ),
+        ("aten::mm, op_id = 3, sizes = [[4, 8], [8, 2]]", ("aten::mm", ((4, 8), (8, 2)), None)),
+        ("aten::item, op_id = 3, sizes = [[]], input_op_ids = [(2,0)]", ("aten::item", ((),), None)),
+        ("_LinearBackward, seq = 7, op_id = 9, sizes = []", ("_LinearBackward", (), 7)),
+        ("autograd::engine: AddBackward0, op_id = 5", ("autograd::engine: AddBackward0", None, None)),
+        ("training_step_7", ("training_step_7", None, None)),
+        ("a, b", ("a, b", None, None)),
+        ("aten::cat, seq = 3, op_id = 1, sizes = [[4, 8], [8", ("aten::cat", None, 3)),
+        ("aten::mm, op_id = 1, sizes = [[4.5, 8]]", ("aten::mm", None, None)),
+        ("aten::mm, op_id = 1, sizes = [[true, 8]]", ("aten::mm", None, None)),
+    ],
+)  # fmt: skip
+def test_a_text_says_name_sizes_and_sequence_number(text: str, expected: tuple[object, ...]) -> None:
+    assert read_operator_text(text) == expected
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_some_name(text: str) -> None:
+    name, _, _ = read_operator_text(text)
+    assert text.startswith(name)
+
+
+def test_the_innermost_open_range_counts_and_its_end_no_longer_belongs_to_it() -> None:
+    operators = nest(("outer", 0, 100, 1), ("inner", 10, 20, 1), ("later", 30, 40, 1))
+    assert [name_at(operators, at) for at in (5, 10, 19, 20, 35, 40, 99)] == [
+        "outer", "inner", "inner", "outer", "later", "outer", "outer",
+    ]  # fmt: skip
+    assert name_at(operators, 100) is None
+
+
+def test_a_range_of_another_thread_is_not_around() -> None:
+    operators = nest(("outer", 0, 100, 1), ("elsewhere", 10, 20, 2))
+    assert (name_at(operators, 15), name_at(operators, 15, thread=2), name_at(operators, 25, thread=2)) == (
+        "outer", "elsewhere", None,
+    )  # fmt: skip
+    assert name_at(operators, 15, thread=3) is None
+
+
+def test_a_range_still_open_at_the_end_of_the_capture_is_around_all_that_follows() -> None:
+    assert name_at(nest(("step", 5, None, 1)), 10**9) == "step"
+
+
+def test_ranges_around_are_named_from_the_inside_out() -> None:
+    operators = nest(("a", 0, 100, 1), ("b", 10, 90, 1), ("c", 20, 30, 1))
+    assert [operators.found[one].name for one in operators.around(operators.innermost(1, 25))] == ["c", "b", "a"]
+    assert list(operators.around(None)) == []
