@@ -26,6 +26,7 @@ def whole(rank: int = 0, world: int = 1, begins_ns: int = 0) -> TraceBuilder:
     builder.launched_as(MEGATRON, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
     for step in range(5):
         builder.nvtx(f"training_step_{step}", max(1000 * step - 10, 1), 1000 * step + 985)
+    builder.nvtx("aten::mm, op_id = 1, sizes = [[4, 8], [8, 2]]", 5, 9)
     return builder.record_event(1, 7, 20, sync=4).wait_event(1, 8, 30, sync=4)
 
 
@@ -68,6 +69,15 @@ def test_a_table_that_is_missing_takes_its_capability_with_it(tmp_path: Path, la
     with_it = whole().write(tmp_path / "with.sqlite")
     without = whole().write(tmp_path / "without.sqlite", without=(lacking,))
     assert (answers(with_it)[name], answers(without)[name]) == ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("aten::mm, op_id = 1, sizes = [[4, 8], [8, 2]]", "yes"), ("aten::mm, op_id = 1", "no")]
+)
+@pytest.mark.parametrize("inline", [True, False])
+def test_operators_count_with_their_sizes_only(tmp_path: Path, text: str, answer: str, inline: bool) -> None:
+    path = TraceBuilder().steps(4).nvtx(text, 5, 9, inline=inline).write(tmp_path / "trace.sqlite")
+    assert answers(path)["operator_sizes"] == answer
 
 
 def test_two_captured_steps_leave_no_clean_one_and_four_leave_two(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ class CaptureFacts:
     """What the profilers said, each once."""
     capabilities: Mapping[str, str]
     nccl_payload: bool
+    operator_sizes: bool
+    """Whether every trace has operators of PyTorch that say the sizes of their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Extras:
     messages: tuple[str, ...]
     has_nccl_payload: bool
     has_environment: bool
+    has_operator_sizes: bool
 
 
 def measure(
@@ -96,6 +99,7 @@ def measure(
         messages=tuple(dict.fromkeys(message for one in extras for message in one.messages)),
         capabilities=capabilities,
         nccl_payload=bool(extras) and all(one.has_nccl_payload for one in extras),
+        operator_sizes=bool(extras) and all(one.has_operator_sizes for one in extras),
     )
 
 

@@ -37,6 +37,12 @@ def judge_training_steps(facts: CaptureFacts, _: CaptureRules) -> Judgement:
     return Answer.NO, f"none; steps are found by {' and '.join(facts.step_sources) or 'nothing'}"
 
 
+def judge_operator_sizes(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    if facts.operator_sizes:
+        return Answer.YES, f"in {_files(facts.traces)}"
+    return Answer.NO, "no range of an operator (aten::...) says sizes, or not in every report"
+
+
 def judge_launches(facts: CaptureFacts, _: CaptureRules) -> Judgement:
     if not facts.api_calls:
         return Answer.NO, "no API calls"
@@ -143,6 +149,7 @@ JUDGES: dict[str, Judge] = {
     "kernels": judge_kernels,
     "clean_steps": judge_clean_steps,
     "training_steps": judge_training_steps,
+    "operator_sizes": judge_operator_sizes,
     "launches": judge_launches,
     "graph_nodes": judge_graph_nodes,
     "all_ranks": judge_all_ranks,

@@ -16,6 +16,7 @@ from three_walls.timeline.timeline import Timeline, build_timeline, wanted_range
 from three_walls.trace.capabilities import common_capabilities
 from three_walls.trace.export import NsysExport
 from three_walls.trace.nccl_payload import holds_payloads
+from three_walls.trace.range_window import has_operator_sizes
 from three_walls.trace.reader import Trace, read_trace
 from three_walls.trace.recorded_environment import launch_environment
 from three_walls.trace.source import find_traces, plain_sqlite
@@ -60,6 +61,7 @@ def _read_extras(path: Path) -> Extras:
             messages=tuple(sorted(str(text) for (text,) in texts if text is not None)),
             has_nccl_payload=holds_payloads(export),
             has_environment=bool(launch_environment(export)),
+            has_operator_sizes=has_operator_sizes(export),
         )
 
 

@@ -15,6 +15,19 @@ from three_walls.trace.schemas import HOST_RANGES, conform
 from three_walls.trace.source import plain_sqlite
 from three_walls.trace.tables import NVTX, NVTX_RANGE_TYPES, process_of
 
+_WITH_SIZES = "aten::*, sizes = *"
+"""How ``emit_nvtx(record_shapes=True)`` writes an operator, as SQLite's GLOB."""
+
+
+def has_operator_sizes(export: NsysExport) -> bool:
+    """Whether some range is an operator of PyTorch that says the sizes of its arguments."""
+    places = (("StringIds", "value"), (NVTX, "text"))
+    return any(
+        export.has(table, column)
+        and bool(export.rows(f'SELECT 1 FROM "{table}" WHERE "{column}" GLOB ? LIMIT 1', (_WITH_SIZES,)))
+        for table, column in places
+    )
+
 
 def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) -> pl.DataFrame:
     """Ranges (schemas.HOST_RANGES) of ``process`` that were open at some time from ``begin_ns`` to ``until_ns``.
