@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from three_walls.knowledge.strict_yaml import Problems, load_strict
+from three_walls.knowledge.reasoned_numbers import load_reasoned_numbers
 from three_walls.resources import RULES_DIR
 
 
@@ -28,15 +28,8 @@ class Thresholds:
 
 def load_thresholds(path: Path) -> Thresholds:
     """Thresholds of ``path``; RuleBaseError lists everything wrong with it."""
-    problems = Problems()
-    found = problems.fields(load_strict(path, problems), [field.name for field in fields(Thresholds)])
-    values: dict[str, float] = {}
-    for name, node in found.items():
-        entry = problems.fields(node, ("value", "because"))
-        problems.text(entry.get("because"))
-        values[name] = problems.number(entry.get("value"), 0.0, 1.0)
-    problems.raise_if_any()
-    return Thresholds(**values)
+    names = [field.name for field in fields(Thresholds)]
+    return Thresholds(**load_reasoned_numbers(path, names, most=lambda _: 1.0))
 
 
 @cache

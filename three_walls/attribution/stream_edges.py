@@ -13,6 +13,8 @@ a stream in five real traces found their producer again by elimination, and none
 
 from __future__ import annotations
 
+from typing import Literal
+
 import polars as pl
 
 from three_walls.attribution.host_activity import calls_of_kind
@@ -58,18 +60,9 @@ def _next_launched(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFram
     launched = operations.drop_nulls("launch_start_ns").select(
         *PROCESS, "stream", "op", "track", op_start_ns="start_ns", launch_ns="launch_start_ns"
     )
-    return (
-        waits.sort("at_ns")
-        .join_asof(
-            launched.sort("launch_ns", "op_start_ns"),
-            left_on="at_ns",
-            right_on="launch_ns",
-            by=[*PROCESS, "stream"],
-            strategy="forward",
-            check_sortedness=False,
-        )
-        .drop_nulls("op")
-    )
+    ordered = launched.sort("launch_ns", "op_start_ns")
+    found = _join_nearest(waits, ordered, "at_ns", "launch_ns", [*PROCESS, "stream"], "forward")
+    return found.drop("launch_ns").drop_nulls("op")
 
 
 def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
@@ -83,19 +76,8 @@ def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
     by_event = records.select(*PROCESS, "event", record_ns="at_ns", record_stream="stream").sort(
         "record_ns", "record_stream"
     )
-    without = (
-        waits.filter(pl.col("event_sync").is_null())
-        .sort("at_ns")
-        .join_asof(
-            by_event,
-            left_on="at_ns",
-            right_on="record_ns",
-            by=[*PROCESS, "event"],
-            strategy="backward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-    )
+    unpaired = waits.filter(pl.col("event_sync").is_null())
+    without = _join_nearest(unpaired, by_event, "at_ns", "record_ns", [*PROCESS, "event"], "backward")
     return pl.concat([with_sync, without.select(with_sync.columns)])
 
 
@@ -104,18 +86,28 @@ def _last_launched(pairs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFram
     launched = operations.drop_nulls("launch_start_ns").select(
         *PROCESS, record_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
     )
-    return (
-        pairs.sort("record_ns")
-        .join_asof(
-            launched.sort("launch_ns", "producer_end_ns"),
-            left_on="record_ns",
-            right_on="launch_ns",
-            by=[*PROCESS, "record_stream"],
-            strategy="backward",
-            check_sortedness=False,
-        )
-        .drop_nulls("producer")
-        .select("op", "producer", "producer_end_ns", producer_stream="record_stream")
+    ordered = launched.sort("launch_ns", "producer_end_ns")
+    found = _join_nearest(pairs, ordered, "record_ns", "launch_ns", [*PROCESS, "record_stream"], "backward")
+    return found.drop_nulls("producer").select("op", "producer", "producer_end_ns", producer_stream="record_stream")
+
+
+def _join_nearest(
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    at: str,
+    other_at: str,
+    by: list[str],
+    strategy: Literal["forward", "backward"],
+) -> pl.DataFrame:
+    """``left`` with the row of ``right`` (sorted by ``other_at``) nearest to ``at`` among those alike in ``by``."""
+    return left.sort(at).join_asof(
+        right,
+        left_on=at,
+        right_on=other_at,
+        by=by,
+        strategy=strategy,
+        coalesce=False,
+        check_sortedness=False,
     )
 
 
@@ -147,15 +139,7 @@ def _bound_record(waits: pl.DataFrame, unlisted: pl.DataFrame) -> pl.DataFrame:
     That is the last unlisted record of the waiting thread before the wait, if it made one; else the wait itself.
     """
     records = unlisted.select("report", "thread", bound_ns="at_ns").sort("bound_ns")
-    bounded = waits.sort("at_ns").join_asof(
-        records,
-        left_on="at_ns",
-        right_on="bound_ns",
-        by=["report", "thread"],
-        strategy="backward",
-        coalesce=False,
-        check_sortedness=False,
-    )
+    bounded = _join_nearest(waits, records, "at_ns", "bound_ns", ["report", "thread"], "backward")
     return bounded.with_columns(bound_ns=pl.coalesce("bound_ns", "at_ns"))
 
 
@@ -174,31 +158,10 @@ def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("stream") != pl.col("producer_stream"))
     )
     by = ["track", "producer_stream"]
-    launched_before = (
-        pairs.sort("bound_ns")
-        .join_asof(
-            ended.sort("launch_ns", "producer_end_ns"),
-            left_on="bound_ns",
-            right_on="launch_ns",
-            by=by,
-            strategy="backward",
-            check_sortedness=False,
-        )
-        .select("row", "producer_stream", "producer", "producer_end_ns")
-    )
-    ended_before = (
-        pairs.sort("op_start_ns")
-        .join_asof(
-            ended.sort("producer_end_ns"),
-            left_on="op_start_ns",
-            right_on="producer_end_ns",
-            by=by,
-            strategy="backward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .select("row", "producer_stream", "producer", "producer_end_ns")
-    )
+    found = ["row", "producer_stream", "producer", "producer_end_ns"]
+    in_order, by_end = ended.sort("launch_ns", "producer_end_ns"), ended.sort("producer_end_ns")
+    launched_before = _join_nearest(pairs, in_order, "bound_ns", "launch_ns", by, "backward").select(found)
+    ended_before = _join_nearest(pairs, by_end, "op_start_ns", "producer_end_ns", by, "backward").select(found)
     # A stream runs in order of launch: of the two the one that ended first meets both conditions.
     both = launched_before.drop_nulls().join(ended_before.drop_nulls(), on=["row", "producer_stream"], suffix="_ended")
     is_first = pl.col("producer_end_ns") <= pl.col("producer_end_ns_ended")

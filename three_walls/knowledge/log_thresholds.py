@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from three_walls.knowledge.strict_yaml import Problems, load_strict
+from three_walls.knowledge.reasoned_numbers import load_reasoned_numbers
 from three_walls.resources import RULES_DIR
 
 _MOST = 100.0
@@ -29,15 +29,10 @@ class LogThresholds:
 
 def load_log_thresholds(path: Path) -> LogThresholds:
     """Thresholds of ``path``; RuleBaseError lists everything wrong with it."""
-    problems = Problems()
-    found = problems.fields(load_strict(path, problems), [field.name for field in fields(LogThresholds)])
-    values: dict[str, float] = {}
-    for name, node in found.items():
-        entry = problems.fields(node, ("value", "because"))
-        problems.text(entry.get("because"))
-        values[name] = problems.number(entry.get("value"), 0.0, 1.0 if name.endswith("_fraction") else _MOST)
-    problems.raise_if_any()
-    return LogThresholds(**values)
+    names = [field.name for field in fields(LogThresholds)]
+    return LogThresholds(
+        **load_reasoned_numbers(path, names, most=lambda name: 1.0 if name.endswith("_fraction") else _MOST)
+    )
 
 
 @cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from three_walls.knowledge.strict_yaml import Problems, load_strict
+from three_walls.knowledge.reasoned_numbers import load_reasoned_numbers
 from three_walls.resources import RULES_DIR
 
 _MOST_MS = 10.0
@@ -37,15 +37,10 @@ class RankThresholds:
 
 def load_rank_thresholds(path: Path) -> RankThresholds:
     """Thresholds of ``path``; RuleBaseError lists everything wrong with it."""
-    problems = Problems()
-    found = problems.fields(load_strict(path, problems), [field.name for field in fields(RankThresholds)])
-    values: dict[str, float] = {}
-    for name, node in found.items():
-        entry = problems.fields(node, ("value", "because"))
-        problems.text(entry.get("because"))
-        values[name] = problems.number(entry.get("value"), 0.0, _MOST_MS if name.endswith("_ms") else 1.0)
-    problems.raise_if_any()
-    return RankThresholds(**values)
+    names = [field.name for field in fields(RankThresholds)]
+    return RankThresholds(
+        **load_reasoned_numbers(path, names, most=lambda name: _MOST_MS if name.endswith("_ms") else 1.0)
+    )
 
 
 @cache
