@@ -42,6 +42,11 @@ def test_every_problem_of_a_table_is_named_with_its_place(tmp_path: Path) -> Non
         ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "bf16"),
         ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x32x8_stage3", "fp32"),
         ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(T1::Params)", "fp32"),
+        ("nvjet_sm90_tss_256x128_64x4_1x2_h_bz_coopA_NNT", "bf16"),
+        ("nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_NNT", "fp16"),
+        ("nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT", "fp8"),
+        ("nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT", "fp8"),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x256x32_warpgroupsize2x1x1", "tf32"),
         ("something_else", "as the config says"),
     ],
 )
