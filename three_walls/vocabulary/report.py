@@ -11,7 +11,7 @@ from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.vocabulary.memory_snapshot import MemorySnapshot
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 """Version of the JSON contract: the minor grows when fields are added, the major when one changes."""
 
 
