@@ -74,6 +74,25 @@ def test_a_ceiling_takes_nothing_that_a_later_edit_may_win() -> None:
     assert [(step.step_after_low_ns, step.step_after_high_ns) for step in steps] == [(850 * MS, 1000 * MS)] * 2
 
 
+def test_of_ceilings_of_the_same_time_the_first_comes_before_those_of_other_time() -> None:
+    rules = [ceiling("a", pool=TRANSFER, high=0.9), ceiling("b", pool=TRANSFER), ceiling("other", pool="dp_exposed_ns")]
+    _, steps = make_plan(rules, run())
+    assert [(step.finding.rule, step.gain.high_ns) for step in steps] == [
+        ("b", 150 * MS),
+        ("other", 100 * MS),
+        ("a", 135 * MS),
+    ]
+    same = "Earlier entries may win some of the same time. "
+    assert [step.gain.explanation.startswith(same) for step in steps] == [False, False, True]
+
+
+def test_of_equal_ceilings_the_one_with_least_to_do_comes_first() -> None:
+    many = ceiling("a-many", edits=(Edit("one", True), Edit("two", True)))
+    unsure = ceiling("b-unsure", requires=(requirement("installed", confirm="the package imports"),))
+    _, steps = make_plan([many, unsure, ceiling("c-plain")], run())
+    assert names(steps) == ["c-plain", "a-many", "b-unsure"]
+
+
 def test_a_ceiling_is_computed_again_on_what_likely_gains_leave() -> None:
     findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.8), ceiling("most", pool=TRANSFER)], run())
     assert [one.gain.high_ns for one in findings] == [150 * MS, 150 * MS]  # each alone
@@ -100,8 +119,11 @@ def test_ceilings_together_are_no_more_than_the_step() -> None:
     rules = [ceiling(name, pool="step_ns", high=0.45) for name in "abcd"]
     findings, steps = make_plan(rules, run())
     assert [step.gain.high_ns for step in steps] == [450 * MS, 450 * MS, 100 * MS]
-    assert steps[2].gain.explanation.startswith("No more than the highest gains of the earlier entries leave")
-    assert outcome(findings, "d") is Outcome.ALTERNATIVE
+    assert "No more than the highest gains of the earlier entries leave of the step." in steps[2].gain.explanation
+    assert findings[3].because == (
+        "the earlier entries may win the time that is left, so trace again after them: "
+        "at most 0 ms can be gained, at least 10 ms needed"
+    )
 
 
 def test_one_edit_per_lever() -> None:

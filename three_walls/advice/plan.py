@@ -3,7 +3,8 @@
 The best recommendation enters, its gain is taken from the facts, the other rules are judged again on what
 is left, and so on. Three copies of the facts shrink side by side, by the low, likely and high gains: the
 likely one decides, the other two give the range of the step afterwards. A ceiling of which nobody measured
-how much goes takes nothing but from the last; so it comes after every gain of which something likely is known.
+how much goes takes nothing but from the last; so it comes after every gain of which something likely is known,
+and several ceilings may be of the same time. Of those the first stands before ceilings of other time, the rest after.
 """
 
 from __future__ import annotations
@@ -67,10 +68,13 @@ class _Draft:
     """Per rule that was blocked at first: the entries that each lifted some of what blocked it."""
     left_out: dict[str, str] = field(default_factory=dict)
     facts: dict[Level, FactSheet] = field(init=False)
+    unclaimed: FactSheet = field(init=False)
+    """Facts if each likely gain so far comes true and each ceiling goes in full: time of no entry yet."""
     blockers: dict[str, set[str]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.facts = dict.fromkeys(Level, self.original)
+        self.unclaimed = self.original
         blocked = {name: one for name, one in self.findings.items() if one.outcome is Outcome.BLOCKED}
         self.blockers = {name: {note.name for note in one.blocked_by} for name, one in blocked.items()}
 
@@ -93,11 +97,28 @@ class _Draft:
         of_wall = [one for one in candidates if one.wall is wall and (one.gain.likely_ns or 0) >= enough_ns]
         return min(of_wall if best.gain.likely_ns and of_wall else [best], key=self._rank)
 
-    def _rank(self, finding: Finding) -> tuple[int, int, int, float, str]:
-        """Size of the gain first, then how well it is founded, then what it costs, then the id: total."""
+    def _rank(self, finding: Finding) -> tuple[int, int, int, int, float, int, str]:
+        """Size of the gain first, then how it is founded, what it costs, how much there is to do, the id: total."""
         gain = finding.gain
         basis = _BASIS_ORDER.index(gain.basis) if gain.basis in _BASIS_ORDER else len(_BASIS_ORDER)
-        return (*_size(gain), basis, gain.cost_fraction or 0.0, finding.rule)
+        effort = len(finding.edits) + len(finding.confirm_first)
+        return (*self._size(finding), basis, gain.cost_fraction or 0.0, effort, finding.rule)
+
+    def _size(self, finding: Finding) -> tuple[int, int, int]:
+        """Likely gains first, then ceilings, the largest first in both, then what nobody can tell.
+
+        Of a ceiling the part that no earlier entry may win counts before the whole.
+        """
+        gain = finding.gain
+        if gain.likely_ns is not None:
+            return 0, -gain.likely_ns, 0
+        if gain.high_ns is None:
+            return 2, 0, 0
+        return 1, -min(self._unclaimed_ns(finding), gain.high_ns), -gain.high_ns
+
+    def _unclaimed_ns(self, finding: Finding) -> int:
+        """What of a ceiling no earlier entry may win."""
+        return estimate(self.rules[finding.rule].gain, self.unclaimed).high_ns or 0
 
     def with_reason(self, finding: Finding) -> Finding:
         """``finding``, as an alternative with its reason if it was recommended and is not in the plan."""
@@ -127,12 +148,12 @@ class _Draft:
         """The finding on the facts that are left, if it still belongs into the plan; else notes why not."""
         rule, finding = self.rules[name], judge_safely(self.rules[name], self.facts[Level.LIKELY])
         self._note_unlocking(finding)
-        finding = replace(finding, gain=self._fit_into_step(finding.gain))
-        reason = self._reason_against(rule, finding)
+        fitting = replace(finding, gain=self._fit_into_step(finding.gain))
+        reason = self._reason_against(rule, finding) or self._reason_of_room(fitting.gain)
         if reason:
             self.left_out[name] = reason
             return None
-        return finding
+        return fitting
 
     def _reason_against(self, rule: Rule, finding: Finding) -> str:
         for step in self.steps:
@@ -148,6 +169,12 @@ class _Draft:
                 f"after the earlier edits too little is left to gain: {describe_small(finding.gain, self.minimum_ns)}"
             )
         return self._harm_to_earlier(rule, finding)
+
+    def _reason_of_room(self, gain: Gain) -> str:
+        if not is_small(gain, self.minimum_ns):
+            return ""
+        left = describe_small(gain, self.minimum_ns)
+        return f"the earlier entries may win the time that is left, so trace again after them: {left}"
 
     def _harm_to_earlier(self, rule: Rule, finding: Finding) -> str:
         """Which earlier entry's requirement the edits of ``rule`` would break."""
@@ -167,10 +194,8 @@ class _Draft:
         self.blockers[finding.rule] = now
 
     def _append(self, finding: Finding) -> None:
-        rule = self.rules[finding.rule]
-        for level in Level:
-            scenario = estimate(rule.gain, self.facts[level])
-            self.facts[level] = apply_gain(rule, scenario, finding.edits, self.facts[level], level)
+        gain = self._note_shared_time(finding)
+        self._take(self.rules[finding.rule], finding.edits)
         single = self.findings[finding.rule].gain
         after_low, after_high = self._step_ns(Level.HIGH), self._step_ns(Level.LOW)
         self.steps.append(
@@ -178,12 +203,26 @@ class _Draft:
                 order=len(self.steps) + 1,
                 finding=replace(finding, gain=single),
                 edits=finding.edits,
-                gain=finding.gain,
+                gain=gain,
                 step_after_low_ns=min(after_low, after_high),  # rounding may leave them 1 ns out of order
                 step_after_high_ns=after_high,
                 unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
             )
         )
+
+    def _take(self, rule: Rule, edits: Sequence[PlannedEdit]) -> None:
+        """Take the gain of ``rule`` from every copy of the facts."""
+        for level, facts in self.facts.items():
+            self.facts[level] = apply_gain(rule, estimate(rule.gain, facts), edits, facts, level)
+        claims = Level.HIGH if rule.gain.is_ceiling else Level.LIKELY
+        self.unclaimed = apply_gain(rule, estimate(rule.gain, self.unclaimed), edits, self.unclaimed, claims)
+
+    def _note_shared_time(self, finding: Finding) -> Gain:
+        """The gain, of a ceiling that others claim too saying so."""
+        gain = finding.gain
+        if gain.likely_ns is not None or not gain.high_ns or self._unclaimed_ns(finding) >= gain.high_ns:
+            return gain
+        return replace(gain, explanation=f"Earlier entries may win some of the same time. {gain.explanation}")
 
     def _fit_into_step(self, gain: Gain) -> Gain:
         """``gain`` with its ends within what the high gains so far leave of the step."""
@@ -203,13 +242,6 @@ class _Draft:
 
     def _step_ns(self, level: Level) -> int:
         return round(self.facts[level].number("step_ns") or 0)
-
-
-def _size(gain: Gain) -> tuple[int, int]:
-    """Orders gains: likely ones first, then ceilings, the largest first in both, then what nobody can tell."""
-    if gain.likely_ns is not None:
-        return 0, -gain.likely_ns
-    return (2, 0) if gain.high_ns is None else (1, -gain.high_ns)
 
 
 def _not_allowed(finding: Finding) -> str:
