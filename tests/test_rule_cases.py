@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.advice.judge import judge
 from three_walls.advice.rule_cases import Case, RuleCases, mismatches
 from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
+from three_walls.advice.small_gains import judge_with_size
 from three_walls.resources import RULES_DIR
 
 RULES = {rule.id: rule for rule in load_rules(RULES_DIR)}
@@ -17,5 +17,5 @@ ALL = [
 
 @pytest.mark.parametrize(("cases", "case"), ALL, ids=[f"{cases.rule}: {case.name}" for cases, case in ALL])
 def test_rule_case(cases: RuleCases, case: Case) -> None:
-    finding = judge(RULES[cases.rule], cases.facts_of(case))
+    finding = judge_with_size(RULES[cases.rule], cases.facts_of(case))
     assert not mismatches(case, finding), finding.because

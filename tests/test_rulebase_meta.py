@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from three_walls.advice.judge import judge_safely
+from three_walls.advice.pools import PARENTS
 from three_walls.advice.rule_cases import mismatches
 from three_walls.advice.rule_parts import unit_of
 from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
+from three_walls.advice.small_gains import judge_with_size
 from three_walls.advice.sources import read_sources
 from three_walls.knowledge.strict_yaml import Problems
 from three_walls.resources import RULES_DIR
-from three_walls.vocabulary.glossary import is_known_fact
-from three_walls.vocabulary.rules import Condition, Edit, Rule
+from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME, is_known_fact
+from three_walls.vocabulary.rules import CEILING, NO_BASIS, PHASES, ROOM, Condition, Edit, GainModel, GainTerm, Rule
 
 RULES = load_rules(RULES_DIR)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -159,7 +160,7 @@ def notices(rule: Rule) -> bool:
     """Whether some case of the rule of this id fails for ``rule``."""
     path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
     found = load_cases(cases_file(path))
-    return any(mismatches(case, judge_safely(rule, found.facts_of(case))) for case in found.cases)
+    return any(mismatches(case, judge_with_size(rule, found.facts_of(case))) for case in found.cases)
 
 
 @each_rule
@@ -177,3 +178,74 @@ def test_some_case_notices_each_threshold_that_moves(rule: Rule) -> None:
 def test_some_case_notices_each_condition_that_is_left_out(rule: Rule) -> None:
     for condition in conditions_of(rule):
         assert notices(with_condition(rule, condition, None)), f"{condition.fact} {condition.operator}"
+
+
+def moved(share: float) -> tuple[float, ...]:
+    """A share of a pool 2 % larger and smaller; where it is nothing, a little."""
+    return (share * 1.02, share * 0.98) if share else (0.02,)
+
+
+def with_term(model: GainModel, old: GainTerm, new: GainTerm) -> GainModel:
+    return replace(model, terms=tuple(new if one is old else one for one in model.terms))
+
+
+def mutants_of_term(term: GainTerm) -> Iterator[tuple[str, GainTerm]]:
+    """``term`` with one of its ends moved. A ceiling has only one, and where a fact gives it, the fact is left out."""
+    if term.high_one_minus_fact:
+        yield "high not from its fact", replace(term, high_one_minus_fact="")
+    else:
+        for high in moved(term.high):
+            yield f"high {high:g}", replace(term, high=high)
+        for likely in moved(term.likely) if term.likely is not None else ():
+            yield f"likely {likely:g}", replace(term, likely=likely)
+    for low in moved(term.low) if term.likely is not None else ():
+        yield f"low {low:g}", replace(term, low=low)
+
+
+@each_rule
+def test_some_case_notices_each_share_of_a_gain_that_moves(rule: Rule) -> None:
+    for term in rule.gain.terms:
+        for name, mutant in mutants_of_term(term):
+            assert notices(replace(rule, gain=with_term(rule.gain, term, mutant))), f"{term.pool} {name}"
+
+
+@each_rule
+def test_some_case_notices_each_limit_of_a_gain_that_is_left_out(rule: Rule) -> None:
+    assert not rule.gain.hidden_under or notices(replace(rule, gain=replace(rule.gain, hidden_under="")))
+    assert not rule.gain.at_most or notices(replace(rule, gain=replace(rule.gain, at_most="")))
+
+
+@each_rule
+def test_some_case_notices_the_cost_of_room_that_moves(rule: Rule) -> None:
+    for cost in moved(rule.gain.cost_fraction) if rule.gain.cost_fraction is not None else ():
+        assert notices(replace(rule, gain=replace(rule.gain, cost_fraction=cost)))
+
+
+@each_rule
+def test_some_case_leaves_a_ceiling_out_that_is_too_small_to_measure(rule: Rule) -> None:
+    if rule.gain.basis != CEILING or not rule.edits:
+        return
+    endless = replace(rule, gain=replace(rule.gain, terms=(), basis=NO_BASIS, hidden_under="", at_most=""))
+    path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
+    found = load_cases(cases_file(path))
+    silent = [case for case in found.cases if case.expect["outcome"] == "not_needed"]
+    assert any(judge_with_size(endless, found.facts_of(case)).outcome == "recommended" for case in silent)
+
+
+@each_rule
+def test_what_makes_a_run_fit_makes_room_and_gains_no_time(rule: Rule) -> None:
+    assert (rule.phase == PHASES[0]) == (rule.gain.basis == ROOM)
+
+
+@each_rule
+def test_every_pool_of_a_gain_knows_the_sums_it_is_part_of(rule: Rule) -> None:
+    for term in rule.gain.terms:
+        assert term.pool in PARENTS, f"{term.pool} has no entry in three_walls/advice/pools.py"
+
+
+def test_the_sums_of_a_pool_are_times_of_the_glossary_and_hold_the_sums_of_their_parts() -> None:
+    for pool, parents in PARENTS.items():
+        for name in (pool, *parents):
+            assert GLOSSARY_BY_NAME[name].unit == "ns"
+        for parent in parents:
+            assert set(PARENTS.get(parent, ())) <= {pool, *parents}, f"{pool}: {parent}"

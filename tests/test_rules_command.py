@@ -50,6 +50,26 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
     assert "for: it helped (mcore:a/b.py:3)" in shown
 
 
+@pytest.mark.parametrize(
+    ("rule", "lines"),
+    [
+        (
+            "dispatch-backward-overlap",
+            [
+                "at most 1 of ep_transfer_exposed_ns",
+                "no more than expert_backward_products_ns",
+                "no more than dispatch_backward_exposed_ns",
+                "ceiling: At most the exposed transfer",
+            ],
+        ),
+        ("distributed-optimizer", ["makes room, costs about 1.5% of the step", "room: It saves the optimizer state"]),
+    ],
+)
+def test_a_ceiling_and_room_are_shown_with_their_figures(rule: str, lines: list[str]) -> None:
+    shown = say("show", rule)[1]
+    assert [line for line in lines if f"\n  {line}" not in shown] == []
+
+
 def test_an_unknown_id_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="expected the id of a rule, found 'nothing'"):
         say("show", "nothing")

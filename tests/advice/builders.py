@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from three_walls.advice.pools import rederive_fractions
 from three_walls.advice.rule_cases import sheet_of
 from three_walls.vocabulary.categories import Wall
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.facts import FactSheet
-from three_walls.vocabulary.rules import Condition, Edit, GainModel, GainTerm, Requirement, Rule
+from three_walls.vocabulary.rules import CEILING, PHASES, ROOM, Condition, Edit, GainModel, GainTerm, Requirement, Rule
 
 MS = 1_000_000
 
@@ -17,7 +19,7 @@ def rule(
     *,
     pool: str = "launch_starved_ns",
     low: float = 0.0,
-    likely: float = 0.5,
+    likely: float | None = 0.5,
     high: float = 1.0,
     lever: str = "",
     basis: str = "bound",
@@ -27,6 +29,7 @@ def rule(
     edits: tuple[Edit, ...] = (),
     shrinks_all_pools: bool = False,
     hidden_under: str = "",
+    at_most: str = "",
 ) -> Rule:
     """A rule that sets ``config.<identifier>`` to true and gains from one pool."""
     terms = (GainTerm(pool, low, likely, high),)
@@ -45,9 +48,41 @@ def rule(
         lever=lever or identifier,
         edits=edits or (Edit(identifier, True),),
         side_effects=(),
-        gain=GainModel(terms, basis, "because", shrinks_all_pools, hidden_under),
+        gain=GainModel(terms, basis, "because", shrinks_all_pools, hidden_under, at_most),
         evidence=(),
     )
+
+
+def ceiling(
+    identifier: str,
+    *,
+    pool: str = "launch_starved_ns",
+    high: float = 1.0,
+    lever: str = "",
+    requires: tuple[Requirement, ...] = (),
+    edits: tuple[Edit, ...] = (),
+    hidden_under: str = "",
+    at_most: str = "",
+) -> Rule:
+    """A rule of which only the most that it may gain is known."""
+    return rule(
+        identifier,
+        pool=pool,
+        likely=None,
+        high=high,
+        lever=lever,
+        basis=CEILING,
+        requires=requires,
+        edits=edits,
+        hidden_under=hidden_under,
+        at_most=at_most,
+    )
+
+
+def room(identifier: str, cost: float, is_judged: bool = False) -> Rule:
+    """A rule that makes room in memory."""
+    gain = GainModel((), ROOM, "saves memory", cost_fraction=cost, cost_is_judged=is_judged)
+    return replace(rule(identifier), phase=PHASES[0], gain=gain)
 
 
 def requirement(name: str, *checks: Condition, confirm: str = "", any_of: bool = False) -> Requirement:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.advice.builders import MS, rule, run
+from tests.advice.builders import MS, ceiling, room, rule, run
 from three_walls.advice.first_trial import choose_first_trial
 from three_walls.advice.plan import make_plan
 from three_walls.render.first_trial import describe_expectation
+from three_walls.vocabulary.config import ConfigData
+from three_walls.vocabulary.rules import Rule
 
 TRANSFER = "ep_transfer_exposed_ns"  # 150 of 1000 ms
 
@@ -35,3 +37,34 @@ def test_without_a_log_only_shares_are_told() -> None:
 
 def test_an_empty_plan_has_nothing_to_try() -> None:
     assert choose_first_trial((), run()) is None
+
+
+def expectation(*rules: Rule, **facts: ConfigData) -> str:
+    plan = make_plan(rules, run(**facts))[1]
+    trial = choose_first_trial(plan, run(**facts))
+    assert trial is not None
+    return describe_expectation(trial)
+
+
+def test_a_likely_gain_is_tried_before_a_larger_ceiling() -> None:
+    _, plan = make_plan([ceiling("most", pool=TRANSFER), rule("likely", pool="dp_exposed_ns", likely=0.2)], run())
+    trial = choose_first_trial(plan, run())
+    assert trial is not None
+    assert (trial.rule, trial.basis) == ("likely", "bound")
+
+
+def test_where_only_ceilings_are_known_it_says_so() -> None:
+    start = (
+        "Nobody measured how much it gains, and no entry with a likely gain can go first: at best the log's step time"
+    )
+    assert expectation(ceiling("most", pool=TRANSFER)) == f"{start} falls by 15.0%."
+    assert expectation(ceiling("most", pool=TRANSFER), unprofiled_step_ns=800 * MS) == (
+        f"{start}, 800 ms now, falls to 680 ms (by 15.0%)."
+    )
+
+
+def test_what_makes_room_is_tried_for_the_room() -> None:
+    start = "It makes room: the log's peak of memory should fall. It costs"
+    assert expectation(room("fits", 0.015), rule("gains", likely=1.0)) == f"{start} about 1.5% of the step."
+    assert expectation(room("fits", 0.06, True)) == f"{start} about 6.0% of the step (judged, not measured)."
+    assert expectation(room("fits", 0.0)) == f"{start} no time."

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.advice.builders import MS, requirement, rule, run
+from tests.advice.builders import MS, ceiling, requirement, room, rule, run
 from three_walls.advice.plan import make_plan
 from three_walls.advice.rule_cases import sheet_of
 from three_walls.advice.rulebase import load_rules
@@ -16,7 +16,7 @@ from three_walls.resources import RULES_DIR
 from three_walls.vocabulary.categories import SubWall, Wall
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.findings import Finding, Outcome, PlanStep
-from three_walls.vocabulary.rules import Condition, Edit, GainModel, Rule
+from three_walls.vocabulary.rules import Condition, Edit, Rule
 
 SHIPPED = load_rules(RULES_DIR)
 
@@ -51,6 +51,79 @@ def test_two_rules_on_one_pool_share_it() -> None:
     assert [step.gain.likely_ns for step in steps] == [120 * MS, 15 * MS]  # the second on what is left
     assert steps[1].finding.gain.likely_ns == 75 * MS
     assert (steps[1].step_after_low_ns, steps[1].step_after_high_ns) == (850 * MS, 1000 * MS)
+
+
+def test_ceilings_come_after_likely_gains_the_largest_first_and_before_what_nobody_can_tell() -> None:
+    rules = [
+        ceiling("a-small", pool="dp_exposed_ns"),  # 100 ms
+        ceiling("b-large"),  # 200 ms
+        ceiling("c-like-a", pool="attention_unfused_ns"),
+        rule("likely", pool=TRANSFER, likely=0.1),  # 15 ms
+        rule("unknown", pool="offload_copy_exposed_ns"),
+    ]
+    _, steps = make_plan(rules, run())
+    assert names(steps) == ["likely", "b-large", "a-small", "c-like-a", "unknown"]
+
+
+def test_a_ceiling_takes_nothing_that_a_later_edit_may_win() -> None:
+    _, steps = make_plan([ceiling("first", pool=TRANSFER), ceiling("second", pool=TRANSFER, high=0.5)], run())
+    assert [(step.gain.low_ns, step.gain.likely_ns, step.gain.high_ns) for step in steps] == [
+        (0, None, 150 * MS),
+        (0, None, 75 * MS),
+    ]
+    assert [(step.step_after_low_ns, step.step_after_high_ns) for step in steps] == [(850 * MS, 1000 * MS)] * 2
+
+
+def test_of_ceilings_of_the_same_time_the_first_comes_before_those_of_other_time() -> None:
+    rules = [ceiling("a", pool=TRANSFER, high=0.9), ceiling("b", pool=TRANSFER), ceiling("other", pool="dp_exposed_ns")]
+    _, steps = make_plan(rules, run())
+    assert [(step.finding.rule, step.gain.high_ns) for step in steps] == [
+        ("b", 150 * MS),
+        ("other", 100 * MS),
+        ("a", 135 * MS),
+    ]
+    same = "Earlier entries may win some of the same time. "
+    assert [step.gain.explanation.startswith(same) for step in steps] == [False, False, True]
+
+
+def test_of_equal_ceilings_the_one_with_least_to_do_comes_first() -> None:
+    many = ceiling("a-many", edits=(Edit("one", True), Edit("two", True)))
+    unsure = ceiling("b-unsure", requires=(requirement("installed", confirm="the package imports"),))
+    _, steps = make_plan([many, unsure, ceiling("c-plain")], run())
+    assert names(steps) == ["c-plain", "a-many", "b-unsure"]
+
+
+def test_a_ceiling_is_computed_again_on_what_likely_gains_leave() -> None:
+    findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.8), ceiling("most", pool=TRANSFER)], run())
+    assert [one.gain.high_ns for one in findings] == [150 * MS, 150 * MS]  # each alone
+    assert [step.gain.high_ns for step in steps] == [150 * MS, 30 * MS]
+
+
+def test_a_ceiling_too_small_to_measure_is_not_needed() -> None:
+    findings, steps = make_plan([ceiling("tiny", high=0.049)], run())
+    assert (steps, outcome(findings, "tiny")) == ((), Outcome.NOT_NEEDED)
+    assert findings[0].because == "at most 9.8 ms can be gained, at least 10 ms needed"
+    assert len(make_plan([ceiling("enough", high=0.05)], run())[1]) == 1
+
+
+def test_a_ceiling_of_which_the_earlier_edits_leave_too_little_stays_out() -> None:
+    findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.96), ceiling("rest", pool=TRANSFER)], run())
+    assert names(steps) == ["likely"]
+    assert outcome(findings, "rest") is Outcome.ALTERNATIVE
+    assert findings[1].because == (
+        "after the earlier edits too little is left to gain: at most 6 ms can be gained, at least 10 ms needed"
+    )
+
+
+def test_ceilings_together_are_no_more_than_the_step() -> None:
+    rules = [ceiling(name, pool="step_ns", high=0.45) for name in "abcd"]
+    findings, steps = make_plan(rules, run())
+    assert [step.gain.high_ns for step in steps] == [450 * MS, 450 * MS, 100 * MS]
+    assert "No more than the highest gains of the earlier entries leave of the step." in steps[2].gain.explanation
+    assert findings[3].because == (
+        "the earlier entries may win the time that is left, so trace again after them: "
+        "at most 0 ms can be gained, at least 10 ms needed"
+    )
 
 
 def test_one_edit_per_lever() -> None:
@@ -241,13 +314,15 @@ def random_rules(draw: st.DrawFn) -> list[Rule]:
     made = []
     for index in range(draw(st.integers(0, 6))):
         low, likely, high = draw(shares)
+        is_ceiling = draw(st.booleans())
         made.append(
             rule(
                 f"r{index}",
                 pool=draw(st.sampled_from(POOLS)),
-                low=low,
-                likely=likely,
+                low=0.0 if is_ceiling else low,
+                likely=None if is_ceiling else likely,
                 high=high,
+                basis="ceiling" if is_ceiling else "bound",
                 lever=draw(st.sampled_from(["", "shared"])),
                 shrinks_all_pools=draw(st.booleans()),
                 hidden_under=draw(st.sampled_from(["", "compute_busy_ns"])),
@@ -263,7 +338,10 @@ def test_gains_never_add_up_past_the_step(rules: list[Rule]) -> None:
     assert sum(step.gain.high_ns or 0 for step in steps) <= step_ns
     low, high = step_ns, step_ns
     for step in steps:
-        assert (step.gain.low_ns or 0) <= (step.gain.likely_ns or 0) <= (step.gain.high_ns or 0)
+        assert step.gain.low_ns is not None
+        assert step.gain.high_ns is not None
+        likely_ns = step.gain.low_ns if step.gain.likely_ns is None else step.gain.likely_ns
+        assert step.gain.low_ns <= likely_ns <= step.gain.high_ns
         assert 0 <= step.step_after_low_ns <= step.step_after_high_ns <= step_ns
         assert step.step_after_low_ns <= low
         assert step.step_after_high_ns <= high
@@ -271,12 +349,9 @@ def test_gains_never_add_up_past_the_step(rules: list[Rule]) -> None:
 
 
 def test_what_makes_the_run_fit_comes_before_any_gain() -> None:
-    fits = replace(
-        rule("z-fits", pool="offload_copy_exposed_ns"), phase="fit", gain=GainModel((), "none", "saves memory")
-    )
-    _, steps = make_plan([rule("gains", likely=1.0), fits], run())
+    _, steps = make_plan([rule("gains", likely=1.0), room("z-fits", 0.02)], run())
     assert names(steps) == ["z-fits", "gains"]
-    assert steps[0].gain.likely_ns is None
+    assert (steps[0].gain.likely_ns, steps[0].gain.basis, steps[0].gain.cost_fraction) == (None, "room", 0.02)
 
 
 def test_of_comparable_gains_the_wall_of_the_verdict_goes_first() -> None:
@@ -307,7 +382,5 @@ def test_a_later_edit_may_build_on_an_earlier_list() -> None:
 
 
 def test_of_edits_that_cost_time_the_cheapest_makes_the_run_fit_first() -> None:
-    dear = replace(rule("a-dear"), phase="fit", gain=GainModel((), "none", "", cost_fraction=0.2))
-    cheap = replace(rule("b-cheap"), phase="fit", gain=GainModel((), "none", "", cost_fraction=0.02))
-    _, plan = make_plan([dear, cheap], run())
+    _, plan = make_plan([room("a-dear", 0.2), room("b-cheap", 0.02)], run())
     assert names(plan) == ["b-cheap", "a-dear"]

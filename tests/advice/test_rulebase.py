@@ -147,7 +147,7 @@ def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
         ("pool: launch_starved_ns", "pool: launch_starved_fraction", "expected a fact in ns"),
         ("low: 0.2, high: 0.6", "low: 0.7, high: 0.6", "expected low <= likely <= high"),
         ("low: 0.2, high: 0.6", "low: 0.2, high: 1.6", "expected a number from 0 to 1, found 1.6"),
-        ("basis: modelled", "basis: guessed", "expected one of measured, modelled, bound"),
+        ("basis: modelled", "basis: guessed", "expected one of measured, modelled, bound, ceiling, room, none"),
         ("sub_wall: host\n", "", "sub_wall belongs to rules of wall compute_host"),
         ("wall: compute_host\nsub_wall: host", "wall: memory", "a rule of wall memory lives in memory/"),
         ("    confirm: half precision is used\n", "    check: {}\n", "check or any_of, not both"),
@@ -162,6 +162,46 @@ def test_each_mistake_has_its_sentence(tmp_path: Path, old: str, new: str, compl
     found = complaints(tmp_path, RULE.replace(old, new))
     assert any(complaint in line for line in found), found
     assert all(line[0].isdigit() for line in found)
+
+
+CEILING_OF_IT = RULE.replace("low: 0.2, high: 0.6", "high: 0.6").replace("basis: modelled", "basis: ceiling")
+ROOM_FOR_IT = RULE.replace(
+    "  terms:\n    - {pool: launch_starved_ns, low: 0.2, high: 0.6}\n  basis: modelled",
+    "  basis: room\n  cost_fraction: 0.02\n  cost_is_judged: true",
+)
+
+
+def test_a_ceiling_has_a_high_end_alone(tmp_path: Path) -> None:
+    (rule,) = load_rules(
+        rules_directory(tmp_path, CEILING_OF_IT.replace("basis: ceiling", "basis: ceiling\n  at_most: idle_ns"))
+    )
+    assert (rule.gain.terms[0].low, rule.gain.terms[0].likely, rule.gain.terms[0].high) == (0.0, None, 0.6)
+    assert (rule.gain.is_ceiling, rule.gain.at_most) == (True, "idle_ns")
+
+
+def test_what_makes_room_has_a_cost(tmp_path: Path) -> None:
+    (rule,) = load_rules(rules_directory(tmp_path, ROOM_FOR_IT))
+    assert (rule.gain.terms, rule.gain.cost_fraction, rule.gain.cost_is_judged) == ((), 0.02, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (CEILING_OF_IT.replace("high: 0.6", "low: 0.2, high: 0.6"), "unknown key low"),
+        (RULE.replace("low: 0.2, ", ""), "key low is missing"),
+        (
+            ROOM_FOR_IT.replace("basis: room", "basis: none"),
+            "what makes room has a cost_fraction, and nothing else has",
+        ),
+        (ROOM_FOR_IT.replace("  cost_fraction: 0.02\n", ""), "what makes room has a cost_fraction, and nothing else"),
+        (RULE.replace("basis: modelled", "basis: room\n  cost_fraction: 0.1"), "or the basis room or none"),
+        (RULE.replace("basis: modelled", "basis: none"), "or the basis room or none"),
+        (CEILING_OF_IT.replace("basis: ceiling", "basis: ceiling\n  at_most: gpu.sm"), "expected a fact in ns"),
+    ],
+)
+def test_each_basis_has_the_figures_it_needs(tmp_path: Path, text: str, complaint: str) -> None:
+    found = complaints(tmp_path, text)
+    assert any(complaint in line for line in found), found
 
 
 def test_likely_and_a_high_end_from_a_fact_exclude_each_other(tmp_path: Path) -> None:

@@ -146,6 +146,15 @@ def test_a_few_iterations_of_unknown_role_give_no_median_and_many_do(tmp_path: P
     assert many.facts.number("unprofiled_step_ns") == 75 * MS
 
 
+def test_what_steady_iterations_differ_by_is_a_time_and_a_ratio(tmp_path: Path) -> None:
+    lengths = [74.0, 75.0, 76.0, 75.0, 77.0, 75.0, 500.0, 75.0]  # the long one is an outlier
+    off = [line.replace("True", "False") for line in NOT_OURS]
+    lines = [iteration(place, length) for place, length in enumerate(lengths, start=1)]
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *off, *lines))
+    assert report.facts.number("unprofiled_step_range_ns") == 3 * MS
+    assert report.facts.number("unprofiled_step_spread_ratio") == pytest.approx(77 / 74)
+
+
 def test_a_log_of_a_run_without_profiler_has_no_profiled_iteration(tmp_path: Path) -> None:
     off = [line.replace("True", "False") for line in NOT_OURS]
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *off, *(iteration(n, 75.0) for n in range(1, 12))))

@@ -79,6 +79,25 @@ def test_gains_name_their_likely_value_only_when_there_is_a_range() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gain", "text"),
+    [
+        (Gain(12_000_000, 20_000_000, 30_000_000, "modelled"), "gain 12-30 ms, likely 20 ms (modelled)"),
+        (Gain(0, None, 12_340_000, "ceiling"), "gain at most 12.3 ms, nobody measured how much of it"),
+        (Gain(None, None, None, "ceiling"), "gain unknown"),
+        (Gain(None, None, None, "none"), "gain unknown"),
+        (Gain(None, None, None, "room", "", 0.015), "makes room, costs about 1.5% of the step"),
+        (
+            Gain(None, None, None, "room", "", 0.06, True),
+            "makes room, costs about 6.0% of the step (judged, not measured)",
+        ),
+        (Gain(None, None, None, "room", "", 0.0), "makes room, costs no time"),
+    ],
+)
+def test_what_an_edit_gives_reads_as_it_is_known(gain: Gain, text: str) -> None:
+    assert formats.describe_gain(gain) == text
+
+
+@pytest.mark.parametrize(
     ("value", "limit", "text"),
     [
         (31.4e9, 50e9, "31.4 of 50.0 GB/s"),

@@ -66,6 +66,10 @@ def test_each_part_of_each_layer_in_each_direction(tmp_path: Path) -> None:
         assert times(report, layer, "backward") == BACKWARD_PARTS
     assert len(report.moe_layers) == 2 * 2 * 6
     assert report.facts.number("moe_layers_count") == 2
+    assert report.facts.number("expert_backward_products_ns") == 2 * 80
+    assert (
+        report.facts.number("dispatch_backward_exposed_ns") == 2 * 70
+    )  # what leaves the experts, not what reaches them
 
 
 def test_a_replayed_pass_is_neither_forward_nor_backward(tmp_path: Path) -> None:
@@ -193,6 +197,7 @@ def test_exchanges_that_do_not_fit_the_order_are_not_guessed_at(tmp_path: Path) 
     report = report_of(tmp_path, model, command())
     assert report.moe_layers == ()
     assert "interleave" in str(report.facts.get("moe_layers_count").because_missing)
+    assert "interleave" in str(report.facts.get("dispatch_backward_exposed_ns").because_missing)
     assert report.facts.get("ep_achieved_bytes_per_s").is_missing
 
 

@@ -11,6 +11,8 @@ from three_walls.vocabulary.findings import FirstTrial, PlanStep
 def choose_first_trial(plan: Sequence[PlanStep], facts: FactSheet) -> FirstTrial | None:
     """The plan's first entry, alone; None for an empty plan.
 
+    The plan's order is what prefers a likely gain to a ceiling, and what makes the run fit to both.
+
     Shares come from the trace, time from the log: the log's unprofiled step should fall by the share of the traced
     step that the entry may give back.
     """
@@ -27,10 +29,13 @@ def choose_first_trial(plan: Sequence[PlanStep], facts: FactSheet) -> FirstTrial
     return FirstTrial(
         rule=first.finding.rule,
         title=first.finding.title,
+        basis=first.gain.basis,
         saved_low_fraction=low,
         saved_high_fraction=high,
         unprofiled_step_ns=None if unprofiled is None else round(unprofiled),
         unprofiled_step_after_low_ns=after_low,
         unprofiled_step_after_high_ns=after_high,
+        cost_fraction=first.gain.cost_fraction,
+        cost_is_judged=first.gain.cost_is_judged,
         must_show=first.finding.how_to_verify,
     )

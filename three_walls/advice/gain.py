@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,20 +30,25 @@ class _Share:
 
 
 def estimate(model: GainModel, facts: FactSheet) -> Gain:
-    """Sum over the terms of fraction x pool, at most ``hidden_under`` and at most the step."""
+    """Sum over the terms of fraction x pool, at most ``hidden_under``, ``at_most`` and the step.
+
+    A ceiling stays one where such a limit is not known, only higher.
+    """
     if not model.terms:
         return no_estimate(model, model.explanation)
-    if lacking := _missing_facts(model, facts):
+    open_limits = _unknown(_limits(model), facts)
+    if lacking := [*_unknown(_pools(model), facts), *([] if model.is_ceiling else open_limits)]:
         return no_estimate(model, f"not known: {', '.join(lacking)}. {model.explanation}")
     shares = [_take(term, facts) for term in model.terms]
     limit = _limit(model, facts)
-    low, likely, high = (min(limit, sum(share.ns[level] for share in shares)) for level in Level)
-    return Gain(round(low), round(likely), round(high), model.basis, model.explanation)
+    low, likely, high = (round(min(limit, sum(share.ns[level] for share in shares))) for level in Level)
+    loose = f"It would be lower if {' and '.join(open_limits)} were known. " if open_limits else ""
+    return Gain(low, None if model.is_ceiling else likely, high, model.basis, f"{loose}{model.explanation}")
 
 
 def no_estimate(model: GainModel, explanation: str) -> Gain:
-    """A gain that cannot be told."""
-    return Gain(None, None, None, model.basis, explanation)
+    """A gain in time that cannot be told, or that there is none: the edit makes room."""
+    return Gain(None, None, None, model.basis, explanation, model.cost_fraction, model.cost_is_judged)
 
 
 def gain_at(gain: Gain, level: Level) -> int | None:
@@ -82,25 +87,35 @@ def _distribute(model: GainModel, removed_ns: int, facts: FactSheet, level: Leve
 
 
 def _take(term: GainTerm, facts: FactSheet) -> _Share:
+    """What goes at each level; of a ceiling nothing is known to go but at its high end."""
     pool_ns = facts.number(term.pool) or 0
     low, likely, high = _fractions(term, facts)
-    return _Share(term.pool, {Level.LOW: pool_ns * low, Level.LIKELY: pool_ns * likely, Level.HIGH: pool_ns * high})
+    return _Share(
+        term.pool, {Level.LOW: pool_ns * low, Level.LIKELY: pool_ns * (likely or 0), Level.HIGH: pool_ns * high}
+    )
 
 
-def _fractions(term: GainTerm, facts: FactSheet) -> tuple[float, float, float]:
+def _fractions(term: GainTerm, facts: FactSheet) -> tuple[float, float | None, float]:
     if not term.high_one_minus_fact:
         return term.low, term.likely, term.high
     high = max(term.low, 1 - (facts.number(term.high_one_minus_fact) or 0))
-    return term.low, (term.low + high) / 2, high
+    return term.low, None if term.likely is None else (term.low + high) / 2, high
+
+
+def _pools(model: GainModel) -> list[str]:
+    """Facts without which nothing can be told."""
+    return [name for term in model.terms for name in (term.pool, term.high_one_minus_fact) if name]
+
+
+def _limits(model: GainModel) -> list[str]:
+    """Facts that the gain cannot exceed."""
+    return [name for name in (model.hidden_under, model.at_most) if name]
 
 
 def _limit(model: GainModel, facts: FactSheet) -> float:
-    step_ns = facts.number("step_ns")
-    cover_ns = facts.number(model.hidden_under) if model.hidden_under else None
-    return min(limit for limit in (step_ns, cover_ns, float("inf")) if limit is not None)
+    limits = (facts.number(name) for name in ("step_ns", *_limits(model)))
+    return min((limit for limit in limits if limit is not None), default=float("inf"))
 
 
-def _missing_facts(model: GainModel, facts: FactSheet) -> list[str]:
-    names = [name for term in model.terms for name in (term.pool, term.high_one_minus_fact)]
-    needed = dict.fromkeys(name for name in [*names, model.hidden_under] if name)
-    return [name for name in needed if facts.number(name) is None]
+def _unknown(names: Iterable[str], facts: FactSheet) -> list[str]:
+    return [name for name in dict.fromkeys(names) if facts.number(name) is None]

@@ -2,7 +2,9 @@
 
 The best recommendation enters, its gain is taken from the facts, the other rules are judged again on what
 is left, and so on. Three copies of the facts shrink side by side, by the low, likely and high gains: the
-likely one decides, the other two give the range of the step afterwards.
+likely one decides, the other two give the range of the step afterwards. A ceiling of which nobody measured
+how much goes takes nothing but from the last; so it comes after every gain of which something likely is known,
+and several ceilings may be of the same time. Of those the first stands before ceilings of other time, the rest after.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from three_walls.advice.conditions import same
 from three_walls.advice.gain import Level, apply_gain, estimate
 from three_walls.advice.judge import failing_requirements, judge_all, judge_safely
+from three_walls.advice.small_gains import describe_small, drop_small, is_small, minimum_gain_ns
 from three_walls.advice.thresholds import Thresholds, default_thresholds
 from three_walls.advice.verdict import weigh
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, Gain, Outcome, PlannedEdit, PlanStep
 from three_walls.vocabulary.rules import EXECUTION_ONLY, PHASES, Rule
-from three_walls.vocabulary.units import ns_to_ms
 
 _BASIS_ORDER = ("measured", "modelled", "bound")
 
@@ -40,8 +42,8 @@ def make_plan(
     if not step_ns:
         return findings, ()
     limits = thresholds or default_thresholds()
-    minimum_ns = limits.minimum_plan_gain_fraction * step_ns
-    kept = {one.rule: _drop_small(one, by_id[one.rule], facts, minimum_ns) for one in findings}
+    minimum_ns = minimum_gain_ns(step_ns, limits)
+    kept = {one.rule: drop_small(one, by_id[one.rule], facts, minimum_ns) for one in findings}
     draft = _Draft(by_id, kept, facts, limits, minimum_ns, frozenset((EXECUTION_ONLY, *allowed)))
     while draft.take_best():
         pass
@@ -66,10 +68,13 @@ class _Draft:
     """Per rule that was blocked at first: the entries that each lifted some of what blocked it."""
     left_out: dict[str, str] = field(default_factory=dict)
     facts: dict[Level, FactSheet] = field(init=False)
+    unclaimed: FactSheet = field(init=False)
+    """Facts if each likely gain so far comes true and each ceiling goes in full: time of no entry yet."""
     blockers: dict[str, set[str]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.facts = dict.fromkeys(Level, self.original)
+        self.unclaimed = self.original
         blocked = {name: one for name, one in self.findings.items() if one.outcome is Outcome.BLOCKED}
         self.blockers = {name: {note.name for note in one.blocked_by} for name, one in blocked.items()}
 
@@ -92,12 +97,28 @@ class _Draft:
         of_wall = [one for one in candidates if one.wall is wall and (one.gain.likely_ns or 0) >= enough_ns]
         return min(of_wall if best.gain.likely_ns and of_wall else [best], key=self._rank)
 
-    def _rank(self, finding: Finding) -> tuple[float, int, float, str]:
-        """Likely gain first (unknown last), then how well it is founded, then what it costs, then the id: total."""
-        likely = finding.gain.likely_ns
-        basis = _BASIS_ORDER.index(finding.gain.basis) if finding.gain.basis in _BASIS_ORDER else len(_BASIS_ORDER)
-        cost = self.rules[finding.rule].gain.cost_fraction
-        return (float("inf") if likely is None else -likely, basis, cost, finding.rule)
+    def _rank(self, finding: Finding) -> tuple[int, int, int, int, float, int, str]:
+        """Size of the gain first, then how it is founded, what it costs, how much there is to do, the id: total."""
+        gain = finding.gain
+        basis = _BASIS_ORDER.index(gain.basis) if gain.basis in _BASIS_ORDER else len(_BASIS_ORDER)
+        effort = len(finding.edits) + len(finding.confirm_first)
+        return (*self._size(finding), basis, gain.cost_fraction or 0.0, effort, finding.rule)
+
+    def _size(self, finding: Finding) -> tuple[int, int, int]:
+        """Likely gains first, then ceilings, the largest first in both, then what nobody can tell.
+
+        Of a ceiling the part that no earlier entry may win counts before the whole.
+        """
+        gain = finding.gain
+        if gain.likely_ns is not None:
+            return 0, -gain.likely_ns, 0
+        if gain.high_ns is None:
+            return 2, 0, 0
+        return 1, -min(self._unclaimed_ns(finding), gain.high_ns), -gain.high_ns
+
+    def _unclaimed_ns(self, finding: Finding) -> int:
+        """What of a ceiling no earlier entry may win."""
+        return estimate(self.rules[finding.rule].gain, self.unclaimed).high_ns or 0
 
     def with_reason(self, finding: Finding) -> Finding:
         """``finding``, as an alternative with its reason if it was recommended and is not in the plan."""
@@ -127,11 +148,12 @@ class _Draft:
         """The finding on the facts that are left, if it still belongs into the plan; else notes why not."""
         rule, finding = self.rules[name], judge_safely(self.rules[name], self.facts[Level.LIKELY])
         self._note_unlocking(finding)
-        reason = self._reason_against(rule, finding)
+        fitting = replace(finding, gain=self._fit_into_step(finding.gain))
+        reason = self._reason_against(rule, finding) or self._reason_of_room(fitting.gain)
         if reason:
             self.left_out[name] = reason
             return None
-        return finding
+        return fitting
 
     def _reason_against(self, rule: Rule, finding: Finding) -> str:
         for step in self.steps:
@@ -142,9 +164,17 @@ class _Draft:
         if finding.outcome is not Outcome.RECOMMENDED:
             after = ", ".join(step.finding.rule for step in self.steps)
             return f"after {after} it is {finding.outcome.value.replace('_', ' ')}: {finding.because}"
-        if _is_small(finding.gain, self.minimum_ns):
-            return f"after the earlier edits too little is left to gain: {_small_gain(finding.gain, self.minimum_ns)}"
+        if is_small(finding.gain, self.minimum_ns):
+            return (
+                f"after the earlier edits too little is left to gain: {describe_small(finding.gain, self.minimum_ns)}"
+            )
         return self._harm_to_earlier(rule, finding)
+
+    def _reason_of_room(self, gain: Gain) -> str:
+        if not is_small(gain, self.minimum_ns):
+            return ""
+        left = describe_small(gain, self.minimum_ns)
+        return f"the earlier entries may win the time that is left, so trace again after them: {left}"
 
     def _harm_to_earlier(self, rule: Rule, finding: Finding) -> str:
         """Which earlier entry's requirement the edits of ``rule`` would break."""
@@ -164,11 +194,8 @@ class _Draft:
         self.blockers[finding.rule] = now
 
     def _append(self, finding: Finding) -> None:
-        rule = self.rules[finding.rule]
-        gain = self._fit_into_step(finding.gain)
-        for level in Level:
-            scenario = estimate(rule.gain, self.facts[level])
-            self.facts[level] = apply_gain(rule, scenario, finding.edits, self.facts[level], level)
+        gain = self._note_shared_time(finding)
+        self._take(self.rules[finding.rule], finding.edits)
         single = self.findings[finding.rule].gain
         after_low, after_high = self._step_ns(Level.HIGH), self._step_ns(Level.LOW)
         self.steps.append(
@@ -183,13 +210,35 @@ class _Draft:
             )
         )
 
+    def _take(self, rule: Rule, edits: Sequence[PlannedEdit]) -> None:
+        """Take the gain of ``rule`` from every copy of the facts."""
+        for level, facts in self.facts.items():
+            self.facts[level] = apply_gain(rule, estimate(rule.gain, facts), edits, facts, level)
+        claims = Level.HIGH if rule.gain.is_ceiling else Level.LIKELY
+        self.unclaimed = apply_gain(rule, estimate(rule.gain, self.unclaimed), edits, self.unclaimed, claims)
+
+    def _note_shared_time(self, finding: Finding) -> Gain:
+        """The gain, of a ceiling that others claim too saying so."""
+        gain = finding.gain
+        if gain.likely_ns is not None or not gain.high_ns or self._unclaimed_ns(finding) >= gain.high_ns:
+            return gain
+        return replace(gain, explanation=f"Earlier entries may win some of the same time. {gain.explanation}")
+
     def _fit_into_step(self, gain: Gain) -> Gain:
         """``gain`` with its ends within what the high gains so far leave of the step."""
-        if gain.high_ns is None or gain.likely_ns is None or gain.low_ns is None:
+        if gain.high_ns is None or gain.low_ns is None:
             return gain
         taken_ns = sum(step.gain.high_ns or 0 for step in self.steps)
-        high_ns = min(gain.high_ns, max(0, round(self.original.number("step_ns") or 0) - taken_ns))
-        return replace(gain, low_ns=min(gain.low_ns, high_ns), likely_ns=min(gain.likely_ns, high_ns), high_ns=high_ns)
+        left_ns = max(0, round(self.original.number("step_ns") or 0) - taken_ns)
+        if gain.high_ns <= left_ns:
+            return gain
+        return replace(
+            gain,
+            low_ns=min(gain.low_ns, left_ns),
+            likely_ns=None if gain.likely_ns is None else min(gain.likely_ns, left_ns),
+            high_ns=left_ns,
+            explanation=f"No more than the highest gains of the earlier entries leave of the step. {gain.explanation}",
+        )
 
     def _step_ns(self, level: Level) -> int:
         return round(self.facts[level].number("step_ns") or 0)
@@ -206,19 +255,3 @@ def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit])
         e.key for e in later if (e.kind, e.key) in targets and not e.relative and not same(targets[e.kind, e.key], e.to)
     )
     return next(clashes, "")
-
-
-def _drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float) -> Finding:
-    """A rule that is recommended, or may be if more were known, is not needed where nobody could measure its gain."""
-    gain = estimate(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain
-    if finding.outcome not in (Outcome.RECOMMENDED, Outcome.UNKNOWN) or not _is_small(gain, minimum_ns):
-        return finding
-    return replace(finding, outcome=Outcome.NOT_NEEDED, because=_small_gain(gain, minimum_ns), missing=())
-
-
-def _is_small(gain: Gain, minimum_ns: float) -> bool:
-    return gain.likely_ns is not None and gain.likely_ns < minimum_ns
-
-
-def _small_gain(gain: Gain, minimum_ns: float) -> str:
-    return f"the likely gain is {ns_to_ms(gain.likely_ns or 0):g} ms, at least {ns_to_ms(minimum_ns):g} ms needed"

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from three_walls.vocabulary.facts import Fact, FactSheet
 from three_walls.vocabulary.glossary import GLOSSARY
 
-# Pool -> every fact that contains it as a summand, from the glossary's definitions. step_ns contains all.
+# Pool -> every fact that contains it as a summand, from the glossary's definitions. step_ns contains all. A pool that a
+# rule gains from has to stand here, also where no other fact contains it.
 PARENTS: Mapping[str, tuple[str, ...]] = {
     "ep_transfer_exposed_ns": ("ep_exposed_ns", "communication_recoverable_ns"),
     "ep_wait_exposed_ns": ("ep_exposed_ns", "wait_exposed_ns"),
@@ -19,12 +20,32 @@ PARENTS: Mapping[str, tuple[str, ...]] = {
     "offload_copy_exposed_ns": ("memory_recoverable_ns",),
     "launch_starved_ns": ("launch_starved_recoverable_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"),
     "launch_starved_recoverable_ns": ("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"),
+    "optimizer_launch_starved_ns": (
+        "launch_starved_ns",
+        "launch_starved_recoverable_ns",
+        "host_idle_ns",
+        "host_recoverable_ns",
+        "idle_ns",
+    ),
     "host_blocked_ns": ("host_idle_ns", "host_recoverable_ns", "idle_ns"),
+    # But for a drain in which the device idles, a bubble is waiting inside collectives.
+    "pipeline_bubble_ns": ("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns"),
+    "pipeline_bubble_excess_ns": (
+        "pipeline_bubble_ns",
+        "collective_wait_exposed_ns",
+        "collective_exposed_ns",
+        "wait_exposed_ns",
+    ),
     "attention_unfused_ns": ("compute_recoverable_ns", "compute_busy_ns"),
     "gemm_ns": ("compute_busy_ns",),
     "permute_ns": ("compute_busy_ns",),
     "elementwise_ns": ("compute_busy_ns",),
+    "overlap_tax_ns": ("gemm_ns", "compute_busy_ns"),
     "recompute_ns": ("memory_recoverable_ns",),
+    # Times of the latest rank, and of the log's steps: no time of the representative step contains them.
+    "straggler_late_ns": ("straggler_late_recoverable_ns",),
+    "straggler_late_recoverable_ns": ("straggler_late_ns",),
+    "unprofiled_step_range_ns": (),
 }
 
 # Pools in which the device works: their union shrinks with them.
@@ -36,11 +57,14 @@ _BUSY = (
     "cp_exposed_ns",
     "collective_transfer_exposed_ns",
     "collective_wait_exposed_ns",
+    "pipeline_bubble_ns",
+    "pipeline_bubble_excess_ns",
     "offload_copy_exposed_ns",
     "attention_unfused_ns",
     "gemm_ns",
     "permute_ns",
     "elementwise_ns",
+    "overlap_tax_ns",
 )
 
 # Exposed communication -> (its union, the hidden part of that union).
@@ -50,6 +74,8 @@ _UNIONS: Mapping[str, tuple[str, str]] = {
     "tp_exposed_ns": ("collective_busy_ns", ""),
     "cp_exposed_ns": ("collective_busy_ns", ""),
     "collective_transfer_exposed_ns": ("collective_busy_ns", ""),
+    "pipeline_bubble_ns": ("collective_busy_ns", ""),
+    "pipeline_bubble_excess_ns": ("collective_busy_ns", ""),
 }
 
 

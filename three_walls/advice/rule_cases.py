@@ -14,7 +14,7 @@ from three_walls.vocabulary.facts import Fact, FactSheet
 from three_walls.vocabulary.findings import Finding, Outcome
 from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME, is_known_fact
 
-_EXPECTATIONS = ("edits", "edits_absent", "missing", "blocked_by", "confirm_first", "gain_ns")
+_EXPECTATIONS = ("edits", "edits_absent", "missing", "blocked_by", "confirm_first", "gain_ns", "cost_fraction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ def mismatches(case: Case, finding: Finding) -> list[str]:
             "likely": finding.gain.likely_ns,
             "high": finding.gain.high_ns,
         },
+        "cost_fraction": finding.gain.cost_fraction,
     }
     wrong = [
         f"{key}: expected {wanted}, found {found[key]}"
@@ -112,6 +113,8 @@ def _read_expect(node: Node | None, problems: Problems) -> Mapping[str, object]:
         problems.items(found.get(key))
     for key in ("edits", "gain_ns"):
         problems.entries(found.get(key))
+    if "cost_fraction" in found:
+        problems.number(found["cost_fraction"], 0.0, 1.0)
     return {key: plain(value) for key, value in found.items()}
 
 

@@ -13,8 +13,12 @@ from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.facts import FactDefinition
 from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME, is_known_fact
 from three_walls.vocabulary.rules import (
+    BASES,
+    CEILING,
+    NO_BASIS,
     OPERATIONS,
     OPERATORS,
+    ROOM,
     Condition,
     Edit,
     Evidence,
@@ -22,8 +26,6 @@ from three_walls.vocabulary.rules import (
     GainTerm,
     Requirement,
 )
-
-BASES = ("measured", "modelled", "bound", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +68,30 @@ class PartReader:
         """The gain model."""
         if node is None:
             return GainModel((), "", "")
-        found = self.problems.fields(
-            node, ("basis", "explanation"), ("terms", "shrinks_all_pools", "hidden_under", "cost_fraction")
-        )
-        terms = tuple(self._gain_term(item) for item in self.problems.items(found.get("terms")))
+        optional = ("terms", "shrinks_all_pools", "hidden_under", "at_most", "cost_fraction", "cost_is_judged")
+        found = self.problems.fields(node, ("basis", "explanation"), optional)
         basis = self.problems.choice(found.get("basis"), BASES)
-        if basis in BASES and (basis == "none") == bool(terms):
-            self.problems.add(node, "a gain has terms, or the basis none and an explanation")
+        terms = tuple(self._gain_term(item, basis) for item in self.problems.items(found.get("terms")))
         cost = found.get("cost_fraction")
+        self._note_basis_without_its_figures(node, basis, bool(terms), cost is not None)
         return GainModel(
-            cost_fraction=0.0 if cost is None else self.problems.number(cost, 0.0, 1.0),
+            cost_fraction=None if cost is None else self.problems.number(cost, 0.0, 1.0),
+            cost_is_judged=self.problems.flag(found.get("cost_is_judged")),
             terms=terms,
             basis=basis,
             explanation=self.problems.text(found.get("explanation")),
             shrinks_all_pools=self.problems.flag(found.get("shrinks_all_pools")),
             hidden_under=self._fact_of_unit(found.get("hidden_under"), "ns"),
+            at_most=self._fact_of_unit(found.get("at_most"), "ns"),
         )
+
+    def _note_basis_without_its_figures(self, node: Node, basis: str, has_terms: bool, has_cost: bool) -> None:
+        if basis not in BASES:
+            return
+        if has_terms == (basis in (ROOM, NO_BASIS)):
+            self.problems.add(node, "a gain has terms, or the basis room or none and an explanation")
+        if has_cost != (basis == ROOM):
+            self.problems.add(node, "what makes room has a cost_fraction, and nothing else has")
 
     def _tests(self, fact: str, node: Node) -> list[Condition]:
         tests = self.problems.entries(node)
@@ -185,7 +195,11 @@ class PartReader:
             source=check_pointer(found.get("source"), self.problems, self.sources),
         )
 
-    def _gain_term(self, node: Node) -> GainTerm:
+    def _gain_term(self, node: Node, basis: str) -> GainTerm:
+        if basis == CEILING:
+            ceiling = self.problems.fields(node, ("pool", "high"))
+            high, high_fact = self._high_end(ceiling.get("high"))
+            return GainTerm(self._fact_of_unit(ceiling.get("pool"), "ns"), 0.0, None, high, high_fact)
         found = self.problems.fields(node, ("pool", "low", "high"), ("likely",))
         before = len(self.problems.found)
         low = self.problems.number(found.get("low"), 0.0, 1.0)

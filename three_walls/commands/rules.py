@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from three_walls.advice.judge import judge_safely
 from three_walls.advice.rule_cases import mismatches
 from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
+from three_walls.advice.small_gains import judge_with_size
 from three_walls.knowledge.coverage import coverage
 from three_walls.render.coverage_table import coverage_table, insert_coverage
 from three_walls.render.text_rule import describe_rule
@@ -67,7 +67,7 @@ def test_command(directory: Path | None) -> None:
         found = load_cases(cases_file(path))
         for case in found.cases:
             run += 1
-            wrong = mismatches(case, judge_safely(rules[found.rule], found.facts_of(case)))
+            wrong = mismatches(case, judge_with_size(rules[found.rule], found.facts_of(case)))
             failed += bool(wrong)
             for sentence in wrong:
                 click.echo(f"{found.rule}: {case.name}: {sentence}")

@@ -10,6 +10,7 @@ from three_walls.vocabulary.categories import SubWall, Wall
 from three_walls.vocabulary.facts import Fact, FactValue
 from three_walls.vocabulary.findings import Gain
 from three_walls.vocabulary.report import ProductShape
+from three_walls.vocabulary.rules import CEILING, ROOM
 from three_walls.vocabulary.units import NS_PER_MS
 
 UNKNOWN = "unknown"
@@ -73,18 +74,51 @@ def _decimals_of_estimate(value_ms: float) -> int:
     return max(0, _decimals(value_ms) - 1)
 
 
+def describe_gain(gain: Gain) -> str:
+    """What an edit gives, and how that is known.
+
+    ``gain 12-30 ms, likely 20 ms (measured)``, ``gain at most 12.3 ms, nobody measured how much of it``,
+    ``makes room, costs about 1.5% of the step``, ``gain unknown``.
+    """
+    if gain.basis == ROOM:
+        return format_gain(gain)
+    is_told = gain.high_ns is not None and gain.basis != CEILING
+    return f"gain {format_gain(gain)}" + (f" ({gain.basis})" if is_told else "")
+
+
 def format_gain(gain: Gain) -> str:
-    """A gain as ``12-30 ms, likely 20 ms``."""
-    bounds = format_ms_range(gain.low_ns, gain.high_ns)
+    """A gain as ``12-30 ms, likely 20 ms``, a ceiling as one, and what makes room with its cost."""
+    bounds = format_gain_bounds(gain)
+    if gain.basis == ROOM:
+        return f"{bounds}, {format_cost(gain.cost_fraction, gain.cost_is_judged)}"
+    if gain.basis == CEILING and gain.high_ns is not None:
+        return f"{bounds}, nobody measured how much of it"
     if gain.likely_ns is None or gain.low_ns == gain.high_ns:
         return bounds
     return f"{bounds}, likely {format_likely(gain)}"
 
 
+def format_gain_bounds(gain: Gain) -> str:
+    """The range of a gain: ``12-30 ms``, ``at most 12.3 ms`` of a ceiling, ``makes room`` of what saves memory."""
+    if gain.basis == ROOM:
+        return "makes room"
+    if gain.basis == CEILING and gain.high_ns is not None:
+        return f"at most {format_ms(gain.high_ns)}"
+    return format_ms_range(gain.low_ns, gain.high_ns)
+
+
+def format_cost(fraction: float | None, is_judged: bool) -> str:
+    """What an edit that makes room costs: ``costs about 1.5% of the step``."""
+    if fraction == 0:
+        return "costs no time"
+    judged = " (judged, not measured)" if is_judged else ""
+    return f"costs about {format_share(fraction)} of the step{judged}"
+
+
 def format_likely(gain: Gain) -> str:
     """The likely gain, as precise as its range: ``20 ms``."""
     if gain.likely_ns is None:
-        return UNKNOWN
+        return "nobody measured it" if gain.basis == CEILING and gain.high_ns is not None else UNKNOWN
     likely_ms = gain.likely_ns / NS_PER_MS
     widest_ns = gain.likely_ns if gain.high_ns is None else gain.high_ns
     return f"{_write(likely_ms, _decimals_of_estimate(widest_ns / NS_PER_MS))} ms"

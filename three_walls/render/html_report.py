@@ -31,7 +31,9 @@ _FILTERS = {
     "fact": formats.format_fact,
     "flops": formats.format_flops,
     "flops_rate": formats.format_flops_rate,
+    "describe_gain": formats.describe_gain,
     "gain": formats.format_gain,
+    "gain_bounds": formats.format_gain_bounds,
     "gib": formats.format_gib,
     "kernel": formats.format_kernel,
     "likely": formats.format_likely,
@@ -136,6 +138,7 @@ def _make_environment() -> Environment:
     environment.filters |= _FILTERS
     environment.globals |= {
         "awaited": formats.format_awaited,
+        "cost": formats.format_cost,
         "describe_log": describe_log,
         "ms_range": formats.format_ms_range,
         "wall_name": formats.format_wall,

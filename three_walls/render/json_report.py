@@ -178,6 +178,8 @@ def _gain(gain: Gain) -> Json:
         "high": known_ns_to_ms(gain.high_ns),
         "basis": gain.basis,
         "explanation": gain.explanation,
+        "cost_fraction": gain.cost_fraction,
+        "cost_is_judged": gain.cost_is_judged,
     }
 
 

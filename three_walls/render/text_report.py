@@ -12,7 +12,7 @@ from rich.text import Text
 from three_walls.render.first_trial import describe_expectation
 from three_walls.render.formats import (
     UNKNOWN,
-    format_gain,
+    describe_gain,
     format_ms,
     format_ms_range,
     format_setting,
@@ -188,7 +188,7 @@ def _show_plan(report: Report) -> Iterator[RenderableType]:
 def _show_plan_step(report: Report, step: PlanStep) -> Iterator[RenderableType]:
     finding = step.finding
     yield indent(plain(f"{step.order}. {finding.title}", "bold").append(f"  [{finding.rule}]", "dim not bold"))
-    yield indent(plain(f"gain {format_gain(step.gain)} ({step.gain.basis})", "green"), 5)
+    yield indent(plain(describe_gain(step.gain), "green"), 5)
     yield indent(f"step after it {format_ms_range(step.step_after_low_ns, step.step_after_high_ns)}", 5)
     yield indent(finding.because, 5)
     for edit in step.edits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from three_walls.render.formats import format_setting
+from three_walls.render.formats import format_cost, format_setting
 from three_walls.vocabulary.rules import Condition, Edit, GainModel, Requirement, Rule
 
 
@@ -63,5 +63,12 @@ def _edit(edit: Edit) -> str:
 def _gain(gain: GainModel) -> Iterator[str]:
     for term in gain.terms:
         high = f"1 - {term.high_one_minus_fact}" if term.high_one_minus_fact else f"{term.high:g}"
-        yield f"{term.low:g} to {high} of {term.pool}, likely {term.likely:g}"
+        if term.likely is None:
+            yield f"at most {high} of {term.pool}"
+        else:
+            yield f"{term.low:g} to {high} of {term.pool}, likely {term.likely:g}"
+    for limit in filter(None, (gain.hidden_under, gain.at_most)):
+        yield f"no more than {limit}"
+    if gain.cost_fraction is not None:
+        yield f"makes room, {format_cost(gain.cost_fraction, gain.cost_is_judged)}"
     yield f"{gain.basis}: {gain.explanation}"

@@ -24,13 +24,21 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Time one step may get back, in ns; ``None`` when it cannot be told, ``explanation`` says why."""
+    """Time one step may get back, in ns; ``None`` when it cannot be told, ``explanation`` says why.
+
+    Of a ceiling only ``likely_ns`` is None: at most ``high_ns`` go, and how much of it nobody measured.
+    """
 
     low_ns: int | None
     likely_ns: int | None
     high_ns: int | None
     basis: str
+    """One of ``rules.BASES``."""
     explanation: str = ""
+    cost_fraction: float | None = None
+    """Of what makes room in memory: about what share of the step it costs; None for all else."""
+    cost_is_judged: bool = False
+    """Nobody measured that cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,8 @@ class FirstTrial:
 
     rule: str
     title: str
+    basis: str
+    """That of its gain: of a ceiling, or of what makes room, no likely gain is known."""
     saved_low_fraction: float | None
     """Share of the traced step that the entry may give back; None where its gain is not known."""
     saved_high_fraction: float | None
@@ -112,6 +122,9 @@ class FirstTrial:
     """The log's step now; None without a log."""
     unprofiled_step_after_low_ns: int | None
     unprofiled_step_after_high_ns: int | None
+    cost_fraction: float | None
+    """About what share of the step an entry costs that makes room; None for others."""
+    cost_is_judged: bool
     must_show: str
 
 

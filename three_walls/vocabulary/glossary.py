@@ -201,6 +201,11 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     ),
     _ns("unprofiled_step_ns", "Median of the log's steady iterations outside of the profiler's range."),
     FactDefinition("unprofiled_step_spread_ratio", "ratio", "Longest over shortest of those iterations."),
+    _ns(
+        "unprofiled_step_range_ns",
+        "Longest less shortest of those iterations.",
+        "Time of one step: it is what differs between steps, in none of which a constant part shows.",
+    ),
     FactDefinition("unprofiled_steps_count", "count", "How many of them there are (lines of the log)."),
     _ns("traced_step_ns", "The representative step, as traced: what stands beside unprofiled_step_ns."),
     FactDefinition(
@@ -235,6 +240,15 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "Allocations that failed at first, most of any rank: the allocator gave its cache back and tried again.",
     ),
     _ns("shared_expert_ns", "Matrix products of shared experts, all MoE layers of the step and all directions."),
+    _ns(
+        "expert_backward_products_ns",
+        "Matrix products of routed experts in backward passes, all MoE layers of the step.",
+    ),
+    _ns(
+        "dispatch_backward_exposed_ns",
+        "Exposed exchange of what leaves the experts in backward passes (the backward pass of the dispatch), waiting "
+        "included.",
+    ),
     FactDefinition("moe_layers_count", "count", "MoE layers that could be told apart in the step."),
     FactDefinition(
         "ep_achieved_bytes_per_s",

@@ -31,6 +31,11 @@ PHASES = ("fit", "scale", "profile")
 
 OPERATIONS = ("set", "add", "remove")
 
+CEILING, ROOM, NO_BASIS = "ceiling", "room", "none"
+BASES = ("measured", "modelled", "bound", CEILING, ROOM, NO_BASIS)
+"""What a gain rests on: a before and after pair, a calculation, a range with a judged likely value, a ceiling of which
+nobody measured how much goes, memory in place of time, or nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -83,12 +88,13 @@ class Edit:
 class GainTerm:
     """Part of a gain: ``fraction`` of the time in fact ``pool`` disappears (low, likely, high).
 
-    With ``high_one_minus_fact`` the high end is one minus that fact and the likely one the midpoint.
+    Of a ceiling only ``high`` is known: ``low`` is 0 and ``likely`` None. With ``high_one_minus_fact`` the high end is
+    one minus that fact and the likely one, unless it is None, the midpoint.
     """
 
     pool: str
     low: float
-    likely: float
+    likely: float | None
     high: float
     high_one_minus_fact: str = ""
 
@@ -99,8 +105,8 @@ class GainModel:
 
     ``shrinks_all_pools``: the edit removes a slice of everything (recompute), so every other pool
     shrinks by the same share of the step. ``hidden_under``: the gain cannot exceed this fact (compute
-    that is there to hide communication under). ``basis`` is measured | modelled | bound, or none where
-    nobody can tell: then there are no terms.
+    that is there to hide communication under), ``at_most``: nor this one. ``basis`` is one of :data:`BASES`; where it
+    is ``room`` or ``none`` there are no terms.
     """
 
     terms: tuple[GainTerm, ...]
@@ -108,8 +114,16 @@ class GainModel:
     explanation: str
     shrinks_all_pools: bool = False
     hidden_under: str = ""
-    cost_fraction: float = 0.0
-    """About what share of the step edits cost that save memory: of such rules the cheapest goes first."""
+    at_most: str = ""
+    cost_fraction: float | None = None
+    """Of the basis ``room``: about what share of the step the edits cost. The cheapest goes first."""
+    cost_is_judged: bool = False
+    """Nobody measured that cost: it orders the rules."""
+
+    @property
+    def is_ceiling(self) -> bool:
+        """Whether only the most that can go is known."""
+        return any(term.likely is None for term in self.terms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ NO_LOG = "no training log was given (--log)"
 FACTS_OF_LOG = (
     "unprofiled_step_ns",
     "unprofiled_step_spread_ratio",
+    "unprofiled_step_range_ns",
     "unprofiled_steps_count",
     "profiler_perturbation_ratio",
     "profiler_excess_ns",
@@ -137,6 +138,7 @@ def _step_facts(steady: Sequence[LogIteration], because: str) -> dict[str, Known
         return {
             "unprofiled_step_ns": (None, because),
             "unprofiled_step_spread_ratio": (None, because),
+            "unprofiled_step_range_ns": (None, because),
             "unprofiled_steps_count": (len(steady), None),
         }
     lengths = [line.elapsed_ns for line in steady]
@@ -145,6 +147,7 @@ def _step_facts(steady: Sequence[LogIteration], because: str) -> dict[str, Known
         "unprofiled_step_spread_ratio": (max(lengths) / min(lengths), None)
         if min(lengths)
         else (None, "a step of 0 ms"),
+        "unprofiled_step_range_ns": (max(lengths) - min(lengths), None),
         "unprofiled_steps_count": (len(steady), None),
     }
 

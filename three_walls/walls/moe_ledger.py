@@ -7,6 +7,7 @@ Shared experts have a row where their products can be told from others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -22,7 +23,7 @@ from three_walls.walls.attention_passes import BACKWARD, FORWARD, RECOMPUTE
 from three_walls.walls.ep_link import ep_link_bytes_per_s
 from three_walls.walls.exchange_volume import exchange_bytes
 from three_walls.walls.moe_layers import count_mismatch, number_layers
-from three_walls.walls.moe_parts import ATTACHED, PARTS, attach_operations
+from three_walls.walls.moe_parts import ATTACHED, EXPERT_GEMM, PARTS, attach_operations
 from three_walls.walls.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses, find_layer_passes
 from three_walls.walls.overlap_schedule import infer_schedule_nodes
 from three_walls.walls.overlapped_passes import find_overlapped_passes
@@ -54,6 +55,8 @@ class MoeLedger:
             "moe_layers_count": (self.layers, self.because),
             "ep_achieved_bytes_per_s": (self.achieved_bytes_per_s, self.because_no_speed),
             "shared_expert_ns": self._shared_expert_ns(),
+            "expert_backward_products_ns": self._in_backward(EXPERT_GEMM, lambda one: one.ns),
+            "dispatch_backward_exposed_ns": self._in_backward(COMBINE, lambda one: one.exposed_ns),
             "ep_link_bytes_per_s": (self.link_bytes_per_s, self.because_no_link),
         }
 
@@ -61,6 +64,12 @@ class MoeLedger:
         if missing := self.because_no_shared_experts:
             return None, missing
         return sum(one.ns for one in self.parts if one.part == SHARED_EXPERT), None
+
+    def _in_backward(self, part: str, measure: Callable[[MoePart], int]) -> tuple[FactValue, str | None]:
+        """The sum of ``part`` over backward passes: there COMBINE, after the experts' products, undoes a dispatch."""
+        if not self.parts:
+            return None, self.because
+        return sum(measure(one) for one in self.parts if (one.part, one.direction) == (part, BACKWARD)), None
 
 
 def build_moe_ledger(
