@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from three_walls.vocabulary.facts import Fact, FactSheet
 from three_walls.vocabulary.glossary import GLOSSARY
 
+_FUSIBLE = ("rope", "loss", "gradient_sum", "residual")
+_IDLE = ("launch_starved_ns", "launch_starved_recoverable_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns")
+
 # Pool -> every fact that contains it as a summand, from the glossary's definitions. step_ns contains all. A pool that a
 # rule gains from has to stand here, also where no other fact contains it.
 PARENTS: Mapping[str, tuple[str, ...]] = {
@@ -20,13 +23,7 @@ PARENTS: Mapping[str, tuple[str, ...]] = {
     "offload_copy_exposed_ns": ("memory_recoverable_ns",),
     "launch_starved_ns": ("launch_starved_recoverable_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"),
     "launch_starved_recoverable_ns": ("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"),
-    "optimizer_launch_starved_ns": (
-        "launch_starved_ns",
-        "launch_starved_recoverable_ns",
-        "host_idle_ns",
-        "host_recoverable_ns",
-        "idle_ns",
-    ),
+    "optimizer_launch_starved_ns": _IDLE,
     "host_blocked_ns": ("host_idle_ns", "host_recoverable_ns", "idle_ns"),
     # But for a drain in which the device idles, a bubble is waiting inside collectives.
     "pipeline_bubble_ns": ("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns"),
@@ -41,6 +38,10 @@ PARENTS: Mapping[str, tuple[str, ...]] = {
     "permute_ns": ("compute_busy_ns",),
     "elementwise_ns": ("compute_busy_ns",),
     "overlap_tax_ns": ("gemm_ns", "compute_busy_ns"),
+    **{f"{work}_kernels_ns": (f"{work}_ns", "elementwise_ns", "compute_busy_ns") for work in _FUSIBLE},
+    "router_choice_kernels_ns": ("router_choice_ns", "compute_busy_ns"),
+    **{f"{work}_launch_starved_ns": (f"{work}_ns", *_IDLE) for work in (*_FUSIBLE, "router_choice")},
+    "barrier_exposed_ns": ("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns"),
     "recompute_ns": ("memory_recoverable_ns",),
     # Times of the latest rank, and of the log's steps: no time of the representative step contains them.
     "straggler_late_ns": ("straggler_late_recoverable_ns",),
@@ -65,6 +66,8 @@ _BUSY = (
     "permute_ns",
     "elementwise_ns",
     "overlap_tax_ns",
+    "barrier_exposed_ns",
+    *(f"{work}_kernels_ns" for work in (*_FUSIBLE, "router_choice")),
 )
 
 # Exposed communication -> (its union, the hidden part of that union).
@@ -89,7 +92,28 @@ def remove_from_pool(facts: FactSheet, pool: str, removed_ns: int, hides: bool) 
         changes[hidden] = removed_ns
     elif not hides and busy:
         changes[busy] = -removed_ns
+    for part, ns in _parts_that_go(facts, pool, removed_ns).items():
+        changes[part] = changes.get(part, 0) - ns
     return rederive_fractions(_add(facts, changes))
+
+
+def _parts_that_go(facts: FactSheet, pool: str, removed_ns: int) -> dict[str, int]:
+    """Pools that are part of ``pool`` lose the share that it loses: which of its parts goes is not known.
+
+    What contains them beside ``pool`` loses as much.
+    """
+    whole_ns = facts.number(pool)
+    if not whole_ns:
+        return {}
+    gone: dict[str, int] = {}
+    above = {pool, *PARENTS.get(pool, ())}
+    parts = [part for part, parents in PARENTS.items() if pool in parents and part not in above]
+    for part in parts:
+        lost_ns = round((facts.number(part) or 0) * min(1.0, removed_ns / whole_ns))
+        beside = (one for one in PARENTS[part] if one not in above and one not in parts)
+        for name in (part, *beside):
+            gone[name] = gone.get(name, 0) + lost_ns
+    return gone
 
 
 def remove_slice(facts: FactSheet, pools: Mapping[str, int]) -> FactSheet:
