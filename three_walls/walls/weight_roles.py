@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from three_walls.walls.model_shape import ModelShape
 
-SCORES = "attention scores and values"
+SCORES = "attention scores"
 """Products of many small matrices at once: unfused attention's."""
 
 
