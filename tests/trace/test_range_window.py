@@ -35,3 +35,9 @@ def test_ranges_of_another_process_are_not_read(tmp_path: Path) -> None:
 
 def test_an_export_without_ranges_has_none(tmp_path: Path) -> None:
     assert texts_between(TraceBuilder().steps(1).write(tmp_path / "t.sqlite"), 0, 100) == []
+
+
+def test_ranges_that_were_started_and_ended_rather_than_pushed_and_popped_are_left_out(tmp_path: Path) -> None:
+    trace = TraceBuilder().nvtx("pushed", 5, 50).nvtx("started", 6, 60)
+    trace.rows["NVTX_EVENTS"][-1]["eventType"] = 60
+    assert texts_between(trace.write(tmp_path / "t.sqlite"), 10, 100) == ["pushed"]

@@ -13,7 +13,10 @@ import polars as pl
 from three_walls.trace.export import NsysExport
 from three_walls.trace.schemas import HOST_RANGES, conform
 from three_walls.trace.source import plain_sqlite
-from three_walls.trace.tables import NVTX, NVTX_RANGE_TYPES, process_of
+from three_walls.trace.tables import NVTX, process_of
+
+PUSH_POP = 59
+"""eventType of ranges that a thread pushes and pops, which nest; those it starts and ends may cross each other."""
 
 _WITH_SIZES = "aten::*, sizes = *"
 """How ``emit_nvtx(record_shapes=True)`` writes an operator, as SQLite's GLOB."""
@@ -30,16 +33,14 @@ def has_operator_sizes(export: NsysExport) -> bool:
 
 
 def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) -> pl.DataFrame:
-    """Ranges (schemas.HOST_RANGES) of ``process`` that were open at some time from ``begin_ns`` to ``until_ns``.
+    """Nested ranges (schemas.HOST_RANGES) of ``process`` that were open at some time from ``begin_ns`` to ``until_ns``.
 
     Sorted by thread, start, and the outer before the inner. Raises InputError where the file cannot be read any more.
     """
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
         if not export.has(NVTX, "start", "end", "eventType", "globalTid"):
             return pl.DataFrame(schema=HOST_RANGES)
-        where = (
-            f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start <= {until_ns:d} AND (end >= {begin_ns:d} OR end IS NULL)"
-        )
+        where = f"WHERE eventType = {PUSH_POP} AND start <= {until_ns:d} AND (end >= {begin_ns:d} OR end IS NULL)"
         columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId", "text": "text"}
         frame = export.frame(NVTX, columns, where, text=("text",)).with_columns(process=process_of("thread"))
         mine = frame.filter(pl.col("process") == process)
