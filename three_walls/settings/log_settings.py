@@ -14,7 +14,7 @@ from three_walls.settings.collected import Settings
 from three_walls.settings.members import read_written
 from three_walls.settings.saved_config import read_dump
 from three_walls.settings.saved_values import plain_value
-from three_walls.settings.sources import LOG_ARGUMENTS, LOG_CONFIG, LOG_LAYOUT, LOG_SUMMARY, SaidSettings
+from three_walls.settings.sources import LOG_ARGUMENTS, LOG_CONFIG, LOG_LAYOUT, LOG_PROGRESS, LOG_SUMMARY, SaidSettings
 from three_walls.vocabulary.config import ConfigData, ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
 from three_walls.vocabulary.errors import InputError
@@ -30,12 +30,14 @@ def read_log_settings(
     summary: Sequence[tuple[str, str]] = (),
     versions: Sequence[tuple[str, str]] = (),
     layout: Mapping[str, int | None] = MappingProxyType({}),
+    progress_gpus: int | None = None,
 ) -> list[SaidSettings]:
     """What a log says, highest precedence first; empty for a log that says nothing of settings.
 
     ``argument_block``: name and value as printed by Megatron-LM. ``config_dump``: YAML. ``summary``: ``section.name``
     and value of "Configuration Summary". ``versions``: library and release. ``layout``: sizes that a line of the log
-    prints, by Megatron Core name, ``world_size`` and ``data_parallel_size`` too; None where no line does. The dump is
+    prints, by Megatron Core name, ``world_size`` and ``data_parallel_size`` too; None where no line does.
+    ``progress_gpus``: ranks by the progress file, which other runs may have written to, so it stands last. The dump is
     what Bridge was given, the summary what it made of it, so the summary stands first.
     """
     found = []
@@ -48,6 +50,9 @@ def read_log_settings(
         found.append(_read_config(config_dump))
     if any(layout.values()):
         found.append(_read_layout(layout))
+    if progress_gpus:
+        world = {"world_size": ConfigValue(progress_gpus, LOG_PROGRESS)}
+        found.append(SaidSettings(LOG_PROGRESS, sizes=MappingProxyType(world)))
     if version is not None:
         found = [_with_release(said, version, evidence) for said in found]
     return found

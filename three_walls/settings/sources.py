@@ -14,6 +14,7 @@ LOG_ARGUMENTS = "log arguments"
 LOG_CONFIG = "log config"
 LOG_SUMMARY = "log summary"
 LOG_LAYOUT = "log layout"
+LOG_PROGRESS = "progress file"
 
 
 def _nothing() -> Mapping[str, ConfigValue]:
