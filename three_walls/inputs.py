@@ -105,6 +105,7 @@ def _settings_of(log: TrainingLog | None, of_trace: RunConfig) -> list[SaidSetti
         log.versions,
         asdict(log.layout),
         jobs[-1].gpus if jobs else None,
+        log.config_objects,
     )
 
 

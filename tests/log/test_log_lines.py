@@ -198,6 +198,31 @@ def test_versions_where_a_line_says_them(tmp_path: Path) -> None:
     assert log.versions == (("megatron_core", "0.16.1"), ("torch", "2.7.0a0+79aa174"))
 
 
+DDP = (
+    "Setting up DistributedDataParallel with config DistributedDataParallelConfig(overlap_grad_reduce=True, "
+    "bucket_size="
+)
+ADAM = "Setting up optimizer with config AdamOptimizerConfig(lr=0.0001, timers=<a.B object at 0x7f>, betas=(0.9, 0.95))"
+
+
+def test_the_objects_that_megatron_core_sets_up_are_kept_raw(tmp_path: Path) -> None:
+    log = read(tmp_path, f"INFO:megatron.core.distributed:{DDP}None, x='a, b', y=[1, 2])", f"{DDP}7)", f"INFO:a:{ADAM}")
+    assert log.config_objects == (
+        ("ddp.overlap_grad_reduce", "True"),
+        ("ddp.bucket_size", "None"),
+        ("ddp.x", "'a, b'"),
+        ("ddp.y", "[1, 2]"),
+        ("optimizer.lr", "0.0001"),
+        ("optimizer.timers", "<a.B object at 0x7f>"),
+        ("optimizer.betas", "(0.9, 0.95)"),
+    )
+
+
+@pytest.mark.parametrize("torn", [DDP, DDP + "1", ADAM[:-1], ADAM[: ADAM.index("(")], ADAM + "W1121 a warning"])
+def test_a_torn_object_is_none(tmp_path: Path, torn: str) -> None:
+    assert read(tmp_path, torn).config_objects == ()
+
+
 def test_the_argument_block_is_kept_raw(tmp_path: Path) -> None:
     log = read(tmp_path, "  before_it ....................................... 1", *ARGUMENTS, "  after_it ... 2")
     assert log.argument_block[0] == ("tensor_model_parallel_size", "2")

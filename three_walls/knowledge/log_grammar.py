@@ -40,6 +40,7 @@ LINE_KINDS = (
     "straggler",
     "straggler_detector",
     "memory_snapshot",
+    "config_object",
 )
 BLOCK_KINDS = ("argument_block", "non_default_settings", "config_dump", "timers", "rank_timers", "traceback")
 MOST_PATIENCE = 200

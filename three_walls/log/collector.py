@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from three_walls.log.blocks import Block
+from three_walls.log.config_objects import read_fields
 from three_walls.log.lines import Statement, Value
 from three_walls.log.timers import read_rank_timers, read_timers, timer_of_ranks
 from three_walls.vocabulary.training_log import (
@@ -75,6 +76,7 @@ class Collector:
     events: dict[tuple[str, str], LogEvent] = field(default_factory=dict)
     ooms: dict[OutOfMemory, None] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    objects: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     blocks: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     torn: int = 0
@@ -102,6 +104,9 @@ class Collector:
         elif said.kind == "version":
             for name, value in values.items():
                 self.versions.setdefault(name, str(value))
+        elif said.kind == "config_object":
+            for name, text in values.items():
+                self.objects.setdefault(name, read_fields(str(text)))
         elif said.kind == "straggler":
             self._add_event(said.kind, _without_hosts(values), None)
         elif said.kind in _EVENTS:
@@ -135,6 +140,11 @@ class Collector:
             argument_block=arguments,
             config_dump="".join(f"{line}\n" for _, line in dump) if dump else None,
             non_default_settings=settings,
+            config_objects=tuple(
+                (f"{name}.{field_name}", text)
+                for name, fields in sorted(self.objects.items())
+                for field_name, text in fields
+            ),
             versions=tuple(sorted(self.versions.items())),
             contradictions=tuple(sorted(self.contradictions)),
             torn_lines_count=self.torn,

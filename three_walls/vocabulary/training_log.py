@@ -187,6 +187,9 @@ class TrainingLog:
     """Megatron-Bridge's whole configuration, as YAML text."""
     non_default_settings: tuple[tuple[str, str], ...] = ()
     """Megatron-Bridge's ``Configuration Summary``: ``section.name`` and raw value text."""
+    config_objects: tuple[tuple[str, str], ...] = ()
+    """Megatron Core's configuration of gradients and optimizer as it set them up: ``ddp.name``, ``optimizer.name`` and
+    raw value text."""
     versions: tuple[tuple[str, str], ...] = ()
     """Library and release, where a line says it (``megatron_core``, ``megatron_bridge``, ``torch``, ...)."""
     contradictions: tuple[str, ...] = ()
