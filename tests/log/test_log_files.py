@@ -215,6 +215,13 @@ def test_no_mixture_of_our_own_lines_raises(parts: list[str]) -> None:
     read_bytes("".join(parts).encode("utf-8", "replace"))
 
 
+def test_a_traceback_or_timers_of_another_process_do_not_end_the_arguments() -> None:
+    lines = [*ARGUMENTS[:3], "Traceback (most recent call last):", '  File "a.py", line 1, in b', *ARGUMENTS[3:]]
+    assert read_bytes("".join(f"{line}\n" for line in lines).encode()).argument_block == PLAIN.argument_block
+    lines[3:5] = rank_timers({"optimizer": {0: 1.0}})
+    assert read_bytes("".join(f"{line}\n" for line in lines).encode()).argument_block == PLAIN.argument_block
+
+
 OTHERS = ["  swiglu ......... True", "  4: nothing", "=" * 70, "model:", "", "NCCL INFO Channel 00/0 : 0[0] -> 1[1]"]
 
 

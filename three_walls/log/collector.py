@@ -106,7 +106,7 @@ class Collector:
                 self.versions.setdefault(name, str(value))
         elif said.kind == "config_object":
             for name, text in values.items():
-                self.objects.setdefault(name, read_fields(str(text)))
+                self.objects[name] = self.objects.get(name) or read_fields(str(text))
         elif said.kind == "straggler":
             self._add_event(said.kind, _without_hosts(values), None)
         elif said.kind in _EVENTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from three_walls.knowledge.log_grammar import LineRow, LogGrammar, Prefix
 from three_walls.vocabulary.units import NS_PER_MS, NS_PER_S
@@ -16,8 +16,7 @@ _BYTES_OF = {"MiB": 2**20, "GB": 10**9}
 _BYTES_OF_SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "bytes": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLine:
+class SourceLine(NamedTuple):
     """A line's text without its prefixes. ``origin``: those that name the process that wrote it."""
 
     origin: str
@@ -28,8 +27,7 @@ class SourceLine:
     """Whether the file goes on behind it: else it may be cut anywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """What one row of the grammar read in a line. ``text`` is the part that its pattern matched."""
 
     kind: str
@@ -67,9 +65,7 @@ def _first_prefix(text: str, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, int]
 def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[Statement], list[str]]:
     """What ``line`` says, and the kinds of which it begins a line without being a whole one (torn)."""
     said, torn = [], []
-    for row in grammar.lines:
-        if row.anchor not in raw:
-            continue
+    for row in [row for row in grammar.lines if row.anchor in raw]:
         match = row.pattern.search(line.stamped)
         if not match:
             continue

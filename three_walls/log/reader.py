@@ -76,13 +76,7 @@ class _File:
 
     def read(self, found: FoundLine) -> None:
         line = strip_prefixes(found.text.decode("utf-8", "replace"), self.grammar, found.is_ended)
-        known = self.collector.blocks.keys()
-        opened = open_block(line, found.text, self.grammar, known) if found.is_anchored else None
-        if opened:
-            self._close(line.origin)
-            if opened.row.kind not in TIMERS or self.collector.wants_print():
-                opened.after = self.latest.get(line.origin)
-                self.blocks[line.origin] = opened
+        if found.is_anchored and self._open(line, found.text):
             return
         for origin, block in list(self.blocks.items()):
             block.read(line)
@@ -90,6 +84,18 @@ class _File:
                 self._close(origin)
         if found.is_anchored:
             self._read_statements(line, found.text)
+
+    def _open(self, line: SourceLine, raw: bytes) -> bool:
+        """Opens the block that ``line`` begins; False where it begins none, or stands within one that comes once."""
+        opened = open_block(line, raw, self.grammar, self.collector.blocks.keys())
+        within = self.blocks.get(line.origin)
+        if opened is None or (within and opened.row.repeats and not within.row.repeats):
+            return False
+        self._close(line.origin)
+        if opened.row.kind not in TIMERS or self.collector.wants_print():
+            opened.after = self.latest.get(line.origin)
+            self.blocks[line.origin] = opened
+        return True
 
     def close(self) -> None:
         for origin in list(self.blocks):

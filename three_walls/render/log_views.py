@@ -15,8 +15,10 @@ KIND_WORDS = {
 
 
 def order_timers(log: LogSummary | None) -> tuple[TimerSummary, ...]:
-    """Timers of steps, the longest first, then those outside of steps; none without a log."""
+    """Timers of steps, the longest first, then those outside of steps; none where no timer is of steps."""
     timers = () if log is None else log.timers
+    if all(one.kind is TimerKind.OUTSIDE for one in timers):
+        return ()
     return tuple(sorted(timers, key=lambda one: (one.kind is TimerKind.OUTSIDE, -one.longest_ns, one.name)))
 
 
