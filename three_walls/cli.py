@@ -85,7 +85,7 @@ def cli() -> None:
     "logs",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Training log of the same run, or a directory of them (.xz, .zst, .gz too); may be repeated.",
+    help="Training log of the same run, its progress.txt, or a directory (.xz, .zst, .gz too); may be repeated.",
 )
 @click.option(
     "--memory-snapshot",

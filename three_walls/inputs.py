@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from three_walls.log.progress import jobs_of_run
 from three_walls.log.reader import read_logs
 from three_walls.settings.log_settings import read_log_settings
 from three_walls.settings.merge import Merged, merge
+from three_walls.settings.parallel_layout import read_layout
 from three_walls.settings.sources import SaidSettings
 from three_walls.settings.stated import read_stated
 from three_walls.snapshot.summarize import read_memory_snapshot
@@ -95,8 +97,15 @@ def _settings_of(log: TrainingLog | None, of_trace: RunConfig) -> list[SaidSetti
     """What the log says of the settings; nothing if it is of another run than the trace."""
     if log is None or find_other_sizes(log, of_trace):
         return []
+    jobs = jobs_of_run(log.jobs, read_layout(of_trace).world or log.world_size) or log.jobs[-1:]
     return read_log_settings(
-        log.argument_block, log.config_dump, log.non_default_settings, log.versions, asdict(log.layout)
+        log.argument_block,
+        log.config_dump,
+        log.non_default_settings,
+        log.versions,
+        asdict(log.layout),
+        jobs[-1].gpus if jobs else None,
+        log.config_objects,
     )
 
 

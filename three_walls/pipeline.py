@@ -112,7 +112,11 @@ def analyze(
     chosen = choose_representative(attribution, rank_of)
     closeup = look_closer(timeline, attribution, chosen, _names_of(traces, chosen), run_config, gpu, capabilities)
     joined = join_log(
-        given.log, given.config_of_trace, chosen.step_ns if chosen else None, count_captured_steps(timeline)
+        given.log,
+        given.config_of_trace,
+        run_config,
+        chosen.step_ns if chosen else None,
+        count_captured_steps(timeline),
     )
     efficiency = measure_efficiency(
         traces,

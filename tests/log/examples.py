@@ -17,6 +17,14 @@ def iteration(number: int, ms: float, batch: int = 8, skipped: int = 0, said_at:
     )
 
 
+def rank_timers(timers: dict[str, dict[int, float]]) -> list[str]:
+    """What ``timing_log_option all`` prints."""
+    lines = ["INFO:megatron.core.timers:times across ranks (ms):"]
+    for name, ranks in timers.items():
+        lines += [f"  {name}:", *(f"     rank {rank:2d}: {ms:.2f}" for rank, ms in ranks.items())]
+    return lines
+
+
 MEMORY_MB = (
     "[Rank 3] (after 2 iterations) memory (MB) | allocated: 100.00 | max allocated: 300.50 | reserved: 400.00 "
     "| max reserved: 512.00"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from examples import ARGUMENTS, MEMORY_MB, OOM, iteration
+from examples import ARGUMENTS, MEMORY_MB, OOM, iteration, rank_timers
 from lockstep import Behaviour, simulate
 from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 
@@ -203,3 +203,66 @@ def test_a_log_that_names_no_dispatcher_does_not_prove_that_one_is_there(tmp_pat
     assert named.value is None
     assert not named.is_missing
     assert facts.get("log_hybridep_unavailable").is_missing
+
+
+def ranks_of(slow_ms: float) -> list[str]:
+    """Steps of 75 ms whose timers print eight ranks, one of them with its own time."""
+    times = dict.fromkeys(range(8), 40.0) | {5: slow_ms}
+    return [
+        line
+        for place in range(1, 8)
+        for line in [iteration(place, 75.0), *rank_timers({"forward-compute": times, "optimizer": times})]
+    ]
+
+
+def test_a_slow_rank_of_the_timers_is_named_in_every_form(tmp_path: Path) -> None:
+    trace = starved_trace(tmp_path, "--expert-model-parallel-size 1 --pipeline-model-parallel-size 1")
+    report = analyze(trace, logs=log_of(tmp_path, *ranks_of(52.0)))
+    (said,) = [w.message for w in report.warnings if w.code == "log-slow-rank"]
+    assert said == (
+        "by the log's timers rank 5 takes 1.30 times as long as rank 0 in forward-compute (7 of 7 prints): "
+        "find out why before changing the config"
+    )
+    log = json.loads(render_json(report))["log"]
+    assert [(one["name"], one["slowest_rank"], one["longest_ms"]) for one in log["timers"]] == [
+        ("forward-compute", 5, 52.0),
+        ("optimizer", 5, 52.0),
+    ]
+    assert [(one["rank"], one["ms"], one["fastest_ms"]) for one in log["slow_ranks"]] == [(5, 52.0, 40.0)]
+    assert "log-slow-rank" not in codes(analyze(trace, logs=log_of(tmp_path, *ranks_of(42.0))))
+
+
+def test_expert_groups_and_unknown_stages_are_said_beside_a_slow_rank(tmp_path: Path) -> None:
+    def message(flags: str) -> str:
+        (tmp_path / "trace.sqlite").unlink(missing_ok=True)
+        report = analyze(starved_trace(tmp_path, flags), logs=log_of(tmp_path, *ranks_of(52.0)))
+        return next(w.message for w in report.warnings if w.code == "log-slow-rank")
+
+    assert "expert group" in message("--expert-model-parallel-size 8 --num-experts 8")
+    assert "pipeline stages" not in message("--expert-model-parallel-size 8 --num-experts 8")
+    assert "pipeline stages" in message("")
+
+
+def test_a_restart_within_a_log_does_not_touch_the_median(tmp_path: Path) -> None:
+    starts = "[before the start of training step] datetime: 2026-11-21 03:37:24"
+    again = [iteration(place, ms) for place, ms in enumerate((900.0, 75.0, 75.0), start=8)]
+    report = analyze(
+        starved_trace(tmp_path),
+        logs=log_of(tmp_path, *NOT_OURS, starts, *steps_of(75.0)[:7], starts, starts, *again),
+    )
+    assert report.log is not None
+    assert report.log.roles["warm-up"] == 2
+    assert "outlier" not in report.log.roles
+    assert report.facts.number("unprofiled_step_ns") == 75 * MS
+
+
+def test_graphs_that_hold_no_layer_and_slow_gpus_are_passed_on(tmp_path: Path) -> None:
+    lines = [
+        "TECudaGraphHelper: No graphable layers found. Skipping CUDA graph capture.",
+        "STRAGGLER DETECTION WARNING: Some GPUs performance dropped. Affected ranks: {3}",
+    ]
+    said = {w.code: w.message for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *lines)).warnings}
+    assert said["log-cuda-graphs"] == "the log says: No graphable layers"
+    assert said["log-straggler"] == "the log says: some GPUs performance dropped: ranks 3"
+    fine = analyze(tmp_path / "trace.sqlite", logs=log_of(tmp_path, "12 graphable layers."))
+    assert "log-cuda-graphs" not in codes(fine)

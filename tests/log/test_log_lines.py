@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from examples import ARGUMENTS, MEMORY_GB, MEMORY_MB, OOM, SUMMARY, iteration, read
 
-from three_walls.vocabulary.training_log import LogTimer, OutOfMemory, StepTimeLine
+from three_walls.vocabulary.training_log import OutOfMemory, StepTimeLine
 
 MIB, GIB, GB = 2**20, 2**30, 10**9
 
@@ -92,22 +92,6 @@ def test_the_layout_of_both_frameworks(tmp_path: Path) -> None:
     assert alike.world_size is alike.tensor_model_parallel_size is None
 
 
-def test_timers_of_two_forms(tmp_path: Path) -> None:
-    log = read(
-        tmp_path,
-        "INFO:megatron.core.timers:(min, max) time across ranks (ms):",
-        "    forward-backward ...............................: (117.00, 118.25)",
-        "done",
-        "    optimizer ......................................: (1.00, 2.00)",
-        "max time across ranks (ms):",
-        "    all-grads-sync .................................: 0.07",
-    )
-    assert log.timers == (
-        LogTimer("all-grads-sync", None, 70_000),
-        LogTimer("forward-backward", 117_000_000, 118_250_000),
-    )
-
-
 def test_out_of_memory_of_new_and_old_releases(tmp_path: Path) -> None:
     old = (
         "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 79.00 GiB total capacity; 77.00 GiB "
@@ -134,6 +118,8 @@ def test_out_of_memory_of_new_and_old_releases(tmp_path: Path) -> None:
         ("Key 'a.b' in overrides not found in config object ConfigContainer. Skipping.", "override_skipped", None),
         ("TECudaGraphHelper: No graphable layers found. Skipping CUDA graph capture.", "cuda_graphs", None),
         ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "failure", None),
+        ("Saved memory snapshot to /secret/snapshot.pickle", "memory_snapshot", None),
+        ("INFO:megatron.bridge:[OOM] rank 3 saved memory snapshot to /secret/s.pickle", "memory_snapshot", None),
     ],
 )
 def test_events(tmp_path: Path, line: str, kind: str, number: int | None) -> None:
@@ -152,15 +138,89 @@ def test_events(tmp_path: Path, line: str, kind: str, number: int | None) -> Non
         "Key 'a' not found in config object X",
         "graphable layers are fine",
         "validation loss at iterations",
+        "memory snapshot to come",
     ],
 )
 def test_lines_that_look_like_events_are_none(tmp_path: Path, alike: str) -> None:
     assert read(tmp_path, alike).events == ()
 
 
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        ("{StragglerId(rank=11, node='host-7'), StragglerId(rank=3, node='host-7')}", "ranks 3, 11"),
+        ("{5}", "ranks 5"),
+        ("host-7", "ranks not told"),
+    ],
+)
+def test_slow_gpus_are_named_by_rank_and_never_by_host(tmp_path: Path, ranks: str, named: str) -> None:
+    line = "WARNING:nvrx:STRAGGLER DETECTION WARNING: Some GPUs have worse relative performance. Affected ranks: "
+    (event,) = read(tmp_path, line + ranks, "STRAGGLER DETECTION WARNING").events
+    assert (event.kind, event.text) == ("straggler", f"some GPUs have worse relative performance: {named}")
+
+
+def test_the_frame_that_asked_for_too_much_memory(tmp_path: Path) -> None:
+    def frame(file: str, function: str) -> str:
+        return f'[rank3]:   File "/home/me/{file}", line 12, in {function}'
+
+    log = read(
+        tmp_path,
+        "[rank3]: Stack (most recent call first):",
+        frame("megatron/core/warned.py", "warn"),
+        "[rank3]: Traceback (most recent call last):",
+        frame("megatron/training/training.py", "train_step"),
+        "[rank1]: Traceback (most recent call last):",
+        frame("lm/megatron/core/optimizer/optimizer.py", "step"),
+        "[rank3]:     self.optimizer.step()",
+        frame("torch/optim/adam.py", "step"),
+        OOM,
+        OOM.replace("1.50 GiB", "2.50 GiB"),
+    )
+    assert [one.raised_in for one in log.ooms] == ["megatron/core/optimizer/optimizer.py: step", ""]
+
+
+def test_memory_of_the_whole_device_where_it_is_printed(tmp_path: Path) -> None:
+    (memory,) = read(tmp_path, f"{MEMORY_MB} | total device memory used: 640.00").memory
+    assert (memory.device_bytes, memory.max_reserved_bytes) == (640 * MIB, 512 * MIB)
+
+
+@pytest.mark.parametrize("line", [MEMORY_MB, MEMORY_GB])
+def test_a_memory_line_cut_anywhere_gives_no_other_peak(tmp_path: Path, line: str) -> None:
+    (whole,) = read(tmp_path, line).memory
+    for end in range(len(line)):
+        for memory in read(tmp_path, line[:end]).memory:
+            assert memory.max_allocated_bytes == whole.max_allocated_bytes
+            assert memory.max_reserved_bytes in (None, whole.max_reserved_bytes)
+
+
 def test_versions_where_a_line_says_them(tmp_path: Path) -> None:
     log = read(tmp_path, "PyTorch Version 2.7.0a0+79aa174", "megatron-core==0.16.1", "needs torch==2.1 or so")
     assert log.versions == (("megatron_core", "0.16.1"), ("torch", "2.7.0a0+79aa174"))
+
+
+DDP = (
+    "Setting up DistributedDataParallel with config DistributedDataParallelConfig(overlap_grad_reduce=True, "
+    "bucket_size="
+)
+ADAM = "Setting up optimizer with config AdamOptimizerConfig(lr=0.0001, timers=<a.B object at 0x7f>, betas=(0.9, 0.95))"
+
+
+def test_the_objects_that_megatron_core_sets_up_are_kept_raw(tmp_path: Path) -> None:
+    log = read(tmp_path, f"INFO:megatron.core.distributed:{DDP}None, x='a, b', y=[1, 2])", f"{DDP}7)", f"INFO:a:{ADAM}")
+    assert log.config_objects == (
+        ("ddp.overlap_grad_reduce", "True"),
+        ("ddp.bucket_size", "None"),
+        ("ddp.x", "'a, b'"),
+        ("ddp.y", "[1, 2]"),
+        ("optimizer.lr", "0.0001"),
+        ("optimizer.timers", "<a.B object at 0x7f>"),
+        ("optimizer.betas", "(0.9, 0.95)"),
+    )
+
+
+@pytest.mark.parametrize("torn", [DDP, DDP + "1", ADAM[:-1], ADAM[: ADAM.index("(")], ADAM + "W1121 a warning"])
+def test_a_torn_object_is_none(tmp_path: Path, torn: str) -> None:
+    assert read(tmp_path, torn).config_objects == ()
 
 
 def test_the_argument_block_is_kept_raw(tmp_path: Path) -> None:

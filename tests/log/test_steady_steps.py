@@ -64,6 +64,16 @@ def test_each_run_of_a_log_warms_up_by_itself() -> None:
     assert roles([*lines(900, 231, 230, 231), *lines(800, 230, 231, 230)]) == (["warm-up"] + ["steady"] * 3) * 2
 
 
+def test_training_that_goes_on_from_a_checkpoint_warms_up_again() -> None:
+    before = lines(900, 231, 230, 231)
+    again = [
+        LogIteration(5 + place, ms * 1_000_000, global_batch_size=8, run=1) for place, ms in enumerate((800, 230, 231))
+    ]
+    assert roles([*before, *again]) == ["warm-up", *["steady"] * 3, "warm-up", "steady", "steady"]
+    same_run = [LogIteration(one.iteration, one.elapsed_ns, global_batch_size=8) for one in again]
+    assert roles([*before, *same_run])[4] == "outlier"
+
+
 def test_skipped_updates_and_other_batch_sizes_are_set_aside() -> None:
     found = lines(231, 230, 231, 230)
     odd = [LogIteration(5, 200_000_000, global_batch_size=8, skipped_count=1), *lines(115, batch=4)]

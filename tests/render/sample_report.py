@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tests.render import sample_advice, sample_diagnosis
 from tests.render.sample_diagnosis import MS
+from tests.render.sample_log import LOG
 from tests.render.sample_recipe import RECIPE
 from three_walls.vocabulary.categories import BUCKET_BY_NAME, BUCKETS, SubWall, Wall
 from three_walls.vocabulary.config import ConfigValue, RunConfig
@@ -101,6 +102,7 @@ def sample_report() -> Report:
         graph_coverage=sample_diagnosis.GRAPH_COVERAGE,
         efficiency=sample_diagnosis.EFFICIENCY,
         copies=sample_diagnosis.COPIES,
+        log=LOG,
         known_good_recipe=RECIPE,
     )
 
@@ -128,6 +130,7 @@ def abstained_report() -> Report:
         graph_coverage=None,
         efficiency=(),
         copies=(),
+        log=None,
         known_good_recipe=None,
         because_no_recipe="the GPU is not known, so no recipe is nearer than another",
     )

@@ -95,7 +95,7 @@ def test_sections_stand_in_reading_order(page: str) -> None:
     ids = [attributes.get("id") for tag, attributes in Page(ours(page)).elements if tag == "section"]
     assert ids == [
         *("verdict", "warnings", "budget", "idle", "walls", "plan", "recipe"),
-        *("communication", "waits", "moe", "overlap", "recompute", "graphs", "efficiency", "findings"),
+        *("communication", "waits", "timers", "moe", "overlap", "recompute", "graphs", "efficiency", "findings"),
         *("facts", "config", "steps", "capture", "reading"),
     ]
 

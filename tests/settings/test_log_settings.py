@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from three_walls.knowledge.config_keys import config_keys
 from three_walls.settings.log_settings import read_argument_block, read_log_settings, read_printed, read_summary
 from three_walls.settings.merge import merge
+from three_walls.vocabulary.config import ConfigValue
 
 # As core_v0.16.1 prints them.
 BLOCK = (
@@ -108,6 +109,41 @@ def test_sizes_that_a_log_prints_are_settings_and_sizes() -> None:
     (found,) = read_log_settings(layout=printed)
     assert {name: value.value for name, value in found.values.items()} == {"pipeline_model_parallel_size": 2}
     assert {name: value.value for name, value in found.sizes.items()} == {"world_size": 16, "data_parallel_size": 8}
+
+
+def test_what_megatron_core_set_up_counts_before_what_bridge_was_given_and_after_its_summary() -> None:
+    objects = (
+        ("ddp.overlap_grad_reduce", "True"),
+        ("ddp.bucket_size", "None"),
+        ("ddp.average_in_collective", "False"),
+        ("optimizer.main_grads_dtype", "torch.float32"),
+        ("optimizer.timers", "<megatron.core.timers.Timers object at 0x7f>"),
+        ("optimizer.fp8_recipe", "'delayed'"),
+    )
+    dump = "_target_: megatron.bridge.training.config.ConfigContainer\nddp:\n  overlap_grad_reduce: false\n"
+    summary = (("ddp.average_in_collective", "True"),)
+    found = read_log_settings(config_dump=dump, summary=summary, objects=objects)
+    assert [one.source for one in found] == ["log summary", "log set-up", "log config"]
+    assert dict(found[1].values) == {
+        "overlap_grad_reduce": ConfigValue(True, "log set-up"),
+        "ddp_bucket_size": ConfigValue(None, "log set-up"),
+        "ddp_average_in_collective": ConfigValue(False, "log set-up"),
+        "main_grads_dtype": ConfigValue("fp32", "log set-up"),
+    }
+    merged = merge(found)
+    assert merged.config.get("overlap_grad_reduce") is True
+    assert merged.config.get("ddp_average_in_collective") is True
+    assert [one.key for one in merged.conflicts] == ["ddp_average_in_collective", "overlap_grad_reduce"]
+
+
+def test_the_gpus_of_a_progress_file_are_the_last_source_of_the_world_size() -> None:
+    alone = merge(read_log_settings(progress_gpus=16))
+    assert alone.config.sizes["world_size"] == ConfigValue(16, "progress file")
+    both = merge(read_log_settings(layout={"world_size": 8}, progress_gpus=16))
+    assert both.config.sizes["world_size"].value == 8
+    (conflict,) = both.conflicts
+    assert (conflict.key, [one.source for one in conflict.values]) == ("world_size", ["log layout", "progress file"])
+    assert merge(read_log_settings(layout={"world_size": 16}, progress_gpus=16)).conflicts == ()
 
 
 def test_a_log_without_settings_says_nothing() -> None:

@@ -105,7 +105,13 @@ def test_ranks_per_node_of_the_scheduler_count_only_where_its_tasks_are_the_rank
             (),
             "32 ranks with 8 a node need 4 nodes, the job has 2",
         ),
-        ({}, None, {"world_size": 16}, (), "WORLD_SIZE is 32, the log arguments have 16: are they of one run?"),
+        (
+            {},
+            None,
+            {"world_size": 16},
+            (),
+            "WORLD_SIZE is 32, but the world has 16 ranks by the log arguments: are they of one run?",
+        ),
         (
             {},
             None,

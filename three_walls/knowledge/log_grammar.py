@@ -36,8 +36,14 @@ LINE_KINDS = (
     "failure",
     "out_of_memory",
     "version",
+    "progress",
+    "straggler",
+    "straggler_detector",
+    "memory_snapshot",
+    "config_object",
 )
-BLOCK_KINDS = ("argument_block", "non_default_settings", "config_dump", "timers")
+BLOCK_KINDS = ("argument_block", "non_default_settings", "config_dump", "timers", "rank_timers", "traceback")
+MOST_PATIENCE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,11 @@ class LineRow:
     values: Mapping[str, str]
     fields: Mapping[str, tuple[str, str]]
     """Label in the list after the pattern -> (name, unit)."""
+    is_closed: bool
+    """Whether a value of that list counts only with another ``|`` after it."""
     parts: Mapping[str, tuple[re.Pattern[str], str]]
+    ends_line: bool
+    """Whether the last value reaches the end of the line, so that a cut one looks whole."""
     required: frozenset[str]
 
 
@@ -74,6 +84,10 @@ class BlockRow:
     section: re.Pattern[str] | None
     repeats: bool
     """Whether a run prints it again and again; of any other block the first counts."""
+    counts_up: bool
+    """Whether names are numbers that grow within a section: one that does not shows that a heading was torn."""
+    patience: int
+    """Lines in a row of the same process that do not belong to the block: after more it was never closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,8 @@ class LogGrammar:
     prefixes: tuple[Prefix, ...]
     lines: tuple[LineRow, ...]
     blocks: tuple[BlockRow, ...]
+    any_prefix: re.Pattern[str]
+    """Matches where one of ``prefixes`` does: most lines have none, and one look is cheaper than ten."""
 
     @property
     def anchors(self) -> tuple[bytes, ...]:
@@ -95,10 +111,12 @@ def load_log_grammar(path: Path) -> LogGrammar:
     """The grammar in ``path``; RuleBaseError lists everything wrong with it."""
     problems = Problems()
     top = problems.fields(load_strict(path, problems), ("prefixes", "lines", "blocks"))
+    prefixes = tuple(_prefix(node, problems) for node in problems.items(top.get("prefixes")))
     grammar = LogGrammar(
-        prefixes=tuple(_prefix(node, problems) for node in problems.items(top.get("prefixes"))),
+        prefixes=prefixes,
         lines=tuple(_line(node, problems) for node in problems.items(top.get("lines"))),
         blocks=tuple(_block(node, problems) for node in problems.items(top.get("blocks"))),
+        any_prefix=re.compile("|".join(f"(?:{one.pattern.pattern})" for one in prefixes) or "(?!)"),
     )
     problems.raise_if_any()
     return grammar
@@ -118,7 +136,9 @@ def _prefix(node: Node, problems: Problems) -> Prefix:
 
 def _line(node: Node, problems: Problems) -> LineRow:
     row = problems.fields(
-        node, ("kind", "anchor", "pattern", "because"), ("values", "fields", "parts", "required", "source")
+        node,
+        ("kind", "anchor", "pattern", "because"),
+        ("values", "fields", "is_closed", "parts", "ends_line", "required", "source"),
     )
     _check_reason(row, problems)
     pattern = problems.pattern(row.get("pattern"))
@@ -140,29 +160,43 @@ def _line(node: Node, problems: Problems) -> LineRow:
         problems.add(node, f"required {name} is neither a value nor a field nor a part")
     return LineRow(
         kind=problems.choice(row.get("kind"), LINE_KINDS),
-        anchor=problems.text(row.get("anchor")).encode(),
+        anchor=_anchor(row, problems),
         pattern=pattern,
         values=values,
         fields=fields,
+        is_closed=problems.flag(row["is_closed"]) if "is_closed" in row else False,
         parts=parts,
+        ends_line=problems.flag(row["ends_line"]) if "ends_line" in row else False,
         required=required,
     )
 
 
 def _block(node: Node, problems: Problems) -> BlockRow:
     row = problems.fields(
-        node, ("kind", "anchor", "opens", "line", "closes", "because"), ("section", "repeats", "source")
+        node,
+        ("kind", "anchor", "opens", "line", "closes", "because"),
+        ("section", "repeats", "counts_up", "patience", "source"),
     )
     _check_reason(row, problems)
     return BlockRow(
         kind=problems.choice(row.get("kind"), BLOCK_KINDS),
-        anchor=problems.text(row.get("anchor")).encode(),
+        anchor=_anchor(row, problems),
         opens=problems.pattern(row.get("opens")),
         line=problems.pattern(row.get("line")),
         closes=problems.pattern(row.get("closes")),
         section=problems.pattern(row["section"]) if "section" in row else None,
         repeats=problems.flag(row["repeats"]) if "repeats" in row else False,
+        counts_up=problems.flag(row["counts_up"]) if "counts_up" in row else False,
+        patience=problems.integer(row["patience"]) if "patience" in row else MOST_PATIENCE,
     )
+
+
+def _anchor(row: Mapping[str, Node], problems: Problems) -> bytes:
+    """Text that stands in files whatever their encoding: ASCII, within one line."""
+    text = problems.text(row.get("anchor"))
+    if not (text.isascii() and text.isprintable()):
+        problems.add(row["anchor"], "an anchor is searched as bytes: expected printable ASCII")
+    return text.encode()
 
 
 def _check_reason(row: Mapping[str, Node], problems: Problems) -> None:

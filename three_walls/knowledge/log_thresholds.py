@@ -23,6 +23,8 @@ class LogThresholds:
     minimum_perturbation_ratio: float
     minimum_step_ratio: float
     maximum_step_ratio: float
+    slow_rank_ratio: float
+    slow_rank_prints_fraction: float
     near_limit_fraction: float
     reserved_limit_fraction: float
 

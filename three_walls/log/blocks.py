@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 from three_walls.knowledge.log_grammar import BlockRow, LogGrammar
 from three_walls.log.lines import SourceLine
+from three_walls.vocabulary.training_log import LogIteration
 
-MOST_STRANGE_LINES = 200
-"""Lines in a row of the same process that do not belong to its open block: after as many it was never closed."""
 MOST_FOREIGN_LINES = 100_000
-"""The same for other processes' lines."""
-MOST_ENTRIES = 20_000
+"""Lines in a row of other processes, while a block is open: after more it was never closed."""
+MOST_FOREIGN_LINES_OF_PRINTS = 1_000
+"""The same of a block that is printed again and again, all at once."""
+MOST_ENTRIES = 200_000
+"""Twelve timers of 16,384 ranks."""
 
 
 @dataclass(slots=True)
@@ -21,8 +23,12 @@ class Block:
 
     row: BlockRow
     origin: str
+    after: LogIteration | None = None
+    """The iteration line before it of the same process."""
     entries: list[tuple[str, str]] = field(default_factory=list)
     section: str = ""
+    number: int = -1
+    """The last name of the section, where names count up."""
     strange: int = 0
     foreign: int = 0
     is_closed: bool = False
@@ -31,21 +37,32 @@ class Block:
         """Takes ``line`` if it belongs here; closes the block where it ends."""
         if line.origin != self.origin:
             self.foreign += 1
-            self.is_closed = self.foreign > MOST_FOREIGN_LINES
+            self.is_closed = self.foreign > (MOST_FOREIGN_LINES_OF_PRINTS if self.row.repeats else MOST_FOREIGN_LINES)
             return
         self.foreign = 0
+        if not line.is_ended:
+            return
         if self.row.section and (heading := self.row.section.match(line.text)):
-            self.section, self.strange = f"{heading['section']}.", 0
+            self.section, self.number, self.strange = f"{heading['section']}.", -1, 0
         elif match := self.row.line.match(line.text):
             groups = match.groupdict()
-            self.entries.append((self.section + (groups.get("name") or ""), groups["value"]))
-            self.strange = 0
-            self.is_closed = len(self.entries) >= MOST_ENTRIES
+            self._take(groups.get("name") or "", groups["value"])
         elif (self.entries or self.row.repeats) and self.row.closes.search(line.text):
             self.is_closed = True
         elif line.text.strip():
             self.strange += 1
-            self.is_closed = self.strange > MOST_STRANGE_LINES
+            self.is_closed = self.strange > self.row.patience
+
+    def _take(self, name: str, value: str) -> None:
+        self.strange = 0
+        if self.row.counts_up:
+            if int(name) <= self.number:
+                self.section = ""  # the heading of another section was torn
+            self.number = int(name)
+            if not self.section:
+                return
+        self.entries.append((self.section + name, value))
+        self.is_closed = len(self.entries) >= MOST_ENTRIES
 
 
 def open_block(line: SourceLine, raw: bytes, grammar: LogGrammar, known: Collection[str]) -> Block | None:

@@ -7,6 +7,7 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -25,18 +26,27 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def find_logs(paths: Sequence[Path]) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """``is_named``: the user gave the file itself, so it must be readable; else a directory that holds it."""
+
+    path: Path
+    is_named: bool
+
+
+def find_logs(paths: Sequence[Path]) -> list[LogFile]:
     """The files that ``paths`` name: files as given, directories searched to any depth, sorted by path.
 
     Raises InputError for a path that does not exist or a directory without logs.
     """
-    found: list[Path] = []
+    found: dict[Path, LogFile] = {}
     for path in paths:
         if is_directory(path):
-            found.extend(_logs_in(path))
+            for inside in _logs_in(path):
+                found.setdefault(inside, LogFile(inside, is_named=False))
         else:
-            found.append(path)
-    return list(dict.fromkeys(found))
+            found[path] = LogFile(path, is_named=True)
+    return list(found.values())
 
 
 def _logs_in(directory: Path) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from three_walls.knowledge.log_grammar import LineRow, LogGrammar, Prefix
 from three_walls.vocabulary.units import NS_PER_MS, NS_PER_S
@@ -16,18 +16,18 @@ _BYTES_OF = {"MiB": 2**20, "GB": 10**9}
 _BYTES_OF_SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "bytes": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLine:
+class SourceLine(NamedTuple):
     """A line's text without its prefixes. ``origin``: those that name the process that wrote it."""
 
     origin: str
     text: str
     stamped: str
     """The text with everything but the origin: time stamps stay."""
+    is_ended: bool = True
+    """Whether the file goes on behind it: else it may be cut anywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """What one row of the grammar read in a line. ``text`` is the part that its pattern matched."""
 
     kind: str
@@ -35,33 +35,42 @@ class Statement:
     text: str
 
 
-def strip_prefixes(line: str, prefixes: tuple[Prefix, ...]) -> SourceLine:
+def strip_prefixes(line: str, grammar: LogGrammar, is_ended: bool = True) -> SourceLine:
     """``line`` without what launchers and loggers put before it."""
     origin, text, stamped = "", line, line
     is_stamped = False
-    while found := next(((one, match) for one in prefixes if (match := one.pattern.match(text)) and match[0]), None):
-        prefix, match = found
-        text = text[match.end() :]
+    while grammar.any_prefix.match(text):
+        prefix, length = _first_prefix(text, grammar.prefixes)
+        if not length:
+            break
         if prefix.origin:
-            origin += match[0].strip()
+            origin += text[:length].strip()
         else:
             is_stamped = True
+        text = text[length:]
         if not is_stamped:
             stamped = text
-    return SourceLine(origin, text, stamped)
+    return SourceLine(origin, text, stamped, is_ended)
+
+
+def _first_prefix(text: str, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, int]:
+    """The first of ``prefixes`` that ``text`` begins with, and its length there; 0 where there is none."""
+    for prefix in prefixes:
+        match = prefix.pattern.match(text)
+        if match and match.end():
+            return prefix, match.end()
+    return prefixes[0], 0
 
 
 def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[Statement], list[str]]:
     """What ``line`` says, and the kinds of which it begins a line without being a whole one (torn)."""
     said, torn = [], []
-    for row in grammar.lines:
-        if row.anchor not in raw:
-            continue
+    for row in [row for row in grammar.lines if row.anchor in raw]:
         match = row.pattern.search(line.stamped)
         if not match:
             continue
         values = _values(row, match, line.stamped)
-        if row.required <= values.keys():
+        if row.required <= values.keys() and (line.is_ended or not row.ends_line):
             said.append(Statement(row.kind, values, match[0]))
         else:
             torn.append(row.kind)
@@ -72,7 +81,8 @@ def _values(row: LineRow, match: re.Match[str], text: str) -> dict[str, Value]:
     groups = match.groupdict()
     texts = {name: (groups.get(name), unit) for name, unit in row.values.items()}
     if row.fields:
-        for listed in (groups.get("fields") or "").split("|"):
+        listed_fields = (groups.get("fields") or "").split("|")
+        for listed in listed_fields[:-1] if row.is_closed else listed_fields:
             label, _, said = listed.partition(":")
             if label.strip() in row.fields:
                 name, unit = row.fields[label.strip()]

@@ -49,7 +49,8 @@ def tell_apart(
 
     A line covers the iterations since the line before it, so it has the role of the worst of them. What is left
     after profiled, disturbed and odd ones is judged by the plateau, the median of its later half: warm-up is what
-    lies above it at the start of each run in the log, an outlier is what lies off it later.
+    lies above it at the start of each run in the log (another file's or process's, or training that went on from a
+    checkpoint), an outlier is what lies off it later.
     """
     limits = thresholds or default_log_thresholds()
     disturbed = {event.iteration + 1 for event in events if event.kind in _DISTURBING and event.iteration is not None}
@@ -63,11 +64,11 @@ def tell_apart(
     if not candidates:
         return tuple(roles)
     low, high = _plateau([iterations[place].elapsed_ns for place in candidates], limits)
-    is_warming_up, last = True, 0
+    is_warming_up, last, run = True, 0, 0
     for place, line in enumerate(iterations):
-        if line.iteration <= last:
+        if line.iteration <= last or line.run != run:
             is_warming_up = True  # another run begins
-        last = line.iteration
+        last, run = line.iteration, line.run
         if roles[place] is not Role.STEADY:
             continue
         if line.elapsed_ns > high and is_warming_up:

@@ -16,7 +16,8 @@ from three_walls.render import diagnosis_views as diagnosis
 from three_walls.render import efficiency_views as efficiency
 from three_walls.render.charts import draw_figures
 from three_walls.render.first_trial import describe_expectation
-from three_walls.render.text_log import describe_log
+from three_walls.render.log_views import KIND_WORDS, order_timers, spread_of
+from three_walls.render.text_log import describe_log, describe_progress
 from three_walls.resources import TEMPLATES_DIR
 from three_walls.vocabulary.categories import BUCKET_BY_NAME
 from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME
@@ -102,6 +103,7 @@ def _diagnosis_views(report: Report) -> dict[str, Any]:
         "taxes": diagnosis.order_overlap_tax(report),
         "tax_total_ns": diagnosis.sum_overlap_tax_ns(report),
         "stage_phases": diagnosis.summarize_stages(report),
+        "log_timers": order_timers(report.log),
     }
 
 
@@ -140,6 +142,9 @@ def _make_environment() -> Environment:
         "awaited": formats.format_awaited,
         "cost": formats.format_cost,
         "describe_log": describe_log,
+        "describe_progress": describe_progress,
+        "spread_of": spread_of,
+        "timer_kinds": KIND_WORDS,
         "ms_range": formats.format_ms_range,
         "wall_name": formats.format_wall,
         "order_communication": views.order_communication,

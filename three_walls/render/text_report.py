@@ -32,7 +32,7 @@ from three_walls.render.text_diagnosis import (
     show_waits,
 )
 from three_walls.render.text_efficiency import show_efficiency, show_memory
-from three_walls.render.text_log import describe_log
+from three_walls.render.text_log import describe_log, describe_progress, show_log_timers
 from three_walls.render.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.render.text_recipe import show_recipe
 from three_walls.render.text_snapshot import show_memory_snapshot
@@ -79,6 +79,7 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from _show_walls(report)
     yield from _show_communication(report)
     yield from show_waits(report)
+    yield from show_log_timers(report)
     yield from show_pipeline(report)
     yield from show_moe_layers(report)
     yield from show_recompute(report)
@@ -107,6 +108,8 @@ def _show_verdict(report: Report) -> Iterator[RenderableType]:
     yield plain(_describe_step(report))
     if report.log is not None:
         yield plain(describe_log(report.log))
+        if report.log.progress is not None:
+            yield plain(describe_progress(report.log))
 
 
 def _describe_step(report: Report) -> str:

@@ -14,7 +14,15 @@ from three_walls.settings.collected import Settings
 from three_walls.settings.members import read_written
 from three_walls.settings.saved_config import read_dump
 from three_walls.settings.saved_values import plain_value
-from three_walls.settings.sources import LOG_ARGUMENTS, LOG_CONFIG, LOG_LAYOUT, LOG_SUMMARY, SaidSettings
+from three_walls.settings.sources import (
+    LOG_ARGUMENTS,
+    LOG_CONFIG,
+    LOG_LAYOUT,
+    LOG_OBJECTS,
+    LOG_PROGRESS,
+    LOG_SUMMARY,
+    SaidSettings,
+)
 from three_walls.vocabulary.config import ConfigData, ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
 from three_walls.vocabulary.errors import InputError
@@ -30,13 +38,17 @@ def read_log_settings(
     summary: Sequence[tuple[str, str]] = (),
     versions: Sequence[tuple[str, str]] = (),
     layout: Mapping[str, int | None] = MappingProxyType({}),
+    progress_gpus: int | None = None,
+    objects: Sequence[tuple[str, str]] = (),
 ) -> list[SaidSettings]:
     """What a log says, highest precedence first; empty for a log that says nothing of settings.
 
     ``argument_block``: name and value as printed by Megatron-LM. ``config_dump``: YAML. ``summary``: ``section.name``
     and value of "Configuration Summary". ``versions``: library and release. ``layout``: sizes that a line of the log
-    prints, by Megatron Core name, ``world_size`` and ``data_parallel_size`` too; None where no line does. The dump is
-    what Bridge was given, the summary what it made of it, so the summary stands first.
+    prints, by Megatron Core name, ``world_size`` and ``data_parallel_size`` too; None where no line does.
+    ``progress_gpus``: ranks by the progress file, which other runs may have written to, so it stands last. The dump is
+    what Bridge was given, the summary what it made of it, so the summary stands first; ``objects``, the configuration
+    that Megatron Core set gradients and optimizer up with, stand between them.
     """
     found = []
     version, evidence = release_in_log(versions)
@@ -44,10 +56,15 @@ def read_log_settings(
         found.append(read_argument_block(argument_block))
     if summary:
         found.append(replace(read_summary(summary, version is not None), bridge_version=version))
+    if objects:
+        found.append(_read_objects(objects))
     if config_dump is not None:
         found.append(_read_config(config_dump))
     if any(layout.values()):
         found.append(_read_layout(layout))
+    if progress_gpus:
+        world = {"world_size": ConfigValue(progress_gpus, LOG_PROGRESS)}
+        found.append(SaidSettings(LOG_PROGRESS, sizes=MappingProxyType(world)))
     if version is not None:
         found = [_with_release(said, version, evidence) for said in found]
     return found
@@ -98,6 +115,21 @@ def read_summary(pairs: Sequence[tuple[str, str]], release_is_known: bool) -> Sa
         is_settled=True,
         unknown=tuple(sorted(set(settings.unknown))),
         warnings=tuple(f"configuration summary in the log: {note}" for note in settings.warnings),
+    )
+
+
+def _read_objects(pairs: Sequence[tuple[str, str]]) -> SaidSettings:
+    """Fields of Megatron Core's objects, which have the names of Bridge's sections; others are no settings of ours."""
+    settings = Settings(source=LOG_OBJECTS)
+    places = _keys_by_place()
+    for path, text in pairs:
+        if path in places:
+            _give(places[path], read_printed(text), path, settings)
+    return SaidSettings(
+        LOG_OBJECTS,
+        MappingProxyType(settings.values),
+        is_settled=True,
+        warnings=tuple(f"set-up in the log: {note}" for note in settings.warnings),
     )
 
 

@@ -31,7 +31,7 @@ def merge(sources: Sequence[SaidSettings]) -> Merged:
     """
     values, conflicts = _choose(sources, lambda source: source.values)
     environment, environment_conflicts = _choose(sources, lambda source: source.environment)
-    sizes, _ = _choose(sources, lambda source: source.sizes)
+    sizes, size_conflicts = _choose(sources, lambda source: source.sizes)
     settings = Settings(values=values, settled=_settled_keys(sources))
     dialect = _dialect(sources)
     if dialect == "megatron_lm":
@@ -52,7 +52,7 @@ def merge(sources: Sequence[SaidSettings]) -> Merged:
             versions[0].bridge_version_evidence if versions else "",
             MappingProxyType(sizes),
         ),
-        (*conflicts, *environment_conflicts),
+        (*conflicts, *size_conflicts, *environment_conflicts),
     )
 
 

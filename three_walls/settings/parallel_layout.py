@@ -98,7 +98,7 @@ def _world_of_variables(config: RunConfig) -> str | None:
     if environment is None or stated is None or environment == stated:
         return None
     source = config.sizes["world_size"].source
-    return f"WORLD_SIZE is {environment}, the {source} have {stated}: are they of one run?"
+    return f"WORLD_SIZE is {environment}, but the world has {stated} ranks by the {source}: are they of one run?"
 
 
 def _stated_data_parallel(config: RunConfig, layout: ParallelLayout) -> str | None:

@@ -13,7 +13,9 @@ CONFIG_FILE = "config file"
 LOG_ARGUMENTS = "log arguments"
 LOG_CONFIG = "log config"
 LOG_SUMMARY = "log summary"
+LOG_OBJECTS = "log set-up"
 LOG_LAYOUT = "log layout"
+LOG_PROGRESS = "progress file"
 
 
 def _nothing() -> Mapping[str, ConfigValue]:

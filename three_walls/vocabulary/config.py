@@ -17,8 +17,8 @@ class ConfigValue:
     value: ConfigData
     source: str
     """Where it was read: ``--set``, ``config file``, ``log arguments``, ``log config``, ``log summary``,
-    ``log layout``, ``command line``, ``environment``, ``Megatron-LM default``, ``Megatron Core default``,
-    ``derived: ...``."""
+    ``log set-up``, ``log layout``, ``progress file``, ``command line``, ``environment``, ``Megatron-LM default``,
+    ``Megatron Core default``, ``derived: ...``."""
     confirmed_by: tuple[str, ...] = ()
     """Sources of lower precedence that say the same."""
 

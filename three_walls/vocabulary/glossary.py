@@ -231,6 +231,23 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "The dispatchers of which the log says so, by name; unset where it names none.",
     ),
     FactDefinition("log_tflops_per_gpu", "tflops", "Model TFLOP/s per GPU as the log prints it; median, unprofiled."),
+    FactDefinition(
+        "log_job_tflops_per_gpu",
+        "tflops",
+        "The same from the start of the last job to its last checkpoint, as the progress file has it.",
+        "The speed of a step: start-up, evaluation and checkpoints count as time.",
+    ),
+    FactDefinition(
+        "log_cumulative_tflops_per_gpu",
+        "tflops",
+        "The same since the first of the jobs with the run's number of GPUs started.",
+        "The speed of a step or a job: the time between jobs counts too.",
+    ),
+    FactDefinition(
+        "log_restarts_count",
+        "count",
+        "Jobs with the run's number of GPUs in the progress file, after the first.",
+    ),
     FactDefinition("log_peak_memory_bytes", "bytes", "Largest peak of allocated memory, of the ranks that printed it."),
     FactDefinition("log_reserved_memory_bytes", "bytes", "Largest peak of reserved memory, of the same ranks."),
     FactDefinition("log_oom_count", "count", "Different reports of memory exhausted in the log."),

@@ -10,6 +10,7 @@ from three_walls.vocabulary.config import ConfigConflict, ConfigData, RunConfig
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.findings import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.vocabulary.memory_snapshot import MemorySnapshot
+from three_walls.vocabulary.training_log import TimerKind
 
 SCHEMA_VERSION = "1.3"
 """Version of the JSON contract: the minor grows when fields are added, the major when one changes."""
@@ -330,6 +331,64 @@ class UnclassifiedKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class TimerSummary:
+    """One timer of the log, per iteration: what is typical of its prints after steady iterations."""
+
+    name: str
+    kind: TimerKind
+    prints: int
+    """Prints behind the values; those of timers outside of steps count whenever they came."""
+    shortest_ns: int | None
+    longest_ns: int
+    """Medians of the fastest and of the slowest rank where ranks were printed, else of the bounds printed; the
+    shortest is None where only the longest was printed."""
+    fastest_rank: int | None = None
+    slowest_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRank:
+    """A rank that the log's timers show to take longer than the others for work of its own."""
+
+    rank: int
+    timer: str
+    ns: int
+    """Its median."""
+    fastest_rank: int
+    fastest_ns: int
+    """Of the ranks compared: those of its pipeline stage, or all."""
+    typical_ns: int
+    """Median of the ranks compared."""
+    prints: int
+    """Prints in which it stood out; of ``of_prints``."""
+    of_prints: int
+    stage: int | None
+    """Pipeline stage that was compared; None: all ranks, without a pipeline or where its stages are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSummary:
+    """What the progress file says of the jobs with the run's number of GPUs."""
+
+    gpus: int
+    jobs: int
+    restarts: int
+    """Jobs after the first of these."""
+    saves: int
+    """Checkpoints of these jobs."""
+    last_iteration: int | None
+    tokens: int | None
+    """Trained on until the last checkpoint, by all jobs."""
+    job_tflops_per_gpu: float | None
+    """Model TFLOP/s per GPU from the last job's start to its last checkpoint: start-up, evaluation and checkpoints
+    count."""
+    cumulative_tflops_per_gpu: float | None
+    """The same from the first of these jobs: the time between jobs counts too."""
+    other_gpus: tuple[int, ...] = ()
+    """Numbers of GPUs of other jobs in the file, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogSummary:
     """What the training log given beside the trace says, in short; its numbers with reasons are facts."""
 
@@ -350,6 +409,18 @@ class LogSummary:
     ooms: int
     events: Mapping[str, int]
     """Kind of event -> lines."""
+    tflops_per_gpu: float | None = None
+    """Model TFLOP/s per GPU of the steady iterations, as printed."""
+    device_memory_bytes: int | None = None
+    """Most device memory in use by everything, of the ranks that printed it."""
+    timers: tuple[TimerSummary, ...] = ()
+    """By name."""
+    slow_ranks: tuple[SlowRank, ...] = ()
+    """By timers; the slowest first."""
+    progress: ProgressSummary | None = None
+    """None where no progress file was read."""
+    unread_files: tuple[str, ...] = ()
+    """Files that could not be read, each with the reason."""
 
 
 BENCHMARK_SETTING = "benchmark setting"

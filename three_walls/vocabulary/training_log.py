@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,10 @@ class LogIteration:
     nan_count: int = 0
     said_at: str = ""
     """The line's own time stamp, as printed; tells a repeated line from one of a second run."""
-    file_name: str = ""
+    run: int = field(default=0, compare=False)
+    """How often training had started again in the file that said it first."""
+    file_name: str = field(default="", compare=False)
+    """The first file that said it: a line that several files repeat is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class MemoryReport:
     max_reserved_bytes: int | None = None
     allocator_retries_count: int | None = None
     """Allocations that failed at first, so that the allocator gave its cache back (Megatron-Bridge only)."""
+    device_bytes: int | None = None
+    """Most device memory in use, PyTorch's and everything else (Megatron-LM, ``--log-device-memory-used``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +63,58 @@ class TheoreticalMemory:
     total_bytes: int | None = None
 
 
+class TimerKind(StrEnum):
+    """What a timer measures: ``rules/log-timers.yaml``, whose header says how each is read."""
+
+    WORK = "work"
+    EXCHANGE = "exchange"
+    STEP = "step"
+    OUTSIDE = "outside"
+    OTHER = "other"
+
+
+TIMER_KINDS = tuple(kind.value for kind in TimerKind if kind is not TimerKind.OTHER)
+
+
 @dataclass(frozen=True, slots=True)
 class LogTimer:
-    """The last value of one timer; ``min_ns`` is None where only the longest rank was printed."""
+    """One timer as printed once, per iteration; ``min_ns`` is None where only the longest rank was printed."""
 
     name: str
     min_ns: int | None
     max_ns: int
+    ranks_ns: tuple[tuple[int, int], ...] = ()
+    """Rank and its time, by rank; those printed, which is all that ran the timer, the extreme two, or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerPrint:
+    """The timers of one print. ``after``: the iteration line before it of the same process; None without one."""
+
+    after: LogIteration | None
+    timers: tuple[LogTimer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressJob:
+    """One job of a progress file (``progress.txt``); None where it saved no checkpoint.
+
+    Its throughputs are not those of iterations: they hold start-up, evaluation and checkpoints, the cumulative one
+    the time between jobs too.
+    """
+
+    gpus: int
+    started_at: str = ""
+    """As printed; empty where the file begins within the job."""
+    saves_count: int = 0
+    last_iteration: int | None = None
+    """Of its last checkpoint."""
+    job_tflops_per_gpu: float | None = None
+    """The model's operations since the job started over the time since then, in 10^12/s per GPU."""
+    cumulative_tflops_per_gpu: float | None = None
+    """The same since the first job with this number of GPUs started."""
+    tokens_count: int | None = None
+    """Trained on so far, by all jobs; to the digits printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +154,8 @@ class OutOfMemory:
     """Part of the allocated memory that lies in CUDA graphs' pools."""
     reserved_unallocated_bytes: int | None = None
     """Held by the allocator and used by nobody: as large as the request, it is fragmentation."""
+    raised_in: str = ""
+    """Innermost frame of Megatron in its traceback (``megatron/core/optimizer/optimizer.py: step``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +170,10 @@ class TrainingLog:
     memory: tuple[MemoryReport, ...] = ()
     """One per rank that printed its memory."""
     theoretical_memory: TheoreticalMemory | None = None
-    timers: tuple[LogTimer, ...] = ()
+    timers: tuple[TimerPrint, ...] = ()
+    """The prints, oldest first; of very many, some from all over the run."""
+    jobs: tuple[ProgressJob, ...] = ()
+    """Of the progress files, in their order."""
     layout: LogLayout = field(default_factory=LogLayout)
     parameters_count: int | None = None
     """Parameters of the whole model, to the digits printed."""
@@ -131,6 +187,9 @@ class TrainingLog:
     """Megatron-Bridge's whole configuration, as YAML text."""
     non_default_settings: tuple[tuple[str, str], ...] = ()
     """Megatron-Bridge's ``Configuration Summary``: ``section.name`` and raw value text."""
+    config_objects: tuple[tuple[str, str], ...] = ()
+    """Megatron Core's configuration of gradients and optimizer as it set them up: ``ddp.name``, ``optimizer.name`` and
+    raw value text."""
     versions: tuple[tuple[str, str], ...] = ()
     """Library and release, where a line says it (``megatron_core``, ``megatron_bridge``, ``torch``, ...)."""
     contradictions: tuple[str, ...] = ()
@@ -139,3 +198,11 @@ class TrainingLog:
     """Iteration lines that other output had cut: none of their values is used."""
     left_out_count: int = 0
     """Iteration and step-time lines beyond the first that are kept, so that memory stays flat."""
+    unread: tuple[str, ...] = ()
+    """Files of a directory that could not be read, each with the reason."""
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks of the run as the log itself says, in a line or among its arguments."""
+        said = dict(self.argument_block).get("world_size", "")
+        return self.layout.world_size or (int(said) if said.isdecimal() and len(said) < 10 else None)

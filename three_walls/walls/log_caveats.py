@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from three_walls.vocabulary.facts import FactSheet
-from three_walls.vocabulary.report import ReportWarning
+from three_walls.vocabulary.report import ReportWarning, SlowRank
 from three_walls.vocabulary.training_log import TrainingLog
 from three_walls.vocabulary.units import ns_to_ms
 from three_walls.walls.log_facts import JoinedLog
 
-_COMPLAINTS = ("dispatcher", "overlap", "override_skipped")
+_COMPLAINTS = ("dispatcher", "overlap", "override_skipped", "straggler")
+_NO_GRAPHS = "No graphable layers"
 MOST_COMPLAINTS = 5
 _BYTES_PER_GIB = 1 << 30
 
@@ -18,15 +21,17 @@ def warn_of_log(log: TrainingLog | None, joined: JoinedLog, facts: FactSheet) ->
     if log is None or joined.summary is None:
         return ()
     names = ", ".join(log.files)
-    if not (log.iterations or log.step_times or log.memory or log.argument_block or log.events or log.ooms):
+    found = [ReportWarning("log-unreadable", f"left out: {name}") for name in log.unread[:MOST_COMPLAINTS]]
+    said = (log.iterations, log.step_times, log.memory, log.argument_block, log.events, log.ooms, log.timers, log.jobs)
+    if not any(said):
         message = f"{names}: no line of Megatron-LM or Megatron-Bridge found; is it the training's own output?"
-        return (ReportWarning("log-says-nothing", message),)
-    found = []
+        return (*found, ReportWarning("log-says-nothing", message))
     if joined.mismatch:
         found.append(ReportWarning("log-mismatch", f"{names} is of another run than the trace: {joined.mismatch}"))
     found += _about_perturbation(facts)
     found += _about_memory(log)
-    complaints = [event for event in log.events if event.kind in _COMPLAINTS]
+    found += _about_slow_ranks(joined.summary.slow_ranks, facts)
+    complaints = [event for event in log.events if event.kind in _COMPLAINTS or event.text == _NO_GRAPHS]
     for one in complaints[:MOST_COMPLAINTS]:
         found.append(ReportWarning(f"log-{one.kind.replace('_', '-')}", f"the log says: {one.text}"))
     return tuple(found)
@@ -65,7 +70,36 @@ def _about_memory(log: TrainingLog) -> list[ReportWarning]:
     if held is not None:
         kind = "fragmentation" if held >= largest.requested_bytes else "no fragmentation: the memory was in use"
         message += f" with {_gib(held)} reserved but unallocated ({kind})"
+    if largest.raised_in:
+        message += f", raised in {largest.raised_in}"
     return [ReportWarning("log-out-of-memory", message)]
+
+
+def _about_slow_ranks(slow: Sequence[SlowRank], facts: FactSheet) -> list[ReportWarning]:
+    """One warning for all of them: a rank that is slow in several timers is named once."""
+    if not slow:
+        return []
+    ranks = list(dict.fromkeys(one.rank for one in slow))
+    named = "; ".join(
+        _describe_slow_rank([one for one in slow if one.rank == rank]) for rank in ranks[:MOST_COMPLAINTS]
+    )
+    more = f"; and {len(ranks) - MOST_COMPLAINTS} more ranks" if len(ranks) > MOST_COMPLAINTS else ""
+    message = f"by the log's timers {named}{more}: find out why before changing the config"
+    if (facts.number("config.expert_model_parallel_size") or 0) > 1:
+        message += "; the ranks of an expert group wait for each other in it, so a slow one makes all of them take long"
+    if facts.number("config.pipeline_model_parallel_size") is None:
+        message += "; whether there are pipeline stages, whose ranks do different work, is not known"
+    return [ReportWarning("log-slow-rank", message)]
+
+
+def _describe_slow_rank(timers: Sequence[SlowRank]) -> str:
+    said = (
+        f"{one.ns / one.fastest_ns:.2f} times as long as rank {one.fastest_rank} in {one.timer} "
+        f"({one.prints} of {one.of_prints} prints)"
+        for one in timers
+        if one.fastest_ns
+    )
+    return f"rank {timers[0].rank} takes {', '.join(said) or 'longest'}"
 
 
 def _ms(value_ns: float) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from three_walls.knowledge.log_thresholds import LogThresholds, default_log_thresholds
 from three_walls.log.steady_steps import ProfiledRange, Role, tell_apart
+from three_walls.settings.parallel_layout import read_layout
 from three_walls.vocabulary.config import RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.vocabulary.report import LogSummary
 from three_walls.vocabulary.training_log import LogIteration, TrainingLog
 from three_walls.vocabulary.units import ns_to_ms
+from three_walls.walls.log_progress import PROGRESS_FACTS, progress_facts, summarize_progress
+from three_walls.walls.log_timers import find_slow_ranks, summarize_timers
 
 Known = tuple[FactValue, str | None]
 
@@ -28,6 +31,7 @@ FACTS_OF_LOG = (
     "profiler_perturbation_ratio",
     "profiler_excess_ns",
     "log_tflops_per_gpu",
+    *PROGRESS_FACTS,
     "log_peak_memory_bytes",
     "log_reserved_memory_bytes",
     "log_oom_count",
@@ -62,11 +66,17 @@ class JoinedLog:
         return value if isinstance(value, int) else None
 
 
-def join_log(log: TrainingLog | None, config: RunConfig, traced_step_ns: int | None, captured_steps: int) -> JoinedLog:
+def join_log(
+    log: TrainingLog | None,
+    config: RunConfig,
+    merged: RunConfig,
+    traced_step_ns: int | None,
+    captured_steps: int,
+) -> JoinedLog:
     """Facts, summary and mismatch of ``log`` beside a trace.
 
-    ``config``: what the trace itself says of its run. ``traced_step_ns``: the representative step;
-    ``captured_steps``: how many steps the capture holds, kept or not.
+    ``config``: what the trace itself says of its run; ``merged``: what all sources say. ``traced_step_ns``: the
+    representative step; ``captured_steps``: how many steps the capture holds, kept or not.
     """
     traced: dict[str, Known] = {"traced_step_ns": (traced_step_ns, None)} if traced_step_ns else {}
     if log is None:
@@ -75,10 +85,12 @@ def join_log(log: TrainingLog | None, config: RunConfig, traced_step_ns: int | N
     profiled, is_known = find_profiled_range(log, config)
     roles = tell_apart(log.iterations, log.events, profiled, limits)
     steady = [line for line, role in zip(log.iterations, roles, strict=True) if role is Role.STEADY]
+    progress = summarize_progress(log.jobs, read_layout(merged).world)
     facts = {
         **_step_facts(steady, _why_no_median(log, steady, is_known, captured_steps, limits)),
         **_memory_facts(log),
         "log_tflops_per_gpu": _tflops(log, steady),
+        **progress_facts(log.jobs, progress),
         "log_oom_count": (len(log.ooms), None),
         **_dispatcher_facts(log),
     }
@@ -86,7 +98,16 @@ def join_log(log: TrainingLog | None, config: RunConfig, traced_step_ns: int | N
     mismatch = find_other_sizes(log, config) or _other_length(facts, limits)
     if mismatch:
         facts = dict.fromkeys(FACTS_OF_LOG, (None, f"the log is of another run: {mismatch}"))
-    return JoinedLog({**facts, **traced}, _summarize(log, roles, facts), mismatch)
+    summary = _summarize(log, roles, facts)
+    if not mismatch:
+        role_of = dict(zip(log.iterations, roles, strict=True))
+        summary = replace(
+            summary,
+            timers=summarize_timers(log.timers, role_of),
+            slow_ranks=find_slow_ranks(log.timers, role_of, merged, limits),
+            progress=progress,
+        )
+    return JoinedLog({**facts, **traced}, summary, mismatch)
 
 
 def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRange | None, bool]:
@@ -234,6 +255,7 @@ def _summarize(log: TrainingLog, roles: Sequence[Role], facts: Mapping[str, Know
         value = facts[name][0]
         return value if isinstance(value, int) else None
 
+    tflops = facts["log_tflops_per_gpu"][0]
     return LogSummary(
         files=log.files,
         iterations=len(log.iterations) + log.left_out_count,
@@ -247,6 +269,9 @@ def _summarize(log: TrainingLog, roles: Sequence[Role], facts: Mapping[str, Know
         parameters=log.parameters_count,
         ooms=len(log.ooms),
         events=_count_events(log),
+        tflops_per_gpu=tflops if isinstance(tflops, float) else None,
+        device_memory_bytes=max((one.device_bytes for one in log.memory if one.device_bytes), default=None),
+        unread_files=log.unread,
     )
 
 
