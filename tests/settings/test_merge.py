@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from three_walls.settings.command_line import read_command_line
-from three_walls.settings.log_settings import read_argument_block
+from three_walls.settings.log_settings import read_argument_block, read_log_settings
 from three_walls.settings.merge import is_same, merge
 from three_walls.settings.saved_config import read_dump
 from three_walls.settings.sources import SaidSettings
@@ -41,6 +41,14 @@ def test_sources_that_agree_confirm_each_other() -> None:
     assert merged.config.values["num_layers"] == ConfigValue(4, "log arguments", ("command line",))
     assert merged.config.values["num_layers"].is_said_by("command line")
     assert merged.conflicts == ()
+
+
+@pytest.mark.parametrize(("said", "disagrees"), [("null", False), ("30000000", True)])
+def test_what_megatron_core_filled_in_does_not_contradict_what_was_left_unset(said: str, disagrees: bool) -> None:
+    file = read_dump(f"ddp: {{bucket_size: {said}}}", "config file", "x")
+    (set_up,) = read_log_settings(objects=(("ddp.bucket_size", "40000000"),))
+    for sources in ([file, set_up], [set_up, file]):
+        assert bool(merge(sources).conflicts) is disagrees
 
 
 def test_a_default_is_no_source_that_could_disagree() -> None:

@@ -10,7 +10,7 @@ from three_walls.knowledge.config_keys import config_keys
 from three_walls.settings.collected import Settings
 from three_walls.settings.derived_settings import derive_megatron_settings, derive_settings
 from three_walls.settings.megatron_flags import fill_defaults
-from three_walls.settings.sources import SaidSettings
+from three_walls.settings.sources import LOG_OBJECTS, SaidSettings
 from three_walls.vocabulary.config import ConfigConflict, ConfigData, ConfigValue, RunConfig
 
 MEGATRON_CORE_DEFAULT = "Megatron Core default"
@@ -68,9 +68,15 @@ def _choose(
         stated = [value for value in found if value.is_stated]
         agreeing = tuple(value.source for value in found if value is not first and is_same(value.value, first.value))
         chosen[key] = replace(first, confirmed_by=agreeing)
-        if any(not is_same(value.value, first.value) for value in stated):
+        if any(_contradicts(value, first) for value in stated):
             conflicts.append(ConfigConflict(key, tuple(stated)))
     return chosen, sorted(conflicts, key=lambda conflict: conflict.key)
+
+
+def _contradicts(value: ConfigValue, first: ConfigValue) -> bool:
+    """Whether they differ; what Megatron Core set itself up with fills in what was left unset elsewhere."""
+    fills_in = any(one.source == LOG_OBJECTS and other.value is None for one, other in ((value, first), (first, value)))
+    return not fills_in and not is_same(value.value, first.value)
 
 
 def is_same(one: ConfigData, other: ConfigData) -> bool:
