@@ -232,3 +232,11 @@ def test_no_text_makes_the_reader_fail(text: str) -> None:
 def test_plain_numbers_are_read_as_they_are_written(entries: dict[str, int]) -> None:
     text = "\n".join(f"'{name}': {value}" for name, value in entries.items()) or "{}"
     assert load_plain(text) == entries
+
+
+def test_the_warnings_of_a_file_name_it_without_its_directories(tmp_path: Path) -> None:
+    path = tmp_path / "run_config.yaml"
+    path.write_text("model: {moe_permute_fusion: banana}\n")
+    (note,) = read_config_file(path).warnings
+    assert note.startswith("run_config.yaml: ")
+    assert str(tmp_path) not in note

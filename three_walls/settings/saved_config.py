@@ -33,8 +33,12 @@ EXPECTED = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
 
 
 def read_config_file(path: Path) -> SaidSettings:
-    """The configuration saved in ``path``; raises InputError with one line where it is none."""
-    return read_dump(read_text_file(path, EXPECTED), CONFIG_FILE, str(path))
+    """The configuration saved in ``path``; raises InputError with one line where it is none.
+
+    Its warnings, which a report shows, name the file without its directories.
+    """
+    said = read_dump(read_text_file(path, EXPECTED), CONFIG_FILE, str(path))
+    return replace(said, warnings=tuple(note.replace(str(path), path.name, 1) for note in said.warnings))
 
 
 def read_dump(text: str, source: str, shown_as: str) -> SaidSettings:
