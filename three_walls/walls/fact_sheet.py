@@ -226,4 +226,6 @@ def _spread(steps: pl.DataFrame) -> Known:
     if lengths.len() < 2:
         return None, "needs two kept steps"
     shortest, longest = int(lengths.sort()[0]), int(lengths.sort()[-1])
+    if shortest == 0:
+        return None, "a kept step has no length"
     return longest / shortest, None
