@@ -123,6 +123,13 @@ def test_clocks_of_two_hosts_say_nothing_of_a_skew(tmp_path: Path) -> None:
     assert answers(tmp_path)["start_skew"] == "unknown"
 
 
+def test_of_a_message_only_plain_words_are_repeated(tmp_path: Path) -> None:
+    message = "14 records were dropped by hunter2, see /home/alice/x, token hf_AbCdEfGhIjKlMnOp"
+    path = add_messages(whole().write(tmp_path / "a.sqlite"), message)
+    check = next(one for one in examine([path]).checks if one.name == "no_drops")
+    assert check.found == "14 records were dropped by <word>, see <path>, token <key>"
+
+
 @pytest.mark.parametrize(
     ("message", "answer"),
     [

@@ -42,10 +42,31 @@ def test_folders_caches_and_counts_do_not_look_secret(name: str) -> None:
 
 def test_every_error_of_the_list_is_reported_at_once(tmp_path: Path) -> None:
     path = tmp_path / "variables.yaml"
-    path.write_text("names: {A: no}\npatterns: {'A(': why}\nsecrets: ['B(']\n", encoding="utf-8")
+    path.write_text(
+        "forms: {number: {pattern: '('}}\n"
+        "names:\n"
+        "  A: {because: who knows}\n"
+        "  B: {form: numbr, because: who knows}\n"
+        "  C: {words: [x], pattern: y, because: who knows}\n"
+        "  D: {form: number, words: [x]}\n"
+        "patterns: {'A(': {words: [no], because: why}}\n"
+        "secrets: ['B(']\n",
+        encoding="utf-8",
+    )
     with pytest.raises(RuleBaseError) as caught:
         load_allowed_variables(path)
-    first, second, third = str(caught.value).splitlines()
-    assert "variables.yaml:1:12: no is ambiguous" in first
-    assert "variables.yaml:2:18: not a regular expression" in second
-    assert "variables.yaml:3:11: not a regular expression" in third
+    said = [line.partition("variables.yaml:")[2] for line in str(caught.value).splitlines()]
+    assert [line for line in said if "has no form" in line] == [
+        "3:6: A has no form: give it form, words, pattern or list_of"
+    ]
+    assert [line.partition(": ")[2].partition(":")[0] for line in said] == [
+        "not a regular expression",
+        "A has no form",
+        "no form is called numbr (did you mean number?)",
+        "words and pattern exclude each other",
+        "key because is missing",
+        "form and words exclude each other",
+        "not a regular expression",
+        "no is ambiguous",
+        "not a regular expression",
+    ]

@@ -146,11 +146,12 @@ def test_a_shell_string_is_read_up_to_the_end_of_its_command() -> None:
     assert (found["num_layers"], found["global_batch_size"]) == (4, 8)
 
 
-def test_a_value_of_the_wrong_type_stays_text_with_a_warning() -> None:
+def test_a_value_of_the_wrong_type_is_withheld_with_a_warning() -> None:
     found = read_command_line(["pretrain_gpt.py", *COMMON, "--num-layers", "many", "--seq-length"])
-    assert found.config.get("num_layers") == "many"
+    assert not found.config.knows("num_layers")
+    assert found.config.withheld_values["num_layers"].source == "command line: value of an unexpected form, not shown"
     assert found.said.warnings == (
-        "--num-layers: many is not a whole number; kept as text",
+        "--num-layers: expected a whole number, found something else; not shown",
         "--seq-length: no value follows",
     )
 

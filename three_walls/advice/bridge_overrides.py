@@ -46,7 +46,7 @@ class BridgeSpeller:
         """Variables in the configuration, from 0.6 on: there what the process has already wins, so it is left out."""
         if self.version >= (0, 6):
             for name, value in variables:
-                if name not in self.config.environment:
+                if name not in self.config.environment and name not in self.config.withheld_environment:
                     self._write(f"++env_vars.{name}={write_value(value)}")
 
     def note(self, text: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from three_walls.doctor.capture_facts import CaptureFacts
 from three_walls.knowledge.capture_rules import CaptureRules
+from three_walls.knowledge.plain_words import cut_sentence
 from three_walls.knowledge.rank_thresholds import default_rank_thresholds
 from three_walls.trace.capabilities import YES
 from three_walls.vocabulary.examination import Answer
@@ -133,7 +134,7 @@ def judge_profiler_overhead(facts: CaptureFacts, rules: CaptureRules) -> Judgeme
 def judge_no_drops(facts: CaptureFacts, rules: CaptureRules) -> Judgement:
     dropped = [text for text in facts.messages if any(pattern.search(text) for pattern in rules.dropped)]
     if dropped:
-        return Answer.NO, "; ".join(" ".join(text.split()) for text in dropped[:_MOST_MESSAGES])
+        return Answer.NO, "; ".join(" ".join(cut_sentence(text).split()) for text in dropped[:_MOST_MESSAGES])
     if facts.capabilities.get("diagnostics") != YES:
         return Answer.UNKNOWN, "the export has no messages of the profiler"
     if any(pattern.search(text) for text in facts.messages for pattern in rules.usual):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from three_walls.vocabulary.config_keys import KEY_TYPES, ConfigKey, ConfigKeyTa
 
 CONFIG_KEYS_FILE = RULES_DIR / "config-keys.yaml"
 _SECTIONS = ("shorthands", "defaults_unknown_with", "bridge_scripts", "precision_recipes", "keys")
+_TEXT_TYPES = ("str", "list", "str_or_list", "any")
 _OPTIONAL_SECTIONS = ("argument_names", "enums", "dtypes")
 
 
@@ -81,7 +83,9 @@ def load_config_keys(path: Path) -> ConfigKeyTable:
 
 
 def _read_key(name: str, node: Node, problems: Problems) -> ConfigKey:
-    entry = problems.fields(node, ("type",), ("values", "wall", "megatron_lm", "bridge", "note", "enum", "read_as"))
+    entry = problems.fields(
+        node, ("type",), ("values", "pattern", "wall", "megatron_lm", "bridge", "note", "enum", "read_as")
+    )
     type_name = problems.choice(entry.get("type"), KEY_TYPES)
     key = ConfigKey(
         name=name,
@@ -93,7 +97,10 @@ def _read_key(name: str, node: Node, problems: Problems) -> ConfigKey:
         note=problems.text(entry.get("note")),
         enum=problems.text(entry.get("enum")) or None,
         read_as={word: problems.value(item) for word, item in problems.entries(entry.get("read_as")).items()},
+        pattern=problems.pattern(entry["pattern"], re.ASCII) if "pattern" in entry else None,
     )
+    if type_name in _TEXT_TYPES and not key.values and key.pattern is None:
+        problems.add(node, f"{name} may be any text: give it values or a pattern, a secret could stand there")
     if key.megatron_lm is None and key.bridge is None:
         problems.add(node, f"{name} has no spelling: give it megatron_lm or bridge")
     is_sound = type_name in KEY_TYPES

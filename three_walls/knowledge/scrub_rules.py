@@ -19,6 +19,7 @@ COLUMN_KINDS = (
     "label_ids",
     "range_ids",
     "range_texts",
+    "gpu_names",
     "labels",
     "sentences",
     "field_names",
@@ -32,8 +33,11 @@ class ScrubRules:
 
     tables: Mapping[str, Mapping[str, str]]
     """Table -> column -> kind, in the order of the file."""
-    pairs: Mapping[str, tuple[re.Pattern[str], ...]]
+    pairs: Mapping[str, tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]]
+    """Table -> expressions that match a whole name and the values that may stay with it."""
     ranges: tuple[re.Pattern[str], ...]
+    parts: re.Pattern[str]
+    """What stays of a range that does not."""
     scripts: frozenset[str]
 
 
@@ -46,14 +50,18 @@ def scrub_rules() -> ScrubRules:
 def load_scrub_rules(path: Path) -> ScrubRules:
     """The rules in ``path``; raises RuleBaseError that lists every error."""
     problems = Problems()
-    top = problems.fields(load_strict(path, problems), ("tables", "pairs", "ranges", "scripts"))
+    top = problems.fields(load_strict(path, problems), ("tables", "pairs", "ranges", "parts", "scripts"))
     rules = ScrubRules(
         tables={name: _columns(node, problems) for name, node in problems.entries(top.get("tables")).items()},
         pairs={
-            name: tuple(problems.pattern(one) for one in problems.items(node))
+            name: tuple(
+                (problems.expression(named, value), problems.pattern(value, re.ASCII))
+                for named, value in problems.entries(node).items()
+            )
             for name, node in problems.entries(top.get("pairs")).items()
         },
         ranges=tuple(_range(node, problems) for node in problems.items(top.get("ranges"))),
+        parts=re.compile("|".join(problems.pattern(one).pattern for one in problems.items(top.get("parts")))),
         scripts=frozenset(problems.texts(top.get("scripts"))),
     )
     problems.raise_if_any()
@@ -73,4 +81,4 @@ def _columns(node: Node, problems: Problems) -> Mapping[str, str]:
 def _range(node: Node, problems: Problems) -> re.Pattern[str]:
     row = problems.fields(node, ("pattern", "because"))
     problems.text(row.get("because"))
-    return problems.pattern(row.get("pattern"))
+    return problems.pattern(row.get("pattern"), re.ASCII)

@@ -63,8 +63,8 @@ def report_as_json(report: Report) -> Json:
             "bridge_version": report.config.bridge_version,
             "bridge_version_evidence": report.config.bridge_version_evidence or None,
         },
-        "config": _settings(report.config.values),
-        "environment": _settings(report.config.environment),
+        "config": _settings({**report.config.values, **report.config.withheld_values}),
+        "environment": _settings({**report.config.environment, **report.config.withheld_environment}),
         "config_conflicts": [
             {"key": one.key, "values": [{"value": _plain(v.value), "source": v.source} for v in one.values]}
             for one in report.config_conflicts

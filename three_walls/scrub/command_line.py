@@ -1,4 +1,4 @@
-"""The launched command line, reduced to the settings that analysis reads."""
+"""The launched command line, reduced to the settings that analysis reads, each value in its form."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from three_walls.knowledge.config_keys import config_keys, keys_by_flag, keys_by_path
 from three_walls.knowledge.config_values import takes_several_words
 from three_walls.knowledge.environment_variables import allowed_variables
-from three_walls.knowledge.hydra_overrides import read_override
-from three_walls.scrub.traits import is_plain_value
+from three_walls.knowledge.hydra_overrides import Override
 from three_walls.settings.bridge_arguments import is_bridge_override
+from three_walls.settings.collected import known_value, known_words
 from three_walls.settings.command_line import find_dialect
 from three_walls.settings.launchers import Program, find_program
+from three_walls.settings.overrides import read_setting
+from three_walls.vocabulary.config import ConfigData
+from three_walls.vocabulary.config_keys import ConfigKey
 
 REMOVED = "removed"
+"""Stands for what is not of its form; it is of no setting's form itself, so that analysis withholds it too."""
+
 OTHER_SCRIPT = "train.py"
+_OTHER_SETTING = "other"
+_VARIABLES = "env_vars."
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,7 @@ class ReducedCommand:
 
 
 def reduce_command(words: Sequence[str], scripts: frozenset[str]) -> ReducedCommand:
-    """Known flags with plain values; of the script its name if it is one of ``scripts``; nothing of launchers."""
+    """Known settings with values of their form; the script's name if it is one of ``scripts``; nothing of launchers."""
     program = find_program(words)
     kept = ["python"]
     if program.script is not None:
@@ -60,18 +67,28 @@ def _megatron_words(arguments: Sequence[str]) -> list[str]:
             if flag in table.shorthands or flag in table.defaults_unknown_with:
                 kept.append(flag)
             continue
-        kept.append(f"{flag}={_plain(attached)}" if has_equals else flag)
-        if key.type == "bool" or has_equals:
+        if has_equals:
+            kept.append(f"{flag}={_known(key, [attached])[0]}")
+            continue
+        kept.append(flag)
+        if key.type == "bool":
             continue
         end = index + 1 if not takes_several_words(key.type) else len(arguments)
+        values = []
         while index < min(end, len(arguments)) and not _is_flag(arguments[index]):
-            kept.append(_plain(arguments[index]))
+            values.append(arguments[index])
             index += 1
+        kept += _known(key, values)
     return kept
 
 
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and not word[1:2].isdigit() and word[1:2] != "."
+
+
+def _known(key: ConfigKey, words: Sequence[str]) -> Sequence[str]:
+    """``words`` where they are a value of ``key``; no part of them where they are none."""
+    return words if not words or known_words(key, words) is not None else [REMOVED]
 
 
 def _bridge_words(arguments: Sequence[str]) -> list[str]:
@@ -81,29 +98,53 @@ def _bridge_words(arguments: Sequence[str]) -> list[str]:
     for index, word in enumerate(arguments):
         option, has_equals, attached = word.partition("=")
         if option in known:
-            kept.append(f"{option}={_plain(attached)}" if has_equals else option)
+            kept.append(f"{option}={_option_value(option, attached)}" if has_equals else option)
             following = arguments[index + 1] if index + 1 < len(arguments) else ""
             if not has_equals and following and not following.startswith("-") and not is_bridge_override(following):
-                kept.append(_plain(following))
+                kept.append(_option_value(option, following))
         elif is_bridge_override(word):
-            kept.append(_override(word))
+            kept += [_override(one) for one in read_setting(word)]
     return kept
 
 
-def _override(word: str) -> str:
-    """An override of known settings as it is; of another setting its path alone (that it is there says something)."""
-    overrides = read_override(word)
-    path, _, value = word.partition("=")
-    if all(_is_known(override.path) for override in overrides) and is_plain_value(value.strip("{}[]'\"")):
-        return word
-    return f"{path}={REMOVED}"
+def _option_value(option: str, value: str) -> str:
+    """The value of a script's option; the recipe's name is read by nobody."""
+    keys = [config_keys().keys[name] for name in config_keys().script_options.get(option, ())]
+    is_known = all(
+        value == "None" or known_words(key, value.split(",") if takes_several_words(key.type) else [value]) is not None
+        for key in keys
+    )
+    return value if keys and is_known else REMOVED
 
 
-def _is_known(path: str) -> bool:
-    if path.startswith("env_vars."):
-        return allowed_variables().allows(path.removeprefix("env_vars."))
-    return path in keys_by_path()
+def _override(one: Override) -> str:
+    """A known setting with its value; of another one its section alone (that it is there says something)."""
+    section = one.path.partition(".")[0]
+    if one.path.startswith(_VARIABLES):
+        is_known, is_shown = _judge_variable(one.path.removeprefix(_VARIABLES), one)
+    else:
+        key = keys_by_path().get(one.path)
+        is_known, is_shown = key is not None, key is not None and known_value(key, one.value) is not None
+    path = one.path if is_known else f"{section}.{_OTHER_SETTING}"
+    if one.prefix == "~":
+        return f"~{path}"
+    return f"{one.prefix}{path}={_written(one.value) if is_shown else REMOVED}"
 
 
-def _plain(value: str) -> str:
-    return value if is_plain_value(value) else REMOVED
+def _judge_variable(name: str, one: Override) -> tuple[bool, bool]:
+    """Whether the variable is read at all, and whether its value may be shown."""
+    is_known = allowed_variables().allows(name) and not isinstance(one.value, tuple)
+    return is_known, is_known and (one.value is None or allowed_variables().shows(name, str(one.value)))
+
+
+def _written(value: ConfigData) -> str:
+    """``value`` as Hydra reads it back."""
+    if isinstance(value, tuple):
+        return f"[{','.join(map(_written, value))}]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and any(character in value for character in ",[]{}() '"):
+        return f'"{value}"'
+    return str(value)

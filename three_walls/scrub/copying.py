@@ -10,7 +10,6 @@ from pathlib import Path
 
 from three_walls.knowledge.scrub_rules import ScrubRules
 from three_walls.scrub.texts import TextJudge
-from three_walls.scrub.traits import is_plain_value
 from three_walls.trace.export import NsysExport
 from three_walls.trace.nccl_payload import read_layouts, reduce_payload
 
@@ -39,7 +38,7 @@ def plain_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
         table: [
             (name, value)
             for name, value in export.pairs(table)
-            if is_plain_value(value) and any(pattern.fullmatch(name) for pattern in patterns)
+            if any(named.fullmatch(name) and valued.fullmatch(value) for named, valued in patterns)
         ]
         for table, patterns in rules.pairs.items()
         if export.has(table, "name", "value")
@@ -96,7 +95,7 @@ def _copy_table(
 
 
 def _is_text(kind: str) -> bool:
-    return kind in ("range_texts", "labels", "sentences", "field_names")
+    return kind in ("range_texts", "gpu_names", "labels", "sentences", "field_names")
 
 
 def _type_of(kind: str) -> str:

@@ -15,13 +15,12 @@ import zstandard
 
 from three_walls.knowledge.environment_variables import allowed_variables
 from three_walls.knowledge.scrub_rules import ScrubRules, scrub_rules
-from three_walls.scrub.command_line import reduce_command
+from three_walls.scrub.command_line import REMOVED, reduce_command
 from three_walls.scrub.copying import Copied, Pairs, plain_pairs, write_export
 from three_walls.scrub.hosts import HostNames
 from three_walls.scrub.leaks import scan_for_leaks
 from three_walls.scrub.secrets import Secrets, find_secrets
 from three_walls.scrub.texts import TextJudge
-from three_walls.scrub.traits import is_plain_value
 from three_walls.settings.environment import read_environment, unquote
 from three_walls.trace.export import NsysExport
 from three_walls.trace.identity import read_host
@@ -32,7 +31,6 @@ from three_walls.vocabulary.errors import InputError, UsageError
 from three_walls.vocabulary.scrubbed import Scrubbed
 
 _CHUNK_BYTES = 1 << 20
-_REMOVED_VALUE = "removed"
 
 
 def scrub(source: Path, target: Path, force: bool = False) -> list[Scrubbed]:
@@ -113,9 +111,8 @@ def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: Scrub
     for row in launch_environment(export):
         name, separator, quoted = row.partition("=")
         if separator and allowed_variables().allows(name):
-            value = unquote(quoted)
-            harmless = is_plain_value(value) and not secrets.names_somebody(value)
-            rows.append(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{value if harmless else _REMOVED_VALUE}"'))
+            shown = unquote(quoted) if allowed_variables().shows(name, unquote(quoted)) else REMOVED
+            rows.append(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{shown}"'))
     return max(0, len(words) - len(reduced.words))
 
 

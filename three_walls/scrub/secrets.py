@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from three_walls.knowledge.environment_variables import allowed_variables
-from three_walls.scrub.traits import FEW_BYTES, homes_in, is_common_word, is_plain_value, looks_random
+from three_walls.knowledge.private_texts import holds_key
+from three_walls.scrub.traits import FEW_BYTES, homes_in, is_common_word, looks_random
 from three_walls.settings.environment import unquote
 from three_walls.trace.export import NsysExport
 from three_walls.trace.recorded_environment import launch_environment, other_environments
@@ -39,7 +40,7 @@ class Secrets:
             self.add_identity(owner)
         if is_common_word(value):
             return
-        is_strict = is_secret or looks_random(value) or "/" in value or "@" in value
+        is_strict = is_secret or holds_key(value) or looks_random(value) or "/" in value or "@" in value
         self._add(value, self.strict if is_strict else self.loose)
 
     def add_identity(self, name: str) -> None:
@@ -53,7 +54,7 @@ class Secrets:
         for row in rows:
             name, separator, quoted = row.partition("=")
             value = unquote(quoted)
-            if not separator or (allowed.allows(name) and is_plain_value(value)):
+            if not separator or allowed.shows(name, value):
                 continue
             if are_kept or not allowed.allows(name):
                 self.variables.add(name)

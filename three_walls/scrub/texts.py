@@ -6,16 +6,19 @@ import re
 from dataclasses import dataclass, field
 
 from three_walls.knowledge.environment_variables import allowed_variables
+from three_walls.knowledge.plain_words import cut_sentence, is_plain
+from three_walls.knowledge.private_texts import cut_private, holds_key
 from three_walls.knowledge.scrub_rules import ScrubRules
 from three_walls.scrub.secrets import Secrets
-from three_walls.scrub.traits import cut_paths, looks_random
+from three_walls.scrub.traits import looks_random
+from three_walls.trace.identity import UNNAMED_GPU
 from three_walls.trace.nccl_payload import FIELD_NAMES
 
-_CALL = re.compile(r"[A-Za-z_]\w{0,120}", re.ASCII)
-_LABEL = re.compile(r"[A-Za-z][\w ().,:%\[\]+-]{0,120}", re.ASCII)
+_CALL = re.compile(r"(cu|nv|nccl)[A-Za-z]\w{0,120}", re.ASCII)
 # emit_nvtx appends `, seq = 12, op_id = 3, sizes = [[1, 2], []], input_op_ids = [(0,-1)]` to an operator's name.
 _OPERATOR_TAIL = re.compile(r"(, (stashed )?(seq|op_id|sizes|input_op_ids) = [-\d\[\](), ]*)+", re.ASCII)
 _TAIL_START = re.compile(r", (stashed )?(seq|op_id|sizes|input_op_ids) = ")
+_HASHED = "CompiledFxGraph"
 
 
 @dataclass(slots=True)
@@ -44,22 +47,33 @@ class TextJudge:
     def _decide(self, kind: str, text: str) -> str:
         match kind:
             case "kernel_ids":
-                return self._or_pseudonym(cut_paths(text), "kernel", is_harmless=True)
+                return self._or_pseudonym(cut_private(text), "kernel", is_harmless=True)
             case "call_ids":
-                return self._or_pseudonym(text, "call", _CALL.fullmatch(text) is not None)
+                is_call = _CALL.fullmatch(text) is not None and not holds_key(text)
+                return self._or_pseudonym(text, "call", is_call or is_plain(text))
             case "range_ids" | "range_texts":
-                return self._or_pseudonym(text, "range", self._is_range(text))
+                return self._range(text)
+            case "gpu_names":
+                return text if is_plain(text) and not self.secrets.is_in(text) else UNNAMED_GPU
             case "sentences":
-                return self._or_pseudonym(cut_paths(text), "message", not _names_a_secret(text))
+                return self._or_pseudonym(cut_sentence(text), "message", not _names_a_secret(text))
             case "field_names":
                 return self._or_pseudonym(text, "field", text in FIELD_NAMES)
             case _:
-                return self._or_pseudonym(text, "label", _LABEL.fullmatch(text) is not None)
+                return self._or_pseudonym(text, "label", is_plain(text))
+
+    def _range(self, text: str) -> str:
+        """``text``, or a number with what analysis finds in it."""
+        found = self._or_pseudonym(text, "range", self._is_range(text))
+        parts = [] if found == text else [part[0] for part in self.rules.parts.finditer(text)]
+        return " ".join([found, *parts])
 
     def _is_range(self, text: str) -> bool:
-        if not any(pattern.fullmatch(text) for pattern in self.rules.ranges):
+        if is_plain(text):
+            return True
+        if holds_key(text) or not any(pattern.fullmatch(text) for pattern in self.rules.ranges):
             return False
-        return "CompiledFxGraph" in text or not looks_random(text)
+        return _HASHED in text or not looks_random(text)
 
     def _or_pseudonym(self, text: str, stem: str, is_harmless: bool) -> str:
         if is_harmless and not self.secrets.is_in(text):

@@ -10,6 +10,7 @@ from three_walls.knowledge.config_values import takes_several_words
 from three_walls.knowledge.environment_variables import allowed_variables
 from three_walls.knowledge.hydra_overrides import Override, read_override
 from three_walls.settings.collected import COMMAND_LINE, Settings
+from three_walls.settings.environment import variable_value
 from three_walls.settings.overrides import read_setting
 from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
@@ -117,4 +118,4 @@ def _read_variable(override: Override, environment: dict[str, ConfigValue]) -> N
     name = override.path.removeprefix("env_vars.")
     if override.prefix != "~" and allowed_variables().allows(name) and not isinstance(override.value, tuple):
         value = override.value
-        environment[name] = ConfigValue(value if value is None else str(value), COMMAND_LINE)
+        environment[name] = variable_value(name, value if value is None else str(value), COMMAND_LINE)

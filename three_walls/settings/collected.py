@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from three_walls.knowledge.config_values import fit, read_words
+from three_walls.knowledge.config_values import fit, form_of, may_be_shown, read_words
 from three_walls.vocabulary.config import ConfigData, ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
 
 COMMAND_LINE = "command line"
+Known = tuple[ConfigData] | None
+"""A value that may be shown, alone in a tuple because it may be None itself; or None: there is none."""
 _OPTION_NAME = re.compile(r"--[A-Za-z][\w-]{0,60}|-[A-Za-z]{1,4}|[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -40,26 +42,44 @@ class Settings:
     def derive(self, key: str, value: ConfigData, because: str) -> None:
         """Set ``key`` to what follows from other settings, unless its value is settled."""
         found = self.values.get(key)
+        if found is not None and found.is_withheld:
+            return
         if key in self.settled and found is not None and found.value is not None:
             return
         if found is None or not found.is_stated or found.value != value:
             self.give(key, value, f"derived: {because}")
 
     def give_words(self, key: ConfigKey, words: Sequence[str], said: str) -> None:
-        """Set ``key`` to the words; what does not parse stays text, with a warning."""
-        try:
-            self.give(key.name, read_words(key.type, words))
-        except ValueError as error:
-            self._keep_text(key, " ".join(words), said, error)
+        """Set ``key`` to the words; what is not of its form is withheld, with a warning."""
+        self._give_known(key, known_words(key, words), said)
 
     def give_value(self, key: ConfigKey, value: ConfigData, said: str) -> None:
-        """Set ``key`` to an already parsed value."""
-        try:
-            self.give(key.name, fit(key.type, value))
-        except ValueError as error:
-            text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            self._keep_text(key, text, said, error)
+        """Set ``key`` to an already parsed value; what is not of its form is withheld, with a warning."""
+        self._give_known(key, known_value(key, value), said)
 
-    def _keep_text(self, key: ConfigKey, text: str, said: str, error: ValueError) -> None:
-        self.give(key.name, text)
-        self.warnings.append(f"{said}: {error}; kept as text")
+    def _give_known(self, key: ConfigKey, known: Known, said: str) -> None:
+        if known is not None:
+            self.give(key.name, known[0])
+            return
+        self.values[key.name] = ConfigValue.withheld(self.source)
+        self.warnings.append(f"{said}: expected {form_of(key)}, found something else; not shown")
+
+
+def known_words(key: ConfigKey, words: Sequence[str]) -> Known:
+    """``words`` as a value of ``key``; None for what is not of its form."""
+    try:
+        return known_value(key, read_words(key.type, words))
+    except ValueError:
+        return None
+
+
+def known_value(key: ConfigKey, value: ConfigData) -> Known:
+    """``value`` in the form of ``key``; None for what is not of its form, and may therefore be a secret."""
+    words = value if isinstance(value, tuple) else (value,)
+    if len(words) == 1 and isinstance(words[0], str) and words[0] in key.read_as:
+        return (key.read_as[words[0]],)
+    try:
+        fitted = fit(key.type, value)
+    except ValueError:
+        return None
+    return (fitted,) if may_be_shown(key, fitted) else None

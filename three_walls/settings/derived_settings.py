@@ -99,7 +99,8 @@ def _get(settings: Settings, name: str) -> object:
 
 
 def _is_unset(settings: Settings, name: str) -> bool:
-    return _get(settings, name) is None
+    found = settings.values.get(name)
+    return found is None or (found.value is None and not found.is_withheld)
 
 
 def _whole(settings: Settings, name: str) -> int | None:

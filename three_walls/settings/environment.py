@@ -1,4 +1,4 @@
-"""The process's environment: only variables that a report may show are ever read."""
+"""The process's environment: only variables and values that a report may show are ever read."""
 
 from __future__ import annotations
 
@@ -11,14 +11,24 @@ ENVIRONMENT = "environment"
 
 
 def read_environment(rows: Iterable[str]) -> dict[str, ConfigValue]:
-    """Allowed variables of rows like ``NAME="value"`` or ``NAME=value``, sorted by name; the last row wins."""
+    """Allowed variables of rows like ``NAME="value"`` or ``NAME=value``, sorted by name; the last row wins.
+
+    A value that is not of its variable's form is withheld.
+    """
     allowed = allowed_variables()
     found: dict[str, ConfigValue] = {}
     for row in rows:
         name, separator, value = row.partition("=")
         if separator and allowed.allows(name):
-            found[name] = ConfigValue(unquote(value), ENVIRONMENT)
+            found[name] = variable_value(name, unquote(value), ENVIRONMENT)
     return dict(sorted(found.items()))
+
+
+def variable_value(name: str, value: str | None, source: str) -> ConfigValue:
+    """The value of an allowed variable, withheld where it is not of the variable's form."""
+    if value is None or allowed_variables().shows(name, value):
+        return ConfigValue(value, source)
+    return ConfigValue.withheld(source)
 
 
 def secret_names(rows: Iterable[str]) -> tuple[str, ...]:

@@ -45,12 +45,14 @@ def merge(sources: Sequence[SaidSettings]) -> Merged:
     versions = [source for source in sources if source.bridge_version is not None]
     return Merged(
         RunConfig(
-            MappingProxyType(settings.values),
-            MappingProxyType(dict(sorted(environment.items()))),
+            MappingProxyType(_shown(settings.values)),
+            MappingProxyType(dict(sorted(_shown(environment).items()))),
             dialect,
             versions[0].bridge_version if versions else None,
             versions[0].bridge_version_evidence if versions else "",
             MappingProxyType(sizes),
+            MappingProxyType(_withheld(settings.values)),
+            MappingProxyType(_withheld(environment)),
         ),
         (*conflicts, *size_conflicts, *environment_conflicts),
     )
@@ -65,9 +67,10 @@ def _choose(
     for key in dict.fromkeys(key for source in sources for key in said(source)):
         found = [said(source)[key] for source in sources if key in said(source)]
         first = next((value for value in found if value.is_stated), found[0])
-        stated = [value for value in found if value.is_stated]
-        agreeing = tuple(value.source for value in found if value is not first and is_same(value.value, first.value))
+        compared = [] if first.is_withheld else [value for value in found if not value.is_withheld]
+        agreeing = tuple(one.source for one in compared if one is not first and is_same(one.value, first.value))
         chosen[key] = replace(first, confirmed_by=agreeing)
+        stated = [value for value in compared if value.is_stated]
         if any(_contradicts(value, first) for value in stated):
             conflicts.append(ConfigConflict(key, tuple(stated)))
     return chosen, sorted(conflicts, key=lambda conflict: conflict.key)
@@ -77,6 +80,14 @@ def _contradicts(value: ConfigValue, first: ConfigValue) -> bool:
     """Whether they differ; what Megatron Core set itself up with fills in what was left unset elsewhere."""
     fills_in = any(one.source == LOG_OBJECTS and other.value is None for one, other in ((value, first), (first, value)))
     return not fills_in and not is_same(value.value, first.value)
+
+
+def _shown(values: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    return {name: found for name, found in values.items() if not found.is_withheld}
+
+
+def _withheld(values: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    return {name: found for name, found in sorted(values.items()) if found.is_withheld}
 
 
 def is_same(one: ConfigData, other: ConfigData) -> bool:

@@ -18,6 +18,7 @@ from three_walls.knowledge.environment_variables import allowed_variables
 from three_walls.settings.bridge_arguments import give_precision_recipe
 from three_walls.settings.bridge_release import tell_release
 from three_walls.settings.collected import Settings
+from three_walls.settings.environment import variable_value
 from three_walls.settings.given_files import read_text_file
 from three_walls.settings.plain_yaml import load_plain
 from three_walls.settings.saved_values import describe, plain_value
@@ -100,7 +101,7 @@ def _read_key(
 ) -> None:
     if key.name in _OBJECTS:
         if key.name in root:
-            settings.give(key.name, _object_name(key.name, root[key.name]))
+            settings.give_value(key, _object_name(key.name, root[key.name]), key.name)
         return
     present = [path for path in _places(key, root, is_settled) if path in config]
     raw = [config[path] for path in present]
@@ -161,7 +162,7 @@ def _environment(entries: Any, source: str) -> dict[str, ConfigValue]:
     found: dict[str, ConfigValue] = {}
     for name, value in entries.items() if isinstance(entries, dict) else ():
         if allowed_variables().allows(name) and not isinstance(value, dict | list):
-            found[name] = ConfigValue(value if value is None else str(value), source)
+            found[name] = variable_value(name, value if value is None else str(value), source)
     return found
 
 

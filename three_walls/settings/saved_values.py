@@ -35,8 +35,7 @@ def _scalar(key: ConfigKey, raw: Any) -> str | int | float | bool | None:
 
 
 def describe(value: Any) -> str:
-    """What stands in place of a value, for a message."""
+    """What stands in place of a value, for a message; no word of it."""
     if isinstance(value, dict):
-        target = value.get("_target_")
-        return f"an object ({target})" if isinstance(target, str) else "a mapping"
+        return "an object" if isinstance(value.get("_target_"), str) else "a mapping"
     return "a list" if isinstance(value, list) else "nothing" if value is None else "a single value"

@@ -76,5 +76,8 @@ def _set_variable(override: Override, environment: dict[str, ConfigValue]) -> No
         raise UsageError(f"--set: {name} is no environment variable that three-walls reads")
     if isinstance(override.value, tuple):
         raise UsageError(f"--set {name}: expected one value, found a list")
-    value = override.value
-    environment[name] = ConfigValue(value if value is None else str(value), USER)
+    value = None if override.value is None else str(override.value)
+    form = allowed_variables().form_of(name)
+    if form is not None and value is not None and not form.admits(value):
+        raise UsageError(f"--set {name}: expected {form.says}, found something else")
+    environment[name] = ConfigValue(value, USER)

@@ -9,8 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from three_walls.knowledge.plain_words import is_plain
 from three_walls.trace.export import NsysExport
 from three_walls.vocabulary.config import ConfigValue
+
+UNNAMED_GPU = "GPU of another name"
+"""Stands for a name that no driver gives a GPU."""
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID")
 _RANK = re.compile(r"[0-9]{1,9}")
@@ -52,7 +56,7 @@ def read_gpu(export: NsysExport) -> Gpu | None:
     wanted = [column if column in have else "NULL" for column in ("computeMajor", "computeMinor", "totalMemory")]
     models = {
         Gpu(
-            name=str(name),
+            name=str(name) if is_plain(str(name)) else UNNAMED_GPU,
             sm=None if major is None or minor is None else f"sm_{major}{minor}",
             memory_bytes=memory if isinstance(memory, int) else None,
         )

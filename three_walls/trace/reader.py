@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import polars as pl
 
+from three_walls.knowledge.private_texts import cut_private
 from three_walls.settings.command_line import read_command_line
 from three_walls.settings.environment import read_environment, secret_names
 from three_walls.settings.merge import merge
@@ -42,6 +43,7 @@ _CUPTI_PREFIX = "CUPTI_ACTIVITY_KIND_"
 
 _ARGUMENT = re.compile(r"^(?:PROCESS_0:)?ARGUMENT_(\d+)$")
 _COMMAND = ("PROCESS_0:COMMAND", "COMMAND")
+_VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){0,4}(-[0-9a-f]{6,16}(v\d)?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Trace:
     session_start_ns: int | None
     """UTC of the session's time 0, in ns since the epoch: what puts reports of one host on one clock."""
     names: Mapping[int, str]
+    """Of kernels and calls, without paths (a lambda's name has that of its file) and keys."""
     config: RunConfig
     """What the launch alone says, defaults filled in."""
     launch: SaidSettings
@@ -88,9 +91,10 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
         check_is_nsys(export, path)
         api_calls = read_api_calls(export)
         operations, untimed = read_operations(export, only_process_of(api_calls))
-        names = export.strings(
+        texts = export.strings(
             pl.concat([operations["name_id"], operations["short_name_id"], api_calls["name_id"]]).unique()
         )
+        names = {number: cut_private(text) for number, text in texts.items()}
         launches_graphs = any(
             graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list()
         )
@@ -141,7 +145,13 @@ def check_is_nsys(export: NsysExport, path: Path) -> None:
 
 def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
     said = dict(export.pairs("META_DATA_EXPORT"))
-    return InputFile(path.name, digest, said.get("EXPORT_PRODUCT_VERSION"), said.get("EXPORT_SCHEMA_VERSION"))
+    product, schema = said.get("EXPORT_PRODUCT_VERSION", ""), said.get("EXPORT_SCHEMA_VERSION", "")
+    return InputFile(
+        path.name,
+        digest,
+        product if _VERSION.fullmatch(product) else None,
+        schema if _VERSION.fullmatch(schema) else None,
+    )
 
 
 def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:

@@ -9,6 +9,9 @@ from types import MappingProxyType
 ConfigScalar = str | int | float | bool | None
 ConfigData = ConfigScalar | tuple[ConfigScalar, ...]
 
+NOT_SHOWN = "value of an unexpected form, not shown"
+"""Ends the source of a withheld value: what is of no known form may be a secret."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
@@ -18,13 +21,23 @@ class ConfigValue:
     source: str
     """Where it was read: ``--set``, ``config file``, ``log arguments``, ``log config``, ``log summary``,
     ``log set-up``, ``log layout``, ``progress file``, ``command line``, ``environment``, ``Megatron-LM default``,
-    ``Megatron Core default``, ``derived: ...``."""
+    ``Megatron Core default``, ``derived: ...``; behind it :data:`NOT_SHOWN` where the value is withheld."""
     confirmed_by: tuple[str, ...] = ()
     """Sources of lower precedence that say the same."""
 
     def is_said_by(self, source: str) -> bool:
         """Whether ``source`` gives this value, be it the one that counts or one that agrees."""
         return source == self.source or source in self.confirmed_by
+
+    @staticmethod
+    def withheld(source: str) -> ConfigValue:
+        """What stands for a value that ``source`` states and that may not be shown: unknown, not unset."""
+        return ConfigValue(None, f"{source}: {NOT_SHOWN}")
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether a value was stated that is not of its setting's form, and is therefore not known."""
+        return self.source.endswith(NOT_SHOWN)
 
     @property
     def is_stated(self) -> bool:
@@ -60,6 +73,15 @@ class RunConfig:
     """What the release was told by; empty where it is not known."""
     sizes: Mapping[str, ConfigValue] = field(default_factory=_no_values)
     """Sizes that the run itself worked out and wrote down: ``world_size``, ``data_parallel_size``."""
+    withheld_values: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    """Settings that are stated in a form that may not be shown: they are not among :attr:`values`."""
+    withheld_environment: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    """The same of variables: set, to what is not known."""
+
+    @property
+    def environment_is_known(self) -> bool:
+        """Whether the launch environment was recorded: a variable that is in neither mapping was not set."""
+        return bool(self.environment or self.withheld_environment)
 
     def get(self, key: str) -> ConfigData:
         """Value of ``key``; ``None`` when unset *or* unknown (use :meth:`knows` to tell them apart)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -50,7 +51,7 @@ class ConfigKey:
     name: str
     type: str
     values: tuple[ConfigData, ...]
-    """What it (or an element of it) may be; empty: anything of the type."""
+    """What it (or an element of it) may be; empty: anything of the type that is a number or a switch."""
     wall: str | None
     megatron_lm: FlagSpelling | None
     bridge: PathSpelling | None
@@ -59,6 +60,8 @@ class ConfigKey:
     """Class of the member that an override has to construct, where a word would be ignored."""
     read_as: Mapping[str, ConfigData] = field(default_factory=dict)
     """Words of older releases that mean another value."""
+    pattern: re.Pattern[str] | None = None
+    """What a text beside :attr:`values` has to match, whole; None: no other text."""
 
 
 @dataclass(frozen=True, slots=True)

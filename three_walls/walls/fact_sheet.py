@@ -13,7 +13,7 @@ from three_walls.knowledge.log_thresholds import default_log_thresholds
 from three_walls.timeline.timeline import Timeline
 from three_walls.trace.capabilities import NONE_RECORDED, YES
 from three_walls.trace.identity import Rank
-from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.config import NOT_SHOWN, RunConfig
 from three_walls.vocabulary.facts import Fact, FactSheet, FactValue
 from three_walls.vocabulary.glossary import GLOSSARY
 from three_walls.walls.fusible_work import FUSIBLE, fusible_facts
@@ -79,7 +79,9 @@ def collect_facts(
     facts = [Fact(entry.name, *_split(_with_ratio(entry.name, known), entry.unit)) for entry in GLOSSARY]
     facts += [Fact(f"config.{key}", found.value, "config") for key, found in sorted(config.values.items())]
     facts += [Fact(f"env.{key}", found.value, "config") for key, found in sorted(config.environment.items())]
-    return FactSheet.of(facts, environment_is_known=bool(config.environment))
+    for kind, withheld in (("config", config.withheld_values), ("env", config.withheld_environment)):
+        facts += [Fact(f"{kind}.{key}", None, "config", because_missing=NOT_SHOWN) for key in sorted(withheld)]
+    return FactSheet.of(facts, config.environment_is_known)
 
 
 def _whole(known: Mapping[str, Known], name: str) -> int | None:
@@ -247,4 +249,6 @@ def _spread(steps: pl.DataFrame) -> Known:
     if lengths.len() < 2:
         return None, "needs two kept steps"
     shortest, longest = int(lengths.sort()[0]), int(lengths.sort()[-1])
+    if shortest == 0:
+        return None, "a kept step has no length"
     return longest / shortest, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from three_walls.knowledge.hardware import GpuModel
 from three_walls.settings.parallel_layout import ParallelLayout, read_layout
-from three_walls.vocabulary.config import RunConfig
+from three_walls.vocabulary.config import NOT_SHOWN, RunConfig
 from three_walls.vocabulary.facts import FactValue
 from three_walls.walls.next_sizes import derive_next_sizes
 
@@ -96,13 +96,15 @@ def _is_chosen(config: RunConfig) -> tuple[FactValue, str | None]:
 def _hybridep_topology(config: RunConfig, together: int | None, gpu: GpuModel | None) -> tuple[FactValue, str | None]:
     """Compares three variables with what Megatron-Bridge's launchers set (scripts/performance/utils/utils.py)."""
     domain = None if gpu is None else gpu.nvlink_domain_gpus
-    if together is None or domain is None or not config.environment:
+    if together is None or domain is None or not config.environment_is_known:
         return None, "needs the environment, the expert-parallel size and a known GPU"
     wanted = {
         "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": together,
         "NVLINK_DOMAIN_SIZE": domain,
         "USE_MNNVL": int(domain > LARGEST_SERVER_GPUS),
     }
+    if any(name in config.withheld_environment for name in wanted):
+        return None, f"one of its variables has a {NOT_SHOWN}"
     found = {name: config.environment[name].value for name in wanted if name in config.environment}
     if any(str(value) != str(wanted[name]) for name, value in found.items()):
         return "different", None
