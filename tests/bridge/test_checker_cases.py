@@ -1,6 +1,8 @@
-"""Our checker decides as Megatron-Bridge does, case by case; where it is stricter the case says why."""
+"""Our checker knows what Megatron-Bridge takes, case by case; what it finds beyond that the case says too."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -9,11 +11,46 @@ from three_walls.advice.override_check import check_overrides, judge_constraints
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_the_checker_agrees_with_bridge(case: BridgeCase) -> None:
+def test_the_checker_agrees_with_bridge_on_what_it_takes(case: BridgeCase) -> None:
+    check = check_overrides(case.overrides, case.base, RELEASE)
+    assert check.is_taken is case.passes, check.problems
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_what_bridge_takes_though_it_does_not_do_what_is_meant_is_a_problem_all_the_same(case: BridgeCase) -> None:
     check = check_overrides(case.overrides, case.base, RELEASE)
     said = " | ".join(note.text for note in check.problems)
     assert check.is_sound is (case.passes and not case.stricter), said
     assert " ".join(case.checker_says.split()) in said
+
+
+@pytest.mark.parametrize(
+    ("override", "strikes"),
+    [
+        ("model.moe_tokn_dispatcher=flex", "refused"),
+        ("++model.moe_tokn_dispatcher=flex", "ignored"),
+        ("model.overlap_moe_expert_parallel_comm=true", "ignored"),
+        ("model.moe_permute_fusion=banana", "unchecked"),
+        ("model.moe_flex_dispatcher_backend=foo", "at_build"),
+        ("model.recompute_granularity=foo", "refused"),
+        ("model.recompute_modules=[foo]", "unknown"),
+        ("model.moe_router_dtype=fp23", "ignored"),
+        ("model.moe_permute_fusion=true", None),
+    ],
+)
+def test_of_each_problem_it_is_said_when_it_strikes(override: str, strikes: str | None) -> None:
+    base = recipe_settings()
+    with_overlap = replace(base, values={**base.values, "comm_overlap": "CommOverlapConfig"})
+    assert check_overrides([override], with_overlap, RELEASE).overrides[0].strikes == strikes
+
+
+def test_a_constraint_that_only_the_models_construction_checks_says_so() -> None:
+    (case,) = (one for one in CASES if one.name == "3c without te rng tracker")
+    check = check_overrides(case.overrides, case.base, RELEASE)
+    note = next(one for one in check.broken if one.name == "graphs_need_te_rng_tracker")
+    assert check.is_taken
+    assert not check.is_sound
+    assert note.text.startswith("Megatron-Bridge 0.3.1 takes it, and it fails when the model is built: ")
 
 
 def test_the_recipe_itself_breaks_nothing() -> None:

@@ -88,6 +88,8 @@ def needed(condition: Condition, unit: str = "") -> str:
             return f"one of {shown}"
         case "none_of":
             return f"none of {shown}"
+        case "within":
+            return f"a list of nothing but {shown}"
         case "includes":
             return f"a value with {shown} in it"
         case "excludes":
@@ -146,6 +148,9 @@ def _compare(condition: Condition, value: ConfigData) -> bool:
             return any(same(value, one) for one in _listed(condition))
         case "none_of":
             return not any(same(value, one) for one in _listed(condition))
+        case "within":
+            listed = _listed(condition)
+            return isinstance(value, tuple) and all(any(same(part, one) for one in listed) for part in value)
         case "includes":
             return _contains(value, operand)
         case "excludes":

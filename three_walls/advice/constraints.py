@@ -16,6 +16,7 @@ from three_walls.knowledge.strict_yaml import Problems, load_strict, suggest
 from three_walls.knowledge.yaml_nodes import Node
 from three_walls.vocabulary.facts import FactSheet
 from three_walls.vocabulary.rules import Condition
+from three_walls.vocabulary.strikes import Strikes
 
 CONSTRAINTS_FILE = BRIDGE_DIR / "constraints.yaml"
 _DERIVED = ("graphed_modules", "full_iteration_graph", "names_graph_modules", "sequence_lengths_agree")
@@ -43,6 +44,8 @@ class Constraint:
     since: str | None
     until: str | None
     source: str
+    strikes: Strikes = Strikes.REFUSED
+    """When it strikes: nearly all are checked before a run starts."""
 
     def is_checked_in(self, version: str) -> bool:
         """Whether the release checks it."""
@@ -105,7 +108,7 @@ def _remainder(node: Node, problems: Problems) -> Remainder:
 
 def _constraint(name: str, node: Node, parts: PartReader) -> Constraint:
     problems = parts.problems
-    found = problems.fields(node, ("says", "source"), ("if", "needs", "needs_any", "since", "until"))
+    found = problems.fields(node, ("says", "source"), ("if", "needs", "needs_any", "since", "until", "strikes"))
     if ("needs" in found) == ("needs_any" in found):
         problems.add(node, "a constraint has either needs or needs_any")
     needs = parts.alternatives(found["needs_any"]) if "needs_any" in found else parts.conditions(found.get("needs"))
@@ -118,7 +121,13 @@ def _constraint(name: str, node: Node, parts: PartReader) -> Constraint:
         since=problems.text(found.get("since")) or None,
         until=problems.text(found.get("until")) or None,
         source=check_pointer(found.get("source"), problems, parts.sources),
+        strikes=_read_strikes(found.get("strikes"), problems),
     )
+
+
+def _read_strikes(node: Node | None, problems: Problems) -> Strikes:
+    word = problems.choice(node, tuple(Strikes)) if node is not None else Strikes.REFUSED
+    return Strikes(word) if word in tuple(Strikes) else Strikes.REFUSED
 
 
 def _note_unknown_name(condition: Condition, node: Node, names: set[str], problems: Problems) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from three_walls.vocabulary.config import ConfigData
 
 ORDERED = ("at_least", "at_most", "above", "below")
-LISTED = ("one_of", "none_of")
+LISTED = ("one_of", "none_of", "within")
 CONTAINING = ("includes", "excludes")
 
 _NUMERIC_UNITS = ("ns", "bytes", "count", "fraction", "ratio", "bytes_per_s", "tflops", "flops", "flops_per_s")

@@ -1,13 +1,14 @@
 """Whether overrides apply and the configuration they make is valid, in one Megatron-Bridge release.
 
 Nothing of Megatron is imported: fields and types come from ``rules/bridge/<release>.yaml``, what the release asserts
-from ``rules/bridge/constraints.yaml``. It is stricter than Bridge, which takes any word for any field.
+from ``rules/bridge/constraints.yaml``. It finds more than Bridge does, which takes any word for any field: of each
+problem it says whether Bridge refuses it (``OverrideCheck.is_taken``) or when else it strikes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from three_walls.advice.conditions import Truth
 from three_walls.advice.constraints import constraint_table
@@ -25,6 +26,7 @@ from three_walls.knowledge.bridge_schema import bridge_schema
 from three_walls.knowledge.config_keys import config_keys
 from three_walls.vocabulary.config import ConfigData
 from three_walls.vocabulary.findings import Note
+from three_walls.vocabulary.strikes import Problem, Strikes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class CheckedOverride:
     text: str
     truth: Truth
     message: str
+    strikes: Strikes | None = None
+    """When that which fails strikes; None where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,24 @@ class OverrideCheck:
     overrides: tuple[CheckedOverride, ...]
     broken: tuple[Note, ...]
     unknown: tuple[str, ...]
+    strikes: Mapping[str, Strikes] = field(default_factory=dict)
+    """When each broken constraint strikes, by its name."""
 
     @property
     def is_sound(self) -> bool:
         """Nothing speaks against the overrides."""
         return not self.broken and all(one.truth is not Truth.FAILS for one in self.overrides)
+
+    @property
+    def is_taken(self) -> bool | None:
+        """Whether Megatron-Bridge applies the overrides and validates what they make; None where that is not known.
+
+        That is not enough: what it takes may do nothing, or fail when the model is built.
+        """
+        struck = (*(one.strikes for one in self.overrides), *self.strikes.values())
+        if Strikes.REFUSED in struck:
+            return False
+        return None if Strikes.UNKNOWN in struck else True
 
     @property
     def problems(self) -> tuple[Note, ...]:
@@ -68,7 +85,8 @@ def check_overrides(
     checked = tuple(_check_one(checker, line, text) for line, text in zip(lines, overrides, strict=True))
     merged = merge(base, checker.lines, environment or {})
     broken, unknown = judge_constraints(merged, version)
-    return OverrideCheck(schema.release, checked, broken, unknown)
+    when = {one.name: one.strikes for one in constraint_table().constraints}
+    return OverrideCheck(schema.release, checked, broken, unknown, {note.name: when[note.name] for note in broken})
 
 
 def judge_constraints(settings: Settings, version: str) -> tuple[tuple[Note, ...], tuple[str, ...]]:
@@ -81,7 +99,8 @@ def judge_constraints(settings: Settings, version: str) -> tuple[tuple[Note, ...
             continue
         truth = one.judge(facts)
         if truth is Truth.FAILS:
-            broken.append(Note(one.name, one.explain(facts), one.source))
+            problem = Problem(one.explain(facts), one.strikes)
+            broken.append(Note(one.name, problem.sentence(bridge_schema(version).release), one.source))
         elif truth is Truth.UNKNOWN:
             unknown.append(one.name)
     return tuple(broken), tuple(unknown)
@@ -102,9 +121,10 @@ def merge(base: Settings, lines: Sequence[Line], environment: Mapping[str, str])
 
 def _check_one(checker: FormChecker, line: Line | None, text: str) -> CheckedOverride:
     if line is None:
-        return CheckedOverride(text, Truth.FAILS, "not an override: expected key=value with closed brackets")
-    if complaint := checker.complaint(line):
-        return CheckedOverride(text, Truth.FAILS, complaint)
+        message = "not an override: expected key=value with closed brackets"
+        return CheckedOverride(text, Truth.FAILS, message, Strikes.REFUSED)
+    if problem := checker.problem(line):
+        return CheckedOverride(text, Truth.FAILS, problem.sentence(checker.schema.release), problem.strikes)
     doubt = checker.doubt(line)
     return CheckedOverride(text, Truth.UNKNOWN if doubt else Truth.HOLDS, doubt)
 

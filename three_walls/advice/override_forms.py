@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from three_walls.advice.merged_config import COMM_OVERLAP, MIXED_PRECISION, Settings
+from three_walls.advice.misfits import strikes_of_misfit
 from three_walls.advice.override_types import complaint_about_value
 from three_walls.knowledge.bridge_schema import BridgeSchema, FieldType
 from three_walls.knowledge.hydra_overrides import Override, read_override
 from three_walls.knowledge.strict_yaml import suggest
+from three_walls.vocabulary.strikes import Problem, Strikes
 
 _OPEN_SECTIONS = ("dataset", "peft", "tokenizer")
 """Their class differs from run to run: a field that is not known may exist."""
@@ -52,18 +54,25 @@ class FormChecker:
     base: Settings
     lines: Sequence[Line]
 
-    def complaint(self, line: Line) -> str:
-        """Why the override fails or has no effect; empty if nothing speaks against it."""
+    def problem(self, line: Line) -> Problem | None:
+        """Why the override fails or has no effect; None if nothing speaks against it."""
         section, _, field = line.path.partition(".")
         if section not in self.schema.sections:
-            return self._unknown_section(section)
-        if section == COMM_OVERLAP:
-            return self._complaint_about_comm_overlap(line, field) or self._complaint_about_values(line)
-        if section == MIXED_PRECISION:
-            return self._complaint_about_mixed_precision(line, field) or self._complaint_about_values(line)
+            return self._unknown(self._unknown_section(section), line)
         if section == "env_vars":
-            return self._complaint_about_variable(line, field)
-        return self._complaint_about_values(line) or self._reset_by_a_setup(line.path)
+            return _refused(self._complaint_about_variable(line, field))
+        form = ""
+        if section == COMM_OVERLAP:
+            form = self._complaint_about_comm_overlap(line, field)
+        elif section == MIXED_PRECISION:
+            form = self._complaint_about_mixed_precision(line, field)
+        if form:
+            return _refused(form)
+        wrong = self._problem_of_values(line)
+        if wrong is not None or section in (COMM_OVERLAP, MIXED_PRECISION):
+            return wrong
+        reset = self._reset_by_a_setup(line.path)
+        return Problem(reset, Strikes.IGNORED) if reset else None
 
     def doubt(self, line: Line) -> str:
         """What has to be known of the recipe before one can say that the override applies; empty if nothing."""
@@ -80,22 +89,28 @@ class FormChecker:
             return f"Megatron-Bridge {self.schema.release} has no env_vars and skips it; export the variable"
         return f"Megatron-Bridge {self.schema.release} has no section {section}{suggest(section, self.schema.sections)}"
 
-    def _complaint_about_values(self, line: Line) -> str:
+    def _unknown(self, text: str, line: Line) -> Problem:
+        """A section or field that the classes lack: a plain override of it fails, an appended one is skipped."""
+        return Problem(text, Strikes.IGNORED if line.prefix in ("+", "++") else Strikes.REFUSED)
+
+    def _problem_of_values(self, line: Line) -> Problem | None:
         if line.is_mapping and (built := self._complaint_about_object(line)) is not None:
-            return built
+            return Problem(built, Strikes.UNKNOWN) if built else None
         for setting in line.settings:
             if setting.path.endswith(_OBJECT):
                 continue
             field = self.schema.find(setting.path)
-            if field is None and (complaint := self._unknown_field(setting.path, line.prefix)):
-                return complaint
-            if field is not None and line.prefix == "~":
-                return f"{setting.path} cannot be removed: it is a field of a class"
-            if field is not None and line.prefix == "+" and self._is_there(setting.path):
-                return f"+{setting.path} fails: the key exists; write it without +"
-            if field is not None and (wrong := complaint_about_value(self.schema, setting.path, field, setting.value)):
-                return wrong
-        return ""
+            if field is None:
+                if complaint := self._unknown_field(setting.path, line.prefix):
+                    return self._unknown(complaint, line)
+                continue
+            if line.prefix == "~":
+                return _refused(f"{setting.path} cannot be removed: it is a field of a class")
+            if line.prefix == "+" and self._is_there(setting.path):
+                return _refused(f"+{setting.path} fails: the key exists; write it without +")
+            if wrong := complaint_about_value(self.schema, setting.path, field, setting.value):
+                return Problem(wrong, strikes_of_misfit(self.schema, setting.path, field, setting.value))
+        return None
 
     def _complaint_about_object(self, line: Line) -> str | None:
         """Of a field that is set to ``{_target_:...}``; ``None`` where the mapping is one of plain values."""
@@ -171,6 +186,10 @@ class FormChecker:
     def _is_there(self, path: str) -> bool:
         section = path.partition(".")[0]
         return section not in (COMM_OVERLAP, MIXED_PRECISION, *_OPEN_SECTIONS)
+
+
+def _refused(text: str) -> Problem | None:
+    return Problem(text) if text else None
 
 
 def _kinds(field: FieldType) -> str:

@@ -19,6 +19,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -77,7 +78,8 @@ def _apply_and_validate(case: Mapping[str, Any]) -> dict[str, Any]:
     try:
         config = process_config_with_overrides(make(), cli_overrides=overrides) if overrides else make()
         exec("\n".join(case.get("python") or []), {"cfg": config})
-        os.environ.setdefault("WORLD_SIZE", str(_smallest_world(config.model)))
+        if "WORLD_SIZE" not in os.environ:
+            os.environ["WORLD_SIZE"] = str(_smallest_world(config.model))
         result["applied"] = True
     except Exception as error:
         failing = dict(_failing_alone(make, overrides))
@@ -115,7 +117,7 @@ def _maker(case: Mapping[str, Any]) -> Callable[[], Any]:
         from megatron.bridge.training.config import ConfigContainer
 
         return lambda: ConfigContainer.from_yaml(case["config"])
-    recipe, lines = _find_recipe(case["recipe"]), "\n".join(case.get("prepare") or [])
+    recipe, lines = find_recipe(case["recipe"]), "\n".join(case.get("prepare") or [])
 
     def make() -> Any:
         config = recipe()
@@ -125,14 +127,12 @@ def _maker(case: Mapping[str, Any]) -> Callable[[], Any]:
     return make
 
 
-def _find_recipe(name: str) -> Callable[[], Any]:
+def find_recipe(name: str) -> Callable[[], Any]:
     """The recipe function, looked for in every module of the recipes that imports."""
     from missing_parts import bare_package
 
     recipes = importlib.import_module("megatron.bridge.recipes")
-    for path in sorted(Path(next(iter(recipes.__path__))).rglob("*.py")):
-        if f"def {name}(" not in path.read_text(encoding="utf-8"):
-            continue
+    for path in _files_that_hold(name, Path(next(iter(recipes.__path__)))):
         parts = path.relative_to(next(iter(recipes.__path__))).with_suffix("").parts
         for depth in range(1, len(parts)):
             bare_package(".".join(("megatron.bridge.recipes", *parts[:depth])))
@@ -140,6 +140,14 @@ def _find_recipe(name: str) -> Callable[[], Any]:
         recipe: Callable[[], Any] = getattr(module, name)
         return recipe
     raise LookupError(f"Megatron-Bridge has no recipe {name}")
+
+
+def _files_that_hold(name: str, folder: Path) -> list[Path]:
+    """Modules that define the recipe, then those that give another one this name (from 0.6 on some do)."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))}
+    defined = [path for path, text in texts.items() if f"def {name}(" in text]
+    named = re.compile(rf"\bas {re.escape(name)}\b|^{re.escape(name)}\s*=", re.MULTILINE)
+    return defined + [path for path, text in texts.items() if path.name != "__init__.py" and named.search(text)]
 
 
 def _value(config: Any, path: str) -> Any:
@@ -162,6 +170,9 @@ def _dump(config: Any) -> dict[str, Any]:
     for section, part in vars(config).items():
         if part is None or isinstance(part, (str, int)):
             found[section] = part
+        elif isinstance(part, dict):  # env_vars
+            found[section] = "dict"
+            found.update({f"{section}.{name}": _plain(value) for name, value in part.items()})
         elif hasattr(part, "__dict__"):
             found[section] = type(part).__name__
             found.update({f"{section}.{name}": _plain(value) for name, value in vars(part).items() if name[:1] != "_"})

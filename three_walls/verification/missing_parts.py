@@ -75,15 +75,22 @@ def stand_in(request: dict[str, Any]) -> None:
     """Replace what is missing. ``request``: gpu_name, gpu_major, gpu_minor, transformer_engine, world_size, models."""
     os.environ.pop("WORLD_SIZE", None)
     os.environ.setdefault("RANK", "0")
+    _replace_optional_packages()
     if importlib.util.find_spec("transformer_engine") is None:
         _replace_gpu(request)
         _replace_transformer_engine(str(request.get("transformer_engine") or "2.12.0"))
-    for name in _STAND_INS:
-        if not _can_import(name):
-            _module(name).__dict__["__getattr__"] = _make_class
     bare_package("megatron.bridge.recipes")
     if request.get("models"):
         _read_models_from(Path(request["models"]))
+
+
+def _replace_optional_packages() -> None:
+    """After Core, which tries to import some of them, and before any part of Bridge, which needs them."""
+    for name in _CORE_MODULES:
+        _can_import(name)
+    for name in _STAND_INS:
+        if not _can_import(name):
+            _module(name).__dict__["__getattr__"] = _make_class
 
 
 def bare_package(name: str) -> None:
@@ -108,8 +115,6 @@ def _replace_gpu(request: dict[str, Any]) -> None:
 
 
 def _replace_transformer_engine(version: str) -> None:
-    for name in _CORE_MODULES:
-        _can_import(name)
     import megatron.core.utils
     import torch
     from packaging.version import Version

@@ -12,6 +12,7 @@ OPERATORS = (
     "not_equals",
     "one_of",
     "none_of",
+    "within",
     "at_least",
     "at_most",
     "above",

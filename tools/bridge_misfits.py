@@ -1,0 +1,239 @@
+"""Writes rules/bridge/misfits/<release>.yaml: which values of a wrong kind Megatron-Bridge itself refuses, by field.
+
+    PYTHONPATH=<unpacked wheels> <interpreter with Megatron-Bridge's dependencies> tools/bridge_misfits.py 0.6.2
+
+It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/verification/missing_parts.py stands in for
+the rest). Every field of rules/bridge/<release>.yaml gets values that do not fit it, one at a time, in several valid
+configurations that differ in what they switch on; Bridge then validates. What it refuses in all of them is written as
+``refused``, what in some of them as ``sometimes``. What is in neither list it took everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+RULES = ROOT / "rules" / "bridge"
+sys.path.insert(0, str(ROOT / "three_walls" / "verification"))
+
+RECIPES = ("qwen3_30b_a3b_pretrain_8gpu_h100_bf16_config", "qwen3_30b_a3b_pretrain_config")
+"""The recipe to start from: the first that the release has. Both are for 8 GPUs: TP 4, PP 2, EP 4, full recompute."""
+REQUEST = {
+    "gpu_name": "NVIDIA H100 80GB HBM3",
+    "gpu_major": 9,
+    "transformer_engine": "2.14.0",
+    "models": str(ROOT / "tests" / "bridge" / "models"),
+}
+ENVIRONMENT = {"WORLD_SIZE": "8", "NVTE_CPU_OFFLOAD_V1": "1", "NCCL_ALGO": "Ring"}
+
+NO_RECOMPUTE = "m.recompute_granularity = m.recompute_method = m.recompute_num_layers = None"
+CONFIGURATIONS = {
+    "recipe": (),
+    "overlapped experts, Transformer Engine's graphs": (
+        "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
+        "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
+        NO_RECOMPUTE,
+        "cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)",
+        "m.pipeline_model_parallel_size = 1",
+        "cfg.comm_overlap = CommOverlapConfig(",
+        "    tp_comm_overlap=True, overlap_moe_expert_parallel_comm=True, delay_wgrad_compute=True)",
+        "m.cuda_graph_impl, m.cuda_graph_scope = 'transformer_engine', ['moe_router', 'moe_preprocess']",
+        "cfg.rng.te_rng_tracker = True",
+        "cfg.optimizer.use_precision_aware_optimizer = True",
+        "cfg.profiling.use_nsys_profiler = True",
+    ),
+    "selective recompute, fine-grained offload, FP8, shared experts, dropped tokens": (
+        "m.recompute_granularity, m.recompute_modules = 'selective', ['moe_act', 'layernorm']",
+        "m.recompute_method = m.recompute_num_layers = None",
+        "m.fine_grained_activation_offloading, m.offload_modules = True, ['core_attn', 'attn_proj']",
+        "m.virtual_pipeline_model_parallel_size = 2",
+        "cfg.mixed_precision = 'bf16_with_fp8_current_scaling_mixed'",
+        "m.moe_token_dispatcher_type = 'alltoall'",
+        "m.moe_expert_capacity_factor, m.moe_pad_expert_input_to_capacity = 1.0, True",
+        "m.moe_shared_expert_intermediate_size, m.moe_shared_expert_overlap = 768, True",
+        "m.moe_router_padding_for_quantization = True",
+    ),
+    "dense, context parallelism, one graph of the iteration, stages of unequal size": (
+        "m.num_moe_experts = m.moe_ffn_hidden_size = None",
+        "m.expert_model_parallel_size, m.moe_token_dispatcher_type = 1, 'allgather'",
+        "m.context_parallel_size, m.tensor_model_parallel_size, m.cp_comm_type = 2, 2, 'p2p'",
+        NO_RECOMPUTE,
+        "m.cuda_graph_impl, m.cuda_graph_scope = 'local', ['full_iteration']",
+        "cfg.rerun_state_machine.check_for_nan_in_loss = False",
+        "cfg.rng.te_rng_tracker = True",
+        "cfg.mixed_precision = None",
+        "m.num_layers_in_first_pipeline_stage, m.num_layers_in_last_pipeline_stage = 20, 28",
+    ),
+    "deterministic, sample-based, CPU offload, Megatron FSDP, decentralized groups": (
+        "m.deterministic_mode, m.cross_entropy_loss_fusion = True, False",
+        "cfg.dist.use_decentralized_pg, cfg.dist.use_gloo_process_groups = True, False",
+        NO_RECOMPUTE,
+        "m.pipeline_model_parallel_size = 1",
+        "m.cpu_offloading, m.cpu_offloading_num_layers = True, 4",
+        "cfg.train.train_samples, cfg.train.train_iters = 1000000, None",
+        "cfg.scheduler.lr_warmup_iters, cfg.scheduler.lr_decay_iters = 0, None",
+        "cfg.checkpoint.save = cfg.checkpoint.load = None",
+        "cfg.dist.use_megatron_fsdp = cfg.ddp.use_megatron_fsdp = True",
+    ),
+}
+SAMPLES: dict[str, tuple[Any, ...]] = {
+    "text": ("three_walls", "48"),
+    "word": ("three_walls",),
+    "integer": (7, 0),
+    "fraction": (1.5,),
+    "flag": (True, False),
+    "list": (["three_walls"], []),
+    "mapping": ({"three_walls": 1},),
+    "nothing": (None,),
+}
+"""Values of each kind. Of a list that is one already, the elements are tried instead (``element``, ``word``)."""
+OBJECTS = ("object", "dtype", "callable", "dict", "any")
+
+
+def main(release: str) -> None:
+    """Measures one release and writes its file."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    from missing_parts import stand_in
+
+    stand_in(REQUEST)
+    os.environ |= ENVIRONMENT
+    configurations = {name: _make(lines) for name, lines in CONFIGURATIONS.items()}
+    for name, config in configurations.items():
+        if not _is_taken(copy.deepcopy(config)):
+            raise SystemExit(f"{name}: Megatron-Bridge {release} refuses this configuration without a change")
+    schema = yaml.safe_load((RULES / f"{release}.yaml").read_text(encoding="utf-8"))
+    text = "\n".join(_write(release, schema["sections"], list(configurations.values()))) + "\n"
+    out = RULES / "misfits" / f"{release}.yaml"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    # No word of it on stdout: a value of true for a path is opened as file descriptor 1, and closed afterwards.
+
+
+def _make(lines: tuple[str, ...]) -> Any:
+    from bridge_runner import find_recipe
+
+    for name in RECIPES:
+        with contextlib.suppress(LookupError):
+            config = find_recipe(name)()
+            exec("\n".join(lines), {"cfg": config, "m": config.model})
+            return config
+    raise SystemExit(f"Megatron-Bridge has none of {', '.join(RECIPES)}")
+
+
+def _write(release: str, sections: dict[str, Any], configurations: list[Any]) -> Iterator[str]:
+    """Lines of the file."""
+    refused: dict[str, list[str]] = {}
+    sometimes: dict[str, list[str]] = {}
+    not_tried: list[str] = []
+    for path, field in _fields(sections):
+        for kind, values in _misfits(field):
+            answers = {taken for one in configurations for value in values for taken in _try(one, path, value)}
+            if not answers and path not in not_tried:
+                not_tried.append(path)
+            elif answers == {False}:
+                refused.setdefault(path, []).append(kind)
+            elif len(answers) == 2:
+                sometimes.setdefault(path, []).append(kind)
+    yield f"# Made by tools/bridge_misfits.py by asking Megatron-Bridge {release} itself; do not edit."
+    yield f"bridge: {json.dumps(release)}"
+    yield f"configurations: {json.dumps(list(CONFIGURATIONS))}"
+    yield "refused:"
+    yield from (f"  {path}: [{', '.join(kinds)}]" for path, kinds in refused.items())
+    yield "sometimes:"
+    yield from (f"  {path}: [{', '.join(kinds)}]" for path, kinds in sometimes.items())
+    yield "not_tried:"
+    yield from (f"  - {path}" for path in not_tried)
+
+
+def _fields(sections: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, section in sections.items():
+        yield name, section["itself"]
+        yield from ((f"{name}.{field}", found) for field, found in section["fields"].items())
+
+
+def _misfits(field: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Kinds of values that do not fit the field, with samples."""
+    kinds = [field["type"]] if isinstance(field["type"], str) else field["type"]
+    lists = [kind for kind in kinds if kind.startswith("list[")]
+    if "any" in kinds:
+        return
+    if "str" in kinds:
+        yield "word", SAMPLES["word"]
+    elif field.get("values"):
+        yield "word", SAMPLES["integer"][:1]
+    if "str" not in kinds:
+        yield "text", SAMPLES["text"]
+    if not {"int", "float"} & set(kinds):
+        yield "integer", SAMPLES["integer"]
+    if "float" not in kinds:
+        yield "fraction", SAMPLES["fraction"]
+    if "bool" not in kinds:
+        yield "flag", SAMPLES["flag"]
+    if lists:
+        takes_text = any("str" in kind or "enum" in kind for kind in lists)
+        yield "element", ([7] if takes_text else ["three_walls"],)
+        if takes_text and "str" not in kinds:
+            yield "word", (["three_walls"],)
+    else:
+        yield "list", SAMPLES["list"]
+    if not any(kind.startswith(OBJECTS) for kind in kinds):
+        yield "mapping", SAMPLES["mapping"]
+    if "null" not in kinds and field.get("default", "") is not None:
+        yield "nothing", SAMPLES["nothing"]
+
+
+def _try(configuration: Any, path: str, value: Any) -> Iterator[bool]:
+    """Whether Bridge takes the value there; nothing where the configuration has no such field."""
+    section, _, field = path.partition(".")
+    part = getattr(configuration, section)
+    if field and (part is None or isinstance(part, str) or not hasattr(part, field)):
+        return
+    for one in _samples(getattr(part, field) if field else part, value):
+        changed = copy.deepcopy(configuration)
+        target = getattr(changed, section) if field else changed
+        setattr(target, field or section, _converted(target, field, one))
+        yield _is_taken(changed)
+
+
+def _samples(present: Any, value: Any) -> Iterator[Any]:
+    """The value; where a fraction is tried for a whole number, also that number as a fraction (``4.0``)."""
+    yield copy.deepcopy(value)
+    if isinstance(value, float) and isinstance(present, int) and not isinstance(present, bool):
+        yield float(present)
+
+
+def _converted(part: Any, field: str, value: Any) -> Any:
+    """Bridge reads a text as a dtype where a dtype stands (omegaconf_utils._apply_overrides)."""
+    import torch
+
+    if field and isinstance(value, str) and isinstance(getattr(part, field), torch.dtype):
+        return getattr(torch, value, value)
+    return value
+
+
+def _is_taken(config: Any) -> bool:
+    from megatron.bridge.training.config import runtime_config_update
+
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            runtime_config_update(config)
+    except Exception:  # whatever it raises, the launch stops
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
