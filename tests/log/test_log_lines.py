@@ -86,6 +86,8 @@ def test_the_layout_of_both_frameworks(tmp_path: Path) -> None:
         "None, tensor-model-parallel size: 2, pipeline-model-parallel size: 2",
     ).layout
     bridge = read(tmp_path, "> initialized HyperCommGrid with tp=2, pp=4, cp=1, dp=8", *SUMMARY).layout
+    padded = read(tmp_path, " > padded vocab (size: 32001) with 127 dummy tokens (new size: 32128)").layout
+    assert (padded.padded_vocab_size, bridge.padded_vocab_size) == (32_128, None)
     alike = read(tmp_path, "using world size of 16", "initialized model parallel with size 2").layout
     assert (megatron.world_size, megatron.data_parallel_size, megatron.pipeline_model_parallel_size) == (16, 4, 2)
     assert (bridge.tensor_model_parallel_size, bridge.expert_model_parallel_size) == (2, 8)

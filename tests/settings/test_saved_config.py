@@ -163,6 +163,32 @@ def test_the_data_parallel_size_that_bridge_worked_out_is_kept() -> None:
     assert read(BASE + "comm_overlap: {data_parallel_size: 16}\n").sizes["data_parallel_size"].value == 16
 
 
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "expected"),
+    [
+        ("vocab_size: null", "tokenizer_type: NullTokenizer, vocab_size: 32001", {"vocab_size": 32_001}),
+        ("vocab_size: null", "tokenizer_type: HuggingFaceTokenizer, vocab_size: null", {"vocab_size": None}),
+        # the tokenizer's files tell the size, and nobody fills this key from them
+        ("vocab_size: null", "tokenizer_type: HuggingFaceTokenizer, vocab_size: 9", {"vocab_size": None}),
+        # the model's own size is not padded
+        ("vocab_size: 151936", "vocab_size: 9", {"vocab_size": 151_936, "padded_vocab_size": 151_936}),
+        # a checkpoint's copy: it came from the tokenizer
+        ("vocab_size: 32001, should_pad_vocab: true", "vocab_size: 32001", {"vocab_size": 32_001}),
+        (
+            "vocab_size: 151936",
+            "tokenizer_type: NullTokenizer, use_tokenizer_vocab_size: true, vocab_size: 32001",
+            {"vocab_size": 32_001},
+        ),
+    ],
+)
+def test_the_vocabulary_is_the_tokenizers_where_the_model_has_none(
+    model: str, tokenizer: str, expected: dict[str, int]
+) -> None:
+    flag = "" if "should_pad_vocab" in model else ", should_pad_vocab: false"
+    found = values(f"model: {{num_layers: 2, {model}{flag}}}\ntokenizer: {{{tokenizer}}}")
+    assert {key: value for key, value in found.items() if "vocab" in key} == expected
+
+
 def _bomb() -> str:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]

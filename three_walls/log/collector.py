@@ -51,6 +51,7 @@ _SHORT = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
     "cp": "context_parallel_size",
+    "vocabulary": "padded_vocab_size",
 }
 
 

@@ -10,7 +10,7 @@ BRIDGE_LIBRARY = "megatron_bridge"
 
 
 def tell_release(paths: Collection[str]) -> tuple[str | None, str]:
-    """(release, evidence) from every section and ``section.key`` of a whole saved configuration.
+    """(release, evidence) from the sections and ``section.key`` of a whole saved configuration or of a log's summary.
 
     The newest release of whose keys one is there; (None, why) where keys of releases that never met stand together.
     """

@@ -9,7 +9,7 @@ from functools import cache
 from types import MappingProxyType
 
 from three_walls.knowledge.config_keys import config_keys, flags_of, keys_by_path
-from three_walls.settings.bridge_release import release_in_log
+from three_walls.settings.bridge_release import release_in_log, tell_release
 from three_walls.settings.collected import Settings
 from three_walls.settings.members import read_written
 from three_walls.settings.saved_config import read_dump
@@ -55,7 +55,7 @@ def read_log_settings(
     if argument_block:
         found.append(read_argument_block(argument_block))
     if summary:
-        found.append(replace(read_summary(summary, version is not None), bridge_version=version))
+        found.append(_read_summary_and_release(summary, version))
     if objects:
         found.append(_read_objects(objects))
     if config_dump is not None:
@@ -95,6 +95,16 @@ def read_argument_block(pairs: Sequence[tuple[str, str]]) -> SaidSettings:
         is_settled=True,
         warnings=tuple(f"arguments in the log: {note}" for note in settings.warnings),
     )
+
+
+def _read_summary_and_release(pairs: Sequence[tuple[str, str]], version: str | None) -> SaidSettings:
+    """The summary; a log hardly ever names the release, but the summary has keys that came and went with releases."""
+    if version is not None:
+        return read_summary(pairs, release_is_known=True)
+    paths = {path for path, _ in pairs}
+    told, evidence = tell_release(paths | {path.partition(".")[0] for path in paths})
+    said = read_summary(pairs, release_is_known=told is not None)
+    return replace(said, bridge_version=told, bridge_version_evidence=f"{LOG_SUMMARY}: {evidence}" if told else "")
 
 
 def read_summary(pairs: Sequence[tuple[str, str]], release_is_known: bool) -> SaidSettings:

@@ -22,6 +22,7 @@ from three_walls.settings.environment import variable_value
 from three_walls.settings.given_files import read_text_file
 from three_walls.settings.plain_yaml import load_plain
 from three_walls.settings.saved_values import describe, plain_value
+from three_walls.settings.saved_vocabulary import give_vocabulary
 from three_walls.settings.sources import CONFIG_FILE, SaidSettings
 from three_walls.vocabulary.config import ConfigValue
 from three_walls.vocabulary.config_keys import ConfigKey
@@ -57,6 +58,7 @@ def read_dump(text: str, source: str, shown_as: str) -> SaidSettings:
     is_settled = any(config.get(path) is not None for path in _SET_BY_VALIDATE)
     for key in config_keys().keys.values():
         _read_key(key, root, config, is_settled, settings)
+    give_vocabulary(config, settings)
     if isinstance(root.get("mixed_precision"), str) and not is_settled:
         give_precision_recipe(root["mixed_precision"], settings)
     said = SaidSettings(

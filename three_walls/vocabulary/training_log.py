@@ -127,6 +127,8 @@ class LogLayout:
     pipeline_model_parallel_size: int | None = None
     context_parallel_size: int | None = None
     expert_model_parallel_size: int | None = None
+    padded_vocab_size: int | None = None
+    """Rows of the embedding; printed where the tokenizer's vocabulary was padded."""
 
 
 @dataclass(frozen=True, slots=True)
