@@ -129,6 +129,7 @@ def analyze(
         union_of(api_patterns, "allocate"),
         unprofiled_step_ns=joined.whole("unprofiled_step_ns"),
         log_peak_memory_bytes=joined.whole("log_peak_memory_bytes"),
+        log_memory_iterations=joined.whole("log_memory_iterations_count"),
     )
     progress("reading the operators of one step")
     operators = _look_at_operators(traces, timeline, attribution, chosen, run_config, gpu)

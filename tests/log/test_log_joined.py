@@ -162,6 +162,20 @@ def test_a_log_of_a_run_without_profiler_has_no_profiled_iteration(tmp_path: Pat
     assert report.log.roles == {"steady": 11}
 
 
+@pytest.mark.parametrize(("started", "is_early"), [(0, True), (1, False)])
+def test_memory_of_the_first_iteration_alone_is_no_peak_of_the_run(
+    tmp_path: Path, started: int, is_early: bool
+) -> None:
+    """The second run goes on from iteration 1, so its memory line comes after two of its iterations."""
+    memory = MEMORY_MB.replace("after 2", "after 1" if is_early else "after 3")
+    start = f"Starting training loop at iteration {started}"
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, start, *steps_of(75.0), memory))
+    assert report.facts.number("log_peak_memory_bytes") == 300.5 * 2**20
+    assert report.facts.number("log_memory_iterations_count") == (1 if is_early else 2)
+    assert report.facts.get("memory_peak_fraction").is_missing == is_early  # the moments are not known here
+    assert ("log-memory-early" in codes(report)) == is_early
+
+
 def test_memory_and_exhaustion_are_facts_and_the_summary_holds_no_path(tmp_path: Path) -> None:
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(75.0), MEMORY_MB, OOM))
     assert report.facts.number("log_peak_memory_bytes") == 300.5 * 2**20
@@ -185,6 +199,14 @@ def test_what_the_run_complained_about_is_a_warning(tmp_path: Path) -> None:
     (said,) = [w for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, line)).warnings if "over" in w.code]
     assert said.code == "log-override-skipped"
     assert said.message == "the log says: Key 'a.b' in overrides not found in config object ConfigContainer"
+
+
+@pytest.mark.parametrize(("reason", "is_warned"), [("TP size < 2", False), ("sequence_parallel=False", True)])
+def test_overlap_that_was_turned_off_is_a_warning_where_there_was_something_to_overlap(
+    tmp_path: Path, reason: str, is_warned: bool
+) -> None:
+    line = f"WARNING:root:Disabling tensor parallel communication overlap due to {reason}."
+    assert ("log-overlap" in codes(analyze(starved_trace(tmp_path), logs=log_of(tmp_path, line)))) == is_warned
 
 
 MISSING = "ImportError: HybridEP is not installed. Please install HybridEP package from https://github.com/deepseek-ai/"

@@ -51,6 +51,9 @@ def test_memory_lines_of_both_frameworks(tmp_path: Path) -> None:
     assert megatron.allocator_retries_count is None
     assert (bridge.rank, bridge.max_allocated_bytes, bridge.reserved_bytes) == (0, 14.25 * GB, 15 * GB)
     assert bridge.allocator_retries_count == 2
+    assert (bridge.after_iterations_count, megatron.after_iterations_count) == (2, 2)
+    before_saving = MEMORY_MB.replace("(after 2 iterations)", "(before save_checkpoint for iteration 20)")
+    assert read(tmp_path, before_saving).memory[0].after_iterations_count is None
 
 
 def test_a_rank_that_prints_twice_keeps_its_largest_peak_and_last_current_value(tmp_path: Path) -> None:

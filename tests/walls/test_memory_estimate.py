@@ -214,3 +214,24 @@ def test_a_measured_peak_replaces_the_estimate() -> None:
     assert facts["memory_headroom_bytes"] == (400, None)
     assert estimate_memory(without(toy(), "seq_length"), 1000, 600)["memory_headroom_bytes"] == (400, None)
     assert estimate_memory(toy(), None, 600)["memory_peak_fraction"][0] is None
+
+
+def test_a_peak_of_the_first_iteration_lacks_the_moments_that_its_update_creates() -> None:
+    parameters = TOY_DENSE + TOY_EXPERTS
+    first = estimate_memory(toy(), 1_000_000, 600, iterations=1)
+    assert first["memory_peak_bytes"] == (600 + 8 * parameters, None)
+    assert first["memory_headroom_bytes"] == (1_000_000 - 600 - 8 * parameters, None)
+    assert estimate_memory(toy(), 1000, 600, iterations=2)["memory_peak_bytes"] == (600, None)
+    unknown = estimate_memory(without(toy(), "seq_length"), 1000, 600, iterations=1)
+    for name in ("memory_peak_bytes", "memory_peak_fraction", "memory_headroom_bytes"):
+        value, because = unknown[name]
+        assert value is None
+        assert "after its first iteration alone" in str(because)
+
+
+def test_moments_are_what_the_optimizer_keeps_beside_its_copy_of_the_parameters() -> None:
+    parameters = TOY_DENSE + TOY_EXPERTS
+    assert stages()[0].moments == 8 * parameters
+    assert stages(optimizer="sgd")[0].moments == 4 * parameters
+    offloaded = stages(optimizer_cpu_offload=True, optimizer_offload_fraction=0.5)[0]
+    assert (offloaded.moments, offloaded.optimizer) == (4 * parameters, 6 * parameters)

@@ -13,7 +13,7 @@ def told(peak: int | None, reserved: int | None = None, ooms: int = 0, retries: 
     known: dict[str, Known] = {
         "log_oom_count": (ooms, None),
         "log_allocator_retries_count": (retries, None if retries is not None else "not counted"),
-        "log_peak_memory_bytes": (peak, None if peak is not None else "the log holds no memory line"),
+        "memory_peak_bytes": (peak, None if peak is not None else "the log holds no memory line"),
         "log_reserved_memory_bytes": (reserved, None if reserved is not None else "the log holds no memory line"),
         "gpu.memory_bytes": (1000, None),
     }
@@ -42,7 +42,7 @@ def test_a_log_without_peak_says_nothing_more() -> None:
 
 
 def test_without_the_size_of_the_gpu_a_peak_says_nothing() -> None:
-    known: dict[str, Known] = {"log_oom_count": (0, None), "log_peak_memory_bytes": (5, None)}
+    known: dict[str, Known] = {"log_oom_count": (0, None), "memory_peak_bytes": (5, None)}
     value, because = tell_memory_shortage(known, default_log_thresholds())
     assert value is None
     assert because == "the trace does not say how much memory the GPU has"
@@ -51,7 +51,7 @@ def test_without_the_size_of_the_gpu_a_peak_says_nothing() -> None:
 def test_steps_that_never_called_the_driver_had_room() -> None:
     for calls, word in ((0, "none"), (3, None)):
         known: dict[str, Known] = {
-            "log_peak_memory_bytes": (None, "no training log was given (--log)"),
+            "memory_peak_bytes": (None, "no training log was given (--log)"),
             "allocator_calls_in_steps_count": (calls, None),
         }
         assert tell_memory_shortage(known, default_log_thresholds())[0] == word

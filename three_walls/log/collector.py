@@ -179,6 +179,7 @@ class Collector:
             reserved_bytes=old.reserved_bytes if reserved is None else reserved,
             max_reserved_bytes=_largest(old.max_reserved_bytes, _maybe(values, "max_reserved")),
             allocator_retries_count=_largest(old.allocator_retries_count, _maybe(values, "retries")),
+            after_iterations_count=_largest(old.after_iterations_count, _maybe(values, "iterations")),
             device_bytes=_largest(old.device_bytes, _maybe(values, "device")),
         )
 

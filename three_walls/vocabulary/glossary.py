@@ -250,6 +250,12 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     ),
     FactDefinition("log_peak_memory_bytes", "bytes", "Largest peak of allocated memory, of the ranks that printed it."),
     FactDefinition("log_reserved_memory_bytes", "bytes", "Largest peak of reserved memory, of the same ranks."),
+    FactDefinition(
+        "log_memory_iterations_count",
+        "count",
+        "Iterations of the run before the log's last memory line: after one, gradients were never computed beside the "
+        "optimizer's moments, which its first update creates.",
+    ),
     FactDefinition("log_oom_count", "count", "Different reports of memory exhausted in the log."),
     FactDefinition(
         "log_allocator_retries_count",
@@ -387,12 +393,16 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         "memory_headroom_bytes",
         "bytes",
-        "Device memory less the peak that the log printed, or where no log did, less the estimated one.",
+        "Device memory less the log's peak (memory_peak_bytes), or where no log printed one, less the estimated one.",
         "Memory that is free: see memory_estimated_peak_bytes for what neither figure holds.",
     ),
     FactDefinition(
-        "memory_peak_fraction", "fraction", "Share of the device memory that the log's peak of allocated memory takes."
+        "memory_peak_bytes",
+        "bytes",
+        "The log's peak of allocated memory; with the optimizer's moments (estimated) added where the log prints "
+        "memory after its first iteration alone.",
     ),
+    FactDefinition("memory_peak_fraction", "fraction", "Share of the device memory that memory_peak_bytes takes."),
     FactDefinition(
         "driver_peak_bytes",
         "bytes",

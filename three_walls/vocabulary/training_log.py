@@ -50,6 +50,8 @@ class MemoryReport:
     max_reserved_bytes: int | None = None
     allocator_retries_count: int | None = None
     """Allocations that failed at first, so that the allocator gave its cache back (Megatron-Bridge only)."""
+    after_iterations_count: int | None = None
+    """The last iteration that a line was printed after."""
     device_bytes: int | None = None
     """Most device memory in use, PyTorch's and everything else (Megatron-LM, ``--log-device-memory-used``)."""
 

@@ -56,14 +56,16 @@ def measure_efficiency(
     allocate: re.Pattern[str],
     unprofiled_step_ns: int | None = None,
     log_peak_memory_bytes: int | None = None,
+    log_memory_iterations: int | None = None,
 ) -> MeasuredEfficiency:
     """``parts``: the MoE ledger of the chosen step. ``allocate``: names of allocator calls.
 
-    ``unprofiled_step_ns`` and ``log_peak_memory_bytes`` come from the training log, None where there is none.
+    ``unprofiled_step_ns`` and the memory come from the training log, None where there is none.
     """
     seen = {rank.gpu for trace in traces for rank in trace.ranks}
     only = seen.pop() if len(seen) == 1 else None
-    facts = estimate_memory(config, only.memory_bytes if only else None, log_peak_memory_bytes)
+    held = only.memory_bytes if only else None
+    facts = estimate_memory(config, held, log_peak_memory_bytes, log_memory_iterations)
     facts |= count_work(config)
     facts |= _utilization(facts, config, gpu, chosen.step_ns if chosen else None, unprofiled_step_ns)
     if chosen is None:

@@ -71,7 +71,7 @@ def collect_facts(
         known["pipeline_bubble_excess_ns"] = _beyond_even_schedule(known, chosen.step_ns)
         known.update(_withhold(attribution, chosen, capabilities))
     known["memory_peak_without_recompute_ratio"] = peak_without_recompute(
-        config, _whole(known, "gpu.memory_bytes"), _whole(known, "log_peak_memory_bytes")
+        config, _whole(known, "gpu.memory_bytes"), known.get("memory_peak_bytes", (None, None))
     )
     known["memory_shortage"] = tell_memory_shortage(known, default_log_thresholds())
     known["step_spread_ratio"] = _spread(attribution.steps)

@@ -12,6 +12,8 @@ from three_walls.walls.log_facts import JoinedLog
 
 _COMPLAINTS = ("dispatcher", "overlap", "override_skipped", "straggler")
 _NO_GRAPHS = "No graphable layers"
+_NOTHING_TO_OVERLAP = "due to TP size < 2"
+"""Recipes of Megatron-Bridge 0.6 ask for tensor-parallel overlap in every layout: here there was nothing to overlap."""
 MOST_COMPLAINTS = 5
 _BYTES_PER_GIB = 1 << 30
 
@@ -30,8 +32,13 @@ def warn_of_log(log: TrainingLog | None, joined: JoinedLog, facts: FactSheet) ->
         found.append(ReportWarning("log-mismatch", f"{names} is of another run than the trace: {joined.mismatch}"))
     found += _about_perturbation(facts)
     found += _about_memory(log)
+    found += _about_early_memory(facts)
     found += _about_slow_ranks(joined.summary.slow_ranks, facts)
-    complaints = [event for event in log.events if event.kind in _COMPLAINTS or event.text == _NO_GRAPHS]
+    complaints = [
+        event
+        for event in log.events
+        if (event.kind in _COMPLAINTS or event.text == _NO_GRAPHS) and not event.text.endswith(_NOTHING_TO_OVERLAP)
+    ]
     for one in complaints[:MOST_COMPLAINTS]:
         found.append(ReportWarning(f"log-{one.kind.replace('_', '-')}", f"the log says: {one.text}"))
     return tuple(found)
@@ -100,6 +107,19 @@ def _describe_slow_rank(timers: Sequence[SlowRank]) -> str:
         if one.fastest_ns
     )
     return f"rank {timers[0].rank} takes {', '.join(said) or 'longest'}"
+
+
+def _about_early_memory(facts: FactSheet) -> list[ReportWarning]:
+    printed, later = facts.number("log_peak_memory_bytes"), facts.number("memory_peak_bytes")
+    if facts.number("log_memory_iterations_count") != 1 or printed is None:
+        return []
+    message = (
+        "the log prints memory after its first iteration alone, in which the optimizer had no moments yet while "
+        f"gradients were computed ({_gib(round(printed))} at most): later peaks are higher"
+    )
+    if later is not None:
+        message += f", and here {_gib(round(later - printed))} of moments (from the config) are counted on top"
+    return [ReportWarning("log-memory-early", message)]
 
 
 def _ms(value_ns: float) -> str:

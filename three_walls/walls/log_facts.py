@@ -34,6 +34,7 @@ FACTS_OF_LOG = (
     *PROGRESS_FACTS,
     "log_peak_memory_bytes",
     "log_reserved_memory_bytes",
+    "log_memory_iterations_count",
     "log_oom_count",
     "log_allocator_retries_count",
     "log_deepep_unavailable",
@@ -203,11 +204,21 @@ def _memory_facts(log: TrainingLog) -> dict[str, Known]:
     return {
         "log_peak_memory_bytes": largest([one.max_allocated_bytes for one in log.memory], no_line),
         "log_reserved_memory_bytes": largest([one.max_reserved_bytes for one in log.memory], no_line),
+        "log_memory_iterations_count": _memory_iterations(log),
         "log_allocator_retries_count": largest(
             [one.allocator_retries_count for one in log.memory],
             "the log does not count them (Megatron-Bridge does, Megatron-LM does not)",
         ),
     }
+
+
+def _memory_iterations(log: TrainingLog) -> Known:
+    """Iterations of this run before its last memory line; the one that the loop started at counts from there."""
+    printed = [one.after_iterations_count for one in log.memory if one.after_iterations_count is not None]
+    if not printed:
+        return None, "no memory line of the log names its iteration"
+    started = [one.iteration for one in log.events if one.kind == "training_start" and one.iteration is not None]
+    return max(printed) - max((one for one in started if one < max(printed)), default=0), None
 
 
 def _perturbation(unprofiled: Known, traced_step_ns: int | None, limits: LogThresholds) -> dict[str, Known]:

@@ -34,6 +34,8 @@ class StageMemory:
     parameters: int
     gradients: int
     optimizer: int
+    moments: int
+    """The part of ``optimizer`` that its first update creates."""
     activations: int | None
     because: str | None
 
@@ -42,10 +44,15 @@ class StageMemory:
         return self.parameters + self.gradients + self.optimizer + (self.activations or 0)
 
 
-def estimate_memory(config: RunConfig, gpu_memory_bytes: int | None, peak_bytes: int | None) -> dict[str, Known]:
-    """The glossary's memory facts. ``peak_bytes``: the largest peak of allocated memory that the log printed."""
+def estimate_memory(
+    config: RunConfig, gpu_memory_bytes: int | None, printed_bytes: int | None, iterations: int | None = None
+) -> dict[str, Known]:
+    """The glossary's memory facts.
+
+    ``printed_bytes``: the largest peak of allocated memory that the log printed, ``iterations`` of the run before.
+    """
     stages, because = estimate_stages(config)
-    facts: dict[str, Known] = {"memory_peak_fraction": _fraction(peak_bytes, gpu_memory_bytes)}
+    facts: dict[str, Known] = {}
     if stages is None:
         missing = (None, because)
         names = ("parameters_per_gpu_count", *(f"memory_{part}_bytes" for part in _PARTS))
@@ -62,8 +69,26 @@ def estimate_memory(config: RunConfig, gpu_memory_bytes: int | None, peak_bytes:
             "memory_activations_bytes": (most.activations, most.because),
         }
     facts["memory_estimated_peak_bytes"] = estimated
-    facts["memory_headroom_bytes"] = _headroom(gpu_memory_bytes, peak_bytes, estimated)
+    peak = _later_peak(printed_bytes, iterations, stages)
+    facts["memory_peak_bytes"] = peak
+    facts["memory_peak_fraction"] = _fraction(peak, gpu_memory_bytes)
+    facts["memory_headroom_bytes"] = _headroom(gpu_memory_bytes, estimated if printed_bytes is None else peak)
     return facts
+
+
+def _later_peak(printed_bytes: int | None, iterations: int | None, stages: tuple[StageMemory, ...] | None) -> Known:
+    """The peak of later iterations. Megatron-Bridge 0.3 prints memory once, after the first logged iteration.
+
+    Measured on H200s: 6.81 GB printed after iteration 1 and 9.00 GB in the end, with moments of 2.22 GB (Bridge 0.3.1);
+    15.81 GB after iteration 1 and 19.71 GB after 2, with moments of 3.92 GB (0.6.2).
+    """
+    if printed_bytes is None:
+        return None, "no training log printed the peak of allocated memory"
+    if iterations != 1:
+        return printed_bytes, None
+    if stages is None:
+        return None, "the log prints memory after its first iteration alone, before the optimizer had its moments"
+    return printed_bytes + max(one.moments for one in stages), None
 
 
 _PARTS = ("parameters", "gradients", "optimizer", "activations")
@@ -94,35 +119,38 @@ def _of_stage(
     counts = count_parameters(shape, sizes, config, layers, stage)
     is_mixed = config.get("bf16") is True or config.get("fp16") is True
     gradient = 4 if not is_mixed or config.get("grad_reduce_in_fp32") is not False else 2
-    state = _optimizer_bytes_per_parameter(config, is_mixed)
+    state, moments = _optimizer_bytes_per_parameter(config, is_mixed)
     shards, expert_shards = 1, 1
     if config.get("use_distributed_optimizer") is True:
         instances = config.whole_number("num_distributed_optimizer_instances") or 1
         shards, expert_shards = (max(1, n // instances) for n in (sizes.dense_replicas, sizes.expert_replicas))
+    sharded = counts.dense / shards + counts.experts / expert_shards
     activations, because = estimate_activations(shape, sizes, config, layers, stage)
     return StageMemory(
         stage=stage,
         parameter_count=counts.total,
         parameters=counts.total * (2 if is_mixed else 4),
         gradients=counts.total * gradient,
-        optimizer=round(state * (counts.dense / shards + counts.experts / expert_shards)),
+        optimizer=round(state * sharded),
+        moments=round(moments * sharded),
         activations=activations,
         because=because,
     )
 
 
-def _optimizer_bytes_per_parameter(config: RunConfig, is_mixed: bool) -> float:
+def _optimizer_bytes_per_parameter(config: RunConfig, is_mixed: bool) -> tuple[float, float]:
+    """(all that the optimizer keeps, its moments alone)."""
     moments = _MOMENTS[str(config.get("optimizer") or "adam")]
     if config.get("use_precision_aware_optimizer") is True:
         states = [_DTYPE_BYTES.get(str(config.get(key)), 4) for key in ("exp_avg_dtype", "exp_avg_sq_dtype")]
         # Of an fp32 copy only the half that the bf16 parameter lacks is kept (store_param_remainders, on by default).
-        size = sum(states[:moments]) + 2
+        of_moments, copy = sum(states[:moments]), 2
     else:
-        size = 4 * moments + (4 if is_mixed else 0)
+        of_moments, copy = 4 * moments, 4 if is_mixed else 0
     offloaded = config.get("optimizer_offload_fraction")
     if config.get("optimizer_cpu_offload") is True and isinstance(offloaded, int | float):
-        return size * (1 - offloaded)
-    return size
+        return (of_moments + copy) * (1 - offloaded), of_moments * (1 - offloaded)
+    return of_moments + copy, of_moments
 
 
 def _why_not_counted(config: RunConfig) -> str | None:
@@ -140,16 +168,17 @@ def _why_not_counted(config: RunConfig) -> str | None:
     return None
 
 
-def _fraction(peak_bytes: int | None, gpu_memory_bytes: int | None) -> Known:
-    if peak_bytes is None:
-        return None, "no training log printed the peak of allocated memory"
+def _fraction(peak: Known, gpu_memory_bytes: int | None) -> Known:
+    used, because = peak
+    if not isinstance(used, int):
+        return None, because
     if not gpu_memory_bytes:
         return None, "the trace does not say how much memory the GPU has"
-    return peak_bytes / gpu_memory_bytes, None
+    return used / gpu_memory_bytes, None
 
 
-def _headroom(gpu_memory_bytes: int | None, peak_bytes: int | None, estimated: Known) -> Known:
+def _headroom(gpu_memory_bytes: int | None, peak: Known) -> Known:
     if not gpu_memory_bytes:
         return None, "the trace does not say how much memory the GPU has"
-    used, because = (peak_bytes, None) if peak_bytes is not None else estimated
+    used, because = peak
     return (gpu_memory_bytes - used, None) if isinstance(used, int) else (None, because)

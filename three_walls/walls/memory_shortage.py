@@ -30,12 +30,12 @@ def tell_memory_shortage(known: Mapping[str, Known], limits: LogThresholds) -> K
     if _number(known, "log_allocator_retries_count"):
         return ALLOCATOR_RETRIES, None
     allocated, reserved, device = (
-        _number(known, name) for name in ("log_peak_memory_bytes", "log_reserved_memory_bytes", "gpu.memory_bytes")
+        _number(known, name) for name in ("memory_peak_bytes", "log_reserved_memory_bytes", "gpu.memory_bytes")
     )
     if allocated is None and _number(known, "allocator_calls_in_steps_count") == 0:
         return NONE, None
     if allocated is None:
-        return None, known.get("log_peak_memory_bytes", _MISSING)[1]
+        return None, known.get("memory_peak_bytes", _MISSING)[1]
     if not device:
         return None, "the trace does not say how much memory the GPU has"
     if allocated / device >= limits.near_limit_fraction:

@@ -11,13 +11,14 @@ from three_walls.walls.memory_estimate import estimate_memory
 Known = tuple[FactValue, str | None]
 
 
-def peak_without_recompute(config: RunConfig, gpu_memory_bytes: int | None, peak_bytes: int | None) -> Known:
-    """Measured peak, with the estimated activations exchanged for those without recompute, over device memory.
+def peak_without_recompute(config: RunConfig, gpu_memory_bytes: int | None, peak: Known) -> Known:
+    """Measured ``peak``, with the estimated activations exchanged for those without recompute, over device memory.
 
     The estimate counts twice, once against itself: what it leaves out (fragments, workspaces) is in the measured part.
     """
-    if peak_bytes is None:
-        return None, "no training log printed the peak of allocated memory"
+    peak_bytes, because = peak
+    if not isinstance(peak_bytes, int):
+        return None, because
     if not gpu_memory_bytes:
         return None, "the trace does not say how much memory the GPU has"
     plain = replace(config, values={**config.values, "recompute_granularity": ConfigValue(None, "without recompute")})
