@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trace_builder import ADAM, GEMM, TraceBuilder
+from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 
 from three_walls import analyze
 
@@ -102,3 +102,15 @@ def test_starvation_under_the_profiler_comes_with_a_warning(tmp_path: Path) -> N
     fed = analyze(three_steps(600, next_launched=10).write(tmp_path / "fed.sqlite"))
     assert [w.code for w in starved.warnings].count("host-time-under-profiler") == 1
     assert "host-time-under-profiler" not in {w.code for w in fed.warnings}
+
+
+def test_starvation_under_the_runs_own_ranges_comes_with_a_warning(tmp_path: Path) -> None:
+    def codes(launched: int, flags: str) -> set[str]:
+        builder = three_steps(600, next_launched=launched).launched_as(f"{MEGATRON} {flags}", RANK="0")
+        return {
+            warning.code for warning in analyze(builder.write(tmp_path / f"{launched}{len(flags)}.sqlite")).warnings
+        }
+
+    assert "nvtx-ranges" in codes(850, "--nvtx-ranges")
+    assert "nvtx-ranges" not in codes(850, "")
+    assert "nvtx-ranges" not in codes(10, "--nvtx-ranges")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.capture.launch import find_launcher, wrap
+from three_walls.capture.launch import count_ranks, find_launcher, wrap
 from three_walls.capture.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
 from three_walls.capture.settings import spell_settings
 from three_walls.knowledge.capture_rules import capture_rules, load_capture_rules
@@ -88,6 +88,26 @@ def test_memory_is_recorded_only_when_asked_for(memory: bool) -> None:
 def test_reports_are_named_by_the_variable_of_the_launcher() -> None:
     assert "rank%q{RANK}" in format_recipe(make_recipe(request()))
     assert "rank%q{SLURM_PROCID}" in format_recipe(make_recipe(request(launcher="srun", framework="megatron-lm")))
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", 2),
+        ("torchrun --standalone --nproc_per_node=16 --nnodes=1 train.py", 16),
+        ("torchrun --nproc-per-node 8 --nnodes 4 train.py", None),  # more ranks than this node's
+        ("torchrun --nproc-per-node gpu train.py", None),
+        ("srun -n 4 python train.py", None),
+        ("", None),
+    ],
+)
+def test_a_launch_of_one_node_says_how_many_ranks_it_has(command: str, ranks: int | None) -> None:
+    assert count_ranks(command.split()) == ranks
+
+
+def test_ranges_that_slow_every_iteration_are_not_asked_for() -> None:
+    assert "nvtx_ranges=true" not in format_recipe(make_recipe(request()))
+    assert "profiling.record_shapes=true" in format_recipe(make_recipe(request()))
 
 
 @pytest.mark.parametrize("text", ["10", "a-b", "12-14", "14-10", "10-10", "1-99999999999"])

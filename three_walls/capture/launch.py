@@ -30,6 +30,25 @@ def find_launcher(command: Sequence[str]) -> str | None:
     return None
 
 
+def count_ranks(command: Sequence[str]) -> int | None:
+    """Ranks that torchrun starts on this one node; None where the command does not say, or names several nodes."""
+    if find_launcher(command) != TORCHRUN:
+        return None
+    if _option(command, "nnodes") not in (None, "1", "1:1"):
+        return None
+    count = _option(command, "nproc-per-node")
+    return int(count) if count is not None and count.isdecimal() and len(count) < 6 and int(count) else None
+
+
+def _option(command: Sequence[str], name: str) -> str | None:
+    """What stands behind ``--name``, in either spelling, as a word of its own or behind an equals sign."""
+    for index, word in enumerate(command):
+        option, equals, value = word.partition("=")
+        if option.replace("_", "-") == f"--{name}":
+            return value if equals else next(iter(command[index + 1 :]), None)
+    return None
+
+
 def wrap(command: Sequence[str], profiler: Sequence[str], appended: Sequence[str]) -> str:
     """``command`` with the words of ``profiler`` before each rank's program and ``appended`` behind it, for a shell.
 

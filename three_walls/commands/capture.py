@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from three_walls.capture.launch import LAUNCHERS, TORCHRUN, find_launcher
+from three_walls.capture.launch import LAUNCHERS, TORCHRUN, count_ranks, find_launcher
 from three_walls.capture.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
 from three_walls.knowledge.capture_rules import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
 from three_walls.render.capture_text import format_recipe
@@ -12,14 +12,14 @@ from three_walls.settings.command_line import find_dialect
 from three_walls.settings.launchers import find_program
 from three_walls.vocabulary.errors import UsageError
 
-_DEFAULT_RANKS = "0-7"
+_MOST_RANKS_UNASKED = 8
 
 
 @click.command("capture")
 @click.option("--launcher", type=click.Choice(LAUNCHERS), help="[default: COMMAND's, else torchrun]")
 @click.option("--framework", type=click.Choice(FRAMEWORKS), help="[default: COMMAND's, else bridge]")
 @click.option("--steps", metavar="A-B", help="Profile from step A on, up to but without step B.  [default: 10-14]")
-@click.option("--ranks", metavar="LIST", default=_DEFAULT_RANKS, help="Ranks to profile, as 0-7,16.  [default: 0-7]")
+@click.option("--ranks", metavar="LIST", help="Ranks to profile, as 0-7,16.  [default: COMMAND's first 8, else 0-7]")
 @click.option("--graphs", is_flag=True, help="The run uses CUDA graphs.")
 @click.option("--memory", is_flag=True, help="Also record memory taken from the driver (slows the run).")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -27,7 +27,7 @@ def capture_command(
     launcher: str | None,
     framework: str | None,
     steps: str | None,
-    ranks: str,
+    ranks: str | None,
     graphs: bool,
     memory: bool,
     command: tuple[str, ...],
@@ -48,12 +48,16 @@ def capture_command(
         framework=framework or _find_framework(command),
         first_step=first,
         end_step=end,
-        ranks=read_ranks(ranks),
+        ranks=_first_ranks(command) if ranks is None else read_ranks(ranks),
         graphs=graphs,
         memory=memory,
         command=command,
     )
     click.echo(format_recipe(make_recipe(request)), nl=False)
+
+
+def _first_ranks(command: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(range(min(count_ranks(command) or _MOST_RANKS_UNASKED, _MOST_RANKS_UNASKED)))
 
 
 def _find_framework(command: tuple[str, ...]) -> str:

@@ -143,6 +143,15 @@ def _about_shares(facts: FactSheet) -> list[ReportWarning]:
                 "launches: give the run's training log (--log), whose unprofiled steps tell how much of it is real",
             )
         )
+    if starved is not None and starved >= MUCH_STARVED_FRACTION and facts.get("config.nvtx_ranges").value is True:
+        # Measured on an H200 without a profiler: 114 ms a step, and 146 ms with 270 such ranges in it (Bridge 0.3.1).
+        found.append(
+            ReportWarning(
+                "nvtx-ranges",
+                "the run puts NVTX ranges of its own around its parts (nvtx_ranges), at about 0.1 ms of host time each "
+                "and in unprofiled steps too: without them host time is less than shown; capture with them off",
+            )
+        )
     ratio = facts.number("attention_forward_per_backward_ratio")
     recompute = facts.get("recompute_ns")
     if recompute.because_missing and ratio is not None and ratio >= RECOMPUTES_RATIO:
