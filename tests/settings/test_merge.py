@@ -51,6 +51,13 @@ def test_what_megatron_core_filled_in_does_not_contradict_what_was_left_unset(sa
         assert bool(merge(sources).conflicts) is disagrees
 
 
+@pytest.mark.parametrize(("said", "disagrees"), [("None", False), ("32000", True)])
+def test_a_size_that_the_log_prints_once_it_is_worked_out_contradicts_no_unset_one(said: str, disagrees: bool) -> None:
+    arguments = read_argument_block([("padded_vocab_size", said)])
+    (layout,) = read_log_settings(layout={"padded_vocab_size": 32128})
+    assert bool(merge([arguments, layout]).conflicts) is disagrees
+
+
 def test_a_default_is_no_source_that_could_disagree() -> None:
     merged = merge([read_argument_block([("moe_router_topk", "6")]), launch()])
     assert (merged.config.get("moe_router_topk"), merged.conflicts) == (6, ())

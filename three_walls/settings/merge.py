@@ -10,10 +10,12 @@ from three_walls.knowledge.config_keys import config_keys
 from three_walls.settings.collected import Settings
 from three_walls.settings.derived_settings import derive_megatron_settings, derive_settings
 from three_walls.settings.megatron_flags import fill_defaults
-from three_walls.settings.sources import LOG_OBJECTS, SaidSettings
+from three_walls.settings.sources import LOG_LAYOUT, LOG_OBJECTS, SaidSettings
 from three_walls.vocabulary.config import ConfigConflict, ConfigData, ConfigValue, RunConfig
 
 MEGATRON_CORE_DEFAULT = "Megatron Core default"
+
+_WORKED_OUT = (LOG_OBJECTS, LOG_LAYOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ def _choose(
 
 
 def _contradicts(value: ConfigValue, first: ConfigValue) -> bool:
-    """Whether they differ; what Megatron Core set itself up with fills in what was left unset elsewhere."""
-    fills_in = any(one.source == LOG_OBJECTS and other.value is None for one, other in ((value, first), (first, value)))
+    """Whether they differ; what Megatron worked out and prints later fills in what was left unset elsewhere."""
+    pairs = ((value, first), (first, value))
+    fills_in = any(one.source in _WORKED_OUT and other.value is None for one, other in pairs)
     return not fills_in and not is_same(value.value, first.value)
 
 
