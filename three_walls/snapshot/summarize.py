@@ -19,8 +19,9 @@ from three_walls.vocabulary.memory_snapshot import (
 _MOST_SITES = 10
 _SHOWN_FRAMES = 4
 _NO_HISTORY = (
-    "the allocator's history was not recorded (torch.cuda.memory._record_memory_history, "
-    "profiling.record_memory_history=true, --record-memory-history)"
+    "the allocator's history was not recorded (torch.cuda.memory._record_memory_history; "
+    "profiling.record_memory_history=true of Megatron-Bridge 0.4 or newer, older ones write a snapshot without it; "
+    "--record-memory-history of Megatron-LM)"
 )
 
 
