@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.knowledge.bridge_schema import (
+from tests.paths import REPOSITORY
+from three_walls.tables.bridge_schema import (
     FieldType,
     bridge_schema,
     known_releases,
@@ -16,7 +17,7 @@ from three_walls.knowledge.bridge_schema import (
     release_number,
 )
 
-TOOLS = Path(__file__).parent.parent / "tools"
+TOOLS = REPOSITORY / "tools"
 
 CONFIG = """
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from typing import Literal, Optional
 import torch
 from megatron.core.base import Base
 from megatron.core.transformer.enums import AttnBackend
+from tests.paths import REPOSITORY
 
 Strategy = Literal["none", "all"]
 

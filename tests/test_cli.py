@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from trace_builder import TraceBuilder
 
-REPOSITORY = Path(__file__).parent.parent
+from tests.paths import REPOSITORY
 
 
 def three_walls(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

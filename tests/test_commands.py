@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from trace_builder import TraceBuilder
 
-from tests.scrub.conftest import SECRETS, plant
+from tests.captures.scrub.conftest import SECRETS, plant
 from tests.test_cli import three_walls
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from trace_builder import TraceBuilder
 
-REPOSITORY = Path(__file__).parent.parent
+from tests.paths import REPOSITORY
 
 
 @pytest.fixture(scope="module")

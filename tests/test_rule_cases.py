@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.advice.rule_cases import Case, RuleCases, mismatches
-from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
-from three_walls.advice.small_gains import judge_with_size
 from three_walls.resources import RULES_DIR
+from three_walls.rules.cases import Case, RuleCases, mismatches
+from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
+from three_walls.rules.small_gains import judge_with_size
 
 RULES = {rule.id: rule for rule in load_rules(RULES_DIR)}
 ALL = [

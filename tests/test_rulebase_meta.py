@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from three_walls.advice.pools import PARENTS
-from three_walls.advice.rule_cases import mismatches
-from three_walls.advice.rule_parts import unit_of
-from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
-from three_walls.advice.small_gains import judge_with_size
-from three_walls.advice.sources import read_sources
-from three_walls.knowledge.strict_yaml import Problems
-from three_walls.resources import RULES_DIR
-from three_walls.vocabulary.glossary import GLOSSARY_BY_NAME, is_known_fact
-from three_walls.vocabulary.rules import CEILING, NO_BASIS, PHASES, ROOM, Condition, Edit, GainModel, GainTerm, Rule
+from three_walls.model.glossary import GLOSSARY_BY_NAME, is_known_fact
+from three_walls.model.rule import CEILING, NO_BASIS, PHASES, ROOM, Condition, Edit, GainModel, GainTerm, Rule
+from three_walls.resources import RULES_DIR, TABLES_DIR
+from three_walls.rules.cases import mismatches
+from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
+from three_walls.rules.pools import PARENTS
+from three_walls.rules.rule_parts import unit_of
+from three_walls.rules.small_gains import judge_with_size
+from three_walls.rules.sources import read_sources
+from three_walls.tables.strict_yaml import Problems
 
 RULES = load_rules(RULES_DIR)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -114,7 +114,7 @@ def test_some_case_is_silent_just_beyond_each_measured_threshold(rule: Rule) -> 
 
 @each_rule
 def test_every_setting_is_a_known_config_key(rule: Rule) -> None:
-    path = RULES_DIR / "config-keys.yaml"
+    path = TABLES_DIR / "config-keys.yaml"
     if not path.exists():
         pytest.skip("no table of config keys")
     known = set(yaml.safe_load(path.read_text(encoding="utf-8"))["keys"])
@@ -240,7 +240,7 @@ def test_what_makes_a_run_fit_makes_room_and_gains_no_time(rule: Rule) -> None:
 @each_rule
 def test_every_pool_of_a_gain_knows_the_sums_it_is_part_of(rule: Rule) -> None:
     for term in rule.gain.terms:
-        assert term.pool in PARENTS, f"{term.pool} has no entry in three_walls/advice/pools.py"
+        assert term.pool in PARENTS, f"{term.pool} has no entry in three_walls/rules/pools.py"
 
 
 def test_the_sums_of_a_pool_are_times_of_the_glossary_and_hold_the_sums_of_their_parts() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.advice.test_rulebase import RULE, rules_directory
-from three_walls.cli import cli
-from three_walls.vocabulary.errors import RuleBaseError, UsageError
+from tests.rules.test_rulebase import RULE, rules_directory
+from three_walls.cli.main import cli
+from three_walls.model.errors import RuleBaseError, UsageError
 
 CASES = """\
 rule: late-host

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
+from tests.paths import SAMPLES
 from three_walls import analyze
-from three_walls.render.html_report import render_html
-from three_walls.render.json_report import render_json
-from three_walls.render.json_schema import load_schema
-from three_walls.vocabulary.categories import COMPUTE_CATEGORIES
-from three_walls.vocabulary.report import Report
+from three_walls.model.buckets import COMPUTE_CATEGORIES
+from three_walls.model.report import Report
+from three_walls.report.html_report import render_html
+from three_walls.report.json_report import render_json
+from three_walls.report.json_schema import load_schema
 
-SAMPLES = Path(__file__).parent.parent / "sample_traces"
 LABELS = {
     path.name.removesuffix(".labels.yaml"): yaml.safe_load(path.read_text()) for path in SAMPLES.glob("*.labels.yaml")
 }

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from three_walls.knowledge.tuned_recipes import load_tuned_recipes
+from tests.paths import REPOSITORY
+from three_walls.tables.tuned_recipes import load_tuned_recipes
 
-TOOLS = Path(__file__).parent.parent / "tools"
+TOOLS = REPOSITORY / "tools"
 NAME = "small_pretrain_8gpu_h100_bf16_config"
 SIZES = dict.fromkeys(("hidden_size", "num_layers", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size"), 8)
 BASE = {"ddp.overlap_grad_reduce": True, "comm_overlap.tp_comm_overlap": True, "model.recompute_granularity": "full"}

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from three_walls.model.errors import ThreeWallsError
 from three_walls.version import VERSION
-from three_walls.vocabulary.errors import ThreeWallsError
 
 if TYPE_CHECKING:
+    from three_walls.model.report import Report
     from three_walls.pipeline import analyze
-    from three_walls.vocabulary.report import Report
 
 __version__ = VERSION
 
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
         return analyze
     if name == "Report":
-        from three_walls.vocabulary.report import Report
+        from three_walls.model.report import Report
 
         return Report
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

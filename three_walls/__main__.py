@@ -8,7 +8,7 @@ import os
 def main() -> None:
     """The command line. Its imports take a second or more, and an interrupt in them is one line as well."""
     try:
-        from three_walls.cli import main as run
+        from three_walls.cli.main import main as run
     except KeyboardInterrupt:
         os.write(2, b"three-walls: error: interrupted\n")
         os._exit(130)  # half-imported libraries may not survive an orderly end

@@ -7,47 +7,47 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from three_walls.advice.dialects import spell
-from three_walls.advice.first_trial import choose_first_trial
-from three_walls.advice.nearest_recipe import find_nearest_recipe
-from three_walls.advice.rulebase import load_rules
-from three_walls.advice.sound_plan import make_sound_plan
-from three_walls.advice.verdict import weigh
 from three_walls.attribution.attribution import Attribution, attribute
-from three_walls.inputs import Paths, Progress, read_inputs
-from three_walls.knowledge.hardware import GpuModel, find_gpu
-from three_walls.knowledge.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
-from three_walls.ranks.capture_start import without_affected
-from three_walls.ranks.comparison import bring_together, compare_ranks
-from three_walls.ranks.step_numbers import number_alike
-from three_walls.resources import RULES_DIR
-from three_walls.snapshot.facts import with_snapshot_facts
-from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
-from three_walls.trace.capabilities import common_capabilities
-from three_walls.trace.reader import Trace
-from three_walls.version import VERSION
-from three_walls.vocabulary.config import RunConfig
-from three_walls.vocabulary.errors import UsageError
-from three_walls.vocabulary.report import Report
-from three_walls.walls.caveats import collect_caveats, warn_of_stragglers
-from three_walls.walls.closeup import look_closer
-from three_walls.walls.config_caveats import warn_of_settings
-from three_walls.walls.efficiency import measure_efficiency
-from three_walls.walls.fact_sheet import collect_facts
-from three_walls.walls.log_caveats import warn_of_log
-from three_walls.walls.log_facts import join_log
-from three_walls.walls.operator_closeup import OperatorCloseup, look_at_operators
-from three_walls.walls.outliers import warn_of_outliers
-from three_walls.walls.pipeline_bubble import measure_pipeline, pipeline_facts
-from three_walls.walls.rank_facts import rank_facts
-from three_walls.walls.representative import Representative, choose_representative
-from three_walls.walls.summary import (
+from three_walls.facts.caveats import collect_caveats, warn_of_stragglers
+from three_walls.facts.config_caveats import warn_of_settings
+from three_walls.facts.efficiency import measure_efficiency
+from three_walls.facts.fact_sheet import collect_facts
+from three_walls.facts.log_caveats import warn_of_log
+from three_walls.facts.log_facts import join_log
+from three_walls.facts.memory_snapshot import with_snapshot_facts
+from three_walls.facts.operator_details import OperatorCloseup, look_at_operators
+from three_walls.facts.outliers import warn_of_outliers
+from three_walls.facts.pipeline_bubble import measure_pipeline, pipeline_facts
+from three_walls.facts.rank_facts import rank_facts
+from three_walls.facts.representative import Representative, choose_representative
+from three_walls.facts.step_details import look_closer
+from three_walls.facts.summary import (
     count_captured_steps,
     list_unclassified,
     summarize_budget,
     summarize_ranks,
     summarize_steps,
 )
+from three_walls.inputs.nsys.capabilities import common_capabilities
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.read_inputs import Paths, Progress, read_inputs
+from three_walls.model.config import RunConfig
+from three_walls.model.errors import UsageError
+from three_walls.model.report import Report
+from three_walls.overrides.nearest_recipe import find_nearest_recipe
+from three_walls.overrides.spell import spell
+from three_walls.overrides.validated_plan import make_sound_plan
+from three_walls.ranks.capture_start import without_affected
+from three_walls.ranks.comparison import bring_together, compare_ranks
+from three_walls.ranks.step_numbers import number_alike
+from three_walls.resources import RULES_DIR
+from three_walls.rules.first_trial import choose_first_trial
+from three_walls.rules.load import load_rules
+from three_walls.rules.verdict import weigh
+from three_walls.tables.hardware import GpuModel, find_gpu
+from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
+from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
+from three_walls.version import VERSION
 
 
 def _silent(_: str) -> None:
@@ -76,7 +76,7 @@ def analyze(
     are spelled for. ``rules``: a directory of more rules. ``allowed``: classes of rules
     (``vocabulary.rules.RULE_CLASSES``) whose edits may be planned besides execution-only ones.
 
-    Raises the errors of ``three_walls.vocabulary.errors``, each with one line for a person.
+    Raises the errors of ``three_walls.model.errors``, each with one line for a person.
     """
     _check_expression(step_range)
     check_release(bridge_version)

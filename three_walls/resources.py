@@ -1,4 +1,4 @@
-"""Finds the data that ships beside the code: ``rules/`` and ``reports/templates/``."""
+"""Finds the data that ships beside the code: ``rules/``, ``tables/`` and ``reports/templates/``."""
 
 from __future__ import annotations
 
@@ -9,4 +9,6 @@ _PACKAGE = Path(__file__).resolve().parent
 _ROOT = _PACKAGE / "_bundled" if (_PACKAGE / "_bundled").is_dir() else _PACKAGE.parent
 
 RULES_DIR = _ROOT / "rules"
+TABLES_DIR = _ROOT / "tables"
+GENERATED_DIR = TABLES_DIR / "generated"
 TEMPLATES_DIR = _ROOT / "reports" / "templates"

@@ -1,9 +1,9 @@
-"""Writes rules/bridge/misfits/<release>.yaml: which values of a wrong kind Megatron-Bridge itself refuses, by field.
+"""Writes tables/generated/bridge/type-mismatches/: values of a wrong kind that Megatron-Bridge refuses, by field.
 
     PYTHONPATH=<unpacked wheels> <interpreter with Megatron-Bridge's dependencies> tools/bridge_misfits.py 0.6.2
 
-It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/verification/missing_parts.py stands in for
-the rest). Every field of rules/bridge/<release>.yaml gets values that do not fit it, one at a time, in several valid
+It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/overrides/real_bridge/stubs.py stands in for
+the rest). Every field of the release gets values that do not fit it, one at a time, in several valid
 configurations that differ in what they switch on; Bridge then validates. What it refuses in all of them is written as
 ``refused``, what in some of them as ``sometimes``. What is in neither list it took everywhere.
 """
@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-RULES = ROOT / "rules" / "bridge"
+RULES = ROOT / "tables" / "generated" / "bridge"
 sys.path.insert(0, str(ROOT / "three_walls" / "verification"))
 
 RECIPES = ("qwen3_30b_a3b_pretrain_8gpu_h100_bf16_config", "qwen3_30b_a3b_pretrain_config")
@@ -106,7 +106,7 @@ def main(release: str) -> None:
     """Measures one release and writes its file."""
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
-    from missing_parts import stand_in
+    from stubs import stand_in
 
     stand_in(REQUEST)
     os.environ |= ENVIRONMENT

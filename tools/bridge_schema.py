@@ -1,4 +1,4 @@
-"""Writes rules/bridge/<release>.yaml: what a Megatron-Bridge configuration may hold, read from the source.
+"""Writes tables/generated/bridge/<release>.yaml: what a Megatron-Bridge configuration may hold, read from the source.
 
     pip download --no-deps megatron-bridge==0.6.2 megatron-core==0.19.0
     python tools/bridge_schema.py 0.6.2 0.19.0 megatron_bridge-0.6.2-*.whl megatron_core-0.19.0-*.whl
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from dataclass_source import Field, Sources, home_of, read_enum, read_fields, read_registered
 
-OUT = Path(__file__).parent.parent / "rules" / "bridge"
+OUT = Path(__file__).parent.parent / "tables" / "generated" / "bridge"
 CONFIG = "megatron.bridge.training.config"
 CONTAINER = "ConfigContainer"
 ENUMS_MODULE = "megatron.core.transformer.enums"

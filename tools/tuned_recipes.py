@@ -1,4 +1,4 @@
-"""Writes rules/recipes.yaml: NVIDIA's tuned recipes of MoE pre-training, as settings by our names.
+"""Writes tables/generated/recipes.yaml: NVIDIA's tuned recipes of MoE pre-training, as settings by our names.
 
     python tools/tuned_recipes.py perf-recipes-main.json
 
@@ -23,11 +23,11 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from three_walls.knowledge.config_keys import config_keys, keys_by_path
-from three_walls.knowledge.config_values import fit
-from three_walls.knowledge.environment_variables import allowed_variables
+from three_walls.tables.config_keys import config_keys, keys_by_path
+from three_walls.tables.config_values import fit
+from three_walls.tables.environment_variables import allowed_variables
 
-OUT = Path(__file__).parent.parent / "rules" / "recipes.yaml"
+OUT = Path(__file__).parent.parent / "tables" / "generated" / "recipes.yaml"
 SOURCES = Path(__file__).parent / "recipe-sources.yaml"
 PREFIX = "bridge:src/megatron/bridge/perf_recipes"
 BATCH = ("global_batch_size", "micro_batch_size")

@@ -7,8 +7,8 @@ from pathlib import Path
 from trace_builder import ADAM, GEMM, TraceBuilder
 
 from three_walls import analyze
-from three_walls.vocabulary.categories import BUCKET_BY_NAME, Group
-from three_walls.vocabulary.report import RankReport
+from three_walls.model.buckets import BUCKET_BY_NAME, Group
+from three_walls.model.report import RankReport
 
 US = 1_000
 STEP = 1_000 * US

@@ -9,7 +9,7 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 
 from tests.attribution.absence_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from three_walls import analyze
-from three_walls.attribution.absence_causes import LATENCY_NS, Cause
+from three_walls.attribution.gap_causes import LATENCY_NS, Cause
 from three_walls.attribution.host_activity import DOING, kind_of
 
 

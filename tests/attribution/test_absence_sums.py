@@ -11,7 +11,7 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, SEND_RECV, TraceBui
 
 from tests.attribution.absence_traces import absent_ns
 from three_walls import analyze
-from three_walls.vocabulary.report import Report
+from three_walls.model.report import Report
 
 NAMES = (GEMM, POINTWISE, SEND_RECV, ALL_GATHER, None)
 CALLS = ("cudaStreamSynchronize_v3020", "cudaMalloc_v3020", "cudaMemsetAsync_v3020", "cudaEventQuery_v3020")

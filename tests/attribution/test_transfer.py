@@ -7,7 +7,7 @@ from pathlib import Path
 from trace_builder import ADAM, GEMM, MEGATRON, SEND_RECV, TraceBuilder
 
 from three_walls import analyze
-from three_walls.vocabulary.report import Report
+from three_walls.model.report import Report
 
 MS = 1_000_000
 STEP = 100 * MS

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from three_walls.advice.merged_config import Settings
-from three_walls.verification.configuration import settings_of_paths
+from three_walls.overrides.merged_config import Settings
+from three_walls.overrides.real_bridge.configuration import settings_of_paths
 
 HERE = Path(__file__).parent
 RELEASE = "0.3.1"

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tests.advice.test_sound_plan import config
 from tests.bridge.cases import PLATFORM, RECIPE, RELEASE, recipe_settings
-from three_walls.advice.dialects import spell
-from three_walls.advice.judge import judge
-from three_walls.advice.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, Settings
-from three_walls.advice.rulebase import cases_file, load_cases, load_rules, rule_files
-from three_walls.knowledge.config_keys import config_keys, paths_of
+from tests.rules.test_sound_plan import config
+from three_walls.model.config import ConfigData
+from three_walls.model.finding import Outcome, Overrides, PlannedEdit
+from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, Settings
+from three_walls.overrides.spell import spell
 from three_walls.resources import RULES_DIR
-from three_walls.vocabulary.config import ConfigData
-from three_walls.vocabulary.findings import Outcome, Overrides, PlannedEdit
+from three_walls.rules.judge import judge
+from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
+from three_walls.tables.config_keys import config_keys, paths_of
 
 FLAT: dict[str, ConfigData] = {
     "tensor_model_parallel_size": 1,

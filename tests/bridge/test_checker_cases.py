@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.bridge.cases import CASES, RELEASE, BridgeCase, recipe_settings
-from three_walls.advice.override_check import check_overrides, judge_constraints
+from three_walls.overrides.check import check_overrides, judge_constraints
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

@@ -11,13 +11,14 @@ import yaml
 
 from tests.bridge.cases import CASES, HERE, PLATFORM, RECIPE, RELEASE, not_runnable
 from tests.bridge.recommended import H100, EditedRun, Gpu, recommended_cases
+from tests.paths import SAMPLES
 from three_walls import analyze
-from three_walls.verification.real_bridge import ask_bridge
+from three_walls.overrides.real_bridge.process import ask_bridge
 
 PYTHON = os.environ.get("THREE_WALLS_BRIDGE_PYTHON", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="make test-bridge builds the interpreter that this needs")
 
-SAMPLES = HERE.parent.parent / "sample_traces"
+
 RECOMMENDED = recommended_cases()
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.advice.test_sound_plan import config
 from tests.bridge.cases import not_runnable
 from tests.bridge.recommended import recommended_cases
-from three_walls.advice.dialects import spell
-from three_walls.advice.override_check import check_overrides
-from three_walls.knowledge.bridge_schema import known_releases
+from tests.rules.test_sound_plan import config
+from three_walls.overrides.check import check_overrides
+from three_walls.overrides.spell import spell
+from three_walls.tables.bridge_schema import known_releases
 
 
 @pytest.mark.parametrize("release", known_releases())

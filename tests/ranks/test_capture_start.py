@@ -10,8 +10,8 @@ import pytest
 from lockstep import MS, Behaviour, Run, simulate
 
 from three_walls import analyze
+from three_walls.model.report import Report
 from three_walls.ranks.alignment import SESSION_CLOCKS
-from three_walls.vocabulary.report import Report
 
 LATE = Behaviour(capture_delay_ns=900 * MS)
 

@@ -9,7 +9,7 @@ from lockstep import EPOCH
 from trace_builder import MEGATRON, TraceBuilder
 
 from three_walls import analyze
-from three_walls.vocabulary.report import Report, Wait
+from three_walls.model.report import Report, Wait
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 US = 1_000

@@ -10,8 +10,8 @@ from pipeline_model import EXCHANGE_STREAM, PipelineRun, simulate_pipeline
 from trace_builder import SEND_RECV, merge
 
 from three_walls import analyze
+from three_walls.model.report import Report, Wait
 from three_walls.ranks.pipeline_schedule import NEXT, PREVIOUS, list_exchanges
-from three_walls.vocabulary.report import Report, Wait
 
 STEP = 1
 

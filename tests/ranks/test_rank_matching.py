@@ -8,11 +8,11 @@ from lockstep import COMMUNICATION_STREAM, EPOCH, MS, US, Behaviour, simulate
 from trace_builder import ALL_GATHER, SEND_RECV, TraceBuilder, merge
 
 from three_walls import analyze
+from three_walls.inputs.nsys.identity import Rank
+from three_walls.model.config import ConfigValue, RunConfig
+from three_walls.model.report import Report
 from three_walls.ranks.alignment import NOT_RESOLVABLE
 from three_walls.ranks.groups import find_members
-from three_walls.trace.identity import Rank
-from three_walls.vocabulary.config import ConfigValue, RunConfig
-from three_walls.vocabulary.report import Report
 
 USUAL = Behaviour()
 

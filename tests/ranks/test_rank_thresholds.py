@@ -1,4 +1,4 @@
-"""rules/ranks.yaml is read strictly."""
+"""tables/ranks.yaml is read strictly."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.knowledge.rank_thresholds import default_rank_thresholds, load_rank_thresholds
-from three_walls.resources import RULES_DIR
-from three_walls.vocabulary.errors import RuleBaseError
+from three_walls.model.errors import RuleBaseError
+from three_walls.resources import TABLES_DIR
+from three_walls.tables.rank_thresholds import default_rank_thresholds, load_rank_thresholds
 
-SHIPPED = (RULES_DIR / "ranks.yaml").read_text()
+SHIPPED = (TABLES_DIR / "ranks.yaml").read_text()
 
 
 def test_the_shipped_ones_load() -> None:

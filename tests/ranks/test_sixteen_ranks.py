@@ -9,7 +9,9 @@ from types import ModuleType
 
 import pytest
 
-BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "sixteen_ranks.py"
+from tests.paths import BENCHMARKS
+
+BENCHMARK = BENCHMARKS / "sixteen_ranks.py"
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from trace_builder import ALL_GATHER, MEGATRON, SEND_RECV, TraceBuilder
 
 from three_walls import analyze
-from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES as COMMUNICATION
-from three_walls.vocabulary.facts import Fact
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES as COMMUNICATION
+from three_walls.model.fact import Fact
 
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from three_walls.inputs.nsys.schemas import HOST_RANGES
 from three_walls.timeline.operators import Operators, nest_operators, read_operator_text
-from three_walls.trace.schemas import HOST_RANGES
 
 
 def nest(*rows: tuple[str, int, int | None, int]) -> Operators:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.timeline.test_operators import nest
-from three_walls.knowledge.torch_operators import torch_operators
-from three_walls.timeline.products import Product, find_products
+from three_walls.tables.torch_operators import torch_operators
+from three_walls.timeline.gemms import Product, find_products
 
 LINEAR = "LinearWithGradAccumulationAndAsyncCommunication"
 FORWARD = f"{LINEAR}, seq = 5, op_id = 1, sizes = [[16, 1, 8], [32, 8], [], []]"

@@ -8,7 +8,7 @@ import pytest
 from trace_builder import MEGATRON, SEND_RECV, TraceBuilder
 
 from three_walls import analyze
-from three_walls.vocabulary.report import Report
+from three_walls.model.report import Report
 
 
 def trace(tmp_path: Path, command: str, text: str = "") -> Report:

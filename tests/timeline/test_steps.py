@@ -8,7 +8,7 @@ import pytest
 from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, TraceBuilder
 
 from three_walls import analyze
-from three_walls.vocabulary.report import Report
+from three_walls.model.report import Report
 
 STEP = "megatron.bridge.training.train.train.training_step_{}"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.attribution.absence import explain_absence
+from three_walls.attribution.compute_gaps import explain_absence
 from three_walls.attribution.idle import explain_idle
 from three_walls.attribution.ownership import cut_steps, measure_exposure, own_time
 from three_walls.attribution.transfer import split_transfer

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.timeline.intervals import intersect, mask_of, sweep
-from three_walls.vocabulary.categories import BUCKETS, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 
 STEP = ("track", "step")
 LABELS = tuple(bucket.name for bucket in BUCKETS)

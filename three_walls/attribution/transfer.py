@@ -16,8 +16,8 @@ from __future__ import annotations
 import polars as pl
 
 from three_walls.attribution.ownership import COMPUTE_MASK, STEP
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.timeline.intervals import intersect, merge_overlapping
-from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES
 
 SMALL_GAP_RATIO = 3.0
 """Exchanges of one stream carry tokens (megabytes) or counts and probabilities (kilobytes). Sorted by duration there is

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.inputs.nsys.identity import Rank
+from three_walls.model.report import Alignment
 from three_walls.ranks.matching import Matched
-from three_walls.trace.identity import Rank
-from three_walls.vocabulary.report import Alignment
 
 SESSION_CLOCKS = "session clocks"
 FITTED = "fitted on collective ends (offset)"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from three_walls.knowledge.rank_thresholds import RankThresholds
+from three_walls.model.report import ReportWarning
+from three_walls.model.units import ns_to_ms
 from three_walls.ranks.alignment import CommonClock
-from three_walls.vocabulary.report import ReportWarning
-from three_walls.vocabulary.units import ns_to_ms
+from three_walls.tables.rank_thresholds import RankThresholds
 
 
 @dataclass(frozen=True, slots=True)

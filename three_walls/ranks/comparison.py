@@ -8,23 +8,23 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.knowledge.rank_thresholds import default_rank_thresholds
+from three_walls.inputs.nsys.identity import Rank
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.model.config import RunConfig
+from three_walls.model.report import Alignment, ReportWarning, Straggler, Wait
 from three_walls.ranks.alignment import CommonClock, align, sources_of
 from three_walls.ranks.arrivals import measure_arrivals
 from three_walls.ranks.capture_start import find_capture_start_skew
+from three_walls.ranks.end_time_matching import match_by_leaving
 from three_walls.ranks.exposed_transfer import refine_transfer
 from three_walls.ranks.groups import Pipeline, captures_everyone, find_members, find_pipeline, list_groups
-from three_walls.ranks.leaving_together import match_by_leaving
 from three_walls.ranks.matching import Matched, match_calls
 from three_walls.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.ranks.stragglers import find_stragglers
 from three_walls.ranks.waits import list_waits, split_classes
+from three_walls.tables.rank_thresholds import default_rank_thresholds
 from three_walls.timeline.median_step import median_steps
 from three_walls.timeline.timeline import Timeline
-from three_walls.trace.identity import Rank
-from three_walls.trace.reader import Trace
-from three_walls.vocabulary.config import RunConfig
-from three_walls.vocabulary.report import Alignment, ReportWarning, Straggler, Wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.settings.parallel_layout import read_layout
-from three_walls.trace.identity import Rank
-from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES
-from three_walls.vocabulary.config import RunConfig
+from three_walls.inputs.config.parallel_layout import read_layout
+from three_walls.inputs.nsys.identity import Rank
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES
+from three_walls.model.config import RunConfig
 
 PAIRWISE = ("pipeline_p2p", "context_ring")
 """Exchanges between neighbours: calls of one rank have different partners, so their order does not match them."""

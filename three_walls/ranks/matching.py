@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 
 KEY = ("class", "group", "role")
 """What tells sequences of calls apart within one step."""

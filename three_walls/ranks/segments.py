@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import polars as pl
 
 from three_walls.attribution.ownership import LABELS, NO_LABEL
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.model.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.timeline.intervals import intersect
-from three_walls.trace.reader import Trace
-from three_walls.vocabulary.categories import COMPUTE_CATEGORIES, EP_CATEGORIES
 
 ATTENTION = ("attention", "attention_unfused")
 """What stands between combine and the next dispatch in every layer, and never between dispatch and combine."""

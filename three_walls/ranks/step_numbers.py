@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import polars as pl
 
+from three_walls.inputs.nsys.reader import Trace
 from three_walls.timeline.steps import StepSource
 from three_walls.timeline.timeline import Timeline
-from three_walls.trace.reader import Trace
 
 FEWEST_ENDS = 2
 """Ends of steps in common below which a coincidence proves nothing."""

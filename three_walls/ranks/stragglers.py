@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.knowledge.rank_thresholds import RankThresholds
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.model.report import Straggler
+from three_walls.model.units import ns_to_ms
 from three_walls.ranks.causes import find_cause
 from three_walls.ranks.groups import PAIRWISE, Pipeline
 from three_walls.ranks.pipeline_pairs import find_pipeline_waits
 from three_walls.ranks.segments import find_segments
+from three_walls.tables.rank_thresholds import RankThresholds
 from three_walls.timeline.intervals import merge_overlapping
 from three_walls.timeline.timeline import Timeline
-from three_walls.trace.reader import Trace
-from three_walls.vocabulary.report import Straggler
-from three_walls.vocabulary.units import ns_to_ms
 
 
 def measure_lateness(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

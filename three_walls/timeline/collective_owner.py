@@ -1,6 +1,6 @@
 """Which parallelism a collective serves: tensors, data, or the token counts of experts.
 
-Evidence, in order of trust: the NVTX ranges around the launch (rules/collective-owners.yaml); the communicator, if
+Evidence, in order of trust: the NVTX ranges around the launch (tables/collective-owners.yaml); the communicator, if
 some call on it lies in such a range; the parallel sizes, where only one kind of group can run that operation. What
 none of them tells stays a bucket of its operation.
 
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.knowledge.collective_owners import DATA_PARALLEL, TENSOR_PARALLEL, TOKENS, OwnerTexts
+from three_walls.model.config import RunConfig
+from three_walls.tables.collective_owners import DATA_PARALLEL, TENSOR_PARALLEL, TOKENS, OwnerTexts
 from three_walls.timeline.enclosing import launched_inside
 from three_walls.timeline.schemas import CATEGORY
-from three_walls.vocabulary.config import RunConfig
 
 BY_OPERATION = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "other_collective")
 """Buckets of collectives whose owner is not told."""

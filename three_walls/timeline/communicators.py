@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.trace.nccl_payload import GROUP_END, GROUP_START
-from three_walls.vocabulary.categories import COMMUNICATION_CATEGORIES, SEND_RECV
+from three_walls.inputs.nsys.nccl_payload import GROUP_END, GROUP_START
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES, SEND_RECV
 
 _OF_NCCL = [*COMMUNICATION_CATEGORIES, SEND_RECV]
 _IS_MARK = pl.col("call_name").is_in([GROUP_START, GROUP_END])

@@ -1,4 +1,4 @@
-"""Kernel name -> category, by the ordered patterns of rules/kernel-categories.yaml; copies by direction.
+"""Kernel name -> category, by the ordered patterns of tables/kernel-categories.yaml; copies by direction.
 
 Names are matched once per distinct name (thousands), never per kernel (millions).
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from three_walls.knowledge.kernel_patterns import KernelPattern
+from three_walls.tables.kernel_patterns import KernelPattern
 from three_walls.timeline.schemas import CATEGORY_OR_SEND_RECV
 
 UNCLASSIFIED = "unclassified"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.vocabulary.categories import CATEGORIES, SEND_RECV
+from three_walls.model.buckets import CATEGORIES, SEND_RECV
 
 CATEGORY = pl.Enum(CATEGORIES)
 """What an operation is, in order of precedence; an unknown word raises."""

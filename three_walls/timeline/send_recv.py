@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import polars as pl
 
+from three_walls.model.buckets import SEND_RECV
+from three_walls.model.config import RunConfig
 from three_walls.timeline.attention_context import PRODUCTS
 from three_walls.timeline.enclosing import launched_inside
 from three_walls.timeline.schemas import CATEGORY, CATEGORY_OR_SEND_RECV
-from three_walls.vocabulary.categories import SEND_RECV
-from three_walls.vocabulary.config import RunConfig
 
 MEGATRON_TEXTS = ("_AllToAll",)
 """Ranges of Megatron Core's own all-to-all, which its token dispatcher calls (and nothing of context parallelism)."""

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.knowledge.collective_owners import collective_owners
-from three_walls.knowledge.kernel_patterns import KernelPattern
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.tables import WantedRanges
+from three_walls.model.config import RunConfig
+from three_walls.tables.collective_owners import collective_owners
+from three_walls.tables.kernel_patterns import KernelPattern
 from three_walls.timeline.attention_context import mark_unfused_attention
 from three_walls.timeline.collective_owner import resolve_collectives
 from three_walls.timeline.communicators import join_communicators
@@ -18,9 +21,6 @@ from three_walls.timeline.launches import join_launches
 from three_walls.timeline.schedule_ranges import NODE_TEXTS, schedule_nodes
 from three_walls.timeline.send_recv import ALL_TO_ALL_TEXTS, resolve_send_recv
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
-from three_walls.trace.reader import Trace
-from three_walls.trace.tables import WantedRanges
-from three_walls.vocabulary.config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,174 @@
+"""The judgements that scrubbing rests on, one by one."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from three_walls.captures.scrub import leaks
+from three_walls.captures.scrub.command_line import reduce_command
+from three_walls.captures.scrub.leaks import scan_for_leaks
+from three_walls.captures.scrub.secrets import Secrets
+from three_walls.captures.scrub.texts import TextJudge
+from three_walls.captures.scrub.traits import looks_random
+from three_walls.inputs.config.command_line import read_command_line
+from three_walls.tables.scrub_rules import scrub_rules
+from three_walls.timeline.schedule_ranges import NODE_TEXTS
+from three_walls.timeline.timeline import wanted_ranges
+
+SCRIPTS = scrub_rules().scripts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "aten::mm, seq = 3, op_id = 12, sizes = [[1, 2], []], input_op_ids = [(0,-1)]",
+        "autograd::engine::evaluate_function: TransposeBackward0, op_id = 9",
+        "ncclAllReduce",
+        "megatron.bridge.training.train.train.training_step_12",
+        "layer_3f-layer_4b",
+        "## Call CompiledFxGraph fdsyy3hik3wkxfc3a6ccjg35idu7uuahg7bokcftobywqcge2mig ##",
+        "FSDP::pre_forward (encoder.block.14.layer.1), op_id = 314290",
+    ],
+)
+def test_ranges_of_libraries_stay(text: str) -> None:
+    assert TextJudge(scrub_rules(), Secrets()).judge("range_texts", text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "load /data/alice/corpus.bin",
+        "user=alice",
+        "hf_Ab3dEf6hIj9kLm2nOp5q",
+        "batch for bob@example.com",
+        "aten::mm, seq = 3, note = secret",
+        "10.0.0.12:29500",
+    ],
+)
+def test_other_ranges_get_a_number(text: str) -> None:
+    judge = TextJudge(scrub_rules(), Secrets())
+    assert judge.judge("range_texts", text) == "range-1"
+    assert judge.judge("range_ids", text) == "range-2"  # ids and texts are counted on
+    assert judge.judge("range_texts", text) == "range-1"  # and the same text stays the same range
+
+
+def test_a_range_that_names_the_user_gets_a_number() -> None:
+    secrets = Secrets()
+    secrets.add_variables(['USER="graph"'], are_kept=True)
+    judge = TextJudge(scrub_rules(), secrets)
+    assert judge.judge("range_texts", "graph.forward") == "range-1"
+    assert judge.judge("range_texts", "graphed.forward") == "graphed.forward"
+
+
+@pytest.mark.parametrize("needle", [one for one in wanted_ranges(None).needles if one not in NODE_TEXTS])
+def test_what_analysis_looks_for_inside_of_a_range_stays_of_one_that_does_not(needle: str) -> None:
+    text = f"alice's run/{needle}7 of hunter2"
+    kept = TextJudge(scrub_rules(), Secrets()).judge("range_texts", text)
+    assert kept.startswith("range-1 ")
+    assert needle in kept
+    assert ("alice" in kept, "hunter2" in kept) == (False, False)
+
+
+@pytest.mark.parametrize("text", NODE_TEXTS)
+def test_ranges_that_analysis_knows_by_their_whole_text_stay(text: str) -> None:
+    assert TextJudge(scrub_rules(), Secrets()).judge("range_ids", text) == text
+
+
+@pytest.mark.parametrize("sizes", ["[[4096, 2048], [2048, 128]]", "[]", "[[], [1, 2], [[3]], []]"])
+def test_sizes_of_an_operator_stay_and_other_texts_in_their_place_do_not(sizes: str) -> None:
+    judge = TextJudge(scrub_rules(), Secrets())
+    text = f"aten::mm, op_id = 12, sizes = {sizes}, input_op_ids = [(11,0), (-1,0)]"
+    assert judge.judge("range_ids", text) == text
+    assert judge.judge("range_texts", text) == text
+    assert judge.judge("range_texts", text.replace("12", "hunter2")) == "range-1"
+
+
+def test_paths_inside_of_kernel_names_are_cut_out_and_the_rest_stays() -> None:
+    judge = TextJudge(scrub_rules(), Secrets())
+    assert judge.judge("kernel_ids", "void f<lambda at /home/a/x.cu:12>(int)") == "void f<lambda at <path>>(int)"
+    plain = "void at::native::reduce_kernel<512, 1, at::native::func_wrapper_t<float, float(*)(float)>>"
+    assert judge.judge("kernel_ids", plain) == plain
+
+
+@pytest.mark.parametrize(
+    "word", ["0a1b2c3d4e5f60718293", "hf_Ab3dEf6hIj9kLm2nOp5q", "03f4d21b716415ea49faf8657693f2a5"]
+)
+def test_keys_look_random(word: str) -> None:
+    assert looks_random(word)
+
+
+@pytest.mark.parametrize("word", ["TransposeBackward0", "expandable_segments", "nvjet_sm90_tst_128x256_64x4", "13.0.2"])
+def test_names_do_not(word: str) -> None:
+    assert not looks_random(word)
+
+
+def test_a_megatron_command_keeps_its_settings_and_nothing_else() -> None:
+    command = (
+        "torchrun --nproc-per-node 8 --rdzv-endpoint node7:29500 /home/alice/mlm/pretrain_gpt.py --num-layers 4 "
+        "--hidden-size=64 --num-attention-heads 4 --save /scratch/alice --overlap-grad-reduce --moe-layer-freq [0,1] "
+        "--wandb-api-key abc --lr 1e-4 -1"
+    )
+    words = command.split()
+    reduced = reduce_command(words, SCRIPTS)
+    assert reduced.words[:2] == ("python", "pretrain_gpt.py")
+    assert {"--num-layers", "4", "--hidden-size=64", "--overlap-grad-reduce", "[0,1]"} <= set(reduced.words)
+    assert {"node7:29500", "/scratch/alice", "abc", "--wandb-api-key"} <= set(reduced.dropped)
+    assert read_command_line(reduced.words).config == read_command_line(words).config
+
+
+def test_a_bridge_command_keeps_known_overrides_and_the_paths_of_others() -> None:
+    command = (
+        "python /home/alice/scripts/run_recipe.py --recipe qwen3_30b_a3b_pretrain_config -tp 2 "
+        "model.moe_token_dispatcher_type=alltoall comm_overlap.user_dir=/home/alice train.train_iters=20 "
+        "logger.wandb_project=alice-project env_vars.NCCL_DEBUG=INFO env_vars.HF_TOKEN=abc"
+    )
+    words = command.split()
+    reduced = reduce_command(words, SCRIPTS)
+    assert not [word for word in reduced.words if "alice" in word or "abc" in word]
+    assert read_command_line(reduced.words).config == read_command_line(words).config
+
+
+def test_a_command_inside_of_a_shell_string_is_reduced_too() -> None:
+    words = ["bash", "-c", "cd /home/alice && TOKEN=abcdef12 python my_run.py --num-layers 4 --hidden-size 8 --bf16"]
+    reduced = reduce_command(words, SCRIPTS)
+    assert reduced.words == ("python", "train.py", "--num-layers", "4", "--hidden-size", "8", "--bf16")
+    assert "TOKEN=abcdef12" in reduced.dropped
+
+
+def test_a_loose_value_inside_of_a_kept_name_is_chance_and_elsewhere_a_leak(tmp_path: Path) -> None:
+    secrets = Secrets(loose={"attention-run"})
+    (tmp_path / "file").write_bytes(b"...attention-run...")
+    assert scan_for_leaks(tmp_path / "file", secrets, ["my attention-run kernel"]).leaked == 0
+    assert scan_for_leaks(tmp_path / "file", secrets, ["something else"]).leaked == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_a_strict_value_is_a_leak_wherever_it_is(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "file").write_bytes(b"\0\0" + "s3cr3t-value".encode(encoding))
+    scan = scan_for_leaks(tmp_path / "file", Secrets(strict={"s3cr3t-value"}), ["s3cr3t-value is kept"])
+    assert (scan.searched, scan.leaked) == (1, 1)
+
+
+@given(st.binary(max_size=60), st.sets(st.text("ab\0/", min_size=6, max_size=9), max_size=6), st.integers(1, 7))
+def test_the_scan_finds_what_searching_one_by_one_finds(data: bytes, values: set[str], piece_bytes: int) -> None:
+    for value in sorted(values)[::2]:
+        data += value.encode("utf-16-le") + b"/" + value.encode()
+    with tempfile.TemporaryDirectory() as folder, patch.object(leaks, "_PIECE_BYTES", piece_bytes):
+        path = Path(folder) / "file"
+        path.write_bytes(data)
+        scan = scan_for_leaks(path, Secrets(strict=values), [])
+    codes = ("utf-8", "utf-16-le", "utf-16-be")
+    assert scan.leaked == sum(any(value.encode(code) in data for code in codes) for value in values)
+
+
+def test_a_message_of_the_profiler_that_names_a_secret_is_replaced() -> None:
+    judge = TextJudge(scrub_rules(), Secrets())
+    assert judge.judge("sentences", "Process train --token abc failed") == "message-1"
+    assert judge.judge("sentences", "HF_TOKEN=abc was not exported") == "message-2"
+    assert judge.judge("sentences", "Profiling has started --wait=all") == "Profiling has started --wait=all"

@@ -1,0 +1,167 @@
+"""Work that fused kernels would take over, told by the operators around the launches."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from tests.facts.model_runs import toy
+from tests.paths import SAMPLES
+from tests.timeline.test_operators import nest
+from three_walls import analyze
+from three_walls.attribution.ownership import LABELS
+from three_walls.facts.unfused_ops import measure_fusible
+from three_walls.tables.torch_operators import torch_operators
+from three_walls.timeline.intervals import mask_of
+
+STEP = (0, 1000)
+STARVED = mask_of(["launch_starved"], LABELS)
+CONFIG = toy()  # hidden 8, 4 heads of 2 channels in 2 groups, 4 experts, 2 of them per token
+TURNED = "aten::mul, op_id = 1, sizes = [[16, 1, 4, 2], [16, 1, 1, 2]]"
+
+
+def operations(*rows: tuple[str, int, int, int]) -> pl.DataFrame:
+    """Rows of (category, launch, start, end), launched on thread 1."""
+    found = [(0, "kernel", category, start, end, 1, launch) for category, launch, start, end in rows]
+    columns = ["track", "kind", "category", "start_ns", "end_ns", "launch_thread", "launch_start_ns"]
+    return pl.DataFrame(found, schema=columns, orient="row")
+
+
+def pieces(*rows: tuple[int, int, int]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "active": pl.Int64}, orient="row")
+
+
+def measure(
+    kernels: pl.DataFrame, *ranges: tuple[str, int, int], cut: pl.DataFrame | None = None
+) -> dict[str, int | str | None]:
+    """Each fact's value, or the reason why there is none."""
+    operators = nest(*((text, start, end, 1) for text, start, end in ranges))
+    found = measure_fusible(kernels, pieces() if cut is None else cut, operators, torch_operators(), CONFIG, STEP)
+    return {name: because or value for name, (value, because) in found.items()}  # type: ignore[misc]
+
+
+def test_the_kernels_of_the_loss_are_those_launched_inside_its_autograd_function() -> None:
+    kernels = operations(("elementwise", 5, 100, 130), ("elementwise", 25, 200, 210), ("elementwise", 45, 300, 400))
+    found = measure(
+        kernels,
+        ("_VocabParallelCrossEntropy, seq = 1, op_id = 1, sizes = [[16, 1, 32]]", 0, 10),
+        ("_VocabParallelCrossEntropyBackward, seq = 1, op_id = 2", 20, 30),
+        ("aten::add, op_id = 3, sizes = [[16, 1, 32]]", 40, 50),
+    )
+    assert found["loss_kernels_ns"] == 30 + 10
+
+
+def test_time_in_which_something_else_computes_is_not_counted() -> None:
+    kernels = operations(("elementwise", 5, 100, 130), ("gemm", 50, 110, 500))
+    found = measure(kernels, ("_VocabParallelCrossEntropy, seq = 1, op_id = 1, sizes = [[16, 1, 32]]", 0, 10))
+    assert found["loss_kernels_ns"] == 10
+
+
+def test_exchanges_beside_it_do_not_make_it_less() -> None:
+    kernels = operations(("elementwise", 5, 100, 130), ("ep_all_to_all", 50, 110, 500))
+    found = measure(kernels, ("_VocabParallelCrossEntropy, seq = 1, op_id = 1, sizes = [[16, 1, 32]]", 0, 10))
+    assert found["loss_kernels_ns"] == 30
+
+
+def test_only_what_lies_in_the_step_counts() -> None:
+    found = measure(operations(("elementwise", 5, 990, 1030)), (TURNED, 0, 10))
+    assert found["rope_kernels_ns"] == 10
+
+
+def test_a_gradient_is_summed_in_the_hook_of_its_accumulation() -> None:
+    kernels = operations(("elementwise", 5, 100, 130), ("elementwise", 25, 200, 210))
+    found = measure(
+        kernels,
+        ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad, op_id = 1", 0, 10),
+        ("aten::add_, op_id = 3, sizes = [[8, 8], [8, 8], []]", 4, 7),
+        ("aten::add_, op_id = 4, sizes = [[8, 8], [8, 8], []]", 20, 30),
+    )
+    assert found["gradient_sum_kernels_ns"] == 30
+
+
+@pytest.mark.parametrize(
+    ("text", "is_turned"),
+    [
+        (TURNED, True),
+        ("aten::neg, op_id = 1, sizes = [[16, 1, 2, 1]]", True),  # the half that is turned, of the keys
+        (
+            "aten::copy_, op_id = 1, sizes = [[16, 1, 2, 2, 2], [16, 1, 2, 2, 2]]",
+            False,
+        ),  # keys repeated for their group
+        ("aten::mul, op_id = 1, sizes = [[16, 1, 3, 2], []]", False),  # no such number of heads
+        ("aten::mul, op_id = 1, sizes = [[16, 1, 8], []]", False),
+    ],
+)
+def test_the_rotary_embedding_works_on_tensors_of_queries_or_keys(text: str, is_turned: bool) -> None:
+    found = measure(operations(("elementwise", 5, 100, 130)), (text, 0, 10))
+    assert (found["rope_kernels_ns"] == 30) is is_turned
+
+
+def test_the_innermost_operator_with_sizes_decides() -> None:
+    found = measure(
+        operations(("elementwise", 5, 100, 130)),
+        ("MulBackward0, seq = 1, op_id = 1, sizes = [[16, 1, 8]]", 0, 10),
+        (TURNED, 2, 8),
+        ("Torch-Compiled Region: 1/2, op_id = 7", 3, 7),
+    )
+    assert found["rope_kernels_ns"] == 30
+
+
+@pytest.mark.parametrize(
+    ("category", "text", "is_choice"),
+    [
+        ("router", "aten::topk, op_id = 1, sizes = [[16, 4], [], []]", True),
+        ("elementwise", "aten::sum, op_id = 1, sizes = [[16, 1, 2], []]", True),  # the two experts chosen
+        ("gemm", "aten::mm, op_id = 1, sizes = [[16, 4], [4, 8]]", False),  # the router's own product stays
+        ("elementwise", "aten::mul, op_id = 1, sizes = [[4, 4], []]", False),  # no tokens
+    ],
+)
+def test_the_choice_of_experts_works_on_tokens_by_experts(category: str, text: str, is_choice: bool) -> None:
+    found = measure(operations((category, 5, 100, 130)), (text, 0, 10))
+    assert (found["router_choice_kernels_ns"] == 30) is is_choice
+
+
+def test_the_residual_path_adds_hidden_states() -> None:
+    added, other = (f"aten::{name}, op_id = 1, sizes = [[16, 1, 8], [16, 1, 8]]" for name in ("add", "silu"))
+    assert measure(operations(("elementwise", 5, 100, 130)), (added, 0, 10))["residual_kernels_ns"] == 30
+    assert "none could be told" in str(
+        measure(operations(("elementwise", 5, 100, 130)), (other, 0, 10))["residual_kernels_ns"]
+    )
+
+
+def test_launch_starved_time_belongs_to_the_operation_that_ends_it() -> None:
+    kernels = operations(("elementwise", 5, 100, 130), ("elementwise", 35, 200, 210))
+    cut = pieces((0, 60, STARVED), (60, 90, STARVED), (90, 100, 0), (130, 200, STARVED))
+    found = measure(kernels, (TURNED, 0, 10), ("aten::add, op_id = 2, sizes = [[16, 1, 8]]", 30, 40), cut=cut)
+    assert (found["rope_launch_starved_ns"], found["residual_launch_starved_ns"]) == (90, 70)
+
+
+def test_a_barrier_is_the_sum_of_one_element_with_nothing_computing() -> None:
+    kernels = operations(("all_reduce", 5, 100, 150), ("all_reduce", 25, 200, 300), ("gemm", 50, 140, 170))
+    barrier = ("nccl:all_reduce_barrier, op_id = 1, sizes = [[1]]", 0, 10)
+    found = measure(kernels, barrier, ("nccl:all_reduce, op_id = 2, sizes = [[1]]", 20, 30))
+    assert found["barrier_exposed_ns"] == 40
+    assert measure(kernels, ("aten::add, op_id = 2, sizes = [[16, 1, 8]]", 0, 3))["barrier_exposed_ns"] == 0
+
+
+def test_without_ranges_of_operators_nothing_is_known_rather_than_zero() -> None:
+    found = measure(operations(("elementwise", 5, 100, 130)), ("training_step_3", 0, 10))
+    assert all("no ranges of PyTorch's operators" in str(because) for because in found.values())
+
+
+def test_where_sizes_are_known_of_few_kernels_work_told_by_sizes_is_unknown() -> None:
+    kernels = operations(*(("elementwise", at, 100 + at, 101 + at) for at in (5, 15, 25)))
+    found = measure(kernels, (TURNED, 0, 10), ("aten::mul, op_id = 2", 11, 30))
+    assert "launched only 33% of the pointwise work" in str(found["rope_kernels_ns"])
+    everywhere = measure(kernels, (TURNED, 0, 30))
+    assert everywhere["rope_kernels_ns"] == 3
+
+
+def test_on_a_real_trace_the_parts_fit_into_the_pointwise_work_they_are_told_from() -> None:
+    facts = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite").facts
+    parts = {work: facts.number(f"{work}_kernels_ns") for work in ("loss", "gradient_sum", "rope", "residual")}
+    assert all(ns is not None and ns > 500_000 for ns in parts.values()), parts
+    assert sum(ns or 0 for ns in parts.values()) < (facts.number("elementwise_ns") or 0) + (
+        facts.number("permute_ns") or 0
+    )
+    assert facts.number("rope_ns") == (parts["rope"] or 0) + (facts.number("rope_launch_starved_ns") or 0)

@@ -1,0 +1,136 @@
+"""Operations that a rank runs, over the time and against the peak."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.facts.model_runs import run_config, toy, without
+from three_walls.facts.gemm_efficiency import ExecutedFlops, count_executed, precision_of, tabulate
+from three_walls.facts.model_flops import count_forward
+from three_walls.facts.model_shape import read_model_shape
+from three_walls.facts.parallel_sizes import read_parallel_sizes
+from three_walls.model.config import ConfigData, RunConfig
+from three_walls.model.report import MoePart
+from three_walls.tables.hardware import find_gpu
+
+H200, A100 = find_gpu("NVIDIA H200"), find_gpu("NVIDIA A100-SXM4-80GB")
+TOKENS = 4 * 16
+EXECUTED = ExecutedFlops(experts=600, other_products=400, fused_attention=50)
+FORCED = toy(fp8=None, moe_router_force_load_balancing=True)
+
+
+def executed(config: RunConfig, rank: int = 0) -> ExecutedFlops:
+    shape, _ = read_model_shape(config)
+    sizes, because = read_parallel_sizes(config)
+    assert shape is not None
+    assert sizes is not None, because
+    found, because = count_executed(shape, sizes, config, rank)
+    assert found is not None, because
+    return found
+
+
+def toy_executed(world: int = 1, rank: int = 0, **values: ConfigData) -> ExecutedFlops:
+    return executed(toy(world, **values), rank)
+
+
+def forward_of_toy() -> dict[str, int]:
+    shape, _ = read_model_shape(toy())
+    assert shape is not None
+    found = count_forward(shape)
+    return {name: getattr(found, name) * TOKENS for name in ("experts", "attention", "router", "logits", "projections")}
+
+
+def test_a_rank_runs_three_times_the_forward_pass_of_its_share() -> None:
+    one = forward_of_toy()
+    assert toy_executed() == ExecutedFlops(
+        experts=3 * one["experts"],
+        other_products=3 * (one["projections"] + one["router"] + one["logits"]),
+        fused_attention=3 * one["attention"],
+    )
+    assert toy_executed(4).experts == 3 * one["experts"] // 4
+
+
+def test_unfused_attention_is_two_products_without_a_mask() -> None:
+    one, found = forward_of_toy(), toy_executed(attention_backend="unfused")
+    assert found.fused_attention == 0
+    assert found.other_products == toy_executed().other_products + 3 * 2 * one["attention"]
+
+
+def test_full_recompute_runs_the_layers_again_but_not_the_logits() -> None:
+    one = forward_of_toy()
+    found = toy_executed(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    assert found.experts == 4 * one["experts"]
+    assert found.other_products == 4 * (one["projections"] + one["router"]) + 3 * one["logits"]
+
+
+def test_block_recompute_runs_its_layers_again_only() -> None:
+    one = forward_of_toy()
+    found = toy_executed(recompute_granularity="full", recompute_method="block", recompute_num_layers=1)
+    assert found.experts == 3 * one["experts"] + one["experts"] // 2
+
+
+def test_selective_recompute_runs_its_modules_again() -> None:
+    one, plain = forward_of_toy(), toy_executed()
+    found = toy_executed(recompute_granularity="selective", recompute_modules=("core_attn",))
+    assert found.fused_attention == plain.fused_attention + one["attention"]
+    assert found.products == plain.products
+    found = toy_executed(recompute_granularity="selective", recompute_modules=("moe_act", "layernorm"))
+    assert found == plain
+
+
+def test_the_stages_share_the_work_and_only_the_last_has_logits() -> None:
+    first, last = (toy_executed(2, rank, pipeline_model_parallel_size=2) for rank in (0, 1))
+    assert last.other_products - first.other_products == 3 * forward_of_toy()["logits"]
+    assert first.products + last.products == toy_executed().products
+
+
+def part(layer: int | None, direction: str, ns: int, name: str = "expert_gemm") -> MoePart:
+    return MoePart(layer, direction, name, ns, 0, 1)
+
+
+def test_rates_are_operations_over_time_against_the_peak_of_the_precision() -> None:
+    parts = (part(0, "forward", 2), part(1, "forward", 2), part(None, "backward", 8), part(0, "forward", 9, "router"))
+    rows = tabulate(EXECUTED, {"gemm": 15, "grouped_gemm": 5, "attention": 10}, parts, FORCED, H200)
+    assert [(row.role, row.flops, row.ns) for row in rows] == [
+        ("matrix products", 1000, 20),
+        ("expert products", 600, 12),
+        ("other products", 400, 8),
+        ("fused attention", 50, 10),
+    ]
+    assert [row.achieved_flops_per_s for row in rows] == [50e9, 50e9, 50e9, 5e9]
+    assert [row.peak_flops_per_s for row in rows] == [989_500_000_000_000] * 4
+    assert rows[0].fraction == pytest.approx(50e9 / 989.5e12)
+
+
+def test_routing_that_is_not_forced_is_said_to_be_taken_for_balanced() -> None:
+    (row,) = tabulate(EXECUTED, {"gemm": 10}, (), toy(fp8=None), H200)
+    assert "taken to be balanced" in row.note
+    assert tabulate(EXECUTED, {"gemm": 10}, (), FORCED, H200)[0].note == ""
+
+
+@pytest.mark.parametrize(
+    "key", ["overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap", "delay_wgrad_compute"]
+)
+def test_products_that_run_beside_each_other_are_not_told_apart(key: str) -> None:
+    rows = tabulate(EXECUTED, {"gemm": 20}, (part(0, "forward", 4),), toy(fp8=None, **{key: True}), H200)
+    assert [row.role for row in rows] == ["matrix products"]
+
+
+def test_an_unknown_peak_leaves_the_rate_without_a_fraction() -> None:
+    for config, gpu in ((FORCED, None), (toy(fp8="hybrid"), A100)):
+        (row,) = tabulate(EXECUTED, {"gemm": 10}, (), config, gpu)
+        assert row.achieved_flops_per_s == 100e9
+        assert row.fraction is None
+
+
+@pytest.mark.parametrize(
+    ("values", "precision"),
+    [({"fp8": None}, "bf16"), ({"fp8": "hybrid"}, "fp8"), ({"fp4": "e2m1"}, "nvfp4")],
+)
+def test_the_precision_is_that_of_most_products(values: dict[str, ConfigData], precision: str) -> None:
+    assert precision_of(toy(**values)) == (precision, None)
+
+
+def test_a_precision_that_is_not_said_is_not_guessed() -> None:
+    assert precision_of(toy())[0] is None
+    assert precision_of(without(run_config({"fp8": None}, 1)))[0] is None

@@ -1,0 +1,175 @@
+"""Facts that follow from the config and the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from three_walls.facts.layout import derive_layout
+from three_walls.model.config import ConfigValue, RunConfig
+from three_walls.tables.hardware import find_gpu
+
+H200 = find_gpu("NVIDIA H200")
+
+
+def config(world: int = 64, per_node: int = 8, **values: int) -> RunConfig:
+    sizes = {
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "context_parallel_size": 1,
+        "expert_model_parallel_size": 8,
+        "expert_tensor_parallel_size": 1,
+        "moe_router_topk": 8,
+        "micro_batch_size": 1,
+        "global_batch_size": 256,
+    } | values
+    environment = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(per_node)}
+    return RunConfig(
+        {key: ConfigValue(value, "test") for key, value in sizes.items()},
+        {key: ConfigValue(value, "test") for key, value in environment.items()},
+    )
+
+
+def test_data_parallel_size_and_micro_batches_follow_from_the_sizes() -> None:
+    facts = derive_layout(config(tensor_model_parallel_size=2, pipeline_model_parallel_size=4), H200)
+    assert facts["data_parallel_size"] == (8, None)
+    assert facts["num_microbatches"] == (32, None)
+
+
+@pytest.mark.parametrize(("ep", "spans"), [(8, False), (16, True)])
+def test_an_expert_group_larger_than_a_node_spans_nodes(ep: int, spans: bool) -> None:
+    assert derive_layout(config(expert_model_parallel_size=ep), H200)["ep_spans_nodes"] == (spans, None)
+
+
+def test_expert_tensor_parallelism_widens_the_group() -> None:
+    facts = derive_layout(config(expert_model_parallel_size=8, expert_tensor_parallel_size=2), H200)
+    assert facts["ep_spans_nodes"] == (True, None)
+    assert facts["ep_within_nvlink_domain"] == (False, None)
+
+
+def test_one_copy_per_node_instead_of_one_per_expert() -> None:
+    # 2 nodes, top-8: 2 x (1 - 1/2^8) / 8 of the copies cross.
+    value, _ = derive_layout(config(expert_model_parallel_size=16), H200)["ep_internode_unique_copies_fraction"]
+    assert value == pytest.approx(2 * (1 - 0.5**8) / 8)
+
+
+@pytest.mark.parametrize(("ep", "together"), [(4, 4), (16, 8)])
+def test_an_nvlink_domain_holds_as_much_of_the_group_as_fits(ep: int, together: int) -> None:
+    facts = derive_layout(config(expert_model_parallel_size=ep), H200)
+    assert facts["ep_ranks_per_nvlink_domain_count"] == (together, None)
+    assert facts["expert_group_ranks_count"] == (ep, None)
+
+
+@pytest.mark.parametrize(("experts", "splits"), [(64, True), (60, False)])
+def test_experts_split_evenly_over_their_group_or_not(experts: int, splits: bool) -> None:
+    facts = derive_layout(config(num_moe_experts=experts, expert_tensor_parallel_size=2), H200)
+    assert facts["experts_split_over_group"] == (splits, None)  # 8 x 2 ranks
+
+
+@pytest.mark.parametrize(
+    ("variables", "state"),
+    [
+        ({}, "unset"),
+        ({"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8"}, "unset"),
+        ({"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "16"}, "different"),
+        ({"USE_MNNVL": "1"}, "different"),
+        ({"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8", "NVLINK_DOMAIN_SIZE": "8", "USE_MNNVL": "0"}, "as launched"),
+    ],
+)
+def test_what_hybridep_is_told_is_set_beside_what_launchers_tell_it(variables: dict[str, str], state: str) -> None:
+    run = config(expert_model_parallel_size=16)
+    told = {name: ConfigValue(value, "test") for name, value in variables.items()}
+    facts = derive_layout(replace(run, environment={**run.environment, **told}), H200)
+    assert facts["hybridep_topology"] == (state, None)
+
+
+def test_a_rack_is_told_as_one_nvlink_domain() -> None:
+    run = config(expert_model_parallel_size=64, per_node=4)
+    variables = {"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "64", "NVLINK_DOMAIN_SIZE": "72", "USE_MNNVL": "1"}
+    told = {name: ConfigValue(value, "test") for name, value in variables.items()}
+    facts = derive_layout(replace(run, environment={**run.environment, **told}), find_gpu("NVIDIA GB200"))
+    assert facts["hybridep_topology"] == ("as launched", None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "source", "chosen"),
+    [
+        ("deepep", "Megatron-LM default", False),
+        ("deepep", "command line", True),
+        ("hybridep", "log", True),
+        (None, "log", False),
+    ],
+)
+def test_the_preset_backend_was_not_chosen(backend: str | None, source: str, chosen: bool) -> None:
+    run = RunConfig({"moe_flex_dispatcher_backend": ConfigValue(backend, source)})
+    assert derive_layout(run, H200)["flex_backend_is_chosen"] == (chosen, None)
+
+
+@pytest.mark.parametrize(("padded", "stash", "static"), [(True, None, True), (False, True, True), (False, None, False)])
+def test_experts_have_static_shapes_when_padded_or_with_a_paged_stash(
+    padded: bool, stash: bool | None, static: bool
+) -> None:
+    known = {"moe_pad_expert_input_to_capacity": padded, "moe_paged_stash": stash}
+    run = RunConfig({key: ConfigValue(value, "test") for key, value in known.items()})
+    assert derive_layout(run, H200)["expert_shapes_are_static"] == (static, None)
+
+
+def test_what_is_not_known_is_missing_with_its_reason() -> None:
+    facts = derive_layout(RunConfig(), None)
+    assert all(value is None and because for value, because in facts.values())
+
+
+@pytest.mark.parametrize(("stages", "spans"), [(8, False), (4, True)])
+def test_replicas_of_a_stage_span_nodes_when_they_are_more_than_a_node_holds(stages: int, spans: bool) -> None:
+    # 64 ranks: with 8 stages, 8 consecutive ranks hold one stage, as many as a node has.
+    facts = derive_layout(config(pipeline_model_parallel_size=stages), H200)
+    assert facts["dp_spans_nodes"] == (spans, None)
+
+
+def test_with_stages_inside_the_replicas_these_span_the_whole_run() -> None:
+    facts = derive_layout(config(pipeline_model_parallel_size=8, use_tp_pp_dp_mapping=True), H200)
+    assert facts["dp_spans_nodes"] == (True, None)
+
+
+def test_a_single_replica_spans_nothing() -> None:
+    facts = derive_layout(config(pipeline_model_parallel_size=64), H200)
+    assert facts["dp_spans_nodes"] == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "dispatcher", "meant"), [(True, "alltoall", True), (False, "flex", True), (False, "alltoall", False)]
+)
+def test_the_overlap_and_the_flex_dispatcher_are_meant_to_run_beside_computing(
+    overlap: bool, dispatcher: str, meant: bool
+) -> None:
+    known = RunConfig(
+        {
+            "overlap_moe_expert_parallel_comm": ConfigValue(overlap, "test"),
+            "moe_token_dispatcher_type": ConfigValue(dispatcher, "test"),
+        },
+        {},
+    )
+    assert derive_layout(known, None)["ep_is_meant_to_overlap"] == (meant, None)
+
+
+def test_the_layout_is_completed_for_experts_and_nodes() -> None:
+    facts = derive_layout(config(world=64, num_moe_experts=128, seq_length=4096, tensor_model_parallel_size=2), H200)
+    assert facts["world_size"] == (64, None)
+    assert facts["nodes_count"] == (8, None)
+    assert facts["expert_data_parallel_size"] == (8, None)
+    assert facts["experts_per_rank_count"] == (16, None)
+    assert facts["ranks_per_nvlink_domain_count"] == (8, None)
+    # 8 ranks x 4096 / TP 2 tokens x top-8 over 128 experts
+    assert facts["tokens_per_expert_count"] == (1024.0, None)
+
+
+def test_a_rack_joins_ranks_of_several_nodes_by_nvlink_and_a_server_only_its_own() -> None:
+    rack = find_gpu("NVIDIA GB200")
+    assert derive_layout(config(world=64, per_node=4), rack)["ranks_per_nvlink_domain_count"] == (64, None)
+    assert derive_layout(config(world=64, per_node=4), H200)["ranks_per_nvlink_domain_count"] == (4, None)
+
+
+def test_a_world_that_does_not_divide_has_no_data_parallel_size() -> None:
+    value, because = derive_layout(config(tensor_model_parallel_size=3), H200)["data_parallel_size"]
+    assert value is None and because

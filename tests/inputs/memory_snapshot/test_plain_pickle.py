@@ -1,0 +1,148 @@
+"""A pickle is a program: only what builds plain data is obeyed."""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import os
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from three_walls.inputs.memory_snapshot import plain_pickle
+from three_walls.inputs.memory_snapshot.load import load_snapshot
+from three_walls.inputs.memory_snapshot.plain_pickle import NotPlainError, read_plain_pickle
+from three_walls.model.errors import InputError
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False) | st.text()
+PLAIN = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text() | st.integers(), inner)
+        | st.tuples(inner, inner)
+        | st.lists(inner).map(tuple)
+    ),
+    max_leaves=20,
+)
+
+
+class Runs:
+    """Creates a file when it is unpickled as Python does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+class Registered:
+    pass
+
+
+@given(PLAIN, st.integers(2, 5))
+def test_plain_data_is_read_as_python_reads_it(value: Any, protocol: int) -> None:
+    data = pickle.dumps(value, protocol)
+    assert read_plain_pickle(data) == pickle.loads(data) == value
+
+
+def test_shared_parts_stay_shared() -> None:
+    shared = [1, 2]
+    first, second = read_plain_pickle(pickle.dumps([shared, shared]))
+    assert first is second
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    try:
+        read_plain_pickle(data)
+    except NotPlainError as refused:
+        assert "\n" not in str(refused)
+
+
+@given(PLAIN, st.integers(0, 10_000), st.integers(0, 255))
+def test_a_damaged_pickle_is_read_or_refused(value: Any, at: int, byte: int) -> None:
+    data = bytearray(pickle.dumps(value))
+    data[at % len(data)] = byte
+    with contextlib.suppress(NotPlainError):
+        read_plain_pickle(bytes(data))
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+def test_nothing_in_a_pickle_is_run(tmp_path: Path, protocol: int) -> None:
+    data = pickle.dumps(Runs(tmp_path / "made"), protocol)
+    with pytest.raises(NotPlainError, match="is not allowed"):
+        read_plain_pickle(data)
+    assert not (tmp_path / "made").exists()
+    pickle.loads(data)  # Python's own reader would have run it
+    assert (tmp_path / "made").exists()
+
+
+def deep(levels: int) -> bytes:
+    return b"\x80\x04" + b"]" * levels + b"a" * (levels - 1) + b"."
+
+
+HOSTILE = {
+    "os.system by name": b"cos\nsystem\n(S'true'\ntR.",
+    "a name from the stack": b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.",
+    "an instance": b"(ios\nsystem\n.",
+    "an object": b"\x80\x02)\x81.",
+    "a changed object": b"\x80\x02}}b.",
+    "an outside object": b"Pname\n.",
+    "an outside object from the stack": b"\x80\x02K\x01Q.",
+    "a registered object": b"\x80\x02\x82\x01.",
+    "an outside buffer": b"\x80\x05\x97.",
+    "a memo that asks for gigabytes": b"\x80\x02]r\xff\xff\xff\x7f.",
+    "a memo that was never written": b"\x80\x02h\x05.",
+    "a text longer than the file": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60) + b"x.",
+    "bytes that reserve memory": b"\x80\x05\x96" + struct.pack("<Q", 1 << 60) + b".",
+    "a frame longer than the file": b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"N.",
+    "a number of a gigabyte": b"\x80\x02\x8b" + struct.pack("<i", 1 << 30) + b"\x00.",
+    "a number of negative length": b"\x80\x02\x8b" + struct.pack("<i", -5) + b".",
+    "a list as a key": b"\x80\x02}]Ns.",
+    "a key without a value": b"\x80\x02}(Nu.",
+    "an end without a value": b"\x80\x02.",
+    "an end within a container": b"\x80\x02](K\x01.",
+    "no end": b"\x80\x02N",
+    "nothing": b"",
+    "millions that wait": b"\x80\x02" + b"N" * (plain_pickle.MOST_STACK + 2),
+    "deep nesting": deep(plain_pickle.MOST_STACK + 2),
+    "millions of open containers": b"\x80\x02" + b"(" * (plain_pickle.MOST_STACK + 3),
+    "an append below the mark": b"\x80\x02](K\x01a.",
+    "text that is no UTF-8": b"\x80\x04\x8c\x01\xff.",
+    "a future protocol": b"\x80\x09N.",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_snapshot_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "snapshot.pickle").write_bytes(HOSTILE[name])
+    with pytest.raises(InputError) as caught:
+        load_snapshot(tmp_path / "snapshot.pickle")
+    assert caught.value.exit_code == 3
+    assert "expected a memory snapshot of PyTorch" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_class_in_the_extension_registry_is_refused() -> None:
+    copyreg.add_extension(__name__, "Registered", 240)
+    try:
+        data = pickle.dumps(Registered, 2)
+        assert pickle.loads(data) is Registered
+        with pytest.raises(NotPlainError, match="EXT1"):
+            read_plain_pickle(data)
+    finally:
+        copyreg.remove_extension(__name__, "Registered", 240)
+
+
+def test_containers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_pickle, "MOST_CONTAINERS", 3)
+    assert read_plain_pickle(pickle.dumps([[], []])) == [[], []]
+    with pytest.raises(NotPlainError, match="more than 3"):
+        read_plain_pickle(pickle.dumps([[], [], []]))

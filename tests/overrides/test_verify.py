@@ -1,0 +1,118 @@
+"""``three-walls verify`` judges a file of overrides and says per line what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from three_walls.cli.main import cli
+from three_walls.model.errors import InputError
+from three_walls.overrides.real_bridge.configuration import guess_release, read_run_config
+from three_walls.overrides.real_bridge.overrides_text import read_overrides
+from three_walls.overrides.real_bridge.process import NoBridgeError, ask_bridge
+
+RUN_CONFIG = """
+model:
+  _target_: megatron.bridge.models.qwen.qwen_provider.Qwen3MoEModelProvider
+  recompute_granularity: full
+  cuda_graph_scope: []
+  overlap_moe_expert_parallel_comm: false
+  params_dtype: {_call_: false, _target_: torch.bfloat16}
+comm_overlap: null
+mixed_precision: bf16_mixed
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run_config.yaml").write_text(RUN_CONFIG)
+    return tmp_path
+
+
+def run(folder: Path, overrides: str, *options: str) -> tuple[int, str]:
+    (folder / "overrides.txt").write_text(overrides)
+    arguments = ["verify", str(folder / "overrides.txt"), "--config", str(folder / "run_config.yaml"), *options]
+    done = CliRunner().invoke(cli, arguments)
+    return done.exit_code, done.output
+
+
+def test_overrides_that_fit_are_fine_and_bridge_is_said_to_be_missing(folder: Path) -> None:
+    code, said = run(folder, "# a comment\n'model.recompute_modules=[moe_act]'\nexport X=1\n--some-flag 3\n")
+    assert code == 0
+    assert said.splitlines()[:2] == [
+        "run_config.yaml, Megatron-Bridge 0.3.1",
+        "ok      model.recompute_modules=[moe_act]",
+    ]
+    assert "itself was not asked" in said.splitlines()[-1]
+
+
+def test_a_misspelt_key_a_wrong_word_and_a_broken_constraint_each_fail(folder: Path) -> None:
+    assert run(folder, "model.recompute_granularty=null\n")[0] == 1
+    assert "none of full, selective" in run(folder, "model.recompute_granularity=some\n")[1]
+    code, said = run(folder, "model.overlap_moe_expert_parallel_comm=true\n")
+    assert (code, "FAILS   ep_overlap_excludes_full_recompute" in said) == (1, True)
+
+
+def test_the_release_decides_which_keys_exist(folder: Path) -> None:
+    line = "model.moe_permute_fusion_into_hybridep=true\n"
+    assert run(folder, line)[0] == 1
+    assert run(folder, line, "--bridge-version", "0.4.2")[0] == 0
+
+
+def test_a_run_config_is_read_with_its_objects(folder: Path) -> None:
+    settings = read_run_config(folder / "run_config.yaml")
+    assert settings.values["comm_overlap"] is None
+    assert settings.values["bf16"] is True
+    assert settings.values["model.params_dtype"] == "torch.bfloat16"
+    assert guess_release(settings) == "0.3.1"
+
+
+_LINES = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)), "model: {x: *a39}"]
+_BOMB = "\n".join(_LINES)
+
+
+@pytest.mark.parametrize("text", ["just text", "a: [", "train: {}", "[" * 100_000, _BOMB])
+def test_what_is_no_run_config_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(InputError, match="expected"):
+        read_run_config(tmp_path / "x.yaml")
+
+
+def test_an_open_quote_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "o.txt").write_text("model.a=1\n'model.b=[x\n")
+    with pytest.raises(InputError, match=r"o\.txt:2: expected words quoted for a shell"):
+        read_overrides(tmp_path / "o.txt")
+
+
+def test_an_interpreter_without_bridge_is_a_reason_not_a_crash() -> None:
+    with pytest.raises(NoBridgeError, match="No module named"):
+        ask_bridge(sys.executable, {"cases": []})
+
+
+def test_what_bridge_answers_is_printed_per_override(folder: Path) -> None:
+    answer = {
+        "bridge": "0.3.1",
+        "results": [
+            {
+                "applied": False,
+                "validated": False,
+                "message": "OverridesError: x",
+                "failing": {"train.manual_gc=true": "no"},
+            }
+        ],
+    }
+    fake = folder / "python"
+    fake.write_text(f"#!/bin/sh\ncat > /dev/null\necho '{json.dumps(answer)}'\n")
+    fake.chmod(0o755)
+    code, said = run(folder, "train.manual_gc=true\ntrain.manual_gc_interval=10\n", "--python", str(fake))
+    assert code == 1
+    assert said.splitlines()[-4:] == [
+        "Megatron-Bridge 0.3.1 itself:",
+        "FAILS     train.manual_gc=true: no",
+        "ok alone  train.manual_gc_interval=10",
+        "FAILS     OverridesError: x",
+    ]

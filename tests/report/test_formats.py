@@ -1,0 +1,131 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from three_walls.model.buckets import SubWall, Wall
+from three_walls.model.fact import Fact, FactValue
+from three_walls.model.finding import Gain
+from three_walls.report import formats
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (None, "unknown"),
+        (0, "0 ms"),
+        (400, "<0.001 ms"),
+        (12_345, "0.012 ms"),
+        (1_234_567, "1.23 ms"),
+        (12_345_678, "12.3 ms"),
+        (412_345_678, "412 ms"),
+        (12_412_345_678, "12,412 ms"),
+    ],
+)
+def test_milliseconds(ns: int | None, text: str) -> None:
+    assert formats.format_ms(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (12_000_000, 30_000_000, "12-30 ms"),
+        (0, 89_400_000, "0-89 ms"),
+        (5_000_000, 5_000_000, "5.0 ms"),
+        (None, None, "unknown"),
+        (None, 30_000_000, "at most 30.0 ms"),
+        (12_000_000, None, "at least 12.0 ms"),
+    ],
+)
+def test_ranges(low: int | None, high: int | None, text: str) -> None:
+    assert formats.format_ms_range(low, high) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"), [(None, "unknown"), (0, "0%"), (0.0001, "<0.1%"), (0.2344, "23.4%"), (1, "100.0%")]
+)
+def test_shares(fraction: float | None, text: str) -> None:
+    assert formats.format_share(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (640_000_000, "ns", "640 ms"),
+        (80 * 2**30, "bytes", "80.0 GiB"),
+        (48e9, "bytes_per_s", "48.0 GB/s"),
+        (12_288, "count", "12,288"),
+        (0.25, "fraction", "25.0%"),
+        (1.066, "ratio", "1.07x"),
+        (True, "flag", "yes"),
+        (False, "flag", "no"),
+        ("sm_90", "text", "sm_90"),
+        (("attn", None, True), "config", "[attn, unset, true]"),
+        (None, "config", "unset"),
+    ],
+)
+def test_facts(value: FactValue, unit: str, text: str) -> None:
+    assert formats.format_fact(Fact("x", value, unit)) == text
+
+
+def test_a_missing_fact_is_unknown_and_not_unset() -> None:
+    assert formats.format_fact(Fact("x", None, "ns", because_missing="no NVTX")) == "unknown"
+
+
+def test_gains_name_their_likely_value_only_when_there_is_a_range() -> None:
+    assert formats.format_gain(Gain(12_000_000, 20_000_000, 30_000_000, "modelled")) == "12-30 ms, likely 20 ms"
+    assert formats.format_gain(Gain(None, None, None, "bound")) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"),
+    [
+        (Gain(12_000_000, 20_000_000, 30_000_000, "modelled"), "gain 12-30 ms, likely 20 ms (modelled)"),
+        (Gain(0, None, 12_340_000, "ceiling"), "gain at most 12.3 ms, nobody measured how much of it"),
+        (Gain(None, None, None, "ceiling"), "gain unknown"),
+        (Gain(None, None, None, "none"), "gain unknown"),
+        (Gain(None, None, None, "room", "", 0.015), "makes room, costs about 1.5% of the step"),
+        (
+            Gain(None, None, None, "room", "", 0.06, True),
+            "makes room, costs about 6.0% of the step (judged, not measured)",
+        ),
+        (Gain(None, None, None, "room", "", 0.0), "makes room, costs no time"),
+    ],
+)
+def test_what_an_edit_gives_reads_as_it_is_known(gain: Gain, text: str) -> None:
+    assert formats.describe_gain(gain) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "text"),
+    [
+        (31.4e9, 50e9, "31.4 of 50.0 GB/s"),
+        (31.4e9, None, "31.4 GB/s"),
+        (None, 50e9, "unknown"),
+        (None, None, "unknown"),
+    ],
+)
+def test_bandwidth_stands_beside_its_limit(value: float | None, limit: float | None, text: str) -> None:
+    assert formats.format_rate(value, limit) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "unknown"), (0, "0 GB"), (28_000_000, "0.028 GB"), (1_344_000_000, "1.34 GB")]
+)
+def test_moved_bytes(value: int | None, text: str) -> None:
+    assert formats.format_moved(value) == text
+
+
+def test_long_names_lose_their_middle() -> None:
+    assert formats.shorten("void cutlass::kernel", 20) == "void cutlass::kernel"
+    assert formats.shorten("void cutlass::device_kernel<Tall>(Params)", 20) == "void cutlass...rams)"
+
+
+def test_walls_name_their_half() -> None:
+    assert formats.format_wall(Wall.COMPUTE_HOST, SubWall.HOST) == "Compute and host wall, host half"
+    assert formats.format_wall(None) == "No wall named"
+
+
+def test_control_characters_are_spelled_out() -> None:
+    assert formats.show_control_characters("a\x1b[31m\nb") == "a\\x1b[31m\nb"

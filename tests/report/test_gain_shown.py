@@ -1,0 +1,65 @@
+"""What a plan's entry gives, in all three forms: a likely time, a ceiling of it, or room in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from tests.report.sample_diagnosis import MS
+from three_walls.model.finding import Gain
+from three_walls.model.report import Report
+from three_walls.report.html_report import render_html
+from three_walls.report.json_report import render_json
+from three_walls.report.json_schema import load_schema
+from three_walls.report.text_report import print_report
+
+CEILING = Gain(0, None, 12_340_000, "ceiling", "At most the exposed transfer.")
+ROOM = Gain(None, None, None, "room", "It saves the state.", cost_fraction=0.015)
+
+
+@pytest.fixture
+def planned(report: Report) -> Report:
+    """The sample report with a ceiling as its first entry and room as its second."""
+    first, second = report.plan
+    return replace(report, plan=(replace(first, gain=CEILING), replace(second, gain=ROOM)))
+
+
+def test_the_text_says_what_is_known(planned: Report) -> None:
+    page = io.StringIO()
+    print_report(planned, Console(file=page))
+    assert "     gain at most 12.3 ms, nobody measured how much of it\n" in page.getvalue()
+    assert "     makes room, costs about 1.5% of the step\n" in page.getvalue()
+
+
+def test_the_page_shows_a_ceiling_without_a_likely_value_and_room_with_its_cost(planned: Report) -> None:
+    page = render_html(planned)
+    ceiling, room = page.split('<div class="gain">')[1:3]
+    assert '<span class="label">Gain</span><b>at most 12.3 ms</b>' in ceiling
+    assert '<span class="label">Likely</span><b>nobody measured it</b>' in ceiling
+    assert 'class="span"' in ceiling
+    assert 'class="tick"' not in ceiling
+    assert '<span class="label">Gain</span><b>makes room</b>' in room
+    assert '<span class="label">Cost</span><b>costs about 1.5% of the step</b>' in room
+    assert '<span class="label">Likely</span>' not in room
+    assert 'class="span"' not in room
+
+
+def test_the_json_keeps_what_is_not_known_null(planned: Report) -> None:
+    loaded: dict[str, Any] = json.loads(render_json(planned))
+    jsonschema.validate(loaded, load_schema())
+    ceiling, room = (step["gain_ms"] for step in loaded["plan"])
+    assert [ceiling[name] for name in ("low", "likely", "high", "basis")] == [0, None, 12.34, "ceiling"]
+    assert [room[name] for name in ("low", "likely", "high", "basis")] == [None, None, None, "room"]
+    assert [room[name] for name in ("cost_fraction", "cost_is_judged")] == [0.015, False]
+    assert ceiling["cost_fraction"] is None
+
+
+def test_a_ceiling_below_a_microsecond_is_no_zero(report: Report) -> None:
+    tiny = replace(report, plan=(replace(report.plan[0], gain=replace(CEILING, high_ns=MS // 10_000)),))
+    assert "at most &lt;0.001 ms" in render_html(tiny)

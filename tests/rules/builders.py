@@ -1,0 +1,134 @@
+"""Rules and runs for tests of judging and planning, from a few words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from three_walls.model.buckets import Wall
+from three_walls.model.config import ConfigData
+from three_walls.model.fact import FactSheet
+from three_walls.model.rule import CEILING, PHASES, ROOM, Condition, Edit, GainModel, GainTerm, Requirement, Rule
+from three_walls.rules.cases import sheet_of
+from three_walls.rules.pools import rederive_fractions
+
+MS = 1_000_000
+
+
+def rule(
+    identifier: str,
+    *,
+    pool: str = "launch_starved_ns",
+    low: float = 0.0,
+    likely: float | None = 0.5,
+    high: float = 1.0,
+    lever: str = "",
+    basis: str = "bound",
+    applies_to: tuple[Condition, ...] = (),
+    when: tuple[Condition, ...] = (),
+    requires: tuple[Requirement, ...] = (),
+    edits: tuple[Edit, ...] = (),
+    shrinks_all_pools: bool = False,
+    hidden_under: str = "",
+    at_most: str = "",
+) -> Rule:
+    """A rule that sets ``config.<identifier>`` to true and gains from one pool."""
+    terms = (GainTerm(pool, low, likely, high),)
+    return Rule(
+        id=identifier,
+        wall=Wall.COMMUNICATION,
+        sub_wall=None,
+        title=identifier,
+        rule_class="execution-only",
+        what_it_looks_for="",
+        why_it_matters="",
+        how_to_verify="",
+        applies_to=applies_to,
+        when=when,
+        requires=requires,
+        lever=lever or identifier,
+        edits=edits or (Edit(identifier, True),),
+        side_effects=(),
+        gain=GainModel(terms, basis, "because", shrinks_all_pools, hidden_under, at_most),
+        evidence=(),
+    )
+
+
+def ceiling(
+    identifier: str,
+    *,
+    pool: str = "launch_starved_ns",
+    high: float = 1.0,
+    lever: str = "",
+    requires: tuple[Requirement, ...] = (),
+    edits: tuple[Edit, ...] = (),
+    hidden_under: str = "",
+    at_most: str = "",
+) -> Rule:
+    """A rule of which only the most that it may gain is known."""
+    return rule(
+        identifier,
+        pool=pool,
+        likely=None,
+        high=high,
+        lever=lever,
+        basis=CEILING,
+        requires=requires,
+        edits=edits,
+        hidden_under=hidden_under,
+        at_most=at_most,
+    )
+
+
+def room(identifier: str, cost: float, is_judged: bool = False) -> Rule:
+    """A rule that makes room in memory."""
+    gain = GainModel((), ROOM, "saves memory", cost_fraction=cost, cost_is_judged=is_judged)
+    return replace(rule(identifier), phase=PHASES[0], gain=gain)
+
+
+def requirement(name: str, *checks: Condition, confirm: str = "", any_of: bool = False) -> Requirement:
+    return Requirement(name, checks, any_of, confirm, "it must be so", "guide:A guide")
+
+
+def run(**values: ConfigData) -> FactSheet:
+    """A consistent run of 1000 ms; keyword names spell dots as two underscores."""
+    base: dict[str, ConfigData] = {
+        "step_ns": 1000 * MS,
+        "device_busy_ns": 800 * MS,
+        "compute_busy_ns": 500 * MS,
+        "compute_busy_fraction": 0.0,
+        "idle_ns": 200 * MS,
+        "ep_busy_ns": 200 * MS,
+        "ep_hidden_ns": 0,
+        "ep_exposed_ns": 200 * MS,
+        "ep_exposed_fraction": 0.0,
+        "ep_hidden_of_busy_fraction": 0.0,
+        "ep_transfer_exposed_ns": 150 * MS,
+        "ep_transfer_exposed_fraction": 0.0,
+        "ep_wait_exposed_ns": 50 * MS,
+        "collective_busy_ns": 100 * MS,
+        "collective_exposed_ns": 100 * MS,
+        "collective_transfer_exposed_ns": 100 * MS,
+        "dp_exposed_ns": 100 * MS,
+        "dp_exposed_fraction": 0.0,
+        "launch_starved_ns": 200 * MS,
+        "launch_starved_fraction": 0.0,
+        "launch_starved_recoverable_ns": 200 * MS,
+        "launch_starved_recoverable_fraction": 0.0,
+        "host_blocked_ns": 0,
+        "host_idle_ns": 200 * MS,
+        "host_idle_fraction": 0.0,
+        "attention_unfused_ns": 100 * MS,
+        "attention_unfused_fraction": 0.0,
+        "recompute_ns": 200 * MS,
+        "recompute_fraction": 0.0,
+        "memory_recoverable_ns": 200 * MS,
+        "communication_recoverable_ns": 250 * MS,
+        "compute_recoverable_ns": 100 * MS,
+        "host_recoverable_ns": 200 * MS,
+        "wait_exposed_ns": 50 * MS,
+        "wait_exposed_fraction": 0.0,
+        "cuda_graph_fraction": 0.0,
+        "unclassified_fraction": 0.0,
+    }
+    base |= {name.replace("__", "."): value for name, value in values.items()}
+    return rederive_fractions(sheet_of(base))

@@ -1,0 +1,175 @@
+"""Gains and the facts they leave behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.rules.builders import MS, ceiling, room, rule, run
+from three_walls.model.fact import FactSheet
+from three_walls.model.glossary import GLOSSARY
+from three_walls.model.rule import GainTerm, Rule
+from three_walls.rules.gain import Level, apply_gain, estimate
+from three_walls.rules.judge import judge
+
+
+def after(one: Rule, facts: FactSheet) -> FactSheet:
+    finding = judge(one, facts)
+    return apply_gain(one, finding.gain, finding.edits, facts)
+
+
+def number(facts: FactSheet, name: str) -> float:
+    value = facts.number(name)
+    assert value is not None
+    return value
+
+
+def test_a_gain_is_a_share_of_its_pool() -> None:
+    gain = estimate(rule("r", low=0.25, likely=0.5, high=0.75).gain, run())
+    assert (gain.low_ns, gain.likely_ns, gain.high_ns) == (50 * MS, 100 * MS, 150 * MS)
+
+
+def test_terms_add_up() -> None:
+    model = replace(
+        rule("r").gain, terms=(GainTerm("launch_starved_ns", 0, 0.5, 1), GainTerm("host_blocked_ns", 0, 0.5, 1))
+    )
+    assert estimate(model, run(host_blocked_ns=40 * MS)).likely_ns == 120 * MS
+
+
+def test_a_missing_pool_leaves_the_gain_unknown_and_named() -> None:
+    gain = estimate(rule("r", pool="offload_copy_exposed_ns").gain, run())
+    assert (gain.low_ns, gain.likely_ns, gain.high_ns) == (None, None, None)
+    assert gain.explanation.startswith("not known: offload_copy_exposed_ns")
+
+
+def test_nothing_hides_under_more_computing_than_there_is() -> None:
+    one = rule("r", pool="ep_transfer_exposed_ns", hidden_under="compute_busy_ns")
+    assert estimate(one.gain, run(compute_busy_ns=60 * MS)).high_ns == 60 * MS
+
+
+def test_of_a_ceiling_only_the_most_is_known() -> None:
+    gain = estimate(ceiling("r", high=0.75).gain, run())
+    assert (gain.low_ns, gain.likely_ns, gain.high_ns, gain.basis) == (0, None, 150 * MS, "ceiling")
+
+
+def test_a_ceiling_goes_at_the_high_end_alone() -> None:
+    one = ceiling("r", pool="ep_transfer_exposed_ns", hidden_under="compute_busy_ns")
+    gain = estimate(one.gain, run())
+    left = {level: apply_gain(one, gain, (), run(), level) for level in Level}
+    assert left[Level.LOW] == left[Level.LIKELY] == run()
+    assert number(left[Level.HIGH], "step_ns") == 850 * MS
+    assert number(left[Level.HIGH], "ep_hidden_ns") == 150 * MS
+
+
+def test_what_hides_and_what_limits_a_ceiling_keep_it_low() -> None:
+    hidden = ceiling("r", pool="ep_transfer_exposed_ns", hidden_under="compute_busy_ns", at_most="dp_exposed_ns")
+    assert estimate(hidden.gain, run()).high_ns == 100 * MS
+    assert estimate(hidden.gain, run(compute_busy_ns=60 * MS)).high_ns == 60 * MS
+    assert estimate(hidden.gain, run(dp_exposed_ns=50 * MS)).high_ns == 50 * MS
+
+
+def test_a_ceiling_without_its_limit_stays_one_and_an_estimate_does_not() -> None:
+    loose = estimate(ceiling("r", hidden_under="gemm_ns", at_most="permute_ns").gain, run())
+    assert (loose.high_ns, loose.explanation) == (
+        200 * MS,
+        "It would be lower if gemm_ns and permute_ns were known. because",
+    )
+    told = estimate(rule("r", hidden_under="gemm_ns").gain, run())
+    assert (told.high_ns, told.explanation) == (None, "not known: gemm_ns. because")
+
+
+def test_a_ceiling_without_its_pool_is_unknown() -> None:
+    gain = estimate(ceiling("r", pool="gemm_ns").gain, run())
+    assert (gain.low_ns, gain.high_ns, gain.explanation) == (None, None, "not known: gemm_ns. because")
+
+
+def test_what_makes_room_gains_no_time_and_names_its_cost() -> None:
+    gain = estimate(room("r", 0.015).gain, run())
+    assert (gain.likely_ns, gain.basis, gain.cost_fraction, gain.cost_is_judged) == (None, "room", 0.015, False)
+    assert apply_gain(room("r", 0.015), gain, (), run()) == run()
+
+
+def test_the_high_end_may_come_from_a_fact() -> None:
+    term = GainTerm("ep_transfer_exposed_ns", 0.0, 0.5, 1.0, "ep_internode_unique_copies_fraction")
+    model = replace(rule("r").gain, terms=(term,))
+    gain = estimate(model, run(ep_internode_unique_copies_fraction=0.2))
+    assert (gain.low_ns, gain.likely_ns, gain.high_ns) == (0, 60 * MS, 120 * MS)
+    assert estimate(model, run()).likely_ns is None
+    most = replace(model, terms=(replace(term, likely=None),))
+    gain = estimate(most, run(ep_internode_unique_copies_fraction=0.2))
+    assert (gain.low_ns, gain.likely_ns, gain.high_ns) == (0, None, 120 * MS)
+
+
+def test_removing_a_transfer_keeps_the_sums_it_belongs_to() -> None:
+    facts = after(rule("r", pool="ep_transfer_exposed_ns", likely=1.0), run())
+    assert number(facts, "step_ns") == 850 * MS
+    assert number(facts, "ep_transfer_exposed_ns") == 0
+    assert number(facts, "ep_exposed_ns") == number(facts, "ep_wait_exposed_ns") == 50 * MS
+    assert number(facts, "communication_recoverable_ns") == 100 * MS
+    assert number(facts, "ep_busy_ns") == 50 * MS
+    assert number(facts, "device_busy_ns") == 650 * MS
+    assert number(facts, "launch_starved_fraction") == pytest.approx(200 / 850)
+    assert facts.get("config.r").value is True
+
+
+def test_hiding_a_transfer_moves_it_under_computing() -> None:
+    facts = after(rule("r", pool="ep_transfer_exposed_ns", likely=1.0, hidden_under="compute_busy_ns"), run())
+    assert number(facts, "ep_busy_ns") == number(facts, "ep_hidden_ns") + number(facts, "ep_exposed_ns") == 200 * MS
+    assert number(facts, "ep_hidden_of_busy_fraction") == pytest.approx(150 / 200)
+
+
+def test_launching_earlier_shrinks_idle_time_and_leaves_the_device_as_busy() -> None:
+    facts = after(rule("r", likely=0.5), run())
+    assert number(facts, "idle_ns") == number(facts, "host_idle_ns") == number(facts, "host_recoverable_ns") == 100 * MS
+    assert number(facts, "device_busy_ns") == 800 * MS
+
+
+def test_dropping_recompute_shrinks_everything_by_the_same_share() -> None:
+    facts = after(rule("r", pool="recompute_ns", likely=0.5, shrinks_all_pools=True), run())
+    assert number(facts, "step_ns") == 900 * MS
+    assert number(facts, "recompute_ns") == number(facts, "memory_recoverable_ns") == 100 * MS
+    assert number(facts, "ep_transfer_exposed_ns") == 135 * MS
+    assert number(facts, "ep_transfer_exposed_fraction") == pytest.approx(0.15)
+    assert number(facts, "recompute_fraction") == pytest.approx(1 / 9)
+
+
+def test_an_unknown_gain_still_sets_what_the_edits_set() -> None:
+    facts = after(rule("r", pool="offload_copy_exposed_ns"), run())
+    assert facts.get("config.r").value is True
+    assert number(facts, "step_ns") == 1000 * MS
+
+
+def test_the_optimizers_starved_time_is_part_of_the_launch_starved() -> None:
+    facts = after(rule("r", pool="optimizer_launch_starved_ns", likely=1.0), run(optimizer_launch_starved_ns=50 * MS))
+    for name in ("launch_starved_ns", "launch_starved_recoverable_ns", "host_idle_ns", "idle_ns"):
+        assert number(facts, name) == 150 * MS
+
+
+def test_a_bubble_is_waiting_in_collectives() -> None:
+    facts = after(rule("r", pool="pipeline_bubble_ns", likely=0.5), run(pipeline_bubble_ns=80 * MS))
+    assert number(facts, "collective_exposed_ns") == 60 * MS
+    assert number(facts, "collective_transfer_exposed_ns") == 100 * MS
+    assert number(facts, "device_busy_ns") == 760 * MS
+
+
+POOLS = ("launch_starved_ns", "ep_transfer_exposed_ns", "dp_exposed_ns", "attention_unfused_ns", "recompute_ns")
+
+
+@given(st.sampled_from(POOLS), st.floats(0, 1), st.sampled_from(list(Level)), st.booleans())
+def test_no_time_is_made_and_fractions_follow(pool: str, share: float, level: Level, slice_of_all: bool) -> None:
+    facts = run()
+    one = rule("r", pool=pool, low=share, likely=share, high=share, shrinks_all_pools=slice_of_all)
+    gain = estimate(one.gain, facts)
+    left = apply_gain(one, gain, (), facts, level)
+    assert gain.likely_ns is not None
+    assert number(left, "step_ns") == number(facts, "step_ns") - gain.likely_ns
+    for fact in left.facts.values():
+        if fact.unit == "ns" and fact.name != "ep_hidden_ns":
+            assert 0 <= number(left, fact.name) <= number(facts, fact.name)
+    for definition in GLOSSARY:
+        part, whole = left.number(definition.numerator), left.number(definition.denominator)
+        if part is not None and whole and not left.get(definition.name).is_missing:
+            assert number(left, definition.name) == pytest.approx(part / whole)

@@ -1,0 +1,163 @@
+"""Every outcome of a rule, with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.rules.builders import MS, requirement, rule, run
+from three_walls.model.finding import Outcome
+from three_walls.model.rule import Condition, Edit
+from three_walls.rules.judge import judge, judge_all
+
+HERE = Condition("gpu.family", "equals", "H100")
+LATE = Condition("launch_starved_fraction", "at_least", 0.1)
+OFF = Condition("config.offload", "not_equals", True)
+
+
+def test_another_world_is_not_applicable() -> None:
+    finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(gpu__family="A100"))
+    assert finding.outcome is Outcome.NOT_APPLICABLE
+    assert finding.because == "gpu.family is A100, H100 needed"
+
+
+def test_an_absent_symptom_decides_even_where_the_world_is_unknown() -> None:
+    finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(launch_starved_ns=0))
+    assert (finding.outcome, finding.missing) == (Outcome.NOT_NEEDED, ())
+    assert finding.because == "launch_starved_fraction is 0, at least 0.1 needed"
+
+
+def test_another_world_decides_before_an_absent_symptom() -> None:
+    facts = run(gpu__family="A100", launch_starved_ns=0)
+    assert judge(rule("r", applies_to=(HERE,), when=(LATE,)), facts).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_everything_that_is_not_known_of_world_and_symptom_is_listed() -> None:
+    lacking = Condition("config.graphs", "equals", False)
+    finding = judge(rule("r", applies_to=(HERE,), when=(lacking, LATE)), run())
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("gpu.family", "config.graphs"))
+
+
+def test_an_absent_symptom_beats_an_unknown_one() -> None:
+    lacking = Condition("config.graphs", "equals", False)
+    finding = judge(rule("r", when=(lacking, LATE)), run(launch_starved_ns=99 * MS))
+    assert finding.outcome is Outcome.NOT_NEEDED
+    assert finding.because == "launch_starved_fraction is 0.099, at least 0.1 needed"
+
+
+def test_all_failing_requirements_are_listed_with_numbers_and_reason() -> None:
+    blocked = rule("r", requires=(requirement("one", OFF), requirement("two", HERE)))
+    finding = judge(blocked, run(config__offload=True, gpu__family="A100"))
+    assert finding.outcome is Outcome.BLOCKED
+    assert [note.name for note in finding.blocked_by] == ["one", "two"]
+    assert finding.blocked_by[0].text == "it must be so: config.offload is true, anything but true needed"
+    assert finding.blocked_by[0].source == "guide:A guide"
+    assert finding.gain.likely_ns == 100 * MS  # what unblocking is worth
+
+
+def test_a_requirement_that_cannot_be_checked_is_to_be_confirmed() -> None:
+    finding = judge(rule("r", requires=(requirement("one", OFF), requirement("two", confirm="look"))), run())
+    assert finding.outcome is Outcome.RECOMMENDED
+    assert [note.text for note in finding.confirm_first] == [
+        "check that config.offload is anything but true (not known: config.offload): it must be so",
+        "look: it must be so",
+    ]
+
+
+def test_one_alternative_that_holds_is_enough() -> None:
+    either = requirement("either", OFF, HERE, any_of=True)
+    assert judge(rule("r", requires=(either,)), run(gpu__family="H100")).confirm_first == ()
+    finding = judge(rule("r", requires=(either,)), run(config__offload=True, gpu__family="A100"))
+    assert finding.outcome is Outcome.BLOCKED
+    assert "anything but true needed, or gpu.family is A100" in finding.because
+
+
+def test_settings_that_are_there_already_are_dropped() -> None:
+    edits = (Edit("a", True), Edit("b", False), Edit("c", "x"), Edit("D", "1", kind="env"))
+    finding = judge(rule("r", edits=edits), run(config__a=True, config__b=None, config__c="y", env__D="1"))
+    assert [(edit.key, edit.from_value, edit.to) for edit in finding.edits] == [("c", "y", "x")]
+    done = judge(rule("r", edits=edits), run(config__a=True, config__b=False, config__c="x", env__D="1"))
+    assert done.outcome is Outcome.NOT_NEEDED
+    assert "already set" in done.because
+
+
+def test_an_edit_stays_unless_its_condition_is_known_not_to_hold() -> None:
+    edits = (Edit("a", True), Edit("b", True, only_if=(HERE,)))
+    assert len(judge(rule("r", edits=edits), run()).edits) == 2
+    assert len(judge(rule("r", edits=edits), run(gpu__family="A100")).edits) == 1
+
+
+def test_of_two_edits_of_a_key_the_one_that_fits_remains() -> None:
+    first = Edit("modules", ("a",), only_if=(Condition("config.x", "equals", 1),))
+    second = Edit("modules", ("b",), only_if=(Condition("config.x", "equals", 2),))
+    both = rule("r", edits=(first, second))
+    assert [edit.to for edit in judge(both, run(config__x=2)).edits] == [("b",)]
+    assert [edit.to for edit in judge(both, run()).edits] == [("a",)]  # not known: the first
+    assert judge(both, run(config__x=3)).outcome is Outcome.NOT_NEEDED
+
+
+def test_a_rule_that_fails_is_a_finding_and_the_others_come_out() -> None:
+    twice = rule("twice", edits=(Edit("a", 1), Edit("a", 2)))
+    text = rule("text", when=(Condition("config.n", "at_least", 1),))
+    findings = judge_all([twice, text, rule("fine")], run(config__n="many"))
+    assert [(one.rule, one.outcome) for one in findings] == [
+        ("fine", Outcome.RECOMMENDED),
+        ("text", Outcome.ERROR),
+        ("twice", Outcome.ERROR),
+    ]
+    assert "a is set twice" in findings[2].because
+
+
+def test_a_target_may_come_from_a_fact() -> None:
+    edits = (Edit("RANKS", None, kind="env", to_fact="config.ep"),)
+    assert judge(rule("r", edits=edits), run(config__ep=8)).edits[0].to == "8"  # a variable is text
+    finding = judge(rule("r", edits=edits), run())
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("config.ep",))
+
+
+def test_evidence_is_kept_by_the_side_it_speaks_for() -> None:
+    assert judge(replace(rule("r"), evidence=()), run()).evidence_against == ()
+
+
+def test_elements_join_a_list_at_its_end_and_only_once() -> None:
+    grow = rule("r", edits=(Edit("cuda_graph_scope", ("moe_router", "attn"), operation="add"),))
+    edit = judge(grow, run(config__cuda_graph_scope=("moe_router",))).edits[0]
+    assert (edit.to, edit.relative) == (("moe_router", "attn"), True)
+    assert judge(grow, run(config__cuda_graph_scope=None)).edits[0].to == ("moe_router", "attn")
+    assert judge(grow, run(config__cuda_graph_scope=("attn", "moe_router"))).outcome is Outcome.NOT_NEEDED
+
+
+def test_elements_leave_a_list_that_has_them() -> None:
+    shrink = rule("r", edits=(Edit("recompute_modules", ("core_attn",), operation="remove"),))
+    assert judge(shrink, run(config__recompute_modules=("core_attn", "moe_act"))).edits[0].to == ("moe_act",)
+    assert judge(shrink, run(config__recompute_modules=("moe_act",))).outcome is Outcome.NOT_NEEDED
+
+
+def test_a_list_that_is_not_known_cannot_be_changed() -> None:
+    grow = rule("r", edits=(Edit("recompute_modules", ("moe_act",), operation="add"),))
+    finding = judge(grow, run())
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("config.recompute_modules",))
+
+
+def test_a_failing_requirement_that_can_be_mended_brings_its_edits_along() -> None:
+    off = requirement("no_offload", OFF)
+    mended = rule("r", requires=(replace(off, mend=(Edit("offload", False),)),))
+    finding = judge(mended, run(config__offload=True))
+    assert finding.outcome is Outcome.RECOMMENDED
+    assert [(edit.key, edit.to, edit.because) for edit in finding.edits] == [
+        ("r", True, ""),
+        ("offload", False, "it must be so"),
+    ]
+    assert [edit.key for edit in judge(mended, run(config__offload=False)).edits] == ["r"]
+    assert judge(rule("r", requires=(off,)), run(config__offload=True)).outcome is Outcome.BLOCKED
+
+
+def test_a_mend_that_does_not_make_it_hold_is_no_mend() -> None:
+    useless = replace(requirement("no_offload", OFF), mend=(Edit("something_else", 1),))
+    assert judge(rule("r", requires=(useless,)), run(config__offload=True)).outcome is Outcome.BLOCKED
+
+
+def test_a_rule_without_edits_says_what_to_do() -> None:
+    imbalance = replace(rule("r", when=(LATE,)), edits=(), lever="", advice="Look at the router.")
+    finding = judge(imbalance, run())
+    assert (finding.outcome, finding.advice, finding.edits) == (Outcome.FOUND, "Look at the router.", ())
+    assert judge(imbalance, run(launch_starved_ns=0)).outcome is Outcome.NOT_NEEDED

@@ -1,0 +1,390 @@
+"""The plan: an order, gains that fit into the step, and reasons for what is left out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.rules.builders import MS, ceiling, requirement, room, rule, run
+from three_walls.model.buckets import SubWall, Wall
+from three_walls.model.config import ConfigData
+from three_walls.model.finding import Finding, Outcome, PlanStep
+from three_walls.model.rule import Condition, Edit, Rule
+from three_walls.resources import RULES_DIR
+from three_walls.rules.cases import sheet_of
+from three_walls.rules.load import load_rules
+from three_walls.rules.plan import make_plan
+
+SHIPPED = load_rules(RULES_DIR)
+
+TRANSFER = "ep_transfer_exposed_ns"
+
+
+def names(steps: tuple[PlanStep, ...]) -> list[str]:
+    return [step.finding.rule for step in steps]
+
+
+def outcome(findings: list[Finding], name: str) -> Outcome:
+    return next(one.outcome for one in findings if one.rule == name)
+
+
+def test_the_largest_likely_gain_comes_first_then_the_better_founded_then_the_id() -> None:
+    rules = [
+        rule("small", likely=0.1, pool=TRANSFER),
+        rule("b-bound", likely=0.5),
+        rule("c-measured", pool="dp_exposed_ns", likely=1.0, basis="measured"),
+        rule("a-bound", pool="attention_unfused_ns", likely=1.0),
+        rule("unknown", pool="offload_copy_exposed_ns"),
+    ]
+    _, steps = make_plan(rules, run())
+    assert names(steps) == ["c-measured", "a-bound", "b-bound", "small", "unknown"]
+    assert [step.order for step in steps] == [1, 2, 3, 4, 5]
+
+
+def test_two_rules_on_one_pool_share_it() -> None:
+    first, second = rule("first", pool=TRANSFER, likely=0.8), rule("second", pool=TRANSFER, likely=0.5)
+    findings, steps = make_plan([first, second], run())
+    assert [one.gain.likely_ns for one in findings] == [120 * MS, 75 * MS]  # each alone
+    assert [step.gain.likely_ns for step in steps] == [120 * MS, 15 * MS]  # the second on what is left
+    assert steps[1].finding.gain.likely_ns == 75 * MS
+    assert (steps[1].step_after_low_ns, steps[1].step_after_high_ns) == (850 * MS, 1000 * MS)
+
+
+def test_ceilings_come_after_likely_gains_the_largest_first_and_before_what_nobody_can_tell() -> None:
+    rules = [
+        ceiling("a-small", pool="dp_exposed_ns"),  # 100 ms
+        ceiling("b-large"),  # 200 ms
+        ceiling("c-like-a", pool="attention_unfused_ns"),
+        rule("likely", pool=TRANSFER, likely=0.1),  # 15 ms
+        rule("unknown", pool="offload_copy_exposed_ns"),
+    ]
+    _, steps = make_plan(rules, run())
+    assert names(steps) == ["likely", "b-large", "a-small", "c-like-a", "unknown"]
+
+
+def test_a_ceiling_takes_nothing_that_a_later_edit_may_win() -> None:
+    _, steps = make_plan([ceiling("first", pool=TRANSFER), ceiling("second", pool=TRANSFER, high=0.5)], run())
+    assert [(step.gain.low_ns, step.gain.likely_ns, step.gain.high_ns) for step in steps] == [
+        (0, None, 150 * MS),
+        (0, None, 75 * MS),
+    ]
+    assert [(step.step_after_low_ns, step.step_after_high_ns) for step in steps] == [(850 * MS, 1000 * MS)] * 2
+
+
+def test_of_ceilings_of_the_same_time_the_first_comes_before_those_of_other_time() -> None:
+    rules = [ceiling("a", pool=TRANSFER, high=0.9), ceiling("b", pool=TRANSFER), ceiling("other", pool="dp_exposed_ns")]
+    _, steps = make_plan(rules, run())
+    assert [(step.finding.rule, step.gain.high_ns) for step in steps] == [
+        ("b", 150 * MS),
+        ("other", 100 * MS),
+        ("a", 135 * MS),
+    ]
+    same = "Earlier entries may win some of the same time. "
+    assert [step.gain.explanation.startswith(same) for step in steps] == [False, False, True]
+
+
+def test_of_equal_ceilings_the_one_with_least_to_do_comes_first() -> None:
+    many = ceiling("a-many", edits=(Edit("one", True), Edit("two", True)))
+    unsure = ceiling("b-unsure", requires=(requirement("installed", confirm="the package imports"),))
+    _, steps = make_plan([many, unsure, ceiling("c-plain")], run())
+    assert names(steps) == ["c-plain", "a-many", "b-unsure"]
+
+
+def test_a_ceiling_is_computed_again_on_what_likely_gains_leave() -> None:
+    findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.8), ceiling("most", pool=TRANSFER)], run())
+    assert [one.gain.high_ns for one in findings] == [150 * MS, 150 * MS]  # each alone
+    assert [step.gain.high_ns for step in steps] == [150 * MS, 30 * MS]
+
+
+def test_a_ceiling_too_small_to_measure_is_not_needed() -> None:
+    findings, steps = make_plan([ceiling("tiny", high=0.049)], run())
+    assert (steps, outcome(findings, "tiny")) == ((), Outcome.NOT_NEEDED)
+    assert findings[0].because == "at most 9.8 ms can be gained, at least 10 ms needed"
+    assert len(make_plan([ceiling("enough", high=0.05)], run())[1]) == 1
+
+
+def test_a_ceiling_of_which_the_earlier_edits_leave_too_little_stays_out() -> None:
+    findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.96), ceiling("rest", pool=TRANSFER)], run())
+    assert names(steps) == ["likely"]
+    assert outcome(findings, "rest") is Outcome.ALTERNATIVE
+    assert findings[1].because == (
+        "after the earlier edits too little is left to gain: at most 6 ms can be gained, at least 10 ms needed"
+    )
+
+
+def test_ceilings_together_are_no_more_than_the_step() -> None:
+    rules = [ceiling(name, pool="step_ns", high=0.45) for name in "abcd"]
+    findings, steps = make_plan(rules, run())
+    assert [step.gain.high_ns for step in steps] == [450 * MS, 450 * MS, 100 * MS]
+    assert "No more than the highest gains of the earlier entries leave of the step." in steps[2].gain.explanation
+    assert findings[3].because == (
+        "the earlier entries may win the time that is left, so trace again after them: "
+        "at most 0 ms can be gained, at least 10 ms needed"
+    )
+
+
+def test_one_edit_per_lever() -> None:
+    better, other = rule("better", lever="dispatcher", likely=0.9), rule("other", lever="dispatcher", likely=0.5)
+    findings, steps = make_plan([better, other], run())
+    assert names(steps) == ["better"]
+    assert outcome(findings, "other") is Outcome.ALTERNATIVE
+    assert findings[1].because == "better takes the lever dispatcher: it ranks before this rule"
+
+
+def test_a_blocked_rule_enters_after_the_one_that_unlocks_it() -> None:
+    no_full = requirement("no_full", Condition("config.recompute", "not_equals", "full"))
+    locked = rule("locked", pool=TRANSFER, likely=1.0, requires=(no_full,))
+    key = rule("key", likely=0.2, edits=(Edit("recompute", None),))
+    findings, steps = make_plan([locked, key], run(config__recompute="full"))
+    assert outcome(findings, "locked") is Outcome.BLOCKED
+    assert [(step.finding.rule, step.unlocked_by) for step in steps] == [("key", ""), ("locked", "key")]
+    assert steps[1].finding.outcome is Outcome.RECOMMENDED
+
+
+def test_a_rule_whose_symptom_an_earlier_edit_removed_stays_out() -> None:
+    symptom = Condition("ep_transfer_exposed_fraction", "at_least", 0.1)
+    cure = rule("cure", pool=TRANSFER, likely=0.9)
+    late = rule("late", pool=TRANSFER, likely=0.5, when=(symptom,))
+    findings, steps = make_plan([cure, late], run())
+    assert names(steps) == ["cure"]
+    assert outcome(findings, "late") is Outcome.ALTERNATIVE
+    assert findings[1].because.startswith("after cure it is not needed: ep_transfer_exposed_fraction is 0.0173")
+
+
+def test_edits_that_contradict_the_plan_stay_out() -> None:
+    one = rule("one", likely=0.9, edits=(Edit("queues", "32"),))
+    other = rule("other", pool=TRANSFER, likely=0.9, edits=(Edit("queues", "1"),))
+    findings, steps = make_plan([one, other], run())
+    assert names(steps) == ["one"]
+    assert findings[1].because == "one already sets queues to another value"
+
+
+def test_edits_that_break_what_the_plan_requires_stay_out() -> None:
+    needs = requirement("no_graphs", Condition("config.graphs", "not_equals", True))
+    one = rule("one", likely=0.9, requires=(needs,))
+    other = rule("other", pool=TRANSFER, likely=0.9, edits=(Edit("graphs", True),))
+    findings, steps = make_plan([one, other], run(config__graphs=False))
+    assert names(steps) == ["one"]
+    assert findings[1].because == "its edits break what one requires: no_graphs"
+
+
+def test_a_gain_too_small_to_measure_is_not_needed() -> None:
+    findings, steps = make_plan([rule("tiny", likely=0.049)], run())
+    assert (steps, outcome(findings, "tiny")) == ((), Outcome.NOT_NEEDED)
+    assert findings[0].because == "the likely gain is 9.8 ms, at least 10 ms needed"
+    assert len(make_plan([rule("enough", likely=0.05)], run())[1]) == 1
+
+
+def test_without_a_step_there_is_no_plan() -> None:
+    findings, steps = make_plan([rule("r")], sheet_of({"launch_starved_ns": 100}))
+    assert (steps, outcome(findings, "r")) == ((), Outcome.RECOMMENDED)
+
+
+def test_an_empty_rule_base_gives_an_empty_plan() -> None:
+    assert make_plan([], run()) == ([], ())
+
+
+def full_recompute_run() -> dict[str, ConfigData]:
+    """A run on two nodes that every shipped rule for Hopper has something to say about."""
+    facts: dict[str, ConfigData] = {fact.name: fact.value for fact in run().facts.values()}
+    settings: dict[str, ConfigData] = {
+        "num_moe_experts": 64,
+        "expert_model_parallel_size": 16,
+        "tensor_model_parallel_size": 1,
+        "context_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "virtual_pipeline_model_parallel_size": None,
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_pad_expert_input_to_capacity": False,
+        "moe_expert_capacity_factor": None,
+        "moe_shared_expert_overlap": False,
+        "moe_grouped_gemm": True,
+        "moe_router_dtype": None,
+        "moe_router_padding_for_quantization": False,
+        "overlap_moe_expert_parallel_comm": False,
+        "bf16": True,
+        "fp16": False,
+        "fp8": None,
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 1,
+        "recompute_modules": None,
+        "mtp_num_layers": None,
+        "cuda_graph_impl": "none",
+        "cuda_graph_scope": (),
+        "transformer_impl": "local",
+        "attention_backend": "auto",
+        "cpu_offloading": False,
+        "use_distributed_optimizer": True,
+        "optimizer": "adam",
+        "overlap_grad_reduce": False,
+        "overlap_param_gather": False,
+    }
+    return {
+        **facts,
+        **{f"config.{key}": value for key, value in settings.items()},
+        "env.CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "gpu.family": "H100",
+        "gpu.sm": "sm_90",
+        "ep_spans_nodes": True,
+        "num_microbatches": 8,
+        "data_parallel_size": 16,
+        "ep_internode_unique_copies_fraction": 0.25,
+    }
+
+
+def test_the_shipped_rules_unlock_each_other() -> None:
+    findings, steps = make_plan(SHIPPED, sheet_of(full_recompute_run()))
+    unlocked = {step.finding.rule: step.unlocked_by for step in steps}
+    assert unlocked["relax-full-recompute"] == ""
+    assert unlocked["ep-overlap"] == "relax-full-recompute"
+    assert set(unlocked["cuda-graph-moe-scopes"].split(", ")) == {"relax-full-recompute", "fused-attention"}
+    assert outcome(findings, "ep-overlap") is Outcome.BLOCKED
+    assert outcome(findings, "alltoall-to-hybridep") is Outcome.NOT_APPLICABLE
+    order = names(steps)
+    assert order.index("relax-full-recompute") < order.index("ep-overlap")
+
+
+def test_a_healthy_run_gets_an_empty_plan() -> None:
+    healthy = full_recompute_run() | {
+        "config.recompute_granularity": None,
+        "ep_transfer_exposed_fraction": 0.03,
+        "dp_exposed_fraction": 0.02,
+        "launch_starved_recoverable_fraction": 0.03,
+        "attention_unfused_fraction": 0.0,
+        "ep_exposed_fraction": 0.04,
+        "collective_exposed_fraction": 0.02,
+        "overlap_tax_fraction": 0.0,
+        "tp_exposed_fraction": 0.0,
+        "straggler_late_fraction": 0.0,
+        "straggler_late_recoverable_fraction": 0.0,
+        "capture_start_skewed_steps_count": 0,
+        "flex_backend_is_chosen": False,
+        "log_unavailable_dispatchers": None,
+        "memory_shortage": "none",
+        "allocator_calls_in_steps_count": 0,
+        "offload_copy_exposed_fraction": 0.0,
+        "host_blocked_fraction": 0.0,
+        "optimizer_launch_starved_fraction": 0.0,
+        "permute_fraction": 0.02,
+        "rope_fraction": 0.004,
+        "loss_fraction": 0.005,
+        "gradient_sum_fraction": 0.005,
+        "router_choice_fraction": 0.002,
+        "residual_fraction": 0.003,
+        "expert_gemm_efficiency_fraction": 0.7,
+        "unprofiled_step_spread_ratio": 1.02,
+        "expert_shapes_are_static": False,
+        "env.CUDA_LAUNCH_BLOCKING": None,
+        "config.deterministic_mode": False,
+        "config.timing_log_level": 0,
+        "config.fp8": "hybrid",
+        "config.bf16": True,
+        "config.moe_router_dtype": "fp32",
+        "gpu.sm": "sm_90",
+    }
+    findings, steps = make_plan(SHIPPED, sheet_of(healthy))
+    assert steps == ()
+    assert {one.outcome for one in findings} == {Outcome.NOT_NEEDED, Outcome.NOT_APPLICABLE}
+
+
+def test_the_order_of_the_rules_does_not_matter() -> None:
+    facts = sheet_of(full_recompute_run())
+    expected = make_plan(SHIPPED, facts)
+    for seed in range(10):
+        shuffled = list(SHIPPED)
+        random.Random(seed).shuffle(shuffled)
+        assert make_plan(shuffled, facts) == expected
+
+
+def test_recommended_findings_are_in_the_plan_and_each_lever_once() -> None:
+    findings, steps = make_plan(SHIPPED, sheet_of(full_recompute_run()))
+    recommended = {one.rule for one in findings if one.outcome is Outcome.RECOMMENDED}
+    blocked = {one.rule for one in findings if one.outcome is Outcome.BLOCKED}
+    assert recommended <= set(names(steps)) <= recommended | blocked
+    levers = [step.finding.lever for step in steps]
+    assert len(levers) == len(set(levers))
+
+
+POOLS = ("launch_starved_ns", TRANSFER, "dp_exposed_ns", "attention_unfused_ns", "step_ns")
+shares = st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)).map(sorted)
+
+
+@st.composite
+def random_rules(draw: st.DrawFn) -> list[Rule]:
+    made = []
+    for index in range(draw(st.integers(0, 6))):
+        low, likely, high = draw(shares)
+        is_ceiling = draw(st.booleans())
+        made.append(
+            rule(
+                f"r{index}",
+                pool=draw(st.sampled_from(POOLS)),
+                low=0.0 if is_ceiling else low,
+                likely=None if is_ceiling else likely,
+                high=high,
+                basis="ceiling" if is_ceiling else "bound",
+                lever=draw(st.sampled_from(["", "shared"])),
+                shrinks_all_pools=draw(st.booleans()),
+                hidden_under=draw(st.sampled_from(["", "compute_busy_ns"])),
+            )
+        )
+    return made
+
+
+@given(random_rules())
+def test_gains_never_add_up_past_the_step(rules: list[Rule]) -> None:
+    _, steps = make_plan(rules, run())
+    step_ns = 1000 * MS
+    assert sum(step.gain.high_ns or 0 for step in steps) <= step_ns
+    low, high = step_ns, step_ns
+    for step in steps:
+        assert step.gain.low_ns is not None
+        assert step.gain.high_ns is not None
+        likely_ns = step.gain.low_ns if step.gain.likely_ns is None else step.gain.likely_ns
+        assert step.gain.low_ns <= likely_ns <= step.gain.high_ns
+        assert 0 <= step.step_after_low_ns <= step.step_after_high_ns <= step_ns
+        assert step.step_after_low_ns <= low
+        assert step.step_after_high_ns <= high
+        low, high = step.step_after_low_ns, step.step_after_high_ns
+
+
+def test_what_makes_the_run_fit_comes_before_any_gain() -> None:
+    _, steps = make_plan([rule("gains", likely=1.0), room("z-fits", 0.02)], run())
+    assert names(steps) == ["z-fits", "gains"]
+    assert (steps[0].gain.likely_ns, steps[0].gain.basis, steps[0].gain.cost_fraction) == (None, "room", 0.02)
+
+
+def test_of_comparable_gains_the_wall_of_the_verdict_goes_first() -> None:
+    host = replace(rule("host", likely=0.5), wall=Wall.COMPUTE_HOST, sub_wall=SubWall.HOST)  # 100 ms
+    comparable = rule("comparable", pool=TRANSFER, likely=0.4)  # 60 ms; communication has most to give back
+    small = rule("small", pool=TRANSFER, likely=0.3)  # 45 ms
+    walls = {"memory_recoverable_ns": 0, "compute_recoverable_ns": 0, "host_recoverable_ns": 200 * MS}
+    facts = run(**walls, communication_recoverable_ns=250 * MS, compute_busy_fraction=0.5)
+    assert names(make_plan([host, comparable], facts)[1]) == ["comparable", "host"]
+    assert names(make_plan([host, small], facts)[1]) == ["host", "small"]
+
+
+def test_edits_that_change_convergence_are_planned_only_when_allowed() -> None:
+    precise = replace(rule("fp8"), rule_class="convergence-changing")
+    findings, steps = make_plan([precise], run())
+    assert steps == ()
+    assert outcome(findings, "fp8") is Outcome.ALTERNATIVE
+    assert findings[0].because.startswith("it is convergence-changing: planned only with --allow convergence-changing")
+    assert names(make_plan([precise], run(), allowed=["convergence-changing"])[1]) == ["fp8"]
+
+
+def test_a_later_edit_may_build_on_an_earlier_list() -> None:
+    scopes = ("moe_router", "moe_preprocess")
+    first = rule("first", likely=0.5, edits=(Edit("cuda_graph_scope", scopes),))
+    wider = rule("wider", likely=0.2, edits=(Edit("cuda_graph_scope", ("attn",), operation="add"),))
+    _, steps = make_plan([first, wider], run(config__cuda_graph_scope=None))
+    assert [step.edits[0].to for step in steps] == [scopes, (*scopes, "attn")]
+
+
+def test_of_edits_that_cost_time_the_cheapest_makes_the_run_fit_first() -> None:
+    _, plan = make_plan([room("a-dear", 0.2), room("b-cheap", 0.02)], run())
+    assert names(plan) == ["b-cheap", "a-dear"]

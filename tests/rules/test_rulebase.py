@@ -1,0 +1,224 @@
+"""The loader: every error of every file at once, each with file, line and column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from three_walls.model.errors import RuleBaseError
+from three_walls.model.rule import Condition
+from three_walls.rules.load import load_cases, load_rules
+
+SOURCES = """\
+mcore: {what: Megatron Core, repository: NVIDIA/Megatron-LM, commit: abc}
+guide: {what: guides, names: [A guide]}
+"""
+
+RULE = """\
+id: late-host
+wall: compute_host
+sub_wall: host
+title: Launch earlier
+class: execution-only
+docs:
+  what_it_looks_for: Gaps.
+  why_it_matters: Time.
+  how_to_verify: Again.
+applies_to:
+  gpu.sm: {one_of: [sm_90]}
+when:
+  launch_starved_fraction: {at_least: 0.1, below: 0.9}
+requires:
+  no_offload:
+    check: {config.cpu_offloading: {equals: false}}
+    because: it blocks
+    source: mcore:a/b.py:1-2
+  either:
+    any_of:
+      - config.bf16: {equals: true}
+      - config.fp16: {equals: true}
+    confirm: half precision is used
+    because: it must
+    source: guide:A guide
+lever: launches
+edits:
+  - {set: cuda_graph_scope, to: [moe_router]}
+  - {env: SOME_VARIABLE, to: {fact: gpus_per_node}}
+side_effects:
+  - {effect: more memory, source: "guide:A guide"}
+gain:
+  terms:
+    - {pool: launch_starved_ns, low: 0.2, high: 0.6}
+  basis: modelled
+  explanation: Because.
+evidence:
+  - {speaks: for, claim: it helped, source: "mcore:a/b.py:3"}
+"""
+
+
+def rules_directory(tmp_path: Path, text: str = RULE, name: str = "late-host") -> Path:
+    (tmp_path / "compute-host").mkdir(exist_ok=True)
+    (tmp_path / "compute-host" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "sources.yaml").write_text(SOURCES, encoding="utf-8")
+    return tmp_path
+
+
+def complaints(tmp_path: Path, text: str, name: str = "late-host") -> list[str]:
+    with pytest.raises(RuleBaseError) as caught:
+        load_rules(rules_directory(tmp_path, text, name))
+    return [line.removeprefix(f"{tmp_path}/compute-host/{name}.yaml:") for line in str(caught.value).splitlines()]
+
+
+def test_a_correct_rule_is_read_in_full(tmp_path: Path) -> None:
+    (rule,) = load_rules(rules_directory(tmp_path))
+    assert rule.id == "late-host"
+    assert rule.path == "compute-host/late-host.yaml"
+    assert rule.when == (
+        Condition("launch_starved_fraction", "at_least", 0.1),
+        Condition("launch_starved_fraction", "below", 0.9),
+    )
+    assert [one.any_of for one in rule.requires] == [False, True]
+    assert rule.edits[0].to == ("moe_router",)
+    assert (rule.edits[1].kind, rule.edits[1].to_fact) == ("env", "gpus_per_node")
+    assert rule.gain.terms[0].likely == pytest.approx(0.4)  # the midpoint, where it is left out
+    assert rule.side_effects == ("more memory (guide:A guide)",)
+
+
+def test_cases_and_tables_at_the_top_are_no_rules(tmp_path: Path) -> None:
+    directory = rules_directory(tmp_path)
+    (directory / "compute-host" / "late-host.cases.yaml").write_text("rule: late-host", encoding="utf-8")
+    (directory / "hardware.yaml").write_text("not: a rule", encoding="utf-8")
+    assert len(load_rules(directory)) == 1
+
+
+def test_all_errors_of_a_file_are_told_at_once_with_their_places(tmp_path: Path) -> None:
+    text = (
+        RULE.replace("wall: compute_host", "wall: compute-host")
+        .replace("title: Launch earlier", "title: no")
+        .replace("launch_starved_fraction: {at_least: 0.1", "launch_straved_fraction: {at_least: 0.1")
+        .replace("low: 0.2", "low: 1e-3")
+        .replace("mcore:a/b.py:3", "mcor:a/b.py:3")
+        .replace("lever: launches", "lever: launches\nlever: again\ncolour: red")
+    )
+    found = complaints(tmp_path, text)
+    assert found == [
+        "2:7: expected one of memory, communication, compute_host, found compute-host (did you mean compute_host?)",
+        "4:8: no is ambiguous: YAML reads a boolean; quote it, or write true or false",
+        "13:3: unknown fact launch_straved_fraction (did you mean launch_starved_fraction?)",
+        "27:1: key lever is repeated (first on line 26)",
+        "28:1: unknown key colour",
+        "36:38: 1e-3 is ambiguous: YAML reads text, though it looks like a number; quote it, or write it as 1.0e-3 or "
+        "0.001",
+        "40:45: unknown source mcor (did you mean mcore?)",
+    ]
+
+
+def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
+    directory = rules_directory(tmp_path, RULE.replace("id: late-host", "id: other"))
+    (directory / "compute-host" / "broken.yaml").write_text("id: [", encoding="utf-8")
+    with pytest.raises(RuleBaseError) as caught:
+        load_rules(directory)
+    broken, misnamed = str(caught.value).splitlines()
+    assert "broken.yaml:" in broken
+    assert "not valid YAML" in broken
+    assert misnamed.endswith("late-host.yaml:1:5: id other is not the file's name late-host")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("{at_least: 0.1, below: 0.9}", "{at_leest: 0.1}", "unknown operator at_leest (did you mean at_least?)"),
+        ("{at_least: 0.1, below: 0.9}", "{at_least: 10}", "a fraction lies between 0 and 1"),
+        ("{at_least: 0.1, below: 0.9}", "{at_least: many}", "at_least takes a number, found text, 'many'"),
+        ("{at_least: 0.1, below: 0.9}", "{}", "expected an operator and its operand"),
+        ("{one_of: [sm_90]}", "{one_of: sm_90}", "one_of takes a list"),
+        ("{one_of: [sm_90]}", "{equals: 90}", "a text fact is compared with text"),
+        ("{one_of: [sm_90]}", "{is_set: maybe}", "is_set takes true or false"),
+        ("gpu.sm: {one_of: [sm_90]}", "ep_spans_nodes: {equals: 1}", "a flag is compared with true or false"),
+        ("gpu.sm: {one_of: [sm_90]}", "env.X: {equals: 1}", "a variable is compared with text"),
+        ("gpu.sm: {one_of: [sm_90]}", "num_microbatches: {equals: two}", "is compared with a number"),
+        ("gpu.sm: {one_of: [sm_90]}", "num_microbatches: {includes: two}", "includes needs a list or text"),
+        ("mcore:a/b.py:1-2", "mcore:a/b.py", "expected path:line or path:line-line"),
+        ("source: guide:A guide", "source: guide:A giude", "unknown name 'A giude' (did you mean A guide?)"),
+        ("{set: cuda_graph_scope, to: [moe_router]}", "{to: 1}", "an edit names either set"),
+        ("{set: cuda_graph_scope, to: [moe_router]}", "{env: X, to: 1}", "a variable is set to text"),
+        ("{fact: gpus_per_node}", "{fact: gpus}", "unknown fact gpus"),
+        ("pool: launch_starved_ns", "pool: launch_starved_fraction", "expected a fact in ns"),
+        ("low: 0.2, high: 0.6", "low: 0.7, high: 0.6", "expected low <= likely <= high"),
+        ("low: 0.2, high: 0.6", "low: 0.2, high: 1.6", "expected a number from 0 to 1, found 1.6"),
+        ("basis: modelled", "basis: guessed", "expected one of measured, modelled, bound, ceiling, room, none"),
+        ("sub_wall: host\n", "", "sub_wall belongs to rules of wall compute_host"),
+        ("wall: compute_host\nsub_wall: host", "wall: memory", "a rule of wall memory lives in memory/"),
+        ("    confirm: half precision is used\n", "    check: {}\n", "check or any_of, not both"),
+        ("class: execution-only", "class: risky", "expected one of execution-only"),
+        ("  why_it_matters: Time.\n", "", "key why_it_matters is missing"),
+        ("edits:\n", "edits: []\nx:\n", "expected at least one edit"),
+        ("- config.bf16: {equals: true}", "- {config.bf16: {equals: true, is_set: true}}", "is one comparison"),
+    ],
+)
+def test_each_mistake_has_its_sentence(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    assert old in RULE
+    found = complaints(tmp_path, RULE.replace(old, new))
+    assert any(complaint in line for line in found), found
+    assert all(line[0].isdigit() for line in found)
+
+
+CEILING_OF_IT = RULE.replace("low: 0.2, high: 0.6", "high: 0.6").replace("basis: modelled", "basis: ceiling")
+ROOM_FOR_IT = RULE.replace(
+    "  terms:\n    - {pool: launch_starved_ns, low: 0.2, high: 0.6}\n  basis: modelled",
+    "  basis: room\n  cost_fraction: 0.02\n  cost_is_judged: true",
+)
+
+
+def test_a_ceiling_has_a_high_end_alone(tmp_path: Path) -> None:
+    (rule,) = load_rules(
+        rules_directory(tmp_path, CEILING_OF_IT.replace("basis: ceiling", "basis: ceiling\n  at_most: idle_ns"))
+    )
+    assert (rule.gain.terms[0].low, rule.gain.terms[0].likely, rule.gain.terms[0].high) == (0.0, None, 0.6)
+    assert (rule.gain.is_ceiling, rule.gain.at_most) == (True, "idle_ns")
+
+
+def test_what_makes_room_has_a_cost(tmp_path: Path) -> None:
+    (rule,) = load_rules(rules_directory(tmp_path, ROOM_FOR_IT))
+    assert (rule.gain.terms, rule.gain.cost_fraction, rule.gain.cost_is_judged) == ((), 0.02, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (CEILING_OF_IT.replace("high: 0.6", "low: 0.2, high: 0.6"), "unknown key low"),
+        (RULE.replace("low: 0.2, ", ""), "key low is missing"),
+        (
+            ROOM_FOR_IT.replace("basis: room", "basis: none"),
+            "what makes room has a cost_fraction, and nothing else has",
+        ),
+        (ROOM_FOR_IT.replace("  cost_fraction: 0.02\n", ""), "what makes room has a cost_fraction, and nothing else"),
+        (RULE.replace("basis: modelled", "basis: room\n  cost_fraction: 0.1"), "or the basis room or none"),
+        (RULE.replace("basis: modelled", "basis: none"), "or the basis room or none"),
+        (CEILING_OF_IT.replace("basis: ceiling", "basis: ceiling\n  at_most: gpu.sm"), "expected a fact in ns"),
+    ],
+)
+def test_each_basis_has_the_figures_it_needs(tmp_path: Path, text: str, complaint: str) -> None:
+    found = complaints(tmp_path, text)
+    assert any(complaint in line for line in found), found
+
+
+def test_likely_and_a_high_end_from_a_fact_exclude_each_other(tmp_path: Path) -> None:
+    text = RULE.replace("high: 0.6", "likely: 0.3, high: {one_minus_fact: ep_internode_unique_copies_fraction}")
+    assert "likely is the midpoint" in complaints(tmp_path, text)[0]
+
+
+def test_cases_complain_about_unknown_facts_and_expectations(tmp_path: Path) -> None:
+    path = tmp_path / "late-host.cases.yaml"
+    path.write_text(
+        "rule: other\nworkload: {no_such_fact: 1}\ncases:\n  a: {expect: {outcome: fine, colour: red}}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(RuleBaseError) as caught:
+        load_cases(path)
+    text = str(caught.value)
+    assert "2:12: unknown fact no_such_fact" in text
+    assert "4:32: unknown key colour" in text or "unknown key colour" in text
+    assert "expected one of not_applicable" in text
+    assert "rule other is not the file's name late-host" in text

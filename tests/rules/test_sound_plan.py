@@ -1,0 +1,69 @@
+"""An edit that the run could not start with is never in the plan: its rule is blocked, with the message."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from tests.rules.builders import rule, run
+from three_walls.model.config import ConfigData, ConfigValue, RunConfig
+from three_walls.model.finding import Outcome
+from three_walls.model.rule import Edit
+from three_walls.overrides.validated_plan import make_sound_plan, problems_of
+from three_walls.resources import RULES_DIR
+from three_walls.rules.judge import judge
+from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
+from three_walls.tables.bridge_schema import known_releases
+
+
+def config(**values: ConfigData) -> RunConfig:
+    return RunConfig(MappingProxyType({name: ConfigValue(value, "command line") for name, value in values.items()}))
+
+
+OVERLAP = rule("overlap", edits=(Edit("overlap_moe_expert_parallel_comm", True),))
+FUSION = rule("fusion", likely=0.3, edits=(Edit("moe_permute_fusion", True),))
+
+
+def test_an_edit_that_breaks_a_constraint_is_blocked_and_the_rest_is_planned() -> None:
+    findings, plan = make_sound_plan([OVERLAP, FUSION], run(), config(recompute_granularity="full"))
+    assert [step.finding.rule for step in plan] == ["fusion"]
+    blocked = next(one for one in findings if one.rule == "overlap")
+    assert blocked.outcome is Outcome.BLOCKED
+    assert blocked.because.startswith("disable full recomputation when enabling overlap_moe_expert_parallel_comm")
+    assert [note.name for note in blocked.blocked_by] == ["ep_overlap_excludes_full_recompute"]
+
+
+def test_the_same_edit_is_planned_where_the_constraint_holds_or_nobody_knows() -> None:
+    for known in (config(recompute_granularity=None), config()):
+        _, plan = make_sound_plan([OVERLAP, FUSION], run(), known)
+        assert [step.finding.rule for step in plan] == ["overlap", "fusion"]
+
+
+def test_an_edit_is_not_blamed_for_what_did_not_hold_before() -> None:
+    broken_already = config(sequence_parallel=True, tensor_model_parallel_size=1)
+    assert problems_of(make_sound_plan([FUSION], run(), broken_already)[1][0].edits, broken_already) == ()
+
+
+def test_an_earlier_edit_makes_a_later_one_possible() -> None:
+    relax = rule("a-relax", likely=0.9, edits=(Edit("recompute_granularity", None),))
+    _, plan = make_sound_plan([relax, OVERLAP], run(), config(recompute_granularity="full"))
+    assert [step.finding.rule for step in plan] == ["a-relax", "overlap"]
+
+
+def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recommends_it() -> None:
+    rules = {one.id: one for one in load_rules(RULES_DIR)}
+    judged = 0
+    for path in rule_files(RULES_DIR):
+        cases = load_cases(cases_file(path))
+        for case in cases.cases:
+            facts = cases.facts_of(case)
+            finding = judge(rules[cases.rule], facts)
+            if finding.outcome is not Outcome.RECOMMENDED:
+                continue
+            values = {
+                name.removeprefix("config."): fact.value for name, fact in facts.facts.items() if "config." in name
+            }
+            for release in known_releases():
+                judged += 1
+                found = problems_of(finding.edits, config(**values), release)
+                assert found == (), f"{cases.rule}, {case.name}, {release}: {[note.text for note in found]}"
+    assert judged > 100

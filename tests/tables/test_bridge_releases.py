@@ -1,0 +1,34 @@
+"""The keys that tell a Megatron-Bridge release, held to the schemas of the releases."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from three_walls.tables.bridge_releases import bridge_releases
+from three_walls.tables.bridge_schema import bridge_schema
+
+SCHEMAS = {"0.3": "0.3.1", "0.4": "0.4.2", "0.5": "0.5.1", "0.6": "0.6.2", "main": "main"}
+
+
+def has(release: str, path: str) -> bool:
+    schema = bridge_schema(SCHEMAS[release])
+    return path in schema.sections or schema.find(path) is not None
+
+
+@pytest.mark.parametrize(("older", "newer"), list(pairwise(SCHEMAS)))
+def test_a_key_came_with_the_first_release_that_has_it(older: str, newer: str) -> None:
+    (release,) = [one for one in bridge_releases() if one.name == newer]
+    assert release.came_with
+    assert [path for path in release.came_with if not has(newer, path) or has(older, path)] == []
+
+
+@pytest.mark.parametrize(("older", "newer"), list(pairwise(SCHEMAS)))
+def test_a_key_went_after_the_last_release_that_has_it(older: str, newer: str) -> None:
+    (release,) = [one for one in bridge_releases() if one.name == older]
+    assert [path for path in release.last_with if not has(older, path) or has(newer, path)] == []
+
+
+def test_every_release_has_a_schema() -> None:
+    assert [one.name for one in bridge_releases()] == list(SCHEMAS)

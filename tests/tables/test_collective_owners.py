@@ -1,0 +1,33 @@
+"""tables/collective-owners.yaml is read strictly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from three_walls.model.errors import RuleBaseError
+from three_walls.resources import TABLES_DIR
+from three_walls.tables.collective_owners import collective_owners, load_collective_owners
+
+SHIPPED = (TABLES_DIR / "collective-owners.yaml").read_text()
+
+
+def test_the_shipped_table_loads() -> None:
+    assert 0 < collective_owners().maximum_open_fraction < 1
+    assert {row.owner for row in collective_owners().rows} == {"data_parallel", "tensor_parallel", "tokens"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (SHIPPED.replace("owner: tokens", "owner: token"), "tokens"),
+        (SHIPPED.replace("maximum_open_fraction:", "maximum_fraction:"), "did you mean"),
+        (SHIPPED.replace("value: 0.05", "value: 5"), "expected a number from 0 to 1"),
+    ],
+)
+def test_mistakes_are_refused(tmp_path: Path, wrong: str, said: str) -> None:
+    path = tmp_path / "collective-owners.yaml"
+    path.write_text(wrong)
+    with pytest.raises(RuleBaseError, match=said):
+        load_collective_owners(path)

@@ -1,0 +1,95 @@
+"""GPU models are told apart by the driver's name; what is not known has no row."""
+
+from pathlib import Path
+
+import pytest
+
+from three_walls.model.errors import RuleBaseError
+from three_walls.tables.hardware import BF16, FP8, NVFP4, find_gpu, gpu_models, load_gpu_models
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA H100 NVL", "H100-NVL"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H800", "H800"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA GB300", "GB300"),
+    ],
+)
+def test_a_model_is_found_by_its_name(name: str, family: str) -> None:
+    model = find_gpu(name)
+    assert model is not None
+    assert model.family == family
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        None,
+        "",
+        "NVIDIA H20",
+        "NVIDIA GH200 480GB",
+        "NVIDIA H200 NVL",
+        "NVIDIA A100-PCIE-40GB",
+        "GH100",
+    ],
+)
+def test_a_name_that_is_like_a_models_is_not_the_model(name: str | None) -> None:
+    assert find_gpu(name) is None
+
+
+def test_the_compute_capability_must_agree_and_alone_names_nothing() -> None:
+    assert find_gpu("NVIDIA H200", "sm_90") is not None
+    assert find_gpu("NVIDIA H200", "9.0") is not None
+    assert find_gpu("NVIDIA H200", "sm_100") is None
+    assert find_gpu(None, "sm_90") is None
+
+
+BOARDS = ("H100-PCIe", "H100-NVL")
+
+
+def test_numbers_are_per_gpu_and_plausible() -> None:
+    for model in gpu_models():
+        assert 40e9 <= model.memory_bytes <= 300e9
+        assert 1.5e12 <= model.memory_bytes_per_s <= 8e12
+        assert 3e14 <= model.bf16_dense_flops <= 3e15
+        assert model.source
+        assert model.host_link_bytes_per_s is None or 30e9 <= model.host_link_bytes_per_s <= 450e9
+        assert model.nic_bytes_per_s_one_way is None or 25e9 <= model.nic_bytes_per_s_one_way <= 100e9
+
+
+def test_boards_with_bridges_have_no_known_nvlink_domain_and_the_others_have_one() -> None:
+    for model in gpu_models():
+        if model.family in BOARDS:
+            assert model.nvlink_domain_gpus is None
+            assert model.nvlink_bytes_per_s_one_way is None
+        else:
+            assert model.nvlink_domain_gpus == (72 if model.family.startswith("GB") else 8)
+            assert model.nvlink_bytes_per_s == 2 * (model.nvlink_bytes_per_s_one_way or 0)
+
+
+def test_fp8_is_twice_bf16_where_there_is_any_and_only_blackwell_has_nvfp4() -> None:
+    for model in gpu_models():
+        if model.sm == "sm_80":
+            assert model.peak_flops(FP8) is None
+        else:
+            assert model.peak_flops(FP8) == pytest.approx(2 * model.bf16_dense_flops, rel=1e-3)
+        assert (model.peak_flops(NVFP4) is not None) == (model.sm in ("sm_100", "sm_103"))
+        assert model.peak_flops(BF16) == model.bf16_dense_flops
+
+
+def test_a_row_without_a_needed_number_or_with_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "hardware.yaml"
+    table.write_text("gpus:\n  X1:\n    name_pattern: X1\n    sm: sm_90\n    source: none\n    hbm_bytes: 1\n")
+    with pytest.raises(RuleBaseError) as refused:
+        load_gpu_models(table)
+    for said in ("hbm_bytes", "key memory_bytes is missing", "key bf16_dense_flops is missing"):
+        assert said in str(refused.value)

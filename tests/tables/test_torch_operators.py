@@ -1,0 +1,61 @@
+"""The tables of operators and of number formats, and what their loaders refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from three_walls.model.errors import RuleBaseError
+from three_walls.tables.gemm_precisions import load_product_precisions, precision_of_kernel
+from three_walls.tables.torch_operators import load_torch_operators, torch_operators
+
+
+def test_the_shipped_table_loads_and_knows_the_plain_product() -> None:
+    assert torch_operators().products["aten::mm"] == (0, 1)
+
+
+def test_every_problem_of_a_table_is_named_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "operators.yaml"
+    path.write_text(
+        "products: [{operator: one, operands: [0]}]\nlinear_layers: [{function: f, input: x, weight: 0, source: s}]\n"
+        "backward: '('\nreplays: []\nfusible: [{work: lunch, inside: a, because: b}]\n"
+    )
+    with pytest.raises(RuleBaseError) as caught:
+        load_torch_operators(path)
+    message = str(caught.value)
+    for part in (
+        "operators.yaml:1",
+        "two factors",
+        "operators.yaml:2",
+        "operators.yaml:3",
+        "operators.yaml:5",
+        "lunch",
+    ):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "bf16"),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "bf16"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x32x8_stage3", "fp32"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(T1::Params)", "fp32"),
+        ("nvjet_sm90_tss_256x128_64x4_1x2_h_bz_coopA_NNT", "bf16"),
+        ("nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_NNT", "fp16"),
+        ("nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT", "fp8"),
+        ("nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT", "fp8"),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x256x32_warpgroupsize2x1x1", "tf32"),
+        ("something_else", "as the config says"),
+    ],
+)
+def test_a_kernels_name_says_the_format_or_the_config_does(kernel: str, expected: str) -> None:
+    assert precision_of_kernel(kernel, "as the config says") == expected
+
+
+def test_an_unknown_format_in_the_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "precisions.yaml"
+    path.write_text("precisions: [{pattern: a, precision: fp7, because: b}]\n")
+    with pytest.raises(RuleBaseError, match="fp7"):
+        load_product_precisions(path)

@@ -1,0 +1,1 @@
+"""What a capture can support, and how to record what it lacks."""

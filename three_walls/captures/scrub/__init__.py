@@ -1,0 +1,1 @@
+"""A copy of a capture that holds nothing private."""

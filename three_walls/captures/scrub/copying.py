@@ -1,0 +1,151 @@
+"""Writes the new export: listed tables and columns, cell by cell, into a database that never held anything else."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from three_walls.captures.scrub.texts import TextJudge
+from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.nccl_payload import read_layouts, reduce_payload
+from three_walls.tables.scrub_rules import ScrubRules
+
+_ID_KINDS = ("kernel_ids", "call_ids", "label_ids", "range_ids")
+"""In the order in which they decide where one string is used as several kinds: a kernel keeps its name."""
+_BATCH = 10_000
+
+
+@dataclass(slots=True)
+class Copied:
+    """What was left out, by name: tables with their rows, columns as ``TABLE.column``, rows of name/value tables."""
+
+    tables: dict[str, int] = field(default_factory=dict)
+    columns: list[str] = field(default_factory=list)
+    pairs: dict[str, int] = field(default_factory=dict)
+    strings: int = 0
+
+
+Pairs = dict[str, list[tuple[str, str]]]
+"""Name/value tables of the new export, rows in order."""
+
+
+def plain_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
+    """Rows of name/value tables that the rules keep."""
+    return {
+        table: [
+            (name, value)
+            for name, value in export.pairs(table)
+            if any(named.fullmatch(name) and valued.fullmatch(value) for named, valued in patterns)
+        ]
+        for table, patterns in rules.pairs.items()
+        if export.has(table, "name", "value")
+    }
+
+
+def write_export(
+    source: Path, export: NsysExport, target: Path, rules: ScrubRules, judge: TextJudge, pairs: Pairs
+) -> Copied:
+    """Creates ``target`` from ``source`` (an open ``export``); nothing is ever deleted from it, so nothing lingers.
+
+    Ids of strings stay the same. Raises sqlite3.Error where the source is damaged.
+    """
+    copied = Copied()
+    with closing(sqlite3.connect(f"{target.as_uri()}?mode=rwc", uri=True, isolation_level=None)) as database:
+        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute(f"ATTACH '{_quoted(source.resolve().as_uri())}?mode=ro&immutable=1' AS original")
+        database.create_function("judged", 2, judge.judge, deterministic=True)
+        layouts = read_layouts(export)
+        database.create_function("reduced", 1, lambda blob: reduce_payload(blob, layouts), deterministic=True)
+        database.execute("BEGIN")
+        for table, rows in pairs.items():
+            _create(database, table, ["name TEXT", "value TEXT"])
+            database.executemany(f'INSERT INTO main."{table}" VALUES (?, ?)', rows)
+            copied.pairs[table] = len(export.pairs(table)) - len(rows)
+        for table in sorted(export.columns):
+            _copy_table(database, export, table, rules, copied)
+        copied.strings = _copy_strings(database, export, rules, judge)
+        database.execute("COMMIT")
+        judge.kept.update(row[0] for row in database.execute("SELECT sql FROM main.sqlite_master"))
+    judge.kept.update(f"{name}={value}" for rows in pairs.values() for name, value in rows)
+    return copied
+
+
+def _copy_table(
+    database: sqlite3.Connection, export: NsysExport, table: str, rules: ScrubRules, copied: Copied
+) -> None:
+    if table in rules.pairs or table == "StringIds":
+        return
+    have = export.columns[table]
+    kinds = {name: kind for name, kind in rules.tables.get(table, {}).items() if name in have}
+    if not kinds:
+        # Tables called ENUM_ hold constants of the format; to list them all would hide what matters.
+        if not table.startswith("ENUM_"):
+            copied.tables[table] = int(export.rows(f'SELECT count(*) FROM "{_doubled(table)}"')[0][0])
+        return
+    copied.columns += [f"{table}.{name}" for name in have if name not in kinds]
+    kept = [name for name in have if name in kinds]
+    _create(database, table, [f'"{name}" {_type_of(kinds[name])}' for name in kept])
+    cells = ", ".join(_cell(name, kinds[name]) for name in kept)
+    database.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM original."{table}" ORDER BY rowid')
+
+
+def _is_text(kind: str) -> bool:
+    return kind in ("range_texts", "gpu_names", "labels", "sentences", "field_names")
+
+
+def _type_of(kind: str) -> str:
+    if kind == "nccl_payloads":
+        return "BLOB"
+    return "TEXT" if _is_text(kind) else "INTEGER"
+
+
+def _cell(name: str, kind: str) -> str:
+    if kind == "nccl_payloads":
+        return f'reduced("{name}")'
+    if _is_text(kind):
+        return f"CASE WHEN typeof(\"{name}\") = 'text' THEN judged('{kind}', \"{name}\") END"
+    return f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"
+
+
+def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, judge: TextJudge) -> int:
+    """StringIds with the strings that kept columns refer to; returns how many were left out."""
+    if not export.has("StringIds", "id", "value"):
+        return 0
+    _create(database, "StringIds", ["id INTEGER", "value TEXT"])
+    uses: dict[int, str] = {}
+    for kind in _ID_KINDS:
+        for table, columns in rules.tables.items():
+            for column, its_kind in columns.items():
+                if its_kind == kind and export.has(table, column):
+                    rows = database.execute(
+                        f'SELECT DISTINCT "{column}" FROM main."{table}" WHERE "{column}" IS NOT NULL'
+                    )
+                    for (number,) in rows:
+                        uses.setdefault(number, kind)
+    left_out = 0
+    batch: list[tuple[int, str]] = []
+    for number, text in database.execute("SELECT id, value FROM original.StringIds ORDER BY rowid").fetchall():
+        if number not in uses or not isinstance(text, str):
+            left_out += 1
+            continue
+        batch.append((number, judge.judge(uses[number], text)))
+    for first in range(0, len(batch), _BATCH):
+        database.executemany("INSERT INTO main.StringIds VALUES (?, ?)", batch[first : first + _BATCH])
+    return left_out
+
+
+def _create(database: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
+    database.execute(f'CREATE TABLE main."{table}" ({", ".join(columns)})')
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _doubled(text: str) -> str:
+    return text.replace('"', '""')

@@ -1,0 +1,72 @@
+"""``three-walls capture``: a good profiler command from the start."""
+
+from __future__ import annotations
+
+import click
+
+from three_walls.captures.launch.commands import LAUNCHERS, TORCHRUN, count_ranks, find_launcher
+from three_walls.captures.launch.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
+from three_walls.inputs.config.command_line import find_dialect
+from three_walls.inputs.config.launchers import find_program
+from three_walls.model.errors import UsageError
+from three_walls.report.capture_text import format_recipe
+from three_walls.tables.capture_rules import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
+
+_MOST_RANKS_UNASKED = 8
+
+
+@click.command("capture")
+@click.option("--launcher", type=click.Choice(LAUNCHERS), help="[default: COMMAND's, else torchrun]")
+@click.option("--framework", type=click.Choice(FRAMEWORKS), help="[default: COMMAND's, else bridge]")
+@click.option("--steps", metavar="A-B", help="Profile from step A on, up to but without step B.  [default: 10-14]")
+@click.option("--ranks", metavar="LIST", help="Ranks to profile, as 0-7,16.  [default: COMMAND's first 8, else 0-7]")
+@click.option("--graphs", is_flag=True, help="The run uses CUDA graphs.")
+@click.option("--memory", is_flag=True, help="Also record memory taken from the driver (slows the run).")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def capture_command(
+    launcher: str | None,
+    framework: str | None,
+    steps: str | None,
+    ranks: str | None,
+    graphs: bool,
+    memory: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Print the commands that capture a run well, with reasons; nothing is run.
+
+    COMMAND, given behind --, is the launch as you have it: the profiler is put into it.
+
+    \b
+    Examples:
+      three-walls capture --framework megatron-lm --steps 20-24 --ranks 0-3
+      three-walls capture -- torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 ...
+    """
+    rules = capture_rules()
+    first, end = read_steps(steps or f"{rules.first_step}-{rules.last_step}")
+    request = CaptureRequest(
+        launcher=launcher or find_launcher(command) or TORCHRUN,
+        framework=framework or _find_framework(command),
+        first_step=first,
+        end_step=end,
+        ranks=_first_ranks(command) if ranks is None else read_ranks(ranks),
+        graphs=graphs,
+        memory=memory,
+        command=command,
+    )
+    click.echo(format_recipe(make_recipe(request)), nl=False)
+
+
+def _first_ranks(command: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(range(min(count_ranks(command) or _MOST_RANKS_UNASKED, _MOST_RANKS_UNASKED)))
+
+
+def _find_framework(command: tuple[str, ...]) -> str:
+    if not command:
+        return BRIDGE
+    dialect = find_dialect(find_program(command))
+    if dialect == "unknown":
+        raise UsageError(
+            "expected a command of Megatron-Bridge or Megatron-LM, found neither's settings in it; "
+            f"say which: --framework {BRIDGE} or --framework {MEGATRON_LM}"
+        )
+    return MEGATRON_LM if dialect == "megatron_lm" else BRIDGE

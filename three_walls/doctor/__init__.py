@@ -1,1 +1,0 @@
-"""Traces -> what they can support, what not, and how to capture what is missing."""

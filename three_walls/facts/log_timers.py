@@ -1,0 +1,137 @@
+"""What the timers of the log say: how long each takes, and which ranks take longer than others for the same work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median, median_low
+
+from three_walls.inputs.config.parallel_layout import read_layout
+from three_walls.inputs.log.steady_steps import Role
+from three_walls.model.config import RunConfig
+from three_walls.model.report import SlowRank, TimerSummary
+from three_walls.model.training_log import LogIteration, LogTimer, TimerKind, TimerPrint
+from three_walls.tables.log_thresholds import LogThresholds
+from three_walls.tables.log_timers import log_timers
+
+_UNTOLD = -1
+
+Roles = Mapping[LogIteration, Role]
+RankTimes = Sequence[Mapping[int, int]]
+"""Per print: rank -> nanoseconds."""
+
+
+def summarize_timers(prints: Iterable[TimerPrint], roles: Roles) -> tuple[TimerSummary, ...]:
+    """One row per timer, by name; none for a timer of steps that was printed after no steady iteration."""
+    return tuple(_summarize(name, kept) for name, kept in _timers_of_steady_steps(prints, roles).items())
+
+
+def find_slow_ranks(
+    prints: Iterable[TimerPrint], roles: Roles, config: RunConfig, limits: LogThresholds
+) -> tuple[SlowRank, ...]:
+    """Ranks that take longer than the typical one for work of their own, print after print; the slowest first.
+
+    ``config`` tells the pipeline stages: only ranks of one stage have the same work, and are compared. Nobody is
+    named where there are stages and ranks cannot be placed in them.
+    """
+    stage_of = _stages(config)
+    found: list[SlowRank] = []
+    for name, kept in _timers_of_steady_steps(prints, roles).items():
+        times = [dict(timer.ranks_ns) for timer in kept if timer.ranks_ns]
+        if log_timers().kind_of(name) is TimerKind.WORK and len(times) >= limits.minimum_steady_count:
+            for stage in dict.fromkeys(stage_of(rank) for one in times for rank in one):
+                of_stage = [{rank: ns for rank, ns in one.items() if stage_of(rank) == stage} for one in times]
+                if stage != _UNTOLD:
+                    found.extend(_slow_ranks_of(name, stage, [one for one in of_stage if one], limits))
+    return tuple(sorted(found, key=lambda one: (-one.ns / one.typical_ns, one.rank, one.timer)))
+
+
+def _stages(config: RunConfig) -> Callable[[int], int | None]:
+    """Rank -> its pipeline stage; None without a pipeline, ``_UNTOLD`` where ranks cannot be placed in it.
+
+    Megatron numbers stages slowest (``megatron/core/parallel_state.py``), unless ``use_tp_pp_dp_mapping``.
+    """
+    layout = read_layout(config)
+    if not layout.pp or layout.pp == 1:
+        return lambda _: None
+    if config.get("use_tp_pp_dp_mapping") or not layout.world or layout.world % layout.pp:
+        return lambda _: _UNTOLD
+    width = layout.world // layout.pp
+    return lambda rank: rank // width
+
+
+def _timers_of_steady_steps(prints: Iterable[TimerPrint], roles: Roles) -> dict[str, list[LogTimer]]:
+    """Timers by name, of the prints that count: those after a steady iteration.
+
+    Timers outside of steps count wherever they stand. Where no iteration line stands before any print of a timer (in
+    a file of its own), all of them count.
+    """
+    of_steps: dict[str, list[tuple[Role | None, LogTimer]]] = {}
+    for printed in prints:
+        role = roles.get(printed.after) if printed.after else None
+        for timer in printed.timers:
+            of_steps.setdefault(timer.name, []).append((role, timer))
+    kept = {}
+    for name, found in sorted(of_steps.items()):
+        is_outside = log_timers().kind_of(name) is TimerKind.OUTSIDE
+        is_unplaced = all(role is None for role, _ in found)
+        kept[name] = [timer for role, timer in found if is_outside or is_unplaced or role is Role.STEADY]
+    return {name: timers for name, timers in kept.items() if timers}
+
+
+def _summarize(name: str, timers: Sequence[LogTimer]) -> TimerSummary:
+    of_ranks = [dict(timer.ranks_ns) for timer in timers if timer.ranks_ns]
+    typical = _medians(of_ranks)
+    kind = log_timers().kind_of(name)
+    if typical:
+        fastest, slowest = _extremes(typical)
+        return TimerSummary(name, kind, len(of_ranks), typical[fastest], typical[slowest], fastest, slowest)
+    shortest = [timer.min_ns for timer in timers if timer.min_ns is not None]
+    longest_ns = round(median(timer.max_ns for timer in timers))
+    return TimerSummary(name, kind, len(timers), round(median(shortest)) if shortest else None, longest_ns)
+
+
+def _slow_ranks_of(name: str, stage: int | None, times: RankTimes, limits: LogThresholds) -> list[SlowRank]:
+    typical = _medians(times)
+    if len(typical) < 2:
+        return []
+    fastest, _ = _extremes(typical)
+    middle_ns = median_low(typical.values())
+    outstanding = _count_outstanding(times, limits.slow_rank_ratio)
+    return [
+        SlowRank(
+            rank=rank,
+            timer=name,
+            ns=ns,
+            fastest_rank=fastest,
+            fastest_ns=typical[fastest],
+            typical_ns=middle_ns,
+            prints=outstanding[rank],
+            of_prints=len(times),
+            stage=stage,
+        )
+        for rank, ns in sorted(typical.items())
+        if middle_ns and ns >= limits.slow_rank_ratio * middle_ns
+        if outstanding[rank] > limits.slow_rank_prints_fraction * len(times)
+    ]
+
+
+def _medians(times: RankTimes) -> dict[int, int]:
+    """Median time of each rank that at least half of the prints hold: others were cut out of most of them."""
+    ranks = Counter(rank for one in times for rank in one)
+    held = sorted(rank for rank, count in ranks.items() if 2 * count >= len(times))
+    return {rank: round(median(one[rank] for one in times if rank in one)) for rank in held}
+
+
+def _extremes(typical: Mapping[int, int]) -> tuple[int, int]:
+    """The fastest and the slowest rank; of equals, the lowest number."""
+    return min(typical, key=lambda rank: (typical[rank], rank)), min(typical, key=lambda rank: (-typical[rank], rank))
+
+
+def _count_outstanding(times: RankTimes, ratio: float) -> Counter[int]:
+    """In how many prints each rank took ``ratio`` times the typical rank of that print."""
+    counted: Counter[int] = Counter()
+    for one in times:
+        middle_ns = median_low(one.values())
+        counted.update(rank for rank, ns in one.items() if middle_ns and ns >= ratio * middle_ns)
+    return counted

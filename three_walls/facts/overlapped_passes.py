@@ -1,0 +1,177 @@
+"""Passes through MoE layers under expert-parallel overlap, told by the ranges around what the host launched.
+
+The forward of one micro-batch is launched node by node between the nodes of another's backward, so order on the
+device shows no layer. Within one direction layers are launched whole, one after the other: a forward layer as
+attention, dispatch, experts, combine; a backward layer in the reverse order (``TransformerLayerSchedulePlan.run`` of
+Megatron Core's models/common/model_chunk_schedule_plan.py). An operation is of the node whose range its launch lies
+in, whichever thread launched it: the thread that holds the range waits for the autograd thread. A dense layer has
+neither dispatch nor combine.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from three_walls.facts.attention_passes import BACKWARD, FORWARD
+from three_walls.facts.moe_parts import EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
+from three_walls.facts.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses
+from three_walls.facts.stream_order import PRODUCTS
+from three_walls.timeline.schedule_ranges import ATTENTION, COMBINE_NODE, DISPATCH_NODE, EXPERTS, WEIGHT_GRADIENTS
+
+_ORDER = {
+    FORWARD: [ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE],
+    BACKWARD: [COMBINE_NODE, EXPERTS, DISPATCH_NODE, ATTENTION],
+}
+_DENSE = {FORWARD: [ATTENTION, EXPERTS], BACKWARD: [EXPERTS, ATTENTION]}
+
+OUT_OF_ORDER = "the schedule's NVTX ranges of MoE layers are not in the order of expert-parallel overlap"
+OUTSIDE = "a token exchange of the step was launched outside the schedule's NVTX ranges of dispatch and combine"
+UNEVEN = "MoE layers of one direction exchange tokens in different numbers of calls"
+
+
+def find_overlapped_passes(operations: pl.DataFrame, nodes: pl.DataFrame) -> tuple[LayerPasses, pl.DataFrame] | None:
+    """(passes and exchanges, operations of their parts), or None where ``operations`` were launched in no node.
+
+    ``operations``: one rank's step, of the categories of the ledger. ``nodes``: schedule_ranges.SCHEDULE_NODES. The
+    passes have pass, direction, partner (null) and when attention's node, which routes, ran (route_from_ns,
+    route_until_ns); the parts have pass, part, start_ns, end_ns.
+    """
+    placed = _place(operations, _number_passes(nodes))
+    if placed["pass"].null_count() == placed.height:
+        return None
+    is_exchange = pl.col("category").is_in(EXCHANGES)
+    exchanges = placed.filter(is_exchange)
+    if exchanges.is_empty():
+        return _abstain("no token exchange of expert parallelism was recorded, or told from other exchanges")
+    if not exchanges["node"].is_in([DISPATCH_NODE, COMBINE_NODE]).fill_null(value=False).all():
+        return _abstain(OUTSIDE)
+    used = _used_passes(placed)
+    if not used["is_in_order"].all():
+        return _abstain(OUT_OF_ORDER)
+    parted = placed.with_columns(part=_part()).filter(pl.col("part").is_not_null())
+    routed = placed.filter((pl.col("node") == ATTENTION) & ~is_exchange).group_by("pass")
+    passes = (
+        used.filter("is_moe")
+        .select("pass", "direction", partner=pl.lit(None, dtype=pl.Int64))
+        .join(routed.agg(route_from_ns=pl.col("start_ns").min(), route_until_ns=pl.col("end_ns").max()), on="pass")
+        .sort("pass")
+    )
+    sent = (
+        parted.filter(is_exchange)
+        .sort("start_ns", "end_ns")
+        .with_columns(position=pl.int_range(pl.len(), dtype=pl.Int64).over("pass"))
+    )
+    if not _is_even(sent, passes):
+        return _abstain(UNEVEN)
+    found = LayerPasses(passes, sent.select("pass", "part", "position", "start_ns", "end_ns"))
+    return found, parted.join(passes, on="pass", how="semi").select("pass", "part", "start_ns", "end_ns")
+
+
+def _abstain(because: str) -> tuple[LayerPasses, pl.DataFrame]:
+    return LayerPasses(None, None, because), pl.DataFrame()
+
+
+def _number_passes(nodes: pl.DataFrame) -> pl.DataFrame:
+    """``nodes`` with ``pass``, unique over both directions; weight gradients are of the backward experts before them.
+
+    A forward pass begins with attention's node, a backward pass ends with it.
+    """
+    process = ["report", "process"]
+    is_attention = (pl.col("node") == ATTENTION).cast(pl.Int64)
+    one_way = nodes.with_columns(
+        own_direction="direction", direction=pl.col("direction").replace({WEIGHT_GRADIENTS: BACKWARD})
+    ).sort("start_ns")
+    begun = is_attention.cum_sum().over(*process, "direction")
+    return one_way.with_columns(
+        is_delayed=pl.col("own_direction") == WEIGHT_GRADIENTS,
+        # Even numbers go forward, odd ones back: two directions never share one.
+        **{"pass": pl.when(pl.col("direction") == FORWARD).then(2 * begun).otherwise(2 * (begun - is_attention) + 1)},
+    ).drop("own_direction")
+
+
+def _place(operations: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
+    """``operations`` with the node that launched them: pass, node, direction, is_delayed; null where none did."""
+    launching = nodes.select(
+        "report", "process", "pass", "node", "direction", "is_delayed", node_ns="start_ns", until_ns="end_ns"
+    )
+    joined = operations.sort("launch_start_ns").join_asof(
+        launching.sort("node_ns"),
+        left_on="launch_start_ns",
+        right_on="node_ns",
+        by=["report", "process"],
+        strategy="backward",
+        check_sortedness=False,
+    )
+    is_inside = (pl.col("launch_start_ns") < pl.col("until_ns")).fill_null(value=False)
+    placed = joined.with_columns(
+        pl.when(is_inside).then(name).alias(name) for name in ("pass", "node", "direction", "is_delayed", "node_ns")
+    )
+    return placed.drop("until_ns")
+
+
+def _used_passes(placed: pl.DataFrame) -> pl.DataFrame:
+    """pass, direction, is_moe, is_in_order of every pass that launched an operation of the step."""
+    nodes = placed.filter(pl.col("pass").is_not_null() & ~pl.col("is_delayed")).unique(["pass", "node", "node_ns"])
+    used = (
+        nodes.sort("node_ns")
+        .group_by("pass", maintain_order=True)
+        .agg(pl.col("direction").first(), nodes="node")
+        .with_columns(is_moe=pl.col("nodes").list.eval(pl.element().is_in([DISPATCH_NODE, COMBINE_NODE])).list.any())
+    )
+    expected = [
+        (_ORDER if is_moe else _DENSE)[direction] for direction, is_moe in used.select("direction", "is_moe").rows()
+    ]
+    return used.with_columns(
+        is_in_order=pl.Series([list(a) == b for a, b in zip(used["nodes"], expected, strict=True)])
+    )
+
+
+def _part() -> pl.Expr:
+    """Which part of the ledger an operation is; null for the others.
+
+    In both directions what runs before the experts' products is dispatch, what runs after them combine. Attention's
+    node permutes for itself too (rotary embedding): the tokens' permutation is all that stands between dispatch or
+    combine and the next product or norm.
+    """
+    node, goes_forward = pl.col("node"), pl.col("direction") == FORWARD
+    is_exchange, permutes = pl.col("category").is_in(EXCHANGES), pl.col("category") == "permute"
+    is_product = pl.col("category").is_in(PRODUCTS)
+    neighbour_ns = pl.col("launch_start_ns").filter(is_product | (pl.col("category") == "norm"))
+    product_ns = pl.col("launch_start_ns").filter(is_product & ~pl.col("is_delayed"))
+    of_node = ["pass", "node"]
+    is_before = (
+        pl.when(node == EXPERTS)
+        .then(pl.col("launch_start_ns") < product_ns.min().over(of_node))
+        .otherwise(goes_forward == node.is_in([ATTENTION, DISPATCH_NODE]))
+    )
+    is_near = (
+        pl.when(node != ATTENTION)
+        .then(pl.lit(value=True))
+        .when(goes_forward)
+        .then(pl.col("launch_start_ns") > neighbour_ns.max().over(of_node))
+        .otherwise(pl.col("launch_start_ns") < neighbour_ns.min().over(of_node))
+    )
+    return (
+        pl.when(pl.col("pass").is_null())
+        .then(None)
+        .when(is_exchange)
+        .then(pl.when(is_before).then(pl.lit(DISPATCH)).otherwise(pl.lit(COMBINE)))
+        .when(is_product & (node == EXPERTS))
+        .then(pl.lit(EXPERT_GEMM))
+        .when((pl.col("category") == "router") & (node == ATTENTION))
+        .then(pl.lit(ROUTER))
+        .when(permutes & is_near)
+        .then(pl.when(is_before).then(pl.lit(PERMUTE)).otherwise(pl.lit(UNPERMUTE)))
+    )
+
+
+def _is_even(exchanges: pl.DataFrame, passes: pl.DataFrame) -> bool:
+    """Whether every pass exchanges tokens both ways, and all of one direction in as many calls."""
+    counts = passes.join(
+        exchanges.group_by("pass").agg((pl.col("part") == part).sum().alias(part) for part in (DISPATCH, COMBINE)),
+        on="pass",
+        how="left",
+    )
+    is_whole = (pl.col(DISPATCH).fill_null(0) > 0) & (pl.col(COMBINE).fill_null(0) > 0)
+    shapes = counts.group_by("direction").agg(pl.struct(DISPATCH, COMBINE).n_unique().alias("shapes"))
+    return bool(counts.select(is_whole.all()).item()) and bool((shapes["shapes"] == 1).all())

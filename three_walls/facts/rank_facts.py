@@ -1,0 +1,41 @@
+"""Facts of ranks beside each other: the one that is latest, and captures that began apart."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from three_walls.model.fact import FactValue
+from three_walls.ranks.comparison import Encounters, RankComparison
+from three_walls.timeline.timeline import Timeline
+
+Known = tuple[FactValue, str | None]
+
+_ONE_RANK = "needs the traces of several ranks"
+_NOT_MATCHED = "no call of several ranks could be put together in a kept step"
+
+
+def rank_facts(
+    encounters: Encounters, comparison: RankComparison, timeline: Timeline, ranks_count: int
+) -> dict[str, Known]:
+    """``straggler_*`` and ``capture_start_*`` of the glossary. ``timeline``: with the skewed steps dropped."""
+    return {**_straggler(comparison, ranks_count), **_capture_start(encounters, timeline, ranks_count)}
+
+
+def _straggler(comparison: RankComparison, ranks_count: int) -> dict[str, Known]:
+    """Of the latest straggler; nobody late is 0 ns, and that only where calls were compared."""
+    if comparison.stragglers:
+        latest = comparison.stragglers[0]
+        return {"straggler_late_ns": (latest.late_ns, None), "straggler_cause": (latest.cause, None)}
+    if comparison.arrivals.filter(pl.col("kept") & pl.col("resolved")).is_empty():
+        missing = (None, _ONE_RANK if ranks_count < 2 else _NOT_MATCHED)
+        return {"straggler_late_ns": missing, "straggler_cause": missing}
+    return {"straggler_late_ns": (0, None), "straggler_cause": (None, "no rank was late")}
+
+
+def _capture_start(encounters: Encounters, timeline: Timeline, ranks_count: int) -> dict[str, Known]:
+    names = ("capture_start_skew_ns", "capture_start_skewed_steps_count")
+    if encounters.start_skew_ns is None or ranks_count < 2:
+        because = _ONE_RANK if ranks_count < 2 else "the ranks' clocks could not be put together"
+        return dict.fromkeys(names, (None, because))
+    kept = timeline.steps.filter("kept").join(encounters.skewed, on=["track", "step"], how="semi")
+    return dict(zip(names, ((encounters.start_skew_ns, None), (kept.height, None)), strict=True))

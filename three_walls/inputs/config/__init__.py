@@ -1,0 +1,1 @@
+"""Settings of every source -> one run configuration."""

@@ -1,0 +1,1 @@
+"""Training logs -> iterations, memory, timers, settings."""

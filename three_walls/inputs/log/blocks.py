@@ -1,0 +1,81 @@
+"""Blocks: lines that belong together, written by one process while others write in between."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from three_walls.inputs.log.lines import SourceLine
+from three_walls.model.training_log import LogIteration
+from three_walls.tables.log_grammar import BlockRow, LogGrammar
+
+MOST_FOREIGN_LINES = 100_000
+"""Lines in a row of other processes, while a block is open: after more it was never closed."""
+MOST_FOREIGN_LINES_OF_PRINTS = 1_000
+"""The same of a block that is printed again and again, all at once."""
+MOST_ENTRIES = 200_000
+"""Twelve timers of 16,384 ranks."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A block as far as it was read: (name, value) pairs, names empty where lines have none."""
+
+    row: BlockRow
+    origin: str
+    after: LogIteration | None = None
+    """The iteration line before it of the same process."""
+    entries: list[tuple[str, str]] = field(default_factory=list)
+    section: str = ""
+    number: int = -1
+    """The last name of the section, where names count up."""
+    strange: int = 0
+    foreign: int = 0
+    is_closed: bool = False
+
+    def read(self, line: SourceLine) -> None:
+        """Takes ``line`` if it belongs here; closes the block where it ends."""
+        if line.origin != self.origin:
+            self.foreign += 1
+            self.is_closed = self.foreign > (MOST_FOREIGN_LINES_OF_PRINTS if self.row.repeats else MOST_FOREIGN_LINES)
+            return
+        self.foreign = 0
+        if not line.is_ended:
+            return
+        if self.row.section and (heading := self.row.section.match(line.text)):
+            self.section, self.number, self.strange = f"{heading['section']}.", -1, 0
+        elif match := self.row.line.match(line.text):
+            groups = match.groupdict()
+            self._take(groups.get("name") or "", groups["value"])
+        elif (self.entries or self.row.repeats) and self.row.closes.search(line.text):
+            self.is_closed = True
+        elif line.text.strip():
+            self.strange += 1
+            self.is_closed = self.strange > self.row.patience
+
+    def _take(self, name: str, value: str) -> None:
+        self.strange = 0
+        if self.row.counts_up:
+            if int(name) <= self.number:
+                self.section = ""  # the heading of another section was torn
+            self.number = int(name)
+            if not self.section:
+                return
+        self.entries.append((self.section + name, value))
+        self.is_closed = len(self.entries) >= MOST_ENTRIES
+
+
+def open_block(line: SourceLine, raw: bytes, grammar: LogGrammar, known: Collection[str]) -> Block | None:
+    """The block that ``line`` opens, or None. An opening line that is an entry as well is the first one.
+
+    ``known``: kinds of blocks that were read already; those that do not repeat are not opened again.
+    """
+    for row in grammar.blocks:
+        if row.kind in known and not row.repeats:
+            continue
+        if row.anchor in raw and row.opens.search(line.text):
+            block = Block(row, line.origin)
+            if row.line.match(line.text):
+                block.read(line)
+            return block
+    return None

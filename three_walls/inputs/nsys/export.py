@@ -1,0 +1,136 @@
+"""One Nsight Systems export, opened read-only: which tables and columns it has, and their rows.
+
+Tables and columns are probed, never assumed from a version: the format says that it will change, and a
+table without events is simply not there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import adbc_driver_manager
+import adbc_driver_sqlite.dbapi as adbc
+import polars as pl
+
+from three_walls.model.errors import InputError
+
+_BROKEN = "expected a complete SQLite export of Nsight Systems, found a damaged database"
+
+
+class NsysExport:
+    """Read-only view of an export. Use as a context manager.
+
+    Small tables go through :mod:`sqlite3`; bulk tables through ADBC, which hands whole columns to polars
+    (docs/decisions/0002 has the measurement). Both open the file ``mode=ro&immutable=1``: no lock, no
+    journal, no index, not a byte of it changes, also on a read-only file system.
+    """
+
+    def __init__(self, plain: Path, shown_as: Path) -> None:
+        self.shown_as = shown_as
+        # A percent sign or question mark in a path must not be read as part of the URI.
+        self._uri = f"{plain.resolve().as_uri()}?mode=ro&immutable=1"
+        self.columns: dict[str, tuple[str, ...]] = {}
+        with self._explaining():
+            self._small = sqlite3.connect(self._uri, uri=True)
+        try:
+            self.columns = self._probe()
+        except InputError:
+            self._small.close()
+            raise
+
+    def __enter__(self) -> NsysExport:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._small.close()
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        # Damage that shows only while rows are fetched comes through polars.
+        except (sqlite3.Error, adbc_driver_manager.Error, pl.exceptions.ComputeError) as error:
+            raise InputError(f"{self.shown_as}: {_BROKEN} ({_first_line(error)})") from error
+
+    def _probe(self) -> dict[str, tuple[str, ...]]:
+        with self._explaining():
+            names = [row[0] for row in self._small.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            return {
+                name: tuple(row[1] for row in self._small.execute(f'PRAGMA table_info("{name}")')) for name in names
+            }
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether ``table`` exists and has all of ``columns``."""
+        return table in self.columns and set(columns) <= set(self.columns[table])
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Rows of a small query. Raises InputError if the database is damaged."""
+        with self._explaining():
+            return self._small.execute(sql, parameters).fetchall()
+
+    def pairs(self, table: str, key: str = "name", value: str = "value") -> list[tuple[str, str]]:
+        """A name/value table as text pairs in the order stored; empty where the table is missing."""
+        if not self.has(table, key, value):
+            return []
+        return [(str(k), str(v)) for k, v in self.rows(f'SELECT "{key}", "{value}" FROM "{table}"') if v is not None]
+
+    def frame(
+        self, table: str, columns: Mapping[str, str], where: str = "", text: tuple[str, ...] = ()
+    ) -> pl.DataFrame:
+        """Columns of a bulk table as Int64, those in ``text`` as String: ``columns`` maps our name to the export's.
+
+        A column the table lacks comes back null, so that callers see what is missing instead of a guess.
+        A missing table comes back empty.
+        """
+        types = {name: pl.String if name in text else pl.Int64 for name in columns}
+        if table not in self.columns:
+            return pl.DataFrame(schema=types)
+        # The driver takes a column's type from its first rows, so every column is cast.
+        wanted = [
+            f'CAST("{theirs}" AS {"TEXT" if ours in text else "INTEGER"}) AS "{ours}"'
+            if theirs in self.columns[table]
+            else f'NULL AS "{ours}"'
+            for ours, theirs in columns.items()
+        ]
+        sql = f'SELECT {", ".join(wanted)} FROM "{table}" {where}'
+        with self._explaining(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            frame = cursor.fetch_polars()
+        return frame.select(pl.col(name).cast(dtype) for name, dtype in types.items())
+
+    def strings(self, ids: pl.Series) -> dict[int, str]:
+        """Text of the distinct ``ids``, each resolved once; what is no text (a damaged export) is left out.
+
+        Only these: an export's StringIds also hold the environment of every process on the machine.
+        """
+        wanted = sorted({int(one) for one in ids.drop_nulls().to_list()})
+        if not wanted or not self.has("StringIds", "id", "value"):
+            return {}
+        found: dict[int, str] = {}
+        for first in range(0, len(wanted), 500):  # SQLite's oldest limit on parameters is 999
+            some = wanted[first : first + 500]
+            marks = ",".join("?" * len(some))
+            rows = self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some)
+            found.update((number, text) for number, text in rows if isinstance(text, str))
+        return found
+
+    def strings_where(self, wanted: Callable[[str], bool]) -> dict[int, str]:
+        """Ids and texts of StringIds that are ``wanted``."""
+        if not self.has("StringIds", "id", "value"):
+            return {}
+        with self._explaining():
+            rows = self._small.execute("SELECT id, value FROM StringIds")
+            return {
+                number: text
+                for number, text in rows
+                if isinstance(number, int) and isinstance(text, str) and wanted(text)
+            }
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:120] if str(error) else type(error).__name__

@@ -1,0 +1,112 @@
+"""Who is who: the ranks in an export. A rank is one GPU of one process of one report.
+
+Never the device id alone: with one process per rank and CUDA_VISIBLE_DEVICES every rank can be device 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from three_walls.inputs.nsys.export import NsysExport
+from three_walls.model.config import ConfigValue
+from three_walls.tables.safe_words import is_plain
+
+UNNAMED_GPU = "GPU of another name"
+"""Stands for a name that no driver gives a GPU."""
+
+RANK_VARIABLES = ("RANK", "SLURM_PROCID")
+_RANK = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as TARGET_INFO_GPU describes it."""
+
+    name: str
+    sm: str | None  # sm_90
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One GPU of the run. ``track`` is its index in the trace, unique within one analysis."""
+
+    track: int
+    rank: int
+    rank_source: str
+    """``environment`` where the launcher's variable says so; else ``order`` (numbered as found)."""
+    process: int  # globalPid
+    device: int
+    host: str | None
+    gpu: Gpu | None
+    input_name: str
+
+
+def read_gpu(export: NsysExport) -> Gpu | None:
+    """The GPU model of the machine; None if it has none recorded, or several different ones.
+
+    CUDA_VISIBLE_DEVICES renumbers devices, so a device number is not trusted to pick between models.
+    """
+    table = "TARGET_INFO_GPU"
+    if not export.has(table, "name"):
+        return None
+    have = export.columns[table]
+    wanted = [column if column in have else "NULL" for column in ("computeMajor", "computeMinor", "totalMemory")]
+    models = {
+        Gpu(
+            name=str(name) if is_plain(str(name)) else UNNAMED_GPU,
+            sm=None if major is None or minor is None else f"sm_{major}{minor}",
+            memory_bytes=memory if isinstance(memory, int) else None,
+        )
+        for name, major, minor, memory in export.rows(f"SELECT name, {', '.join(wanted)} FROM {table}")
+        if name is not None
+    }
+    return models.pop() if len(models) == 1 else None
+
+
+def read_host(export: NsysExport) -> str | None:
+    """Name of the machine that was profiled, or None."""
+    for name, value in export.pairs("TARGET_INFO_SYSTEM_ENV"):
+        if name == "Hostname":
+            return value
+    return None
+
+
+def identify_ranks(
+    export: NsysExport,
+    devices: Sequence[tuple[int, int]],
+    environment: Mapping[str, ConfigValue],
+    first_track: int,
+) -> tuple[Rank, ...]:
+    """Ranks for ``devices`` (process, device), those with kernels, in order.
+
+    The launcher's RANK speaks of one process only: with several GPUs in a report it is not used, and ranks
+    are numbered as found.
+    """
+    gpu = read_gpu(export)
+    host = read_host(export)
+    known = global_rank(environment) if len(devices) == 1 else None
+    return tuple(
+        Rank(
+            track=first_track + order,
+            rank=known if known is not None else first_track + order,
+            rank_source="order" if known is None else "environment",
+            process=process,
+            device=device,
+            host=host,
+            gpu=gpu,
+            input_name=export.shown_as.name,
+        )
+        for order, (process, device) in enumerate(devices)
+    )
+
+
+def global_rank(environment: Mapping[str, ConfigValue]) -> int | None:
+    """The rank that the launcher gave the profiled process, or None."""
+    for variable in RANK_VARIABLES:
+        found = environment.get(variable)
+        if found is not None and _RANK.fullmatch(str(found.value)):
+            return int(str(found.value))
+    return None

@@ -1,0 +1,172 @@
+"""What NCCL says of each call in its own NVTX ranges: communicator, bytes, peer.
+
+Recent exports hold the payload of a range as a blob (NVTX_EVENTS.binaryData): 32 bytes of header (u32 domain, u32,
+u32 schema id, u32, u64 payload size, u64), then the fields where NVTX_PAYLOAD_SCHEMA_ENTRIES of that domain and schema
+puts them. The schemas change with NCCL's version, so that fields are found by name; a payload whose size is not what
+its schema says is refused and counted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.schemas import NCCL_CALLS
+from three_walls.inputs.nsys.tables import NVTX, NVTX_RANGE_TYPES, process_of
+
+SCHEMAS, ENTRIES = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+
+GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+"""They carry no payload, but the kernels of grouped calls are launched inside the end of their group."""
+
+FIELD_NAMES = ("NCCL communicator ID", "Message size [bytes]", "Peer rank")
+"""What NCCL calls the fields that are read."""
+
+_HEADER = struct.Struct("<IIIIQQ")
+_FIELDS = dict(zip(FIELD_NAMES, ("communicator", "message_bytes", "peer"), strict=True))
+_FORMATS = {
+    number: struct.Struct(form)
+    for number, form in {5: "<i", 6: "<I", 15: "<i", 16: "<I", 17: "<q", 18: "<Q", 22: "<Q"}.items()
+}
+"""NVTX_PAYLOAD_ENTRY_TYPE_* of nvtx3/nvToolsExtPayload.h: int, unsigned, (u)int32, (u)int64, size_t."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    offset: int
+    form: struct.Struct
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    payload_bytes: int
+    fields: tuple[_Field, ...]
+
+
+Layouts = Mapping[tuple[int, int], _Layout]
+"""By domain and schema."""
+
+
+def holds_payloads(export: NsysExport) -> bool:
+    """Whether any range has a payload and a schema to read it by."""
+    if not export.has(NVTX, "binaryData") or SCHEMAS not in export.columns:
+        return False
+    return bool(export.rows(f"SELECT 1 FROM {NVTX} WHERE binaryData IS NOT NULL LIMIT 1"))
+
+
+def read_nccl_calls(export: NsysExport) -> tuple[pl.DataFrame, int]:
+    """NCCL calls that carry a message and the marks of groups (schemas.NCCL_CALLS), sorted, and how many were refused.
+
+    Empty if the export holds no payloads.
+    """
+    layouts = read_layouts(export)
+    if not layouts or not export.has(NVTX, "start", "end", "eventType", "globalTid", "binaryData"):
+        return pl.DataFrame(schema=NCCL_CALLS), 0
+    calls, refused = [], 0
+    for thread, start_ns, end_ns, name, blob in _ranges(export, "e.binaryData IS NOT NULL"):
+        payload = _bytes_of(blob)
+        layout = _layout_of(payload, layouts)
+        if layout is None:
+            continue  # some other library's payload
+        said = _decode(payload, layout)
+        if said is None:
+            refused += 1
+        elif "message_bytes" in said:  # without a message it makes or destroys a communicator
+            row = {"thread": thread, "start_ns": start_ns, "end_ns": end_ns, "call_name": name}
+            calls.append(row | said)
+    if not calls:
+        return pl.DataFrame(schema=NCCL_CALLS), refused
+    marks = [
+        {"thread": thread, "start_ns": start_ns, "end_ns": end_ns, "call_name": name}
+        for thread, start_ns, end_ns, name, _ in _ranges(export, "e.binaryData IS NULL", (GROUP_START, GROUP_END))
+    ]
+    columns = {name: dtype for name, dtype in NCCL_CALLS.items() if name != "process"}
+    frame = pl.DataFrame([*calls, *marks], schema=columns).with_columns(process=process_of("thread"))
+    return frame.select(NCCL_CALLS.names()).sort("thread", "start_ns", "end_ns", "call_name"), refused
+
+
+def reduce_payload(blob: object, layouts: Layouts) -> bytes | None:
+    """A payload that says the same to ``read_nccl_calls`` and holds nothing else; None if that does not read it."""
+    payload = _bytes_of(blob)
+    layout = _layout_of(payload, layouts)
+    if layout is None or _decode(payload, layout) is None:
+        return None
+    domain, _, schema, _, payload_bytes, _ = _HEADER.unpack_from(payload)
+    reduced = bytearray(len(payload))
+    _HEADER.pack_into(reduced, 0, domain, 0, schema, 0, payload_bytes, 0)
+    for one in layout.fields:
+        place = slice(_HEADER.size + one.offset, _HEADER.size + one.offset + one.form.size)
+        reduced[place] = payload[place]
+    return bytes(reduced)
+
+
+def _ranges(export: NsysExport, condition: str, only: tuple[str, ...] = ()) -> list[tuple[int, int, int, str, object]]:
+    """Finished ranges: thread, start, end, text, payload; ``only`` those of these texts."""
+    text, joined = "e.text" if "text" in export.columns[NVTX] else "NULL", ""
+    if "textId" in export.columns[NVTX] and export.has("StringIds", "id", "value"):
+        text, joined = f"coalesce({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
+    where = f'e.eventType IN {NVTX_RANGE_TYPES} AND e."end" IS NOT NULL AND e.globalTid IS NOT NULL AND {condition}'
+    if only:
+        where += f" AND {text} IN {only}"
+    return export.rows(
+        f'SELECT e.globalTid, e.start, e."end", {text}, e.binaryData FROM {NVTX} e {joined} WHERE {where}'
+    )
+
+
+def _bytes_of(blob: object) -> bytes:
+    """The payload; some exporters write blobs as hexadecimal text."""
+    if isinstance(blob, str):
+        try:
+            return bytes.fromhex(blob)
+        except ValueError:
+            return b""
+    return blob if isinstance(blob, bytes) else b""
+
+
+def _layout_of(payload: bytes, layouts: Layouts) -> _Layout | None:
+    if len(payload) < _HEADER.size:
+        return None
+    domain, _, schema, _, _, _ = _HEADER.unpack_from(payload)
+    return layouts.get((domain, schema))
+
+
+def _decode(payload: bytes, layout: _Layout) -> dict[str, int] | None:
+    """Fields of one payload by our names; None unless header, schema and data agree on its size."""
+    payload_bytes = _HEADER.unpack_from(payload)[4]
+    if payload_bytes != layout.payload_bytes or len(payload) != _HEADER.size + payload_bytes:
+        return None
+    if any(one.offset < 0 or one.offset + one.form.size > payload_bytes for one in layout.fields):
+        return None
+    return {one.name: one.form.unpack_from(payload, _HEADER.size + one.offset)[0] for one in layout.fields}
+
+
+def read_layouts(export: NsysExport) -> Layouts:
+    """Layouts by domain and schema, of those that hold a communicator.
+
+    Every process registers its own; where two disagree on one number neither is used.
+    """
+    wanted = ("domainId", "schemaId")
+    if not export.has(SCHEMAS, *wanted, "payloadSize") or not export.has(
+        ENTRIES, *wanted, "idx", "type", "name", "offset"
+    ):
+        return {}
+    sizes: dict[tuple[int, int], set[int]] = {}
+    for domain, schema, size in export.rows(f"SELECT DISTINCT domainId, schemaId, payloadSize FROM {SCHEMAS}"):
+        sizes.setdefault((domain, schema), set()).add(size or 0)
+    fields: dict[tuple[int, int], dict[str, set[_Field]]] = {}
+    entries = f'SELECT DISTINCT domainId, schemaId, idx, type, name, "offset" FROM {ENTRIES}'
+    for domain, schema, order, kind, name, offset in export.rows(entries):
+        if name in _FIELDS and kind in _FORMATS and (offset is not None or order == 0):
+            # An offset that is not given is 0 for the first entry and unknown for all others.
+            one = _Field(_FIELDS[name], offset or 0, _FORMATS[kind])
+            fields.setdefault((domain, schema), {}).setdefault(one.name, set()).add(one)
+    return {
+        key: _Layout(sizes[key].copy().pop(), tuple(one.copy().pop() for _, one in sorted(found.items())))
+        for key, found in fields.items()
+        if "communicator" in found and len(sizes.get(key, ())) == 1 and all(len(one) == 1 for one in found.values())
+    }

@@ -1,0 +1,228 @@
+"""A trace file -> tables, identities and what the capture itself says of the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import polars as pl
+
+from three_walls.inputs.config.command_line import read_command_line
+from three_walls.inputs.config.environment import read_environment, secret_names
+from three_walls.inputs.config.merge import merge
+from three_walls.inputs.config.sources import SaidSettings
+from three_walls.inputs.nsys.capabilities import probe_capabilities
+from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.identity import Rank, identify_ranks
+from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
+from three_walls.inputs.nsys.recorded_environment import launch_environment, other_environments
+from three_walls.inputs.nsys.schemas import OPERATIONS, conform
+from three_walls.inputs.nsys.source import hash_file, plain_sqlite
+from three_walls.inputs.nsys.tables import (
+    WantedRanges,
+    only_process_of,
+    read_api_calls,
+    read_event_records,
+    read_memory_events,
+    read_operations,
+    read_overhead,
+    read_ranges,
+    read_stream_waits,
+)
+from three_walls.model.config import RunConfig
+from three_walls.model.errors import InputError
+from three_walls.model.report import InputFile, ReportWarning
+from three_walls.tables.private_texts import cut_private
+
+# An export has at least one of these; any other SQLite file has none.
+_NSYS_TABLES = ("META_DATA_EXPORT", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS")
+_CUPTI_PREFIX = "CUPTI_ACTIVITY_KIND_"
+
+_ARGUMENT = re.compile(r"^(?:PROCESS_0:)?ARGUMENT_(\d+)$")
+_COMMAND = ("PROCESS_0:COMMAND", "COMMAND")
+_VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){0,4}(-[0-9a-f]{6,16}(v\d)?)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One export, read. Frames follow ``trace/schemas.py``; ``names`` resolves their name ids.
+
+    ``report`` is unique within one analysis. Frames with host ids (process, thread) have it as a column, because
+    two hosts can have the same process and thread numbers.
+    """
+
+    input: InputFile
+    path: Path
+    """Where it was read, for a second look at one step; no output names it."""
+    report: int
+    ranks: tuple[Rank, ...]
+    operations: pl.DataFrame
+    api_calls: pl.DataFrame
+    ranges: pl.DataFrame
+    overhead: pl.DataFrame
+    stream_waits: pl.DataFrame
+    event_records: pl.DataFrame
+    nccl_calls: pl.DataFrame
+    memory_events: pl.DataFrame
+    session_start_ns: int | None
+    """UTC of the session's time 0, in ns since the epoch: what puts reports of one host on one clock."""
+    names: Mapping[int, str]
+    """Of kernels and calls, without paths (a lambda's name has that of its file) and keys."""
+    config: RunConfig
+    """What the launch alone says, defaults filled in."""
+    launch: SaidSettings
+    """The same as it was said: what other sources are merged with."""
+    capabilities: Mapping[str, str]
+    warnings: tuple[ReportWarning, ...]
+
+
+def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, graph_launch: re.Pattern[str]) -> Trace:
+    """Reads ``path`` (plain, .xz or .zst). It becomes report number ``report``; its ranks get tracks from
+    ``first_track`` on.
+
+    ``wanted`` picks the NVTX ranges to read, ``graph_launch`` the API calls that launch CUDA graphs.
+    A trace without kernels comes back with no ranks. Raises InputError if it is no Nsight Systems export.
+    """
+    digest = hash_file(path)
+    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+        check_is_nsys(export, path)
+        api_calls = read_api_calls(export)
+        operations, untimed = read_operations(export, only_process_of(api_calls))
+        texts = export.strings(
+            pl.concat([operations["name_id"], operations["short_name_id"], api_calls["name_id"]]).unique()
+        )
+        names = {number: cut_private(text) for number, text in texts.items()}
+        launches_graphs = any(
+            graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list()
+        )
+        rows = launch_environment(export)
+        nccl_calls, refused = read_nccl_calls(export)
+        launch, notes = _read_launch(export, rows)
+        config = merge([launch]).config
+        devices = _devices_with_kernels(operations)
+        ranks = identify_ranks(export, devices, config.environment, first_track)
+        of_report = pl.lit(report, dtype=pl.Int64).alias("report")
+        return Trace(
+            input=_describe(export, path, digest),
+            path=path,
+            report=report,
+            ranks=ranks,
+            operations=_with_tracks(operations, ranks),
+            api_calls=api_calls.with_columns(of_report),
+            ranges=read_ranges(export, wanted).with_columns(of_report),
+            overhead=read_overhead(export).with_columns(of_report),
+            stream_waits=read_stream_waits(export).with_columns(of_report),
+            event_records=read_event_records(export).with_columns(of_report),
+            nccl_calls=nccl_calls.with_columns(of_report),
+            memory_events=read_memory_events(export),
+            session_start_ns=_session_start_ns(export),
+            names=names,
+            config=config,
+            launch=launch,
+            capabilities=probe_capabilities(export, launches_graphs),
+            warnings=(
+                *_untimed_warning(path, untimed),
+                *_refused_warning(path, refused),
+                *_secret_warning(path, [*rows, *other_environments(export)]),
+                *notes,
+            ),
+        )
+
+
+def check_is_nsys(export: NsysExport, path: Path) -> None:
+    """Raises InputError for a database of something else."""
+    tables = export.columns
+    if any(table in tables for table in _NSYS_TABLES) or any(table.startswith(_CUPTI_PREFIX) for table in tables):
+        return
+    raise InputError(
+        f"{path}: expected an export of Nsight Systems (nsys export --type sqlite), found an SQLite database "
+        f"with {len(tables)} other tables"
+    )
+
+
+def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
+    said = dict(export.pairs("META_DATA_EXPORT"))
+    product, schema = said.get("EXPORT_PRODUCT_VERSION", ""), said.get("EXPORT_SCHEMA_VERSION", "")
+    return InputFile(
+        path.name,
+        digest,
+        product if _VERSION.fullmatch(product) else None,
+        schema if _VERSION.fullmatch(schema) else None,
+    )
+
+
+def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
+    """(process, device) pairs that ran kernels: launchers and data loaders did not, and are no ranks."""
+    working = operations.filter(pl.col("kind").is_in(["kernel", "graph"])).drop_nulls(["process", "device"])
+    return [(int(p), int(d)) for p, d in working.select("process", "device").unique().sort("process", "device").rows()]
+
+
+def _with_tracks(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.DataFrame:
+    tracks = pl.DataFrame(
+        [(rank.track, rank.process, rank.device) for rank in ranks],
+        schema={"track": pl.Int64, "process": pl.Int64, "device": pl.Int64},
+        orient="row",
+    )
+    joined = operations.join(tracks, on=["process", "device"], how="inner", maintain_order="left")
+    return conform(joined, OPERATIONS)
+
+
+def _session_start_ns(export: NsysExport) -> int | None:
+    if not export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
+        return None
+    rows = export.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
+    return rows[0][0] if rows and isinstance(rows[0][0], int) else None
+
+
+def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SaidSettings, list[ReportWarning]]:
+    """What the launched command line and its environment say; what both set, the command line decides."""
+    said = read_command_line(launch_words(export)).said
+    environment = read_environment(rows) | dict(said.environment)
+    launch = replace(said, environment=MappingProxyType(dict(sorted(environment.items()))))
+    return launch, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]
+
+
+def launch_words(export: NsysExport) -> list[str]:
+    """The command line that the profiler launched, word by word; empty if not recorded."""
+    words: dict[int, str] = {}
+    for name, value in export.pairs("META_DATA_CAPTURE"):
+        found = _ARGUMENT.match(name)
+        if found:
+            words[int(found.group(1))] = value
+        elif name in _COMMAND:
+            words[-1] = value
+    return [words[order] for order in sorted(words)]
+
+
+def _untimed_warning(path: Path, untimed: int) -> list[ReportWarning]:
+    if not untimed:
+        return []
+    message = (
+        f"{path.name}: {untimed} device operations have no usable time (the profiler could not time them): left out"
+    )
+    return [ReportWarning("untimed-operations", message)]
+
+
+def _refused_warning(path: Path, refused: int) -> list[ReportWarning]:
+    if not refused:
+        return []
+    message = (
+        f"{path.name}: the payloads of {refused} NCCL calls are not of the size that their schema states: not read, so "
+        "that their communicators stay unknown"
+    )
+    return [ReportWarning("nccl-payload", message)]
+
+
+def _secret_warning(path: Path, rows: list[str]) -> list[ReportWarning]:
+    names = secret_names(rows)
+    if not names:
+        return []
+    message = (
+        f"{path.name} holds environment variables that look like secrets ({', '.join(names)}): "
+        "their values are not shown here, but they are in the file; before you share it: three-walls scrub "
+        f"{path.name} scrubbed.sqlite"
+    )
+    return [ReportWarning("secrets-in-trace", message)]

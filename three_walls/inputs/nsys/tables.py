@@ -1,0 +1,250 @@
+"""The bulk tables of an export, read into our schemas; rows that CUPTI could not time are set aside."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.schemas import (
+    API_CALLS,
+    EVENT_RECORDS,
+    HOST_RANGES,
+    MEMORY_EVENTS,
+    OVERHEAD,
+    STREAM_WAITS,
+    conform,
+)
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+API = "CUPTI_ACTIVITY_KIND_RUNTIME"
+NVTX = "NVTX_EVENTS"
+SYNCHRONIZATIONS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+
+# syncType of cudaStreamWaitEvent. Exports up to schema 3.11 number the types otherwise than their own enum table says:
+# 2 there is an event query, 3 both cudaStreamWaitEvent and cudaStreamSynchronize. The API call tells them apart.
+STREAM_WAIT_TYPES = (2, 3)
+NO_STREAM = 2**32 - 1
+NVTX_RANGE_TYPES = (59, 60)  # push/pop and start/end
+
+# globalTid is <hw:8><vm:8><pid:24><tid:24>; its process's globalPid has the last field zero.
+THREADS_PER_PROCESS = 1 << 24
+
+_COMMON = {
+    "start_ns": "start",
+    "end_ns": "end",
+    "device": "deviceId",
+    "stream": "streamId",
+    "correlation": "correlationId",
+    "process": "globalPid",
+}
+
+_ONLY_SOME_HAVE = (
+    "name_id",
+    "short_name_id",
+    "copy_kind",
+    "source_kind",
+    "target_kind",
+    "bytes",
+    "graph_node",
+    "grid_x",
+    "grid_y",
+    "grid_z",
+)
+
+_OWN: dict[str, tuple[str, dict[str, str]]] = {
+    "kernel": (
+        KERNELS,
+        {
+            "name_id": "demangledName",
+            "short_name_id": "shortName",
+            "graph_node": "graphNodeId",
+            "grid_x": "gridX",
+            "grid_y": "gridY",
+            "grid_z": "gridZ",
+        },
+    ),
+    "memcpy": (
+        COPIES,
+        {
+            "copy_kind": "copyKind",
+            "source_kind": "srcKind",
+            "target_kind": "dstKind",
+            "bytes": "bytes",
+            "graph_node": "graphNodeId",
+        },
+    ),
+    "memset": (MEMSETS, {"bytes": "bytes", "graph_node": "graphNodeId"}),
+    "graph": (GRAPHS, {}),
+}
+
+
+def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataFrame, int]:
+    """Every device operation of the export, sorted, and how many rows had no usable time.
+
+    ``only_process`` stands where an export does not say which process an operation is of.
+
+    Columns: those of schemas.OPERATIONS but ``track``, plus ``process`` (globalPid) and ``device``.
+    CUPTI writes start = end = 0 (or end < start) for what it could not time; a graph that starts on the
+    host has an impossible device. Such rows are dropped and counted. Row order is not guaranteed by the
+    exporter, so it is made total here.
+    """
+    read = [_read_kind(export, kind) for kind in _OWN]
+    everything = pl.concat(read).with_columns(
+        pl.col("process").fill_null(only_process), pl.col("device").fill_null(0), pl.col("stream").fill_null(0)
+    )
+    timed = everything.filter(
+        (pl.col("start_ns") > 0) & (pl.col("end_ns") >= pl.col("start_ns")) & (pl.col("device") < 2**31 - 1)
+    )
+    ordered = timed.sort("process", "device", "start_ns", "end_ns", "stream", "correlation", "kind", "name_id")
+    return ordered, everything.height - timed.height
+
+
+def _read_kind(export: NsysExport, kind: str) -> pl.DataFrame:
+    table, own = _OWN[kind]
+    frame = export.frame(table, _COMMON | own)
+    missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own]
+    return frame.with_columns(*missing, kind=pl.lit(kind)).select("kind", *_COMMON, *_ONLY_SOME_HAVE)
+
+
+def read_api_calls(export: NsysExport) -> pl.DataFrame:
+    """CUDA API calls (schemas.API_CALLS), in no order; empty if not recorded."""
+    frame = export.frame(
+        API,
+        {
+            "start_ns": "start",
+            "end_ns": "end",
+            "thread": "globalTid",
+            "correlation": "correlationId",
+            "name_id": "nameId",
+        },
+    )
+    timed = frame.filter(pl.col("end_ns") >= pl.col("start_ns")).with_columns(pl.col("thread").fill_null(0))
+    return conform(timed.with_columns(process=process_of("thread")), API_CALLS)
+
+
+_EVENT_COLUMNS = {
+    "process": "globalPid",
+    "stream": "streamId",
+    "correlation": "correlationId",
+    "event": "eventId",
+    "event_sync": "eventSyncId",
+}
+
+
+def read_stream_waits(export: NsysExport) -> pl.DataFrame:
+    """Streams told to wait for an event (schemas.STREAM_WAITS), in no order; empty if not recorded.
+
+    Threads that wait for a stream are among them: only the name of the API call tells.
+    """
+    if not export.has(SYNCHRONIZATIONS, "syncType", "eventId"):
+        return pl.DataFrame(schema=STREAM_WAITS)
+    where = f"WHERE syncType IN {STREAM_WAIT_TYPES} AND streamId < {NO_STREAM}"
+    return conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, where), STREAM_WAITS)
+
+
+def read_event_records(export: NsysExport) -> pl.DataFrame:
+    """Events recorded on streams (schemas.EVENT_RECORDS), in no order; empty if not recorded."""
+    return conform(export.frame(EVENTS, _EVENT_COLUMNS), EVENT_RECORDS)
+
+
+def read_memory_events(export: NsysExport) -> pl.DataFrame:
+    """Allocations and deallocations by the driver (schemas.MEMORY_EVENTS), in no order; empty if not recorded."""
+    columns = {
+        "process": "globalPid",
+        "device": "deviceId",
+        "start_ns": "start",
+        "bytes": "bytes",
+        "memory_kind": "memKind",
+        "operation": "memoryOperationType",
+    }
+    return conform(export.frame(MEMORY_USAGE, columns), MEMORY_EVENTS)
+
+
+def only_process_of(api_calls: pl.DataFrame) -> int:
+    """The process that made the API calls, if it is a single one; else 0."""
+    processes = api_calls["process"].unique()
+    return int(processes[0]) if processes.len() == 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRanges:
+    """Which NVTX ranges to read: texts that contain one of ``needles``, or in which ``expression`` is found."""
+
+    needles: tuple[str, ...]
+    expression: re.Pattern[str] | None = None
+
+    def wants(self, text: str) -> bool:
+        found = any(needle in text for needle in self.needles)
+        return found or (self.expression is not None and bool(self.expression.search(text)))
+
+
+def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
+    """NVTX ranges (schemas.HOST_RANGES) that are ``wanted``, sorted.
+
+    The table is the largest of an export (millions of rows). A text is in the row itself or in StringIds; each
+    distinct one is looked at once, and without an expression SQLite itself skips the rows that cannot match.
+    """
+    if not export.has(NVTX, "start", "end", "eventType", "globalTid"):
+        return pl.DataFrame(schema=HOST_RANGES)
+    inline = "text" in export.columns[NVTX]
+    found = [_ranges_with_inline_text(export, wanted)] if inline else []
+    if "textId" in export.columns[NVTX]:
+        found.append(_ranges_with_text_id(export, wanted, only="AND text IS NULL" if inline else ""))
+    if not found:
+        return pl.DataFrame(schema=HOST_RANGES)
+    return pl.concat(found).sort("process", "thread", "start_ns", "end_ns", "text")
+
+
+def _ranges_with_text_id(export: NsysExport, wanted: WantedRanges, only: str) -> pl.DataFrame:
+    texts = export.strings_where(wanted.wants)
+    if not texts:
+        return pl.DataFrame(schema=HOST_RANGES)
+    ids = ",".join(map(str, sorted(texts)))
+    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start IS NOT NULL AND textId IN ({ids}) {only}"
+    columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId"}
+    frame = export.frame(NVTX, columns, where)
+    named = frame.with_columns(
+        text=pl.col("text_id").replace_strict(texts, return_dtype=pl.String), process=process_of("thread")
+    )
+    return conform(named, HOST_RANGES)
+
+
+_OPERATORS = "aten::"
+"""Operators of PyTorch: four in five ranges of emit_nvtx, and none that communicates or marks a step."""
+
+
+def _ranges_with_inline_text(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
+    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start IS NOT NULL AND text IS NOT NULL"
+    if wanted.expression is None and not any(_OPERATORS in needle for needle in wanted.needles):
+        where += f" AND text NOT GLOB '{_OPERATORS}*'"
+    columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text": "text"}
+    frame = export.frame(NVTX, columns, where, text=("text",))
+    if wanted.expression is None:
+        # One pass over each text for all needles; SQLite would make one per needle.
+        frame = frame.filter(pl.col("text").str.contains_any(list(wanted.needles)))
+    texts = [text for text in frame["text"].unique().to_list() if wanted.wants(text)]
+    kept = frame.filter(pl.col("text").is_in(texts)).with_columns(process=process_of("thread"))
+    return conform(kept, HOST_RANGES)
+
+
+def read_overhead(export: NsysExport) -> pl.DataFrame:
+    """When the profiler held up a thread (schemas.OVERHEAD), sorted; empty if not recorded."""
+    found = [
+        export.frame(table, {"thread": "globalTid", "start_ns": "start", "end_ns": "end"}) for table in OVERHEAD_TABLES
+    ]
+    frame = pl.concat(found).filter(pl.col("end_ns") > pl.col("start_ns"))
+    return conform(frame, OVERHEAD).unique().sort("thread", "start_ns", "end_ns")
+
+
+def process_of(thread: str) -> pl.Expr:
+    """The globalPid of a column of globalTids."""
+    return pl.col(thread) - pl.col(thread) % THREADS_PER_PROCESS

@@ -1,0 +1,1 @@
+"""Megatron-Bridge itself, run on a CPU, as the judge of overrides."""

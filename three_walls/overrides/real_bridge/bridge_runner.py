@@ -1,0 +1,187 @@
+"""Runs Megatron-Bridge's own override and validation code on requests; JSON in on stdin, JSON out on stdout.
+
+    python bridge_runner.py < request.json
+
+It runs by its path in the interpreter that has Megatron-Bridge, which need not have three-walls. The request has
+``cases``: each with ``recipe`` (a function's name) or ``config`` (path of a run_config.yaml), ``overrides``,
+``environment``, ``prepare`` and ``python`` (lines that edit ``cfg``, before and after the overrides) and ``show``
+(paths whose values to return); and what ``stubs.stand_in`` takes. The answer has ``bridge`` (its version) and
+one result per case: ``applied`` and ``validated``, the ``message`` of what failed, ``failing`` (per override that fails
+alone, its message), ``values``, and with ``dump`` every plain field of the configuration before the overrides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import logging
+import math
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+def main() -> None:
+    """Answers one request."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    request = json.load(sys.stdin)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        answer = _answer(request)
+    json.dump(answer, sys.stdout)
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        from stubs import stand_in
+
+        stand_in(request)
+        from megatron.bridge.package_info import __version__
+    except Exception as error:
+        return {"error": _say(error)}
+    return {"bridge": __version__, "results": [_run(case, request) for case in request["cases"]]}
+
+
+def _run(case: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    before = dict(os.environ)
+    os.environ.update(case.get("environment") or {})
+    if world_size := case.get("world_size") or request.get("world_size"):
+        os.environ["WORLD_SIZE"] = str(world_size)
+    try:
+        return _apply_and_validate(case)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _apply_and_validate(case: Mapping[str, Any]) -> dict[str, Any]:
+    from megatron.bridge.training.config import runtime_config_update
+    from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+    result: dict[str, Any] = {"applied": False, "validated": False, "message": "", "failing": {}, "values": {}}
+    try:
+        make = _maker(case)
+        make()
+    except Exception as error:
+        return {**result, "message": f"the configuration cannot be made: {_say(error)}"}
+    if case.get("dump"):
+        result["dump"] = _dump(make())
+    overrides = list(case.get("overrides") or [])
+    try:
+        config = process_config_with_overrides(make(), cli_overrides=overrides) if overrides else make()
+        exec("\n".join(case.get("python") or []), {"cfg": config})
+        if "WORLD_SIZE" not in os.environ:
+            os.environ["WORLD_SIZE"] = str(_smallest_world(config.model))
+        result["applied"] = True
+    except Exception as error:
+        failing = dict(_failing_alone(make, overrides))
+        return {**result, "message": _say(error), "failing": failing}
+    try:
+        runtime_config_update(config)
+        result["validated"] = True
+    except Exception as error:
+        result["message"] = _say(error)
+    result["values"] = {path: _value(config, path) for path in case.get("show") or []}
+    return result
+
+
+def _smallest_world(model: Any) -> int:
+    """GPUs of one copy of the model, where nobody said how many the run has."""
+    dense = model.tensor_model_parallel_size * model.context_parallel_size
+    experts = model.expert_model_parallel_size * (model.expert_tensor_parallel_size or model.tensor_model_parallel_size)
+    size: int = model.pipeline_model_parallel_size * math.lcm(dense, experts)
+    return size
+
+
+def _failing_alone(make: Callable[[], Any], overrides: list[str]) -> Iterator[tuple[str, str]]:
+    from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+    for one in overrides:
+        try:
+            process_config_with_overrides(make(), cli_overrides=[one])
+        except Exception as error:
+            yield one, _say(error)
+
+
+def _maker(case: Mapping[str, Any]) -> Callable[[], Any]:
+    """A function that makes the configuration anew."""
+    if case.get("config"):
+        from megatron.bridge.training.config import ConfigContainer
+
+        return lambda: ConfigContainer.from_yaml(case["config"])
+    recipe, lines = find_recipe(case["recipe"]), "\n".join(case.get("prepare") or [])
+
+    def make() -> Any:
+        config = recipe()
+        exec(lines, {"cfg": config})
+        return config
+
+    return make
+
+
+def find_recipe(name: str) -> Callable[[], Any]:
+    """The recipe function, looked for in every module of the recipes that imports."""
+    from stubs import bare_package
+
+    recipes = importlib.import_module("megatron.bridge.recipes")
+    for path in _files_that_hold(name, Path(next(iter(recipes.__path__)))):
+        parts = path.relative_to(next(iter(recipes.__path__))).with_suffix("").parts
+        for depth in range(1, len(parts)):
+            bare_package(".".join(("megatron.bridge.recipes", *parts[:depth])))
+        module = importlib.import_module(".".join(("megatron.bridge.recipes", *parts)))
+        recipe: Callable[[], Any] = getattr(module, name)
+        return recipe
+    raise LookupError(f"Megatron-Bridge has no recipe {name}")
+
+
+def _files_that_hold(name: str, folder: Path) -> list[Path]:
+    """Modules that define the recipe, then those that give another one this name (from 0.6 on some do)."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))}
+    defined = [path for path, text in texts.items() if f"def {name}(" in text]
+    named = re.compile(rf"\bas {re.escape(name)}\b|^{re.escape(name)}\s*=", re.MULTILINE)
+    return defined + [path for path, text in texts.items() if path.name != "__init__.py" and named.search(text)]
+
+
+def _value(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
+    return _plain(config)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return getattr(value, "name", None) or str(value)
+
+
+def _dump(config: Any) -> dict[str, Any]:
+    """Every plain field of every section, by path."""
+    found: dict[str, Any] = {}
+    for section, part in vars(config).items():
+        if part is None or isinstance(part, (str, int)):
+            found[section] = part
+        elif isinstance(part, dict):  # env_vars
+            found[section] = "dict"
+            found.update({f"{section}.{name}": _plain(value) for name, value in part.items()})
+        elif hasattr(part, "__dict__"):
+            found[section] = type(part).__name__
+            found.update({f"{section}.{name}": _plain(value) for name, value in vars(part).items() if name[:1] != "_"})
+    return found
+
+
+def _say(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:600]
+
+
+if __name__ == "__main__":
+    main()

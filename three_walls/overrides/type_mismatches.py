@@ -1,0 +1,43 @@
+"""When a value strikes that does not fit its field: as measured of each release, or as upstream's code was read."""
+
+from __future__ import annotations
+
+from three_walls.model.config import ConfigData
+from three_walls.model.failure_mode import Strikes
+from three_walls.tables.bridge_schema import BridgeSchema, FieldType
+from three_walls.tables.bridge_type_mismatches import measured_misfits, taken_values
+
+
+def strikes_of_misfit(schema: BridgeSchema, path: str, field: FieldType, value: ConfigData) -> Strikes:
+    """``value`` is none that ``path`` may have (``override_types.complaint_about_value``)."""
+    kind = _kind_of(field, value)
+    is_taken = measured_misfits(schema.release).is_taken(path, kind)
+    if is_taken is None:
+        return Strikes.UNKNOWN
+    if not is_taken:
+        return Strikes.REFUSED
+    reviewed = taken_values().get((path, kind))
+    return reviewed.strikes if reviewed is not None else Strikes.UNCHECKED
+
+
+def _kind_of(field: FieldType, value: ConfigData) -> str:
+    """One of ``bridge_misfits.KINDS``."""
+    lists = [kind for kind in field.kinds if kind.startswith("list[")]
+    match value:
+        case None:
+            return "nothing"
+        case tuple():
+            return _kind_of_element(lists, value) if lists else "list"
+        case bool():
+            return "flag"
+        case int():
+            return "word" if "int" in field.kinds else "integer"
+        case float():
+            return "fraction"
+    return "word" if "str" in field.kinds else "text"
+
+
+def _kind_of_element(lists: list[str], value: tuple[object, ...]) -> str:
+    """Of a list that holds an element it may not: a word among words, or an element of another kind."""
+    takes_text = any("str" in kind or "enum" in kind for kind in lists)
+    return "word" if takes_text and all(isinstance(one, str) for one in value) else "element"

@@ -1,0 +1,72 @@
+"""A plan whose every edit a launcher takes: what the checker refuses is blocked, and the rest is planned again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from three_walls.model.config import RunConfig
+from three_walls.model.fact import FactSheet
+from three_walls.model.finding import Finding, Note, Outcome, PlannedEdit, PlanStep
+from three_walls.model.rule import Rule
+from three_walls.overrides.check import check_overrides
+from three_walls.overrides.merged_config import settings_of
+from three_walls.overrides.spell import NEWEST_BRIDGE, spell
+from three_walls.rules.plan import make_plan
+
+
+def make_sound_plan(
+    rules: Iterable[Rule],
+    facts: FactSheet,
+    config: RunConfig,
+    bridge_version: str | None = None,
+    allowed: Collection[str] = (),
+) -> tuple[list[Finding], tuple[PlanStep, ...]]:
+    """``make_plan`` without the rules whose edits break a constraint or are no valid override; those are blocked."""
+    everything = tuple(rules)
+    refused: dict[str, tuple[Note, ...]] = {}
+    while True:
+        findings, plan = make_plan([one for one in everything if one.id not in refused], facts, allowed=allowed)
+        found = _first_refused(plan, config, bridge_version)
+        if found is None:
+            break
+        refused[found[0]] = found[1]
+    if refused:
+        findings = sorted([*findings, *_blocked(everything, facts, refused)], key=lambda one: one.rule)
+    return findings, plan
+
+
+def problems_of(edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None) -> tuple[Note, ...]:
+    """What speaks against the edits: overrides that fail, constraints that they break and that held without them."""
+    version = bridge_version or config.bridge_version or NEWEST_BRIDGE
+    base = settings_of(config)
+    before = {note.name for note in check_overrides((), base, version).broken}
+    overrides = spell(list(edits), config, version)
+    after = check_overrides(overrides.bridge, base, version, dict(overrides.env))
+    return tuple(note for note in after.problems if note.name not in before)
+
+
+def _first_refused(
+    plan: Iterable[PlanStep], config: RunConfig, bridge_version: str | None
+) -> tuple[str, tuple[Note, ...]] | None:
+    """The first step whose edits, after those of the earlier steps, something speaks against."""
+    edits: list[PlannedEdit] = []
+    for step in plan:
+        edits += step.edits
+        if problems := problems_of(edits, config, bridge_version):
+            return step.finding.rule, problems
+    return None
+
+
+def _blocked(rules: Iterable[Rule], facts: FactSheet, refused: dict[str, tuple[Note, ...]]) -> list[Finding]:
+    """Findings of the refused rules, judged alone, as blocked."""
+    findings, _ = make_plan([one for one in rules if one.id in refused], facts)
+    return [
+        replace(
+            one,
+            outcome=Outcome.BLOCKED,
+            because="; ".join(note.text for note in refused[one.rule]),
+            blocked_by=(*one.blocked_by, *refused[one.rule]),
+        )
+        for one in findings
+    ]

@@ -1,0 +1,185 @@
+"""Collectives whose group neither the config nor a communicator tells, found by the moment at which they are left.
+
+A class can run in several groups (gradients of dense layers and of experts, norms over all model-parallel ranks, the
+embeddings of the first and last stage), and ranks of different stages make different numbers of its calls, so order
+does not match them. But all members of an all-reduce, an all-gather or a reduce-scatter leave it together: calls that
+end at one moment on the common clock, one per rank, on exactly the ranks of one group that Megatron makes, are one.
+
+Two groups often reduce side by side, tens of microseconds apart. So the largest group counts whose members leave as
+evenly as such a call does, and only then the one that leaves most evenly of those within the spread of any collective.
+A reduce-scatter of 3 ms can end as unevenly as two groups side by side: what order had put together, and what fits in
+time, is not divided.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.ranks.alignment import CommonClock
+from three_walls.ranks.matching import Matched
+from three_walls.tables.rank_thresholds import RankThresholds
+
+CLASSES = ("data_parallel", "tensor_parallel", "all_reduce", "all_gather", "reduce_scatter")
+"""Collectives that no member can leave before all have come, and that all leave at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """``number``: as in Matched.everything; times on the common clock.
+
+    ``whole``: tracks of the calls that order had put together with it, if they fit in time.
+    """
+
+    number: int
+    start_ns: int
+    end_ns: int
+    whole: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How far apart the ends of one collective may lie: always ``even_ns`` or this share of its shortest call."""
+
+    even_ns: int
+    even_fraction: float
+    widest_ns: int
+
+    def even(self, shortest_ns: int) -> int:
+        return min(max(self.even_ns, round(self.even_fraction * shortest_ns)), self.widest_ns)
+
+
+_Queues = Mapping[int, deque[_Call]]
+"""By track: calls of one class and step that are not put together yet, by their ends."""
+
+
+def match_by_leaving(
+    matched: Matched, groups: Sequence[frozenset[int]], clock: CommonClock, thresholds: RankThresholds
+) -> Matched:
+    """``matched`` with the calls of one moment put together where their class can run in several groups.
+
+    ``groups``: tracks of every group of ranks that may call a collective, if all of its ranks were captured.
+    """
+    if not clock.is_resolved or not groups:
+        return matched
+    unsure = matched.everything.join(_sure_calls(matched), on="call", how="anti")
+    calls = clock.put(unsure.filter(pl.col("class").is_in(list(CLASSES)))).drop_nulls("common_end_ns")
+    found = _find(calls, groups, _spread(clock, thresholds), matched)
+    if found.is_empty():
+        return matched
+    rows = calls.join(found, on="call").with_columns(
+        group=pl.lit(0, dtype=pl.Int64),
+        role=pl.lit(0, dtype=pl.Int64),
+        captured=pl.col("size"),
+        sure=pl.lit(value=False),
+        complete=pl.lit(value=True),
+        kept=pl.col("kept").all().over("instance"),
+    )
+    # What order had put together with one of these calls is not one collective.
+    broken = matched.calls.join(rows, on="call", how="semi").select("instance").unique()
+    kept = matched.calls.join(broken, on="instance", how="anti")
+    renewed = rows.sort("instance", "track").select(matched.calls.columns)
+    return Matched(
+        matched.everything,
+        pl.concat([kept, renewed.match_to_schema(matched.calls.schema, integer_cast="upcast")]),
+        matched.abstained,
+    )
+
+
+def _sure_calls(matched: Matched) -> pl.DataFrame:
+    return matched.calls.filter("sure").select("call")
+
+
+def _spread(clock: CommonClock, thresholds: RankThresholds) -> _Spread:
+    widest_ns = thresholds.maximum_end_spread_ns
+    even_ns = max(thresholds.maximum_even_end_spread_ns, 0 if clock.is_exact else clock.error_ns)
+    return _Spread(min(even_ns, widest_ns), thresholds.maximum_even_end_spread_fraction, widest_ns)
+
+
+def _find(calls: pl.DataFrame, groups: Sequence[frozenset[int]], spread: _Spread, matched: Matched) -> pl.DataFrame:
+    """Per call that is part of a collective: call, instance (beyond those of ``matched``), size."""
+    highest = matched.calls["instance"].max()
+    instance = highest if isinstance(highest, int) else 0
+    ordered = sorted(set(groups), key=lambda group: (-len(group), sorted(group)))
+    rows = []
+    columns = ("track", "call", "common_start_ns", "common_end_ns", "whole")
+    alone = _without_twins(calls, spread)
+    by_end = alone.join(_fitting(calls, matched, spread), on="call", how="left").sort(
+        "class", "step", "common_end_ns", "common_start_ns", "call"
+    )
+    for _, of_step in by_end.group_by(["class", "step"], maintain_order=True):
+        queues: dict[int, deque[_Call]] = {}
+        for track, number, start_ns, end_ns, whole in of_step.select(columns).rows():
+            call = _Call(number, round(start_ns), round(end_ns), frozenset(whole or ()))
+            queues.setdefault(track, deque()).append(call)
+        for members in _collectives(queues, ordered, spread):
+            instance += 1
+            rows += [(number, instance, len(members)) for number in members]
+    return pl.DataFrame(
+        rows, schema={"call": calls.schema["call"], "instance": pl.Int64, "size": pl.Int64}, orient="row"
+    )
+
+
+def _without_twins(calls: pl.DataFrame, spread: _Spread) -> pl.DataFrame:
+    """``calls`` without those that one rank runs at once and that end together: which one is meant cannot be told."""
+    key = ["track", "class", "step"]
+    ordered = calls.sort(*key, "common_end_ns", "common_start_ns", "call")
+    start, end = pl.col("common_start_ns"), pl.col("common_end_ns")
+    twin_of_next = (start.shift(-1).over(key) < end) & (end.shift(-1).over(key) - end <= spread.even_ns)
+    marked = ordered.with_columns(twin=twin_of_next.fill_null(value=False))
+    return marked.filter(~(pl.col("twin") | pl.col("twin").shift(1, fill_value=False).over(key))).drop("twin")
+
+
+def _fitting(calls: pl.DataFrame, matched: Matched, spread: _Spread) -> pl.DataFrame:
+    """Calls that order had put together, of whole groups and fitting in time: call, whole (tracks, sorted)."""
+    ends = pl.col("common_end_ns")
+    fits = (ends.max() - ends.min() <= spread.widest_ns) & (pl.col("common_start_ns").max() <= ends.min())
+    return (
+        matched.calls.filter("complete")
+        .select("call", "instance")
+        .join(calls, on="call")
+        .group_by("instance")
+        .agg("call", fits=fits, whole=pl.col("track").sort())
+        .filter("fits")
+        .explode("call")
+        .select("call", "whole")
+    )
+
+
+def _collectives(
+    queues: dict[int, deque[_Call]], groups: Sequence[frozenset[int]], spread: _Spread
+) -> Iterator[list[int]]:
+    """Call numbers of each collective. Takes from ``queues`` until all are empty."""
+    while queues:
+        # Whatever ended before the earliest of the heads has been put together already, or never will be.
+        first = min(queues, key=lambda track: (queues[track][0].end_ns, track))
+        members = _meet(queues, [group for group in groups if first in group], spread)
+        whole = queues[first][0].whole
+        if members and members < whole and all(track in queues and queues[track][0].whole == whole for track in whole):
+            members = whole
+        heads = [queues[track].popleft().number for track in sorted(members or {first})]
+        for track in [track for track, queue in queues.items() if not queue]:
+            del queues[track]
+        if members:
+            yield heads
+
+
+def _meet(queues: _Queues, groups: Sequence[frozenset[int]], spread: _Spread) -> frozenset[int] | None:
+    """The one of ``groups`` (the largest first) whose next calls are one collective; None if there is none."""
+    fitting = []
+    for members in groups:
+        if not members <= queues.keys():
+            continue
+        heads = [queues[track][0] for track in members]
+        apart_ns = max(one.end_ns for one in heads) - min(one.end_ns for one in heads)
+        even_ns = spread.even(min(one.end_ns - one.start_ns for one in heads))
+        # Nobody leaves before the last has come.
+        overlap = max(one.start_ns for one in heads) <= min(one.end_ns for one in heads) + spread.even_ns
+        if overlap and apart_ns <= spread.widest_ns:
+            if apart_ns <= even_ns:
+                return members
+            fitting.append((apart_ns, members))
+    return min(fitting, key=lambda one: one[0])[1] if fitting else None

@@ -1,0 +1,263 @@
+"""The only place where numbers become strings: milliseconds, shares, bandwidths, ranges, "unknown".
+
+Takes nanoseconds, bytes and fractions, as the vocabulary holds them. ``None`` always reads "unknown":
+a missing number must never look like zero.
+"""
+
+from __future__ import annotations
+
+from three_walls.model.buckets import SubWall, Wall
+from three_walls.model.fact import Fact, FactValue
+from three_walls.model.finding import Gain
+from three_walls.model.report import ProductShape
+from three_walls.model.rule import CEILING, ROOM
+from three_walls.model.units import NS_PER_MS
+
+UNKNOWN = "unknown"
+UNSET = "unset"
+
+_BYTES_PER_GIB = 1 << 30
+_BYTES_PER_GB = 1_000_000_000
+_FLOP_PER_TFLOP = 1_000_000_000_000
+_KERNEL_LENGTH = 50
+
+_WALL_NAMES = {
+    Wall.MEMORY: "Memory wall",
+    Wall.COMMUNICATION: "Communication wall",
+    Wall.COMPUTE_HOST: "Compute and host wall",
+}
+_SUB_WALL_NAMES = {SubWall.COMPUTE: "compute half", SubWall.HOST: "host half"}
+
+
+def format_wall(wall: Wall | None, sub_wall: SubWall | None = None) -> str:
+    """A wall as a heading, with its half where it has one: ``Compute and host wall, host half``."""
+    if wall is None:
+        return "No wall named"
+    name = _WALL_NAMES[wall]
+    return name if sub_wall is None else f"{name}, {_SUB_WALL_NAMES[sub_wall]}"
+
+
+def _decimals(value_ms: float) -> int:
+    """Decimals that leave three significant digits or so: more would claim a precision that no step time has."""
+    size = abs(value_ms)
+    return 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 3
+
+
+def _write(value: float, decimals: int) -> str:
+    if value == 0:
+        return "0"
+    return "<0.001" if 0 < value < 0.0005 else f"{value:,.{decimals}f}"
+
+
+def format_ms(value_ns: float | None) -> str:
+    """Nanoseconds as ``412 ms``."""
+    if value_ns is None:
+        return UNKNOWN
+    value_ms = value_ns / NS_PER_MS
+    return f"{_write(value_ms, _decimals(value_ms))} ms"
+
+
+def format_ms_range(low_ns: float | None, high_ns: float | None) -> str:
+    """Two bounds in nanoseconds as ``12-30 ms``; bounds that read the same are written once."""
+    if low_ns is None and high_ns is None:
+        return UNKNOWN
+    if low_ns is None or high_ns is None:
+        return f"at least {format_ms(low_ns)}" if high_ns is None else f"at most {format_ms(high_ns)}"
+    low, high = low_ns / NS_PER_MS, high_ns / NS_PER_MS
+    decimals = _decimals_of_estimate(high)
+    texts = _write(low, decimals), _write(high, decimals)
+    return f"{texts[0]} ms" if texts[0] == texts[1] else f"{texts[0]}-{texts[1]} ms"
+
+
+def _decimals_of_estimate(value_ms: float) -> int:
+    """One digit fewer than a measured time has: bounds are estimates."""
+    return max(0, _decimals(value_ms) - 1)
+
+
+def describe_gain(gain: Gain) -> str:
+    """What an edit gives, and how that is known.
+
+    ``gain 12-30 ms, likely 20 ms (measured)``, ``gain at most 12.3 ms, nobody measured how much of it``,
+    ``makes room, costs about 1.5% of the step``, ``gain unknown``.
+    """
+    if gain.basis == ROOM:
+        return format_gain(gain)
+    is_told = gain.high_ns is not None and gain.basis != CEILING
+    return f"gain {format_gain(gain)}" + (f" ({gain.basis})" if is_told else "")
+
+
+def format_gain(gain: Gain) -> str:
+    """A gain as ``12-30 ms, likely 20 ms``, a ceiling as one, and what makes room with its cost."""
+    bounds = format_gain_bounds(gain)
+    if gain.basis == ROOM:
+        return f"{bounds}, {format_cost(gain.cost_fraction, gain.cost_is_judged)}"
+    if gain.basis == CEILING and gain.high_ns is not None:
+        return f"{bounds}, nobody measured how much of it"
+    if gain.likely_ns is None or gain.low_ns == gain.high_ns:
+        return bounds
+    return f"{bounds}, likely {format_likely(gain)}"
+
+
+def format_gain_bounds(gain: Gain) -> str:
+    """The range of a gain: ``12-30 ms``, ``at most 12.3 ms`` of a ceiling, ``makes room`` of what saves memory."""
+    if gain.basis == ROOM:
+        return "makes room"
+    if gain.basis == CEILING and gain.high_ns is not None:
+        return f"at most {format_ms(gain.high_ns)}"
+    return format_ms_range(gain.low_ns, gain.high_ns)
+
+
+def format_cost(fraction: float | None, is_judged: bool) -> str:
+    """What an edit that makes room costs: ``costs about 1.5% of the step``."""
+    if fraction == 0:
+        return "costs no time"
+    judged = " (judged, not measured)" if is_judged else ""
+    return f"costs about {format_share(fraction)} of the step{judged}"
+
+
+def format_likely(gain: Gain) -> str:
+    """The likely gain, as precise as its range: ``20 ms``."""
+    if gain.likely_ns is None:
+        return "nobody measured it" if gain.basis == CEILING and gain.high_ns is not None else UNKNOWN
+    likely_ms = gain.likely_ns / NS_PER_MS
+    widest_ns = gain.likely_ns if gain.high_ns is None else gain.high_ns
+    return f"{_write(likely_ms, _decimals_of_estimate(widest_ns / NS_PER_MS))} ms"
+
+
+def format_share(fraction: float | None) -> str:
+    """A fraction as ``12.3%``; what rounds to nothing without being nothing reads ``<0.1%``."""
+    if fraction is None:
+        return UNKNOWN
+    if fraction == 0:
+        return "0%"
+    return "<0.1%" if 0 < fraction < 0.0005 else f"{fraction:.1%}"
+
+
+def format_css_percent(fraction: float) -> str:
+    """A fraction as a CSS length, kept within its track: ``12.346%``."""
+    return f"{min(max(fraction, 0.0), 1.0):.3%}"
+
+
+def format_count(value: float | None) -> str:
+    """A number of things as ``12,288``."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def format_gib(value_bytes: float | None) -> str:
+    """Bytes as ``79.1 GiB``."""
+    return UNKNOWN if value_bytes is None else f"{value_bytes / _BYTES_PER_GIB:,.1f} GiB"
+
+
+def format_bandwidth(value_bytes_per_s: float | None) -> str:
+    """Bytes per second as ``48.0 GB/s`` (powers of ten, as links are sold)."""
+    return UNKNOWN if value_bytes_per_s is None else f"{value_bytes_per_s / _BYTES_PER_GB:,.1f} GB/s"
+
+
+def format_moved(value_bytes: float | None) -> str:
+    """Bytes that crossed a link as ``1.34 GB``: powers of ten, so that it divides by a bandwidth."""
+    if value_bytes is None:
+        return UNKNOWN
+    value_gb = value_bytes / _BYTES_PER_GB
+    return f"{_write(value_gb, _decimals(value_gb))} GB"
+
+
+def format_rate(value_bytes_per_s: float | None, limit_bytes_per_s: float | None) -> str:
+    """A bandwidth beside its limit as ``31.4 of 50.0 GB/s``; alone when no limit is known."""
+    if value_bytes_per_s is None or limit_bytes_per_s is None:
+        return format_bandwidth(value_bytes_per_s)
+    return f"{value_bytes_per_s / _BYTES_PER_GB:,.1f} of {format_bandwidth(limit_bytes_per_s)}"
+
+
+def format_tflops(value: float | None) -> str:
+    """A rate of floating point operations as ``65.9 TFLOP/s``."""
+    return UNKNOWN if value is None else f"{value:,.1f} TFLOP/s"
+
+
+def format_flops(value: float | None) -> str:
+    """Floating point operations as ``37.8 TFLOP``."""
+    return UNKNOWN if value is None else f"{value / _FLOP_PER_TFLOP:,.1f} TFLOP"
+
+
+def format_flops_rate(value_per_s: float | None) -> str:
+    """Floating point operations per second as ``512.3 TFLOP/s``."""
+    return UNKNOWN if value_per_s is None else f"{format_flops(value_per_s)}/s"
+
+
+def format_dimension(bounds: tuple[int, int]) -> str:
+    """A dimension, or the bounds of one that varies: ``4096`` or ``8096-8217``."""
+    low, high = bounds
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+def format_product(one: ProductShape) -> str:
+    """The sizes of a product as ``8096-8217 x 4096 x 2048`` (m x k x n), of a batch as ``32 of 4096 x 128 x 4096``."""
+    sizes = " x ".join(format_dimension(bounds) for bounds in (one.m, one.k, one.n))
+    return sizes if one.batch == 1 else f"{format_count(one.batch)} of {sizes}"
+
+
+def format_kernel(name: str) -> str:
+    """A kernel's name, short enough for a cell."""
+    plain = name.removeprefix("void ")
+    return plain if len(plain) <= _KERNEL_LENGTH else f"{plain[: _KERNEL_LENGTH - 3]}..."
+
+
+def format_ratio(value: float | None) -> str:
+    """A ratio as ``1.07x``."""
+    return UNKNOWN if value is None else f"{value:.2f}x"
+
+
+def format_awaited(rank: int | None, nobody_waits: bool) -> str:
+    """The rank that others wait for, as ``rank 3``."""
+    if rank is not None:
+        return f"rank {rank}"
+    return "nobody" if nobody_waits else UNKNOWN
+
+
+def format_setting(value: FactValue) -> str:
+    """A setting the way a config file spells it: ``true``, ``[moe_router, attn]``, ``unset`` for ``None``."""
+    if value is None:
+        return UNSET
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{', '.join(format_setting(item) for item in value)}]"
+    return show_control_characters(str(value))
+
+
+_NUMBER_FORMATS = {
+    "ns": format_ms,
+    "fraction": format_share,
+    "bytes": format_gib,
+    "bytes_per_s": format_bandwidth,
+    "count": format_count,
+    "ratio": format_ratio,
+    "tflops": format_tflops,
+    "flops": format_flops,
+    "flops_per_s": format_flops_rate,
+}
+
+
+def format_fact(fact: Fact) -> str:
+    """A fact's value in its unit; ``unknown`` when it is missing."""
+    if fact.is_missing:
+        return UNKNOWN
+    value = fact.value
+    if fact.unit == "flag" and isinstance(value, bool):
+        return "yes" if value else "no"
+    write_number = _NUMBER_FORMATS.get(fact.unit)
+    if write_number is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return format_setting(value)
+    return write_number(value)
+
+
+def shorten(text: str, columns: int) -> str:
+    """``text`` in at most ``columns`` characters; what is cut from its middle leaves ``...``."""
+    if len(text) <= columns:
+        return text
+    kept = columns - 3
+    return f"{text[: kept - kept // 3]}...{text[len(text) - kept // 3 :]}"
+
+
+def show_control_characters(text: str) -> str:
+    """``text`` with control characters spelled out: a value of the run must not steer the reader's terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

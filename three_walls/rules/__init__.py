@@ -1,0 +1,1 @@
+"""Facts -> findings -> plan. Knows no trace and no launcher."""

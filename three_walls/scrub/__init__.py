@@ -1,1 +1,0 @@
-"""Export -> an export that can be shared: what analysis needs stays, what tells of people and machines goes."""

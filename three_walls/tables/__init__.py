@@ -1,0 +1,1 @@
+"""Reviewed data files (`tables/*.yaml`), each read into typed rows."""

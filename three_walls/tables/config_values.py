@@ -1,0 +1,132 @@
+"""Values of config keys: reading them from words, and checking that they are of a key's type."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from three_walls.model.config import ConfigData, ConfigScalar
+from three_walls.model.config_keys import ConfigKey
+from three_walls.tables.value_forms import LONGEST_VALUE
+
+_CALLED = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "int_list": "whole numbers",
+    "float_or_list": "numbers",
+}
+_ELEMENT = {"list": "str", "int_list": "int", "str_or_list": "str", "float_or_list": "float"}
+_INT = re.compile(r"[-+]?\d{1,18}")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?")
+
+
+def takes_several_words(type_name: str) -> bool:
+    """Whether a flag of this type collects words up to the next flag."""
+    return type_name in _ELEMENT
+
+
+def read_words(type_name: str, words: Sequence[str]) -> ConfigData:
+    """``words`` as a value of the type; raises ValueError where one is not."""
+    element = _ELEMENT.get(type_name)
+    if element is None:
+        if len(words) != 1:
+            raise ValueError(f"expected one word, found {len(words)}")
+        return _read_word(type_name, words[0])
+    found = tuple(_read_word(element, word) for word in words)
+    return found[0] if type_name.endswith("_or_list") and len(found) == 1 else found
+
+
+def fit(type_name: str, value: ConfigData) -> ConfigData:
+    """``value`` in the form its type has: lists as tuples, a list of one as its element where that is meant."""
+    element = _ELEMENT.get(type_name)
+    if value is None:
+        return None
+    if element is None:
+        return value if type_name == "any" else _fit_scalar(type_name, value)
+    elements = value if isinstance(value, tuple) else (value,)
+    fitted = tuple(_fit_scalar(element, item) for item in elements)
+    if type_name.endswith("_or_list") and len(fitted) == 1:
+        return fitted[0]
+    return fitted
+
+
+def is_of_type(type_name: str, value: ConfigData) -> bool:
+    """Whether ``value`` is what :func:`fit` would leave alone."""
+    try:
+        fitted = fit(type_name, value)
+    except ValueError:
+        return False
+    return fitted == value and type(fitted) is type(value)
+
+
+def is_allowed(key: ConfigKey, value: ConfigData) -> bool:
+    """Whether ``value`` is of the key's type and among its values."""
+    if value is None or not is_of_type(key.type, value):
+        return value is None
+    elements = value if isinstance(value, tuple) else (value,)
+    return all(_is_among(key, element) for element in elements)
+
+
+def _is_among(key: ConfigKey, element: ConfigScalar) -> bool:
+    """Texts need a list of words or a pattern that says what they may be; numbers and switches only their type."""
+    if element in key.values:
+        return True
+    if key.pattern is not None and isinstance(element, str):
+        return len(element) <= LONGEST_VALUE and key.pattern.fullmatch(element) is not None
+    return not key.values and not isinstance(element, str)
+
+
+def may_be_shown(key: ConfigKey, value: ConfigData) -> bool:
+    """Whether ``value``, already of the key's type, can be no secret: a number, a switch, or a text that is allowed."""
+    elements = value if isinstance(value, tuple) else (value,)
+    return all(not isinstance(element, str) or _is_among(key, element) for element in elements)
+
+
+def form_of(key: ConfigKey) -> str:
+    """What a value of ``key`` has to be, for a message; no word of what was found instead."""
+    if key.values:
+        return f"one of {', '.join(map(str, key.values))}"
+    return _CALLED.get(key.type, "a value of its form")
+
+
+def _read_word(type_name: str, word: str) -> ConfigScalar:
+    if type_name == "bool":
+        return _read_bool(word)
+    if type_name == "int":
+        if not _INT.fullmatch(word):
+            raise ValueError(f"{word} is not a whole number")
+        return int(word)
+    if type_name == "float":
+        if not _NUMBER.fullmatch(word):
+            raise ValueError(f"{word} is not a number")
+        return float(word)
+    if type_name == "any" and _INT.fullmatch(word):
+        return int(word)
+    return word
+
+
+def _read_bool(word: str) -> bool:
+    lowered = word.lower()
+    if lowered in ("true", "1", "yes"):
+        return True
+    if lowered in ("false", "0", "no"):
+        return False
+    raise ValueError(f"{word} is neither true nor false")
+
+
+def _fit_scalar(type_name: str, value: ConfigData) -> ConfigScalar:
+    if isinstance(value, str):
+        return _read_word(type_name, value)
+    if type_name == "bool" and isinstance(value, bool):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value} is not of type {type_name}")
+    if type_name == "int" and isinstance(value, int):
+        return value
+    if type_name == "float" and math.isfinite(value):
+        return float(value)
+    if type_name == "str":
+        return str(value)
+    raise ValueError(f"{value} is not of type {type_name}")

@@ -1,0 +1,83 @@
+"""Hydra overrides: ``model.x=1``, ``+x``, ``++x``, ``~x``; values quoted, null, numbers, lists and dicts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from three_walls.model.config import ConfigData, ConfigScalar
+
+_OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<path>[A-Za-z_][\w]*(\.[\w]+)*)(=(?P<value>.*))?", re.DOTALL)
+_INT = re.compile(r"[-+]?\d{1,18}")
+_FLOAT = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,3})?")
+_CONSTANTS: dict[str, ConfigScalar] = {"null": None, "true": True, "false": False}
+_QUOTES = "\"'"
+_OPENING, _CLOSING = "[{(", "]})"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One setting of an override; ``prefix`` is empty, ``+``, ``++`` or ``~`` (remove)."""
+
+    prefix: str
+    path: str
+    value: ConfigData
+
+
+def read_override(word: str) -> list[Override]:
+    """Settings that one word makes: several when its value is a dict, none when it is no override."""
+    match = _OVERRIDE.fullmatch(word)
+    if match is None or (match["value"] is None and match["prefix"] != "~"):
+        return []
+    prefix, path = match["prefix"] or "", match["path"]
+    return [Override(prefix, inner, value) for inner, value in _settings(path, (match["value"] or "").strip())]
+
+
+def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
+    """``{a:1,b:{c:2}}`` under ``p`` is p.a=1 and p.b.c=2; anything else is one setting."""
+    if not (text.startswith("{") and text.endswith("}")):
+        yield path, read_value(text)
+        return
+    for entry in _split(text[1:-1]):
+        name, colon, inner = entry.partition(":")
+        if colon and name.strip():
+            yield from _settings(f"{path}.{name.strip()}", inner.strip())
+
+
+def read_value(text: str) -> ConfigData:
+    """A value as Hydra reads it; what is no constant, number or list is text."""
+    if text.startswith("[") and text.endswith("]") and len(text) > 1:
+        return tuple(_scalar(item.strip()) for item in _split(text[1:-1]))
+    return _scalar(text)
+
+
+def _scalar(text: str) -> ConfigScalar:
+    if len(text) > 1 and text[0] in _QUOTES and text[-1] == text[0]:
+        quote = text[0]
+        return text[1:-1].replace(f"\\{quote}", quote)
+    lowered = text.lower()
+    if lowered in _CONSTANTS:
+        return _CONSTANTS[lowered]
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def _split(text: str) -> list[str]:
+    """Elements between commas that stand in no quotes and no brackets."""
+    parts, start, depth, quote = [], 0, 0, ""
+    for index, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in _QUOTES:
+            quote = character
+        elif character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:index])
+            start = index + 1
+    parts.append(text[start:])
+    return [part for part in parts if part.strip()]

@@ -1,0 +1,192 @@
+"""Matrix products by PyTorch's operators: which range is one, of what size, in which direction of training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from three_walls.tables.torch_operators import LinearLayer, TorchOperators
+from three_walls.timeline.operators import Operators, Sizes
+
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD, REPLAY = DIRECTIONS = (
+    "forward",
+    "input gradient",
+    "weight gradient",
+    "backward",
+    "replay",
+)
+"""``backward`` where it is one of the two gradients and cannot be told which, or both of them."""
+
+_OPERATIONS_PER_ENTRY = 2
+"""A multiplication and an addition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``batch`` products of an m x k and a k x n matrix, ``count`` times: 2 for both gradients of a linear layer."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    direction: str
+    weight: tuple[int, int] | None = None
+    """(n, k) of the weight where it is the product of a linear layer, in whichever direction."""
+    tokens: int | None = None
+    """Rows of that layer's input."""
+    count: int = 1
+
+    @property
+    def flops(self) -> int:
+        return _OPERATIONS_PER_ENTRY * self.batch * self.m * self.n * self.k * self.count
+
+
+def find_products(operators: Operators, table: TorchOperators, may_gather_tokens: bool = False) -> dict[int, Product]:
+    """Per range that runs one: its product. Ranges inside it belong to it unless they are one themselves.
+
+    ``may_gather_tokens``: with sequence parallelism a linear layer gathers its tokens inside; only its gradient tells
+    then how many there are, and a layer without one has no product.
+    """
+    layers = _linear_layers(operators, table, may_gather_tokens)
+    found: dict[int, Product] = {}
+    inside: Counter[int] = Counter()
+    for index, operator in enumerate(operators.found):
+        operands = table.products.get(operator.name)
+        size = _multiply(operator.sizes, operands) if operands and operator.sizes else None
+        if size is None:
+            continue
+        direction = _direction(operators, index, table)
+        layer = next((one for one in operators.around(operator.parent) if one in layers), None)
+        if layer is None:
+            found[index] = Product(*size, direction)
+            continue
+        of_layer = layers[layer]
+        if direction == BACKWARD:
+            direction = _gradient(size[1:], of_layer, is_first=not inside[layer])
+        inside[layer] += 1
+        found[index] = Product(*size, direction, (of_layer.n, of_layer.k), of_layer.tokens)
+    for index, of_layer in layers.items():
+        direction = _direction(operators, index, table)
+        left = (2 if direction == BACKWARD else 1) - inside[index]
+        if left > 0 and of_layer.is_certain:
+            tokens, n, k = of_layer.tokens, of_layer.n, of_layer.k
+            gradient = WEIGHT_GRADIENT if inside[index] else direction
+            found[index] = Product(1, tokens, n, k, gradient, (n, k), tokens, left)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One pass through a linear layer: tokens x k times the transposed n x k weight."""
+
+    tokens: int
+    n: int
+    k: int
+    is_certain: bool
+    """Whether ``tokens`` are those that were multiplied, also where the layer gathers them inside."""
+
+
+def _linear_layers(operators: Operators, table: TorchOperators, may_gather_tokens: bool) -> dict[int, _Layer]:
+    """Ranges of linear layers, forward and backward. A backward has its forward's sequence number and name."""
+    forward: dict[tuple[str, int | None], int] = {}
+    sizes: dict[int, tuple[int, int, int]] = {}
+    for index, operator in enumerate(operators.found):
+        layer = table.linear_layers.get(operator.name)
+        size = _read_layer(operator.sizes, layer) if layer and operator.sizes else None
+        if size is not None:
+            sizes[index] = size
+            forward[operator.name, operator.sequence] = index
+    backward: dict[int, int] = {}
+    gathered: dict[tuple[str, tuple[int, int, int]], int] = {}
+    for index, operator in enumerate(operators.found):
+        name = operator.name.removesuffix("Backward")
+        of = forward.get((name, operator.sequence)) if name != operator.name and operator.sequence is not None else None
+        if of is None:
+            continue
+        backward[index] = of
+        rows = _rows_of_gradient(operator.sizes, sizes[of][1])
+        if rows is not None:
+            key = (name, sizes[of])
+            gathered[key] = max(rows, sizes[of][0], gathered.get(key, 0))
+
+    def layer_of(of: int) -> _Layer:
+        tokens, n, k = sizes[of]
+        rows = gathered.get((operators.found[of].name, sizes[of]))
+        return _Layer(rows or tokens, n, k, is_certain=rows is not None or not may_gather_tokens)
+
+    return {index: layer_of(of) for index, of in [*((one, one) for one in sizes), *backward.items()]}
+
+
+def _rows_of_gradient(sizes: Sizes | None, n: int) -> int | None:
+    """Rows of the gradient that a backward range was called with, [..., n]."""
+    if not sizes or len(sizes[0]) < 2 or sizes[0][-1] != n:
+        return None
+    return prod(sizes[0][:-1])
+
+
+def _read_layer(sizes: Sizes, layer: LinearLayer) -> tuple[int, int, int] | None:
+    """(tokens, n, k) from the arguments' sizes; None where they are not those of a linear layer."""
+    if layer.input >= len(sizes) or len(sizes[layer.input]) < 2:
+        return None
+    *leading, k = sizes[layer.input]
+    behind = sizes[layer.input + 1 :] if layer.weight is None else sizes[layer.weight : layer.weight + 1]
+    weight = next((one for one in behind if len(one) == 2 and one[1] == k), None)
+    return (prod(leading), weight[0], k) if weight else None
+
+
+def _multiply(sizes: Sizes, operands: tuple[int, int]) -> tuple[int, int, int, int] | None:
+    """(batch, m, n, k) of two factors; None where they do not fit each other."""
+    if max(operands) >= len(sizes):
+        return None
+    left, right = (sizes[position] for position in operands)
+    match left, right:
+        case (m, k), (same, n) if k == same:
+            return 1, m, n, k
+        case (batch, m, k), (batches, same, n) if k == same and batch == batches:
+            return batch, m, n, k
+        case (m, k), (_, same, n) if k == same:  # each token by its group's matrix
+            return 1, m, n, k
+        case (_, m, k), (same, n) if k == same:
+            return 1, m, n, k
+    return None
+
+
+def _direction(operators: Operators, index: int, table: TorchOperators) -> str:
+    """FORWARD, BACKWARD or REPLAY: what the nearest range that says so says."""
+    for one in operators.around(index):
+        name = operators.found[one].name
+        if name in table.replays:
+            return REPLAY
+        if table.backward.search(name):
+            return BACKWARD
+    return FORWARD
+
+
+def _gradient(size: tuple[int, int, int], layer: _Layer, is_first: bool) -> str:
+    """Which gradient a product (m, n, k) inside the backward range of a linear layer is.
+
+    The input's contracts the weight's rows, the weight's the tokens. Where both would fit, the input's comes first.
+    """
+    tokens, n, k = layer.tokens, layer.n, layer.k
+    of_input = size == (tokens, k, n)
+    of_weight = size in ((n, k, tokens), (k, n, tokens))
+    if of_input and of_weight:
+        return INPUT_GRADIENT if is_first else WEIGHT_GRADIENT
+    return INPUT_GRADIENT if of_input else WEIGHT_GRADIENT if of_weight else BACKWARD
+
+
+def products_of_operations(
+    operators: Operators, products: Mapping[int, Product], launches: list[tuple[int | None, int | None]]
+) -> list[int | None]:
+    """Per launch (thread, time): index of the innermost range around it that is a product."""
+    return [_nearest(operators, products, *launch) for launch in launches]
+
+
+def _nearest(
+    operators: Operators, products: Mapping[int, Product], thread: int | None, at_ns: int | None
+) -> int | None:
+    if thread is None or at_ns is None:
+        return None
+    return next((one for one in operators.around(operators.innermost(thread, at_ns)) if one in products), None)

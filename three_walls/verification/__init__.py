@@ -1,1 +1,0 @@
-"""Checks overrides: with our own checker, and with Megatron-Bridge itself where it can be imported."""

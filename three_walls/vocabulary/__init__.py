@@ -1,1 +1,0 @@
-"""The field's words as frozen types: imports nothing of ours and nothing third-party."""

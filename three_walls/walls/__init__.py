@@ -1,1 +1,0 @@
-"""Attribution + config -> named facts. The last stage that sees a frame."""
