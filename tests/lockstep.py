@@ -1,6 +1,6 @@
 """Several ranks of one run, simulated in lockstep, each with its own trace: every time in them is known exactly.
 
-A step is ``layers`` times attention (product, flash attention, router product), dispatch, expert products, combine;
+A step is ``layers`` times attention (product, flash attention, router product), dispatch, expert GEMMs, combine;
 then a gradient all-reduce over the world and the update. A call starts on a rank when that rank arrives and ends on
 all members ``transfer`` after the last arrival.
 """

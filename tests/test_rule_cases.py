@@ -18,4 +18,4 @@ ALL = [
 @pytest.mark.parametrize(("cases", "case"), ALL, ids=[f"{cases.rule}: {case.name}" for cases, case in ALL])
 def test_rule_case(cases: RuleCases, case: Case) -> None:
     finding = judge_with_size(RULES[cases.rule], cases.facts_of(case))
-    assert not mismatches(case, finding), finding.because
+    assert not mismatches(case, finding), finding.reason

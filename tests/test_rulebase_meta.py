@@ -9,7 +9,17 @@ import pytest
 import yaml
 
 from three_walls.model.glossary import GLOSSARY_BY_NAME, is_known_fact
-from three_walls.model.rule import CEILING, NO_BASIS, PHASES, ROOM, Condition, Edit, GainModel, GainTerm, Rule
+from three_walls.model.rule import (
+    FREES_MEMORY,
+    NO_BASIS,
+    PHASES,
+    UPPER_BOUND,
+    Condition,
+    Edit,
+    GainModel,
+    GainTerm,
+    Rule,
+)
 from three_walls.resources import RULES_DIR, TABLES_DIR
 from three_walls.rules.cases import mismatches
 from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
@@ -26,7 +36,7 @@ each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def edits_of(rule: Rule) -> Iterator[Edit]:
     yield from rule.edits
     for requirement in rule.requires:
-        yield from requirement.mend
+        yield from requirement.fix
 
 
 def conditions_of(rule: Rule) -> Iterator[Condition]:
@@ -74,7 +84,7 @@ def test_every_pointer_leads_to_a_known_source(rule: Rule) -> None:
 
 @each_rule
 def test_every_requirement_and_gain_says_why(rule: Rule) -> None:
-    assert all(one.because and one.source for one in rule.requires)
+    assert all(one.reason and one.source for one in rule.requires)
     assert rule.gain.explanation
     assert not rule.advice or rule.advice.endswith(".")
     assert any(one.speaks == "for" for one in rule.evidence)
@@ -88,7 +98,7 @@ def test_every_rule_has_the_cases_that_show_its_limits(rule: Rule) -> None:
     assert outcomes >= {"recommended" if rule.edits else "found", "not_needed"}
     assert ("not_applicable" in outcomes) == bool(rule.applies_to)
     assert "unknown" in outcomes or not (rule.applies_to or rule.when)
-    can_fail = [one for one in rule.requires if one.checks and not one.mend]
+    can_fail = [one for one in rule.requires if one.checks and not one.fix]
     assert ("blocked" in outcomes) == bool(can_fail and rule.edits)
     assert any(case.expect["outcome"] == "unknown" and case.without and case.expect.get("missing") for case in cases)
     assert all(case.expect.get("blocked_by") for case in cases if case.expect["outcome"] == "blocked")
@@ -151,7 +161,7 @@ def with_condition(rule: Rule, old: Condition, new: Condition | None) -> Rule:
         rule,
         applies_to=swap(rule.applies_to),
         when=swap(rule.when),
-        requires=tuple(replace(one, checks=swap(one.checks), mend=swap_in_edits(one.mend)) for one in rule.requires),
+        requires=tuple(replace(one, checks=swap(one.checks), fix=swap_in_edits(one.fix)) for one in rule.requires),
         edits=swap_in_edits(rule.edits),
     )
 
@@ -223,7 +233,7 @@ def test_some_case_notices_the_cost_of_room_that_moves(rule: Rule) -> None:
 
 @each_rule
 def test_some_case_leaves_a_ceiling_out_that_is_too_small_to_measure(rule: Rule) -> None:
-    if rule.gain.basis != CEILING or not rule.edits:
+    if rule.gain.basis != UPPER_BOUND or not rule.edits:
         return
     endless = replace(rule, gain=replace(rule.gain, terms=(), basis=NO_BASIS, hidden_under="", at_most=""))
     path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
@@ -234,7 +244,7 @@ def test_some_case_leaves_a_ceiling_out_that_is_too_small_to_measure(rule: Rule)
 
 @each_rule
 def test_what_makes_a_run_fit_makes_room_and_gains_no_time(rule: Rule) -> None:
-    assert (rule.phase == PHASES[0]) == (rule.gain.basis == ROOM)
+    assert (rule.phase == PHASES[0]) == (rule.gain.basis == FREES_MEMORY)
 
 
 @each_rule

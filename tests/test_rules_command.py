@@ -57,7 +57,7 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
             "dispatch-backward-overlap",
             [
                 "at most 1 of ep_transfer_exposed_ns",
-                "no more than expert_backward_products_ns",
+                "no more than expert_backward_gemm_ns",
                 "no more than dispatch_backward_exposed_ns",
                 "ceiling: At most the exposed transfer",
             ],

@@ -15,12 +15,12 @@ from three_walls.facts.fact_sheet import collect_facts
 from three_walls.facts.log_caveats import warn_of_log
 from three_walls.facts.log_facts import join_log
 from three_walls.facts.memory_snapshot import with_snapshot_facts
-from three_walls.facts.operator_details import OperatorCloseup, look_at_operators
+from three_walls.facts.operator_details import OperatorDetails, measure_operators
 from three_walls.facts.outliers import warn_of_outliers
 from three_walls.facts.pipeline_bubble import measure_pipeline, pipeline_facts
 from three_walls.facts.rank_facts import rank_facts
 from three_walls.facts.representative import Representative, choose_representative
-from three_walls.facts.step_details import look_closer
+from three_walls.facts.step_details import measure_step_details
 from three_walls.facts.summary import (
     count_captured_steps,
     list_unclassified,
@@ -36,14 +36,14 @@ from three_walls.model.errors import UsageError
 from three_walls.model.report import Report
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
-from three_walls.overrides.validated_plan import make_sound_plan
+from three_walls.overrides.validated_plan import make_validated_plan
 from three_walls.ranks.capture_start import without_affected
-from three_walls.ranks.comparison import bring_together, compare_ranks
+from three_walls.ranks.comparison import compare_ranks, match_ranks
 from three_walls.ranks.step_numbers import number_alike
 from three_walls.resources import RULES_DIR
 from three_walls.rules.first_trial import choose_first_trial
 from three_walls.rules.load import load_rules
-from three_walls.rules.verdict import weigh
+from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
@@ -94,7 +94,7 @@ def analyze(
         progress,
     )
     traces, ranks, run_config = given.with_kernels, given.ranks, given.config
-    rank_of = {rank.track: rank.rank for rank in ranks}
+    rank_of = {rank.rank_index: rank.rank for rank in ranks}
     gpu = find_gpu(ranks[0].gpu.name, ranks[0].gpu.sm) if ranks[0].gpu else None
     capabilities = common_capabilities([one.capabilities for one in traces])
 
@@ -102,28 +102,30 @@ def analyze(
     timeline = build_timeline(traces, kernel_patterns, union_of(api_patterns, "synchronize"), run_config, step_range)
     progress("putting the ranks on one clock")
     timeline = replace(timeline, steps=number_alike(timeline, traces))
-    encounters = bring_together(traces, timeline, ranks, run_config)
-    timeline = replace(timeline, steps=without_affected(timeline.steps, encounters.skewed))
+    matched_ranks = match_ranks(traces, timeline, ranks, run_config)
+    timeline = replace(timeline, steps=without_affected(timeline.steps, matched_ranks.skewed))
     progress("attributing every nanosecond")
     attribution = attribute(timeline)
-    comparison = compare_ranks(traces, timeline, attribution, ranks, encounters)
+    comparison = compare_ranks(traces, timeline, attribution, ranks, matched_ranks)
     attribution = replace(attribution, transfer=comparison.transfer)
-    phases = measure_pipeline(timeline, attribution, encounters, comparison, rank_of, run_config)
-    chosen = choose_representative(attribution, rank_of)
-    closeup = look_closer(timeline, attribution, chosen, _names_of(traces, chosen), run_config, gpu, capabilities)
+    phases = measure_pipeline(timeline, attribution, matched_ranks, comparison, rank_of, run_config)
+    representative = choose_representative(attribution, rank_of)
+    step_details = measure_step_details(
+        timeline, attribution, representative, _names_of(traces, representative), run_config, gpu, capabilities
+    )
     joined = join_log(
         given.log,
         given.config_of_trace,
         run_config,
-        chosen.step_ns if chosen else None,
+        representative.step_ns if representative else None,
         count_captured_steps(timeline),
     )
     efficiency = measure_efficiency(
         traces,
         timeline,
         attribution,
-        chosen,
-        closeup.ledger.parts,
+        representative,
+        step_details.ledger.parts,
         run_config,
         gpu,
         union_of(api_patterns, "allocate"),
@@ -132,26 +134,28 @@ def analyze(
         log_memory_iterations=joined.whole("log_memory_iterations_count"),
     )
     progress("reading the operators of one step")
-    operators = _look_at_operators(traces, timeline, attribution, chosen, run_config, gpu)
-    of_pipeline = pipeline_facts(phases, rank_of[chosen.track]) if chosen else {}
-    of_ranks = rank_facts(encounters, comparison, timeline, len(ranks))
-    measured = {**closeup.facts, **of_pipeline, **of_ranks, **efficiency.facts, **operators.facts}
-    facts = collect_facts(timeline, attribution, chosen, ranks, run_config, gpu, capabilities, measured, joined.facts)
+    operators = _look_at_operators(traces, timeline, attribution, representative, run_config, gpu)
+    of_pipeline = pipeline_facts(phases, rank_of[representative.rank_index]) if representative else {}
+    of_ranks = rank_facts(matched_ranks, comparison, timeline, len(ranks))
+    measured = {**step_details.facts, **of_pipeline, **of_ranks, **efficiency.facts, **operators.facts}
+    facts = collect_facts(
+        timeline, attribution, representative, ranks, run_config, gpu, capabilities, measured, joined.facts
+    )
     facts = with_snapshot_facts(facts, given.snapshot)
 
     progress("judging rules")
-    findings, plan = make_sound_plan(rule_base, facts, run_config, bridge_version, allowed)
+    findings, plan = make_validated_plan(rule_base, facts, run_config, bridge_version, allowed)
     edits = [edit for step in plan for edit in step.edits]
-    verdict = weigh(facts)
-    recipe, because_no_recipe = find_nearest_recipe(run_config, facts, plan, verdict.wall)
+    verdict = decide_verdict(facts)
+    recipe, no_recipe_reason = find_nearest_recipe(run_config, facts, plan, verdict.wall)
     return Report(
         tool_version=VERSION,
         inputs=tuple(one.input for one in given.traces),
         verdict=verdict,
         step=summarize_steps(timeline, ranks),
         ranks=summarize_ranks(attribution, ranks),
-        budget=summarize_budget(attribution, chosen) if chosen else (),
-        budget_of=chosen.why if chosen else "no step could be kept",
+        budget=summarize_budget(attribution, representative) if representative else (),
+        budget_of=representative.why if representative else "no step could be kept",
         config=run_config,
         facts=facts,
         findings=tuple(findings),
@@ -163,28 +167,28 @@ def analyze(
             *warn_of_log(given.log, joined, facts),
             *warn_of_settings(given.stated, given.merged, ranks),
             *comparison.warnings,
-            *closeup.warnings,
+            *step_details.warnings,
             *warn_of_outliers(attribution, rank_of),
         ),
-        unclassified=list_unclassified(timeline, chosen) if chosen else (),
+        unclassified=list_unclassified(timeline, representative) if representative else (),
         capabilities=capabilities,
         stragglers=comparison.stragglers,
         waits=comparison.waits,
         alignment=comparison.alignment,
-        moe_layers=closeup.ledger.parts,
-        overlap_tax=closeup.overlap_tax,
+        moe_layers=step_details.ledger.parts,
+        overlap_slowdown=step_details.overlap_slowdown,
         pipeline_phases=phases,
         log=joined.summary,
         memory_snapshot=given.snapshot,
-        recompute_layers=closeup.recompute_layers,
-        graph_coverage=closeup.graph_coverage,
+        recompute_layers=step_details.recompute_layers,
+        graph_coverage=step_details.graph_coverage,
         config_conflicts=given.merged.conflicts,
         efficiency=efficiency.roles,
-        product_shapes=operators.shapes,
+        gemm_shapes=operators.shapes,
         copies=efficiency.copies,
         first_trial=choose_first_trial(plan, facts),
         known_good_recipe=recipe,
-        because_no_recipe=because_no_recipe,
+        no_recipe_reason=no_recipe_reason,
     )
 
 
@@ -192,19 +196,25 @@ def _look_at_operators(
     traces: Sequence[Trace],
     timeline: Timeline,
     attribution: Attribution,
-    chosen: Representative | None,
+    representative: Representative | None,
     config: RunConfig,
     gpu: GpuModel | None,
-) -> OperatorCloseup:
-    if chosen is None:
-        return OperatorCloseup()
-    trace, rank = next((one, rank) for one in traces for rank in one.ranks if rank.track == chosen.track)
-    return look_at_operators(trace, rank, timeline, attribution, chosen, config, gpu)
+) -> OperatorDetails:
+    if representative is None:
+        return OperatorDetails()
+    trace, rank = next(
+        (one, rank) for one in traces for rank in one.ranks if rank.rank_index == representative.rank_index
+    )
+    return measure_operators(trace, rank, timeline, attribution, representative, config, gpu)
 
 
-def _names_of(traces: Sequence[Trace], chosen: Representative | None) -> Mapping[int, str]:
+def _names_of(traces: Sequence[Trace], representative: Representative | None) -> Mapping[int, str]:
     """Kernel names of the chosen rank's trace: ids mean something within one trace only."""
-    of_rank = (one.names for one in traces if chosen and any(rank.track == chosen.track for rank in one.ranks))
+    of_rank = (
+        one.names
+        for one in traces
+        if representative and any(rank.rank_index == representative.rank_index for rank in one.ranks)
+    )
     return next(of_rank, {})
 
 

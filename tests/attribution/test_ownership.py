@@ -11,9 +11,9 @@ from three_walls.attribution.ownership import (
     LABELS,
     NO_LABEL,
     ConservationError,
-    cut_steps,
     measure_exposure,
     own_time,
+    slice_steps,
 )
 from three_walls.model.buckets import CATEGORIES, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, IDLE_BUCKETS
 from three_walls.timeline.schemas import CATEGORY
@@ -28,76 +28,77 @@ operation = st.tuples(st.integers(0, 1), st.sampled_from(SOME), st.integers(-5, 
 
 
 def operations(rows: list[Row]) -> pl.DataFrame:
-    schema = {"track": pl.Int64, "category": CATEGORY, "start_ns": pl.Int64, "end_ns": pl.Int64}
+    schema = {"rank_index": pl.Int64, "category": CATEGORY, "start_ns": pl.Int64, "end_ns": pl.Int64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def steps() -> pl.DataFrame:
-    return pl.DataFrame(STEPS, schema=["track", "step", "start_ns", "end_ns"], orient="row")
+    return pl.DataFrame(STEPS, schema=["rank_index", "step", "start_ns", "end_ns"], orient="row")
 
 
 def no_causes() -> pl.DataFrame:
-    columns = {"track": pl.Int64, "step": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "label": pl.String}
+    columns = {"rank_index": pl.Int64, "step": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "label": pl.String}
     return pl.DataFrame(schema=columns)
 
 
-def running(rows: list[Row], track: int, at: int) -> set[str]:
-    return {name for t, name, start, end in rows if t == track and start <= at < end}
+def running(rows: list[Row], rank_index: int, at: int) -> set[str]:
+    return {name for t, name, start, end in rows if t == rank_index and start <= at < end}
 
 
 @settings(max_examples=150)
 @given(st.lists(operation, max_size=25))
 def test_each_nanosecond_goes_to_the_first_running_category(rows: list[Row]) -> None:
-    pieces = cut_steps(operations(rows), no_causes(), steps())
-    budget = {(t, s, bucket): ns for t, s, bucket, ns in own_time(pieces, steps()).rows()}
-    for track, step, start, end in STEPS:
+    slices = slice_steps(operations(rows), no_causes(), steps())
+    budget = {(t, s, bucket): ns for t, s, bucket, ns in own_time(slices, steps()).rows()}
+    for rank_index, step, start, end in STEPS:
         owners = [
-            next((name for name in LABELS if name in running(rows, track, at)), NO_LABEL) for at in range(start, end)
+            next((name for name in LABELS if name in running(rows, rank_index, at)), NO_LABEL)
+            for at in range(start, end)
         ]
         for name in LABELS:
-            assert budget.get((track, step, name), 0) == owners.count(name)
+            assert budget.get((rank_index, step, name), 0) == owners.count(name)
 
 
 @settings(max_examples=150)
 @given(st.lists(operation, max_size=25))
 def test_communication_is_exposed_where_nothing_computes(rows: list[Row]) -> None:
-    exposure = measure_exposure(cut_steps(operations(rows), no_causes(), steps()))
+    exposure = measure_exposure(slice_steps(operations(rows), no_causes(), steps()))
     measured = {(t, s, name): (busy, exposed, hidden) for t, s, name, busy, exposed, hidden in exposure.rows()}
-    for track, step, start, end in STEPS:
+    for rank_index, step, start, end in STEPS:
         for name in COMMUNICATION_CATEGORIES:
-            busy = [at for at in range(start, end) if name in running(rows, track, at)]
-            exposed = [at for at in busy if not running(rows, track, at) & set(COMPUTE_CATEGORIES)]
+            busy = [at for at in range(start, end) if name in running(rows, rank_index, at)]
+            exposed = [at for at in busy if not running(rows, rank_index, at) & set(COMPUTE_CATEGORIES)]
             expected = (len(busy), len(exposed), len(busy) - len(exposed))
-            assert measured.get((track, step, name), (0, 0, 0)) == expected
+            assert measured.get((rank_index, step, name), (0, 0, 0)) == expected
 
 
 @given(st.lists(operation, max_size=25), st.randoms())
 def test_the_order_of_rows_does_not_matter(rows: list[Row], random: object) -> None:
     shuffled = list(rows)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    first = own_time(cut_steps(operations(rows), no_causes(), steps()), steps())
-    second = own_time(cut_steps(operations(shuffled), no_causes(), steps()), steps())
+    first = own_time(slice_steps(operations(rows), no_causes(), steps()), steps())
+    second = own_time(slice_steps(operations(shuffled), no_causes(), steps()), steps())
     assert first.equals(second)
 
 
 def test_compute_owns_what_it_overlaps_and_communication_the_rest() -> None:
     rows: list[Row] = [(0, "ep_all_to_all", 0, 20), (0, "gemm", 10, 30)]
-    pieces = cut_steps(operations(rows), no_causes(), steps())
-    mine = {bucket: ns for t, s, bucket, ns in own_time(pieces, steps()).rows() if (t, s) == (0, 0)}
+    slices = slice_steps(operations(rows), no_causes(), steps())
+    mine = {bucket: ns for t, s, bucket, ns in own_time(slices, steps()).rows() if (t, s) == (0, 0)}
     assert mine == {"ep_all_to_all": 10, "gemm": 20, "idle_other": 10}
-    assert measure_exposure(pieces).rows() == [(0, 0, "ep_all_to_all", 20, 10, 10)]
+    assert measure_exposure(slices).rows() == [(0, 0, "ep_all_to_all", 20, 10, 10)]
 
 
 def test_an_operation_that_spans_two_steps_counts_in_each_for_its_part() -> None:
-    pieces = cut_steps(operations([(0, "gemm", 35, 50)]), no_causes(), steps())
-    owned = {(s, bucket): ns for t, s, bucket, ns in own_time(pieces, steps()).rows() if t == 0}
+    slices = slice_steps(operations([(0, "gemm", 35, 50)]), no_causes(), steps())
+    owned = {(s, bucket): ns for t, s, bucket, ns in own_time(slices, steps()).rows() if t == 0}
     assert (owned[0, "gemm"], owned[1, "gemm"]) == (5, 10)
 
 
 def test_a_budget_that_does_not_sum_to_its_step_is_refused() -> None:
-    pieces = cut_steps(operations([]), no_causes(), steps())
+    slices = slice_steps(operations([]), no_causes(), steps())
     with pytest.raises(ConservationError):
-        own_time(pieces.head(1), steps())
+        own_time(slices.head(1), steps())
 
 
 def test_precedence_is_compute_communication_copies_graph_idle() -> None:

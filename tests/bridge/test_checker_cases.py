@@ -25,23 +25,23 @@ def test_what_bridge_takes_though_it_does_not_do_what_is_meant_is_a_problem_all_
 
 
 @pytest.mark.parametrize(
-    ("override", "strikes"),
+    ("override", "failure_mode"),
     [
         ("model.moe_tokn_dispatcher=flex", "refused"),
         ("++model.moe_tokn_dispatcher=flex", "ignored"),
         ("model.overlap_moe_expert_parallel_comm=true", "ignored"),
-        ("model.moe_permute_fusion=banana", "unchecked"),
-        ("model.moe_flex_dispatcher_backend=foo", "at_build"),
+        ("model.moe_permute_fusion=banana", "not_validated"),
+        ("model.moe_flex_dispatcher_backend=foo", "fails_at_build"),
         ("model.recompute_granularity=foo", "refused"),
         ("model.recompute_modules=[foo]", "unknown"),
         ("model.moe_router_dtype=fp23", "ignored"),
         ("model.moe_permute_fusion=true", None),
     ],
 )
-def test_of_each_problem_it_is_said_when_it_strikes(override: str, strikes: str | None) -> None:
+def test_of_each_problem_it_is_said_when_it_strikes(override: str, failure_mode: str | None) -> None:
     base = recipe_settings()
     with_overlap = replace(base, values={**base.values, "comm_overlap": "CommOverlapConfig"})
-    assert check_overrides([override], with_overlap, RELEASE).overrides[0].strikes == strikes
+    assert check_overrides([override], with_overlap, RELEASE).overrides[0].failure_mode == failure_mode
 
 
 def test_a_constraint_that_only_the_models_construction_checks_says_so() -> None:

@@ -31,4 +31,4 @@ def test_an_edit_that_a_release_cannot_say_is_noted(release: str) -> None:
 
 def test_cases_that_cannot_be_asked_about_are_cases() -> None:
     assert set(not_runnable()) <= {case.name for case in recommended_cases()}
-    assert all(one["says"] and one["because"] for one in not_runnable().values())
+    assert all(one["says"] and one["reason"] for one in not_runnable().values())

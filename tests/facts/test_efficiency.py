@@ -33,22 +33,22 @@ def five_steps(gpu: str = "NVIDIA H200") -> TraceBuilder:
     return trace
 
 
-def report_of(trace: TraceBuilder, tmp_path: Path) -> Report:
+def capture_of(trace: TraceBuilder, tmp_path: Path) -> Report:
     return analyze(trace.write(tmp_path / "run.sqlite"))
 
 
 def test_large_copies_are_held_against_the_link_and_small_ones_are_not(tmp_path: Path) -> None:
-    report = report_of(five_steps(), tmp_path)
+    report = capture_of(five_steps(), tmp_path)
     (row,) = report.copies
     assert (row.copy_class, row.calls, row.large_calls, row.bytes_moved) == ("copy_h2d_pinned", 2, 1, 4 * MIB + 64)
     assert row.bytes_per_s == pytest.approx(4 * MIB / 100e-6)
     assert row.limit_bytes_per_s == 64_000_000_000
     assert report.facts.number("h2d_achieved_bytes_per_s") == row.bytes_per_s
-    assert "1 MiB" in str(report.facts.get("d2h_achieved_bytes_per_s").because_missing)
+    assert "1 MiB" in str(report.facts.get("d2h_achieved_bytes_per_s").missing_reason)
 
 
 def test_an_unknown_gpu_has_no_limits(tmp_path: Path) -> None:
-    report = report_of(five_steps("NVIDIA H20"), tmp_path)
+    report = capture_of(five_steps("NVIDIA H20"), tmp_path)
     assert report.copies[0].limit_bytes_per_s is None
     for name in ("peak_flops_per_s", "mfu_traced_fraction", "gemm_efficiency_fraction", "host_link_bytes_per_s"):
         assert report.facts.get(name).is_missing
@@ -56,11 +56,11 @@ def test_an_unknown_gpu_has_no_limits(tmp_path: Path) -> None:
 
 
 def test_work_time_and_peak_make_the_utilization(tmp_path: Path) -> None:
-    facts = report_of(five_steps(), tmp_path).facts
+    facts = capture_of(five_steps(), tmp_path).facts
     work, step_ns, peak = (facts.number(name) or 0 for name in ("flops_per_gpu_step", "step_ns", "peak_flops_per_s"))
     assert work == (facts.number("model_flops_per_step") or 0) // 8
     assert facts.number("mfu_traced_fraction") == pytest.approx(work * 1e9 / step_ns / peak)
-    assert "log" in str(facts.get("mfu_fraction").because_missing)
+    assert "log" in str(facts.get("mfu_fraction").missing_reason)
 
 
 def test_the_logs_step_gives_the_utilization_of_unprofiled_steps() -> None:
@@ -72,14 +72,14 @@ def test_the_logs_step_gives_the_utilization_of_unprofiled_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "gpu", "because"),
+    ("missing", "gpu", "reason"),
     [("seq_length", H200, "seq_length"), ("fp8", H200, "fp8"), ("", None, "hardware.yaml")],
 )
-def test_a_utilization_that_cannot_be_told_says_why(missing: str, gpu: GpuModel | None, because: str) -> None:
+def test_a_utilization_that_cannot_be_told_says_why(missing: str, gpu: GpuModel | None, reason: str) -> None:
     config = without(wide(fp8=None), missing)
     found = _utilization(count_work(config), config, gpu, 1, 1)
     assert found["mfu_fraction"][0] is None
-    assert because in str(found["mfu_fraction"][1])
+    assert reason in str(found["mfu_fraction"][1])
 
 
 def test_the_drivers_peak_is_the_most_held_at_once(tmp_path: Path) -> None:
@@ -90,26 +90,26 @@ def test_the_drivers_peak_is_the_most_held_at_once(tmp_path: Path) -> None:
     trace.allocation(inside + 5_000, 50)
     trace.allocation(inside + 6_000, 30, freed=True)
     trace.allocation(inside + 7_000, 20)
-    facts = report_of(trace, tmp_path).facts
+    facts = capture_of(trace, tmp_path).facts
     assert facts.number("driver_peak_bytes") == 150
     assert facts.number("driver_growth_in_steps_bytes") == 40
 
 
 def test_without_the_table_the_drivers_memory_is_unknown(tmp_path: Path) -> None:
-    fact = report_of(five_steps(), tmp_path).facts.get("driver_peak_bytes")
+    fact = capture_of(five_steps(), tmp_path).facts.get("driver_peak_bytes")
     assert fact.is_missing
-    assert "--cuda-memory-usage=true" in str(fact.because_missing)
+    assert "--cuda-memory-usage=true" in str(fact.missing_reason)
 
 
 def test_allocator_calls_inside_steps_are_counted_and_other_calls_are_not(tmp_path: Path) -> None:
-    assert report_of(five_steps(), tmp_path).facts.number("allocator_calls_in_steps_count") == 0
+    assert capture_of(five_steps(), tmp_path).facts.number("allocator_calls_in_steps_count") == 0
 
 
 def test_an_allocator_that_retries_shows(tmp_path: Path) -> None:
     trace, inside = five_steps(), 1_000 + 2 * STEP
     for order, name in enumerate(("cudaFree_v3020", "cudaMalloc_v3020", "cudaMemcpyAsync_v3020")):
         trace.api(name, inside + 10_000 * order, inside + 10_000 * order + 5_000)
-    assert report_of(trace, tmp_path).facts.number("allocator_calls_in_steps_count") == 2
+    assert capture_of(trace, tmp_path).facts.number("allocator_calls_in_steps_count") == 2
 
 
 def test_a_real_run_counts_as_its_log_did_and_stays_below_the_peak() -> None:

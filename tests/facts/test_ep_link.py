@@ -33,8 +33,8 @@ def link(ep: int, per_node: int | None = 8, model: GpuModel | None = H200, **mor
         {key: ConfigValue(value, "test") for key, value in values.items()},  # type: ignore[arg-type]
         {key: ConfigValue(value, "test") for key, value in environment.items()},
     )
-    found, because = ep_link_bytes_per_s(config, model, derive_layout(config, model))
-    return found, because or ""
+    found, reason = ep_link_bytes_per_s(config, model, derive_layout(config, model))
+    return found, reason or ""
 
 
 def test_inside_one_server_it_is_nvlink_in_one_direction() -> None:
@@ -56,7 +56,7 @@ def test_a_rack_is_one_domain_however_many_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "because"),
+    ("found", "reason"),
     [
         (link(16, model=None), "GPU is not known"),
         (link(16, model=replace(H200, nic_bytes_per_s_one_way=None)), "network of a H200 server"),
@@ -64,7 +64,7 @@ def test_a_rack_is_one_domain_however_many_hosts() -> None:
         (link(16, expert_tensor_parallel_size=2), "expert tensor parallelism 1"),
     ],
 )
-def test_what_is_not_known_has_no_limit_but_a_reason(found: tuple[float | None, str], because: str) -> None:
+def test_what_is_not_known_has_no_limit_but_a_reason(found: tuple[float | None, str], reason: str) -> None:
     limit, why_not = found
     assert limit is None
-    assert because in why_not
+    assert reason in why_not

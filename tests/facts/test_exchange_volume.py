@@ -43,7 +43,7 @@ def test_a_rank_sends_what_is_not_for_itself(values: dict[str, ConfigData], sent
 
 
 @pytest.mark.parametrize(
-    ("values", "because"),
+    ("values", "reason"),
     [
         ({"seq_length": None, "hidden_size": None}, "does not say hidden_size, seq_length"),
         ({"bf16": None}, "bf16 or fp16"),
@@ -51,7 +51,7 @@ def test_a_rank_sends_what_is_not_for_itself(values: dict[str, ConfigData], sent
         ({"moe_latent_size": 512}, "moe_latent_size"),
     ],
 )
-def test_what_the_config_does_not_say_is_not_guessed(values: dict[str, ConfigData], because: str) -> None:
+def test_what_the_config_does_not_say_is_not_guessed(values: dict[str, ConfigData], reason: str) -> None:
     sent, missing = exchange_bytes(config(**values))
     assert sent is None
-    assert because in str(missing)
+    assert reason in str(missing)

@@ -15,17 +15,17 @@ from three_walls.tables.hardware import find_gpu
 
 H200, A100 = find_gpu("NVIDIA H200"), find_gpu("NVIDIA A100-SXM4-80GB")
 TOKENS = 4 * 16
-EXECUTED = ExecutedFlops(experts=600, other_products=400, fused_attention=50)
+EXECUTED = ExecutedFlops(experts=600, other_gemms=400, fused_attention=50)
 FORCED = toy(fp8=None, moe_router_force_load_balancing=True)
 
 
 def executed(config: RunConfig, rank: int = 0) -> ExecutedFlops:
     shape, _ = read_model_shape(config)
-    sizes, because = read_parallel_sizes(config)
+    sizes, reason = read_parallel_sizes(config)
     assert shape is not None
-    assert sizes is not None, because
-    found, because = count_executed(shape, sizes, config, rank)
-    assert found is not None, because
+    assert sizes is not None, reason
+    found, reason = count_executed(shape, sizes, config, rank)
+    assert found is not None, reason
     return found
 
 
@@ -44,7 +44,7 @@ def test_a_rank_runs_three_times_the_forward_pass_of_its_share() -> None:
     one = forward_of_toy()
     assert toy_executed() == ExecutedFlops(
         experts=3 * one["experts"],
-        other_products=3 * (one["projections"] + one["router"] + one["logits"]),
+        other_gemms=3 * (one["projections"] + one["router"] + one["logits"]),
         fused_attention=3 * one["attention"],
     )
     assert toy_executed(4).experts == 3 * one["experts"] // 4
@@ -53,14 +53,14 @@ def test_a_rank_runs_three_times_the_forward_pass_of_its_share() -> None:
 def test_unfused_attention_is_two_products_without_a_mask() -> None:
     one, found = forward_of_toy(), toy_executed(attention_backend="unfused")
     assert found.fused_attention == 0
-    assert found.other_products == toy_executed().other_products + 3 * 2 * one["attention"]
+    assert found.other_gemms == toy_executed().other_gemms + 3 * 2 * one["attention"]
 
 
 def test_full_recompute_runs_the_layers_again_but_not_the_logits() -> None:
     one = forward_of_toy()
     found = toy_executed(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
     assert found.experts == 4 * one["experts"]
-    assert found.other_products == 4 * (one["projections"] + one["router"]) + 3 * one["logits"]
+    assert found.other_gemms == 4 * (one["projections"] + one["router"]) + 3 * one["logits"]
 
 
 def test_block_recompute_runs_its_layers_again_only() -> None:
@@ -80,7 +80,7 @@ def test_selective_recompute_runs_its_modules_again() -> None:
 
 def test_the_stages_share_the_work_and_only_the_last_has_logits() -> None:
     first, last = (toy_executed(2, rank, pipeline_model_parallel_size=2) for rank in (0, 1))
-    assert last.other_products - first.other_products == 3 * forward_of_toy()["logits"]
+    assert last.other_gemms - first.other_gemms == 3 * forward_of_toy()["logits"]
     assert first.products + last.products == toy_executed().products
 
 
@@ -92,9 +92,9 @@ def test_rates_are_operations_over_time_against_the_peak_of_the_precision() -> N
     parts = (part(0, "forward", 2), part(1, "forward", 2), part(None, "backward", 8), part(0, "forward", 9, "router"))
     rows = tabulate(EXECUTED, {"gemm": 15, "grouped_gemm": 5, "attention": 10}, parts, FORCED, H200)
     assert [(row.role, row.flops, row.ns) for row in rows] == [
-        ("matrix products", 1000, 20),
-        ("expert products", 600, 12),
-        ("other products", 400, 8),
+        ("GEMMs", 1000, 20),
+        ("expert GEMMs", 600, 12),
+        ("other GEMMs", 400, 8),
         ("fused attention", 50, 10),
     ]
     assert [row.achieved_flops_per_s for row in rows] == [50e9, 50e9, 50e9, 5e9]
@@ -113,7 +113,7 @@ def test_routing_that_is_not_forced_is_said_to_be_taken_for_balanced() -> None:
 )
 def test_products_that_run_beside_each_other_are_not_told_apart(key: str) -> None:
     rows = tabulate(EXECUTED, {"gemm": 20}, (part(0, "forward", 4),), toy(fp8=None, **{key: True}), H200)
-    assert [row.role for row in rows] == ["matrix products"]
+    assert [row.role for row in rows] == ["GEMMs"]
 
 
 def test_an_unknown_peak_leaves_the_rate_without_a_fraction() -> None:

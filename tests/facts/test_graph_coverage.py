@@ -16,7 +16,7 @@ BEGINS = (1, 1001, 2001, 3001)
 HOST_FACTS = ("launch_starved_ns", "host_blocked_ns", "host_idle_ns", "host_recoverable_ns")
 
 
-def report_of(tmp_path: Path, builder: TraceBuilder, without: tuple[str, ...] = ()) -> Report:
+def capture_of(tmp_path: Path, builder: TraceBuilder, without: tuple[str, ...] = ()) -> Report:
     return analyze(builder.write(tmp_path / "trace.sqlite", without=without))
 
 
@@ -38,25 +38,25 @@ OUTSIDE = (OutsideGraphs("elementwise", 1, 1), OutsideGraphs("optimizer", 1, 1))
 
 
 def test_nodes_give_the_share_inside_and_what_fell_out(tmp_path: Path) -> None:
-    report = report_of(tmp_path, steps(envelope=False, nodes=True))
+    report = capture_of(tmp_path, steps(envelope=False, nodes=True))
     assert report.graph_coverage == GraphCoverage(3, 2, 0, 0.6, "", OUTSIDE)
     assert report.facts.number("graph_kernel_fraction") == 0.6
 
 
 def test_a_graph_recorded_whole_has_no_share(tmp_path: Path) -> None:
-    report = report_of(tmp_path, steps(envelope=True, nodes=False))
+    report = capture_of(tmp_path, steps(envelope=True, nodes=False))
     coverage = report.graph_coverage
     assert coverage is not None
     assert (coverage.kernels_inside, coverage.kernels_outside, coverage.whole_graphs) == (0, 2, 1)
     assert coverage.fraction is None
-    assert "--cuda-graph-trace=node" in coverage.because
+    assert "--cuda-graph-trace=node" in coverage.reason
     assert coverage.outside == OUTSIDE
     assert report.ranks[0].budget_ns["cuda_graph"] == 700
     assert report.facts.get("graph_kernel_fraction").is_missing
 
 
 def test_nodes_and_their_envelope_are_not_counted_twice(tmp_path: Path) -> None:
-    both = report_of(tmp_path, steps(envelope=True, nodes=True))
+    both = capture_of(tmp_path, steps(envelope=True, nodes=True))
     assert both.graph_coverage == GraphCoverage(3, 2, 0, 0.6, "", OUTSIDE)
     budget = both.ranks[0].budget_ns
     assert (budget["gemm"], budget["elementwise"], budget.get("cuda_graph", 0)) == (600, 150, 0)
@@ -67,19 +67,19 @@ def test_one_graph_by_its_nodes_and_another_whole_gives_no_share(tmp_path: Path)
     builder = steps(envelope=True, nodes=True)
     for at in BEGINS:
         builder.graph(at + 810, at + 890, launched=at + 3)
-    coverage = report_of(tmp_path, builder).graph_coverage
+    coverage = capture_of(tmp_path, builder).graph_coverage
     assert coverage is not None
     assert (coverage.kernels_inside, coverage.whole_graphs, coverage.fraction) == (3, 1, None)
 
 
 def test_without_graphs_there_is_no_coverage(tmp_path: Path) -> None:
-    report = report_of(tmp_path, TraceBuilder().steps(4))
+    report = capture_of(tmp_path, TraceBuilder().steps(4))
     assert report.graph_coverage is None
     assert report.facts.number("graph_kernel_fraction") == 0
 
 
 def test_launch_calls_that_were_not_recorded_have_no_host_time(tmp_path: Path) -> None:
-    report = report_of(tmp_path, steps(envelope=False, nodes=True), without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
+    report = capture_of(tmp_path, steps(envelope=False, nodes=True), without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
     assert report.graph_coverage is not None
     assert {one.host_ns for one in report.graph_coverage.outside} == {None}
 
@@ -93,25 +93,25 @@ def hidden() -> TraceBuilder:
 
 
 def test_hidden_graphs_forbid_claims_about_an_idle_device(tmp_path: Path) -> None:
-    report = report_of(tmp_path, hidden())
+    report = capture_of(tmp_path, hidden())
     for name in ("idle_ns", "idle_other_ns", "idle_other_fraction", *HOST_FACTS):
         assert report.facts.get(name).is_missing, name
-        assert "neither their envelopes nor their kernels" in str(report.facts.get(name).because_missing)
+        assert "neither their envelopes nor their kernels" in str(report.facts.get(name).missing_reason)
     assert report.graph_coverage is not None
     assert report.graph_coverage.fraction is None
     assert report.verdict.abstained
 
 
 def test_an_envelope_shows_when_the_device_was_idle_but_not_what_the_host_did(tmp_path: Path) -> None:
-    report = report_of(tmp_path, steps(envelope=True, nodes=False))
+    report = capture_of(tmp_path, steps(envelope=True, nodes=False))
     assert report.facts.number("idle_ns") == 150
     for name in HOST_FACTS:
-        assert "recorded whole" in str(report.facts.get(name).because_missing)
+        assert "recorded whole" in str(report.facts.get(name).missing_reason)
 
 
 @pytest.mark.parametrize("name", HOST_FACTS)
 def test_with_every_node_recorded_the_host_can_be_judged(tmp_path: Path, name: str) -> None:
-    assert not report_of(tmp_path, steps(envelope=True, nodes=True)).facts.get(name).is_missing
+    assert not capture_of(tmp_path, steps(envelope=True, nodes=True)).facts.get(name).is_missing
 
 
 def test_a_real_capture_of_whole_graphs_has_no_share() -> None:

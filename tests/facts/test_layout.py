@@ -93,7 +93,7 @@ def test_a_rack_is_told_as_one_nvlink_domain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "source", "chosen"),
+    ("backend", "source", "representative"),
     [
         ("deepep", "Megatron-LM default", False),
         ("deepep", "command line", True),
@@ -101,9 +101,9 @@ def test_a_rack_is_told_as_one_nvlink_domain() -> None:
         (None, "log", False),
     ],
 )
-def test_the_preset_backend_was_not_chosen(backend: str | None, source: str, chosen: bool) -> None:
+def test_the_preset_backend_was_not_chosen(backend: str | None, source: str, representative: bool) -> None:
     run = RunConfig({"moe_flex_dispatcher_backend": ConfigValue(backend, source)})
-    assert derive_layout(run, H200)["flex_backend_is_chosen"] == (chosen, None)
+    assert derive_layout(run, H200)["flex_backend_is_chosen"] == (representative, None)
 
 
 @pytest.mark.parametrize(("padded", "stash", "static"), [(True, None, True), (False, True, True), (False, None, False)])
@@ -117,7 +117,7 @@ def test_experts_have_static_shapes_when_padded_or_with_a_paged_stash(
 
 def test_what_is_not_known_is_missing_with_its_reason() -> None:
     facts = derive_layout(RunConfig(), None)
-    assert all(value is None and because for value, because in facts.values())
+    assert all(value is None and reason for value, reason in facts.values())
 
 
 @pytest.mark.parametrize(("stages", "spans"), [(8, False), (4, True)])
@@ -171,5 +171,5 @@ def test_a_rack_joins_ranks_of_several_nodes_by_nvlink_and_a_server_only_its_own
 
 
 def test_a_world_that_does_not_divide_has_no_data_parallel_size() -> None:
-    value, because = derive_layout(config(tensor_model_parallel_size=3), H200)["data_parallel_size"]
-    assert value is None and because
+    value, reason = derive_layout(config(tensor_model_parallel_size=3), H200)["data_parallel_size"]
+    assert value is None and reason

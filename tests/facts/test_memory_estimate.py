@@ -20,8 +20,8 @@ TOY_DENSE = 2 * (192 + 32 + 16) + 2 * 256 + 8
 
 
 def stages(world: int = 1, **values: ConfigData) -> tuple[StageMemory, ...]:
-    found, because = estimate_stages(toy(world, **values))
-    assert found is not None, because
+    found, reason = estimate_stages(toy(world, **values))
+    assert found is not None, reason
     return found
 
 
@@ -121,8 +121,8 @@ def test_interleaved_chunks_go_round_the_stages() -> None:
 def test_real_runs_printed_as_much(
     world: int, values: dict[str, ConfigData], parameters: list[int], peak_mib: list[int]
 ) -> None:
-    found, because = estimate_stages(wide(world, **values))
-    assert found is not None, because
+    found, reason = estimate_stages(wide(world, **values))
+    assert found is not None, reason
     assert [stage.parameter_count for stage in found] == parameters
     assert [stage.total / MIB for stage in found] == pytest.approx(peak_mib, rel=0.03)
 
@@ -175,7 +175,7 @@ def test_activations_are_proportional_to_the_micro_batch(batch: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "because"),
+    ("values", "reason"),
     [
         ({"fp8": "hybrid"}, "fp8"),
         ({"recompute_granularity": "selective", "recompute_modules": ("mla_up_proj",)}, "mla_up_proj"),
@@ -183,17 +183,17 @@ def test_activations_are_proportional_to_the_micro_batch(batch: int) -> None:
     ],
 )
 def test_activations_that_are_not_modelled_are_unknown_and_so_is_the_peak(
-    values: dict[str, ConfigData], because: str
+    values: dict[str, ConfigData], reason: str
 ) -> None:
     facts = estimate_memory(toy(**values), 1 << 30, None)
     assert facts["memory_parameters_bytes"][0] is not None
     for name in ("memory_activations_bytes", "memory_estimated_peak_bytes", "memory_headroom_bytes"):
         assert facts[name][0] is None
-        assert because in str(facts[name][1])
+        assert reason in str(facts[name][1])
 
 
 @pytest.mark.parametrize(
-    ("values", "because"),
+    ("values", "reason"),
     [
         ({"use_megatron_fsdp": True}, "use_megatron_fsdp"),
         ({"optimizer": "muon"}, "muon"),
@@ -202,10 +202,10 @@ def test_activations_that_are_not_modelled_are_unknown_and_so_is_the_peak(
         ({"global_batch_size": 5, "micro_batch_size": 2}, "does not divide"),
     ],
 )
-def test_what_cannot_be_counted_is_said(values: dict[str, ConfigData], because: str) -> None:
+def test_what_cannot_be_counted_is_said(values: dict[str, ConfigData], reason: str) -> None:
     facts = estimate_memory(toy(2, **values), 1 << 30, None)
     assert facts["memory_parameters_bytes"][0] is None
-    assert because in str(facts["memory_parameters_bytes"][1])
+    assert reason in str(facts["memory_parameters_bytes"][1])
 
 
 def test_a_measured_peak_replaces_the_estimate() -> None:
@@ -224,9 +224,9 @@ def test_a_peak_of_the_first_iteration_lacks_the_moments_that_its_update_creates
     assert estimate_memory(toy(), 1000, 600, iterations=2)["memory_peak_bytes"] == (600, None)
     unknown = estimate_memory(without(toy(), "seq_length"), 1000, 600, iterations=1)
     for name in ("memory_peak_bytes", "memory_peak_fraction", "memory_headroom_bytes"):
-        value, because = unknown[name]
+        value, reason = unknown[name]
         assert value is None
-        assert "after its first iteration alone" in str(because)
+        assert "after its first iteration alone" in str(reason)
 
 
 def test_moments_are_what_the_optimizer_keeps_beside_its_copy_of_the_parameters() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.facts.memory_pressure import Known, tell_memory_shortage
+from three_walls.facts.memory_pressure import Known, classify_memory_pressure
 from three_walls.tables.log_thresholds import default_log_thresholds
 
 
@@ -17,7 +17,7 @@ def told(peak: int | None, reserved: int | None = None, ooms: int = 0, retries: 
         "log_reserved_memory_bytes": (reserved, None if reserved is not None else "the log holds no memory line"),
         "gpu.memory_bytes": (1000, None),
     }
-    return tell_memory_shortage(known, default_log_thresholds())
+    return classify_memory_pressure(known, default_log_thresholds())
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_a_log_without_peak_says_nothing_more() -> None:
 
 def test_without_the_size_of_the_gpu_a_peak_says_nothing() -> None:
     known: dict[str, Known] = {"log_oom_count": (0, None), "memory_peak_bytes": (5, None)}
-    value, because = tell_memory_shortage(known, default_log_thresholds())
+    value, reason = classify_memory_pressure(known, default_log_thresholds())
     assert value is None
-    assert because == "the trace does not say how much memory the GPU has"
+    assert reason == "the trace does not say how much memory the GPU has"
 
 
 def test_steps_that_never_called_the_driver_had_room() -> None:
@@ -54,4 +54,4 @@ def test_steps_that_never_called_the_driver_had_room() -> None:
             "memory_peak_bytes": (None, "no training log was given (--log)"),
             "allocator_calls_in_steps_count": (calls, None),
         }
-        assert tell_memory_shortage(known, default_log_thresholds())[0] == word
+        assert classify_memory_pressure(known, default_log_thresholds())[0] == word

@@ -13,8 +13,8 @@ from three_walls.model.config import ConfigData, RunConfig
 
 
 def shape_of(config: RunConfig) -> ModelShape:
-    shape, because = read_model_shape(config)
-    assert shape is not None, because
+    shape, reason = read_model_shape(config)
+    assert shape is not None, reason
     return shape
 
 
@@ -86,7 +86,7 @@ def test_the_log_of_a_real_run_says_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "because"),
+    ("keys", "reason"),
     [
         (("seq_length",), "seq_length"),
         (("num_moe_experts",), "num_moe_experts"),
@@ -96,10 +96,10 @@ def test_the_log_of_a_real_run_says_the_same() -> None:
         (("num_query_groups",), "num_query_groups"),
     ],
 )
-def test_a_setting_that_is_not_said_is_named(keys: tuple[str, ...], because: str) -> None:
+def test_a_setting_that_is_not_said_is_named(keys: tuple[str, ...], reason: str) -> None:
     shape, missing = read_model_shape(without(toy(), *keys))
     assert shape is None
-    assert because in str(missing)
+    assert reason in str(missing)
 
 
 @pytest.mark.parametrize("key", ["experimental_attention_variant", "hybrid_override_pattern"])

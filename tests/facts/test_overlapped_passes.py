@@ -20,7 +20,7 @@ SAMPLE = SAMPLES / "wide-slowlink-ep-overlap.sqlite.xz"
 OVERLAP = command(more="--overlap-moe-expert-parallel-comm")
 
 
-def report_of(tmp_path: Path, model: OverlappedModel, launched: str = OVERLAP) -> Report:
+def capture_of(tmp_path: Path, model: OverlappedModel, launched: str = OVERLAP) -> Report:
     model.builder.launched_as(launched, RANK="0", WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
     return analyze(model.builder.write(tmp_path / "trace.sqlite"))
 
@@ -31,7 +31,7 @@ def times(report: Report, layer: int | None, direction: str) -> dict[str, tuple[
 
 
 def why_not(report: Report) -> str:
-    return str(report.facts.get("moe_layers_count").because_missing)
+    return str(report.facts.get("moe_layers_count").missing_reason)
 
 
 FORWARD_PARTS = {
@@ -53,7 +53,7 @@ BACKWARD_PARTS = {
 
 
 def test_named_nodes_tell_layers_that_interleave(tmp_path: Path) -> None:
-    report = report_of(tmp_path, OverlappedModel().step().step().step())
+    report = capture_of(tmp_path, OverlappedModel().step().step().step())
     assert report.facts.number("moe_layers_count") == 2
     for layer in (0, 1):
         assert times(report, layer, "forward") == FORWARD_PARTS
@@ -75,7 +75,7 @@ def test_layers_go_forward_in_order_and_back_in_reverse(tmp_path: Path) -> None:
                     second = order == (1 if name.endswith("forward") else 0)
                     model.node(name, more.get(name) if second else None)
         model.update()
-    report = report_of(tmp_path, model)
+    report = capture_of(tmp_path, model)
     products = {(one.layer, one.direction): one.calls for one in report.moe_layers if one.part == "expert_gemm"}
     assert products == {(0, "forward"): 4, (1, "forward"): 6, (0, "backward"): 8, (1, "backward"): 10}
 
@@ -91,7 +91,7 @@ def test_delayed_weight_gradients_are_products_of_their_layers_backward(tmp_path
             else:
                 model.node(name)
         model.update()
-    report = report_of(tmp_path, model)
+    report = capture_of(tmp_path, model)
     assert times(report, 0, "backward") == BACKWARD_PARTS
     assert times(report, 1, "backward") == BACKWARD_PARTS
 
@@ -107,7 +107,7 @@ def test_dense_layers_between_take_no_row(tmp_path: Path) -> None:
             for _ in range(2):
                 model.layers(("mlp backward", "attn backward"), 1).layers(BACKWARD_NODES, 1)
         model.update()
-    report = report_of(tmp_path, model, command(layers=4, more="--moe-layer-freq 2"))
+    report = capture_of(tmp_path, model, command(layers=4, more="--moe-layer-freq 2"))
     assert {one.layer for one in report.moe_layers} == {0, 2}
     assert times(report, 2, "forward") == FORWARD_PARTS
 
@@ -119,20 +119,20 @@ def test_an_exchange_outside_the_ranges_is_not_guessed_at(tmp_path: Path) -> Non
         model.builder.kernel(SEND_RECV, model.at + 1, model.at + 31, 31, launched=model.at)
         model.at += 31
         model.update()
-    report = report_of(tmp_path, model)
+    report = capture_of(tmp_path, model)
     assert report.moe_layers == ()
     assert "outside" in why_not(report)
 
 
 @pytest.mark.parametrize(
-    ("name", "kernels", "because"),
+    ("name", "kernels", "reason"),
     [
         ("moe_combine forward", ((SEND_RECV, 30), (SEND_RECV, 30)), "different numbers of calls"),
         ("moe_combine forward", ((GEMM, 10),), "different numbers of calls"),
     ],
 )
 def test_a_pass_that_exchanges_otherwise_than_the_rest_is_not_guessed_at(
-    tmp_path: Path, name: str, kernels: tuple[tuple[str, int], ...], because: str
+    tmp_path: Path, name: str, kernels: tuple[tuple[str, int], ...], reason: str
 ) -> None:
     model = OverlappedModel()
     for _ in range(3):
@@ -140,9 +140,9 @@ def test_a_pass_that_exchanges_otherwise_than_the_rest_is_not_guessed_at(
         for node in FORWARD_NODES:
             model.node(node, kernels if node == name else None)
         model.layers(BOTH_NODES).layers(BACKWARD_NODES).update()
-    report = report_of(tmp_path, model)
+    report = capture_of(tmp_path, model)
     assert report.moe_layers == ()
-    assert because in why_not(report)
+    assert reason in why_not(report)
 
 
 def test_ranges_in_another_order_are_not_guessed_at(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_ranges_in_another_order_are_not_guessed_at(tmp_path: Path) -> None:
     turned = ("attn forward", "mlp forward", "moe_dispatch forward", "moe_combine forward")
     for _ in range(3):
         model.layers(turned).layers(BACKWARD_NODES).layers(turned).layers(BACKWARD_NODES).update()
-    report = report_of(tmp_path, model)
+    report = capture_of(tmp_path, model)
     assert report.moe_layers == ()
     assert "not in the order" in why_not(report)
 
@@ -160,20 +160,20 @@ def test_ranges_of_the_same_words_that_launch_nothing_here_change_nothing(tmp_pa
     model = OverlappedModel(named=False).step().step().step()
     model.builder.nvtx("attn forward", 1, 2)
     model.builder.nvtx("moe_dispatch forward", 3, 4)
-    report = report_of(tmp_path, model)
+    report = capture_of(tmp_path, model)
     assert times(report, 0, "forward") == FORWARD_PARTS
 
 
 def test_without_ranges_the_order_of_launches_gives_the_same_ledger(tmp_path: Path) -> None:
-    named = report_of(tmp_path, OverlappedModel().step().step().step())
+    named = capture_of(tmp_path, OverlappedModel().step().step().step())
     (tmp_path / "unnamed").mkdir()
-    unnamed = report_of(tmp_path / "unnamed", OverlappedModel(named=False).step().step().step())
+    unnamed = capture_of(tmp_path / "unnamed", OverlappedModel(named=False).step().step().step())
     assert len(named.moe_layers) == 24
     assert unnamed.moe_layers == named.moe_layers
 
 
 def test_without_ranges_and_without_overlap_in_the_config_nothing_is_guessed_at(tmp_path: Path) -> None:
-    report = report_of(tmp_path, OverlappedModel(named=False).step().step().step(), command())
+    report = capture_of(tmp_path, OverlappedModel(named=False).step().step().step(), command())
     assert report.moe_layers == ()
     assert "interleave" in why_not(report)
 
@@ -191,7 +191,7 @@ def test_launches_in_another_order_are_not_guessed_at(tmp_path: Path, nodes: tup
     model = OverlappedModel(named=False)
     for _ in range(3):
         model.layers(FORWARD_NODES).layers(BOTH_NODES, 1).layers(nodes, 1).layers(BACKWARD_NODES).update()
-    report = report_of(tmp_path, model)
+    report = capture_of(tmp_path, model)
     assert report.moe_layers == ()
     assert "interleave" in why_not(report)
 
@@ -223,4 +223,4 @@ def test_rotary_embedding_is_no_permutation_of_tokens(tmp_path: Path) -> None:
         for name in FORWARD_NODES * 2 + BOTH_NODES * 2 + BACKWARD_NODES * 2:
             model.node(name, own if name == "attn forward" else None)
         model.update()
-    assert times(report_of(tmp_path, model), 0, "forward") == FORWARD_PARTS
+    assert times(capture_of(tmp_path, model), 0, "forward") == FORWARD_PARTS

@@ -85,8 +85,8 @@ def test_every_stage_of_an_even_pipeline_has_the_same_bubble(tmp_path: Path, sta
 def test_without_a_pipeline_there_are_no_phases(tmp_path: Path) -> None:
     report = analyze(simulate([Behaviour(), Behaviour()]).write(tmp_path))
     assert report.pipeline_phases == ()
-    assert "no pipeline" in str(report.facts.get("pipeline_bubble_ns").because_missing)
-    assert "no pipeline" in str(report.facts.get("pipeline_bubble_expected_fraction").because_missing)
+    assert "no pipeline" in str(report.facts.get("pipeline_bubble_ns").missing_reason)
+    assert "no pipeline" in str(report.facts.get("pipeline_bubble_expected_fraction").missing_reason)
 
 
 def test_replays_are_no_forward_passes(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_passes_that_cannot_be_told_give_one_whole_step_with_the_reason(tmp_path
     report = analyze(simulate_pipeline(2, 4, odd=without_backward).write(tmp_path))
     assert shown(report, 0) == [("step", STEP_MS, 6.5, None)]
     assert "backward pass" in report.pipeline_phases[0].note
-    assert "backward pass" in str(report.facts.get("pipeline_bubble_ns").because_missing)
+    assert "backward pass" in str(report.facts.get("pipeline_bubble_ns").missing_reason)
 
 
 def test_one_stage_alone_cannot_tell_waiting_from_transfer(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_the_last_gradient_sent_belongs_to_the_passes_and_an_early_reduction_doe
 
 
 @pytest.mark.parametrize(
-    ("order", "because"),
+    ("order", "reason"),
     [
         ("", "no attention kernel"),
         ("FFF", "of a backward pass"),
@@ -176,10 +176,10 @@ def test_the_last_gradient_sent_belongs_to_the_passes_and_an_early_reduction_doe
         ("FFFBF", "cannot be told from forward passes"),
     ],
 )
-def test_what_the_passes_do_not_tell_stays_whole(order: str, because: str) -> None:
+def test_what_the_passes_do_not_tell_stays_whole(order: str, reason: str) -> None:
     phases, why = phases_of(order)
     assert phases == [("step", 0, 1000)]
-    assert because in why
+    assert reason in why
 
 
 def test_a_real_pipeline_of_two_stages_idles_about_as_much_as_its_schedule_leaves() -> None:

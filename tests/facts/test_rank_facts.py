@@ -26,14 +26,14 @@ def test_the_latest_rank_gives_the_facts(tmp_path: Path) -> None:
 def test_ranks_that_keep_up_are_late_by_nothing(tmp_path: Path) -> None:
     facts = analyze(simulate([USUAL, USUAL, USUAL]).write(tmp_path)).facts
     assert facts.number("straggler_late_ns") == 0
-    assert facts.get("straggler_cause").because_missing == "no rank was late"
+    assert facts.get("straggler_cause").missing_reason == "no rank was late"
 
 
 def test_one_rank_alone_says_nothing_of_lateness(tmp_path: Path) -> None:
     one, *_ = simulate([USUAL, SLOW]).write(tmp_path)
     facts = analyze(one).facts
     for name in ("straggler_late_ns", "straggler_cause", "capture_start_skew_ns", "capture_start_skewed_steps_count"):
-        assert facts.get(name).because_missing == "needs the traces of several ranks"
+        assert facts.get(name).missing_reason == "needs the traces of several ranks"
 
 
 def test_profilers_that_start_apart_are_measured(tmp_path: Path) -> None:

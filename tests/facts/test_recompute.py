@@ -61,12 +61,12 @@ def test_without_recompute_the_cost_is_zero_not_missing(tmp_path: Path) -> None:
 def test_a_replay_of_unknown_extent_has_no_price(tmp_path: Path, flags: str) -> None:
     found = facts(tmp_path, "FFFF" + "FB" * 4, flags)
     assert found.get("recompute_ns").is_missing
-    assert "8 times forward and 4 backward" in str(found.get("recompute_ns").because_missing)
+    assert "8 times forward and 4 backward" in str(found.get("recompute_ns").missing_reason)
 
 
 def test_a_model_without_attention_kernels_says_so(tmp_path: Path) -> None:
     found = facts(tmp_path, "", "")
-    assert found.get("recompute_ns").because_missing == "no attention kernel with a known direction was recorded"
+    assert found.get("recompute_ns").missing_reason == "no attention kernel with a known direction was recorded"
 
 
 @pytest.mark.parametrize("launched", ["", command(more=FULL), command(more="--recompute-granularity selective")])
@@ -150,7 +150,7 @@ def test_an_expert_layer_replayed_without_its_attention_has_no_price_but_a_reaso
             model.run((SEND_RECV, 30), *[(GEMM, 10)] * 8, (SEND_RECV, 30), (BACKWARD, 10), (GEMM, 10), (GEMM, 10))
         model.update()
     found = facts_of(model, tmp_path).get("recompute_ns")
-    assert "14 matrix products, a forward layer 5" in str(found.because_missing)
+    assert "14 GEMMs, a forward layer 5" in str(found.missing_reason)
 
 
 def test_a_real_run_with_full_recompute() -> None:

@@ -81,7 +81,7 @@ def test_without_recompute_there_is_no_row() -> None:
     assert recompute_layers(Recompute(None, None, "unknown"), passes("FFBB"), RunConfig(), None) == ()
 
 
-def report_of(tmp_path: Path, replayed: bool, launched: str = "") -> Report:
+def capture_of(tmp_path: Path, replayed: bool, launched: str = "") -> Report:
     model = Model()
     for _ in range(3):
         model.micro_batch(replayed=replayed).micro_batch(replayed=replayed).update()
@@ -92,14 +92,14 @@ def report_of(tmp_path: Path, replayed: bool, launched: str = "") -> Report:
 
 @pytest.mark.parametrize("launched", ["", command(more=FLAGS)])
 def test_layers_of_a_run_sum_to_its_recompute(tmp_path: Path, launched: str) -> None:
-    report = report_of(tmp_path, replayed=True, launched=launched)
+    report = capture_of(tmp_path, replayed=True, launched=launched)
     assert [(one.layer, one.kind, one.calls) for one in report.recompute_layers] == [(0, FULL, 2), (1, FULL, 2)]
     assert all(one.ns == 2 * LAYER_NS for one in report.recompute_layers)
     assert sum(one.ns for one in report.recompute_layers) == report.facts.number("recompute_ns")
 
 
 def test_a_run_without_recompute_lists_no_layer(tmp_path: Path) -> None:
-    assert report_of(tmp_path, replayed=False).recompute_layers == ()
+    assert capture_of(tmp_path, replayed=False).recompute_layers == ()
 
 
 def test_a_real_run_with_full_recompute_lists_its_six_layers() -> None:

@@ -48,7 +48,7 @@ def routed(before: Kernels = EXPERT_FORWARD, after: Kernels = EXPERT_BACKWARD) -
     return model
 
 
-def report_of(tmp_path: Path, model: Model | OverlappedModel, launched: str) -> Report:
+def capture_of(tmp_path: Path, model: Model | OverlappedModel, launched: str) -> Report:
     model.builder.launched_as(launched, RANK="0", WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
     return analyze(model.builder.write(tmp_path / "trace.sqlite"))
 
@@ -65,13 +65,13 @@ EACH_LAYER = {
 
 
 def test_products_between_norm_and_router_are_shared_experts(tmp_path: Path) -> None:
-    report = report_of(tmp_path, routed(), command(more=SHARED))
+    report = capture_of(tmp_path, routed(), command(more=SHARED))
     assert shared(report) == EACH_LAYER
     assert report.facts.number("shared_expert_ns") == 2 * (28 + 56)
 
 
 def test_the_same_products_without_shared_experts_in_the_config_have_no_row(tmp_path: Path) -> None:
-    report = report_of(tmp_path, routed(), command())
+    report = capture_of(tmp_path, routed(), command())
     assert report.moe_layers != ()
     assert shared(report) == {}
     assert report.facts.number("shared_expert_ns") == 0
@@ -80,7 +80,7 @@ def test_the_same_products_without_shared_experts_in_the_config_have_no_row(tmp_
 def test_where_nothing_parts_the_routers_product_from_the_second_linear_layer(tmp_path: Path) -> None:
     """Layer two runs as fc1, activation, fc2 and the router's product in one run."""
     model = routed(before=((GEMM, 7), (POINTWISE, 10), (GEMM, 7), (GEMM, 3)))
-    assert shared(report_of(tmp_path, model, command(more=SHARED))) == EACH_LAYER
+    assert shared(capture_of(tmp_path, model, command(more=SHARED))) == EACH_LAYER
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_where_nothing_parts_the_routers_product_from_the_second_linear_layer(tm
     ],
 )
 def test_products_in_another_order_have_no_row_but_a_reason(tmp_path: Path, before: Kernels, after: Kernels) -> None:
-    report = report_of(tmp_path, routed(before, after), command(more=SHARED))
+    report = capture_of(tmp_path, routed(before, after), command(more=SHARED))
     assert shared(report) == {}
-    assert "order of shared experts" in str(report.facts.get("shared_expert_ns").because_missing)
+    assert "order of shared experts" in str(report.facts.get("shared_expert_ns").missing_reason)
 
 
 def test_without_a_config_it_is_not_known_whether_there_are_any(tmp_path: Path) -> None:
@@ -118,15 +118,15 @@ def on_own_stream(streams: tuple[int, ...]) -> Model:
 
 def test_overlapped_shared_experts_are_what_a_stream_of_their_own_multiplies(tmp_path: Path) -> None:
     launched = command(more=f"{SHARED} --moe-shared-expert-overlap")
-    assert shared(report_of(tmp_path, on_own_stream((40,)), launched)) == EACH_LAYER
+    assert shared(capture_of(tmp_path, on_own_stream((40,)), launched)) == EACH_LAYER
 
 
 def test_products_on_several_side_streams_are_not_taken_for_shared_experts(tmp_path: Path) -> None:
     """Grouped products spread over streams look the same."""
     launched = command(more=f"{SHARED} --moe-shared-expert-overlap")
-    report = report_of(tmp_path, on_own_stream((40, 41)), launched)
+    report = capture_of(tmp_path, on_own_stream((40, 41)), launched)
     assert shared(report) == {}
-    assert "stream of their own" in str(report.facts.get("shared_expert_ns").because_missing)
+    assert "stream of their own" in str(report.facts.get("shared_expert_ns").missing_reason)
 
 
 def test_under_expert_overlap_they_are_products_of_attentions_node(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_under_expert_overlap_they_are_products_of_attentions_node(tmp_path: Pat
         for name in FORWARD_NODES * 2 + BOTH_NODES * 2 + BACKWARD_NODES * 2:
             model.node(name, own.get(name))
         model.update()
-    report = report_of(tmp_path, model, command(more=f"{SHARED} --overlap-moe-expert-parallel-comm"))
+    report = capture_of(tmp_path, model, command(more=f"{SHARED} --overlap-moe-expert-parallel-comm"))
     assert shared(report) == EACH_LAYER
 
 
@@ -155,7 +155,7 @@ def test_attention_replayed_alone_parts_no_layer_from_its_exchanges(tmp_path: Pa
                 model.run((ROUTER_BACKWARD, 10), (NORM_BACKWARD, 10), (GEMM, 10), (GEMM, 10), (FORWARD, 10))
                 model.run((BACKWARD, 10), (GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 20))
         model.update()
-    report = report_of(tmp_path, model, command(more="--recompute-granularity selective"))
+    report = capture_of(tmp_path, model, command(more="--recompute-granularity selective"))
     assert report.facts.number("moe_layers_count") == 2
     assert {one.direction for one in report.moe_layers} == {"forward", "backward"}
     assert [(one.layer, one.kind, one.ns) for one in report.recompute_layers] == [

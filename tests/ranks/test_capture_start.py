@@ -41,7 +41,7 @@ def test_a_kept_step_that_it_touches_is_dropped(tmp_path: Path) -> None:
             opened = closed + 45_001
     report = analyze(run.write(tmp_path))
     assert report.step.source == "nvtx training_step"
-    touched = [(one.rank, one.index) for one in report.step.dropped if "last rank's capture" in one.because]
+    touched = [(one.rank, one.index) for one in report.step.dropped if "last rank's capture" in one.reason]
     assert touched == [(0, 0), (2, 0)]
     assert all(one.wait_ns == 0 for one in report.waits)
     assert report.stragglers == ()

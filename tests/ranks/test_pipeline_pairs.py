@@ -53,7 +53,7 @@ def test_every_exchange_of_a_1f1b_pipeline_is_split_exactly(tmp_path: Path, stag
 
 def test_with_two_stages_each_waits_for_the_other(tmp_path: Path) -> None:
     found = exchanges(analyze(simulate_pipeline(2, 4).write(tmp_path)))
-    assert [one.because_of_rank for one in found] == [1, 0]
+    assert [one.awaited_rank for one in found] == [1, 0]
 
 
 def by_neighbour(run: PipelineRun) -> None:
@@ -81,7 +81,7 @@ def test_exchanges_that_fit_neither_order_nor_time_are_not_paired(tmp_path: Path
                 row["end"] -= 200_000 * order
                 row["start"] = min(row["start"], row["end"] - 1)
     found = exchanges(analyze(run.write(tmp_path)))
-    assert not any(one.resolved or one.because_of_rank is not None for one in found)
+    assert not any(one.resolved or one.awaited_rank is not None for one in found)
     assert all("do not follow the 1F1B schedule" in one.note for one in found[1:3])
 
 
@@ -122,7 +122,7 @@ def test_a_stage_with_more_layers_is_no_straggler_but_it_is_waited_for(tmp_path:
 
     report = analyze(simulate_pipeline(4, 8, odd=longer).write(tmp_path))
     assert report.stragglers == ()
-    assert {one.because_of_rank for one in exchanges(report) if one.rank in (1, 3)} == {2}
+    assert {one.awaited_rank for one in exchanges(report) if one.rank in (1, 3)} == {2}
 
 
 def test_processes_numbered_as_found_stand_on_no_stage(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def matched_ends(offset_ns: int, drift: float, jitter: list[int], name: str = "a
         end = (order + 1) * 20 * MS
         own = end + offset_ns + round(end * drift) + late
         rows += [(order, 0, name, True, end - MS, end), (order, 1, name, True, own - MS, own)]
-    schema = ["instance", "track", "class", "sure", "start_ns", "end_ns"]
+    schema = ["instance", "rank_index", "class", "sure", "start_ns", "end_ns"]
     calls = pl.DataFrame(rows, schema=schema, orient="row")
     return Matched(calls, calls, calls.clear())
 
@@ -47,7 +47,7 @@ def test_an_injected_offset_and_drift_is_recovered_within_the_residual(
     assert clock.alignment is not None
     assert clock.alignment.residual_ns_p95 is not None
     probe = [(order + 1) * 20 * MS for order in range(len(jitter))]
-    own = pl.DataFrame({"track": 1, "start_ns": [at + offset + round(at * drift) for at in probe]})
+    own = pl.DataFrame({"rank_index": 1, "start_ns": [at + offset + round(at * drift) for at in probe]})
     found = clock.put(own.with_columns(end_ns="start_ns"))["common_start_ns"]
     errors = (found - pl.Series(probe)).abs().sort()
     # The residual holds the jitter of the ends too: what the fit is wrong by lies within it.

@@ -39,7 +39,7 @@ def test_unequal_numbers_of_calls_are_not_compared(tmp_path: Path) -> None:
     assert len(exchange) == 2
     assert not any(one.resolved for one in exchange)
     assert all("the ranks made 6 to 7 calls of it" in one.note for one in exchange)
-    assert all(one.because_of_rank is None for one in exchange)
+    assert all(one.awaited_rank is None for one in exchange)
     assert all(one.resolved for one in report.waits if one.communication_class == "all_reduce")
 
 
@@ -86,7 +86,7 @@ def groups_of(name: str, world: int, **sizes: int) -> list[list[int]]:
     ranks = [Rank(n, n, "environment", n, 0, None, None, "") for n in range(world)]
     members = find_members(ranks, config(world, **sizes))
     mine = members.filter(members["class"] == name)
-    return [part["track"].to_list() for _, part in mine.group_by("group", maintain_order=True)]
+    return [part["rank_index"].to_list() for _, part in mine.group_by("group", maintain_order=True)]
 
 
 def test_expert_groups_are_megatrons() -> None:

@@ -30,7 +30,7 @@ def test_the_late_rank_is_named_with_its_cause(tmp_path: Path, odd: Behaviour, c
     assert straggler.cause == cause, straggler.evidence
     assert words in straggler.evidence
     assert straggler.late_ns == run.truth.late[(2, 2)]
-    assert {wait.because_of_rank for wait in report.waits if wait.rank != 2 and wait.wait_ns} == {2}
+    assert {wait.awaited_rank for wait in report.waits if wait.rank != 2 and wait.wait_ns} == {2}
 
 
 def test_more_tokens_in_a_persistent_product_are_no_slow_gpu(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_an_incomplete_group_blames_nobody(tmp_path: Path) -> None:
     report = analyze(run.write(tmp_path))
     assert report.stragglers == ()
     assert report.waits
-    assert not any(wait.resolved or wait.because_of_rank is not None for wait in report.waits)
+    assert not any(wait.resolved or wait.awaited_rank is not None for wait in report.waits)
     assert all("4 of 8 ranks of the group captured" in wait.note for wait in report.waits)
 
 

@@ -31,7 +31,7 @@ def _deepep() -> Finding:
         wall=Wall.COMMUNICATION,
         sub_wall=None,
         lever="moe_dispatcher",
-        because="ep_exposed_fraction is 23.4% (at least 5.0%) with moe_token_dispatcher_type alltoall across hosts.",
+        reason="ep_exposed_fraction is 23.4% (at least 5.0%) with moe_token_dispatcher_type alltoall across hosts.",
         missing=(),
         blocked_by=(),
         confirm_first=(
@@ -41,7 +41,7 @@ def _deepep() -> Finding:
             Note("rdma_is_ready", "IBGDA is on between hosts and each GPU has its own NIC", "bridge:docs/perf.md:535"),
         ),
         edits=_DEEPEP_EDITS,
-        gain=Gain(0, 45 * MS, 89 * MS, "modelled", "Unique copies per host over one copy per expert: 0.25."),
+        gain_ns=Gain(0, 45 * MS, 89 * MS, "modelled", "Unique copies per host over one copy per expert: 0.25."),
         how_to_verify="Profile the same steps again: deep_ep dispatch and combine replace the NCCL kernels.",
         why_it_matters="The plain dispatcher sends one copy of a token per chosen expert over the same slow link.",
         side_effects=("Dispatch and combine occupy 20 SMs by default.",),
@@ -62,14 +62,14 @@ def _graphs() -> Finding:
         wall=Wall.COMPUTE_HOST,
         sub_wall=SubWall.HOST,
         lever="cuda_graphs",
-        because="launch_starved_fraction is 5.3% (at least 3.0%) and no CUDA graph runs.",
+        reason="launch_starved_fraction is 5.3% (at least 3.0%) and no CUDA graph runs.",
         missing=(),
         blocked_by=(),
         confirm_first=(
             Note("static_shapes", "sequence length and micro-batch size do not change", "mcore:README.md:12"),
         ),
         edits=_GRAPH_EDITS,
-        gain=Gain(8 * MS, 19 * MS, 31 * MS, "bound", "At most the launch-starved time of the graphed modules."),
+        gain_ns=Gain(8 * MS, 19 * MS, 31 * MS, "range", "At most the launch-starved time of the graphed modules."),
         how_to_verify="The launch-starved bucket shrinks; the loss curve is unchanged over 100 steps.",
         why_it_matters="Python launches kernels more slowly than the device finishes them.",
     )
@@ -77,14 +77,14 @@ def _graphs() -> Finding:
 
 def plan() -> tuple[PlanStep, ...]:
     return (
-        PlanStep(1, _deepep(), _DEEPEP_EDITS, _deepep().gain, 551 * MS, 640 * MS),
-        PlanStep(2, _graphs(), _GRAPH_EDITS, _graphs().gain, 520 * MS, 632 * MS),
+        PlanStep(1, _deepep(), _DEEPEP_EDITS, _deepep().gain_ns, 551 * MS, 640 * MS),
+        PlanStep(2, _graphs(), _GRAPH_EDITS, _graphs().gain_ns, 520 * MS, 632 * MS),
     )
 
 
-def _other(rule: str, title: str, outcome: Outcome, because: str, wall: Wall = Wall.COMMUNICATION) -> Finding:
-    gain = Gain(None, None, None, "bound", "Not estimated: the rule does not apply now.")
-    return Finding(rule, title, outcome, wall, None, rule, because, (), (), (), (), gain)
+def _other(rule: str, title: str, outcome: Outcome, reason: str, wall: Wall = Wall.COMMUNICATION) -> Finding:
+    gain = Gain(None, None, None, "range", "Not estimated: the rule does not apply now.")
+    return Finding(rule, title, outcome, wall, None, rule, reason, (), (), (), (), gain)
 
 
 def findings() -> tuple[Finding, ...]:
@@ -96,7 +96,7 @@ def findings() -> tuple[Finding, ...]:
             "A requirement fails.",
         ),
         blocked_by=(Note("torch_2_6", "needs PyTorch 2.6 or newer; the run has 2.5.1", "mcore:arguments.py:1"),),
-        gain=Gain(20 * MS, 60 * MS, 119 * MS, "bound"),
+        gain_ns=Gain(20 * MS, 60 * MS, 119 * MS, "range"),
         edits=(PlannedEdit("overlap_moe_expert_parallel_comm", False, True, "config", False),),
     )
     recompute = replace(
@@ -111,7 +111,7 @@ def findings() -> tuple[Finding, ...]:
     )
     alternative = replace(
         _other("hybridep-hopper", "Dispatch with HybridEP on Hopper", Outcome.ALTERNATIVE, "DeepEP gains more here."),
-        gain=Gain(0, 30 * MS, 70 * MS, "modelled"),
+        gain_ns=Gain(0, 30 * MS, 70 * MS, "modelled"),
     )
     healthy = _other(
         "unfused-attention", "Use fused attention", Outcome.NOT_NEEDED, "attention_unfused_fraction is 0%."

@@ -12,11 +12,11 @@ from three_walls.model.report import (
     Alignment,
     CopyBandwidth,
     Efficiency,
+    GapCause,
     GraphCoverage,
-    IdleCause,
     MoePart,
     OutsideGraphs,
-    OverlapTax,
+    OverlapSlowdown,
     RecomputedLayer,
     Straggler,
     Wait,
@@ -35,9 +35,9 @@ STRAGGLERS = (
 )
 
 OVERLAP_TAX = (
-    OverlapTax("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "16x12x1", 96, 192, 310_000, 331_000, 4_032_000),
-    OverlapTax("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN", "8x22x1", 48, 96, 402_000, 467_000, 6_240_000),
-    OverlapTax(
+    OverlapSlowdown("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "16x12x1", 96, 192, 310_000, 331_000, 4_032_000),
+    OverlapSlowdown("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN", "8x22x1", 48, 96, 402_000, 467_000, 6_240_000),
+    OverlapSlowdown(
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<GroupProblemShape<1>>>(Params)",
         "132x1x1",
         64,
@@ -46,31 +46,31 @@ OVERLAP_TAX = (
         1_510_000,
         1_920_000,
     ),
-    OverlapTax("nvjet_tst_64x32_64x16_4x1_v_bz_splitK_TNT", "2x64x1", 20, 12, 61_000, 64_000, 36_000),
-    OverlapTax("nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT", "24x8x1", 48, 4, 280_000, 279_000, 0),
+    OverlapSlowdown("nvjet_tst_64x32_64x16_4x1_v_bz_splitK_TNT", "2x64x1", 20, 12, 61_000, 64_000, 36_000),
+    OverlapSlowdown("nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT", "24x8x1", 48, 4, 280_000, 279_000, 0),
 )
 
 _HOST_CAUSES = (
-    IdleCause("starved_nothing_visible", 19 * MS),
-    IdleCause("starved_synchronizing", 7 * MS, "cudaStreamSynchronize until copy_d2h_pageable on stream 7"),
-    IdleCause("starved_synchronizing", 4 * MS, "cudaStreamSynchronize until gemm on stream 7"),
-    IdleCause("starved_launching", 6 * MS, "cuLaunchKernelEx"),
-    IdleCause("starved_launching", 4 * MS, "cudaLaunchKernel"),
-    IdleCause("starved_launching", 1 * MS, "cudaEventRecord"),
-    IdleCause("starved_launching", 1 * MS, "cudaStreamWaitEvent"),
-    IdleCause("starved_launching", 500_000, "cudaEventDestroy"),
-    IdleCause("starved_launching", 500_000, "other"),
-    IdleCause("starved_allocating", 2 * MS, "cudaMalloc"),
-    IdleCause("launch_latency", 4 * MS),
-    IdleCause("residual", 1 * MS, "no launch recorded"),
+    GapCause("starved_nothing_visible", 19 * MS),
+    GapCause("starved_synchronizing", 7 * MS, "cudaStreamSynchronize until copy_d2h_pageable on stream 7"),
+    GapCause("starved_synchronizing", 4 * MS, "cudaStreamSynchronize until gemm on stream 7"),
+    GapCause("starved_launching", 6 * MS, "cuLaunchKernelEx"),
+    GapCause("starved_launching", 4 * MS, "cudaLaunchKernel"),
+    GapCause("starved_launching", 1 * MS, "cudaEventRecord"),
+    GapCause("starved_launching", 1 * MS, "cudaStreamWaitEvent"),
+    GapCause("starved_launching", 500_000, "cudaEventDestroy"),
+    GapCause("starved_launching", 500_000, "other"),
+    GapCause("starved_allocating", 2 * MS, "cudaMalloc"),
+    GapCause("launch_latency", 4 * MS),
+    GapCause("unexplained", 1 * MS, "no launch recorded"),
 )
 
 
-def idle_causes(budget_ns: Mapping[str, int]) -> tuple[IdleCause, ...]:
+def gap_causes(budget_ns: Mapping[str, int]) -> tuple[GapCause, ...]:
     """Of a rank with this budget: what its streams waited for, and what its host did meanwhile."""
     waited_for = (Group.COMMUNICATION, Group.COPY)
     blocking = (
-        IdleCause("blocking", ns, f"{name} on stream {20 if name == 'ep_all_to_all' else 7}")
+        GapCause("blocking", ns, f"{name} on stream {20 if name == 'ep_all_to_all' else 7}")
         for name, ns in budget_ns.items()
         if ns and BUCKET_BY_NAME[name].group in waited_for
     )
@@ -106,7 +106,7 @@ _TIMES_US = {
 """Mean time and exposed time of a layer, and its calls."""
 
 EFFICIENCY = (
-    Efficiency("matrix products", 164_440_000_000_000, 229 * MS, 718e12, 989_500_000_000_000, 0.7256, ""),
+    Efficiency("GEMMs", 164_440_000_000_000, 229 * MS, 718e12, 989_500_000_000_000, 0.7256, ""),
     Efficiency("fused attention", 1_000_000_000_000, 5 * MS, 200e12, None, None, "causal half"),
 )
 COPIES = (
@@ -141,6 +141,6 @@ GRAPH_COVERAGE = GraphCoverage(
     kernels_outside=100,
     whole_graphs=0,
     fraction=0.75,
-    because="",
+    reason="",
     outside=(OutsideGraphs("optimizer", 70, 2 * MS), OutsideGraphs("norm", 30, None)),
 )

@@ -97,7 +97,7 @@ def sample_report() -> Report:
         waits=sample_diagnosis.waits(),
         alignment=sample_diagnosis.ALIGNMENT,
         moe_layers=sample_diagnosis.moe_layers(),
-        overlap_tax=sample_diagnosis.OVERLAP_TAX,
+        overlap_slowdown=sample_diagnosis.OVERLAP_TAX,
         recompute_layers=sample_diagnosis.RECOMPUTE_LAYERS,
         graph_coverage=sample_diagnosis.GRAPH_COVERAGE,
         efficiency=sample_diagnosis.EFFICIENCY,
@@ -109,10 +109,10 @@ def sample_report() -> Report:
 
 def abstained_report() -> Report:
     """No step was found: nothing is known, and the page must say so instead of showing zeros."""
-    because = "No steps were found: the trace holds neither NVTX step ranges nor optimizer kernels."
+    reason = "No steps were found: the trace holds neither NVTX step ranges nor optimizer kernels."
     return replace(
         sample_report(),
-        verdict=Verdict(None, None, True, because, None, None, None, None, {"memory": None, "communication": None}),
+        verdict=Verdict(None, None, True, reason, None, None, None, None, {"memory": None, "communication": None}),
         step=StepSummary("none", 0, (), None, None, None),
         ranks=(),
         budget=(),
@@ -125,14 +125,14 @@ def abstained_report() -> Report:
         waits=(),
         alignment=None,
         moe_layers=(),
-        overlap_tax=(),
+        overlap_slowdown=(),
         recompute_layers=(),
         graph_coverage=None,
         efficiency=(),
         copies=(),
         log=None,
         known_good_recipe=None,
-        because_no_recipe="the GPU is not known, so no recipe is nearer than another",
+        no_recipe_reason="the GPU is not known, so no recipe is nearer than another",
     )
 
 
@@ -146,7 +146,7 @@ def _verdict() -> Verdict:
         wall=Wall.COMMUNICATION,
         sub_wall=None,
         abstained=False,
-        because="Exposed transfer takes 148 ms of the 640 ms step (23.1%), three times the host (45 ms, 7.0%).",
+        reason="Exposed transfer takes 148 ms of the 640 ms step (23.1%), three times the host (45 ms, 7.0%).",
         step_ns=STEP_NS,
         runner_up_wall=Wall.COMPUTE_HOST,
         runner_up_sub_wall=SubWall.HOST,
@@ -162,9 +162,9 @@ def _verdict() -> Verdict:
 
 def _step_summary() -> StepSummary:
     dropped = tuple(
-        DroppedStep(rank, index, because)
+        DroppedStep(rank, index, reason)
         for rank in range(8)
-        for index, because in ((0, "touches the start of the capture"), (7, "cut by the end of the capture"))
+        for index, reason in ((0, "touches the start of the capture"), (7, "cut by the end of the capture"))
     )
     return StepSummary(
         "optimizer kernels", 48, dropped, 640 * MS, 631 * MS, 655 * MS, "kept steps touch no edge of the capture"
@@ -197,7 +197,7 @@ def _rank(number: int) -> RankReport:
             "reduce_scatter": CommunicationTime(55 * MS, 17 * MS, 38 * MS),
             "all_reduce": CommunicationTime(2 * MS, 2 * MS, 0),
         },
-        idle_causes=sample_diagnosis.idle_causes(_budget_ns(number, 4)),
+        gap_causes=sample_diagnosis.gap_causes(_budget_ns(number, 4)),
     )
 
 
@@ -206,8 +206,8 @@ def _rank_step(rank: int, index: int) -> RankStep:
     budget = _budget_ns(rank, index) if kept else {}
     start_ns = 5_000_000_000 + index * 660 * MS
     length = sum(budget.values()) or 655 * MS
-    because = "" if kept else "touches the start of the capture" if index == 0 else "cut by the end of the capture"
-    return RankStep(index, start_ns, start_ns + length, kept, because, budget)
+    reason = "" if kept else "touches the start of the capture" if index == 0 else "cut by the end of the capture"
+    return RankStep(index, start_ns, start_ns + length, kept, reason, budget)
 
 
 def _budget_rows() -> tuple[BudgetRow, ...]:

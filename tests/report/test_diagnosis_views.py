@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from three_walls.model.report import IdleCause, MoePart, Report, Wait
+from three_walls.model.report import GapCause, MoePart, Report, Wait
 from three_walls.report.diagnosis_views import (
     ClassWait,
     list_moe_parts,
-    merge_idle_causes,
-    order_overlap_tax,
+    merge_gap_causes,
+    order_overlap_slowdown,
     order_stragglers,
     order_waits,
     sum_moe_parts,
@@ -22,25 +22,25 @@ from three_walls.report.diagnosis_views import (
 
 def test_causes_are_merged_longest_first_and_keep_all_of_the_time(report: Report) -> None:
     for rank in report.ranks:
-        merged = merge_idle_causes(rank)
-        assert sum(one.ns for one in merged) == sum(one.ns for one in rank.idle_causes)
+        merged = merge_gap_causes(rank)
+        assert sum(one.ns for one in merged) == sum(one.ns for one in rank.gap_causes)
         assert [one.ns for one in merged] == sorted((one.ns for one in merged), reverse=True)
 
 
 def test_equal_details_are_one_and_empty_ones_are_not_listed(report: Report) -> None:
-    causes = (IdleCause("a", 2, "x"), IdleCause("a", 1), IdleCause("b", 0), IdleCause("a", 3, "x"))
-    (merged,) = merge_idle_causes(replace(report.ranks[0], idle_causes=causes))
-    assert (merged.cause, merged.ns, merged.details) == ("a", 6, (IdleCause("a", 5, "x"),))
+    causes = (GapCause("a", 2, "x"), GapCause("a", 1), GapCause("b", 0), GapCause("a", 3, "x"))
+    (merged,) = merge_gap_causes(replace(report.ranks[0], gap_causes=causes))
+    assert (merged.cause, merged.ns, merged.details) == ("a", 6, (GapCause("a", 5, "x"),))
 
 
 def test_a_share_of_no_step_is_unknown(report: Report) -> None:
-    (merged,) = merge_idle_causes(replace(report.ranks[0], budget_ns={}, idle_causes=(IdleCause("a", 2),)))
+    (merged,) = merge_gap_causes(replace(report.ranks[0], budget_ns={}, gap_causes=(GapCause("a", 2),)))
     assert merged.fraction is None
 
 
 def test_stragglers_and_taxes_come_dearest_first(report: Report) -> None:
     assert [one.rank for one in order_stragglers(report)] == [0, 5]
-    taxes = [one.tax_ns for one in order_overlap_tax(report)]
+    taxes = [one.slowdown_ns for one in order_overlap_slowdown(report)]
     assert taxes == sorted(taxes, reverse=True)
 
 

@@ -70,27 +70,27 @@ def test_facts(value: FactValue, unit: str, text: str) -> None:
 
 
 def test_a_missing_fact_is_unknown_and_not_unset() -> None:
-    assert formats.format_fact(Fact("x", None, "ns", because_missing="no NVTX")) == "unknown"
+    assert formats.format_fact(Fact("x", None, "ns", missing_reason="no NVTX")) == "unknown"
 
 
 def test_gains_name_their_likely_value_only_when_there_is_a_range() -> None:
     assert formats.format_gain(Gain(12_000_000, 20_000_000, 30_000_000, "modelled")) == "12-30 ms, likely 20 ms"
-    assert formats.format_gain(Gain(None, None, None, "bound")) == "unknown"
+    assert formats.format_gain(Gain(None, None, None, "range")) == "unknown"
 
 
 @pytest.mark.parametrize(
     ("gain", "text"),
     [
         (Gain(12_000_000, 20_000_000, 30_000_000, "modelled"), "gain 12-30 ms, likely 20 ms (modelled)"),
-        (Gain(0, None, 12_340_000, "ceiling"), "gain at most 12.3 ms, nobody measured how much of it"),
-        (Gain(None, None, None, "ceiling"), "gain unknown"),
+        (Gain(0, None, 12_340_000, "upper_bound"), "gain at most 12.3 ms, nobody measured how much of it"),
+        (Gain(None, None, None, "upper_bound"), "gain unknown"),
         (Gain(None, None, None, "none"), "gain unknown"),
-        (Gain(None, None, None, "room", "", 0.015), "makes room, costs about 1.5% of the step"),
+        (Gain(None, None, None, "frees_memory", "", 0.015), "makes room, costs about 1.5% of the step"),
         (
-            Gain(None, None, None, "room", "", 0.06, True),
+            Gain(None, None, None, "frees_memory", "", 0.06, True),
             "makes room, costs about 6.0% of the step (judged, not measured)",
         ),
-        (Gain(None, None, None, "room", "", 0.0), "makes room, costs no time"),
+        (Gain(None, None, None, "frees_memory", "", 0.0), "makes room, costs no time"),
     ],
 )
 def test_what_an_edit_gives_reads_as_it_is_known(gain: Gain, text: str) -> None:

@@ -19,15 +19,15 @@ from three_walls.report.json_report import render_json
 from three_walls.report.json_schema import load_schema
 from three_walls.report.text_report import print_report
 
-CEILING = Gain(0, None, 12_340_000, "ceiling", "At most the exposed transfer.")
-ROOM = Gain(None, None, None, "room", "It saves the state.", cost_fraction=0.015)
+UPPER_BOUND = Gain(0, None, 12_340_000, "upper_bound", "At most the exposed transfer.")
+FREES_MEMORY = Gain(None, None, None, "frees_memory", "It saves the state.", cost_fraction=0.015)
 
 
 @pytest.fixture
 def planned(report: Report) -> Report:
     """The sample report with a ceiling as its first entry and room as its second."""
     first, second = report.plan
-    return replace(report, plan=(replace(first, gain=CEILING), replace(second, gain=ROOM)))
+    return replace(report, plan=(replace(first, gain_ns=UPPER_BOUND), replace(second, gain_ns=FREES_MEMORY)))
 
 
 def test_the_text_says_what_is_known(planned: Report) -> None:
@@ -54,12 +54,12 @@ def test_the_json_keeps_what_is_not_known_null(planned: Report) -> None:
     loaded: dict[str, Any] = json.loads(render_json(planned))
     jsonschema.validate(loaded, load_schema())
     ceiling, room = (step["gain_ms"] for step in loaded["plan"])
-    assert [ceiling[name] for name in ("low", "likely", "high", "basis")] == [0, None, 12.34, "ceiling"]
-    assert [room[name] for name in ("low", "likely", "high", "basis")] == [None, None, None, "room"]
-    assert [room[name] for name in ("cost_fraction", "cost_is_judged")] == [0.015, False]
+    assert [ceiling[name] for name in ("low", "likely", "high", "basis")] == [0, None, 12.34, "upper_bound"]
+    assert [room[name] for name in ("low", "likely", "high", "basis")] == [None, None, None, "frees_memory"]
+    assert [room[name] for name in ("cost_fraction", "cost_is_estimated")] == [0.015, False]
     assert ceiling["cost_fraction"] is None
 
 
 def test_a_ceiling_below_a_microsecond_is_no_zero(report: Report) -> None:
-    tiny = replace(report, plan=(replace(report.plan[0], gain=replace(CEILING, high_ns=MS // 10_000)),))
+    tiny = replace(report, plan=(replace(report.plan[0], gain_ns=replace(UPPER_BOUND, high=MS // 10_000)),))
     assert "at most &lt;0.001 ms" in render_html(tiny)

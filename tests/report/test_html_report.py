@@ -17,9 +17,9 @@ from three_walls.model.report import (
     CommunicationTime,
     CopyBandwidth,
     Efficiency,
-    IdleCause,
+    GapCause,
     MoePart,
-    OverlapTax,
+    OverlapSlowdown,
     Report,
     ReportWarning,
     Straggler,
@@ -68,7 +68,7 @@ def spoil(report: Report) -> Report:
             host=HOSTILE,
             gpu=HOSTILE,
             communication={HOSTILE: CommunicationTime(2, 1, 1)},
-            idle_causes=(IdleCause(HOSTILE, 1, HOSTILE),),
+            gap_causes=(GapCause(HOSTILE, 1, HOSTILE),),
         )
         for rank in report.ranks
     )
@@ -77,7 +77,7 @@ def spoil(report: Report) -> Report:
         unclassified=(UnclassifiedKernel(HOSTILE, 1, 1),),
         config=RunConfig(values={HOSTILE: ConfigValue(HOSTILE, HOSTILE)}, dialect=HOSTILE),
         warnings=(ReportWarning("hostile", HOSTILE),),
-        plan=tuple(replace(s, finding=replace(s.finding, title=HOSTILE, because=HOSTILE)) for s in report.plan),
+        plan=tuple(replace(s, finding=replace(s.finding, title=HOSTILE, reason=HOSTILE)) for s in report.plan),
         overrides=replace(report.overrides, bridge=(HOSTILE,)),
         capabilities={HOSTILE: HOSTILE},
         ranks=ranks,
@@ -85,7 +85,7 @@ def spoil(report: Report) -> Report:
         waits=(Wait(HOSTILE, 0, 1, 1, None, False, HOSTILE),),
         alignment=Alignment(HOSTILE, None, None),
         moe_layers=(MoePart(0, HOSTILE, HOSTILE, 1, 1, 1),),
-        overlap_tax=(OverlapTax(HOSTILE, HOSTILE, 1, 1, 1, 1, 1),),
+        overlap_slowdown=(OverlapSlowdown(HOSTILE, HOSTILE, 1, 1, 1, 1, 1),),
         efficiency=(Efficiency(HOSTILE, 1, 1, 1.0, 1, 1.0, HOSTILE),),
         copies=(CopyBandwidth(HOSTILE, 1, 1, 1, 1, 1.0, 1),),
     )
@@ -203,7 +203,7 @@ def test_an_abstention_renders_without_figures_or_zeros(abstained: Report) -> No
 
 
 def test_an_abstention_between_known_walls_renders_their_ceilings(report: Report) -> None:
-    close = replace(report.verdict, wall=None, abstained=True, because="Two walls are within 1% of the step.")
+    close = replace(report.verdict, wall=None, abstained=True, reason="Two walls are within 1% of the step.")
     text = ours(render_html(replace(report, verdict=close)))
     assert "No wall named" in text
     assert "148 ms" in text

@@ -74,7 +74,7 @@ def test_an_abstention_validates_and_keeps_null_null(abstained: Report) -> None:
 
 def test_an_abstention_has_empty_lists_and_a_null_alignment(abstained: Report) -> None:
     loaded = validate(render_json(abstained))
-    assert [loaded[name] for name in ("stragglers", "waits", "moe_layers", "overlap_tax")] == [[], [], [], []]
+    assert [loaded[name] for name in ("stragglers", "waits", "moe_layers", "overlap_slowdown")] == [[], [], [], []]
     assert [loaded[name] for name in ("efficiency", "copies")] == [[], []]
     assert loaded["alignment"] is None
 
@@ -93,7 +93,7 @@ def test_what_is_not_told_of_waits_and_layers_stays_null(report: Report) -> None
             "rank": 0,
             "wait_ns": None,
             "transfer_ns": None,
-            "because_of_rank": None,
+            "awaited_rank": None,
             "resolved": False,
             "note": "one rank",
         }
@@ -106,7 +106,7 @@ def test_what_is_not_told_of_waits_and_layers_stays_null(report: Report) -> None
 def test_idle_causes_of_ranks_sum_to_their_time_without_a_compute_kernel(report: Report) -> None:
     for rank in json.loads(render_json(report))["ranks"]:
         computed = sum(rank["budget"].get(name, 0) for name in COMPUTE_CATEGORIES)
-        assert sum(one["ns"] for one in rank["idle_causes"]) == sum(rank["budget"].values()) - computed
+        assert sum(one["ns"] for one in rank["gap_causes"]) == sum(rank["budget"].values()) - computed
 
 
 def test_a_newer_minor_version_validates_against_the_published_schema(report: Report) -> None:
@@ -149,7 +149,7 @@ def test_times_are_milliseconds_and_missing_facts_are_null(report: Report) -> No
     assert loaded["plan"][0]["step_ms_after"] == {"low": 551.0, "high": 640.0}
     assert loaded["plan"][0]["edits"][0]["from"] == "alltoall"
     assert loaded["facts"]["recompute_ns"]["value"] is None
-    assert loaded["facts"]["recompute_ns"]["because_missing"]
+    assert loaded["facts"]["recompute_ns"]["missing_reason"]
     assert loaded["findings"][-1]["gain_ms"]["low"] is None
     assert loaded["config"]["moe_flex_dispatcher_backend"]["value"] is None
     assert loaded["config"]["recompute_modules"]["value"] == ["moe_act", "layernorm"]

@@ -32,7 +32,7 @@ def test_stages_come_in_order_and_their_phases_in_order_of_time(report: Report) 
         (0, "steady", 1),
         (1, "update", 1),
     ]
-    assert (rows[0].low_ns, rows[0].high_ns) == (96 * MS, 98 * MS)
+    assert (rows[0].low, rows[0].high) == (96 * MS, 98 * MS)
     assert (rows[0].bubble_low_ns, rows[0].bubble_high_ns) == (33 * MS, 34 * MS)
 
 

@@ -40,11 +40,11 @@ def test_the_page_marks_benchmark_settings_and_what_the_plan_edits(page: str) ->
 
 
 def test_without_a_recipe_the_reason_is_shown(report: Report) -> None:
-    none = replace(report, known_good_recipe=None, because_no_recipe="no recipe is near: a <b>reason</b>")
+    none = replace(report, known_good_recipe=None, no_recipe_reason="no recipe is near: a <b>reason</b>")
     assert "none: no recipe is near" in text_of(none)
     assert "None: no recipe is near: a &lt;b&gt;reason" in render_html(none)
     loaded = json.loads(render_json(none))
-    assert (loaded["known_good_recipe"], loaded["because_no_recipe"]) == (None, none.because_no_recipe)
+    assert (loaded["known_good_recipe"], loaded["no_recipe_reason"]) == (None, none.no_recipe_reason)
 
 
 def test_json_keeps_marks_and_unset_apart(report: Report) -> None:
@@ -59,4 +59,4 @@ def test_json_keeps_marks_and_unset_apart(report: Report) -> None:
         "mark": None,
     }
     assert (last["run"], last["mark"]) == (None, "benchmark setting")
-    assert loaded["because_no_recipe"] is None
+    assert loaded["no_recipe_reason"] is None

@@ -15,9 +15,9 @@ from three_walls.model.report import (
     Alignment,
     CopyBandwidth,
     Efficiency,
-    IdleCause,
+    GapCause,
     MoePart,
-    OverlapTax,
+    OverlapSlowdown,
     Report,
     ReportWarning,
     Straggler,
@@ -102,8 +102,8 @@ def test_sections_without_content_are_left_out(report: Report, abstained: Report
 
 
 def test_the_eight_longest_causes_are_shown_and_the_rest_summed(report: Report) -> None:
-    causes = tuple(IdleCause(f"cause {number}", (20 - number) * 1_000_000) for number in range(10))
-    text = print_plain(replace(report, ranks=tuple(replace(rank, idle_causes=causes) for rank in report.ranks)))
+    causes = tuple(GapCause(f"cause {number}", (20 - number) * 1_000_000) for number in range(10))
+    text = print_plain(replace(report, ranks=tuple(replace(rank, gap_causes=causes) for rank in report.ranks)))
     assert "cause 7" in text
     assert "cause 8" not in text
     assert "2 more   23.0 ms   3.6%" in text
@@ -119,7 +119,7 @@ def test_a_bandwidth_is_unknown_only_where_tokens_are_carried(report: Report) ->
 
 def test_efficiency_shows_rates_against_limits_and_an_unknown_peak_as_unknown(report: Report) -> None:
     lines = print_plain(report).splitlines()
-    products = next(line for line in lines if line.startswith("  matrix products"))
+    products = next(line for line in lines if line.startswith("  GEMMs"))
     assert products.split()[-3:] == ["718.0", "TFLOP/s", "72.6%"]
     assert next(line for line in lines if line.startswith("  fused attention")).endswith("unknown")
     assert "  copy_h2d_pinned: 49.3 of 64.0 GB/s; 1 of 5 copies hold 1 MiB or more" in lines
@@ -134,11 +134,11 @@ def test_very_long_names_stay_within_100_columns(report: Report) -> None:
     name = "x" * 300
     long = replace(
         report,
-        ranks=tuple(replace(rank, idle_causes=(IdleCause(name, 5, name),)) for rank in report.ranks),
+        ranks=tuple(replace(rank, gap_causes=(GapCause(name, 5, name),)) for rank in report.ranks),
         stragglers=(Straggler(0, 5, name, name),),
         waits=(Wait(name, 0, 5, 5, 1, True, name),),
         alignment=Alignment(name, None, None),
-        overlap_tax=(OverlapTax(name, name, 1, 1, 1, 2, 1),),
+        overlap_slowdown=(OverlapSlowdown(name, name, 1, 1, 1, 2, 1),),
         efficiency=(Efficiency(name, 1, 1, 1.0, 1, 1.0, name),),
         copies=(CopyBandwidth(name, 1, 1, 1, 1, 1.0, 1),),
     )
@@ -178,7 +178,7 @@ def test_replays_are_listed_by_layer_and_only_where_there_are_some(report: Repor
 def test_graph_coverage_says_its_share_or_why_not(report: Report) -> None:
     assert "CUDA GRAPHS  75.0% of the kernels run inside" in print_plain(report).splitlines()
     assert report.graph_coverage is not None
-    untold = replace(report.graph_coverage, fraction=None, because="recorded whole")
+    untold = replace(report.graph_coverage, fraction=None, reason="recorded whole")
     text = print_plain(replace(report, graph_coverage=untold))
     assert "CUDA GRAPHS  unknown\n  recorded whole" in text
     assert "CUDA GRAPHS" not in print_plain(replace(report, graph_coverage=None))
@@ -190,8 +190,8 @@ def undecided(missing: dict[str, dict[str, str]], report: Report) -> Report:
     findings = tuple(
         replace(of_rule, rule=rule, outcome=Outcome.UNKNOWN, missing=tuple(lacks)) for rule, lacks in missing.items()
     )
-    reasons = {name: because for lacks in missing.values() for name, because in lacks.items()}
-    facts = FactSheet.of([Fact(name, None, "text", because_missing=because) for name, because in reasons.items()])
+    reasons = {name: reason for lacks in missing.values() for name, reason in lacks.items()}
+    facts = FactSheet.of([Fact(name, None, "text", missing_reason=reason) for name, reason in reasons.items()])
     return replace(report, plan=(), findings=findings, facts=facts)
 
 

@@ -7,7 +7,17 @@ from dataclasses import replace
 from three_walls.model.buckets import Wall
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet
-from three_walls.model.rule import CEILING, PHASES, ROOM, Condition, Edit, GainModel, GainTerm, Requirement, Rule
+from three_walls.model.rule import (
+    FREES_MEMORY,
+    PHASES,
+    UPPER_BOUND,
+    Condition,
+    Edit,
+    GainModel,
+    GainTerm,
+    Requirement,
+    Rule,
+)
 from three_walls.rules.cases import sheet_of
 from three_walls.rules.pools import rederive_fractions
 
@@ -22,7 +32,7 @@ def rule(
     likely: float | None = 0.5,
     high: float = 1.0,
     lever: str = "",
-    basis: str = "bound",
+    basis: str = "range",
     applies_to: tuple[Condition, ...] = (),
     when: tuple[Condition, ...] = (),
     requires: tuple[Requirement, ...] = (),
@@ -48,7 +58,7 @@ def rule(
         lever=lever or identifier,
         edits=edits or (Edit(identifier, True),),
         side_effects=(),
-        gain=GainModel(terms, basis, "because", shrinks_all_pools, hidden_under, at_most),
+        gain=GainModel(terms, basis, "reason", shrinks_all_pools, hidden_under, at_most),
         evidence=(),
     )
 
@@ -71,7 +81,7 @@ def ceiling(
         likely=None,
         high=high,
         lever=lever,
-        basis=CEILING,
+        basis=UPPER_BOUND,
         requires=requires,
         edits=edits,
         hidden_under=hidden_under,
@@ -81,7 +91,7 @@ def ceiling(
 
 def room(identifier: str, cost: float, is_judged: bool = False) -> Rule:
     """A rule that makes room in memory."""
-    gain = GainModel((), ROOM, "saves memory", cost_fraction=cost, cost_is_judged=is_judged)
+    gain = GainModel((), FREES_MEMORY, "saves memory", cost_fraction=cost, cost_is_estimated=is_judged)
     return replace(rule(identifier), phase=PHASES[0], gain=gain)
 
 

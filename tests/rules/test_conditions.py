@@ -48,7 +48,7 @@ def test_comparison(value: ConfigData, operator: str, operand: ConfigData, answe
 
 
 def test_a_missing_fact_is_unknown_whatever_is_asked() -> None:
-    facts = FactSheet.of([Fact("config.x", None, "config", because_missing="no command line")])
+    facts = FactSheet.of([Fact("config.x", None, "config", missing_reason="no command line")])
     for operator, operand in (("equals", None), ("is_set", False), ("at_least", 1), ("excludes", "a")):
         assert evaluate(Condition("config.x", operator, operand), facts) is UNKNOWN
     assert evaluate(Condition("config.y", "equals", None), facts) is UNKNOWN

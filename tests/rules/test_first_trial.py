@@ -50,7 +50,7 @@ def test_a_likely_gain_is_tried_before_a_larger_ceiling() -> None:
     _, plan = make_plan([ceiling("most", pool=TRANSFER), rule("likely", pool="dp_exposed_ns", likely=0.2)], run())
     trial = choose_first_trial(plan, run())
     assert trial is not None
-    assert (trial.rule, trial.basis) == ("likely", "bound")
+    assert (trial.rule, trial.basis) == ("likely", "range")
 
 
 def test_where_only_ceilings_are_known_it_says_so() -> None:

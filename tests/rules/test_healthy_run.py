@@ -11,7 +11,7 @@ from three_walls.resources import RULES_DIR
 from three_walls.rules.cases import sheet_of
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import make_plan
-from three_walls.rules.verdict import weigh
+from three_walls.rules.verdict import decide_verdict
 
 MEASURED: dict[str, ConfigData] = {
     "step_ns": 1000 * MS,
@@ -48,7 +48,7 @@ MEASURED: dict[str, ConfigData] = {
     "capture_start_skewed_steps_count": 0,
     "cuda_graph_fraction": 0.0,
     "unclassified_fraction": 0.0,
-    "memory_shortage": "none",
+    "memory_pressure": "none",
     "allocator_calls_in_steps_count": 0,
     "offload_copy_exposed_fraction": 0.0,
 }
@@ -71,13 +71,13 @@ def test_what_is_not_known_does_not_matter_where_the_gain_is_too_small_anyway() 
         (Outcome.UNKNOWN, ("config.here",)),
         (Outcome.NOT_NEEDED, ()),
     ]
-    assert findings[1].because == "the likely gain is 9.8 ms, at least 10 ms needed"
+    assert findings[1].reason == "the likely gain is 9.8 ms, at least 10 ms needed"
 
 
 def test_a_lean_step_that_computes_is_held_back_by_computing() -> None:
-    verdict = weigh(sheet_of(MEASURED))
+    verdict = decide_verdict(sheet_of(MEASURED))
     assert (verdict.sub_wall, verdict.runner_up_wall) == (SubWall.COMPUTE, None)
-    assert verdict.because == (
+    assert verdict.reason == (
         "Computing is what the step is made of: 93.0% of 1000.0 ms, and no wall has more than 70.0 ms, 7.0% to give "
         "back."
     )

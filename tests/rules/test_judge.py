@@ -17,13 +17,13 @@ OFF = Condition("config.offload", "not_equals", True)
 def test_another_world_is_not_applicable() -> None:
     finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(gpu__family="A100"))
     assert finding.outcome is Outcome.NOT_APPLICABLE
-    assert finding.because == "gpu.family is A100, H100 needed"
+    assert finding.reason == "gpu.family is A100, H100 needed"
 
 
 def test_an_absent_symptom_decides_even_where_the_world_is_unknown() -> None:
     finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(launch_starved_ns=0))
     assert (finding.outcome, finding.missing) == (Outcome.NOT_NEEDED, ())
-    assert finding.because == "launch_starved_fraction is 0, at least 0.1 needed"
+    assert finding.reason == "launch_starved_fraction is 0, at least 0.1 needed"
 
 
 def test_another_world_decides_before_an_absent_symptom() -> None:
@@ -41,7 +41,7 @@ def test_an_absent_symptom_beats_an_unknown_one() -> None:
     lacking = Condition("config.graphs", "equals", False)
     finding = judge(rule("r", when=(lacking, LATE)), run(launch_starved_ns=99 * MS))
     assert finding.outcome is Outcome.NOT_NEEDED
-    assert finding.because == "launch_starved_fraction is 0.099, at least 0.1 needed"
+    assert finding.reason == "launch_starved_fraction is 0.099, at least 0.1 needed"
 
 
 def test_all_failing_requirements_are_listed_with_numbers_and_reason() -> None:
@@ -51,7 +51,7 @@ def test_all_failing_requirements_are_listed_with_numbers_and_reason() -> None:
     assert [note.name for note in finding.blocked_by] == ["one", "two"]
     assert finding.blocked_by[0].text == "it must be so: config.offload is true, anything but true needed"
     assert finding.blocked_by[0].source == "guide:A guide"
-    assert finding.gain.likely_ns == 100 * MS  # what unblocking is worth
+    assert finding.gain_ns.likely == 100 * MS  # what unblocking is worth
 
 
 def test_a_requirement_that_cannot_be_checked_is_to_be_confirmed() -> None:
@@ -68,7 +68,7 @@ def test_one_alternative_that_holds_is_enough() -> None:
     assert judge(rule("r", requires=(either,)), run(gpu__family="H100")).confirm_first == ()
     finding = judge(rule("r", requires=(either,)), run(config__offload=True, gpu__family="A100"))
     assert finding.outcome is Outcome.BLOCKED
-    assert "anything but true needed, or gpu.family is A100" in finding.because
+    assert "anything but true needed, or gpu.family is A100" in finding.reason
 
 
 def test_settings_that_are_there_already_are_dropped() -> None:
@@ -77,7 +77,7 @@ def test_settings_that_are_there_already_are_dropped() -> None:
     assert [(edit.key, edit.from_value, edit.to) for edit in finding.edits] == [("c", "y", "x")]
     done = judge(rule("r", edits=edits), run(config__a=True, config__b=False, config__c="x", env__D="1"))
     assert done.outcome is Outcome.NOT_NEEDED
-    assert "already set" in done.because
+    assert "already set" in done.reason
 
 
 def test_an_edit_stays_unless_its_condition_is_known_not_to_hold() -> None:
@@ -104,7 +104,7 @@ def test_a_rule_that_fails_is_a_finding_and_the_others_come_out() -> None:
         ("text", Outcome.ERROR),
         ("twice", Outcome.ERROR),
     ]
-    assert "a is set twice" in findings[2].because
+    assert "a is set twice" in findings[2].reason
 
 
 def test_a_target_may_come_from_a_fact() -> None:
@@ -140,10 +140,10 @@ def test_a_list_that_is_not_known_cannot_be_changed() -> None:
 
 def test_a_failing_requirement_that_can_be_mended_brings_its_edits_along() -> None:
     off = requirement("no_offload", OFF)
-    mended = rule("r", requires=(replace(off, mend=(Edit("offload", False),)),))
+    mended = rule("r", requires=(replace(off, fix=(Edit("offload", False),)),))
     finding = judge(mended, run(config__offload=True))
     assert finding.outcome is Outcome.RECOMMENDED
-    assert [(edit.key, edit.to, edit.because) for edit in finding.edits] == [
+    assert [(edit.key, edit.to, edit.reason) for edit in finding.edits] == [
         ("r", True, ""),
         ("offload", False, "it must be so"),
     ]
@@ -152,7 +152,7 @@ def test_a_failing_requirement_that_can_be_mended_brings_its_edits_along() -> No
 
 
 def test_a_mend_that_does_not_make_it_hold_is_no_mend() -> None:
-    useless = replace(requirement("no_offload", OFF), mend=(Edit("something_else", 1),))
+    useless = replace(requirement("no_offload", OFF), fix=(Edit("something_else", 1),))
     assert judge(rule("r", requires=(useless,)), run(config__offload=True)).outcome is Outcome.BLOCKED
 
 

@@ -56,7 +56,7 @@ def name_of(found: KnownGoodRecipe | None) -> str | None:
 
 
 def plan_of(*edits: PlannedEdit) -> tuple[PlanStep, ...]:
-    gain = Gain(0, 0, 0, "bound")
+    gain = Gain(0, 0, 0, "range")
     finding = Finding(
         "a-rule", "", Outcome.RECOMMENDED, Wall.COMPUTE_HOST, SubWall.HOST, "", "", (), (), (), edits, gain
     )
@@ -103,15 +103,15 @@ def test_another_kind_of_attention_is_a_distance_and_an_unknown_kind_is_none() -
 def test_few_layers_never_keep_a_recipe_away_but_a_size_beyond_the_factor_does() -> None:
     assert name_of(find(recipe("a"), run=config(num_layers=2))) == "a"
     assert name_of(find(recipe("a"), run=config(num_moe_experts=64))) == "a"  # a factor of 2 exactly
-    found, because = find_nearest_recipe(config(num_moe_experts=8), facts(), recipes=lambda: (recipe("a"),))
+    found, reason = find_nearest_recipe(config(num_moe_experts=8), facts(), recipes=lambda: (recipe("a"),))
     assert found is None
-    assert because == (
+    assert reason == (
         "no recipe is near: the closest model, small, differs by more than a factor of 2 in experts 8 against 128"
     )
 
 
 @pytest.mark.parametrize(
-    ("run", "gpu", "because"),
+    ("run", "gpu", "reason"),
     [
         (config(hidden_size=None), "H100", "hidden_size missing from the config"),
         (config(moe_ffn_hidden_size=None), "H100", "moe_ffn_hidden_size missing from the config"),
@@ -121,13 +121,13 @@ def test_few_layers_never_keep_a_recipe_away_but_a_size_beyond_the_factor_does()
         (config(), "X1", "no generation is known of X1"),
     ],
 )
-def test_a_run_that_is_not_known_has_no_recipe_and_says_why(run: RunConfig, gpu: str | None, because: str) -> None:
+def test_a_run_that_is_not_known_has_no_recipe_and_says_why(run: RunConfig, gpu: str | None, reason: str) -> None:
     def forbidden() -> tuple[TunedRecipe, ...]:
         raise AssertionError("the table is not needed")
 
     found, said = find_nearest_recipe(run, facts(gpu), recipes=forbidden)
     assert found is None
-    assert because in said
+    assert reason in said
 
 
 def test_an_unset_expert_ffn_is_the_dense_one() -> None:
@@ -169,11 +169,11 @@ def test_differences_put_the_plan_first_then_the_verdicts_wall_and_marked_ones_l
         moe_permute_fusion=True,
     )
     plan = plan_of(PlannedEdit("overlap_grad_reduce", False, True, "config", False))
-    found, because = find_nearest_recipe(
+    found, reason = find_nearest_recipe(
         run, facts(CUDA_DEVICE_MAX_CONNECTIONS="1"), plan, Wall.COMPUTE_HOST, lambda: (tuned,)
     )
     assert found is not None
-    assert because == ""
+    assert reason == ""
     assert [one.key for one in found.differences] == [
         "overlap_grad_reduce",
         "apply_rope_fusion",

@@ -47,9 +47,9 @@ def test_the_largest_likely_gain_comes_first_then_the_better_founded_then_the_id
 def test_two_rules_on_one_pool_share_it() -> None:
     first, second = rule("first", pool=TRANSFER, likely=0.8), rule("second", pool=TRANSFER, likely=0.5)
     findings, steps = make_plan([first, second], run())
-    assert [one.gain.likely_ns for one in findings] == [120 * MS, 75 * MS]  # each alone
-    assert [step.gain.likely_ns for step in steps] == [120 * MS, 15 * MS]  # the second on what is left
-    assert steps[1].finding.gain.likely_ns == 75 * MS
+    assert [one.gain_ns.likely for one in findings] == [120 * MS, 75 * MS]  # each alone
+    assert [step.gain_ns.likely for step in steps] == [120 * MS, 15 * MS]  # the second on what is left
+    assert steps[1].finding.gain_ns.likely == 75 * MS
     assert (steps[1].step_after_low_ns, steps[1].step_after_high_ns) == (850 * MS, 1000 * MS)
 
 
@@ -67,7 +67,7 @@ def test_ceilings_come_after_likely_gains_the_largest_first_and_before_what_nobo
 
 def test_a_ceiling_takes_nothing_that_a_later_edit_may_win() -> None:
     _, steps = make_plan([ceiling("first", pool=TRANSFER), ceiling("second", pool=TRANSFER, high=0.5)], run())
-    assert [(step.gain.low_ns, step.gain.likely_ns, step.gain.high_ns) for step in steps] == [
+    assert [(step.gain_ns.low, step.gain_ns.likely, step.gain_ns.high) for step in steps] == [
         (0, None, 150 * MS),
         (0, None, 75 * MS),
     ]
@@ -77,13 +77,13 @@ def test_a_ceiling_takes_nothing_that_a_later_edit_may_win() -> None:
 def test_of_ceilings_of_the_same_time_the_first_comes_before_those_of_other_time() -> None:
     rules = [ceiling("a", pool=TRANSFER, high=0.9), ceiling("b", pool=TRANSFER), ceiling("other", pool="dp_exposed_ns")]
     _, steps = make_plan(rules, run())
-    assert [(step.finding.rule, step.gain.high_ns) for step in steps] == [
+    assert [(step.finding.rule, step.gain_ns.high) for step in steps] == [
         ("b", 150 * MS),
         ("other", 100 * MS),
         ("a", 135 * MS),
     ]
     same = "Earlier entries may win some of the same time. "
-    assert [step.gain.explanation.startswith(same) for step in steps] == [False, False, True]
+    assert [step.gain_ns.explanation.startswith(same) for step in steps] == [False, False, True]
 
 
 def test_of_equal_ceilings_the_one_with_least_to_do_comes_first() -> None:
@@ -95,14 +95,14 @@ def test_of_equal_ceilings_the_one_with_least_to_do_comes_first() -> None:
 
 def test_a_ceiling_is_computed_again_on_what_likely_gains_leave() -> None:
     findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.8), ceiling("most", pool=TRANSFER)], run())
-    assert [one.gain.high_ns for one in findings] == [150 * MS, 150 * MS]  # each alone
-    assert [step.gain.high_ns for step in steps] == [150 * MS, 30 * MS]
+    assert [one.gain_ns.high for one in findings] == [150 * MS, 150 * MS]  # each alone
+    assert [step.gain_ns.high for step in steps] == [150 * MS, 30 * MS]
 
 
 def test_a_ceiling_too_small_to_measure_is_not_needed() -> None:
     findings, steps = make_plan([ceiling("tiny", high=0.049)], run())
     assert (steps, outcome(findings, "tiny")) == ((), Outcome.NOT_NEEDED)
-    assert findings[0].because == "at most 9.8 ms can be gained, at least 10 ms needed"
+    assert findings[0].reason == "at most 9.8 ms can be gained, at least 10 ms needed"
     assert len(make_plan([ceiling("enough", high=0.05)], run())[1]) == 1
 
 
@@ -110,7 +110,7 @@ def test_a_ceiling_of_which_the_earlier_edits_leave_too_little_stays_out() -> No
     findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.96), ceiling("rest", pool=TRANSFER)], run())
     assert names(steps) == ["likely"]
     assert outcome(findings, "rest") is Outcome.ALTERNATIVE
-    assert findings[1].because == (
+    assert findings[1].reason == (
         "after the earlier edits too little is left to gain: at most 6 ms can be gained, at least 10 ms needed"
     )
 
@@ -118,9 +118,9 @@ def test_a_ceiling_of_which_the_earlier_edits_leave_too_little_stays_out() -> No
 def test_ceilings_together_are_no_more_than_the_step() -> None:
     rules = [ceiling(name, pool="step_ns", high=0.45) for name in "abcd"]
     findings, steps = make_plan(rules, run())
-    assert [step.gain.high_ns for step in steps] == [450 * MS, 450 * MS, 100 * MS]
-    assert "No more than the highest gains of the earlier entries leave of the step." in steps[2].gain.explanation
-    assert findings[3].because == (
+    assert [step.gain_ns.high for step in steps] == [450 * MS, 450 * MS, 100 * MS]
+    assert "No more than the highest gains of the earlier entries leave of the step." in steps[2].gain_ns.explanation
+    assert findings[3].reason == (
         "the earlier entries may win the time that is left, so trace again after them: "
         "at most 0 ms can be gained, at least 10 ms needed"
     )
@@ -131,7 +131,7 @@ def test_one_edit_per_lever() -> None:
     findings, steps = make_plan([better, other], run())
     assert names(steps) == ["better"]
     assert outcome(findings, "other") is Outcome.ALTERNATIVE
-    assert findings[1].because == "better takes the lever dispatcher: it ranks before this rule"
+    assert findings[1].reason == "better takes the lever dispatcher: it ranks before this rule"
 
 
 def test_a_blocked_rule_enters_after_the_one_that_unlocks_it() -> None:
@@ -151,7 +151,7 @@ def test_a_rule_whose_symptom_an_earlier_edit_removed_stays_out() -> None:
     findings, steps = make_plan([cure, late], run())
     assert names(steps) == ["cure"]
     assert outcome(findings, "late") is Outcome.ALTERNATIVE
-    assert findings[1].because.startswith("after cure it is not needed: ep_transfer_exposed_fraction is 0.0173")
+    assert findings[1].reason.startswith("after cure it is not needed: ep_transfer_exposed_fraction is 0.0173")
 
 
 def test_edits_that_contradict_the_plan_stay_out() -> None:
@@ -159,7 +159,7 @@ def test_edits_that_contradict_the_plan_stay_out() -> None:
     other = rule("other", pool=TRANSFER, likely=0.9, edits=(Edit("queues", "1"),))
     findings, steps = make_plan([one, other], run())
     assert names(steps) == ["one"]
-    assert findings[1].because == "one already sets queues to another value"
+    assert findings[1].reason == "one already sets queues to another value"
 
 
 def test_edits_that_break_what_the_plan_requires_stay_out() -> None:
@@ -168,13 +168,13 @@ def test_edits_that_break_what_the_plan_requires_stay_out() -> None:
     other = rule("other", pool=TRANSFER, likely=0.9, edits=(Edit("graphs", True),))
     findings, steps = make_plan([one, other], run(config__graphs=False))
     assert names(steps) == ["one"]
-    assert findings[1].because == "its edits break what one requires: no_graphs"
+    assert findings[1].reason == "its edits break what one requires: no_graphs"
 
 
 def test_a_gain_too_small_to_measure_is_not_needed() -> None:
     findings, steps = make_plan([rule("tiny", likely=0.049)], run())
     assert (steps, outcome(findings, "tiny")) == ((), Outcome.NOT_NEEDED)
-    assert findings[0].because == "the likely gain is 9.8 ms, at least 10 ms needed"
+    assert findings[0].reason == "the likely gain is 9.8 ms, at least 10 ms needed"
     assert len(make_plan([rule("enough", likely=0.05)], run())[1]) == 1
 
 
@@ -264,7 +264,7 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "capture_start_skewed_steps_count": 0,
         "flex_backend_is_chosen": False,
         "log_unavailable_dispatchers": None,
-        "memory_shortage": "none",
+        "memory_pressure": "none",
         "allocator_calls_in_steps_count": 0,
         "offload_copy_exposed_fraction": 0.0,
         "host_blocked_fraction": 0.0,
@@ -272,9 +272,9 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "permute_fraction": 0.02,
         "rope_fraction": 0.004,
         "loss_fraction": 0.005,
-        "gradient_sum_fraction": 0.005,
-        "router_choice_fraction": 0.002,
-        "residual_fraction": 0.003,
+        "wgrad_accumulation_fraction": 0.005,
+        "router_topk_fraction": 0.002,
+        "bias_dropout_add_fraction": 0.003,
         "expert_gemm_efficiency_fraction": 0.7,
         "unprofiled_step_spread_ratio": 1.02,
         "expert_shapes_are_static": False,
@@ -326,7 +326,7 @@ def random_rules(draw: st.DrawFn) -> list[Rule]:
                 low=0.0 if is_ceiling else low,
                 likely=None if is_ceiling else likely,
                 high=high,
-                basis="ceiling" if is_ceiling else "bound",
+                basis="upper_bound" if is_ceiling else "range",
                 lever=draw(st.sampled_from(["", "shared"])),
                 shrinks_all_pools=draw(st.booleans()),
                 hidden_under=draw(st.sampled_from(["", "compute_busy_ns"])),
@@ -339,13 +339,13 @@ def random_rules(draw: st.DrawFn) -> list[Rule]:
 def test_gains_never_add_up_past_the_step(rules: list[Rule]) -> None:
     _, steps = make_plan(rules, run())
     step_ns = 1000 * MS
-    assert sum(step.gain.high_ns or 0 for step in steps) <= step_ns
+    assert sum(step.gain_ns.high or 0 for step in steps) <= step_ns
     low, high = step_ns, step_ns
     for step in steps:
-        assert step.gain.low_ns is not None
-        assert step.gain.high_ns is not None
-        likely_ns = step.gain.low_ns if step.gain.likely_ns is None else step.gain.likely_ns
-        assert step.gain.low_ns <= likely_ns <= step.gain.high_ns
+        assert step.gain_ns.low is not None
+        assert step.gain_ns.high is not None
+        likely = step.gain_ns.low if step.gain_ns.likely is None else step.gain_ns.likely
+        assert step.gain_ns.low <= likely <= step.gain_ns.high
         assert 0 <= step.step_after_low_ns <= step.step_after_high_ns <= step_ns
         assert step.step_after_low_ns <= low
         assert step.step_after_high_ns <= high
@@ -355,7 +355,11 @@ def test_gains_never_add_up_past_the_step(rules: list[Rule]) -> None:
 def test_what_makes_the_run_fit_comes_before_any_gain() -> None:
     _, steps = make_plan([rule("gains", likely=1.0), room("z-fits", 0.02)], run())
     assert names(steps) == ["z-fits", "gains"]
-    assert (steps[0].gain.likely_ns, steps[0].gain.basis, steps[0].gain.cost_fraction) == (None, "room", 0.02)
+    assert (steps[0].gain_ns.likely, steps[0].gain_ns.basis, steps[0].gain_ns.cost_fraction) == (
+        None,
+        "frees_memory",
+        0.02,
+    )
 
 
 def test_of_comparable_gains_the_wall_of_the_verdict_goes_first() -> None:
@@ -373,7 +377,7 @@ def test_edits_that_change_convergence_are_planned_only_when_allowed() -> None:
     findings, steps = make_plan([precise], run())
     assert steps == ()
     assert outcome(findings, "fp8") is Outcome.ALTERNATIVE
-    assert findings[0].because.startswith("it is convergence-changing: planned only with --allow convergence-changing")
+    assert findings[0].reason.startswith("it is convergence-changing: planned only with --allow convergence-changing")
     assert names(make_plan([precise], run(), allowed=["convergence-changing"])[1]) == ["fp8"]
 
 

@@ -32,14 +32,14 @@ when:
 requires:
   no_offload:
     check: {config.cpu_offloading: {equals: false}}
-    because: it blocks
+    reason: it blocks
     source: mcore:a/b.py:1-2
   either:
     any_of:
       - config.bf16: {equals: true}
       - config.fp16: {equals: true}
     confirm: half precision is used
-    because: it must
+    reason: it must
     source: guide:A guide
 lever: launches
 edits:
@@ -164,16 +164,16 @@ def test_each_mistake_has_its_sentence(tmp_path: Path, old: str, new: str, compl
     assert all(line[0].isdigit() for line in found)
 
 
-CEILING_OF_IT = RULE.replace("low: 0.2, high: 0.6", "high: 0.6").replace("basis: modelled", "basis: ceiling")
+CEILING_OF_IT = RULE.replace("low: 0.2, high: 0.6", "high: 0.6").replace("basis: modelled", "basis: upper_bound")
 ROOM_FOR_IT = RULE.replace(
     "  terms:\n    - {pool: launch_starved_ns, low: 0.2, high: 0.6}\n  basis: modelled",
-    "  basis: room\n  cost_fraction: 0.02\n  cost_is_judged: true",
+    "  basis: frees_memory\n  cost_fraction: 0.02\n  cost_is_estimated: true",
 )
 
 
 def test_a_ceiling_has_a_high_end_alone(tmp_path: Path) -> None:
     (rule,) = load_rules(
-        rules_directory(tmp_path, CEILING_OF_IT.replace("basis: ceiling", "basis: ceiling\n  at_most: idle_ns"))
+        rules_directory(tmp_path, CEILING_OF_IT.replace("basis: upper_bound", "basis: upper_bound\n  at_most: idle_ns"))
     )
     assert (rule.gain.terms[0].low, rule.gain.terms[0].likely, rule.gain.terms[0].high) == (0.0, None, 0.6)
     assert (rule.gain.is_ceiling, rule.gain.at_most) == (True, "idle_ns")
@@ -181,7 +181,7 @@ def test_a_ceiling_has_a_high_end_alone(tmp_path: Path) -> None:
 
 def test_what_makes_room_has_a_cost(tmp_path: Path) -> None:
     (rule,) = load_rules(rules_directory(tmp_path, ROOM_FOR_IT))
-    assert (rule.gain.terms, rule.gain.cost_fraction, rule.gain.cost_is_judged) == ((), 0.02, True)
+    assert (rule.gain.terms, rule.gain.cost_fraction, rule.gain.cost_is_estimated) == ((), 0.02, True)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,13 @@ def test_what_makes_room_has_a_cost(tmp_path: Path) -> None:
         (CEILING_OF_IT.replace("high: 0.6", "low: 0.2, high: 0.6"), "unknown key low"),
         (RULE.replace("low: 0.2, ", ""), "key low is missing"),
         (
-            ROOM_FOR_IT.replace("basis: room", "basis: none"),
+            ROOM_FOR_IT.replace("basis: frees_memory", "basis: none"),
             "what makes room has a cost_fraction, and nothing else has",
         ),
         (ROOM_FOR_IT.replace("  cost_fraction: 0.02\n", ""), "what makes room has a cost_fraction, and nothing else"),
-        (RULE.replace("basis: modelled", "basis: room\n  cost_fraction: 0.1"), "or the basis room or none"),
+        (RULE.replace("basis: modelled", "basis: frees_memory\n  cost_fraction: 0.1"), "or the basis room or none"),
         (RULE.replace("basis: modelled", "basis: none"), "or the basis room or none"),
-        (CEILING_OF_IT.replace("basis: ceiling", "basis: ceiling\n  at_most: gpu.sm"), "expected a fact in ns"),
+        (CEILING_OF_IT.replace("basis: upper_bound", "basis: upper_bound\n  at_most: gpu.sm"), "expected a fact in ns"),
     ],
 )
 def test_each_basis_has_the_figures_it_needs(tmp_path: Path, text: str, complaint: str) -> None:

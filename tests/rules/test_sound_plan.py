@@ -8,7 +8,7 @@ from tests.rules.builders import rule, run
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.finding import Outcome
 from three_walls.model.rule import Edit
-from three_walls.overrides.validated_plan import make_sound_plan, problems_of
+from three_walls.overrides.validated_plan import find_override_problems, make_validated_plan
 from three_walls.resources import RULES_DIR
 from three_walls.rules.judge import judge
 from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
@@ -24,28 +24,30 @@ FUSION = rule("fusion", likely=0.3, edits=(Edit("moe_permute_fusion", True),))
 
 
 def test_an_edit_that_breaks_a_constraint_is_blocked_and_the_rest_is_planned() -> None:
-    findings, plan = make_sound_plan([OVERLAP, FUSION], run(), config(recompute_granularity="full"))
+    findings, plan = make_validated_plan([OVERLAP, FUSION], run(), config(recompute_granularity="full"))
     assert [step.finding.rule for step in plan] == ["fusion"]
     blocked = next(one for one in findings if one.rule == "overlap")
     assert blocked.outcome is Outcome.BLOCKED
-    assert blocked.because.startswith("disable full recomputation when enabling overlap_moe_expert_parallel_comm")
+    assert blocked.reason.startswith("disable full recomputation when enabling overlap_moe_expert_parallel_comm")
     assert [note.name for note in blocked.blocked_by] == ["ep_overlap_excludes_full_recompute"]
 
 
 def test_the_same_edit_is_planned_where_the_constraint_holds_or_nobody_knows() -> None:
     for known in (config(recompute_granularity=None), config()):
-        _, plan = make_sound_plan([OVERLAP, FUSION], run(), known)
+        _, plan = make_validated_plan([OVERLAP, FUSION], run(), known)
         assert [step.finding.rule for step in plan] == ["overlap", "fusion"]
 
 
 def test_an_edit_is_not_blamed_for_what_did_not_hold_before() -> None:
     broken_already = config(sequence_parallel=True, tensor_model_parallel_size=1)
-    assert problems_of(make_sound_plan([FUSION], run(), broken_already)[1][0].edits, broken_already) == ()
+    assert (
+        find_override_problems(make_validated_plan([FUSION], run(), broken_already)[1][0].edits, broken_already) == ()
+    )
 
 
 def test_an_earlier_edit_makes_a_later_one_possible() -> None:
     relax = rule("a-relax", likely=0.9, edits=(Edit("recompute_granularity", None),))
-    _, plan = make_sound_plan([relax, OVERLAP], run(), config(recompute_granularity="full"))
+    _, plan = make_validated_plan([relax, OVERLAP], run(), config(recompute_granularity="full"))
     assert [step.finding.rule for step in plan] == ["a-relax", "overlap"]
 
 
@@ -64,6 +66,6 @@ def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recomme
             }
             for release in known_releases():
                 judged += 1
-                found = problems_of(finding.edits, config(**values), release)
+                found = find_override_problems(finding.edits, config(**values), release)
                 assert found == (), f"{cases.rule}, {case.name}, {release}: {[note.text for note in found]}"
     assert judged > 100

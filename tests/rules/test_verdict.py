@@ -14,7 +14,7 @@ from three_walls.model.report import Verdict
 from three_walls.resources import TABLES_DIR
 from three_walls.rules.cases import sheet_of
 from three_walls.rules.thresholds import default_thresholds, load_thresholds
-from three_walls.rules.verdict import weigh
+from three_walls.rules.verdict import decide_verdict
 
 
 def judged(without: tuple[str, ...] = (), **values: ConfigData) -> Verdict:
@@ -30,7 +30,7 @@ def judged(without: tuple[str, ...] = (), **values: ConfigData) -> Verdict:
         "unclassified_fraction": 0.0,
         "compute_busy_fraction": 0.5,
     }
-    return weigh(sheet_of({name: value for name, value in (base | values).items() if name not in without}))
+    return decide_verdict(sheet_of({name: value for name, value in (base | values).items() if name not in without}))
 
 
 def test_the_wall_with_the_most_recoverable_time_is_named() -> None:
@@ -38,7 +38,7 @@ def test_the_wall_with_the_most_recoverable_time_is_named() -> None:
     assert (verdict.wall, verdict.sub_wall, verdict.abstained) == (Wall.COMMUNICATION, None, False)
     assert (verdict.runner_up_wall, verdict.runner_up_sub_wall) == (Wall.COMPUTE_HOST, SubWall.HOST)
     assert verdict.margin_fraction == pytest.approx(0.2)
-    assert verdict.because == (
+    assert verdict.reason == (
         "Communication edits may give back up to 300.0 ms, 30.0% of a 1000.0 ms step; "
         "next is the host with 100.0 ms, 10.0%."
     )
@@ -56,7 +56,7 @@ def test_both_halves_of_the_third_wall_count_together() -> None:
     )
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
     assert (verdict.runner_up_wall, verdict.runner_up_sub_wall) == (Wall.COMMUNICATION, None)
-    assert verdict.because == (
+    assert verdict.reason == (
         "Compute and host edits may give back up to 250.0 ms, 25.0% of a 1000.0 ms step (compute 140.0 ms, host "
         "110.0 ms); next is communication with 200.0 ms, 20.0%."
     )
@@ -64,13 +64,13 @@ def test_both_halves_of_the_third_wall_count_together() -> None:
 
 def test_the_larger_half_of_the_third_wall_is_told_first() -> None:
     verdict = judged(compute_recoverable_ns=100 * MS, host_recoverable_ns=200 * MS, memory_recoverable_ns=MS)
-    assert "Compute and host edits" in verdict.because
-    assert "(host 200.0 ms, compute 100.0 ms); next is memory" in verdict.because
+    assert "Compute and host edits" in verdict.reason
+    assert "(host 200.0 ms, compute 100.0 ms); next is memory" in verdict.reason
 
 
 def test_one_half_of_the_third_wall_is_named_alone_where_the_other_has_nothing() -> None:
     verdict = judged(host_recoverable_ns=200 * MS)
-    assert verdict.because == (
+    assert verdict.reason == (
         "Host edits may give back up to 200.0 ms, 20.0% of a 1000.0 ms step; no other wall has anything to give back."
     )
     assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, pytest.approx(0.2))
@@ -79,7 +79,7 @@ def test_one_half_of_the_third_wall_is_named_alone_where_the_other_has_nothing()
 
 def test_both_halves_of_the_third_wall_are_named_behind_another() -> None:
     verdict = judged(communication_recoverable_ns=300 * MS, compute_recoverable_ns=50 * MS, host_recoverable_ns=60 * MS)
-    assert verdict.because.endswith("next are computing and the host together with 110.0 ms, 11.0%.")
+    assert verdict.reason.endswith("next are computing and the host together with 110.0 ms, 11.0%.")
 
 
 def test_memory_is_a_wall_like_the_others() -> None:
@@ -89,13 +89,13 @@ def test_memory_is_a_wall_like_the_others() -> None:
 def test_waiting_for_peers_is_mentioned_beside_a_wall() -> None:
     verdict = judged(communication_recoverable_ns=100 * MS, wait_exposed_fraction=0.4)
     assert verdict.wall is Wall.COMMUNICATION
-    assert "40.0% of the step waits for peers" in verdict.because
+    assert "40.0% of the step waits for peers" in verdict.reason
 
 
 def test_walls_too_close_to_tell_apart_are_not_told_apart() -> None:
     close = judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=181 * MS)
     assert (close.wall, close.abstained, close.runner_up_wall) == (None, True, None)
-    assert close.because == (
+    assert close.reason == (
         "Communication (200.0 ms, 20.0%) and the host (181.0 ms, 18.1%) are too close to tell which holds the run back."
     )
     assert close.recoverable_ns["communication"] == 200 * MS
@@ -104,13 +104,13 @@ def test_walls_too_close_to_tell_apart_are_not_told_apart() -> None:
 
 def test_waiting_is_mentioned_where_the_walls_are_too_close_too() -> None:
     close = judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=181 * MS, wait_exposed_fraction=0.4)
-    assert "40.0% of the step waits for peers" in close.because
+    assert "40.0% of the step waits for peers" in close.reason
 
 
 def test_a_step_made_of_computing_says_so() -> None:
     verdict = judged(compute_busy_fraction=0.9, memory_recoverable_ns=99 * MS)
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
-    assert verdict.because.startswith("Computing is what the step is made of: 90.0% of 1000.0 ms")
+    assert verdict.reason.startswith("Computing is what the step is made of: 90.0% of 1000.0 ms")
     assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, None)
 
 
@@ -143,7 +143,7 @@ def test_each_reason_to_abstain(values: dict[str, ConfigData], without: tuple[st
     verdict = judged(without, **values)
     assert verdict.abstained
     assert (verdict.wall, verdict.sub_wall, verdict.runner_up_wall, verdict.margin_fraction) == (None, None, None, None)
-    assert reason in verdict.because
+    assert reason in verdict.reason
 
 
 def test_graphs_and_unclassified_kernels_below_their_limits_do_not_matter() -> None:

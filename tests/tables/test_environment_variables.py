@@ -45,11 +45,11 @@ def test_every_error_of_the_list_is_reported_at_once(tmp_path: Path) -> None:
     path.write_text(
         "forms: {number: {pattern: '('}}\n"
         "names:\n"
-        "  A: {because: who knows}\n"
-        "  B: {form: numbr, because: who knows}\n"
-        "  C: {words: [x], pattern: y, because: who knows}\n"
+        "  A: {reason: who knows}\n"
+        "  B: {form: numbr, reason: who knows}\n"
+        "  C: {words: [x], pattern: y, reason: who knows}\n"
         "  D: {form: number, words: [x]}\n"
-        "patterns: {'A(': {words: [no], because: why}}\n"
+        "patterns: {'A(': {words: [no], reason: why}}\n"
         "secrets: ['B(']\n",
         encoding="utf-8",
     )

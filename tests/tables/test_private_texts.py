@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from three_walls.model.errors import RuleBaseError
 from three_walls.tables.private_texts import cut_private, holds_key, load_key_shapes
-from three_walls.tables.safe_words import cut_sentence, is_plain, load_plain_words
+from three_walls.tables.safe_words import cut_sentence, is_plain, load_safe_words
 
 KEYS = [
     "hf_Ab3dEf6hIj9kLm2nOp5q",
@@ -125,7 +125,7 @@ def test_any_text_is_judged_without_failing_and_a_cut_one_is_cut(text: str) -> N
 
 def test_every_error_of_both_lists_is_reported_at_once(tmp_path: Path) -> None:
     shapes, words = tmp_path / "shapes.yaml", tmp_path / "words.yaml"
-    shapes.write_text("shapes:\n  - {pattern: '(', because: x}\n  - {pattern: a}\n", encoding="utf-8")
+    shapes.write_text("shapes:\n  - {pattern: '(', reason: x}\n  - {pattern: a}\n", encoding="utf-8")
     with pytest.raises(RuleBaseError) as caught:
         load_key_shapes(shapes)
     assert [line.partition("yaml:")[2] for line in str(caught.value).splitlines()] == [
@@ -134,5 +134,5 @@ def test_every_error_of_both_lists_is_reported_at_once(tmp_path: Path) -> None:
     ]
     words.write_text("words: [forward, Backward, x]\n", encoding="utf-8")
     with pytest.raises(RuleBaseError) as caught:
-        load_plain_words(words)
+        load_safe_words(words)
     assert [line.rpartition(", found ")[2] for line in str(caught.value).splitlines()] == ["Backward", "x"]

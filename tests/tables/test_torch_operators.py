@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from three_walls.model.errors import RuleBaseError
-from three_walls.tables.gemm_precisions import load_product_precisions, precision_of_kernel
+from three_walls.tables.gemm_precisions import load_gemm_precisions, precision_of_kernel
 from three_walls.tables.torch_operators import load_torch_operators, torch_operators
 
 
@@ -19,7 +19,7 @@ def test_every_problem_of_a_table_is_named_with_its_place(tmp_path: Path) -> Non
     path = tmp_path / "operators.yaml"
     path.write_text(
         "products: [{operator: one, operands: [0]}]\nlinear_layers: [{function: f, input: x, weight: 0, source: s}]\n"
-        "backward: '('\nreplays: []\nfusible: [{work: lunch, inside: a, because: b}]\n"
+        "backward: '('\nreplays: []\nfusible: [{work: lunch, inside: a, reason: b}]\n"
     )
     with pytest.raises(RuleBaseError) as caught:
         load_torch_operators(path)
@@ -56,6 +56,6 @@ def test_a_kernels_name_says_the_format_or_the_config_does(kernel: str, expected
 
 def test_an_unknown_format_in_the_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "precisions.yaml"
-    path.write_text("precisions: [{pattern: a, precision: fp7, because: b}]\n")
+    path.write_text("precisions: [{pattern: a, precision: fp7, reason: b}]\n")
     with pytest.raises(RuleBaseError, match="fp7"):
-        load_product_precisions(path)
+        load_gemm_precisions(path)

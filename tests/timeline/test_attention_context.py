@@ -1,4 +1,4 @@
-"""Unfused attention is told by its place between two matrix products."""
+"""Unfused attention is told by its place between two GEMMs."""
 
 from __future__ import annotations
 

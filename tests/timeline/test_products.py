@@ -1,10 +1,10 @@
-"""Matrix products told by PyTorch's operators: sizes, directions, linear layers whose products were not recorded."""
+"""GEMMs told by PyTorch's operators: sizes, directions, linear layers whose products were not recorded."""
 
 from __future__ import annotations
 
 from tests.timeline.test_operators import nest
 from three_walls.tables.torch_operators import torch_operators
-from three_walls.timeline.gemms import Product, find_products
+from three_walls.timeline.gemms import Product, find_gemms
 
 LINEAR = "LinearWithGradAccumulationAndAsyncCommunication"
 FORWARD = f"{LINEAR}, seq = 5, op_id = 1, sizes = [[16, 1, 8], [32, 8], [], []]"
@@ -14,7 +14,7 @@ BACKWARD = f"{LINEAR}Backward, seq = 5, op_id = 2, sizes = [[16, 1, 32]]"
 def products(*rows: tuple[str, int, int], may_gather_tokens: bool = False) -> dict[str, Product]:
     """Products by the name of their range; rows of (text, start, end) on one thread."""
     operators = nest(*((text, start, end, 1) for text, start, end in rows))
-    found = find_products(operators, torch_operators(), may_gather_tokens)
+    found = find_gemms(operators, torch_operators(), may_gather_tokens)
     return {f"{operators.found[index].name}@{operators.starts[1][index]}": product for index, product in found.items()}
 
 

@@ -30,7 +30,7 @@ def test_training_step_ranges_win_over_everything_else(tmp_path: Path) -> None:
     assert [step.index for step in report.ranks[0].steps] == [10, 11, 12, 13, 14]
     assert [step.kept for step in report.ranks[0].steps] == [False, True, True, True, False]
     assert report.step.median_ns == 1000
-    assert {one.index: one.because.split(":")[0] for one in report.step.dropped} == {
+    assert {one.index: one.reason.split(":")[0] for one in report.step.dropped} == {
         10: "starts where the capture starts",
         14: "ends where the capture ends",
     }
@@ -85,7 +85,7 @@ def test_of_two_steps_the_second_is_kept_and_the_reason_said(tmp_path: Path) -> 
     report = run(tmp_path, TraceBuilder().steps(2))
     assert [kept for *_, kept in bounds(report)] == [False, True]
     assert "only two steps were captured" in report.step.note
-    assert report.step.dropped[0].because.startswith("starts where the capture starts")
+    assert report.step.dropped[0].reason.startswith("starts where the capture starts")
 
 
 def test_the_last_step_is_whole_where_something_follows_its_update(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from three_walls.timeline.intervals import intersect
 MOST_ROUNDS = 4
 """How many events in a row are followed; dispatch, expert and combine streams need two."""
 
-_NEED = ("track", "stream", "gap", "start_ns", "end_ns")
+_NEED = ("rank_index", "stream", "gap", "start_ns", "end_ns")
 
 
 def find_blocking(
@@ -22,16 +22,16 @@ def find_blocking(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """What ran in each of ``gaps`` (blocking) and what may have held it up (stalled).
 
-    ``gaps``: track, gap, start_ns, end_ns, and op and stream of the operation that ends it. ``operations``: all but
-    compute, with ``op``. ``edges``: see stream_edges.
+    ``gaps``: rank_index, gap, start_ns, end_ns, and op and stream of the operation that ends it. ``operations``: all
+    but compute, with ``op``. ``edges``: see stream_edges.
     Both results: gap, start_ns, end_ns, detail.
     """
     begin = gaps.select("gap", gap_start_ns="start_ns", gap_end_ns="end_ns")
-    ended_by = edges.join(gaps.select("op", "track", "gap"), on="op").join(begin, on="gap")
+    ended_by = edges.join(gaps.select("op", "rank_index", "gap"), on="op").join(begin, on="gap")
     found = [_running(gaps.select(*_NEED), operations)]
     held = [ended_by]
     for _ in range(MOST_ROUNDS):
-        waiting = edges.join(found[-1].select("op", "track", "gap").unique(), on="op").join(begin, on="gap")
+        waiting = edges.join(found[-1].select("op", "rank_index", "gap").unique(), on="op").join(begin, on="gap")
         held.append(waiting)
         needs = _needs(pl.concat([ended_by, waiting]) if len(found) == 1 else waiting)
         if needs.is_empty():
@@ -42,21 +42,21 @@ def find_blocking(
 
 
 def _running(needs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """The operations of each needed stream within the needed time: op, track, stream, category, start, end, gap."""
-    mine = operations.select("op", "track", "stream", "category", "start_ns", "end_ns")
-    return intersect(mine, needs, ["track", "stream"], carry=["gap"])
+    """Operations of each needed stream within the needed time: op, rank_index, stream, category, start, end, gap."""
+    mine = operations.select("op", "rank_index", "stream", "category", "start_ns", "end_ns")
+    return intersect(mine, needs, ["rank_index", "stream"], carry=["gap"])
 
 
 def _needs(edges: pl.DataFrame) -> pl.DataFrame:
     """Per gap and stream, the time until the last producer there ended, one row each (columns of _NEED)."""
     late = edges.filter(pl.col("resolved") & (pl.col("producer_end_ns") > pl.col("gap_start_ns")))
     return (
-        late.group_by("track", "gap", "producer_stream")
+        late.group_by("rank_index", "gap", "producer_stream")
         .agg(
             start_ns=pl.col("gap_start_ns").first(),
             end_ns=pl.min_horizontal(pl.col("producer_end_ns").max(), pl.col("gap_end_ns").first()),
         )
-        .select("track", "gap", "start_ns", "end_ns", stream="producer_stream")
+        .select("rank_index", "gap", "start_ns", "end_ns", stream="producer_stream")
         .select(*_NEED)
     )
 

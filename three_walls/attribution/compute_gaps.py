@@ -13,7 +13,7 @@ dependency_stalled   n launched, it or something before it waits for an event wh
                      for another part of its CUDA graph
 launch_latency       n launched, nothing that it waits for running: the launch call itself and a short time after
                      each thing that held it
-residual             what is left: no launch recorded, no operation follows, or nothing visible held it
+unexplained          what is left: no launch recorded, no operation follows, or nothing visible held it
 
 A producer is never compute: where some compute operation runs there is no gap.
 """
@@ -28,46 +28,46 @@ from three_walls.attribution.host_activity import THREAD, name_activities
 from three_walls.attribution.ownership import COMPUTE_MASK, STEP, ConservationError
 from three_walls.attribution.stream_edges import find_edges
 from three_walls.model.buckets import COMPUTE_CATEGORIES
-from three_walls.model.report import IdleCause
+from three_walls.model.report import GapCause
 from three_walls.timeline.intervals import intersect, merge_overlapping
 from three_walls.timeline.timeline import Timeline
 
 _DURATION = pl.col("end_ns") - pl.col("start_ns")
 
 
-def explain_absence(timeline: Timeline, pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Compute-absent time by cause: track, step, cause, detail, ns (positive), sorted.
+def explain_compute_gaps(timeline: Timeline, slices: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Compute-absent time by cause: rank_index, step, cause, detail, ns (positive), sorted.
 
-    ``pieces``: the cut steps. Raises ConservationError unless the causes of each step sum to the time in which
+    ``slices``: the cut steps. Raises ConservationError unless the causes of each step sum to the time in which
     none of its pieces computes.
     """
     operations = timeline.operations.with_row_index("op")
-    gaps = _find_gaps(pieces, operations)
+    gaps = _find_gaps(slices, operations)
     late = _late_parts(gaps)
     labelled = pl.concat([_blocked(gaps, operations, timeline), _starved(late, operations, timeline)])
     explained = split_gaps(gaps, labelled, steps)
-    _check_sums(explained, pieces, steps)
+    _check_sums(explained, slices, steps)
     return explained
 
 
-def summarize_idle_causes(frame: pl.DataFrame, track: int, step: int) -> tuple[IdleCause, ...]:
+def summarize_gap_causes(frame: pl.DataFrame, rank_index: int, step: int) -> tuple[GapCause, ...]:
     """The rows of one step, longest first."""
-    mine = frame.filter((pl.col("track") == track) & (pl.col("step") == step))
+    mine = frame.filter((pl.col("rank_index") == rank_index) & (pl.col("step") == step))
     rows = mine.sort("ns", "cause", "detail", descending=[True, False, False]).select("cause", "ns", "detail").rows()
-    return tuple(IdleCause(cause, ns, detail) for cause, ns, detail in rows)
+    return tuple(GapCause(cause, ns, detail) for cause, ns, detail in rows)
 
 
-def _find_gaps(pieces: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """Where nothing computes: track, step, gap, start_ns, end_ns, and the next compute operation.
+def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """Where nothing computes: rank_index, step, gap, start_ns, end_ns, and the next compute operation.
 
     Of that: op, report, stream, thread, launch_ns (start of its launch call), launched_ns (end), in_graph; null where
     none follows. It begins at the end of the gap, or later where the step's end cuts the gap.
     """
-    absent = merge_overlapping(pieces.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)
+    absent = merge_overlapping(slices.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)
     computing = operations.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (_DURATION > 0)).select(
-        "track",
+        "rank_index",
         "op",
-        "report",
+        "capture_id",
         "stream",
         next_start_ns="start_ns",
         thread="launch_thread",
@@ -83,28 +83,28 @@ def _find_gaps(pieces: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
             in_order,
             left_on="end_ns",
             right_on="next_start_ns",
-            by="track",
+            by="rank_index",
             strategy="forward",
             coalesce=False,
             check_sortedness=False,
         )
-        .sort("track", "start_ns")
+        .sort("rank_index", "start_ns")
         .with_row_index("gap")
     )
 
 
 def _late_parts(gaps: pl.DataFrame) -> pl.DataFrame:
-    """The part of each gap before n's launch call: track, report, thread, gap, start_ns, end_ns."""
+    """The part of each gap before n's launch call: rank_index, capture_id, thread, gap, start_ns, end_ns."""
     return (
         gaps.drop_nulls("launch_ns")
         .with_columns(end_ns=pl.min_horizontal("end_ns", "launch_ns"))
         .filter(_DURATION > 0)
-        .select("track", *THREAD, "gap", "start_ns", "end_ns")
+        .select("rank_index", *THREAD, "gap", "start_ns", "end_ns")
     )
 
 
 def _blocked(gaps: pl.DataFrame, operations: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
-    """Blocking and dependency_stalled, as labelled intervals (absence_causes.LABELLED)."""
+    """Blocking and dependency_stalled, as labelled intervals (gap_causes.LABELLED)."""
     edges = find_edges(operations, timeline.api_calls, timeline.stream_waits, timeline.event_records)
     others = operations.filter(~pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
     blocking, stalled = find_blocking(gaps.drop_nulls("op"), others, edges)
@@ -116,17 +116,17 @@ def _blocked(gaps: pl.DataFrame, operations: pl.DataFrame, timeline: Timeline) -
 
 
 def _starved(late: pl.DataFrame, operations: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
-    """What the launching threads did before the launch, where it can be seen (absence_causes.LABELLED)."""
-    threads = late.select("track", *THREAD).unique()
+    """What the launching threads did before the launch, where it can be seen (gap_causes.LABELLED)."""
+    threads = late.select("rank_index", *THREAD).unique()
     overhead = timeline.overhead.select(*THREAD, "start_ns", "end_ns").join(threads, on=THREAD)
-    held_up = intersect(overhead, late, ["track", *THREAD], carry=["gap"])
+    held_up = intersect(overhead, late, ["rank_index", *THREAD], carry=["gap"])
     doing = name_activities(late, timeline.api_calls, operations)
     return pl.concat([label(held_up.with_columns(detail=pl.lit("")), Cause.PROFILER), doing])
 
 
-def _check_sums(explained: pl.DataFrame, pieces: pl.DataFrame, steps: pl.DataFrame) -> None:
+def _check_sums(explained: pl.DataFrame, slices: pl.DataFrame, steps: pl.DataFrame) -> None:
     absent = pl.when((pl.col("active") & COMPUTE_MASK) == 0).then(_DURATION).otherwise(0)
-    expected = pieces.group_by(*STEP).agg(absent_ns=absent.sum())
+    expected = slices.group_by(*STEP).agg(absent_ns=absent.sum())
     found = explained.group_by(*STEP).agg(found_ns=pl.col("ns").sum())
     both = steps.select(*STEP).join(expected, on=STEP, how="left").join(found, on=STEP, how="left")
     wrong = both.filter(pl.col("found_ns").fill_null(0) != pl.col("absent_ns").fill_null(0))

@@ -25,7 +25,7 @@ class Cause(StrEnum):
     NOTHING_VISIBLE = "starved_nothing_visible"
     STALLED = "dependency_stalled"
     LATENCY = "launch_latency"
-    RESIDUAL = "residual"
+    UNEXPLAINED = "unexplained"
 
 
 LATENCY_NS = 50_000
@@ -50,9 +50,9 @@ _BASES = [
     (_IN_CALL, Cause.LATENCY, ""),
     (_LATENCY, Cause.LATENCY, ""),
     (_GRAPH_LATENCY, Cause.LATENCY, ""),
-    (_NOT_RECORDED, Cause.RESIDUAL, "launch not recorded"),
-    (_NO_NEXT, Cause.RESIDUAL, "no compute follows"),
-    (_UNHELD, Cause.RESIDUAL, "launched, nothing visible held it"),
+    (_NOT_RECORDED, Cause.UNEXPLAINED, "launch not recorded"),
+    (_NO_NEXT, Cause.UNEXPLAINED, "no compute follows"),
+    (_UNHELD, Cause.UNEXPLAINED, "launched, nothing visible held it"),
     (_GRAPH_EDGE, Cause.STALLED, "another part of its CUDA graph"),
 ]
 
@@ -65,16 +65,16 @@ def label(intervals: pl.DataFrame, cause: Cause) -> pl.DataFrame:
 
 
 def split_gaps(gaps: pl.DataFrame, labelled: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The time of ``gaps`` by cause: track, step, cause, detail, ns (positive), sorted.
+    """The time of ``gaps`` by cause: rank_index, step, cause, detail, ns (positive), sorted.
 
-    ``gaps``: track, step, gap, start_ns, end_ns, op, launch_ns, launched_ns, in_graph (see absence.py).
+    ``gaps``: rank_index, step, gap, start_ns, end_ns, op, launch_ns, launched_ns, in_graph (see compute_gaps.py).
     ``labelled``: what is known of parts of them (LABELLED).
     """
     known = labelled.join(gaps.select("gap", *STEP), on="gap")
     names = _number_details(known)
     bases = _lay_bases(gaps)
     touched = known.select("gap").unique()
-    numbered = known.join(names, on=["track", "cause", "detail"]).select(bases.columns)
+    numbered = known.join(names, on=["rank_index", "cause", "detail"]).select(bases.columns)
     mixed = pl.concat([numbered, bases.join(touched, on="gap", how="semi")])
     labels = [str(number) for number in range(_UNHELD)]
     swept = (
@@ -88,7 +88,7 @@ def split_gaps(gaps: pl.DataFrame, labelled: pl.DataFrame, steps: pl.DataFrame) 
 
 
 def _lay_bases(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Every gap, covered by what it is where nothing more is known: gap, track, step, start_ns, end_ns, number.
+    """Every gap, covered by what it is where nothing more is known: gap, rank_index, step, start_ns, end_ns, number.
 
     Before the launch nothing is visible; then comes the launch call, then latency.
     """
@@ -115,26 +115,26 @@ def _lay_bases(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _number_details(known: pl.DataFrame) -> pl.DataFrame:
-    """A number for each pair of cause and detail of a track: track, cause, detail, number, shown.
+    """A number for each pair of cause and detail of a track: rank_index, cause, detail, number, shown.
 
     In order of precedence of the cause, then the detail with more time first. A sweep tells few labels apart, so
     the details with least time share one number and are shown as ``other``.
     """
     by_time = (
-        known.group_by("track", "cause", "detail")
+        known.group_by("rank_index", "cause", "detail")
         .agg(ns=_DURATION.sum())
-        .sort("track", "ns", "cause", "detail", descending=[False, True, False, False])
+        .sort("rank_index", "ns", "cause", "detail", descending=[False, True, False, False])
     )
-    small = pl.int_range(pl.len()).over("track") >= MOST_DETAILS
+    small = pl.int_range(pl.len()).over("rank_index") >= MOST_DETAILS
     shown = by_time.with_columns(shown=pl.when(small).then(pl.lit(OTHER)).otherwise("detail"))
     numbers = (
-        shown.group_by("track", "cause", "shown")
+        shown.group_by("rank_index", "cause", "shown")
         .agg(pl.col("ns").sum())
         .with_columns(place=pl.col("cause").replace_strict(_PLACE, return_dtype=pl.Int64))
-        .sort("track", "place", "ns", "shown", descending=[False, False, True, False])
-        .with_columns(number=pl.int_range(pl.len(), dtype=pl.Int64).over("track"))
+        .sort("rank_index", "place", "ns", "shown", descending=[False, False, True, False])
+        .with_columns(number=pl.int_range(pl.len(), dtype=pl.Int64).over("rank_index"))
     )
-    return shown.drop("ns").join(numbers.drop("ns", "place"), on=["track", "cause", "shown"])
+    return shown.drop("ns").join(numbers.drop("ns", "place"), on=["rank_index", "cause", "shown"])
 
 
 def _cap_latency(owned: pl.DataFrame) -> pl.DataFrame:
@@ -153,11 +153,11 @@ def _cap_latency(owned: pl.DataFrame) -> pl.DataFrame:
 def _with_names(sums: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
     rows = [(number, str(cause), detail) for number, cause, detail in _BASES]
     bases = pl.DataFrame(rows, schema={"number": pl.Int64, "cause": pl.String, "detail": pl.String}, orient="row")
-    detailed = names.select("track", "number", "cause", detail="shown").unique()
+    detailed = names.select("rank_index", "number", "cause", detail="shown").unique()
     return (
         pl.concat(
             [
-                sums.join(detailed, on=["track", "number"]).select(*STEP, "cause", "detail", "ns"),
+                sums.join(detailed, on=["rank_index", "number"]).select(*STEP, "cause", "detail", "ns"),
                 sums.join(bases, on="number").select(*STEP, "cause", "detail", "ns"),
             ]
         )

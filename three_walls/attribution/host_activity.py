@@ -9,7 +9,7 @@ import polars as pl
 from three_walls.tables.kernel_patterns import ApiPattern, load_api_patterns
 from three_walls.timeline.intervals import intersect
 
-THREAD = ("report", "thread")
+THREAD = ("capture_id", "thread")
 
 DOING = {
     "synchronize": "starved_synchronizing",
@@ -52,16 +52,16 @@ def _patterns() -> tuple[ApiPattern, ...]:
 def name_activities(late: pl.DataFrame, api_calls: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """The CUDA calls of the launching threads within ``late``: gap, start_ns, end_ns, cause, detail.
 
-    ``late`` (track, report, thread, gap, start_ns, end_ns) has no overlaps within a track. ``detail`` is the call,
+    ``late`` (track, capture_id, thread, gap, start_ns, end_ns) has no overlaps within a track. ``detail`` is the call,
     and of a synchronizing call also the operation that released it.
     """
-    threads = late.select("track", *THREAD).unique()
+    threads = late.select("rank_index", *THREAD).unique()
     calls = (
         calls_of_kind(api_calls, tuple(DOING))
         .select(*THREAD, "start_ns", "end_ns", "kind", "call", begun_ns="start_ns", returned_ns="end_ns")
         .join(threads, on=THREAD)
     )
-    inside = intersect(calls, late, ["track", *THREAD], carry=["gap"])
+    inside = intersect(calls, late, ["rank_index", *THREAD], carry=["gap"])
     waiting = pl.col("kind") == "synchronize"
     return pl.concat(
         [
@@ -85,14 +85,14 @@ def _name_releaser(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFram
     released it; a call that found the device ready waited for nothing.
     """
     # Of several that end together the same one is named whatever their order.
-    ends = operations.select("track", "category", "stream", released_ns="end_ns").sort(
+    ends = operations.select("rank_index", "category", "stream", released_ns="end_ns").sort(
         "released_ns", "stream", "category"
     )
     found = waits.sort("returned_ns").join_asof(
         ends,
         left_on="returned_ns",
         right_on="released_ns",
-        by="track",
+        by="rank_index",
         strategy="backward",
         check_sortedness=False,
     )

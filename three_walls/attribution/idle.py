@@ -15,8 +15,8 @@ import polars as pl
 
 from three_walls.timeline.intervals import gaps_within, intersect, merge_overlapping
 
-STEP = ("track", "step")
-THREAD = ("report", "thread")
+STEP = ("rank_index", "step")
+THREAD = ("capture_id", "thread")
 
 
 def explain_idle(
@@ -25,10 +25,10 @@ def explain_idle(
     synchronizing: pl.DataFrame,
     overhead: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Causes of idle time as labelled intervals: track, step, start_ns, end_ns, label.
+    """Causes of idle time as labelled intervals: rank_index, step, start_ns, end_ns, label.
 
     ``operations``: all device operations with launches. ``steps``: windows. ``synchronizing``: API calls that
-    wait for the device (report, thread, start_ns, end_ns). ``overhead``: when the profiler held up a thread
+    wait for the device (capture_id, thread, start_ns, end_ns). ``overhead``: when the profiler held up a thread
     (same columns). Labels are ``launch_starved`` (the whole late part), ``host_blocked`` and ``profiler`` (parts
     of it); the precedence of the buckets settles which owns an instant. Idle time under no label is ``idle_other``.
     """
@@ -45,19 +45,30 @@ def explain_idle(
 def _late_parts(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The part of each gap before the launch of the operation that ends it, with the launching thread.
 
-    Columns: track, step, report, thread, start_ns, end_ns.
+    Columns: rank_index, step, capture_id, thread, start_ns, end_ns.
     """
-    busy = intersect(operations.select("track", "start_ns", "end_ns"), steps, ["track"], carry=["step"])
+    busy = intersect(operations.select("rank_index", "start_ns", "end_ns"), steps, ["rank_index"], carry=["step"])
     gaps = gaps_within(busy, steps, STEP)
     # Of several operations that start together the one launched first ended the gap.
     starters = (
-        operations.sort("track", "start_ns", pl.col("launch_start_ns").fill_null(2**62), "launch_thread")
-        .unique(["track", "start_ns"], keep="first", maintain_order=True)
-        .select("track", "report", next_start_ns="start_ns", launch_start_ns="launch_start_ns", thread="launch_thread")
+        operations.sort("rank_index", "start_ns", pl.col("launch_start_ns").fill_null(2**62), "launch_thread")
+        .unique(["rank_index", "start_ns"], keep="first", maintain_order=True)
+        .select(
+            "rank_index",
+            "capture_id",
+            next_start_ns="start_ns",
+            launch_start_ns="launch_start_ns",
+            thread="launch_thread",
+        )
         .sort("next_start_ns")
     )
     ended_by = gaps.sort("end_ns").join_asof(
-        starters, left_on="end_ns", right_on="next_start_ns", by="track", strategy="forward", check_sortedness=False
+        starters,
+        left_on="end_ns",
+        right_on="next_start_ns",
+        by="rank_index",
+        strategy="forward",
+        check_sortedness=False,
     )
     late_until = pl.min_horizontal("end_ns", "launch_start_ns")
     return (

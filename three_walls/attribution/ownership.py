@@ -11,7 +11,7 @@ import polars as pl
 from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.timeline.intervals import intersect, mask_of, sweep
 
-STEP = ("track", "step")
+STEP = ("rank_index", "step")
 LABELS = tuple(bucket.name for bucket in BUCKETS)
 NO_LABEL = "idle_other"
 
@@ -24,21 +24,24 @@ class ConservationError(AssertionError):
     """A sum that must hold does not: a defect of this program, never of the input."""
 
 
-def cut_steps(operations: pl.DataFrame, idle_causes: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Steps cut where anything starts or ends: track, step, start_ns, end_ns, active (bit i: LABELS[i])."""
-    labelled = operations.select("track", "start_ns", "end_ns", label=pl.col("category").cast(pl.String))
-    inside = intersect(labelled, steps, ["track"], carry=["step"])
+def slice_steps(operations: pl.DataFrame, gap_causes: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Steps cut where anything starts or ends: rank_index, step, start_ns, end_ns, active (bit i: LABELS[i])."""
+    labelled = operations.select("rank_index", "start_ns", "end_ns", label=pl.col("category").cast(pl.String))
+    inside = intersect(labelled, steps, ["rank_index"], carry=["step"])
     everything = pl.concat(
         [
             inside.select(*STEP, "start_ns", "end_ns", "label"),
-            idle_causes.select(*STEP, "start_ns", "end_ns", "label"),
+            gap_causes.select(*STEP, "start_ns", "end_ns", "label"),
         ]
     )
     return sweep(everything, steps, "label", LABELS, STEP)
 
 
-def own_time(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The budget: track, step, bucket, ns (positive). Raises ConservationError unless each step's sum is its length."""
+def own_time(slices: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The budget: rank_index, step, bucket, ns (positive).
+
+    Raises ConservationError unless each step's sum is its length.
+    """
     first_active = pl.col("active").bitwise_trailing_zeros()
     owner = (
         pl.when(pl.col("active") == 0)
@@ -46,7 +49,7 @@ def own_time(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         .otherwise(first_active.replace_strict(dict(enumerate(LABELS)), default=NO_LABEL, return_dtype=pl.String))
     )
     budget = (
-        pieces.with_columns(bucket=owner, ns=_DURATION)
+        slices.with_columns(bucket=owner, ns=_DURATION)
         .group_by(*STEP, "bucket")
         .agg(pl.col("ns").sum())
         .sort(*STEP, "bucket")
@@ -66,8 +69,8 @@ def _check_sums(budget: pl.DataFrame, steps: pl.DataFrame) -> None:
         raise ConservationError(f"buckets do not sum to the step: {wrong.row(0, named=True)}")
 
 
-def measure_exposure(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Per step and communication class: track, step, class, busy_ns, exposed_ns, hidden_ns.
+def measure_exposure(slices: pl.DataFrame) -> pl.DataFrame:
+    """Per step and communication class: rank_index, step, class, busy_ns, exposed_ns, hidden_ns.
 
     busy: union of the class's operations; exposed: while no compute kernel runs; hidden: the rest. Classes may
     overlap each other, so their busy times do not add up. Raises ConservationError unless exposed + hidden = busy.
@@ -77,7 +80,7 @@ def measure_exposure(pieces: pl.DataFrame) -> pl.DataFrame:
     for name in COMMUNICATION_CATEGORIES:
         running = (pl.col("active") & mask_of([name], LABELS)) != 0
         measured.append(
-            pieces.filter(running)
+            slices.filter(running)
             .group_by(*STEP)
             .agg(
                 busy_ns=_DURATION.sum(),
@@ -93,9 +96,9 @@ def measure_exposure(pieces: pl.DataFrame) -> pl.DataFrame:
     return exposure
 
 
-def union_where(pieces: pl.DataFrame, labels: tuple[str, ...], exposed_only: bool = False) -> pl.DataFrame:
-    """Time per step in which any of ``labels`` is active (and, if asked, no compute): track, step, ns."""
+def union_where(slices: pl.DataFrame, labels: tuple[str, ...], exposed_only: bool = False) -> pl.DataFrame:
+    """Time per step in which any of ``labels`` is active (and, if asked, no compute): rank_index, step, ns."""
     active = (pl.col("active") & mask_of(labels, LABELS)) != 0
     if exposed_only:
         active = active & ((pl.col("active") & COMPUTE_MASK) == 0)
-    return pieces.group_by(*STEP).agg(ns=_DURATION.filter(active).sum()).sort(*STEP)
+    return slices.group_by(*STEP).agg(ns=_DURATION.filter(active).sum()).sort(*STEP)

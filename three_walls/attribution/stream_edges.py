@@ -19,7 +19,7 @@ import polars as pl
 
 from three_walls.attribution.host_activity import calls_of_kind
 
-PROCESS = ("report", "process")
+PROCESS = ("capture_id", "process")
 CALL = (*PROCESS, "correlation")
 
 AT_ONCE_NS = 20_000
@@ -56,9 +56,9 @@ def _called(rows: pl.DataFrame, calls: pl.DataFrame, kind: str) -> pl.DataFrame:
 
 
 def _next_launched(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """``waits`` with the operation that each holds up: op, op_start_ns, track."""
+    """``waits`` with the operation that each holds up: op, op_start_ns, rank_index."""
     launched = operations.drop_nulls("launch_start_ns").select(
-        *PROCESS, "stream", "op", "track", op_start_ns="start_ns", launch_ns="launch_start_ns"
+        *PROCESS, "stream", "op", "rank_index", op_start_ns="start_ns", launch_ns="launch_start_ns"
     )
     ordered = launched.sort("launch_ns", "op_start_ns")
     found = _join_nearest(waits, ordered, "at_ns", "launch_ns", [*PROCESS, "stream"], "forward")
@@ -138,8 +138,8 @@ def _bound_record(waits: pl.DataFrame, unlisted: pl.DataFrame) -> pl.DataFrame:
 
     That is the last unlisted record of the waiting thread before the wait, if it made one; else the wait itself.
     """
-    records = unlisted.select("report", "thread", bound_ns="at_ns").sort("bound_ns")
-    bounded = _join_nearest(waits, records, "at_ns", "bound_ns", ["report", "thread"], "backward")
+    records = unlisted.select("capture_id", "thread", bound_ns="at_ns").sort("bound_ns")
+    bounded = _join_nearest(waits, records, "at_ns", "bound_ns", ["capture_id", "thread"], "backward")
     return bounded.with_columns(bound_ns=pl.coalesce("bound_ns", "at_ns"))
 
 
@@ -149,15 +149,15 @@ def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     Columns: row, producer_stream, producer, producer_end_ns.
     """
     ended = operations.drop_nulls("launch_start_ns").select(
-        "track", producer_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
+        "rank_index", producer_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
     )
-    streams = ended.select("track", "producer_stream").unique()
+    streams = ended.select("rank_index", "producer_stream").unique()
     pairs = (
-        waits.select("row", "track", "stream", "bound_ns", "op_start_ns")
-        .join(streams, on="track")
+        waits.select("row", "rank_index", "stream", "bound_ns", "op_start_ns")
+        .join(streams, on="rank_index")
         .filter(pl.col("stream") != pl.col("producer_stream"))
     )
-    by = ["track", "producer_stream"]
+    by = ["rank_index", "producer_stream"]
     found = ["row", "producer_stream", "producer", "producer_end_ns"]
     in_order, by_end = ended.sort("launch_ns", "producer_end_ns"), ended.sort("producer_end_ns")
     launched_before = _join_nearest(pairs, in_order, "bound_ns", "launch_ns", by, "backward").select(found)

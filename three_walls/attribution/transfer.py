@@ -40,12 +40,12 @@ FEWEST_CALLS = 8
 """With fewer calls of a kind per rank a quantile means nothing."""
 
 _DURATION = pl.col("end_ns") - pl.col("start_ns")
-_KIND = ("track", "category", "stream", "name_id", "small")
+_KIND = ("rank_index", "category", "stream", "name_id", "small")
 _EXCHANGES = ("ep_all_to_all", "send_recv_ambiguous")
 
 
-def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Per step and communication class: track, step, class, transfer_exposed_ns (at most the exposed time).
+def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, slices: pl.DataFrame) -> pl.DataFrame:
+    """Per step and communication class: rank_index, step, class, transfer_exposed_ns (at most the exposed time).
 
     Only kept steps of ``steps`` lend their calls to the quantiles.
     """
@@ -55,7 +55,7 @@ def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, pieces: pl.Dat
         .with_row_index("call")
         .pipe(_mark_small)
     )
-    inside = intersect(calls, steps, ["track"], carry=["step", "kept"])
+    inside = intersect(calls, steps, ["rank_index"], carry=["step", "kept"])
     floors = (
         inside.filter("kept")
         .group_by(_KIND)
@@ -71,14 +71,14 @@ def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, pieces: pl.Dat
             .then("floor_ns")
         )
     )
-    not_computing = merge_overlapping(pieces.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)
+    not_computing = merge_overlapping(slices.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)
     exposed = (
         intersect(inside.select("call", *STEP, "start_ns", "end_ns"), not_computing, STEP)
         .group_by("call", *STEP)
         .agg(exposed_ns=_DURATION.sum())
     )
     return (
-        inside.select("call", *STEP, *(name for name in _KIND if name != "track"))
+        inside.select("call", *STEP, *(name for name in _KIND if name != "rank_index"))
         .join(exposed, on=["call", *STEP])
         .join(floors, on=_KIND, how="left", nulls_equal=True)
         .with_columns(transfer_ns=pl.min_horizontal("exposed_ns", pl.col("floor_ns").fill_null(2**62)))
@@ -90,7 +90,7 @@ def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, pieces: pl.Dat
 
 def _mark_small(calls: pl.DataFrame) -> pl.DataFrame:
     """``calls`` with ``small``: exchanges below the widest jump in the durations of their stream's shorter half."""
-    stream = ["track", "category", "stream", "name_id"]
+    stream = ["rank_index", "category", "stream", "name_id"]
     before = pl.col("duration_ns").shift(1).over(stream)
     in_shorter_half = pl.int_range(pl.len()).over(stream) <= pl.len().over(stream) // 2
     jump = pl.when(in_shorter_half & (before <= SMALL_AT_MOST_NS)).then(pl.col("duration_ns") / before.clip(1))

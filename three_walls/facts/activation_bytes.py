@@ -59,7 +59,7 @@ class LayerActivations:
 
 
 def is_attention_unfused(config: RunConfig) -> bool:
-    """Whether attention runs as two matrix products with a softmax between: asked for, or the local implementation."""
+    """Whether attention runs as two GEMMs with a softmax between: asked for, or the local implementation."""
     return config.get("attention_backend") in ("unfused", "local") or config.get("transformer_impl") == "local"
 
 
@@ -67,9 +67,9 @@ def estimate_activations(
     shape: ModelShape, sizes: ParallelSizes, config: RunConfig, layers: Sequence[int], stage: int
 ) -> tuple[int | None, str | None]:
     """(peak bytes of activations with their working set on a GPU of ``stage``, None), or (None, why not counted)."""
-    because = _why_not_counted(config)
-    if because:
-        return None, because
+    reason = _why_not_counted(config)
+    if reason:
+        return None, reason
     kept_layers = [keep_after_recompute(shape, sizes, config, layer) for layer in layers]
     full_layers = [keep_in_full(shape, sizes, config, layer) for layer in layers]
     if stage == sizes.pipeline - 1:

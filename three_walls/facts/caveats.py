@@ -110,7 +110,7 @@ def _about_steps(timeline: Timeline) -> list[ReportWarning]:
                 "whole capture is one window; say which NVTX ranges are steps with --step-range REGEX",
             )
         )
-    kept_per_rank = timeline.steps.filter("kept").group_by("track").len()["len"]
+    kept_per_rank = timeline.steps.filter("kept").group_by("rank_index").len()["len"]
     if kept_per_rank.len() and int(kept_per_rank.sort()[0]) == 1:
         found.append(
             ReportWarning(
@@ -154,10 +154,10 @@ def _about_shares(facts: FactSheet) -> list[ReportWarning]:
         )
     ratio = facts.number("attention_forward_per_backward_ratio")
     recompute = facts.get("recompute_ns")
-    if recompute.because_missing and ratio is not None and ratio >= RECOMPUTES_RATIO:
+    if recompute.missing_reason and ratio is not None and ratio >= RECOMPUTES_RATIO:
         found.append(
             ReportWarning(
-                "recompute-not-priced", f"{recompute.because_missing}; the memory wall may weigh more than shown"
+                "recompute-not-priced", f"{recompute.missing_reason}; the memory wall may weigh more than shown"
             )
         )
     unknown = facts.number("unclassified_fraction")

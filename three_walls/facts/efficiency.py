@@ -1,4 +1,4 @@
-"""Efficiency against the limits of the machine: model work over time and peak, matrix products, host copies, memory."""
+"""Efficiency against the limits of the machine: model work over time and peak, GEMMs, host copies, memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from three_walls.facts.copy_bandwidth import copy_facts, measure_copies
 from three_walls.facts.driver_memory import measure_driver_memory
 from three_walls.facts.gemm_efficiency import (
     EXPERTS_ROLE,
-    PRODUCTS_ROLE,
+    GEMMS_ROLE,
     count_executed,
     precision_of,
     tabulate,
@@ -49,7 +49,7 @@ def measure_efficiency(
     traces: Sequence[Trace],
     timeline: Timeline,
     attribution: Attribution,
-    chosen: Representative | None,
+    representative: Representative | None,
     parts: Sequence[MoePart],
     config: RunConfig,
     gpu: GpuModel | None,
@@ -67,16 +67,16 @@ def measure_efficiency(
     held = only.memory_bytes if only else None
     facts = estimate_memory(config, held, log_peak_memory_bytes, log_memory_iterations)
     facts |= count_work(config)
-    facts |= _utilization(facts, config, gpu, chosen.step_ns if chosen else None, unprofiled_step_ns)
-    if chosen is None:
+    facts |= _utilization(facts, config, gpu, representative.step_ns if representative else None, unprofiled_step_ns)
+    if representative is None:
         return MeasuredEfficiency(facts=facts)
-    trace, rank = _trace_of(traces, chosen.track)
-    roles, because = _roles(attribution, chosen, parts, config, gpu, rank)
-    facts["gemm_efficiency_fraction"] = _fraction_of(roles, PRODUCTS_ROLE, because)
-    facts["expert_gemm_efficiency_fraction"] = _fraction_of(roles, EXPERTS_ROLE, because)
-    kept = timeline.steps.filter((pl.col("track") == chosen.track) & pl.col("kept"))
-    start, end = kept.filter(pl.col("step") == chosen.step).select("start_ns", "end_ns").row(0)
-    operations = timeline.operations.filter(pl.col("track") == chosen.track)
+    trace, rank = _trace_of(traces, representative.rank_index)
+    roles, reason = _roles(attribution, representative, parts, config, gpu, rank)
+    facts["gemm_efficiency_fraction"] = _fraction_of(roles, GEMMS_ROLE, reason)
+    facts["expert_gemm_efficiency_fraction"] = _fraction_of(roles, EXPERTS_ROLE, reason)
+    kept = timeline.steps.filter((pl.col("rank_index") == representative.rank_index) & pl.col("kept"))
+    start, end = kept.filter(pl.col("step") == representative.step).select("start_ns", "end_ns").row(0)
+    operations = timeline.operations.filter(pl.col("rank_index") == representative.rank_index)
     facts |= copy_facts(operations, (start, end), gpu)
     facts |= measure_driver_memory(trace, rank, kept, allocate)
     return MeasuredEfficiency(roles, measure_copies(operations, (start, end), gpu), facts)
@@ -85,10 +85,10 @@ def measure_efficiency(
 def count_work(config: RunConfig) -> dict[str, Known]:
     """The model's operations per step: as defined here, as Megatron's log counts them, and per GPU."""
     names = ("model_flops_per_step", "megatron_flops_per_step", "flops_per_gpu_step")
-    shape, because = read_model_shape(config)
+    shape, reason = read_model_shape(config)
     batch = config.whole_number("global_batch_size")
     if shape is None or not batch:
-        return dict.fromkeys(names, (None, because or "the config does not say global_batch_size"))
+        return dict.fromkeys(names, (None, reason or "the config does not say global_batch_size"))
     forward = count_forward(shape)
     total = step_flops(forward.total, batch * shape.sequence)
     world = read_layout(config).world
@@ -107,25 +107,25 @@ def _utilization(
     unprofiled_step_ns: int | None,
 ) -> dict[str, Known]:
     """MFU by the log's step and by the traced one, against the peak at the run's precision."""
-    peak, because = _peak(config, gpu)
+    peak, reason = _peak(config, gpu)
     flops, no_flops = work["flops_per_gpu_step"]
 
     def over(step_ns: int | None, no_step: str) -> Known:
         if not isinstance(flops, int) or peak is None:
-            return None, no_flops or because
+            return None, no_flops or reason
         return (flops * NS_PER_S / step_ns / peak, None) if step_ns else (None, no_step)
 
     return {
-        "peak_flops_per_s": (peak, because),
+        "peak_flops_per_s": (peak, reason),
         "mfu_fraction": over(unprofiled_step_ns, "no training log gave the time of unprofiled steps"),
         "mfu_traced_fraction": over(traced_step_ns, "no step could be kept"),
     }
 
 
 def _peak(config: RunConfig, gpu: GpuModel | None) -> tuple[int | None, str | None]:
-    precision, because = precision_of(config)
+    precision, reason = precision_of(config)
     if precision is None:
-        return None, because
+        return None, reason
     if gpu is None:
         return None, "the GPU is not in tables/hardware.yaml"
     peak = gpu.peak_flops(precision)
@@ -134,32 +134,32 @@ def _peak(config: RunConfig, gpu: GpuModel | None) -> tuple[int | None, str | No
 
 def _roles(
     attribution: Attribution,
-    chosen: Representative,
+    representative: Representative,
     parts: Sequence[MoePart],
     config: RunConfig,
     gpu: GpuModel | None,
     rank: Rank,
 ) -> tuple[tuple[Efficiency, ...], str | None]:
-    shape, because = read_model_shape(config)
+    shape, reason = read_model_shape(config)
     sizes, no_sizes = read_parallel_sizes(config)
     if shape is None or sizes is None:
-        return (), because or no_sizes
+        return (), reason or no_sizes
     if sizes.pipeline > 1 and rank.rank_source != "environment":
         return (), "the rank, and with it the pipeline stage, is not known"
-    executed, because = count_executed(shape, sizes, config, rank.rank)
+    executed, reason = count_executed(shape, sizes, config, rank.rank)
     if executed is None:
-        return (), because
-    mine = (pl.col("track") == chosen.track) & (pl.col("step") == chosen.step)
+        return (), reason
+    mine = (pl.col("rank_index") == representative.rank_index) & (pl.col("step") == representative.step)
     budget = {str(name): int(ns) for name, ns in attribution.budget.filter(mine).select("bucket", "ns").rows()}
     return tabulate(executed, budget, parts, config, gpu), None
 
 
-def _fraction_of(roles: Sequence[Efficiency], role: str, because: str | None) -> Known:
+def _fraction_of(roles: Sequence[Efficiency], role: str, reason: str | None) -> Known:
     found = next((row for row in roles if row.role == role), None)
     if found is None:
-        return None, because or f"the time of {role} is not known"
+        return None, reason or f"the time of {role} is not known"
     return (found.fraction, None) if found.fraction is not None else (None, "the GPU's peak is not known")
 
 
-def _trace_of(traces: Sequence[Trace], track: int) -> tuple[Trace, Rank]:
-    return next((trace, rank) for trace in traces for rank in trace.ranks if rank.track == track)
+def _trace_of(traces: Sequence[Trace], rank_index: int) -> tuple[Trace, Rank]:
+    return next((trace, rank) for trace in traces for rank in trace.ranks if rank.rank_index == rank_index)

@@ -9,12 +9,12 @@ import polars as pl
 from three_walls.attribution.attribution import Attribution
 from three_walls.facts.graph_coverage import IS_NODE
 from three_walls.facts.layout import derive_layout
-from three_walls.facts.memory_pressure import tell_memory_shortage
+from three_walls.facts.memory_pressure import classify_memory_pressure
 from three_walls.facts.pipeline_bubble import bubble_beyond_schedule_ns
 from three_walls.facts.recompute_headroom import peak_without_recompute
 from three_walls.facts.representative import Representative
 from three_walls.facts.step_times import ambiguous_ns, measure_step, open_collectives_ns
-from three_walls.facts.unfused_ops import FUSIBLE, fusible_facts
+from three_walls.facts.unfused_ops import UNFUSED_OPS, unfused_facts
 from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.model.config import NOT_SHOWN, RunConfig
@@ -27,7 +27,7 @@ from three_walls.timeline.timeline import Timeline
 
 Known = tuple[FactValue, str | None]
 
-AMBIGUOUS_IS_TOO_MUCH = 0.01
+MAXIMUM_AMBIGUOUS_FRACTION = 0.01
 """Above this share of the step in SendRecv of unknown owner nothing is said of expert parallelism."""
 
 _OF_GROUPS = ("dp_exposed_ns", "tp_exposed_ns")
@@ -47,40 +47,40 @@ _OF_EXPERTS = (
 def collect_facts(
     timeline: Timeline,
     attribution: Attribution,
-    chosen: Representative | None,
+    representative: Representative | None,
     ranks: tuple[Rank, ...],
     config: RunConfig,
     gpu: GpuModel | None,
     capabilities: Mapping[str, str],
-    closeup: Mapping[str, Known],
+    step_details: Mapping[str, Known],
     of_log: Mapping[str, Known],
 ) -> FactSheet:
     """The FactSheet of one run: every glossary entry, then ``config.*`` and ``env.*``.
 
-    ``closeup``: facts measured elsewhere (``closeup.look_closer``, the pipeline), by name; empty without a step.
+    ``step_details``: facts measured elsewhere, by name; empty without a step.
     ``of_log``: those that ``log_facts.join_log`` took from the training log.
     """
-    known: dict[str, Known] = {**closeup, **of_log}
+    known: dict[str, Known] = {**step_details, **of_log}
     known.update(_machine(ranks, gpu))
     known.update(derive_layout(config, gpu))
-    if chosen is not None:
-        known.update(_measured(timeline, attribution, chosen))
+    if representative is not None:
+        known.update(_measured(timeline, attribution, representative))
         known.update(_recoverable(known))
         known.update(_beyond_profiler_in_proportion(known))
-        known.update(_sum_fusible(known))
-        known["pipeline_bubble_excess_ns"] = _beyond_even_schedule(known, chosen.step_ns)
-        known.update(_withhold(attribution, chosen, capabilities))
+        known.update(_sum_unfused(known))
+        known["pipeline_bubble_excess_ns"] = _beyond_even_schedule(known, representative.step_ns)
+        known.update(_withhold(attribution, representative, capabilities))
     known["memory_peak_without_recompute_ratio"] = peak_without_recompute(
         config, _whole(known, "gpu.memory_bytes"), known.get("memory_peak_bytes", (None, None))
     )
-    known["memory_shortage"] = tell_memory_shortage(known, default_log_thresholds())
+    known["memory_pressure"] = classify_memory_pressure(known, default_log_thresholds())
     known["step_spread_ratio"] = _spread(attribution.steps)
     known["ranks_captured_count"] = (len(ranks), None)
     facts = [Fact(entry.name, *_split(_with_ratio(entry.name, known), entry.unit)) for entry in GLOSSARY]
     facts += [Fact(f"config.{key}", found.value, "config") for key, found in sorted(config.values.items())]
     facts += [Fact(f"env.{key}", found.value, "config") for key, found in sorted(config.environment.items())]
     for kind, withheld in (("config", config.withheld_values), ("env", config.withheld_environment)):
-        facts += [Fact(f"{kind}.{key}", None, "config", because_missing=NOT_SHOWN) for key in sorted(withheld)]
+        facts += [Fact(f"{kind}.{key}", None, "config", missing_reason=NOT_SHOWN) for key in sorted(withheld)]
     return FactSheet.of(facts, config.environment_is_known)
 
 
@@ -90,8 +90,8 @@ def _whole(known: Mapping[str, Known], name: str) -> int | None:
 
 
 def _split(found: Known, unit: str) -> tuple[FactValue, str, str | None]:
-    value, because = found
-    return value, unit, because
+    value, reason = found
+    return value, unit, reason
 
 
 def _with_ratio(name: str, known: Mapping[str, Known]) -> Known:
@@ -110,16 +110,18 @@ def _with_ratio(name: str, known: Mapping[str, Known]) -> Known:
     return over / under, None
 
 
-def _measured(timeline: Timeline, attribution: Attribution, chosen: Representative) -> dict[str, Known]:
-    known: dict[str, Known] = {name: (ns, None) for name, ns in measure_step(attribution, chosen).items()}
+def _measured(timeline: Timeline, attribution: Attribution, representative: Representative) -> dict[str, Known]:
+    known: dict[str, Known] = {name: (ns, None) for name, ns in measure_step(attribution, representative).items()}
     start, end = (
-        attribution.steps.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
+        attribution.steps.filter(
+            (pl.col("rank_index") == representative.rank_index) & (pl.col("step") == representative.step)
+        )
         .select("start_ns", "end_ns")
         .row(0)
     )
     window = (int(start), int(end))
     kernels = timeline.operations.filter(
-        (pl.col("track") == chosen.track)
+        (pl.col("rank_index") == representative.rank_index)
         & (pl.col("kind") == "kernel")
         & pl.col("start_ns").is_between(*window, closed="left")
     )
@@ -144,7 +146,7 @@ def _recoverable(known: Mapping[str, Known]) -> dict[str, Known]:
 
     def total(*names: str) -> Known:
         parts = [known.get(name, (None, _NO_STEP)) for name in names]
-        missing = next((because for _, because in parts if because), None)
+        missing = next((reason for _, reason in parts if reason), None)
         if missing:
             return None, missing
         return sum(value for value, _ in parts if isinstance(value, int)), None
@@ -168,19 +170,19 @@ def _beyond_profiler(host: Known, known: Mapping[str, Known]) -> Known:
 
 
 def _beyond_profiler_in_proportion(known: Mapping[str, Known]) -> dict[str, Known]:
-    """Launch-starved time of fusible work, less the share of all such time that the profiler is taken to have added."""
+    """Launch-starved time of unfused work, less the share of all such time that the profiler is taken to have added."""
     starved, left = (_whole(known, name) for name in ("launch_starved_ns", "launch_starved_recoverable_ns"))
-    names = [name for name in fusible_facts() if name.endswith("_launch_starved_ns")]
+    names = [name for name in unfused_facts() if name.endswith("_launch_starved_ns")]
     measured = {name: ns for name in names if (ns := _whole(known, name)) is not None}
     if not starved or left is None:
         return {}
     return {name: (ns * left // starved, None) for name, ns in measured.items()}
 
 
-def _sum_fusible(known: Mapping[str, Known]) -> dict[str, Known]:
+def _sum_unfused(known: Mapping[str, Known]) -> dict[str, Known]:
     """Fusible work on the device and, launch-starved, on the host together."""
     sums: dict[str, Known] = {}
-    for work in FUSIBLE:
+    for work in UNFUSED_OPS:
         kernels, starved = (known.get(f"{work}_{part}_ns", (None, _NO_STEP)) for part in ("kernels", "launch_starved"))
         both = [ns for ns, _ in (kernels, starved) if isinstance(ns, int)]
         sums[f"{work}_ns"] = (sum(both), None) if len(both) == 2 else (None, kernels[1] or starved[1])
@@ -203,24 +205,26 @@ def _beyond_even_schedule(known: Mapping[str, Known], step_ns: int) -> Known:
     return bubble_beyond_schedule_ns(bubble_ns, expected, step_ns), None
 
 
-def _withhold(attribution: Attribution, chosen: Representative, capabilities: Mapping[str, str]) -> dict[str, Known]:
+def _withhold(
+    attribution: Attribution, representative: Representative, capabilities: Mapping[str, str]
+) -> dict[str, Known]:
     """Facts that this trace measures but cannot carry, each with the reason."""
     withheld: dict[str, Known] = {}
-    open_ns = ambiguous_ns(attribution, chosen)
-    if open_ns > AMBIGUOUS_IS_TOO_MUCH * chosen.step_ns:
-        because = (
+    open_ns = ambiguous_ns(attribution, representative)
+    if open_ns > MAXIMUM_AMBIGUOUS_FRACTION * representative.step_ns:
+        reason = (
             f"SendRecv kernels of {open_ns} ns cannot be told apart into expert, pipeline and context exchange: "
             "the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
         )
-        withheld.update(dict.fromkeys(_OF_EXPERTS, (None, because)))
-    open_collectives = open_collectives_ns(attribution, chosen)
-    if open_collectives > collective_owners().maximum_open_fraction * chosen.step_ns:
-        because = (
+        withheld.update(dict.fromkeys(_OF_EXPERTS, (None, reason)))
+    open_collectives = open_collectives_ns(attribution, representative)
+    if open_collectives > collective_owners().maximum_open_fraction * representative.step_ns:
+        reason = (
             f"collectives of {open_collectives} ns cannot be told apart into tensor and data parallelism: neither the "
             "parallel sizes nor NVTX ranges say whose they are (capture with -t cuda,nvtx and Megatron's --profile, or "
             "profile the launched command)"
         )
-        withheld.update(dict.fromkeys(_OF_GROUPS, (None, because)))
+        withheld.update(dict.fromkeys(_OF_GROUPS, (None, reason)))
     for entry in GLOSSARY:
         lacking = [capabilities[need] for need in entry.needs if capabilities[need] not in SATISFIED]
         if lacking:

@@ -1,4 +1,4 @@
-"""What matrix products and fused attention reach of the GPU's peak, in the representative step.
+"""What GEMMs and fused attention reach of the GPU's peak, in the representative step.
 
 Operations are counted from the config for the layers that the rank's pipeline stage holds, replays included; times are
 those of the budget (an instant of several products counts once). Tokens are taken to be spread evenly over experts.
@@ -19,10 +19,10 @@ from three_walls.model.report import Efficiency, MoePart
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import BF16, FP8, NVFP4, GpuModel
 
-PRODUCTS_ROLE, EXPERTS_ROLE, OTHER_ROLE, ATTENTION_ROLE = (
-    "matrix products",
-    "expert products",
-    "other products",
+GEMMS_ROLE, EXPERTS_ROLE, OTHER_ROLE, ATTENTION_ROLE = (
+    "GEMMs",
+    "expert GEMMs",
+    "other GEMMs",
     "fused attention",
 )
 
@@ -35,18 +35,18 @@ class ExecutedFlops:
     """Operations that one GPU runs in a step, as kernels run them."""
 
     experts: int
-    other_products: int
-    """All other matrix products; with unfused attention also its two, which a mask does not shorten."""
+    other_gemms: int
+    """All other GEMMs; with unfused attention also its two, which a mask does not shorten."""
     fused_attention: int
     """Below the causal diagonal; 0 where attention is unfused."""
 
     @property
     def products(self) -> int:
-        return self.experts + self.other_products
+        return self.experts + self.other_gemms
 
 
 def precision_of(config: RunConfig) -> tuple[str | None, str | None]:
-    """(the precision of most matrix products, None), or (None, what the config does not say)."""
+    """(the precision of most GEMMs, None), or (None, what the config does not say)."""
     if config.get("fp4"):
         return NVFP4, None
     if config.get("fp8"):
@@ -55,7 +55,7 @@ def precision_of(config: RunConfig) -> tuple[str | None, str | None]:
         return None, "the config does not say fp8"
     if config.get("bf16") is True or config.get("fp16") is True:
         return BF16, None
-    return None, "the config does not say that matrix products run in bf16 or fp16"
+    return None, "the config does not say that GEMMs run in bf16 or fp16"
 
 
 def count_executed(
@@ -82,7 +82,7 @@ def count_executed(
     unfused = is_attention_unfused(config)
     return ExecutedFlops(
         experts=per_gpu("experts"),
-        other_products=other + (2 * attention if unfused else 0),
+        other_gemms=other + (2 * attention if unfused else 0),
         fused_attention=0 if unfused else attention,
     ), None
 
@@ -92,8 +92,8 @@ def _replayed(forward: ForwardFlops, config: RunConfig, layers: int, sizes: Para
     granularity = config.get("recompute_granularity")
     if granularity == "full":
         if config.get("recompute_method") == "block":
-            chosen = min(layers, (config.whole_number("recompute_num_layers") or 0) * sizes.virtual)
-            return _scaled(forward, chosen, layers)
+            representative = min(layers, (config.whole_number("recompute_num_layers") or 0) * sizes.virtual)
+            return _scaled(forward, representative, layers)
         return forward
     modules = config.get("recompute_modules")
     if granularity != "selective" or not isinstance(modules, tuple):
@@ -124,15 +124,15 @@ def tabulate(
     precision, _ = precision_of(config)
     peak = gpu.peak_flops(precision) if gpu is not None and precision is not None else None
     attention_peak = gpu.bf16_dense_flops if gpu is not None else None  # attention stays in bf16 under FP8 recipes
-    products_ns = budget_ns.get("gemm", 0) + budget_ns.get("grouped_gemm", 0)
+    gemms_ns = budget_ns.get("gemm", 0) + budget_ns.get("grouped_gemm", 0)
     balance = "" if config.get("moe_router_force_load_balancing") is True else "routing taken to be balanced"
-    rows = [_row(PRODUCTS_ROLE, executed.products, products_ns, peak, balance)]
+    rows = [_row(GEMMS_ROLE, executed.products, gemms_ns, peak, balance)]
     experts_ns = _sum_of_layers(part for part in parts if part.part == EXPERT_GEMM)
     if experts_ns and not any(config.get(key) is True for key in _BESIDE_EACH_OTHER):
         rows.append(_row(EXPERTS_ROLE, executed.experts, experts_ns, peak, balance))
         unfused = ", scores of unfused attention" if is_attention_unfused(config) else ""
         note = f"projections, logits, router, dense and shared MLPs{unfused}"
-        rows.append(_row(OTHER_ROLE, executed.other_products, products_ns - experts_ns, peak, note))
+        rows.append(_row(OTHER_ROLE, executed.other_gemms, gemms_ns - experts_ns, peak, note))
     rows.append(
         _row(
             ATTENTION_ROLE,

@@ -1,4 +1,4 @@
-"""Matrix products by shape: what each reaches of the GPU's peak in the representative step.
+"""GEMMs by shape: what each reaches of the GPU's peak in the representative step.
 
 Sizes are those that PyTorch's operators were called with, so routing is as it was and a replay is told from the forward
 pass; nothing here is derived from the config but the names of the weights.
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from three_walls.facts.weight_roles import SCORES, Weights
-from three_walls.model.report import ProductShape
+from three_walls.model.report import GemmShape
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.gemm_precisions import peak_of, precision_of_kernel
 from three_walls.tables.hardware import GpuModel
 from three_walls.tables.torch_operators import torch_operators
 from three_walls.timeline.attention_context import PRODUCTS
-from three_walls.timeline.gemms import Product, find_products, products_of_operations
+from three_walls.timeline.gemms import Product, find_gemms, gemms_of_operations
 from three_walls.timeline.operators import Operators
 
 NO_SIZES = (
-    "no range around the matrix products says the sizes of its arguments (recapture with --profile and -t cuda,nvtx; "
+    "no range around the GEMMs says the sizes of its arguments (recapture with --profile and -t cuda,nvtx; "
     "Megatron-Bridge also needs profiling.record_shapes=true)"
 )
 
@@ -38,7 +38,7 @@ class _Row:
     ns_of: dict[str, int] = field(default_factory=dict)
 
 
-def tabulate_products(
+def tabulate_gemms(
     operations: pl.DataFrame,
     operators: Operators,
     names: Mapping[int, str],
@@ -46,18 +46,18 @@ def tabulate_products(
     gpu: GpuModel | None,
     precision: str | None,
     may_gather_tokens: bool,
-) -> tuple[tuple[ProductShape, ...], float | None]:
+) -> tuple[tuple[GemmShape, ...], float | None]:
     """(rows by falling time, share of the products' time that they hold); the share is None without products.
 
     ``operations``: the representative rank's in its step. ``names``: texts by name id. ``weights``: what weights of a
     size are called. ``precision``: of products whose kernel's name does not say. ``may_gather_tokens``: whether
-    sequence parallelism may be on (``find_products``).
+    sequence parallelism may be on (``find_gemms``).
     """
     kernels = operations.filter(
         pl.col("category").cast(pl.String).is_in(PRODUCTS) & (pl.col("kind").cast(pl.String) == "kernel")
     )
-    found = find_products(operators, torch_operators(), may_gather_tokens)
-    ranges = products_of_operations(operators, found, kernels.select("launch_thread", "launch_start_ns").rows())
+    found = find_gemms(operators, torch_operators(), may_gather_tokens)
+    ranges = gemms_of_operations(operators, found, kernels.select("launch_thread", "launch_start_ns").rows())
     rows: dict[_Key, _Row] = {}
     counted: set[int] = set()
     known_ns = all_ns = 0
@@ -84,7 +84,7 @@ def _key_of(product: Product, role: str | None) -> _Key:
     return product.direction, role, (product.batch, product.m, product.n, product.k)
 
 
-def _shape(row: _Row, gpu: GpuModel | None, default: str | None) -> ProductShape:
+def _shape(row: _Row, gpu: GpuModel | None, default: str | None) -> GemmShape:
     first = row.sizes[0]
     flops = sum(one.flops for one in row.sizes)
     ns = sum(row.ns_of.values())
@@ -92,7 +92,7 @@ def _shape(row: _Row, gpu: GpuModel | None, default: str | None) -> ProductShape
     precision = precision_of_kernel(kernel, default)
     peak = peak_of(gpu, precision)
     achieved = flops * NS_PER_S / ns
-    return ProductShape(
+    return GemmShape(
         role=row.role,
         direction=first.direction,
         batch=first.batch,

@@ -29,15 +29,15 @@ def measure_graph_coverage(
     inside = kernels.filter(IS_NODE).height
     whole = _count_whole(begun.filter(pl.col("kind") == "graph"), kernels.filter(IS_NODE))
     hidden = capabilities["inside_cuda_graphs"]
-    because = hidden if hidden != YES else _WHOLE if whole else ""
-    if not inside and not because:
+    reason = hidden if hidden != YES else _WHOLE if whole else ""
+    if not inside and not reason:
         return None
     return GraphCoverage(
         kernels_inside=inside,
         kernels_outside=kernels.height - inside,
         whole_graphs=whole,
-        fraction=None if because else inside / kernels.height,
-        because=because,
+        fraction=None if reason else inside / kernels.height,
+        reason=reason,
         outside=_outside(kernels.filter(~IS_NODE)),
     )
 

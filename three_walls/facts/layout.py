@@ -193,5 +193,5 @@ def _microbatches(config: RunConfig, dp: int | None) -> int | None:
     return count if rest == 0 else None
 
 
-def _or_missing(value: FactValue, because: str) -> tuple[FactValue, str | None]:
-    return (None, because) if value is None else (value, None)
+def _or_missing(value: FactValue, reason: str) -> tuple[FactValue, str | None]:
+    return (None, reason) if value is None else (value, None)

@@ -155,12 +155,12 @@ def _why_no_median(
     return ""
 
 
-def _step_facts(steady: Sequence[LogIteration], because: str) -> dict[str, Known]:
-    if because:
+def _step_facts(steady: Sequence[LogIteration], reason: str) -> dict[str, Known]:
+    if reason:
         return {
-            "unprofiled_step_ns": (None, because),
-            "unprofiled_step_spread_ratio": (None, because),
-            "unprofiled_step_range_ns": (None, because),
+            "unprofiled_step_ns": (None, reason),
+            "unprofiled_step_spread_ratio": (None, reason),
+            "unprofiled_step_range_ns": (None, reason),
             "unprofiled_steps_count": (len(steady), None),
         }
     lengths = [line.elapsed_ns for line in steady]
@@ -196,9 +196,9 @@ def _dispatcher_facts(log: TrainingLog) -> dict[str, Known]:
 
 
 def _memory_facts(log: TrainingLog) -> dict[str, Known]:
-    def largest(values: list[int | None], because: str) -> Known:
+    def largest(values: list[int | None], reason: str) -> Known:
         known = [value for value in values if value is not None]
-        return (max(known), None) if known else (None, because)
+        return (max(known), None) if known else (None, reason)
 
     no_line = "the log holds no memory line"
     return {
@@ -222,9 +222,9 @@ def _memory_iterations(log: TrainingLog) -> Known:
 
 
 def _perturbation(unprofiled: Known, traced_step_ns: int | None, limits: LogThresholds) -> dict[str, Known]:
-    length, because = unprofiled
+    length, reason = unprofiled
     if not isinstance(length, int) or not length or not traced_step_ns:
-        missing = (None, because or "no step could be kept")
+        missing = (None, reason or "no step could be kept")
         return {"profiler_perturbation_ratio": missing, "profiler_excess_ns": missing}
     ratio = traced_step_ns / length
     excess_ns = traced_step_ns - length if ratio >= limits.minimum_perturbation_ratio else 0

@@ -42,12 +42,12 @@ def progress_facts(jobs: Sequence[ProgressJob], progress: ProgressSummary | None
     """The facts of ``progress``, or why there is none."""
     if progress is None:
         others = ", ".join(map(str, sorted({job.gpus for job in jobs})))
-        because = (
+        reason = (
             f"the progress file is of jobs with {others} GPUs, which the run does not have"
             if jobs
             else "no progress file was given (progress.txt of the checkpoint directory, --log-progress)"
         )
-        return dict.fromkeys(PROGRESS_FACTS, (None, because))
+        return dict.fromkeys(PROGRESS_FACTS, (None, reason))
     no_save = "the progress file holds no checkpoint of the run's jobs"
     return {
         "log_job_tflops_per_gpu": _or_missing(progress.job_tflops_per_gpu, no_save),
@@ -56,5 +56,5 @@ def progress_facts(jobs: Sequence[ProgressJob], progress: ProgressSummary | None
     }
 
 
-def _or_missing(value: float | None, because: str) -> Known:
-    return (value, None) if value is not None else (None, because)
+def _or_missing(value: float | None, reason: str) -> Known:
+    return (value, None) if value is not None else (None, reason)

@@ -27,7 +27,7 @@ _FULLY_SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2")
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Bytes on one GPU of a pipeline stage; ``activations`` None for the reason ``because``."""
+    """Bytes on one GPU of a pipeline stage; ``activations`` None for the reason ``reason``."""
 
     stage: int
     parameter_count: int
@@ -37,7 +37,7 @@ class StageMemory:
     moments: int
     """The part of ``optimizer`` that its first update creates."""
     activations: int | None
-    because: str | None
+    reason: str | None
 
     @property
     def total(self) -> int:
@@ -51,22 +51,22 @@ def estimate_memory(
 
     ``printed_bytes``: the largest peak of allocated memory that the log printed, ``iterations`` of the run before.
     """
-    stages, because = estimate_stages(config)
+    stages, reason = estimate_stages(config)
     facts: dict[str, Known] = {}
     if stages is None:
-        missing = (None, because)
+        missing = (None, reason)
         names = ("parameters_per_gpu_count", *(f"memory_{part}_bytes" for part in _PARTS))
         facts.update(dict.fromkeys(names, missing))
         estimated: Known = missing
     else:
         most = max(stages, key=lambda one: (one.total, -one.stage))
-        estimated = (most.total, None) if most.activations is not None else (None, most.because)
+        estimated = (most.total, None) if most.activations is not None else (None, most.reason)
         facts |= {
             "parameters_per_gpu_count": (most.parameter_count, None),
             "memory_parameters_bytes": (most.parameters, None),
             "memory_gradients_bytes": (most.gradients, None),
             "memory_optimizer_bytes": (most.optimizer, None),
-            "memory_activations_bytes": (most.activations, most.because),
+            "memory_activations_bytes": (most.activations, most.reason),
         }
     facts["memory_estimated_peak_bytes"] = estimated
     peak = _later_peak(printed_bytes, iterations, stages)
@@ -96,20 +96,20 @@ _PARTS = ("parameters", "gradients", "optimizer", "activations")
 
 def estimate_stages(config: RunConfig) -> tuple[tuple[StageMemory, ...] | None, str | None]:
     """The memory of every pipeline stage, or (None, why it cannot be told)."""
-    shape, because = read_model_shape(config)
+    shape, reason = read_model_shape(config)
     if shape is None:
-        return None, because
+        return None, reason
     if shape.is_tied is None:
         return None, "the config does not say untie_embeddings_and_output_weights"
-    sizes, because = read_parallel_sizes(config)
+    sizes, reason = read_parallel_sizes(config)
     if sizes is None:
-        return None, because
+        return None, reason
     stages = layers_by_stage(config, sizes, shape.layers)
     if stages is None:
         return None, "the pipeline's stages hold unequal numbers of layers"
-    because = _why_not_counted(config)
-    if because:
-        return None, because
+    reason = _why_not_counted(config)
+    if reason:
+        return None, reason
     return tuple(_of_stage(shape, sizes, config, layers, stage) for stage, layers in enumerate(stages)), None
 
 
@@ -125,7 +125,7 @@ def _of_stage(
         instances = config.whole_number("num_distributed_optimizer_instances") or 1
         shards, expert_shards = (max(1, n // instances) for n in (sizes.dense_replicas, sizes.expert_replicas))
     sharded = counts.dense / shards + counts.experts / expert_shards
-    activations, because = estimate_activations(shape, sizes, config, layers, stage)
+    activations, reason = estimate_activations(shape, sizes, config, layers, stage)
     return StageMemory(
         stage=stage,
         parameter_count=counts.total,
@@ -134,7 +134,7 @@ def _of_stage(
         optimizer=round(state * sharded),
         moments=round(moments * sharded),
         activations=activations,
-        because=because,
+        reason=reason,
     )
 
 
@@ -169,9 +169,9 @@ def _why_not_counted(config: RunConfig) -> str | None:
 
 
 def _fraction(peak: Known, gpu_memory_bytes: int | None) -> Known:
-    used, because = peak
+    used, reason = peak
     if not isinstance(used, int):
-        return None, because
+        return None, reason
     if not gpu_memory_bytes:
         return None, "the trace does not say how much memory the GPU has"
     return used / gpu_memory_bytes, None
@@ -180,5 +180,5 @@ def _fraction(peak: Known, gpu_memory_bytes: int | None) -> Known:
 def _headroom(gpu_memory_bytes: int | None, peak: Known) -> Known:
     if not gpu_memory_bytes:
         return None, "the trace does not say how much memory the GPU has"
-    used, because = peak
-    return (gpu_memory_bytes - used, None) if isinstance(used, int) else (None, because)
+    used, reason = peak
+    return (gpu_memory_bytes - used, None) if isinstance(used, int) else (None, reason)

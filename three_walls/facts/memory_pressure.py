@@ -18,7 +18,7 @@ NONE = "none"
 _MISSING: Known = (None, "the step's facts hold no memory of the log")
 
 
-def tell_memory_shortage(known: Mapping[str, Known], limits: LogThresholds) -> Known:
+def classify_memory_pressure(known: Mapping[str, Known], limits: LogThresholds) -> Known:
     """The gravest sign of short memory among the log's facts, as a word, or (None, why it cannot be told).
 
     A report of memory exhausted comes before allocations that had to be tried again, these before a peak of

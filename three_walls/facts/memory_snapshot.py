@@ -16,8 +16,8 @@ def with_snapshot_facts(facts: FactSheet, snapshot: MemorySnapshot | None) -> Fa
         ("snapshot_peak_reserved_bytes", "bytes", snapshot.peak_reserved_bytes if snapshot else None),
         ("snapshot_fragmentation_fraction", "fraction", snapshot.fragmentation_fraction if snapshot else None),
     )
-    because = (snapshot.because_no_peak or _NOTHING_RESERVED) if snapshot else _NOT_GIVEN
-    own = [Fact(name, value, unit, because if value is None else None) for name, unit, value in values]
+    reason = (snapshot.because_no_peak or _NOTHING_RESERVED) if snapshot else _NOT_GIVEN
+    own = [Fact(name, value, unit, reason if value is None else None) for name, unit, value in values]
     replaced = {fact.name: fact for fact in own}
     merged = [replaced.pop(fact.name, fact) for fact in facts.facts.values()]
     return FactSheet.of([*merged, *replaced.values()], facts.environment_is_known)

@@ -101,9 +101,9 @@ def read_model_shape(config: RunConfig) -> tuple[ModelShape | None, str | None]:
     for key in ("experimental_attention_variant", "hybrid_override_pattern"):
         if config.get(key):
             return None, f"models with {key} are not counted"
-    vocabulary, because = padded_vocabulary(config)
+    vocabulary, reason = padded_vocabulary(config)
     if vocabulary is None:
-        return None, because
+        return None, reason
     layers, hidden, heads = (sizes[key] or 0 for key in ("num_layers", "hidden_size", "num_attention_heads"))
     attention = _read_attention(config, hidden, heads)
     mlp = _read_mlp(config, layers, hidden)
@@ -235,9 +235,9 @@ def _read_latent_attention(config: RunConfig, heads: int) -> _Attention | str:
 def _read_mlp(config: RunConfig, layers: int, hidden: int) -> _Mlp | str:
     """Its sizes, or what the config does not say."""
     experts = config.whole_number("num_moe_experts") or 0
-    moe_layers, because = find_moe_layers(config, layers) if experts else (frozenset[int](), None)
+    moe_layers, reason = find_moe_layers(config, layers) if experts else (frozenset[int](), None)
     if moe_layers is None:
-        return str(because)
+        return str(reason)
     dense_ffn = config.whole_number("ffn_hidden_size")
     expert_ffn = config.whole_number("moe_ffn_hidden_size") or dense_ffn
     top_k = config.whole_number("moe_router_topk")

@@ -18,13 +18,13 @@ def number_layers(
 
     Micro-batches run one after the other: each goes forward through the layers in order and back in reverse.
     """
-    layers, because = moe_layers(config)
+    layers, reason = moe_layers(config)
     if layers is None:
-        return _unnumbered(passes), None, because
+        return _unnumbered(passes), None, reason
     if not isinstance(microbatches, int) or isinstance(microbatches, bool):
         return _unnumbered(passes), None, "the number of micro-batches is not known"
-    if because := count_mismatch(passes, config, microbatches):
-        return _unnumbered(passes), None, because
+    if reason := count_mismatch(passes, config, microbatches):
+        return _unnumbered(passes), None, reason
     numbered = _number(passes, layers)
     if numbered["layer"].null_count():
         return _unnumbered(passes), None, "a pass of an MoE layer cannot be joined to its forward pass"
@@ -70,8 +70,8 @@ def moe_layers(config: RunConfig) -> tuple[list[int] | None, str | None]:
         return None, "with pipeline stages (or an unknown number of them) a rank's layers have no known number"
     if config.get("mtp_num_layers"):
         return None, "multi-token prediction adds layers of its own"
-    found, because = find_moe_layers(config, count)
-    return (None, because) if found is None else (sorted(found), None)
+    found, reason = find_moe_layers(config, count)
+    return (None, reason) if found is None else (sorted(found), None)
 
 
 def _number(passes: pl.DataFrame, layers: list[int]) -> pl.DataFrame:

@@ -35,11 +35,11 @@ _DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
 
 @dataclass(frozen=True, slots=True)
 class MoeLedger:
-    """``parts`` in order of layer, direction and part; empty, or with ``layer`` None, for the reason ``because``."""
+    """``parts`` in order of layer, direction and part; empty, or with ``layer`` None, for the reason ``reason``."""
 
     parts: tuple[MoePart, ...] = ()
     layers: int | None = None
-    because: str | None = None
+    reason: str | None = None
     achieved_bytes_per_s: float | None = None
     """Bytes per second of the fastest tenth of the token exchanges: those found their peers ready."""
     because_no_speed: str | None = None
@@ -52,10 +52,10 @@ class MoeLedger:
     def facts(self) -> dict[str, tuple[FactValue, str | None]]:
         """The glossary's facts of this ledger, each missing with its reason."""
         return {
-            "moe_layers_count": (self.layers, self.because),
+            "moe_layers_count": (self.layers, self.reason),
             "ep_achieved_bytes_per_s": (self.achieved_bytes_per_s, self.because_no_speed),
             "shared_expert_ns": self._shared_expert_ns(),
-            "expert_backward_products_ns": self._in_backward(EXPERT_GEMM, lambda one: one.ns),
+            "expert_backward_gemm_ns": self._in_backward(EXPERT_GEMM, lambda one: one.ns),
             "dispatch_backward_exposed_ns": self._in_backward(COMBINE, lambda one: one.exposed_ns),
             "ep_link_bytes_per_s": (self.link_bytes_per_s, self.because_no_link),
         }
@@ -68,13 +68,13 @@ class MoeLedger:
     def _in_backward(self, part: str, measure: Callable[[MoePart], int]) -> tuple[FactValue, str | None]:
         """The sum of ``part`` over backward passes: there COMBINE, after the experts' products, undoes a dispatch."""
         if not self.parts:
-            return None, self.because
+            return None, self.reason
         return sum(measure(one) for one in self.parts if (one.part, one.direction) == (part, BACKWARD)), None
 
 
 def build_moe_ledger(
     operations: pl.DataFrame,
-    pieces: pl.DataFrame,
+    slices: pl.DataFrame,
     attention: pl.DataFrame,
     replays: pl.DataFrame | None,
     nodes: pl.DataFrame,
@@ -85,7 +85,7 @@ def build_moe_ledger(
 ) -> MoeLedger:
     """The ledger of one rank's step [start, end).
 
-    ``operations`` and ``pieces``: that rank's, of the step. ``attention``: its passes (attention_passes.PASSES),
+    ``operations`` and ``slices``: that rank's, of the step. ``attention``: its passes (attention_passes.PASSES),
     without the replays of attention alone, which exchange no tokens.
     ``replays``: where they begin and end (recompute.REPLAYS), if known. ``nodes``: of overlapped layers, if the trace
     names them (schedule_ranges.SCHEDULE_NODES); they go before order. ``layout``: facts of ``derive_layout``.
@@ -97,19 +97,19 @@ def build_moe_ledger(
     )
     found, attached = find_overlapped_passes(mine, nodes) or _find_by_order(begun, mine, attention, replays, config)
     if found.passes is None or found.exchanges is None:
-        no = found.because
+        no = found.reason
         return MoeLedger((), None, no, None, no, link, no_link, no)
     streams = attention["stream"].unique().to_list()
     shared, no_shared = attach_shared_experts(begun, found.passes, streams, config)
     attached = attached if shared is None else pl.concat([attached, shared])
     microbatches, _ = layout["num_microbatches"]
-    passes, layers, because = number_layers(found.passes, config, microbatches)
-    rows = _measure(passes, attached, pieces)
+    passes, layers, reason = number_layers(found.passes, config, microbatches)
+    rows = _measure(passes, attached, slices)
     speeds, achieved, no_speed = _speeds(found, passes, config)
     sent, _ = exchange_bytes(config)
     parts = tuple(_with_speed(row, passes, sent, speeds, link) for row in rows)
     mismatch = count_mismatch(passes, config, microbatches)
-    return MoeLedger(parts, layers, because, achieved, no_speed, link, no_link, no_shared, mismatch)
+    return MoeLedger(parts, layers, reason, achieved, no_speed, link, no_link, no_shared, mismatch)
 
 
 def _find_by_order(
@@ -147,18 +147,22 @@ def _find_by_device_order(
     return replace(found, passes=passes), attach_operations(mine, passes, found.exchanges)
 
 
-def _measure(passes: pl.DataFrame, attached: pl.DataFrame, pieces: pl.DataFrame) -> list[MoePart]:
+def _measure(passes: pl.DataFrame, attached: pl.DataFrame, slices: pl.DataFrame) -> list[MoePart]:
     """Sums per layer, direction and part. ``attached``: pass, part, start_ns, end_ns of every operation."""
     key = ["pass", "part"]
     union = merge_overlapping(attached, key)
-    alone = merge_overlapping(pieces.filter((pl.col("active") & COMPUTE_MASK) == 0), ["track"])
+    alone = merge_overlapping(slices.filter((pl.col("active") & COMPUTE_MASK) == 0), ["rank_index"])
     # What computes is beside itself: only an exchange can be exposed.
-    exchanged = union.filter(pl.col("part").is_in([DISPATCH, COMBINE])).join(alone.select("track").head(1), how="cross")
+    exchanged = union.filter(pl.col("part").is_in([DISPATCH, COMBINE])).join(
+        alone.select("rank_index").head(1), how="cross"
+    )
     length = pl.col("end_ns") - pl.col("start_ns")
     sums = (
         union.group_by(key)
         .agg(ns=length.sum())
-        .join(intersect(exchanged, alone, ["track"]).group_by(key).agg(exposed_ns=length.sum()), on=key, how="left")
+        .join(
+            intersect(exchanged, alone, ["rank_index"]).group_by(key).agg(exposed_ns=length.sum()), on=key, how="left"
+        )
         .join(attached.group_by(key).agg(calls=pl.len()), on=key, how="left")
         .join(passes.select("pass", "layer", "direction"), on="pass")
         .group_by("layer", "direction", "part")
@@ -182,9 +186,9 @@ def _speeds(
 
     The duration is that of the fastest tenth of the calls, which found all peers ready; both directions move as much.
     """
-    sent, because = exchange_bytes(config)
+    sent, reason = exchange_bytes(config)
     if not sent or found.exchanges is None:
-        return {}, None, because or "expert-parallel size 1: nothing is sent"
+        return {}, None, reason or "expert-parallel size 1: nothing is sent"
     calls = _token_calls(found.exchanges.join(passes.select("pass", "direction"), on="pass"))
     fastest = pl.col("duration_ns").quantile(READY_QUANTILE, interpolation="lower")
     by_part = calls.group_by("part").agg(fastest, calls=pl.len()).filter(_CAN_TELL).rows()

@@ -31,9 +31,9 @@ def attach_operations(operations: pl.DataFrame, passes: pl.DataFrame, exchanges:
         bounds.select("pass", part=pl.lit(part), begin=begin, until=until, wanted=pl.lit(wanted))
         for part, begin, until, wanted in (
             (ROUTER, pl.col("from_ns"), pl.col("until_ns"), "router"),
-            (PERMUTE, pl.col("opens_ns"), pl.col("first_product_ns"), "permute"),
+            (PERMUTE, pl.col("opens_ns"), pl.col("first_gemm_ns"), "permute"),
             (EXPERT_GEMM, pl.col("dispatch_end_ns"), pl.col("combine_start_ns"), "product"),
-            (UNPERMUTE, pl.col("first_product_ns"), pl.col("closes_ns"), "permute"),
+            (UNPERMUTE, pl.col("first_gemm_ns"), pl.col("closes_ns"), "permute"),
         )
     ]
     kinds = operations.with_columns(
@@ -56,7 +56,7 @@ def attach_operations(operations: pl.DataFrame, passes: pl.DataFrame, exchanges:
 
 
 def _bounds(operations: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
-    """Passes with opens_ns, first_product_ns and closes_ns (see attach_operations)."""
+    """Passes with opens_ns, first_gemm_ns and closes_ns (see attach_operations)."""
     marks = operations.filter(pl.col("category").is_in(_NEIGHBOURS)).select("category", at="start_ns").sort("at")
     products = marks.filter(pl.col("category").is_in(PRODUCTS))
 
@@ -66,11 +66,11 @@ def _bounds(operations: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
         return passes.sort(to).join_asof(found, left_on=to, right_on=name, strategy=direction)  # type: ignore[arg-type]
 
     joined = nearest(passes, "dispatch_start_ns", marks, "backward", "opens_ns")
-    joined = nearest(joined, "dispatch_end_ns", products, "forward", "first_product_ns")
+    joined = nearest(joined, "dispatch_end_ns", products, "forward", "first_gemm_ns")
     joined = nearest(joined, "combine_end_ns", marks, "forward", "closes_ns")
     return joined.with_columns(
         opens_ns=pl.max_horizontal("opens_ns", "from_ns"),
-        first_product_ns=pl.min_horizontal("first_product_ns", "combine_start_ns"),
+        first_gemm_ns=pl.min_horizontal("first_gemm_ns", "combine_start_ns"),
         # A pass is always followed by attention, so until_ns is known; a product or norm may not follow.
         closes_ns=pl.min_horizontal("closes_ns", "until_ns"),
     ).sort("pass")

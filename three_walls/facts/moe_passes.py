@@ -24,7 +24,7 @@ INTERLEAVED = "exchanges of different MoE layers interleave (as expert-parallel 
 
 @dataclass(frozen=True, slots=True)
 class LayerPasses:
-    """``passes``: one row per pass in order; ``exchanges``: every token exchange of it. Both None with ``because``.
+    """``passes``: one row per pass in order; ``exchanges``: every token exchange of it. Both None with ``reason``.
 
     passes: pass, direction, partner (attention pass of the step's forward that it belongs to), from_ns and until_ns
     (the attention or pass before and after), dispatch_start_ns, dispatch_end_ns, combine_start_ns, combine_end_ns.
@@ -33,7 +33,7 @@ class LayerPasses:
 
     passes: pl.DataFrame | None
     exchanges: pl.DataFrame | None
-    because: str | None = None
+    reason: str | None = None
 
 
 def find_layer_passes(
@@ -41,7 +41,7 @@ def find_layer_passes(
 ) -> LayerPasses:
     """Groups ``exchanges`` (start_ns, end_ns of one step) into passes.
 
-    ``products``: start_ns of the matrix products. ``attention``: the step's passes (attention_passes.PASSES).
+    ``products``: start_ns of the GEMMs. ``attention``: the step's passes (attention_passes.PASSES).
     ``replays``: where replayed layers end (recompute.REPLAYS); without it a replay reaches to its backward's dispatch.
     """
     if attention.is_empty() or attention["direction"].null_count():

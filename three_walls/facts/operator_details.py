@@ -1,4 +1,4 @@
-"""What PyTorch's operators tell of the representative step: its products by shape, its fusible work."""
+"""What PyTorch's operators tell of the representative step: its products by shape, its unfused work."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import polars as pl
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.facts.gemm_efficiency import precision_of
-from three_walls.facts.gemm_shapes import NO_SIZES, tabulate_products
+from three_walls.facts.gemm_shapes import NO_SIZES, tabulate_gemms
 from three_walls.facts.model_shape import read_model_shape
 from three_walls.facts.parallel_sizes import read_parallel_sizes
 from three_walls.facts.representative import Representative
-from three_walls.facts.unfused_ops import measure_fusible
+from three_walls.facts.unfused_ops import measure_unfused_ops
 from three_walls.facts.weight_roles import NO_WEIGHTS, Weights, name_weights
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.range_window import read_ranges_between
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
-from three_walls.model.report import ProductShape
+from three_walls.model.report import GemmShape
 from three_walls.tables.hardware import GpuModel
 from three_walls.tables.torch_operators import torch_operators
 from three_walls.timeline.operators import Operators, nest_operators
@@ -30,40 +30,40 @@ Known = tuple[FactValue, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorCloseup:
+class OperatorDetails:
     """``facts``: those of the glossary, each with its reason where missing."""
 
-    shapes: tuple[ProductShape, ...] = ()
+    shapes: tuple[GemmShape, ...] = ()
     facts: Mapping[str, Known] = field(default_factory=dict)
 
 
-def look_at_operators(
+def measure_operators(
     trace: Trace,
     rank: Rank,
     timeline: Timeline,
     attribution: Attribution,
-    chosen: Representative,
+    representative: Representative,
     config: RunConfig,
     gpu: GpuModel | None,
-) -> OperatorCloseup:
+) -> OperatorDetails:
     """``trace`` and ``rank``: those of the chosen step. Its ranges are read from the file again.
 
     Raises InputError where the file cannot be read any more.
     """
-    is_mine = (pl.col("track") == chosen.track) & (pl.col("step") == chosen.step)
+    is_mine = (pl.col("rank_index") == representative.rank_index) & (pl.col("step") == representative.step)
     start, end = attribution.steps.filter(is_mine).select("start_ns", "end_ns").row(0)
     operations = timeline.operations.filter(
-        (pl.col("track") == chosen.track) & (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
+        (pl.col("rank_index") == representative.rank_index) & (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
     )
     operators = _read_operators(trace, rank, operations)
     precision, _ = precision_of(config)
-    shapes, known = tabulate_products(
+    shapes, known = tabulate_gemms(
         operations, operators, trace.names, _name_weights(config), gpu, precision, _may_gather_tokens(config)
     )
-    pieces = attribution.pieces.filter(is_mine)
-    fusible = measure_fusible(operations, pieces, operators, torch_operators(), config, (int(start), int(end)))
+    slices = attribution.slices.filter(is_mine)
+    unfused = measure_unfused_ops(operations, slices, operators, torch_operators(), config, (int(start), int(end)))
     share: Known = (known, None) if known else (None, NO_SIZES)
-    return OperatorCloseup(shapes, {**fusible, "gemm_shapes_known_fraction": share})
+    return OperatorDetails(shapes, {**unfused, "gemm_shapes_known_fraction": share})
 
 
 def _read_operators(trace: Trace, rank: Rank, operations: pl.DataFrame) -> Operators:

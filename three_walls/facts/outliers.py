@@ -28,8 +28,8 @@ LEAST_EXCESS_FRACTION = 0.05
 def warn_of_outliers(attribution: Attribution, rank_of: Mapping[int, int]) -> tuple[ReportWarning, ...]:
     """One ``outlier-step`` warning per kept step that is much longer than its rank's median, in order."""
     found = []
-    for track in sorted(rank_of, key=lambda one: (rank_of[one], one)):
-        steps = attribution.steps.filter((pl.col("track") == track) & pl.col("kept"))
+    for rank_index in sorted(rank_of, key=lambda one: (rank_of[one], one)):
+        steps = attribution.steps.filter((pl.col("rank_index") == rank_index) & pl.col("kept"))
         lengths = {
             int(step): int(end - start) for step, start, end in steps.select("step", "start_ns", "end_ns").rows()
         }
@@ -41,14 +41,14 @@ def warn_of_outliers(attribution: Attribution, rank_of: Mapping[int, int]) -> tu
         typical = min(lengths, key=lambda step: (abs(lengths[step] - usual), step))
         for step, length in lengths.items():
             if length > bound:
-                grown = _what_grew(attribution, track, step, typical)
-                found.append(_warning(rank_of[track], step, length, usual, grown))
+                grown = _what_grew(attribution, rank_index, step, typical)
+                found.append(_warning(rank_of[rank_index], step, length, usual, grown))
     return tuple(found)
 
 
-def _what_grew(attribution: Attribution, track: int, step: int, typical: int) -> tuple[str, int]:
+def _what_grew(attribution: Attribution, rank_index: int, step: int, typical: int) -> tuple[str, int]:
     """Bucket whose time exceeds that of the typical step most, and by how much."""
-    mine = attribution.budget.filter(pl.col("track") == track)
+    mine = attribution.budget.filter(pl.col("rank_index") == rank_index)
     long, usual = (
         dict(mine.filter(pl.col("step") == which).select("bucket", "ns").rows()) for which in (step, typical)
     )

@@ -60,13 +60,13 @@ def infer_schedule_nodes(operations: pl.DataFrame, attention: pl.DataFrame) -> p
     windows = _windows(groups, launches)
     if windows is None:
         return None
-    process = operations.select("report", "process").row(0)
+    process = operations.select("capture_id", "process").row(0)
     return pl.DataFrame([(*process, *window) for window in windows], schema=SCHEDULE_NODES, orient="row")
 
 
 def _in_launch_order(operations: pl.DataFrame, attention: pl.DataFrame) -> _Launches | None:
     streams = attention["stream"].unique().to_list()
-    if len(streams) != 1 or operations.select("report", "process").n_unique() != 1:
+    if len(streams) != 1 or operations.select("capture_id", "process").n_unique() != 1:
         return None
     phase = pl.when(pl.col("phase") == FORWARD).then(pl.lit(F)).when(pl.col("phase") == BACKWARD).then(pl.lit(B))
     exchange = pl.when(pl.col("category").cast(pl.String).is_in(EXCHANGES)).then(pl.lit(X)).otherwise(pl.lit(OTHER))
@@ -110,12 +110,12 @@ def _split(order: str, mark: str, first: int, launches: _Launches, places: list[
     if len(exchanges) < 2:
         return None
     before = 1
-    while before < len(exchanges) and not _has_product(launches, exchanges[before - 1], exchanges[before]):
+    while before < len(exchanges) and not _has_gemm(launches, exchanges[before - 1], exchanges[before]):
         before += 1
     return (before, len(exchanges) - before) if before < len(exchanges) else None
 
 
-def _has_product(launches: _Launches, after: int, until: int) -> bool:
+def _has_gemm(launches: _Launches, after: int, until: int) -> bool:
     return any(category in PRODUCTS for category in launches.categories[after:until])
 
 

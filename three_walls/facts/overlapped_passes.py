@@ -67,8 +67,8 @@ def find_overlapped_passes(operations: pl.DataFrame, nodes: pl.DataFrame) -> tup
     return found, parted.join(passes, on="pass", how="semi").select("pass", "part", "start_ns", "end_ns")
 
 
-def _abstain(because: str) -> tuple[LayerPasses, pl.DataFrame]:
-    return LayerPasses(None, None, because), pl.DataFrame()
+def _abstain(reason: str) -> tuple[LayerPasses, pl.DataFrame]:
+    return LayerPasses(None, None, reason), pl.DataFrame()
 
 
 def _number_passes(nodes: pl.DataFrame) -> pl.DataFrame:
@@ -76,7 +76,7 @@ def _number_passes(nodes: pl.DataFrame) -> pl.DataFrame:
 
     A forward pass begins with attention's node, a backward pass ends with it.
     """
-    process = ["report", "process"]
+    process = ["capture_id", "process"]
     is_attention = (pl.col("node") == ATTENTION).cast(pl.Int64)
     one_way = nodes.with_columns(
         own_direction="direction", direction=pl.col("direction").replace({WEIGHT_GRADIENTS: BACKWARD})
@@ -92,13 +92,13 @@ def _number_passes(nodes: pl.DataFrame) -> pl.DataFrame:
 def _place(operations: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
     """``operations`` with the node that launched them: pass, node, direction, is_delayed; null where none did."""
     launching = nodes.select(
-        "report", "process", "pass", "node", "direction", "is_delayed", node_ns="start_ns", until_ns="end_ns"
+        "capture_id", "process", "pass", "node", "direction", "is_delayed", node_ns="start_ns", until_ns="end_ns"
     )
     joined = operations.sort("launch_start_ns").join_asof(
         launching.sort("node_ns"),
         left_on="launch_start_ns",
         right_on="node_ns",
-        by=["report", "process"],
+        by=["capture_id", "process"],
         strategy="backward",
         check_sortedness=False,
     )
@@ -135,13 +135,13 @@ def _part() -> pl.Expr:
     """
     node, goes_forward = pl.col("node"), pl.col("direction") == FORWARD
     is_exchange, permutes = pl.col("category").is_in(EXCHANGES), pl.col("category") == "permute"
-    is_product = pl.col("category").is_in(PRODUCTS)
-    neighbour_ns = pl.col("launch_start_ns").filter(is_product | (pl.col("category") == "norm"))
-    product_ns = pl.col("launch_start_ns").filter(is_product & ~pl.col("is_delayed"))
+    is_gemm = pl.col("category").is_in(PRODUCTS)
+    neighbour_ns = pl.col("launch_start_ns").filter(is_gemm | (pl.col("category") == "norm"))
+    gemm_ns = pl.col("launch_start_ns").filter(is_gemm & ~pl.col("is_delayed"))
     of_node = ["pass", "node"]
     is_before = (
         pl.when(node == EXPERTS)
-        .then(pl.col("launch_start_ns") < product_ns.min().over(of_node))
+        .then(pl.col("launch_start_ns") < gemm_ns.min().over(of_node))
         .otherwise(goes_forward == node.is_in([ATTENTION, DISPATCH_NODE]))
     )
     is_near = (
@@ -156,7 +156,7 @@ def _part() -> pl.Expr:
         .then(None)
         .when(is_exchange)
         .then(pl.when(is_before).then(pl.lit(DISPATCH)).otherwise(pl.lit(COMBINE)))
-        .when(is_product & (node == EXPERTS))
+        .when(is_gemm & (node == EXPERTS))
         .then(pl.lit(EXPERT_GEMM))
         .when((pl.col("category") == "router") & (node == ATTENTION))
         .then(pl.lit(ROUTER))

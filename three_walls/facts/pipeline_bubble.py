@@ -20,7 +20,7 @@ from three_walls.model.buckets import BUCKETS, EP_CATEGORIES, Group
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import PipelinePhase
-from three_walls.ranks.comparison import Encounters, RankComparison
+from three_walls.ranks.comparison import MatchedRanks, RankComparison
 from three_walls.tables.rank_thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
 from three_walls.timeline.median_step import median_steps
@@ -29,7 +29,7 @@ from three_walls.timeline.timeline import Timeline
 _EXCHANGE_MASK = mask_of([EXCHANGE], LABELS)
 _EP_MASK = mask_of(EP_CATEGORIES, LABELS)
 _BUSY_MASK = mask_of([one.name for one in BUCKETS if one.group is not Group.IDLE], LABELS)
-_PART = ["track", "phase"]
+_PART = ["rank_index", "phase"]
 
 _Because = Mapping[tuple[int, int], str]
 """Why the phases of a track's step are not told; empty where they are."""
@@ -38,7 +38,7 @@ _Because = Mapping[tuple[int, int], str]
 def measure_pipeline(
     timeline: Timeline,
     attribution: Attribution,
-    encounters: Encounters,
+    matched_ranks: MatchedRanks,
     comparison: RankComparison,
     rank_of: Mapping[int, int],
     config: RunConfig,
@@ -47,18 +47,27 @@ def measure_pipeline(
     if not _has_pipeline(timeline, config):
         return ()
     medians = median_steps(timeline.steps)
-    chosen = pl.DataFrame(list(medians.items()), schema={"track": pl.Int64, "step": pl.Int64}, orient="row")
-    pieces = attribution.pieces.join(chosen, on=["track", "step"], how="semi")
-    everywhere, because = _phases_of(timeline, chosen)
-    drains = _drains(everywhere, encounters).join(chosen, on=["track", "step"], how="semi")
-    phases = everywhere.join(chosen, on=["track", "step"], how="semi")
-    measured = _measure(pieces, phases, _split_exchanges(encounters, comparison, chosen), drains.drop("step"))
-    _check_sums(measured, attribution, chosen)
-    places = encounters.pipeline.places if encounters.pipeline else {}
-    drained = set(drains["track"].to_list())
+    representative = pl.DataFrame(
+        list(medians.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row"
+    )
+    slices = attribution.slices.join(representative, on=["rank_index", "step"], how="semi")
+    everywhere, reason = _phases_of(timeline, representative)
+    drains = _drains(everywhere, matched_ranks).join(representative, on=["rank_index", "step"], how="semi")
+    phases = everywhere.join(representative, on=["rank_index", "step"], how="semi")
+    measured = _measure(
+        slices, phases, _split_exchanges(matched_ranks, comparison, representative), drains.drop("step")
+    )
+    _check_sums(measured, attribution, representative)
+    places = matched_ranks.pipeline.places if matched_ranks.pipeline else {}
+    drained = set(drains["rank_index"].to_list())
     reasons = {one.rank: one.note for one in comparison.waits if one.communication_class == EXCHANGE}
     rows = [
-        _row(row, rank_of[row["track"]], places, _why_untold(row, because, drained, reasons.get(rank_of[row["track"]])))
+        _row(
+            row,
+            rank_of[row["rank_index"]],
+            places,
+            _why_untold(row, reason, drained, reasons.get(rank_of[row["rank_index"]])),
+        )
         for row in measured.rows(named=True)
     ]
     return tuple(sorted(rows, key=lambda one: one.rank))
@@ -87,37 +96,37 @@ def _has_pipeline(timeline: Timeline, config: RunConfig) -> bool:
     return not timeline.operations.filter(pl.col("category") == EXCHANGE).is_empty()
 
 
-def _phases_of(timeline: Timeline, chosen: pl.DataFrame) -> tuple[pl.DataFrame, _Because]:
-    """Phases of all ranks in the ``chosen`` steps: track, step, place, phase, start_ns, end_ns.
+def _phases_of(timeline: Timeline, representative: pl.DataFrame) -> tuple[pl.DataFrame, _Because]:
+    """Phases of all ranks in the ``representative`` steps: rank_index, step, place, phase, start_ns, end_ns.
 
     And why they are not told, by track and step.
     """
-    rows, because = [], {}
-    windows = timeline.steps.filter(pl.col("step").is_in(chosen["step"].unique().to_list()))
-    for track, step, start, end in windows.select("track", "step", "start_ns", "end_ns").rows():
+    rows, reason = [], {}
+    windows = timeline.steps.filter(pl.col("step").is_in(representative["step"].unique().to_list()))
+    for rank_index, step, start, end in windows.select("rank_index", "step", "start_ns", "end_ns").rows():
         mine = timeline.operations.filter(
-            (pl.col("track") == track) & pl.col("start_ns").is_between(start, end, closed="left")
+            (pl.col("rank_index") == rank_index) & pl.col("start_ns").is_between(start, end, closed="left")
         )
         found, why = find_phases(mine, find_passes(mine, (start, end)), (start, end))
-        rows += [(track, step, place, *phase) for place, phase in enumerate(found)]
-        because[(track, step)] = why
-    names = ("track", "step", "place", "phase", "start_ns", "end_ns")
+        rows += [(rank_index, step, place, *phase) for place, phase in enumerate(found)]
+        reason[(rank_index, step)] = why
+    names = ("rank_index", "step", "place", "phase", "start_ns", "end_ns")
     types = (pl.Int64, pl.Int64, pl.Int64, pl.String, pl.Int64, pl.Int64)
-    return pl.DataFrame(rows, schema=dict(zip(names, types, strict=True)), orient="row"), because
+    return pl.DataFrame(rows, schema=dict(zip(names, types, strict=True)), orient="row"), reason
 
 
-def _drains(phases: pl.DataFrame, encounters: Encounters) -> pl.DataFrame:
-    """From the end of a rank's passes to the end of the last of its pipeline's: track, step, start_ns, end_ns.
+def _drains(phases: pl.DataFrame, matched_ranks: MatchedRanks) -> pl.DataFrame:
+    """From the end of a rank's passes to the end of the last of its pipeline's: rank_index, step, start_ns, end_ns.
 
     Only where all stages of the pipeline were captured on one clock and their passes are told.
     """
-    pipeline = encounters.pipeline
-    updates = phases.filter(pl.col("phase") == UPDATE).select("track", "step", "start_ns", "end_ns")
-    if pipeline is None or not encounters.clock.is_resolved:
+    pipeline = matched_ranks.pipeline
+    updates = phases.filter(pl.col("phase") == UPDATE).select("rank_index", "step", "start_ns", "end_ns")
+    if pipeline is None or not matched_ranks.clock.is_resolved:
         return updates.clear()
-    lane_of = {track: lane for track, (_, lane) in pipeline.places.items()}
-    common = encounters.clock.put(updates).with_columns(
-        lane=pl.col("track").replace_strict(lane_of, return_dtype=pl.Int64)
+    lane_of = {rank_index: lane for rank_index, (_, lane) in pipeline.places.items()}
+    common = matched_ranks.clock.put(updates).with_columns(
+        lane=pl.col("rank_index").replace_strict(lane_of, return_dtype=pl.Int64)
     )
     return (
         common.with_columns(
@@ -125,37 +134,43 @@ def _drains(phases: pl.DataFrame, encounters: Encounters) -> pl.DataFrame:
             stages=pl.len().over("lane", "step"),
         )
         .filter(pl.col("stages") == pipeline.stages)
-        .select("track", "step", "start_ns", end_ns=pl.min_horizontal("end_ns", pl.col("start_ns") + pl.col("left_ns")))
+        .select(
+            "rank_index", "step", "start_ns", end_ns=pl.min_horizontal("end_ns", pl.col("start_ns") + pl.col("left_ns"))
+        )
     )
 
 
-def _split_exchanges(encounters: Encounters, comparison: RankComparison, chosen: pl.DataFrame) -> pl.DataFrame:
-    """Exchanges of the ``chosen`` steps: track, start_ns, waited_until_ns (null if not resolved), end_ns."""
+def _split_exchanges(
+    matched_ranks: MatchedRanks, comparison: RankComparison, representative: pl.DataFrame
+) -> pl.DataFrame:
+    """Exchanges of the median steps: rank_index, start_ns, waited_until_ns (null if not resolved), end_ns."""
     resolved = comparison.arrivals.filter("resolved").select("call", "wait_ns")
     return (
-        encounters.matched.everything.filter(pl.col("class") == EXCHANGE)
-        .join(chosen, on=["track", "step"], how="semi")
+        matched_ranks.matched.everything.filter(pl.col("class") == EXCHANGE)
+        .join(representative, on=["rank_index", "step"], how="semi")
         .join(resolved, on="call", how="left")
-        .select("track", "start_ns", "end_ns", waited_until_ns=pl.col("start_ns") + pl.col("wait_ns"))
+        .select("rank_index", "start_ns", "end_ns", waited_until_ns=pl.col("start_ns") + pl.col("wait_ns"))
     )
 
 
-def _measure(pieces: pl.DataFrame, phases: pl.DataFrame, split: pl.DataFrame, drains: pl.DataFrame) -> pl.DataFrame:
+def _measure(slices: pl.DataFrame, phases: pl.DataFrame, split: pl.DataFrame, drains: pl.DataFrame) -> pl.DataFrame:
     """``phases`` with ns, exposed_ns, resolved_ns (of that), waited_ns, drained_ns, ep_ns and idle_ns."""
-    cut = intersect(pieces.select("track", "active", "start_ns", "end_ns"), phases, ["track"], carry=["phase"])
+    cut = intersect(
+        slices.select("rank_index", "active", "start_ns", "end_ns"), phases, ["rank_index"], carry=["phase"]
+    )
     alone = cut.filter((pl.col("active") & COMPUTE_MASK) == 0)
     exposed = alone.filter((pl.col("active") & _EXCHANGE_MASK) != 0)
     # Where a resolved exchange and another overlap the resolved one tells.
-    told = merge_overlapping(split.drop_nulls("waited_until_ns"), ["track"])
+    told = merge_overlapping(split.drop_nulls("waited_until_ns"), ["rank_index"])
     waiting = merge_overlapping(
-        split.drop_nulls("waited_until_ns").select("track", "start_ns", end_ns="waited_until_ns"), ["track"]
+        split.drop_nulls("waited_until_ns").select("rank_index", "start_ns", end_ns="waited_until_ns"), ["rank_index"]
     )
     no_tokens = exposed.filter((pl.col("active") & _EP_MASK) == 0)
     columns = {
         "exposed_ns": exposed,
-        "resolved_ns": intersect(exposed, told, ["track"]),
-        "waited_ns": intersect(no_tokens, waiting, ["track"]),
-        "drained_ns": intersect(alone, drains, ["track"]),
+        "resolved_ns": intersect(exposed, told, ["rank_index"]),
+        "waited_ns": intersect(no_tokens, waiting, ["rank_index"]),
+        "drained_ns": intersect(alone, drains, ["rank_index"]),
         "ep_ns": alone.filter((pl.col("active") & _EP_MASK) != 0),
         "idle_ns": cut.filter((pl.col("active") & _BUSY_MASK) == 0),
     }
@@ -163,30 +178,30 @@ def _measure(pieces: pl.DataFrame, phases: pl.DataFrame, split: pl.DataFrame, dr
     for name, frame in columns.items():
         sums = frame.group_by(_PART).agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias(name))
         result = result.join(sums, on=_PART, how="left").with_columns(pl.col(name).fill_null(0))
-    return result.sort("track", "place")
+    return result.sort("rank_index", "place")
 
 
-def _check_sums(measured: pl.DataFrame, attribution: Attribution, chosen: pl.DataFrame) -> None:
+def _check_sums(measured: pl.DataFrame, attribution: Attribution, representative: pl.DataFrame) -> None:
     """Raises ConservationError unless the phases' exposed exchanges are those of the step."""
     whole = attribution.exposure.filter(pl.col("class").cast(pl.String) == EXCHANGE).join(
-        chosen, on=["track", "step"], how="semi"
+        representative, on=["rank_index", "step"], how="semi"
     )
-    sums = measured.group_by("track").agg(pl.col("exposed_ns").sum())
-    wrong = sums.join(whole, on="track", how="left", suffix="_of_step").filter(
+    sums = measured.group_by("rank_index").agg(pl.col("exposed_ns").sum())
+    wrong = sums.join(whole, on="rank_index", how="left", suffix="_of_step").filter(
         pl.col("exposed_ns") != pl.col("exposed_ns_of_step").fill_null(0)
     )
     if wrong.height:
         raise ConservationError(f"phases do not sum to the step's exposed exchanges: {wrong.row(0, named=True)}")
 
 
-def _why_untold(row: Mapping[str, object], because: _Because, drained: set[int], split_by: str | None) -> str:
+def _why_untold(row: Mapping[str, object], reason: _Because, drained: set[int], split_by: str | None) -> str:
     """Why the bubble of a phase (a row of _measure) is not told; empty where it is."""
-    track = _int(row["track"])
-    untold = because.get((track, _int(row["step"])), "")
+    rank_index = _int(row["rank_index"])
+    untold = reason.get((rank_index, _int(row["step"])), "")
     if untold:
         return untold
     if row["phase"] == UPDATE:
-        return "" if track in drained else "not all stages of its pipeline were captured on one clock, passes told"
+        return "" if rank_index in drained else "not all stages of its pipeline were captured on one clock, passes told"
     least = default_rank_thresholds().minimum_resolved_fraction * _int(row["exposed_ns"])
     if _int(row["resolved_ns"]) >= least:
         return ""
@@ -194,7 +209,7 @@ def _why_untold(row: Mapping[str, object], because: _Because, drained: set[int],
 
 
 def _row(row: Mapping[str, object], rank: int, places: Mapping[int, tuple[int, int]], untold: str) -> PipelinePhase:
-    place = places.get(_int(row["track"]))
+    place = places.get(_int(row["rank_index"]))
     return PipelinePhase(
         rank=rank,
         stage=None if place is None else place[0],

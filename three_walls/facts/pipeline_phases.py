@@ -31,9 +31,9 @@ def find_phases(operations: pl.DataFrame, passes: pl.DataFrame, step: tuple[int,
     last backward pass is over and its gradient sent: where the first kernel of gradients or optimizer begins after
     it. Update: the rest. ``operations`` are the rank's in the step; ``passes``: see find_passes.
     """
-    because = _why_not_told(passes)
-    if because:
-        return [(WHOLE_STEP, *step)], because
+    reason = _why_not_told(passes)
+    if reason:
+        return [(WHOLE_STEP, *step)], reason
     directions = pl.col("direction")
     first_backward, last_forward, last_backward = passes.select(
         pl.col("start_ns").filter(directions == BACKWARD).min(),

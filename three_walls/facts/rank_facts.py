@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from three_walls.model.fact import FactValue
-from three_walls.ranks.comparison import Encounters, RankComparison
+from three_walls.ranks.comparison import MatchedRanks, RankComparison
 from three_walls.timeline.timeline import Timeline
 
 Known = tuple[FactValue, str | None]
@@ -15,10 +15,10 @@ _NOT_MATCHED = "no call of several ranks could be put together in a kept step"
 
 
 def rank_facts(
-    encounters: Encounters, comparison: RankComparison, timeline: Timeline, ranks_count: int
+    matched_ranks: MatchedRanks, comparison: RankComparison, timeline: Timeline, ranks_count: int
 ) -> dict[str, Known]:
     """``straggler_*`` and ``capture_start_*`` of the glossary. ``timeline``: with the skewed steps dropped."""
-    return {**_straggler(comparison, ranks_count), **_capture_start(encounters, timeline, ranks_count)}
+    return {**_straggler(comparison, ranks_count), **_capture_start(matched_ranks, timeline, ranks_count)}
 
 
 def _straggler(comparison: RankComparison, ranks_count: int) -> dict[str, Known]:
@@ -32,10 +32,10 @@ def _straggler(comparison: RankComparison, ranks_count: int) -> dict[str, Known]
     return {"straggler_late_ns": (0, None), "straggler_cause": (None, "no rank was late")}
 
 
-def _capture_start(encounters: Encounters, timeline: Timeline, ranks_count: int) -> dict[str, Known]:
+def _capture_start(matched_ranks: MatchedRanks, timeline: Timeline, ranks_count: int) -> dict[str, Known]:
     names = ("capture_start_skew_ns", "capture_start_skewed_steps_count")
-    if encounters.start_skew_ns is None or ranks_count < 2:
-        because = _ONE_RANK if ranks_count < 2 else "the ranks' clocks could not be put together"
-        return dict.fromkeys(names, (None, because))
-    kept = timeline.steps.filter("kept").join(encounters.skewed, on=["track", "step"], how="semi")
-    return dict(zip(names, ((encounters.start_skew_ns, None), (kept.height, None)), strict=True))
+    if matched_ranks.start_skew_ns is None or ranks_count < 2:
+        reason = _ONE_RANK if ranks_count < 2 else "the ranks' clocks could not be put together"
+        return dict.fromkeys(names, (None, reason))
+    kept = timeline.steps.filter("kept").join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
+    return dict(zip(names, ((matched_ranks.start_skew_ns, None), (kept.height, None)), strict=True))

@@ -1,7 +1,7 @@
 """Recompute seen in the trace: what the forward passes that are replayed inside backward cost.
 
 With *full* recompute a replay runs everything a forward layer runs. It begins where the kernels before its attention
-stop being those before a forward layer's attention, and ends once it has run as many matrix products after its
+stop being those before a forward layer's attention, and ends once it has run as many GEMMs after its
 attention as a forward layer runs, and the kernels that follow a layer's last product. With *selective* recompute of
 core attention it is the attention alone. Which of the two it is shows between the replayed attention and its
 backward: with full recompute the rest of the layer runs there, forward and backward.
@@ -41,17 +41,21 @@ REPLAYS = pl.Schema(
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """What replays cost in one step. ``ns`` is None where it cannot be told, ``because`` says why."""
+    """What replays cost in one step. ``ns`` is None where it cannot be told, ``reason`` says why."""
 
     kind: str | None
     ns: int | None
-    because: str | None = None
+    reason: str | None = None
     replays: pl.DataFrame | None = None
     """Each replay as measured (REPLAYS); None where ``ns`` is the estimate."""
 
 
 def measure_recompute(
-    operations: pl.DataFrame, passes: pl.DataFrame, chosen: Representative, step: tuple[int, int], config: RunConfig
+    operations: pl.DataFrame,
+    passes: pl.DataFrame,
+    representative: Representative,
+    step: tuple[int, int],
+    config: RunConfig,
 ) -> Recompute:
     """Wall time of the step [start, end) spent replaying forward work, whether or not the config is known.
 
@@ -65,7 +69,7 @@ def measure_recompute(
     kernels = kernels_in_order(operations, step, int(passes["stream"].mode().sort()[0]))
     if forward < RECOMPUTES_RATIO * backward:
         return _without_replayed_attention(place_passes(kernels, passes))
-    estimate = _estimate_ns(passes, forward - backward, chosen.step_ns)
+    estimate = _estimate_ns(passes, forward - backward, representative.step_ns)
     told = not passes["direction"].null_count() and passes["stream"].n_unique() == 1
     placed = place_passes(kernels, passes)
     kind = _kind(placed) if told else None
@@ -76,8 +80,8 @@ def measure_recompute(
         replays = _with_busy(operations, replays)
         covered = merge_overlapping(replays.with_columns(of=0), ["of"])
         ns = int((covered["end_ns"] - covered["start_ns"]).sum())
-        return Recompute(kind, min(ns, chosen.step_ns), None, replays)
-    return _estimated(estimate) if kind == FULL else Recompute(kind, None, "no matrix product around a replay")
+        return Recompute(kind, min(ns, representative.step_ns), None, replays)
+    return _estimated(estimate) if kind == FULL else Recompute(kind, None, "no GEMM around a replay")
 
 
 def _by_config(config: RunConfig, forward: int, backward: int, estimate: int | None) -> Recompute:
@@ -88,7 +92,7 @@ def _by_config(config: RunConfig, forward: int, backward: int, estimate: int | N
             None,
             None,
             f"attention runs {forward} times forward and {backward} backward, recompute granularity is {said}, and the "
-            "matrix products around the replays do not show their extent",
+            "GEMMs around the replays do not show their extent",
         )
     return _estimated(estimate)
 
@@ -111,7 +115,7 @@ def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
         return Recompute(
             None,
             None,
-            f"a backward layer runs {back:.0f} matrix products, a forward layer {ahead:.0f}: work other than "
+            f"a backward layer runs {back:.0f} GEMMs, a forward layer {ahead:.0f}: work other than "
             "attention is replayed, and its extent cannot be told",
         )
     return Recompute(NONE, 0)
@@ -147,19 +151,19 @@ def _measure(kernels: pl.DataFrame, placed: pl.DataFrame, kind: str) -> pl.DataF
 
 def _full_extents(kernels: pl.DataFrame, replays: pl.DataFrame, shape: LayerShape) -> pl.DataFrame:
     """partner, start_ns, end_ns of replays of whole layers."""
-    last_product = kernels.filter("is_product").select(products="products_before", last="place")
+    last_gemm = kernels.filter("is_gemm").select(products="gemms_before", last="place")
     starts = kernels.select(first="place", replay_ns="start_ns")
     ends = kernels.select(after="place", until_ns="start_ns")
     return (
-        replays.join(shape.products_after_each, on="partner", how="left")
+        replays.join(shape.gemms_after_each, on="partner", how="left")
         .with_columns(
             first=pl.col("place") - shape.kernels_before,
             # A product's own count is of those before it, so the n-th after the pass is found by n - 1.
-            products=pl.col("products") + pl.col("own_products").fill_null(shape.products_after) - 1,
+            products=pl.col("products") + pl.col("own_gemms").fill_null(shape.gemms_after) - 1,
         )
         .join(starts, on="first", how="left")
-        .join(last_product, on="products", how="left")
-        .with_columns(after=pl.col("last") + shape.kernels_after_products + 1)
+        .join(last_gemm, on="products", how="left")
+        .with_columns(after=pl.col("last") + shape.kernels_after_gemms + 1)
         .join(ends, on="after", how="left")
         .select("partner", start_ns="replay_ns", end_ns="until_ns")
         .sort("start_ns")
@@ -168,15 +172,15 @@ def _full_extents(kernels: pl.DataFrame, replays: pl.DataFrame, shape: LayerShap
 
 def _attention_extents(kernels: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFrame:
     """partner, start_ns, end_ns of replays of attention alone: with its two products where it is not fused."""
-    product = kernels.filter("is_product")
-    before = product.select(place="place", product_start_ns="start_ns").sort("place")
-    after = product.select(place="place", product_end_ns="end_ns").sort("place")
+    product = kernels.filter("is_gemm")
+    before = product.select(place="place", gemm_start_ns="start_ns").sort("place")
+    after = product.select(place="place", gemm_end_ns="end_ns").sort("place")
     around = replays.sort("place").join_asof(before, on="place").join_asof(after, on="place", strategy="forward")
     unfused = pl.col("category") == "attention_unfused"
     return around.select(
         "partner",
-        start_ns=pl.when(unfused).then("product_start_ns").otherwise("start_ns"),
-        end_ns=pl.when(unfused).then("product_end_ns").otherwise("end_ns"),
+        start_ns=pl.when(unfused).then("gemm_start_ns").otherwise("start_ns"),
+        end_ns=pl.when(unfused).then("gemm_end_ns").otherwise("end_ns"),
     ).sort("start_ns")
 
 

@@ -16,14 +16,14 @@ def peak_without_recompute(config: RunConfig, gpu_memory_bytes: int | None, peak
 
     The estimate counts twice, once against itself: what it leaves out (fragments, workspaces) is in the measured part.
     """
-    peak_bytes, because = peak
+    peak_bytes, reason = peak
     if not isinstance(peak_bytes, int):
-        return None, because
+        return None, reason
     if not gpu_memory_bytes:
         return None, "the trace does not say how much memory the GPU has"
     plain = replace(config, values={**config.values, "recompute_granularity": ConfigValue(None, "without recompute")})
     found = [estimate_memory(one, gpu_memory_bytes, peak_bytes)["memory_activations_bytes"] for one in (config, plain)]
-    (now, because), (then, because_then) = found
+    (now, reason), (then, reason_then) = found
     if not isinstance(now, int) or not isinstance(then, int):
-        return None, because or because_then
+        return None, reason or reason_then
     return (peak_bytes + then - now) / gpu_memory_bytes, None

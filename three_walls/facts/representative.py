@@ -9,14 +9,14 @@ import polars as pl
 from three_walls.attribution.attribution import Attribution
 from three_walls.timeline.median_step import median_steps
 
-STEP = ("track", "step")
+STEP = ("rank_index", "step")
 
 
 @dataclass(frozen=True, slots=True)
 class Representative:
     """The step that the run's facts are taken from. ``why`` says in words which it is and why that one."""
 
-    track: int
+    rank_index: int
     step: int
     step_ns: int
     why: str
@@ -31,23 +31,23 @@ def choose_representative(attribution: Attribution, rank_of: dict[int, int]) -> 
     medians = median_steps(attribution.steps)
     if not medians:
         return None
-    waits = {track: _waited_ns(attribution, track, step) for track, step in medians.items()}
-    track = min(medians, key=lambda one: (waits[one], rank_of[one], one))
-    step = medians[track]
-    length = attribution.steps.filter((pl.col("track") == track) & (pl.col("step") == step)).select(
+    waits = {rank_index: _waited_ns(attribution, rank_index, step) for rank_index, step in medians.items()}
+    rank_index = min(medians, key=lambda one: (waits[one], rank_of[one], one))
+    step = medians[rank_index]
+    length = attribution.steps.filter((pl.col("rank_index") == rank_index) & (pl.col("step") == step)).select(
         pl.col("end_ns") - pl.col("start_ns")
     )
     among = "the only rank captured" if len(medians) == 1 else f"it waited least for peers of {len(medians)} ranks"
     return Representative(
-        track=track,
+        rank_index=rank_index,
         step=step,
         step_ns=int(length.item()),
-        why=f"rank {rank_of[track]}, step {step}: its median step; {among}",
+        why=f"rank {rank_of[rank_index]}, step {step}: its median step; {among}",
     )
 
 
-def _waited_ns(attribution: Attribution, track: int, step: int) -> int:
-    mine = (pl.col("track") == track) & (pl.col("step") == step)
+def _waited_ns(attribution: Attribution, rank_index: int, step: int) -> int:
+    mine = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
     exposed = attribution.exposure.filter(mine)["exposed_ns"].sum()
     transferred = attribution.transfer.filter(mine)["transfer_exposed_ns"].sum()
     return int(exposed) - int(transferred)

@@ -34,7 +34,7 @@ def attach_shared_experts(
     if not config.get("moe_shared_expert_intermediate_size"):
         return None, None if config.knows("moe_shared_expert_intermediate_size") else _UNKNOWN
     kernels = operations.filter(pl.col("kind") == "kernel").with_columns(
-        category=pl.col("category").cast(pl.String), is_product=pl.col("category").is_in(list(PRODUCTS))
+        category=pl.col("category").cast(pl.String), is_gemm=pl.col("category").is_in(list(PRODUCTS))
     )
     if config.get("moe_shared_expert_overlap") is True:
         found = _on_own_stream(kernels, passes, streams)
@@ -44,7 +44,7 @@ def attach_shared_experts(
 
 
 def _on_own_stream(kernels: pl.DataFrame, passes: pl.DataFrame, streams: list[int]) -> pl.DataFrame | None:
-    aside = kernels.filter(pl.col("is_product") & ~pl.col("stream").is_in(streams))
+    aside = kernels.filter(pl.col("is_gemm") & ~pl.col("stream").is_in(streams))
     if aside["stream"].n_unique() != 1 or "from_ns" not in passes.columns:
         return None
     windows = passes.select("pass", "direction", begin="from_ns", until="until_ns")
@@ -67,7 +67,7 @@ def _beside_the_router(kernels: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFr
         .otherwise(at.is_between("norm_ns", "router_ns", closed="none"))
     )
     # Products with nothing between them are one run: an activation parts the first linear layer from the second.
-    runs = bounded.filter(between).with_columns(run=pl.col("is_product").rle_id().over("pass")).filter("is_product")
+    runs = bounded.filter(between).with_columns(run=pl.col("is_gemm").rle_id().over("pass")).filter("is_gemm")
     ordered = runs.with_columns(
         run=pl.col("run").rank("dense").over("pass"),
         run_from_last=pl.col("run").rank("dense", descending=True).over("pass"),
@@ -78,9 +78,9 @@ def _beside_the_router(kernels: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFr
     backward = (pl.col("last") < 2) & (
         (pl.col("run_from_last") == 2) | ((pl.col("run_from_last") == 1) & (pl.col("length") == 2))
     )
-    chosen = ordered.with_columns(is_shared=pl.when(goes_back).then(backward).otherwise(forward))
+    representative = ordered.with_columns(is_shared=pl.when(goes_back).then(backward).otherwise(forward))
     # The router's own product must be left over: else these are the router's.
-    kept = chosen.filter((~pl.col("is_shared")).any().over("pass") & pl.col("is_shared"))
+    kept = representative.filter((~pl.col("is_shared")).any().over("pass") & pl.col("is_shared"))
     return _if_complete(kept, passes)
 
 

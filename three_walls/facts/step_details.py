@@ -13,68 +13,74 @@ from three_walls.facts.graph_coverage import measure_graph_coverage
 from three_walls.facts.layout import derive_layout
 from three_walls.facts.moe_ledger import MoeLedger, build_moe_ledger
 from three_walls.facts.optimizer_starved import measure_optimizer_starved
-from three_walls.facts.overlap_slowdown import measure_overlap_tax, overlap_tax_fact
+from three_walls.facts.overlap_slowdown import measure_overlap_slowdown, overlap_slowdown_fact
 from three_walls.facts.recompute import SELECTIVE, measure_recompute
 from three_walls.facts.recompute_layers import recompute_layers
 from three_walls.facts.representative import Representative
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
-from three_walls.model.report import GraphCoverage, OverlapTax, RecomputedLayer, ReportWarning
+from three_walls.model.report import GraphCoverage, OverlapSlowdown, RecomputedLayer, ReportWarning
 from three_walls.tables.hardware import GpuModel
 from three_walls.timeline.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Closeup:
+class StepDetails:
     """``facts``: those of the glossary that follow from the three, each with its reason where missing."""
 
     ledger: MoeLedger = field(default_factory=MoeLedger)
-    overlap_tax: tuple[OverlapTax, ...] = ()
+    overlap_slowdown: tuple[OverlapSlowdown, ...] = ()
     recompute_layers: tuple[RecomputedLayer, ...] = ()
     graph_coverage: GraphCoverage | None = None
     warnings: tuple[ReportWarning, ...] = ()
     facts: Mapping[str, tuple[FactValue, str | None]] = field(default_factory=dict)
 
 
-def look_closer(
+def measure_step_details(
     timeline: Timeline,
     attribution: Attribution,
-    chosen: Representative | None,
+    representative: Representative | None,
     names: Mapping[int, str],
     config: RunConfig,
     gpu: GpuModel | None,
     capabilities: Mapping[str, str],
-) -> Closeup:
+) -> StepDetails:
     """``names``: texts by ``name_id`` in the trace of the chosen rank."""
-    if chosen is None:
-        return Closeup()
+    if representative is None:
+        return StepDetails()
     start, end = (
-        attribution.steps.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
+        attribution.steps.filter(
+            (pl.col("rank_index") == representative.rank_index) & (pl.col("step") == representative.step)
+        )
         .select("start_ns", "end_ns")
         .row(0)
     )
     step = (int(start), int(end))
     mine = timeline.operations.filter(
-        (pl.col("track") == chosen.track) & (pl.col("start_ns") < step[1]) & (pl.col("end_ns") > step[0])
+        (pl.col("rank_index") == representative.rank_index)
+        & (pl.col("start_ns") < step[1])
+        & (pl.col("end_ns") > step[0])
     )
     passes = find_passes(mine, step)
-    recompute = measure_recompute(mine, passes, chosen, step, config)
-    pieces = attribution.pieces.filter((pl.col("track") == chosen.track) & (pl.col("step") == chosen.step))
+    recompute = measure_recompute(mine, passes, representative, step, config)
+    slices = attribution.slices.filter(
+        (pl.col("rank_index") == representative.rank_index) & (pl.col("step") == representative.step)
+    )
     nodes, layout = timeline.schedule_nodes, derive_layout(config, gpu)
     # Attention replayed alone exchanges no tokens: it stands between no two MoE layers.
     layered = passes.filter(pl.col("direction") != RECOMPUTE) if recompute.kind == SELECTIVE else passes
-    ledger = build_moe_ledger(mine, pieces, layered, recompute.replays, nodes, step, config, gpu, layout)
-    taxes = measure_overlap_tax(mine, step, names)
-    return Closeup(
+    ledger = build_moe_ledger(mine, slices, layered, recompute.replays, nodes, step, config, gpu, layout)
+    taxes = measure_overlap_slowdown(mine, step, names)
+    return StepDetails(
         ledger,
         taxes,
         recompute_layers(recompute, passes, config, layout["num_microbatches"][0]),
         measure_graph_coverage(mine, step, capabilities),
         facts={
             "attention_forward_per_backward_ratio": _attention_ratio(passes),
-            "recompute_ns": (recompute.ns, recompute.because),
-            "overlap_tax_ns": overlap_tax_fact(taxes),
-            "optimizer_launch_starved_ns": measure_optimizer_starved(mine, pieces),
+            "recompute_ns": (recompute.ns, recompute.reason),
+            "overlap_slowdown_ns": overlap_slowdown_fact(taxes),
+            "optimizer_launch_starved_ns": measure_optimizer_starved(mine, slices),
             **ledger.facts(),
         },
         warnings=_warn_of_layers(ledger),

@@ -19,10 +19,10 @@ _OTHER_COMMUNICATION = tuple(name for name in COMMUNICATION_CATEGORIES if name n
 _HOST_COPIES = ("copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable")
 
 
-def measure_step(attribution: Attribution, chosen: Representative) -> dict[str, int]:
+def measure_step(attribution: Attribution, representative: Representative) -> dict[str, int]:
     """Facts in ns of the chosen step, by name."""
-    mine = (pl.col("track") == chosen.track) & (pl.col("step") == chosen.step)
-    pieces = attribution.pieces.filter(mine)
+    mine = (pl.col("rank_index") == representative.rank_index) & (pl.col("step") == representative.step)
+    slices = attribution.slices.filter(mine)
     owned = {str(name): int(ns) for name, ns in attribution.budget.filter(mine).select("bucket", "ns").rows()}
     transferred = {
         str(name): int(ns)
@@ -30,7 +30,7 @@ def measure_step(attribution: Attribution, chosen: Representative) -> dict[str, 
     }
 
     def union(labels: tuple[str, ...], exposed_only: bool = False) -> int:
-        measured = union_where(pieces, labels, exposed_only)
+        measured = union_where(slices, labels, exposed_only)
         return int(measured["ns"].sum())
 
     def transfer(labels: tuple[str, ...]) -> int:
@@ -44,8 +44,8 @@ def measure_step(attribution: Attribution, chosen: Representative) -> dict[str, 
     ep_wait_ns, other_wait_ns = ep_exposed_ns - ep_transfer_ns, other_exposed_ns - other_transfer_ns
     starved_ns, blocked_ns = owned.get("launch_starved", 0), owned.get("host_blocked", 0)
     return {
-        "step_ns": chosen.step_ns,
-        "device_busy_ns": chosen.step_ns - idle_ns,
+        "step_ns": representative.step_ns,
+        "device_busy_ns": representative.step_ns - idle_ns,
         "compute_busy_ns": union(COMPUTE_CATEGORIES),
         "idle_ns": idle_ns,
         "ep_busy_ns": ep_busy_ns,
@@ -76,19 +76,21 @@ def measure_step(attribution: Attribution, chosen: Representative) -> dict[str, 
     }
 
 
-def open_collectives_ns(attribution: Attribution, chosen: Representative) -> int:
+def open_collectives_ns(attribution: Attribution, representative: Representative) -> int:
     """Exposed transfer of collectives that could not be assigned to anyone."""
     mine = (
-        (pl.col("track") == chosen.track)
-        & (pl.col("step") == chosen.step)
+        (pl.col("rank_index") == representative.rank_index)
+        & (pl.col("step") == representative.step)
         & pl.col("class").cast(pl.String).is_in(list(BY_OPERATION))
     )
     return int(attribution.transfer.filter(mine)["transfer_exposed_ns"].sum())
 
 
-def ambiguous_ns(attribution: Attribution, chosen: Representative) -> int:
+def ambiguous_ns(attribution: Attribution, representative: Representative) -> int:
     """Busy time of SendRecv kernels that could not be assigned to anyone."""
     mine = (
-        (pl.col("track") == chosen.track) & (pl.col("step") == chosen.step) & (pl.col("class") == "send_recv_ambiguous")
+        (pl.col("rank_index") == representative.rank_index)
+        & (pl.col("step") == representative.step)
+        & (pl.col("class") == "send_recv_ambiguous")
     )
     return int(attribution.exposure.filter(mine)["busy_ns"].sum())

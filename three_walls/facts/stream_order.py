@@ -16,22 +16,22 @@ LONGEST_HEAD = 256
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """A forward layer in numbers of kernels and matrix products on its stream."""
+    """A forward layer in numbers of kernels and GEMMs on its stream."""
 
     kernels_before: int
     """From the layer's first kernel to its attention."""
-    products_after: int
-    """Matrix products from attention to the end of the layer: median."""
-    kernels_after_products: int
+    gemms_after: int
+    """GEMMs from attention to the end of the layer: median."""
+    kernels_after_gemms: int
     """Kernels after the layer's last product: median."""
-    products_after_each: pl.DataFrame
-    """``own_products`` of each forward pass (``partner``) that another forward pass follows: experts' products vary."""
+    gemms_after_each: pl.DataFrame
+    """``own_gemms`` of each forward pass (``partner``) that another forward pass follows: experts' products vary."""
 
 
 def kernels_in_order(operations: pl.DataFrame, step: tuple[int, int], stream: int) -> pl.DataFrame:
-    """Kernels of one stream of one rank that start in the step: place (from 0), start_ns, end_ns, name_id, is_product,
-    products_before (products earlier in the step)."""
-    is_product = pl.col("category").is_in(list(PRODUCTS))
+    """Kernels of one stream of one rank that start in the step: place (from 0), start_ns, end_ns, name_id, is_gemm,
+    gemms_before (products earlier in the step)."""
+    is_gemm = pl.col("category").is_in(list(PRODUCTS))
     return (
         operations.filter(
             (pl.col("stream") == stream)
@@ -39,10 +39,10 @@ def kernels_in_order(operations: pl.DataFrame, step: tuple[int, int], stream: in
             & pl.col("start_ns").is_between(step[0], step[1], closed="left")
         )
         .sort("start_ns", "end_ns")
-        .select("start_ns", "end_ns", "name_id", is_product=is_product)
+        .select("start_ns", "end_ns", "name_id", is_gemm=is_gemm)
         .with_columns(
             place=pl.int_range(pl.len(), dtype=pl.Int64),
-            products_before=pl.col("is_product").cast(pl.Int64).cum_sum() - pl.col("is_product").cast(pl.Int64),
+            gemms_before=pl.col("is_gemm").cast(pl.Int64).cum_sum() - pl.col("is_gemm").cast(pl.Int64),
         )
     )
 
@@ -50,7 +50,7 @@ def kernels_in_order(operations: pl.DataFrame, step: tuple[int, int], stream: in
 def place_passes(kernels: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
     """``passes`` with ``place`` among the kernels and ``products`` before it; passes of other streams are left out."""
     at = kernels.unique("start_ns", keep="first", maintain_order=True).select(
-        "start_ns", "place", products="products_before"
+        "start_ns", "place", products="gemms_before"
     )
     return passes.join(at, on="start_ns", how="inner", maintain_order="left")
 
@@ -63,23 +63,21 @@ def layer_shape(kernels: pl.DataFrame, placed: pl.DataFrame) -> LayerShape | Non
     if pairs.is_empty() or kernels_before is None:
         return None
     ends = pairs.with_columns(end=pl.col("next_place") - kernels_before)
-    last_product = kernels.filter("is_product").select(last="place").sort("last")
+    last_gemm = kernels.filter("is_gemm").select(last="place").sort("last")
     counted = (
-        ends.join(kernels.select(end="place", products_then="products_before"), on="end")
+        ends.join(kernels.select(end="place", gemms_then="gemms_before"), on="end")
         .sort("end")
-        .join_asof(last_product, left_on="end", right_on="last", strategy="backward", allow_exact_matches=False)
-        .with_columns(
-            own_products=pl.col("products_then") - pl.col("products"), rest=pl.col("end") - pl.col("last") - 1
-        )
-        .filter((pl.col("last") > pl.col("place")) & (pl.col("own_products") > 0))
+        .join_asof(last_gemm, left_on="end", right_on="last", strategy="backward", allow_exact_matches=False)
+        .with_columns(own_gemms=pl.col("gemms_then") - pl.col("products"), rest=pl.col("end") - pl.col("last") - 1)
+        .filter((pl.col("last") > pl.col("place")) & (pl.col("own_gemms") > 0))
     )
     if counted.is_empty():
         return None
     return LayerShape(
         kernels_before=kernels_before,
-        products_after=_lower_median(counted["own_products"]),
-        kernels_after_products=_lower_median(counted["rest"]),
-        products_after_each=counted.select("partner", "own_products"),
+        gemms_after=_lower_median(counted["own_gemms"]),
+        kernels_after_gemms=_lower_median(counted["rest"]),
+        gemms_after_each=counted.select("partner", "own_gemms"),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.attribution.compute_gaps import summarize_idle_causes
+from three_walls.attribution.compute_gaps import summarize_gap_causes
 from three_walls.facts.representative import Representative
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES
@@ -35,8 +35,8 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
     exposure = _exposure(attribution)
     medians = median_steps(attribution.steps)
     rows = []
-    for rank in sorted(ranks, key=lambda one: (one.rank, one.track)):
-        middle = medians.get(rank.track)
+    for rank in sorted(ranks, key=lambda one: (one.rank, one.rank_index)):
+        middle = medians.get(rank.rank_index)
         rows.append(
             RankReport(
                 rank=rank.rank,
@@ -44,11 +44,11 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
                 gpu=rank.gpu.name if rank.gpu else None,
                 device=rank.device,
                 input_name=rank.input_name,
-                steps=_steps_of(attribution.steps, rank.track, budgets),
+                steps=_steps_of(attribution.steps, rank.rank_index, budgets),
                 median_index=middle,
-                budget_ns=budgets.get((rank.track, middle), {}) if middle is not None else {},
-                communication=exposure.get((rank.track, middle), {}) if middle is not None else {},
-                idle_causes=summarize_idle_causes(attribution.absence, rank.track, middle)
+                budget_ns=budgets.get((rank.rank_index, middle), {}) if middle is not None else {},
+                communication=exposure.get((rank.rank_index, middle), {}) if middle is not None else {},
+                gap_causes=summarize_gap_causes(attribution.compute_gaps, rank.rank_index, middle)
                 if middle is not None
                 else (),
             )
@@ -58,14 +58,14 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
 
 def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
     """What told the steps apart, which were kept and dropped, and how long the kept ones were."""
-    rank_of = {rank.track: rank.rank for rank in ranks}
+    rank_of = {rank.rank_index: rank.rank for rank in ranks}
     steps = timeline.steps.with_columns(length_ns=pl.col("end_ns") - pl.col("start_ns"))
     lengths = steps.filter("kept")["length_ns"].sort()
     dropped = [
-        DroppedStep(rank_of[track], step, because)
-        for track, step, because in steps.filter(~pl.col("kept")).select("track", "step", "because").rows()
+        DroppedStep(rank_of[rank_index], step, reason)
+        for rank_index, step, reason in steps.filter(~pl.col("kept")).select("rank_index", "step", "reason").rows()
     ]
-    remarks = steps.filter(pl.col("kept") & (pl.col("because") != ""))["because"].unique().sort().to_list()
+    remarks = steps.filter(pl.col("kept") & (pl.col("reason") != ""))["reason"].unique().sort().to_list()
     return StepSummary(
         source=_source_in_words(timeline.sources),
         kept=lengths.len(),
@@ -79,7 +79,7 @@ def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
 
 def count_captured_steps(timeline: Timeline) -> int:
     """Steps, kept or not, of the rank that has most of them."""
-    per_rank = timeline.steps.group_by("track").len()["len"].sort()
+    per_rank = timeline.steps.group_by("rank_index").len()["len"].sort()
     return int(per_rank[-1]) if per_rank.len() else 0
 
 
@@ -87,20 +87,28 @@ def _source_in_words(sources: Mapping[int, StepSource]) -> str:
     return ", ".join(sorted({str(source) for source in sources.values()}))
 
 
-def summarize_budget(attribution: Attribution, chosen: Representative) -> tuple[BudgetRow, ...]:
+def summarize_budget(attribution: Attribution, representative: Representative) -> tuple[BudgetRow, ...]:
     """The representative step's budget in order of precedence, buckets without time left out."""
-    owned = _budgets(attribution)[(chosen.track, chosen.step)]
+    owned = _budgets(attribution)[(representative.rank_index, representative.step)]
     return tuple(
-        BudgetRow(bucket.name, bucket.group, owned[bucket.name], owned[bucket.name] / chosen.step_ns, bucket.definition)
+        BudgetRow(
+            bucket.name,
+            bucket.group,
+            owned[bucket.name],
+            owned[bucket.name] / representative.step_ns,
+            bucket.definition,
+        )
         for bucket in BUCKETS
         if owned.get(bucket.name)
     )
 
 
-def list_unclassified(timeline: Timeline, chosen: Representative) -> tuple[UnclassifiedKernel, ...]:
+def list_unclassified(timeline: Timeline, representative: Representative) -> tuple[UnclassifiedKernel, ...]:
     """Kernels of the representative rank that no pattern knows, by time."""
     unknown = (
-        timeline.operations.filter((pl.col("track") == chosen.track) & pl.col("unknown").is_not_null())
+        timeline.operations.filter(
+            (pl.col("rank_index") == representative.rank_index) & pl.col("unknown").is_not_null()
+        )
         .group_by("unknown")
         .agg(kernel_ns=(pl.col("end_ns") - pl.col("start_ns")).sum(), count=pl.len())
         .sort(["kernel_ns", "unknown"], descending=[True, False])
@@ -110,28 +118,28 @@ def list_unclassified(timeline: Timeline, chosen: Representative) -> tuple[Uncla
 
 
 def _steps_of(
-    steps: pl.DataFrame, track: int, budgets: Mapping[tuple[int, int], Mapping[str, int]]
+    steps: pl.DataFrame, rank_index: int, budgets: Mapping[tuple[int, int], Mapping[str, int]]
 ) -> tuple[RankStep, ...]:
-    mine = steps.filter(pl.col("track") == track).select("step", "start_ns", "end_ns", "kept", "because")
+    mine = steps.filter(pl.col("rank_index") == rank_index).select("step", "start_ns", "end_ns", "kept", "reason")
     return tuple(
-        RankStep(step, start, end, kept, because, budgets.get((track, step), {}))
-        for step, start, end, kept, because in mine.rows()
+        RankStep(step, start, end, kept, reason, budgets.get((rank_index, step), {}))
+        for step, start, end, kept, reason in mine.rows()
     )
 
 
 def _budgets(attribution: Attribution) -> dict[tuple[int, int], dict[str, int]]:
     found: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
     order = {bucket.name: place for place, bucket in enumerate(BUCKETS)}
-    rows = attribution.budget.filter(pl.col("ns") > 0).select("track", "step", "bucket", "ns").rows()
-    for track, step, bucket, ns in sorted(rows, key=lambda row: (row[0], row[1], order[row[2]])):
-        found[(track, step)][bucket] = ns
+    rows = attribution.budget.filter(pl.col("ns") > 0).select("rank_index", "step", "bucket", "ns").rows()
+    for rank_index, step, bucket, ns in sorted(rows, key=lambda row: (row[0], row[1], order[row[2]])):
+        found[(rank_index, step)][bucket] = ns
     return dict(found)
 
 
 def _exposure(attribution: Attribution) -> dict[tuple[int, int], dict[str, CommunicationTime]]:
     found: dict[tuple[int, int], dict[str, CommunicationTime]] = defaultdict(dict)
-    rows = attribution.exposure.select("track", "step", "class", "busy_ns", "exposed_ns", "hidden_ns").rows()
+    rows = attribution.exposure.select("rank_index", "step", "class", "busy_ns", "exposed_ns", "hidden_ns").rows()
     place = {name: order for order, name in enumerate(COMMUNICATION_CATEGORIES)}
-    for track, step, name, busy, exposed, hidden in sorted(rows, key=lambda row: (row[0], row[1], place[row[2]])):
-        found[(track, step)][name] = CommunicationTime(busy, exposed, hidden)
+    for rank_index, step, name, busy, exposed, hidden in sorted(rows, key=lambda row: (row[0], row[1], place[row[2]])):
+        found[(rank_index, step)][name] = CommunicationTime(busy, exposed, hidden)
     return dict(found)

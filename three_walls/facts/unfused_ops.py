@@ -16,12 +16,12 @@ from three_walls.attribution.ownership import LABELS
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
-from three_walls.tables.torch_operators import BARRIER, GRADIENT_SUM, LOSS, TorchOperators
+from three_walls.tables.torch_operators import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
 from three_walls.timeline.operators import Operator, Operators, Sizes
 
-ROPE, ROUTER_CHOICE, RESIDUAL = "rope", "router_choice", "residual"
-FUSIBLE = (LOSS, GRADIENT_SUM, ROPE, ROUTER_CHOICE, RESIDUAL)
+ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD = "rope", "router_topk", "bias_dropout_add"
+UNFUSED_OPS = (LOSS, WGRAD_ACCUMULATION, ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD)
 BARRIER_FACT = "barrier_exposed_ns"
 
 NO_OPERATORS = "no ranges of PyTorch's operators were recorded (recapture with --profile and -t cuda,nvtx)"
@@ -48,14 +48,17 @@ class _BySize:
     fits: Fits
 
 
-def fusible_facts() -> tuple[str, ...]:
+def unfused_facts() -> tuple[str, ...]:
     """Names of the facts measured here."""
-    return (*(name for work in FUSIBLE for name in (f"{work}_kernels_ns", f"{work}_launch_starved_ns")), BARRIER_FACT)
+    return (
+        *(name for work in UNFUSED_OPS for name in (f"{work}_kernels_ns", f"{work}_launch_starved_ns")),
+        BARRIER_FACT,
+    )
 
 
-def measure_fusible(
+def measure_unfused_ops(
     operations: pl.DataFrame,
-    pieces: pl.DataFrame,
+    slices: pl.DataFrame,
     operators: Operators,
     table: TorchOperators,
     config: RunConfig,
@@ -63,22 +66,22 @@ def measure_fusible(
 ) -> dict[str, Known]:
     """``<work>_kernels_ns`` and ``<work>_launch_starved_ns`` per work, each with the reason where it is not told.
 
-    ``operations`` and ``pieces``: of one rank's step [start, end). The first is time in which nothing else computes,
+    ``operations`` and ``slices``: of one rank's step [start, end). The first is time in which nothing else computes,
     the second launch-starved time that ends with an operation of that work.
     """
     if not any(_is_of_pytorch(operator) for operator in operators.found):
-        return dict.fromkeys(fusible_facts(), (None, NO_OPERATORS))
+        return dict.fromkeys(unfused_facts(), (None, NO_OPERATORS))
     by_size = _size_rules(config)
     marked = _mark(operations, operators, table, by_size)
     has_sizes = _have_sizes(marked)
     facts: dict[str, Known] = {}
-    for work in FUSIBLE:
+    for work in UNFUSED_OPS:
         mine = marked.filter(pl.col("work") == work)
-        because = None if mine.height else f"no operation of it ({work}) ran in the step, or none could be told"
-        if work in (ROPE, ROUTER_CHOICE, RESIDUAL) and has_sizes < _MOSTLY:
-            because = f"operators of known sizes launched only {has_sizes:.0%} of the pointwise work {_RECORD_SIZES}"
-        facts[f"{work}_kernels_ns"] = (None, because) if because else (_alone(mine, marked, work, step), None)
-        facts[f"{work}_launch_starved_ns"] = (None, because) if because else (_starved(work, marked, pieces), None)
+        reason = None if mine.height else f"no operation of it ({work}) ran in the step, or none could be told"
+        if work in (ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD) and has_sizes < _MOSTLY:
+            reason = f"operators of known sizes launched only {has_sizes:.0%} of the pointwise work {_RECORD_SIZES}"
+        facts[f"{work}_kernels_ns"] = (None, reason) if reason else (_alone(mine, marked, work, step), None)
+        facts[f"{work}_launch_starved_ns"] = (None, reason) if reason else (_starved(work, marked, slices), None)
     barriers = marked.filter(pl.col("work") == BARRIER)
     facts[BARRIER_FACT] = _alone(barriers, marked, BARRIER, step), None
     return facts
@@ -115,7 +118,7 @@ def _tell(
     """The work that an operation of ``category`` belongs to, launched inside the range ``index``."""
     is_exchange = category in COMMUNICATION_CATEGORIES
     for name in (operators.found[one].name for one in operators.around(index)):
-        for row in table.fusible:
+        for row in table.unfused:
             if (row.work == BARRIER) == is_exchange and row.inside.search(name):
                 return None if category in ("gemm", "grouped_gemm") else row.work
     for name, sizes in _nearest_sizes(index, operators):
@@ -142,9 +145,9 @@ def _size_rules(config: RunConfig) -> dict[str, _BySize]:
     if rotated:
         rules[ROPE] = _BySize(_POINTWISE, lambda _, sizes: _is_rotated(sizes[0], rotated))
     if experts and top_k:
-        rules[ROUTER_CHOICE] = _BySize(_CHOOSING, lambda _, sizes: _is_choice(sizes[0], experts, top_k))
+        rules[ROUTER_TOPK] = _BySize(_CHOOSING, lambda _, sizes: _is_choice(sizes[0], experts, top_k))
     if hidden:
-        rules[RESIDUAL] = _BySize(
+        rules[BIAS_DROPOUT_ADD] = _BySize(
             _PLAIN, lambda name, sizes: name in _ADDING and len(sizes[0]) == 3 and sizes[0][-1] == hidden
         )
     return rules
@@ -180,9 +183,11 @@ def _alone(mine: pl.DataFrame, marked: pl.DataFrame, work: str, step: tuple[int,
         COMPUTE_CATEGORIES
     )
     bounds = {"start_ns": pl.lit(step[0], dtype=pl.Int64), "end_ns": pl.lit(step[1], dtype=pl.Int64)}
-    window = mine.select("track").unique().with_columns(**bounds)
-    own = merge_overlapping(intersect(mine.select("track", "start_ns", "end_ns"), window, ["track"]), ["track"])
-    beside = intersect(own, merge_overlapping(marked.filter(is_other), ["track"]), ["track"])
+    window = mine.select("rank_index").unique().with_columns(**bounds)
+    own = merge_overlapping(
+        intersect(mine.select("rank_index", "start_ns", "end_ns"), window, ["rank_index"]), ["rank_index"]
+    )
+    beside = intersect(own, merge_overlapping(marked.filter(is_other), ["rank_index"]), ["rank_index"])
     return _length(own) - _length(beside)
 
 
@@ -190,9 +195,9 @@ def _length(intervals: pl.DataFrame) -> int:
     return int(intervals.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item())
 
 
-def _starved(work: str, marked: pl.DataFrame, pieces: pl.DataFrame) -> int:
+def _starved(work: str, marked: pl.DataFrame, slices: pl.DataFrame) -> int:
     """Launch-starved time after which the next operation to start is one of ``work``."""
-    waits = pieces.filter((pl.col("active") & _STARVED) != 0).select("end_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
+    waits = slices.filter((pl.col("active") & _STARVED) != 0).select("end_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
     next_started = waits.sort("end_ns").join_asof(
         marked.select("start_ns", "work").sort("start_ns", "work"),
         left_on="end_ns",

@@ -113,12 +113,12 @@ def _read_traces(
     paths: Sequence[Path], ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress
 ) -> list[Trace]:
     traces: list[Trace] = []
-    tracks = 0
+    rank_indices = 0
     for order, path in enumerate(paths, start=1):
         progress(f"reading {path.name} ({order} of {len(paths)})")
-        traces.append(read_trace(path, order - 1, tracks, ranges, graph_launch))
-        tracks += len(traces[-1].ranks)
-    if not tracks:
+        traces.append(read_trace(path, order - 1, rank_indices, ranges, graph_launch))
+        rank_indices += len(traces[-1].ranks)
+    if not rank_indices:
         names = ", ".join(path.name for path in paths)
         raise NothingToAnalyzeError(
             f"{names}: expected CUDA kernels, found none; capture with: nsys profile -t cuda,nvtx ... "

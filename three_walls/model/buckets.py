@@ -49,13 +49,13 @@ class Bucket:
 # Order of precedence. Compute first: a nanosecond in which a GEMM runs is a GEMM's, whatever else is
 # under way, so that what communication owns is exactly what nothing computed beside (exposed time).
 BUCKETS: tuple[Bucket, ...] = (
-    Bucket("grouped_gemm", Group.COMPUTE, "Matrix products of several experts in one kernel."),
-    Bucket("gemm", Group.COMPUTE, "Matrix products (dense layers, experts one by one, router, logits)."),
+    Bucket("grouped_gemm", Group.COMPUTE, "GEMMs of several experts in one kernel."),
+    Bucket("gemm", Group.COMPUTE, "GEMMs (dense layers, experts one by one, router, logits)."),
     Bucket("attention", Group.COMPUTE, "Fused attention (flash, cuDNN SDPA) kernels."),
     Bucket(
         "attention_unfused",
         Group.COMPUTE,
-        "What unfused attention runs between its two matrix products: softmax, mask, scale, copies of scores.",
+        "What unfused attention runs between its two GEMMs: softmax, mask, scale, copies of scores.",
     ),
     Bucket("permute", Group.COMPUTE, "Sorting tokens by expert and back: gather, scatter, index, split, concatenate."),
     Bucket("router", Group.COMPUTE, "Choosing experts: top-k, sort, scan, small softmax, auxiliary losses."),

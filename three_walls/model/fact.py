@@ -46,16 +46,16 @@ class FactDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One value. It is missing exactly when ``because_missing`` is set; ``None`` alone is a known "unset"."""
+    """One value. It is missing exactly when ``missing_reason`` is set; ``None`` alone is a known "unset"."""
 
     name: str
     value: FactValue
     unit: str
-    because_missing: str | None = None
+    missing_reason: str | None = None
 
     @property
     def is_missing(self) -> bool:
-        return self.because_missing is not None
+        return self.missing_reason is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class FactSheet:
         if found is None and self.environment_is_known and name.startswith("env."):
             return Fact(name, None, "config")
         if found is None:
-            return Fact(name, None, "text", because_missing="not known from the inputs given")
+            return Fact(name, None, "text", missing_reason="not known from the inputs given")
         return found
 
     def number(self, name: str) -> float | None:
@@ -98,5 +98,5 @@ class FactSheet:
         for name, value in values.items():
             old = self.get(name)
             unit = "config" if name not in self.facts and name.startswith("config.") else old.unit
-            merged[name] = replace(old, value=value, unit=unit, because_missing=None)
+            merged[name] = replace(old, value=value, unit=unit, missing_reason=None)
         return FactSheet(MappingProxyType(merged), self.environment_is_known)

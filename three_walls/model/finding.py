@@ -26,18 +26,18 @@ class Outcome(StrEnum):
 class Gain:
     """Time one step may get back, in ns; ``None`` when it cannot be told, ``explanation`` says why.
 
-    Of a ceiling only ``likely_ns`` is None: at most ``high_ns`` go, and how much of it nobody measured.
+    Of a ceiling only ``likely`` is None: at most ``high`` go, and how much of it nobody measured.
     """
 
-    low_ns: int | None
-    likely_ns: int | None
-    high_ns: int | None
+    low: int | None
+    likely: int | None
+    high: int | None
     basis: str
     """One of ``rules.BASES``."""
     explanation: str = ""
     cost_fraction: float | None = None
     """Of what makes room in memory: about what share of the step it costs; None for all else."""
-    cost_is_judged: bool = False
+    cost_is_estimated: bool = False
     """Nobody measured that cost."""
 
 
@@ -50,7 +50,7 @@ class PlannedEdit:
     to: FactValue
     kind: str  # config | env
     changes_numerics: bool
-    because: str = ""
+    reason: str = ""
     relative: bool = False
     """Elements were added to or removed from the list that the run, or an earlier edit, has."""
 
@@ -74,13 +74,13 @@ class Finding:
     wall: Wall
     sub_wall: SubWall | None
     lever: str
-    because: str
+    reason: str
     """Why this outcome, in one sentence with the numbers compared."""
     missing: tuple[str, ...]
     blocked_by: tuple[Note, ...]
     confirm_first: tuple[Note, ...]
     edits: tuple[PlannedEdit, ...]
-    gain: Gain
+    gain_ns: Gain
     how_to_verify: str = ""
     why_it_matters: str = ""
     side_effects: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class PlanStep:
     order: int
     finding: Finding
     edits: tuple[PlannedEdit, ...]
-    gain: Gain
+    gain_ns: Gain
     step_after_low_ns: int
     """Step if every gain so far is at its high end."""
     step_after_high_ns: int
@@ -124,7 +124,7 @@ class FirstTrial:
     unprofiled_step_after_high_ns: int | None
     cost_fraction: float | None
     """About what share of the step an entry costs that makes room; None for others."""
-    cost_is_judged: bool
+    cost_is_estimated: bool
     must_show: str
 
 

@@ -24,7 +24,7 @@ def _share(name: str, of: str, meaning: str) -> FactDefinition:
     return FactDefinition(name, "fraction", meaning, numerator=of, denominator="step_ns")
 
 
-def _fusible(work: str, meaning: str) -> tuple[FactDefinition, ...]:
+def _unfused(work: str, meaning: str) -> tuple[FactDefinition, ...]:
     """Time of ``work`` on the device, launch-starved on the host, and of both; told by operators around launches."""
     return (
         _ns(f"{work}_kernels_ns", f"{meaning} Only while nothing else computes.", needs=_LAUNCHES),
@@ -113,7 +113,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     _share("host_blocked_fraction", "host_blocked_ns", "Share of the step that is host-blocked."),
     _ns(
         "optimizer_launch_starved_ns",
-        "Launch-starved time from the first to the last optimizer kernel after the step's last matrix product.",
+        "Launch-starved time from the first to the last optimizer kernel after the step's last GEMM.",
         needs=_LAUNCHES,
     ),
     _share(
@@ -140,24 +140,24 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "attention_unfused_fraction", "attention_unfused_ns", "Share of the step in unfused attention's pointwise work."
     ),
     _ns("attention_ns", "Fused attention kernels."),
-    _ns("gemm_ns", "Matrix products, grouped or not."),
-    _share("gemm_fraction", "gemm_ns", "Share of the step in matrix products."),
+    _ns("gemm_ns", "GEMMs, grouped or not."),
+    _share("gemm_fraction", "gemm_ns", "Share of the step in GEMMs."),
     _ns("permute_ns", "Gathering, scattering and permuting of tokens; small lookups of the same kernels too."),
     _share("permute_fraction", "permute_ns", "Share of the step in permuting tokens."),
     _ns("elementwise_ns", "Pointwise and reduction kernels: activations, rotary embedding, loss, sums."),
     _share("elementwise_fraction", "elementwise_ns", "Share of the step in pointwise kernels."),
-    *_fusible(
+    *_unfused(
         "rope", "Pointwise kernels on tensors of queries' or keys' size: the unfused rotary embedding, and copies."
     ),
-    *_fusible("loss", "Pointwise kernels of the unfused loss, forward and backward."),
-    *_fusible("gradient_sum", "Adding the gradient of each weight to the gradient buffer, after its product."),
-    *_fusible("router_choice", "Kernels on scores and maps of the experts: their choice and the balancing loss."),
-    *_fusible("residual", "Additions, dropout and scales on hidden states: the unfused residual path."),
+    *_unfused("loss", "Pointwise kernels of the unfused loss, forward and backward."),
+    *_unfused("wgrad_accumulation", "Adding the gradient of each weight to the gradient buffer, after its product."),
+    *_unfused("router_topk", "Kernels on scores and maps of the experts: their choice and the balancing loss."),
+    *_unfused("bias_dropout_add", "Additions, dropout and scales on hidden states: the unfused residual path."),
     _ns("barrier_exposed_ns", "Barriers of ranks (sums of one element) while no compute kernel runs.", needs=_LAUNCHES),
     FactDefinition(
         "gemm_shapes_known_fraction",
         "fraction",
-        "Share of the matrix products' time whose sizes the operators around their launches say.",
+        "Share of the GEMMs' time whose sizes the operators around their launches say.",
     ),
     _ns("unclassified_ns", "Kernels that match no pattern."),
     _share("unclassified_fraction", "unclassified_ns", "Share of the step in kernels that match no pattern."),
@@ -262,10 +262,10 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "count",
         "Allocations that failed at first, most of any rank: the allocator gave its cache back and tried again.",
     ),
-    _ns("shared_expert_ns", "Matrix products of shared experts, all MoE layers of the step and all directions."),
+    _ns("shared_expert_ns", "GEMMs of shared experts, all MoE layers of the step and all directions."),
     _ns(
-        "expert_backward_products_ns",
-        "Matrix products of routed experts in backward passes, all MoE layers of the step.",
+        "expert_backward_gemm_ns",
+        "GEMMs of routed experts in backward passes, all MoE layers of the step.",
     ),
     _ns(
         "dispatch_backward_exposed_ns",
@@ -287,12 +287,12 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         "beyond it the network's per GPU over the share of an exchange that crosses it (routing balanced).",
     ),
     _ns(
-        "overlap_tax_ns",
-        "What matrix products took longer beside communication than the same products alone: difference of the medians "
+        "overlap_slowdown_ns",
+        "What GEMMs took longer beside communication than the same products alone: difference of the medians "
         "times the calls beside.",
         "A loss to avoid: it is the price of hiding communication, to be set against what is hidden.",
     ),
-    _share("overlap_tax_fraction", "overlap_tax_ns", "Share of the step that the overlap tax is."),
+    _share("overlap_tax_fraction", "overlap_slowdown_ns", "Share of the step that the overlap tax is."),
     _ns(
         "pipeline_bubble_ns",
         "Nothing computes: waiting in pipeline exchanges for the neighbouring stage while no tokens are exchanged, and "
@@ -329,7 +329,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         "peak_flops_per_s",
         "flops_per_s",
-        "The GPU's peak in dense matrix products at the run's precision (tables/hardware.yaml).",
+        "The GPU's peak in dense GEMMs at the run's precision (tables/hardware.yaml).",
     ),
     FactDefinition(
         "mfu_fraction",
@@ -346,9 +346,9 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         "gemm_efficiency_fraction",
         "fraction",
-        "What matrix products reach of the GPU's peak while one runs: operations of the rank's layers (replays and "
+        "What GEMMs reach of the GPU's peak while one runs: operations of the rank's layers (replays and "
         "unfused scores included) over the time of the gemm and grouped_gemm buckets.",
-        "Utilization of the step: time without a matrix product does not count here.",
+        "Utilization of the step: time without a GEMM does not count here.",
     ),
     FactDefinition(
         "expert_gemm_efficiency_fraction",
@@ -425,7 +425,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
         needs=("api_calls",),
     ),
     FactDefinition(
-        "memory_shortage",
+        "memory_pressure",
         "text",
         "How the log shows that device memory is short: out_of_memory, allocator_retries, near_limit (peak of "
         "allocated memory), fragmented (of reserved memory alone) or none; the first that holds. Limits: "

@@ -33,7 +33,7 @@ class Verdict:
     wall: Wall | None
     sub_wall: SubWall | None
     abstained: bool
-    because: str
+    reason: str
     step_ns: int | None
     runner_up_wall: Wall | None
     runner_up_sub_wall: SubWall | None
@@ -47,7 +47,7 @@ class Verdict:
 class DroppedStep:
     rank: int
     index: int
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class RankStep:
     start_ns: int
     end_ns: int
     kept: bool
-    because: str
+    reason: str
     budget_ns: Mapping[str, int]
 
 
@@ -86,7 +86,7 @@ class CommunicationTime:
 
 
 @dataclass(frozen=True, slots=True)
-class IdleCause:
+class GapCause:
     """Why no compute kernel ran: part of the median step's compute-absent time. The causes of a rank sum to it."""
 
     cause: str
@@ -103,7 +103,7 @@ class Wait:
     rank: int
     wait_ns: int | None
     transfer_ns: int | None
-    because_of_rank: int | None
+    awaited_rank: int | None
     """The rank that arrived last most of that time; None where it cannot be told."""
     resolved: bool
     """Whether the split comes from matched calls of all ranks of the group on one clock."""
@@ -183,23 +183,23 @@ class GraphCoverage:
     whole_graphs: int
     """Graph launches recorded whole, without their kernels: those are in neither count."""
     fraction: float | None
-    """Kernels inside / all kernels; None for the reason ``because``."""
-    because: str
+    """Kernels inside / all kernels; None for the reason ``reason``."""
+    reason: str
     outside: tuple[OutsideGraphs, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class OverlapTax:
-    """The same matrix product (name and grid) alone and beside communication."""
+class OverlapSlowdown:
+    """The same GEMM (name and grid) alone and beside communication."""
 
     kernel: str
     grid: str
     calls_alone: int
-    calls_beside: int
+    concurrent_calls: int
     alone_ns: int
-    beside_ns: int
+    concurrent_ns: int
     """Median durations."""
-    tax_ns: int
+    slowdown_ns: int
     """(beside - alone) x calls beside, per step."""
 
 
@@ -231,7 +231,7 @@ class Efficiency:
     """Floating point operations of one role in the representative step, against the GPU's peak."""
 
     role: str
-    """``matrix products``, of those ``expert products`` and ``other products``; ``fused attention``."""
+    """``GEMMs``, of those ``expert GEMMs`` and ``other GEMMs``; ``fused attention``."""
     flops: int
     """That the representative rank runs in the step, from the config; replays included."""
     ns: int
@@ -243,8 +243,8 @@ class Efficiency:
 
 
 @dataclass(frozen=True, slots=True)
-class ProductShape:
-    """Matrix products of one shape in the representative step: m x k times k x n, ``batch`` of them at once.
+class GemmShape:
+    """GEMMs of one shape in the representative step: m x k times k x n, ``batch`` of them at once.
 
     Each dimension is (lowest, highest): products of one weight whose numbers of tokens differ are one row.
     """
@@ -301,7 +301,7 @@ class RankReport:
     median_index: int | None
     budget_ns: Mapping[str, int]
     communication: Mapping[str, CommunicationTime]
-    idle_causes: tuple[IdleCause, ...] = ()
+    gap_causes: tuple[GapCause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,7 +486,7 @@ class Report:
     alignment: Alignment | None = None
     """None with a single rank: nothing to align."""
     moe_layers: tuple[MoePart, ...] = ()
-    overlap_tax: tuple[OverlapTax, ...] = ()
+    overlap_slowdown: tuple[OverlapSlowdown, ...] = ()
     pipeline_phases: tuple[PipelinePhase, ...] = ()
     log: LogSummary | None = None
     """None where no training log was given."""
@@ -498,11 +498,11 @@ class Report:
     config_conflicts: tuple[ConfigConflict, ...] = ()
     """Settings that two sources give different values; the first value of each counts."""
     efficiency: tuple[Efficiency, ...] = ()
-    product_shapes: tuple[ProductShape, ...] = ()
+    gemm_shapes: tuple[GemmShape, ...] = ()
     copies: tuple[CopyBandwidth, ...] = ()
     first_trial: FirstTrial | None = None
     """None for an empty plan."""
     known_good_recipe: KnownGoodRecipe | None = None
-    because_no_recipe: str = ""
+    no_recipe_reason: str = ""
     """Why there is none; empty where there is one."""
     schema_version: str = SCHEMA_VERSION

@@ -32,8 +32,8 @@ PHASES = ("fit", "scale", "profile")
 
 OPERATIONS = ("set", "add", "remove")
 
-CEILING, ROOM, NO_BASIS = "ceiling", "room", "none"
-BASES = ("measured", "modelled", "bound", CEILING, ROOM, NO_BASIS)
+UPPER_BOUND, FREES_MEMORY, NO_BASIS = "upper_bound", "frees_memory", "none"
+BASES = ("measured", "modelled", "range", UPPER_BOUND, FREES_MEMORY, NO_BASIS)
 """What a gain rests on: a before and after pair, a calculation, a range with a judged likely value, a ceiling of which
 nobody measured how much goes, memory in place of time, or nothing."""
 
@@ -58,9 +58,9 @@ class Requirement:
     checks: tuple[Condition, ...]
     any_of: bool
     confirm: str
-    because: str
+    reason: str
     source: str
-    mend: tuple[Edit, ...] = ()
+    fix: tuple[Edit, ...] = ()
     """Edits that make it hold where it does not: they then join the rule's own."""
 
 
@@ -79,7 +79,7 @@ class Edit:
     only_if: tuple[Condition, ...] = ()
     """The edit is left out where these are known not to hold."""
     changes_numerics: bool = False
-    because: str = ""
+    reason: str = ""
     source: str = ""
     to_fact: str = ""
     operation: str = "set"
@@ -118,7 +118,7 @@ class GainModel:
     at_most: str = ""
     cost_fraction: float | None = None
     """Of the basis ``room``: about what share of the step the edits cost. The cheapest goes first."""
-    cost_is_judged: bool = False
+    cost_is_estimated: bool = False
     """Nobody measured that cost: it orders the rules."""
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from three_walls.model.config import ConfigData
-from three_walls.model.failure_mode import Problem, Strikes
+from three_walls.model.failure_mode import FailureMode, Problem
 from three_walls.model.finding import Note
 from three_walls.overrides.constraints import constraint_table
 from three_walls.overrides.forms import FormChecker, Line, read_line
@@ -36,7 +36,7 @@ class CheckedOverride:
     text: str
     truth: Truth
     message: str
-    strikes: Strikes | None = None
+    failure_mode: FailureMode | None = None
     """When that which fails strikes; None where nothing does."""
 
 
@@ -49,7 +49,7 @@ class OverrideCheck:
     overrides: tuple[CheckedOverride, ...]
     broken: tuple[Note, ...]
     unknown: tuple[str, ...]
-    strikes: Mapping[str, Strikes] = field(default_factory=dict)
+    failure_mode: Mapping[str, FailureMode] = field(default_factory=dict)
     """When each broken constraint strikes, by its name."""
 
     @property
@@ -63,10 +63,10 @@ class OverrideCheck:
 
         That is not enough: what it takes may do nothing, or fail when the model is built.
         """
-        struck = (*(one.strikes for one in self.overrides), *self.strikes.values())
-        if Strikes.REFUSED in struck:
+        struck = (*(one.failure_mode for one in self.overrides), *self.failure_mode.values())
+        if FailureMode.REFUSED in struck:
             return False
-        return None if Strikes.UNKNOWN in struck else True
+        return None if FailureMode.UNKNOWN in struck else True
 
     @property
     def problems(self) -> tuple[Note, ...]:
@@ -85,7 +85,7 @@ def check_overrides(
     checked = tuple(_check_one(checker, line, text) for line, text in zip(lines, overrides, strict=True))
     merged = merge(base, checker.lines, environment or {})
     broken, unknown = judge_constraints(merged, version)
-    when = {one.name: one.strikes for one in constraint_table().constraints}
+    when = {one.name: one.failure_mode for one in constraint_table().constraints}
     return OverrideCheck(schema.release, checked, broken, unknown, {note.name: when[note.name] for note in broken})
 
 
@@ -99,7 +99,7 @@ def judge_constraints(settings: Settings, version: str) -> tuple[tuple[Note, ...
             continue
         truth = one.judge(facts)
         if truth is Truth.FAILS:
-            problem = Problem(one.explain(facts), one.strikes)
+            problem = Problem(one.explain(facts), one.failure_mode)
             broken.append(Note(one.name, problem.sentence(bridge_schema(version).release), one.source))
         elif truth is Truth.UNKNOWN:
             unknown.append(one.name)
@@ -122,9 +122,9 @@ def merge(base: Settings, lines: Sequence[Line], environment: Mapping[str, str])
 def _check_one(checker: FormChecker, line: Line | None, text: str) -> CheckedOverride:
     if line is None:
         message = "not an override: expected key=value with closed brackets"
-        return CheckedOverride(text, Truth.FAILS, message, Strikes.REFUSED)
+        return CheckedOverride(text, Truth.FAILS, message, FailureMode.REFUSED)
     if problem := checker.problem(line):
-        return CheckedOverride(text, Truth.FAILS, problem.sentence(checker.schema.release), problem.strikes)
+        return CheckedOverride(text, Truth.FAILS, problem.sentence(checker.schema.release), problem.failure_mode)
     doubt = checker.doubt(line)
     return CheckedOverride(text, Truth.UNKNOWN if doubt else Truth.HOLDS, doubt)
 

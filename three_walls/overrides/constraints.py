@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from three_walls.model.fact import FactSheet
-from three_walls.model.failure_mode import Strikes
+from three_walls.model.failure_mode import FailureMode
 from three_walls.model.rule import Condition
 from three_walls.resources import RULES_DIR, TABLES_DIR
 from three_walls.rules.conditions import Truth, evaluate_all, evaluate_any, explain, that_are
@@ -45,7 +45,7 @@ class Constraint:
     since: str | None
     until: str | None
     source: str
-    strikes: Strikes = Strikes.REFUSED
+    failure_mode: FailureMode = FailureMode.REFUSED
     """When it strikes: nearly all are checked before a run starts."""
 
     def is_checked_in(self, version: str) -> bool:
@@ -109,7 +109,7 @@ def _remainder(node: Node, problems: Problems) -> Remainder:
 
 def _constraint(name: str, node: Node, parts: PartReader) -> Constraint:
     problems = parts.problems
-    found = problems.fields(node, ("says", "source"), ("if", "needs", "needs_any", "since", "until", "strikes"))
+    found = problems.fields(node, ("says", "source"), ("if", "needs", "needs_any", "since", "until", "failure_mode"))
     if ("needs" in found) == ("needs_any" in found):
         problems.add(node, "a constraint has either needs or needs_any")
     needs = parts.alternatives(found["needs_any"]) if "needs_any" in found else parts.conditions(found.get("needs"))
@@ -122,13 +122,13 @@ def _constraint(name: str, node: Node, parts: PartReader) -> Constraint:
         since=problems.text(found.get("since")) or None,
         until=problems.text(found.get("until")) or None,
         source=check_pointer(found.get("source"), problems, parts.sources),
-        strikes=_read_strikes(found.get("strikes"), problems),
+        failure_mode=_read_strikes(found.get("failure_mode"), problems),
     )
 
 
-def _read_strikes(node: Node | None, problems: Problems) -> Strikes:
-    word = problems.choice(node, tuple(Strikes)) if node is not None else Strikes.REFUSED
-    return Strikes(word) if word in tuple(Strikes) else Strikes.REFUSED
+def _read_strikes(node: Node | None, problems: Problems) -> FailureMode:
+    word = problems.choice(node, tuple(FailureMode)) if node is not None else FailureMode.REFUSED
+    return FailureMode(word) if word in tuple(FailureMode) else FailureMode.REFUSED
 
 
 def _note_unknown_name(condition: Condition, node: Node, names: set[str], problems: Problems) -> None:

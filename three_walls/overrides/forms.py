@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from three_walls.model.failure_mode import Problem, Strikes
+from three_walls.model.failure_mode import FailureMode, Problem
 from three_walls.overrides.merged_config import COMM_OVERLAP, MIXED_PRECISION, Settings
-from three_walls.overrides.type_mismatches import strikes_of_misfit
+from three_walls.overrides.type_mismatches import failure_mode_of_mismatch
 from three_walls.overrides.types import complaint_about_value
 from three_walls.tables.bridge_schema import BridgeSchema, FieldType
 from three_walls.tables.hydra_overrides import Override, read_override
@@ -72,7 +72,7 @@ class FormChecker:
         if wrong is not None or section in (COMM_OVERLAP, MIXED_PRECISION):
             return wrong
         reset = self._reset_by_a_setup(line.path)
-        return Problem(reset, Strikes.IGNORED) if reset else None
+        return Problem(reset, FailureMode.IGNORED) if reset else None
 
     def doubt(self, line: Line) -> str:
         """What has to be known of the recipe before one can say that the override applies; empty if nothing."""
@@ -91,11 +91,11 @@ class FormChecker:
 
     def _unknown(self, text: str, line: Line) -> Problem:
         """A section or field that the classes lack: a plain override of it fails, an appended one is skipped."""
-        return Problem(text, Strikes.IGNORED if line.prefix in ("+", "++") else Strikes.REFUSED)
+        return Problem(text, FailureMode.IGNORED if line.prefix in ("+", "++") else FailureMode.REFUSED)
 
     def _problem_of_values(self, line: Line) -> Problem | None:
         if line.is_mapping and (built := self._complaint_about_object(line)) is not None:
-            return Problem(built, Strikes.UNKNOWN) if built else None
+            return Problem(built, FailureMode.UNKNOWN) if built else None
         for setting in line.settings:
             if setting.path.endswith(_OBJECT):
                 continue
@@ -109,7 +109,7 @@ class FormChecker:
             if line.prefix == "+" and self._is_there(setting.path):
                 return _refused(f"+{setting.path} fails: the key exists; write it without +")
             if wrong := complaint_about_value(self.schema, setting.path, field, setting.value):
-                return Problem(wrong, strikes_of_misfit(self.schema, setting.path, field, setting.value))
+                return Problem(wrong, failure_mode_of_mismatch(self.schema, setting.path, field, setting.value))
         return None
 
     def _complaint_about_object(self, line: Line) -> str | None:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from three_walls.model.config import ConfigData
-from three_walls.model.failure_mode import Strikes
+from three_walls.model.failure_mode import FailureMode
 from three_walls.tables.bridge_schema import BridgeSchema, FieldType
-from three_walls.tables.bridge_type_mismatches import measured_misfits, taken_values
+from three_walls.tables.bridge_type_mismatches import accepted_values, measured_mismatches
 
 
-def strikes_of_misfit(schema: BridgeSchema, path: str, field: FieldType, value: ConfigData) -> Strikes:
+def failure_mode_of_mismatch(schema: BridgeSchema, path: str, field: FieldType, value: ConfigData) -> FailureMode:
     """``value`` is none that ``path`` may have (``override_types.complaint_about_value``)."""
     kind = _kind_of(field, value)
-    is_taken = measured_misfits(schema.release).is_taken(path, kind)
+    is_taken = measured_mismatches(schema.release).is_taken(path, kind)
     if is_taken is None:
-        return Strikes.UNKNOWN
+        return FailureMode.UNKNOWN
     if not is_taken:
-        return Strikes.REFUSED
-    reviewed = taken_values().get((path, kind))
-    return reviewed.strikes if reviewed is not None else Strikes.UNCHECKED
+        return FailureMode.REFUSED
+    reviewed = accepted_values().get((path, kind))
+    return reviewed.failure_mode if reviewed is not None else FailureMode.NOT_VALIDATED
 
 
 def _kind_of(field: FieldType, value: ConfigData) -> str:
-    """One of ``bridge_misfits.KINDS``."""
+    """One of ``bridge_type_mismatches.KINDS``."""
     lists = [kind for kind in field.kinds if kind.startswith("list[")]
     match value:
         case None:

@@ -15,7 +15,7 @@ from three_walls.overrides.spell import NEWEST_BRIDGE, spell
 from three_walls.rules.plan import make_plan
 
 
-def make_sound_plan(
+def make_validated_plan(
     rules: Iterable[Rule],
     facts: FactSheet,
     config: RunConfig,
@@ -36,7 +36,9 @@ def make_sound_plan(
     return findings, plan
 
 
-def problems_of(edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None) -> tuple[Note, ...]:
+def find_override_problems(
+    edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None
+) -> tuple[Note, ...]:
     """What speaks against the edits: overrides that fail, constraints that they break and that held without them."""
     version = bridge_version or config.bridge_version or NEWEST_BRIDGE
     base = settings_of(config)
@@ -53,7 +55,7 @@ def _first_refused(
     edits: list[PlannedEdit] = []
     for step in plan:
         edits += step.edits
-        if problems := problems_of(edits, config, bridge_version):
+        if problems := find_override_problems(edits, config, bridge_version):
             return step.finding.rule, problems
     return None
 
@@ -65,7 +67,7 @@ def _blocked(rules: Iterable[Rule], facts: FactSheet, refused: dict[str, tuple[N
         replace(
             one,
             outcome=Outcome.BLOCKED,
-            because="; ".join(note.text for note in refused[one.rule]),
+            reason="; ".join(note.text for note in refused[one.rule]),
             blocked_by=(*one.blocked_by, *refused[one.rule]),
         )
         for one in findings

@@ -40,7 +40,7 @@ Containers of different machines often share a host name.
 
 CLOCKS = pl.Schema(
     {
-        "report": pl.Int64,
+        "capture_id": pl.Int64,
         "offset_ns": pl.Float64,  # common = own + offset + drift x (own - pivot)
         "drift": pl.Float64,
         "pivot_ns": pl.Float64,
@@ -52,18 +52,18 @@ CLOCKS = pl.Schema(
 class Source:
     """Where a rank's times come from: its report, and what that says of host and clock."""
 
-    track: int
+    rank_index: int
     rank: int
-    report: int
+    capture_id: int
     host: str | None
     session_start_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class CommonClock:
-    """``tracks``: track and the columns of CLOCKS. ``alignment``: how it was made; None with a single rank."""
+    """``rank_indices``: rank_index and the columns of CLOCKS. ``alignment``: how it was made; None with one rank."""
 
-    tracks: pl.DataFrame
+    rank_indices: pl.DataFrame
     alignment: Alignment | None
 
     @property
@@ -82,52 +82,57 @@ class CommonClock:
 
     def put(self, frame: pl.DataFrame) -> pl.DataFrame:
         """``frame`` (with track, start_ns, end_ns) and common_start_ns, common_end_ns."""
-        return _on_common_clock(frame, self.tracks).drop("report", "offset_ns", "drift", "pivot_ns")
+        return _on_common_clock(frame, self.rank_indices).drop("capture_id", "offset_ns", "drift", "pivot_ns")
 
 
-def sources_of(ranks: Sequence[Rank], report_of: dict[int, int], session_of: dict[int, int | None]) -> list[Source]:
-    """Sources by rank number. ``report_of``: report by track; ``session_of``: session start by report."""
-    found = [Source(r.track, r.rank, report_of[r.track], r.host, session_of[report_of[r.track]]) for r in ranks]
-    return sorted(found, key=lambda one: (one.rank, one.track))
+def sources_of(ranks: Sequence[Rank], capture_of: dict[int, int], session_of: dict[int, int | None]) -> list[Source]:
+    """Sources by rank number. ``capture_of``: report by track; ``session_of``: session start by report."""
+    found = [
+        Source(r.rank_index, r.rank, capture_of[r.rank_index], r.host, session_of[capture_of[r.rank_index]])
+        for r in ranks
+    ]
+    return sorted(found, key=lambda one: (one.rank, one.rank_index))
 
 
 def align(sources: Sequence[Source], matched: Matched) -> CommonClock:
     """Puts all tracks on the clock of the lowest rank."""
-    tracks = pl.DataFrame(
-        [(one.track, one.report) for one in sources], schema={"track": pl.Int64, "report": pl.Int64}, orient="row"
+    rank_indices = pl.DataFrame(
+        [(one.rank_index, one.capture_id) for one in sources],
+        schema={"rank_index": pl.Int64, "capture_id": pl.Int64},
+        orient="row",
     )
-    tiers = _tiers(matched.calls, tracks)
+    tiers = _tiers(matched.calls, rank_indices)
     session = _session_clocks(sources)
     by_session = None
     if session is not None:
         ends = next((tier for tier in tiers if tier.height), tiers[-1])
-        by_session = _finish(session, tracks, ends, SESSION_CLOCKS, single=len(sources) == 1)
+        by_session = _finish(session, rank_indices, ends, SESSION_CLOCKS, single=len(sources) == 1)
         # One report has one clock: uneven ends there are calls of different groups, which no fit removes.
-        if tracks["report"].n_unique() == 1 or by_session.error_ns <= SAME_HOST_IS_WRONG_NS:
+        if rank_indices["capture_id"].n_unique() == 1 or by_session.error_ns <= SAME_HOST_IS_WRONG_NS:
             return by_session
-    by_ends = _fitted(tiers, tracks, sources[0].report)
+    by_ends = _fitted(tiers, rank_indices, sources[0].capture_id)
     if by_session is None or (by_ends.is_resolved and by_ends.error_ns < CLEARLY_BETTER * by_session.error_ns):
         return by_ends
     return by_session
 
 
-def _fitted(tiers: Sequence[pl.DataFrame], tracks: pl.DataFrame, reference: int) -> CommonClock:
+def _fitted(tiers: Sequence[pl.DataFrame], rank_indices: pl.DataFrame, reference: int) -> CommonClock:
     """The clock from the best ends that reach every report, with drift where that is clearly better."""
-    reports = tracks["report"].n_unique()
+    reports = rank_indices["capture_id"].n_unique()
     for ends in tiers:
         clocks = _fit(ends, reference, with_drift=False)
         if clocks.height == reports:
-            with_offset = _finish(clocks, tracks, ends, FITTED)
-            with_drift = _finish(_fit(ends, reference, with_drift=True), tracks, ends, FITTED_WITH_DRIFT)
+            with_offset = _finish(clocks, rank_indices, ends, FITTED)
+            with_drift = _finish(_fit(ends, reference, with_drift=True), rank_indices, ends, FITTED_WITH_DRIFT)
             return with_drift if with_drift.error_ns < CLEARLY_BETTER * with_offset.error_ns else with_offset
-    return _finish(_fit(tiers[-1], reference, with_drift=False), tracks, tiers[-1].clear(), NOT_RESOLVABLE)
+    return _finish(_fit(tiers[-1], reference, with_drift=False), rank_indices, tiers[-1].clear(), NOT_RESOLVABLE)
 
 
 def _session_clocks(sources: Sequence[Source]) -> pl.DataFrame | None:
     """CLOCKS from session starts; None if the reports are not all of one host, or do not say."""
-    reports = {one.report: one for one in sources}
+    reports = {one.capture_id: one for one in sources}
     if len(reports) == 1:
-        return pl.DataFrame([(sources[0].report, 0.0, 0.0, 0.0)], schema=CLOCKS, orient="row")
+        return pl.DataFrame([(sources[0].capture_id, 0.0, 0.0, 0.0)], schema=CLOCKS, orient="row")
     first = sources[0].session_start_ns
     if len({one.host for one in sources}) > 1 or sources[0].host is None or first is None:
         return None
@@ -135,13 +140,15 @@ def _session_clocks(sources: Sequence[Source]) -> pl.DataFrame | None:
     for one in reports.values():
         if one.session_start_ns is None:
             return None
-        rows.append((one.report, float(one.session_start_ns - first), 0.0, 0.0))
+        rows.append((one.capture_id, float(one.session_start_ns - first), 0.0, 0.0))
     return pl.DataFrame(rows, schema=CLOCKS, orient="row")
 
 
-def _tiers(calls: pl.DataFrame, tracks: pl.DataFrame) -> list[pl.DataFrame]:
+def _tiers(calls: pl.DataFrame, rank_indices: pl.DataFrame) -> list[pl.DataFrame]:
     """Matched ends, the most trustworthy first: of groups that are sure and of classes that are left at once."""
-    ends = calls.join(tracks, on="track").select("instance", "track", "report", "class", "sure", "start_ns", "end_ns")
+    ends = calls.join(rank_indices, on="rank_index").select(
+        "instance", "rank_index", "capture_id", "class", "sure", "start_ns", "end_ns"
+    )
     simultaneous = pl.col("class").is_in(list(SIMULTANEOUS))
     choices = (simultaneous & pl.col("sure"), pl.col("sure"), simultaneous, pl.lit(value=True))
     return [ends.filter(choice) for choice in choices]
@@ -151,11 +158,11 @@ def _fit(ends: pl.DataFrame, reference: int, *, with_drift: bool) -> pl.DataFram
     """CLOCKS of all reports that share enough calls with the reference, directly or through others."""
     clocks = pl.DataFrame([(reference, 0.0, 0.0, 0.0)], schema=CLOCKS, orient="row")
     while True:
-        per_track = ends.select("track", "report").unique().join(clocks, on="report")
-        aligned = _on_common_clock(ends.drop("report"), per_track)
+        per_track = ends.select("rank_index", "capture_id").unique().join(clocks, on="capture_id")
+        aligned = _on_common_clock(ends.drop("capture_id"), per_track)
         known = aligned.drop_nulls("common_end_ns").group_by("instance").agg(target_ns=pl.col("common_end_ns").median())
         differences = (
-            ends.join(clocks, on="report", how="anti")
+            ends.join(clocks, on="capture_id", how="anti")
             .join(known, on="instance")
             .with_columns(difference_ns=pl.col("target_ns") - pl.col("end_ns"))
         )
@@ -167,10 +174,10 @@ def _fit(ends: pl.DataFrame, reference: int, *, with_drift: bool) -> pl.DataFram
 
 def _clock_per_report(differences: pl.DataFrame, *, with_drift: bool) -> pl.DataFrame:
     """Offset: the median difference. Drift: between the medians of the first and of the last third."""
-    third = (pl.col("end_ns").rank("ordinal").over("report") - 1) * 3 // pl.len().over("report")
+    third = (pl.col("end_ns").rank("ordinal").over("capture_id") - 1) * 3 // pl.len().over("capture_id")
     slopes = (
         differences.with_columns(third=third)
-        .group_by("report")
+        .group_by("capture_id")
         .agg(
             rise=_of_third("difference_ns", 2) - _of_third("difference_ns", 0),
             run=_of_third("end_ns", 2) - _of_third("end_ns", 0),
@@ -181,11 +188,11 @@ def _clock_per_report(differences: pl.DataFrame, *, with_drift: bool) -> pl.Data
     drift = pl.when(pl.lit(with_drift) & (pl.col("run") > 0)).then(pl.col("rise") / pl.col("run")).otherwise(0.0)
     level = pl.col("difference_ns") - pl.col("drift") * (pl.col("end_ns") - pl.col("pivot_ns"))
     return (
-        differences.join(slopes.filter(pl.col("ends") >= FEWEST_ENDS).with_columns(drift=drift), on="report")
-        .group_by("report", "drift", "pivot_ns")
+        differences.join(slopes.filter(pl.col("ends") >= FEWEST_ENDS).with_columns(drift=drift), on="capture_id")
+        .group_by("capture_id", "drift", "pivot_ns")
         .agg(offset_ns=level.median())
         .select(pl.col(name).cast(dtype) for name, dtype in CLOCKS.items())
-        .sort("report")
+        .sort("capture_id")
     )
 
 
@@ -194,10 +201,10 @@ def _of_third(column: str, which: int) -> pl.Expr:
 
 
 def _finish(
-    clocks: pl.DataFrame, tracks: pl.DataFrame, ends: pl.DataFrame, method: str, *, single: bool = False
+    clocks: pl.DataFrame, rank_indices: pl.DataFrame, ends: pl.DataFrame, method: str, *, single: bool = False
 ) -> CommonClock:
     """The clock of every track with the residuals that it leaves on ``ends``."""
-    per_track = tracks.join(clocks, on="report")
+    per_track = rank_indices.join(clocks, on="capture_id")
     residuals = _residuals(ends, per_track)
     found = [residuals.quantile(share, interpolation="higher") for share in (0.5, 0.95)]
     p50, p95 = (None if one is None else round(one) for one in found)
@@ -206,9 +213,9 @@ def _finish(
 
 def _residuals(ends: pl.DataFrame, per_track: pl.DataFrame) -> pl.Series:
     """|end - end of the lowest track of the same call| on the common clock, for all the others."""
-    common = _on_common_clock(ends.drop("report"), per_track).sort("instance", "track")
+    common = _on_common_clock(ends.drop("capture_id"), per_track).sort("instance", "rank_index")
     first = pl.col("common_end_ns").first().over("instance")
-    is_first = pl.col("track") == pl.col("track").first().over("instance")
+    is_first = pl.col("rank_index") == pl.col("rank_index").first().over("instance")
     return common.with_columns(residual=(pl.col("common_end_ns") - first).abs()).filter(~is_first)["residual"]
 
 
@@ -217,6 +224,6 @@ def _on_common_clock(frame: pl.DataFrame, per_track: pl.DataFrame) -> pl.DataFra
         correction = pl.col("offset_ns") + pl.col("drift") * (pl.col(name) - pl.col("pivot_ns"))
         return pl.col(name) + correction.round().cast(pl.Int64)
 
-    return frame.join(per_track, on="track", how="left", maintain_order="left").with_columns(
+    return frame.join(per_track, on="rank_index", how="left", maintain_order="left").with_columns(
         common_start_ns=common("start_ns"), common_end_ns=common("end_ns")
     )

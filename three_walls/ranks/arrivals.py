@@ -31,7 +31,7 @@ def measure_arrivals(matched: Matched, clock: CommonClock, thresholds: RankThres
     per_instance = calls.group_by("instance").agg(
         latest_ns=arrival.max(),
         second_ns=arrival.bottom_k(pl.len() - 1).max(),
-        last=pl.col("track").get(arrival.fill_null(0).arg_max()),
+        last=pl.col("rank_index").get(arrival.fill_null(0).arg_max()),
         first_end_ns=pl.col("common_end_ns").min(),
         end_spread_ns=pl.col("common_end_ns").max() - pl.col("common_end_ns").min(),
         shortest_ns=_DURATION.min(),

@@ -32,10 +32,10 @@ def find_capture_start_skew(
     thresholds: RankThresholds,
 ) -> CaptureStart:
     """Compares when the captures of the ranks begin with the length of a step. ``arrivals``: see measure_arrivals."""
-    nothing = CaptureStart(steps.select("track", "step").clear(), ())
+    nothing = CaptureStart(steps.select("rank_index", "step").clear(), ())
     if not clock.is_resolved:
         return nothing
-    first = clock.put(operations.group_by("track").agg(pl.col("start_ns").min(), pl.col("end_ns").min()))
+    first = clock.put(operations.group_by("rank_index").agg(pl.col("start_ns").min(), pl.col("end_ns").min()))
     begin, last_begin = first.select(pl.col("common_start_ns").min(), last=pl.col("common_start_ns").max()).row(0)
     skew_ns = int(last_begin) - int(begin)
     step_ns = _median_length(steps)
@@ -49,24 +49,24 @@ def find_capture_start_skew(
     if affected.is_empty():
         return nothing
     kept = affected.filter("kept")
-    return CaptureStart(affected.select("track", "step"), (_warn(skew_ns, arrivals, affected, kept),), skew_ns)
+    return CaptureStart(affected.select("rank_index", "step"), (_warn(skew_ns, arrivals, affected, kept),), skew_ns)
 
 
 def without_affected(steps: pl.DataFrame, affected: pl.DataFrame) -> pl.DataFrame:
     """``steps`` with kept ones that the skew touches dropped, unless a rank would have no step left."""
     marked = steps.join(
-        affected.with_columns(hit=pl.lit(value=True)), on=["track", "step"], how="left", maintain_order="left"
+        affected.with_columns(hit=pl.lit(value=True)), on=["rank_index", "step"], how="left", maintain_order="left"
     ).with_columns(hit=pl.col("hit").fill_null(value=False) & pl.col("kept"))
-    others = (pl.col("kept") & ~pl.col("hit")).any().over("track")
+    others = (pl.col("kept") & ~pl.col("hit")).any().over("rank_index")
     said = "began before the last rank's capture did: its first collectives wait for that profiler's start"
     return marked.with_columns(
         kept=pl.col("kept") & ~(pl.col("hit") & others),
-        because=pl.when("hit").then(pl.lit(said)).otherwise("because"),
+        reason=pl.when("hit").then(pl.lit(said)).otherwise("reason"),
     ).drop("hit")
 
 
 def _warn(skew_ns: int, arrivals: pl.DataFrame, affected: pl.DataFrame, kept: pl.DataFrame) -> ReportWarning:
-    hit = arrivals.join(affected.select("track", "step"), on=["track", "step"], how="semi")
+    hit = arrivals.join(affected.select("rank_index", "step"), on=["rank_index", "step"], how="semi")
     # The first steps often hold uneven numbers of calls, then nothing is matched there and nothing known of waits.
     longest = hit.select(pl.col("wait_ns").max()).item() if hit.height else None
     waited = f", and a collective there waits up to {ns_to_ms(longest):.0f} ms" if longest else ""

@@ -32,23 +32,23 @@ class Cause:
 
 
 def find_cause(
-    track: int,
+    rank_index: int,
     segments: pl.DataFrame,
     exchanges: pl.DataFrame,
-    pieces: pl.DataFrame,
+    slices: pl.DataFrame,
     timeline: Timeline,
     traces: Sequence[Trace],
     late_ns: int,
     steps: int,
     thresholds: RankThresholds,
 ) -> Cause:
-    """Compares ``track`` with the others in ``segments`` (those before the calls at which it was last).
+    """Compares ``rank_index`` with the others in ``segments`` (those before the calls at which it was last).
 
     ``exchanges``: see find_pipeline_waits; ``late_ns``: its lateness in one step; ``steps``: how many steps the
     segments are from.
     """
     waited = _waited_in(segments, exchanges)
-    excess = _excess_by_owner(pl.concat([own_segments(segments, pieces), waited]), track, steps)
+    excess = _excess_by_owner(pl.concat([own_segments(segments, slices), waited]), rank_index, steps)
     computing = sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES)
     candidates = {
         SLOW_COMPUTE: computing,
@@ -62,24 +62,24 @@ def find_cause(
         return Cause(UNKNOWN, f"neither computing nor the host explains it (at most {more_ms}: {name})")
     if name == SLOW_COMPUTE:
         kernels = kernels_in_segments(segments, timeline.operations, traces)
-        return _why_computing(kernels, track, steps, more_ms, thresholds)
+        return _why_computing(kernels, rank_index, steps, more_ms, thresholds)
     words = {
         "launch-starved": f"{more_ms} of its device's time than of its peers' went idle with nothing launched",
         "host-blocked": f"{more_ms} of its device's time than of its peers' went idle in a synchronizing call",
         LATE_STAGE: f"it spent {more_ms} than its peers in pipeline exchanges: "
-        + _which_stage(track, segments, exchanges),
+        + _which_stage(rank_index, segments, exchanges),
     }
     return Cause(name, words[name])
 
 
 def _waited_in(segments: pl.DataFrame, exchanges: pl.DataFrame) -> pl.DataFrame:
-    """Waiting in pipeline exchanges per segment, as own_segments gives what owned it: instance, track, owner, ns."""
-    stretches = merge_overlapping(exchanges, ["track"])
+    """Waiting in pipeline exchanges per segment, like own_segments: instance, rank_index, owner, ns."""
+    stretches = merge_overlapping(exchanges, ["rank_index"])
     return (
-        intersect(segments.select("instance", "track", "start_ns", "end_ns"), stretches, ["track"])
-        .group_by("instance", "track")
+        intersect(segments.select("instance", "rank_index", "start_ns", "end_ns"), stretches, ["rank_index"])
+        .group_by("instance", "rank_index")
         .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
-        .select("instance", "track", pl.lit(_WAITED).alias("owner"), "ns")
+        .select("instance", "rank_index", pl.lit(_WAITED).alias("owner"), "ns")
     )
 
 
@@ -89,11 +89,11 @@ def _late_stage_ns(excess: Mapping[str, int], exchanges: pl.DataFrame) -> int:
     return alone_ns if exchanges.is_empty() else min(alone_ns, excess.get(_WAITED, 0))
 
 
-def _which_stage(track: int, segments: pl.DataFrame, exchanges: pl.DataFrame) -> str:
-    """Whom ``track`` waited for most before it was late."""
-    mine = merge_overlapping(segments.filter(pl.col("track") == track), ["track"])
+def _which_stage(rank_index: int, segments: pl.DataFrame, exchanges: pl.DataFrame) -> str:
+    """Whom ``rank_index`` waited for most before it was late."""
+    mine = merge_overlapping(segments.filter(pl.col("rank_index") == rank_index), ["rank_index"])
     awaited = (
-        intersect(exchanges.drop_nulls("awaited"), mine, ["track"])
+        intersect(exchanges.drop_nulls("awaited"), mine, ["rank_index"])
         .group_by("awaited")
         .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
         .sort(["ns", "awaited"], descending=[True, False])
@@ -103,12 +103,12 @@ def _which_stage(track: int, segments: pl.DataFrame, exchanges: pl.DataFrame) ->
     return f"it waited there for rank {awaited['awaited'][0]}, of another stage"
 
 
-def _excess_by_owner(owned: pl.DataFrame, track: int, steps: int) -> dict[str, int]:
+def _excess_by_owner(owned: pl.DataFrame, rank_index: int, steps: int) -> dict[str, int]:
     """Per owner the late rank's time minus the median of its peers', summed over segments, per step."""
-    members = owned.select("instance", "track").unique()
+    members = owned.select("instance", "rank_index").unique()
     grid = members.join(owned.select("instance", "owner").unique(), on="instance")
-    full = grid.join(owned, on=["instance", "track", "owner"], how="left").with_columns(pl.col("ns").fill_null(0))
-    late = pl.col("track") == track
+    full = grid.join(owned, on=["instance", "rank_index", "owner"], how="left").with_columns(pl.col("ns").fill_null(0))
+    late = pl.col("rank_index") == rank_index
     excess = (
         full.group_by("instance", "owner")
         .agg(ns=pl.col("ns").filter(late).sum() - pl.col("ns").filter(~late).median())
@@ -118,11 +118,13 @@ def _excess_by_owner(owned: pl.DataFrame, track: int, steps: int) -> dict[str, i
     return {str(owner): round(ns) for owner, ns in excess.rows() if ns is not None}
 
 
-def _why_computing(kernels: pl.DataFrame, track: int, steps: int, more_ms: str, thresholds: RankThresholds) -> Cause:
+def _why_computing(
+    kernels: pl.DataFrame, rank_index: int, steps: int, more_ms: str, thresholds: RankThresholds
+) -> Cause:
     """Imbalance: only experts computed longer, and not the same work. Slow: the same kernels took longer."""
     alike, of_experts = pl.col("alike"), pl.col("of_experts")
     sums = (
-        _compare_kernels(kernels, track)
+        _compare_kernels(kernels, rank_index)
         .select(
             alike_ns=pl.col("excess_ns").filter(alike).sum(),
             alike_peers_ns=pl.col("peers_ns").filter(alike).sum(),
@@ -147,15 +149,15 @@ def _why_computing(kernels: pl.DataFrame, track: int, steps: int, more_ms: str, 
     return Cause(UNKNOWN, f"it computed {more_ms}, in other kernels than its peers and not only between the exchanges")
 
 
-def _compare_kernels(kernels: pl.DataFrame, track: int) -> pl.DataFrame:
+def _compare_kernels(kernels: pl.DataFrame, rank_index: int) -> pl.DataFrame:
     """Per segment, name and grid: of_experts, alike (everyone ran equally many), excess_ns, peers_ns (median)."""
-    late = pl.col("track") == track
-    members = kernels.group_by("instance").agg(members=pl.col("track").n_unique())
+    late = pl.col("rank_index") == rank_index
+    members = kernels.group_by("instance").agg(members=pl.col("rank_index").n_unique())
     return (
         kernels.join(members, on="instance")
         .group_by("instance", "kernel", "grid", "of_experts")
         .agg(
-            alike=(pl.col("track").n_unique() == pl.col("members").first()) & (pl.col("count").n_unique() == 1),
+            alike=(pl.col("rank_index").n_unique() == pl.col("members").first()) & (pl.col("count").n_unique() == 1),
             late_ns=pl.col("ns").filter(late).sum(),
             # A kernel that few peers ran counts nothing for the others: the median is over all of them.
             peers=pl.col("ns").filter(~late),

@@ -15,7 +15,7 @@ from three_walls.model.report import Alignment, ReportWarning, Straggler, Wait
 from three_walls.ranks.alignment import CommonClock, align, sources_of
 from three_walls.ranks.arrivals import measure_arrivals
 from three_walls.ranks.capture_start import find_capture_start_skew
-from three_walls.ranks.end_time_matching import match_by_leaving
+from three_walls.ranks.end_time_matching import match_by_end_time
 from three_walls.ranks.exposed_transfer import refine_transfer
 from three_walls.ranks.groups import Pipeline, captures_everyone, find_members, find_pipeline, list_groups
 from three_walls.ranks.matching import Matched, match_calls
@@ -28,7 +28,7 @@ from three_walls.timeline.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Encounters:
+class MatchedRanks:
     """Calls of several ranks put together, before anything is attributed to anyone.
 
     ``arrivals``: see measure_arrivals; ``skewed``: steps (track, step) that hold the profilers' different starts;
@@ -47,7 +47,7 @@ class Encounters:
 @dataclass(frozen=True, slots=True)
 class RankComparison:
     """``wait_ns``: waiting per (track, step), all classes, where every class is resolved. ``transfer``: as
-    Attribution.transfer, measured where it could be. ``arrivals``: those of Encounters that no skewed step touches."""
+    Attribution.transfer, measured where it could be. ``arrivals``: those that no skewed step touches."""
 
     alignment: Alignment | None
     waits: tuple[Wait, ...]
@@ -58,7 +58,7 @@ class RankComparison:
     arrivals: pl.DataFrame
 
 
-def bring_together(traces: Sequence[Trace], timeline: Timeline, ranks: Sequence[Rank], config: RunConfig) -> Encounters:
+def match_ranks(traces: Sequence[Trace], timeline: Timeline, ranks: Sequence[Rank], config: RunConfig) -> MatchedRanks:
     """Matches the ranks' calls and puts them on one clock."""
     thresholds = default_rank_thresholds()
     pipeline = find_pipeline(ranks, config)
@@ -69,14 +69,14 @@ def bring_together(traces: Sequence[Trace], timeline: Timeline, ranks: Sequence[
         all_captured=captures_everyone(ranks, config),
     )
     matched = pair_by_order(matched, pipeline)
-    report_of = {rank.track: trace.report for trace in traces for rank in trace.ranks}
-    sources = sources_of(ranks, report_of, {trace.report: trace.session_start_ns for trace in traces})
+    capture_of = {rank.rank_index: trace.capture_id for trace in traces for rank in trace.ranks}
+    sources = sources_of(ranks, capture_of, {trace.capture_id: trace.session_start_ns for trace in traces})
     clock = align(sources, matched)
     matched = pair_by_time(matched, pipeline, clock, thresholds)
-    matched = match_by_leaving(matched, list_groups(ranks, config), clock, thresholds)
+    matched = match_by_end_time(matched, list_groups(ranks, config), clock, thresholds)
     arrivals = measure_arrivals(matched, clock, thresholds)
     start = find_capture_start_skew(timeline.operations, timeline.steps, arrivals, clock, thresholds)
-    return Encounters(matched, clock, arrivals, start.affected, start.warnings, pipeline, start.skew_ns)
+    return MatchedRanks(matched, clock, arrivals, start.affected, start.warnings, pipeline, start.skew_ns)
 
 
 def compare_ranks(
@@ -84,15 +84,19 @@ def compare_ranks(
     timeline: Timeline,
     attribution: Attribution,
     ranks: Sequence[Rank],
-    encounters: Encounters,
+    matched_ranks: MatchedRanks,
 ) -> RankComparison:
     """Who waited, for whom and why. ``timeline`` and ``attribution`` without the steps that are skewed."""
     thresholds = default_rank_thresholds()
-    rank_of = {rank.track: rank.rank for rank in ranks}
-    matched, clock = encounters.matched, encounters.clock
+    rank_of = {rank.rank_index: rank.rank for rank in ranks}
+    matched, clock = matched_ranks.matched, matched_ranks.clock
     # A call that one member made in a skewed step says nothing of any member.
-    touched = encounters.arrivals.join(encounters.skewed, on=["track", "step"], how="semi").select("instance").unique()
-    arrivals = encounters.arrivals.join(touched, on="instance", how="anti")
+    touched = (
+        matched_ranks.arrivals.join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
+        .select("instance")
+        .unique()
+    )
+    arrivals = matched_ranks.arrivals.join(touched, on="instance", how="anti")
     classes = split_classes(matched, arrivals, thresholds)
     return RankComparison(
         alignment=clock.alignment,
@@ -106,8 +110,10 @@ def compare_ranks(
             clock.is_resolved,
             thresholds,
         ),
-        stragglers=find_stragglers(arrivals, timeline, attribution, traces, rank_of, encounters.pipeline, thresholds),
-        warnings=encounters.warnings,
+        stragglers=find_stragglers(
+            arrivals, timeline, attribution, traces, rank_of, matched_ranks.pipeline, thresholds
+        ),
+        warnings=matched_ranks.warnings,
         wait_ns=_resolved_waits(classes),
         transfer=refine_transfer(attribution, matched, arrivals, classes),
         arrivals=arrivals,
@@ -115,8 +121,8 @@ def compare_ranks(
 
 
 def _resolved_waits(classes: pl.DataFrame) -> dict[tuple[int, int], int]:
-    per_step = classes.group_by("track", "step", maintain_order=True).agg(
+    per_step = classes.group_by("rank_index", "step", maintain_order=True).agg(
         pl.col("resolved").all(), pl.col("wait_ns").sum()
     )
-    rows = per_step.filter("resolved").select("track", "step", "wait_ns").rows()
-    return {(int(track), int(step)): int(wait) for track, step, wait in rows}
+    rows = per_step.filter("resolved").select("rank_index", "step", "wait_ns").rows()
+    return {(int(rank_index), int(step)): int(wait) for rank_index, step, wait in rows}

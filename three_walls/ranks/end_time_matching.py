@@ -56,7 +56,7 @@ _Queues = Mapping[int, deque[_Call]]
 """By track: calls of one class and step that are not put together yet, by their ends."""
 
 
-def match_by_leaving(
+def match_by_end_time(
     matched: Matched, groups: Sequence[frozenset[int]], clock: CommonClock, thresholds: RankThresholds
 ) -> Matched:
     """``matched`` with the calls of one moment put together where their class can run in several groups.
@@ -81,7 +81,7 @@ def match_by_leaving(
     # What order had put together with one of these calls is not one collective.
     broken = matched.calls.join(rows, on="call", how="semi").select("instance").unique()
     kept = matched.calls.join(broken, on="instance", how="anti")
-    renewed = rows.sort("instance", "track").select(matched.calls.columns)
+    renewed = rows.sort("instance", "rank_index").select(matched.calls.columns)
     return Matched(
         matched.everything,
         pl.concat([kept, renewed.match_to_schema(matched.calls.schema, integer_cast="upcast")]),
@@ -105,16 +105,16 @@ def _find(calls: pl.DataFrame, groups: Sequence[frozenset[int]], spread: _Spread
     instance = highest if isinstance(highest, int) else 0
     ordered = sorted(set(groups), key=lambda group: (-len(group), sorted(group)))
     rows = []
-    columns = ("track", "call", "common_start_ns", "common_end_ns", "whole")
+    columns = ("rank_index", "call", "common_start_ns", "common_end_ns", "whole")
     alone = _without_twins(calls, spread)
     by_end = alone.join(_fitting(calls, matched, spread), on="call", how="left").sort(
         "class", "step", "common_end_ns", "common_start_ns", "call"
     )
     for _, of_step in by_end.group_by(["class", "step"], maintain_order=True):
         queues: dict[int, deque[_Call]] = {}
-        for track, number, start_ns, end_ns, whole in of_step.select(columns).rows():
+        for rank_index, number, start_ns, end_ns, whole in of_step.select(columns).rows():
             call = _Call(number, round(start_ns), round(end_ns), frozenset(whole or ()))
-            queues.setdefault(track, deque()).append(call)
+            queues.setdefault(rank_index, deque()).append(call)
         for members in _collectives(queues, ordered, spread):
             instance += 1
             rows += [(number, instance, len(members)) for number in members]
@@ -125,7 +125,7 @@ def _find(calls: pl.DataFrame, groups: Sequence[frozenset[int]], spread: _Spread
 
 def _without_twins(calls: pl.DataFrame, spread: _Spread) -> pl.DataFrame:
     """``calls`` without those that one rank runs at once and that end together: which one is meant cannot be told."""
-    key = ["track", "class", "step"]
+    key = ["rank_index", "class", "step"]
     ordered = calls.sort(*key, "common_end_ns", "common_start_ns", "call")
     start, end = pl.col("common_start_ns"), pl.col("common_end_ns")
     twin_of_next = (start.shift(-1).over(key) < end) & (end.shift(-1).over(key) - end <= spread.even_ns)
@@ -142,7 +142,7 @@ def _fitting(calls: pl.DataFrame, matched: Matched, spread: _Spread) -> pl.DataF
         .select("call", "instance")
         .join(calls, on="call")
         .group_by("instance")
-        .agg("call", fits=fits, whole=pl.col("track").sort())
+        .agg("call", fits=fits, whole=pl.col("rank_index").sort())
         .filter("fits")
         .explode("call")
         .select("call", "whole")
@@ -155,14 +155,18 @@ def _collectives(
     """Call numbers of each collective. Takes from ``queues`` until all are empty."""
     while queues:
         # Whatever ended before the earliest of the heads has been put together already, or never will be.
-        first = min(queues, key=lambda track: (queues[track][0].end_ns, track))
+        first = min(queues, key=lambda rank_index: (queues[rank_index][0].end_ns, rank_index))
         members = _meet(queues, [group for group in groups if first in group], spread)
         whole = queues[first][0].whole
-        if members and members < whole and all(track in queues and queues[track][0].whole == whole for track in whole):
+        if (
+            members
+            and members < whole
+            and all(rank_index in queues and queues[rank_index][0].whole == whole for rank_index in whole)
+        ):
             members = whole
-        heads = [queues[track].popleft().number for track in sorted(members or {first})]
-        for track in [track for track, queue in queues.items() if not queue]:
-            del queues[track]
+        heads = [queues[rank_index].popleft().number for rank_index in sorted(members or {first})]
+        for rank_index in [rank_index for rank_index, queue in queues.items() if not queue]:
+            del queues[rank_index]
         if members:
             yield heads
 
@@ -173,7 +177,7 @@ def _meet(queues: _Queues, groups: Sequence[frozenset[int]], spread: _Spread) ->
     for members in groups:
         if not members <= queues.keys():
             continue
-        heads = [queues[track][0] for track in members]
+        heads = [queues[rank_index][0] for rank_index in members]
         apart_ns = max(one.end_ns for one in heads) - min(one.end_ns for one in heads)
         even_ns = spread.even(min(one.end_ns - one.start_ns for one in heads))
         # Nobody leaves before the last has come.

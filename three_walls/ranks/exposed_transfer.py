@@ -24,11 +24,13 @@ def refine_transfer(
     transferring = (
         matched.everything.join(resolved, on=CLASS, how="semi")
         .join(arrivals.select("call", "wait_ns"), on="call", how="left")
-        .select("track", "class", "end_ns", start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0))
+        .select("rank_index", "class", "end_ns", start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0))
     )
-    not_computing = merge_overlapping(attribution.pieces.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)
+    not_computing = merge_overlapping(attribution.slices.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)
     measured = (
-        intersect(merge_overlapping(transferring, ["track", "class"]), not_computing, ["track"], carry=["step"])
+        intersect(
+            merge_overlapping(transferring, ["rank_index", "class"]), not_computing, ["rank_index"], carry=["step"]
+        )
         .group_by(CLASS)
         .agg(measured_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     )

@@ -25,7 +25,7 @@ PAIRWISE = ("pipeline_p2p", "context_ring")
 
 MEMBERS = pl.Schema(
     {
-        "track": pl.Int64,
+        "rank_index": pl.Int64,
         "class": pl.String,
         "group": pl.Int64,  # tracks with the same number take part together
         "captured": pl.Int64,  # ranks of the group that were captured
@@ -98,7 +98,7 @@ def find_members(ranks: Sequence[Rank], config: RunConfig) -> pl.DataFrame:
         captured = Counter(group_of(rank.rank) for rank in ranks)
         for rank in ranks:
             group = group_of(rank.rank)
-            rows.append((rank.track, name, group, captured[group], size, sure))
+            rows.append((rank.rank_index, name, group, captured[group], size, sure))
     return pl.DataFrame(rows, schema=MEMBERS, orient="row")
 
 
@@ -113,7 +113,7 @@ def list_groups(ranks: Sequence[Rank], config: RunConfig) -> tuple[frozenset[int
     layout = _read_layout(ranks, config, world)
     if layout is None:
         return ()
-    track_of = {rank.rank: rank.track for rank in ranks}
+    track_of = {rank.rank: rank.rank_index for rank in ranks}
     found: dict[frozenset[int], None] = {}
     for group_of in (
         lambda _: 0,
@@ -214,4 +214,4 @@ def find_pipeline(ranks: Sequence[Rank], config: RunConfig) -> Pipeline | None:
     micro, whole = config.size("micro_batch_size"), config.size("global_batch_size")
     fits = micro is not None and whole is not None and whole % (micro * layout.dp) == 0
     count = whole // (micro * layout.dp) if fits and micro is not None and whole is not None else None
-    return Pipeline(layout.pp, count, {one.track: divmod(one.rank, width) for one in ranks})
+    return Pipeline(layout.pp, count, {one.rank_index: divmod(one.rank, width) for one in ranks})

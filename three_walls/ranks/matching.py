@@ -19,8 +19,8 @@ KEY = ("class", "group", "role")
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """``everything``: all communication of all steps: call, track, stream, communicator, class, step, kept, start_ns,
-    end_ns.
+    """``everything``: all communication of all steps: call, rank_index, stream, communicator, class, step, kept,
+    start_ns, end_ns.
 
     ``calls``: one row per rank and collective: the above, and instance, group, role, captured, size, sure, complete;
     ``kept`` says that the step is kept in all members. ``abstained``: sequences that could not be matched: class,
@@ -41,7 +41,7 @@ def match_calls(
     """
     everything = _in_steps(operations, steps)
     numbered = _number(everything, _roles(operations), members, all_captured=all_captured)
-    counts = numbered.group_by(*KEY, "step", "track").agg(pl.len(), pl.col("captured", "kept").first())
+    counts = numbered.group_by(*KEY, "step", "rank_index").agg(pl.len(), pl.col("captured", "kept").first())
     sequences = counts.group_by(*KEY, "step").agg(
         captured=pl.col("captured").first(),
         seen=pl.len(),
@@ -53,7 +53,7 @@ def match_calls(
     calls = (
         numbered.drop("kept")
         .join(sequences.filter(fits).select(*KEY, "step", kept="kept_in_all"), on=[*KEY, "step"])
-        .sort(*KEY, "step", "order", "track")
+        .sort(*KEY, "step", "order", "rank_index")
         .with_columns(instance=pl.struct(*KEY, "step", "order").rle_id().cast(pl.Int64))
         .drop("order")
     )
@@ -61,63 +61,70 @@ def match_calls(
 
 
 def _explain(sequences: pl.DataFrame) -> pl.DataFrame:
-    because = (
+    reason = (
         pl.when(pl.col("captured") == 1)
         .then(pl.lit("no other rank of its group was captured"))
         .when(pl.col("seen") < pl.col("captured"))
         .then(pl.format("{} of {} captured ranks made no such call", pl.col("captured") - pl.col("seen"), "captured"))
         .otherwise(pl.format("the ranks made {} to {} calls of it", "fewest", "most"))
     )
-    return sequences.select(*KEY, "step", kept="kept_in_all", because=because).sort(*KEY, "step")
+    return sequences.select(*KEY, "step", kept="kept_in_all", reason=reason).sort(*KEY, "step")
 
 
 def _in_steps(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Communication with the step in which it began."""
-    windows = steps.select("track", "step", "kept", opened_ns="start_ns", closed_ns="end_ns").sort("opened_ns")
+    windows = steps.select("rank_index", "step", "kept", opened_ns="start_ns", closed_ns="end_ns").sort("opened_ns")
     return (
         operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
         .select(
-            "track", "stream", "communicator", "start_ns", "end_ns", pl.col("category").cast(pl.String).alias("class")
+            "rank_index",
+            "stream",
+            "communicator",
+            "start_ns",
+            "end_ns",
+            pl.col("category").cast(pl.String).alias("class"),
         )
         .sort("start_ns")
-        .join_asof(windows, left_on="start_ns", right_on="opened_ns", by="track", check_sortedness=False)
+        .join_asof(windows, left_on="start_ns", right_on="opened_ns", by="rank_index", check_sortedness=False)
         .filter(pl.col("start_ns") < pl.col("closed_ns"))
         .drop("opened_ns", "closed_ns")
-        .sort("track", "start_ns", "end_ns", "stream")
+        .sort("rank_index", "start_ns", "end_ns", "stream")
         .with_row_index("call")
     )
 
 
 def _roles(operations: pl.DataFrame) -> pl.DataFrame:
-    """What a stream is for, comparable across ranks: track, class, stream, role.
+    """What a stream is for, comparable across ranks: rank_index, class, stream, role.
 
     Stream numbers differ between processes; their order is that of creation, which is the same in all ranks of
     one program. Role 0 is the stream that computes, if the class runs there.
     """
     computing = (
         operations.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
-        .group_by("track", "stream")
+        .group_by("rank_index", "stream")
         .agg(work_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
-        .sort(["track", "work_ns", "stream"], descending=[False, True, False])
-        .unique("track", keep="first", maintain_order=True)
-        .select("track", main="stream")
+        .sort(["rank_index", "work_ns", "stream"], descending=[False, True, False])
+        .unique("rank_index", keep="first", maintain_order=True)
+        .select("rank_index", main="stream")
     )
     streams = (
         operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-        .select("track", "stream", pl.col("category").cast(pl.String).alias("class"))
+        .select("rank_index", "stream", pl.col("category").cast(pl.String).alias("class"))
         .unique()
-        .join(computing, on="track", how="left")
+        .join(computing, on="rank_index", how="left")
         .with_columns(is_main=(pl.col("stream") == pl.col("main")).fill_null(value=False))
     )
-    by_creation = pl.col("stream").rank("dense").over("track", "class", "is_main").cast(pl.Int64)
-    return streams.select("track", "class", "stream", role=pl.when("is_main").then(0).otherwise(by_creation))
+    by_creation = pl.col("stream").rank("dense").over("rank_index", "class", "is_main").cast(pl.Int64)
+    return streams.select("rank_index", "class", "stream", role=pl.when("is_main").then(0).otherwise(by_creation))
 
 
 def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame, *, all_captured: bool) -> pl.DataFrame:
     """Calls with their group and their order within sequence and step; pairwise classes drop out."""
-    by_class = calls.join(roles, on=["track", "class", "stream"], how="left").join(members, on=["track", "class"])
+    by_class = calls.join(roles, on=["rank_index", "class", "stream"], how="left").join(
+        members, on=["rank_index", "class"]
+    )
     named = pl.col("communicator").is_not_null()
-    seen = pl.col("track").n_unique().over("communicator").cast(pl.Int64)
+    seen = pl.col("rank_index").n_unique().over("communicator").cast(pl.Int64)
     size = pl.when("sure").then("size").when(pl.lit(all_captured)).then(seen)
     return (
         by_class.with_columns(
@@ -129,6 +136,6 @@ def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame, *, 
             sure=pl.col("sure") | named,
         )
         .with_columns(complete=(pl.col("captured") == pl.col("size")).fill_null(value=False))
-        .sort("track", "start_ns", "end_ns", "call")
-        .with_columns(order=pl.col("start_ns").cum_count().over(*KEY, "step", "track").cast(pl.Int64))
+        .sort("rank_index", "start_ns", "end_ns", "call")
+        .with_columns(order=pl.col("start_ns").cum_count().over(*KEY, "step", "rank_index").cast(pl.Int64))
     )

@@ -33,7 +33,7 @@ def pair_by_order(matched: Matched, pipeline: Pipeline | None) -> Matched:
     if pipeline is None or calls.is_empty():
         return matched
     linked = _order_within_link(_link_by_schedule(calls, pipeline))
-    sides = linked.group_by(*_LINK, "track").agg(pl.len())
+    sides = linked.group_by(*_LINK, "rank_index").agg(pl.len())
     agree = (
         sides.group_by(_LINK)
         .agg(sides=pl.len(), fewest=pl.col("len").min(), most=pl.col("len").max())
@@ -65,9 +65,9 @@ def pair_by_time(
 
 
 def find_pipeline_waits(arrivals: pl.DataFrame, rank_of: Mapping[int, int]) -> pl.DataFrame:
-    """Resolved waiting in exchanges: track, start_ns, end_ns (own clock), awaited (rank that came last, or null)."""
+    """Resolved waiting in exchanges: rank_index, start_ns, end_ns (own clock), awaited (last rank, or null)."""
     return arrivals.filter((pl.col("class") == EXCHANGE) & pl.col("resolved")).select(
-        "track",
+        "rank_index",
         "start_ns",
         end_ns=pl.col("start_ns") + pl.col("wait_ns"),
         awaited=pl.col("last").replace_strict(dict(rank_of), default=None, return_dtype=pl.Int64),
@@ -76,20 +76,20 @@ def find_pipeline_waits(arrivals: pl.DataFrame, rank_of: Mapping[int, int]) -> p
 
 def _list_calls(matched: Matched, pipeline: Pipeline | None) -> pl.DataFrame:
     """Exchanges of all tracks with ``stage`` and ``lane``, in order."""
-    places = [] if pipeline is None else [(track, *place) for track, place in pipeline.places.items()]
-    schema = {"track": pl.Int64, "stage": pl.Int64, "lane": pl.Int64}
+    places = [] if pipeline is None else [(rank_index, *place) for rank_index, place in pipeline.places.items()]
+    schema = {"rank_index": pl.Int64, "stage": pl.Int64, "lane": pl.Int64}
     return (
         matched.everything.filter(pl.col("class") == EXCHANGE)
-        .join(pl.DataFrame(places, schema=schema, orient="row"), on="track")
-        .sort("track", "start_ns", "end_ns", "call")
+        .join(pl.DataFrame(places, schema=schema, orient="row"), on="rank_index")
+        .sort("rank_index", "start_ns", "end_ns", "call")
     )
 
 
 def _link_by_schedule(calls: pl.DataFrame, pipeline: Pipeline) -> pl.DataFrame:
     """``calls`` with ``link``; null where a stage has two neighbours and its calls do not follow the schedule."""
     numbered = calls.with_columns(
-        place=pl.col("call").cum_count().over("track", "step").cast(pl.Int64),
-        count=pl.len().over("track", "step").cast(pl.Int64),
+        place=pl.col("call").cum_count().over("rank_index", "step").cast(pl.Int64),
+        count=pl.len().over("rank_index", "step").cast(pl.Int64),
     )
     middle = numbered.join(_schedules(pipeline), on=["stage", "count", "place"], how="left")
     only = pl.when(pl.col("stage") == 0).then(0).when(pl.col("stage") == pipeline.stages - 1).then(pl.col("stage") - 1)
@@ -114,9 +114,9 @@ def _order_within_link(linked: pl.DataFrame) -> pl.DataFrame:
 
     (Unbatched exchanges of a pipeline of two run on two communicators so that both directions overlap.)
     """
-    by_creation = pl.col("stream").rank("dense").over("track", "link").cast(pl.Int64) - 1
+    by_creation = pl.col("stream").rank("dense").over("rank_index", "link").cast(pl.Int64) - 1
     return linked.with_columns(role=by_creation).with_columns(
-        order=pl.col("call").cum_count().over(*_LINK, "track").cast(pl.Int64)
+        order=pl.col("call").cum_count().over(*_LINK, "rank_index").cast(pl.Int64)
     )
 
 
@@ -145,7 +145,7 @@ def _with_pairs(
     highest = matched.calls["instance"].max()
     offset = highest + 1 if isinstance(highest, int) else 0
     rows = (
-        pairs.sort(*key, "order", "track")
+        pairs.sort(*key, "order", "rank_index")
         .with_columns(
             instance=pl.struct(*key, "order").rle_id().cast(pl.Int64) + offset,
             group=pl.col("lane") * pipeline.stages + pl.col("link"),
@@ -174,6 +174,6 @@ def _explain(left: pl.DataFrame, pipeline: Pipeline) -> pl.DataFrame:
         missing = any((one, lane) not in captured for one in neighbours)
         group = lane * pipeline.stages + stage
         rows.append((EXCHANGE, group, 0, step, kept, _NO_NEIGHBOUR if missing else _NO_ORDER))
-    names = ("class", "group", "role", "step", "kept", "because")
+    names = ("class", "group", "role", "step", "kept", "reason")
     types = (pl.String, pl.Int64, pl.Int64, pl.Int64, pl.Boolean, pl.String)
     return pl.DataFrame(rows, schema=dict(zip(names, types, strict=True)), orient="row")

@@ -16,18 +16,18 @@ ATTENTION = ("attention", "attention_unfused")
 
 
 def find_segments(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The stretch before each matched call: instance, track, stream, step, start_ns, end_ns (own clock), between_ep.
+    """The stretch before each matched call: instance, rank_index, stream, step, start_ns, end_ns, between_ep.
 
     It begins where the previous matched call of the same stream ended: on all ranks at the same moment, so that
     what differs within it is what made a rank late. The first of a step begins with the step. ``between_ep``: both
     calls are of expert parallelism.
     """
-    sequence = ["track", "stream", "step"]
-    opened = steps.select("track", "step", opened_ns="start_ns")
+    sequence = ["rank_index", "stream", "step"]
+    opened = steps.select("rank_index", "step", opened_ns="start_ns")
     previous_class = pl.col("class").shift(1).over(sequence)
     expert = pl.col("class").is_in(list(EP_CATEGORIES)) & previous_class.is_in(list(EP_CATEGORIES))
     return (
-        arrivals.join(opened, on=["track", "step"])
+        arrivals.join(opened, on=["rank_index", "step"])
         .sort(*sequence, "start_ns", "end_ns")
         .with_columns(
             begin_ns=pl.col("end_ns").shift(1).over(sequence).fill_null(pl.col("opened_ns")),
@@ -38,8 +38,8 @@ def find_segments(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def own_segments(segments: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Who owned the time of each segment: instance, track, owner, ns."""
+def own_segments(segments: pl.DataFrame, slices: pl.DataFrame) -> pl.DataFrame:
+    """Who owned the time of each segment: instance, rank_index, owner, ns."""
     owner = (
         pl.when(pl.col("active") == 0)
         .then(pl.lit(NO_LABEL))
@@ -49,16 +49,18 @@ def own_segments(segments: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
             .replace_strict(dict(enumerate(LABELS)), default=NO_LABEL, return_dtype=pl.String)
         )
     )
-    owned = pieces.select("track", "start_ns", "end_ns", owner=owner)
+    owned = slices.select("rank_index", "start_ns", "end_ns", owner=owner)
     return (
-        intersect(segments.select("instance", "track", "start_ns", "end_ns"), owned, ["track"], carry=["owner"])
-        .group_by("instance", "track", "owner")
+        intersect(
+            segments.select("instance", "rank_index", "start_ns", "end_ns"), owned, ["rank_index"], carry=["owner"]
+        )
+        .group_by("instance", "rank_index", "owner")
         .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     )
 
 
 def kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, traces: Sequence[Trace]) -> pl.DataFrame:
-    """Compute kernels per segment, name and grid: instance, track, of_experts, kernel, grid, count, ns.
+    """Compute kernels per segment, name and grid: instance, rank_index, of_experts, kernel, grid, count, ns.
 
     ``kernel`` is the demangled name, comparable across reports; ``grid`` grows with the number of tokens (of
     persistent kernels it does not). ``of_experts``: the segment lies between dispatch and combine: between two
@@ -66,10 +68,10 @@ def kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, traces
     """
     kernels = operations.filter(
         (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
-    ).select("track", "category", "report", "name_id", "grid_x", "grid_y", "grid_z", "start_ns", "end_ns")
+    ).select("rank_index", "category", "capture_id", "name_id", "grid_x", "grid_y", "grid_z", "start_ns", "end_ns")
     # Segments of one stream do not overlap, those of several may: a kernel can lie in one of each.
     found = [
-        intersect(kernels, mine.drop("stream", "step"), ["track"], carry=["instance", "between_ep"])
+        intersect(kernels, mine.drop("stream", "step"), ["rank_index"], carry=["instance", "between_ep"])
         for _, mine in segments.group_by("stream", maintain_order=True)
     ]
     if not found:
@@ -79,8 +81,8 @@ def kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, traces
     return (
         pl.concat(found)
         .with_columns(of_experts=pl.col("between_ep") & ~attends)
-        .join(_names(traces), on=["report", "name_id"], how="left")
-        .group_by("instance", "track", "of_experts", "kernel", grid=grid)
+        .join(_names(traces), on=["capture_id", "name_id"], how="left")
+        .group_by("instance", "rank_index", "of_experts", "kernel", grid=grid)
         .agg(count=pl.len().cast(pl.Int64), ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     )
 
@@ -90,7 +92,7 @@ def _names(traces: Sequence[Trace]) -> pl.DataFrame:
         pl.DataFrame(
             {"name_id": list(trace.names), "kernel": list(trace.names.values())},
             schema={"name_id": pl.Int64, "kernel": pl.String},
-        ).with_columns(report=pl.lit(trace.report, dtype=pl.Int64))
+        ).with_columns(capture_id=pl.lit(trace.capture_id, dtype=pl.Int64))
         for trace in traces
     ]
     return pl.concat(frames)

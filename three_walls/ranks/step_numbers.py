@@ -31,19 +31,21 @@ def number_alike(timeline: Timeline, traces: Sequence[Trace]) -> pl.DataFrame:
     Only ranks of one host whose reports say when they began have comparable times before their clocks are aligned;
     a rank is renumbered only if its steps end apart from those of its number and together with those of another.
     """
-    opened = {rank.track: trace.session_start_ns for trace in traces for rank in trace.ranks}
+    opened = {rank.rank_index: trace.session_start_ns for trace in traces for rank in trace.ranks}
     hosts = {rank.host for trace in traces for rank in trace.ranks}
-    counted = {track for track, source in timeline.sources.items() if source is StepSource.OPTIMIZER}
+    counted = {rank_index for rank_index, source in timeline.sources.items() if source is StepSource.OPTIMIZER}
     if len(hosts) != 1 or None in hosts or counted != set(opened) or None in opened.values():
         return timeline.steps
     ends = {
-        int(track): [end + (opened[int(track)] or 0) for end in mine["end_ns"].to_list()]
-        for (track,), mine in timeline.steps.sort("track", "start_ns").group_by(["track"], maintain_order=True)
+        int(rank_index): [end + (opened[int(rank_index)] or 0) for end in mine["end_ns"].to_list()]
+        for (rank_index,), mine in timeline.steps.sort("rank_index", "start_ns").group_by(
+            ["rank_index"], maintain_order=True
+        )
     }
-    first = min(ends, key=lambda track: (ends[track][0], track))
-    shifts = {track: _shift(mine, ends[first]) for track, mine in ends.items()}
+    first = min(ends, key=lambda rank_index: (ends[rank_index][0], rank_index))
+    shifts = {rank_index: _shift(mine, ends[first]) for rank_index, mine in ends.items()}
     return timeline.steps.with_columns(
-        step=pl.col("step") + pl.col("track").replace_strict(shifts, return_dtype=pl.Int64)
+        step=pl.col("step") + pl.col("rank_index").replace_strict(shifts, return_dtype=pl.Int64)
     )
 
 

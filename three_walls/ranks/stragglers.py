@@ -20,26 +20,26 @@ from three_walls.timeline.timeline import Timeline
 
 
 def measure_lateness(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Per rank: track, late_ns (median over its kept steps), step_ns (median), steps (number of kept ones).
+    """Per rank: rank_index, late_ns (median over its kept steps), step_ns (median), steps (number of kept ones).
 
     A rank is late from the arrival of the last but one to its own. Calls of several streams can wait for the same
     delay, so a step's lateness is the union of these stretches.
     """
-    delays = arrivals.filter(pl.col("kept") & (pl.col("last") == pl.col("track"))).select(
-        "track", "step", start_ns="second_ns", end_ns="latest_ns"
+    delays = arrivals.filter(pl.col("kept") & (pl.col("last") == pl.col("rank_index"))).select(
+        "rank_index", "step", start_ns="second_ns", end_ns="latest_ns"
     )
     per_step = (
-        merge_overlapping(delays, ["track", "step"])
-        .group_by("track", "step")
+        merge_overlapping(delays, ["rank_index", "step"])
+        .group_by("rank_index", "step")
         .agg(late_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     )
     return (
         steps.filter("kept")
         .with_columns(step_ns=pl.col("end_ns") - pl.col("start_ns"))
-        .join(per_step, on=["track", "step"], how="left")
-        .group_by("track", maintain_order=True)
+        .join(per_step, on=["rank_index", "step"], how="left")
+        .group_by("rank_index", maintain_order=True)
         .agg(pl.col("late_ns").fill_null(0).median(), pl.col("step_ns").median(), steps=pl.len())
-        .sort("track")
+        .sort("rank_index")
     )
 
 
@@ -63,17 +63,19 @@ def find_stragglers(
     lateness = measure_lateness(told, timeline.steps)
     segments = find_segments(told, timeline.steps)
     found = []
-    for track, late_ns, peers_ns, steps in _beyond_peers(lateness, thresholds):
-        mine = told.filter((pl.col("last") == track) & pl.col("resolved"))
+    for rank_index, late_ns, peers_ns, steps in _beyond_peers(lateness, thresholds):
+        mine = told.filter((pl.col("last") == rank_index) & pl.col("resolved"))
         before = segments.join(mine.select("instance").unique(), on="instance", how="semi")
-        cause = find_cause(track, before, exchanges, attribution.pieces, timeline, traces, late_ns, steps, thresholds)
-        calls = mine.filter(pl.col("track") == track).height
+        cause = find_cause(
+            rank_index, before, exchanges, attribution.slices, timeline, traces, late_ns, steps, thresholds
+        )
+        calls = mine.filter(pl.col("rank_index") == rank_index).height
         evidence = (
-            f"rank {rank_of[track]} arrived last at {calls / steps:.0f} matched calls per step, in all "
+            f"rank {rank_of[rank_index]} arrived last at {calls / steps:.0f} matched calls per step, in all "
             f"{ns_to_ms(late_ns):.1f} ms after the last but one (its peers: {ns_to_ms(peers_ns):.1f} ms); before them "
             f"{cause.evidence}"
         )
-        found.append(Straggler(rank_of[track], late_ns, cause.name, evidence))
+        found.append(Straggler(rank_of[rank_index], late_ns, cause.name, evidence))
     return tuple(sorted(found, key=lambda one: (-one.late_ns, one.rank)))
 
 
@@ -82,23 +84,23 @@ def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.Dat
     told = arrivals.filter(~pl.col("class").is_in(list(PAIRWISE)))
     if pipeline is None:
         return told
-    stage_of = {track: stage for track, (stage, _) in pipeline.places.items()}
-    stage = pl.col("track").replace_strict(stage_of, return_dtype=pl.Int64)
+    stage_of = {rank_index: stage for rank_index, (stage, _) in pipeline.places.items()}
+    stage = pl.col("rank_index").replace_strict(stage_of, return_dtype=pl.Int64)
     return told.filter(stage.n_unique().over("instance") == 1)
 
 
 def _beyond_peers(lateness: pl.DataFrame, thresholds: RankThresholds) -> list[tuple[int, int, int, int]]:
-    """Tracks that are late beyond what their peers are (median): track, late_ns, peers' late_ns, kept steps.
+    """Tracks that are late beyond what their peers are (median): rank_index, late_ns, peers' late_ns, kept steps.
 
     Whoever comes last by chance is late by as much as any other; only what exceeds that has a cause in the rank.
     """
     rows = [(int(t), float(late), float(step), int(n)) for t, late, step, n in lateness.rows()]
     found = []
-    for track, late_ns, step_ns, steps in rows:
-        others = sorted(late for other, late, _, _ in rows if other != track)
+    for rank_index, late_ns, step_ns, steps in rows:
+        others = sorted(late for other, late, _, _ in rows if other != rank_index)
         if not others:
             continue
         peers_ns = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
         if late_ns - peers_ns >= thresholds.minimum_late_fraction * step_ns:
-            found.append((track, round(late_ns), round(peers_ns), steps))
+            found.append((rank_index, round(late_ns), round(peers_ns), steps))
     return found

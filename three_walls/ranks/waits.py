@@ -17,7 +17,7 @@ LATEST_ARRIVAL = "latest arrival"
 SHORTEST_PARTICIPANT = "shortest participant"
 FASTEST_CALLS = "fastest calls"
 
-CLASS = ["track", "step", "class"]
+CLASS = ["rank_index", "step", "class"]
 
 _DURATION = pl.col("end_ns") - pl.col("start_ns")
 _FITS_NOT = "its calls do not fit together in time: they may run on several communicators"
@@ -26,8 +26,8 @@ _FITS_NOT = "its calls do not fit together in time: they may run on several comm
 def split_classes(matched: Matched, arrivals: pl.DataFrame, thresholds: RankThresholds) -> pl.DataFrame:
     """Per rank, step and class, how its calls were split and into what; durations are summed, not united.
 
-    Columns: track, step, class, total_ns, wait_ns (null if too few of its calls are matched), resolved, resolved_ns,
-    captured, size, complete. ``arrivals``: see measure_arrivals.
+    Columns: rank_index, step, class, total_ns, wait_ns (null if too few of its calls are matched), resolved,
+    resolved_ns, captured, size, complete. ``arrivals``: see measure_arrivals.
     """
     total = matched.everything.group_by(CLASS).agg(total_ns=_DURATION.sum())
     found = arrivals.group_by(CLASS).agg(
@@ -62,27 +62,27 @@ def list_waits(
     thresholds: RankThresholds,
 ) -> tuple[Wait, ...]:
     """One row per class and rank, of the rank's median kept step (``medians``: step by track)."""
-    chosen = pl.DataFrame(list(medians.items()), schema={"track": pl.Int64, "step": pl.Int64}, orient="row")
-    blamed = _blame(arrivals.join(chosen, on=["track", "step"], how="semi"), thresholds)
+    chosen = pl.DataFrame(list(medians.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
+    blamed = _blame(arrivals.join(chosen, on=["rank_index", "step"], how="semi"), thresholds)
     proxy = attribution.exposure.join(attribution.transfer, on=CLASS, how="left").with_columns(
         pl.col("class").cast(pl.String)
     )
     rows = (
-        proxy.join(chosen, on=["track", "step"], how="semi")
+        proxy.join(chosen, on=["rank_index", "step"], how="semi")
         .join(classes, on=CLASS, how="left")
         .join(blamed, on=CLASS, how="left")
         .rows(named=True)
     )
-    because = _reasons(matched.abstained, len(rank_of))
-    waits = [_wait(row, rank_of, because, clock_is_resolved) for row in rows]
+    reason = _reasons(matched.abstained, len(rank_of))
+    waits = [_wait(row, rank_of, reason, clock_is_resolved) for row in rows]
     place = {name: order for order, name in enumerate(COMMUNICATION_CATEGORIES)}
     return tuple(sorted(waits, key=lambda one: (place[one.communication_class], one.rank)))
 
 
 def _blame(arrivals: pl.DataFrame, thresholds: RankThresholds) -> pl.DataFrame:
-    """The one rank for which most of a class's time was waited: track, step, class, culprit (a track)."""
+    """The one rank for which most of a class's time was waited: rank_index, step, class, culprit (a track)."""
     for_whom = (
-        arrivals.filter((pl.col("last") != pl.col("track")) | pl.col("last").is_null())
+        arrivals.filter((pl.col("last") != pl.col("rank_index")) | pl.col("last").is_null())
         .group_by([*CLASS, "last"])
         .agg(pl.col("wait_ns").sum())
         .with_columns(share=pl.col("wait_ns") / pl.col("wait_ns").sum().over(CLASS))
@@ -97,18 +97,18 @@ def _reasons(abstained: pl.DataFrame, ranks: int) -> dict[tuple[str, int], str]:
     if ranks == 1:
         return {}
     rows = abstained.sort("class", "step", "role").unique(["class", "step"], keep="first", maintain_order=True)
-    return {(name, step): because for name, step, because in rows.select("class", "step", "because").rows()}
+    return {(name, step): reason for name, step, reason in rows.select("class", "step", "reason").rows()}
 
 
 def _wait(
-    row: Mapping[str, object], rank_of: Mapping[int, int], because: Mapping[tuple[str, int], str], has_clock: bool
+    row: Mapping[str, object], rank_of: Mapping[int, int], reason: Mapping[tuple[str, int], str], has_clock: bool
 ) -> Wait:
-    name, rank = str(row["class"]), rank_of[_int(row["track"])]
+    name, rank = str(row["class"]), rank_of[_int(row["rank_index"])]
     # The fastest-calls proxy speaks of exposed time: what computing hides is nobody's loss.
     alone_transfer_ns = _int(row["transfer_exposed_ns"] or 0)
     alone_ns = _int(row["exposed_ns"]) - alone_transfer_ns
     if row["wait_ns"] is None:
-        why = because.get((name, _int(row["step"]))) or _why_not_matched(name, len(rank_of))
+        why = reason.get((name, _int(row["step"]))) or _why_not_matched(name, len(rank_of))
         note = f"{FASTEST_CALLS} (exposed time only): {why}"
         return Wait(name, rank, alone_ns, alone_transfer_ns, None, resolved=False, note=note)
     wait_ns, total_ns, culprit = _int(row["wait_ns"]), _int(row["total_ns"]), row["culprit"]

@@ -25,7 +25,7 @@ CAUSES: dict[str, CauseLook] = {
         "#b45f5f", "Launched, but held by an event or graph whose producer cannot be told."
     ),
     "launch_latency": CauseLook("#5fb3c9", "Launched, held by nothing visible: the way from the call to the device."),
-    "residual": CauseLook("#c3cad4", "What is left: no launch recorded, or nothing visible held the kernel."),
+    "unexplained": CauseLook("#c3cad4", "What is left: no launch recorded, or nothing visible held the kernel."),
 }
 
 _FREE_COLOURS = ("#0d9488", "#8b5cf6", "#c2577a", "#7c9a3e", "#2f6ec4", "#a0765b")

@@ -14,7 +14,7 @@ from three_walls.model.buckets import BUCKETS
 from three_walls.model.report import CommunicationTime, RankReport, Report
 from three_walls.model.units import ns_to_ms
 from three_walls.report.causes import colour_causes
-from three_walls.report.diagnosis_views import merge_idle_causes
+from three_walls.report.diagnosis_views import merge_gap_causes
 from three_walls.report.formats import format_ms, format_ms_range, format_share
 from three_walls.report.palette import AFTER_COLOUR, BUCKET_COLOURS, EXPOSED_COLOUR, HIDDEN_COLOUR, NOW_COLOUR
 from three_walls.report.views import find_representative_rank, order_communication
@@ -47,7 +47,7 @@ def _draw_budget(report: Report) -> Figure | None:
 def _draw_idle(report: Report) -> Figure | None:
     """One bar: time without a compute kernel on the representative rank, a segment per cause."""
     rank = find_representative_rank(report)
-    causes = () if rank is None else merge_idle_causes(rank)
+    causes = () if rank is None else merge_gap_causes(rank)
     if not causes:
         return None
     colours = colour_causes(one.cause for one in causes)

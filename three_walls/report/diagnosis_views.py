@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from three_walls.model.buckets import BUCKETS
 from three_walls.model.report import (
-    IdleCause,
+    GapCause,
     MoePart,
-    OverlapTax,
+    OverlapSlowdown,
     PipelinePhase,
     RankReport,
     Report,
@@ -41,13 +41,13 @@ class MergedCause:
     ns: int
     fraction: float | None
     """Of the rank's median step."""
-    details: tuple[IdleCause, ...]
+    details: tuple[GapCause, ...]
 
 
-def merge_idle_causes(rank: RankReport) -> tuple[MergedCause, ...]:
+def merge_gap_causes(rank: RankReport) -> tuple[MergedCause, ...]:
     """Idle causes of ``rank``, one row per cause, longest first."""
     sums: dict[str, dict[str, int]] = {}
-    for one in rank.idle_causes:
+    for one in rank.gap_causes:
         details = sums.setdefault(one.cause, {})
         details[one.detail] = details.get(one.detail, 0) + one.ns
     step_ns = sum(rank.budget_ns.values())
@@ -58,7 +58,7 @@ def merge_idle_causes(rank: RankReport) -> tuple[MergedCause, ...]:
 def _merge_cause(cause: str, details: Mapping[str, int], step_ns: int) -> MergedCause:
     total_ns = sum(details.values())
     told = sorted(
-        (IdleCause(cause, ns, detail) for detail, ns in details.items() if detail and ns > 0),
+        (GapCause(cause, ns, detail) for detail, ns in details.items() if detail and ns > 0),
         key=lambda one: (-one.ns, one.detail),
     )
     return MergedCause(cause, total_ns, total_ns / step_ns if step_ns else None, tuple(told))
@@ -130,8 +130,8 @@ def _summarize_class(name: str, waits: list[Wait]) -> ClassWait:
 def _find_most_awaited(waits: list[Wait]) -> int | None:
     awaited: dict[int, int] = {}
     for one in waits:
-        if one.because_of_rank is not None and one.wait_ns:
-            awaited[one.because_of_rank] = awaited.get(one.because_of_rank, 0) + one.wait_ns
+        if one.awaited_rank is not None and one.wait_ns:
+            awaited[one.awaited_rank] = awaited.get(one.awaited_rank, 0) + one.wait_ns
     return min(awaited, key=lambda rank: (-awaited[rank], rank), default=None)
 
 
@@ -142,8 +142,8 @@ class StagePhase:
     stage: int | None
     phase: str
     rank_count: int
-    low_ns: int
-    high_ns: int
+    low: int
+    high: int
     p2p_low_ns: int
     p2p_high_ns: int
     bubble_low_ns: int | None
@@ -166,8 +166,8 @@ def _summarize_phase(phases: list[PipelinePhase]) -> StagePhase:
         stage=phases[0].stage,
         phase=phases[0].phase,
         rank_count=len(phases),
-        low_ns=min(one.ns for one in phases),
-        high_ns=max(one.ns for one in phases),
+        low=min(one.ns for one in phases),
+        high=max(one.ns for one in phases),
         p2p_low_ns=min(one.p2p_exposed_ns for one in phases),
         p2p_high_ns=max(one.p2p_exposed_ns for one in phases),
         bubble_low_ns=min(bubbles, default=None),
@@ -264,11 +264,11 @@ def find_longest_part_ns(report: Report) -> int:
     return max((part.ns for part in report.moe_layers if part.layer is not None), default=0)
 
 
-def order_overlap_tax(report: Report) -> tuple[OverlapTax, ...]:
-    """The dearest matrix product first."""
-    return tuple(sorted(report.overlap_tax, key=lambda one: (-one.tax_ns, one.kernel, one.grid)))
+def order_overlap_slowdown(report: Report) -> tuple[OverlapSlowdown, ...]:
+    """The dearest GEMM first."""
+    return tuple(sorted(report.overlap_slowdown, key=lambda one: (-one.slowdown_ns, one.kernel, one.grid)))
 
 
-def sum_overlap_tax_ns(report: Report) -> int:
-    """What overlap costs per step, over all matrix products that the report compares."""
-    return sum(one.tax_ns for one in report.overlap_tax)
+def sum_overlap_slowdown_ns(report: Report) -> int:
+    """What overlap costs per step, over all GEMMs that the report compares."""
+    return sum(one.slowdown_ns for one in report.overlap_slowdown)

@@ -29,5 +29,5 @@ def copies_with_rate(report: Report) -> tuple[CopyBandwidth, ...]:
 
 
 def has_efficiency(report: Report) -> bool:
-    tables = report.efficiency or report.product_shapes or report.copies
+    tables = report.efficiency or report.gemm_shapes or report.copies
     return bool(tables or known_facts(report, (*UTILIZATION_FACTS, *MEMORY_FACTS)))

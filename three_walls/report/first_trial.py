@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from three_walls.model.finding import FirstTrial
-from three_walls.model.rule import CEILING, ROOM
+from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
 from three_walls.model.units import known_ns_to_ms
 from three_walls.report.formats import format_cost, format_ms, format_ms_range, format_share
 
 
 def describe_expectation(trial: FirstTrial) -> str:
     """What the log must show if the edit worked."""
-    if trial.basis == ROOM:
-        cost = format_cost(trial.cost_fraction, trial.cost_is_judged)
+    if trial.basis == FREES_MEMORY:
+        cost = format_cost(trial.cost_fraction, trial.cost_is_estimated)
         return f"It makes room: the log's peak of memory should fall. It {cost}."
     if trial.saved_low_fraction is None or trial.saved_high_fraction is None:
         return "Its gain is not known: the log's unprofiled step time decides."
-    if trial.basis == CEILING:
+    if trial.basis == UPPER_BOUND:
         return _describe_ceiling(trial, format_share(trial.saved_high_fraction))
     share = f"{format_share(trial.saved_low_fraction)} to {format_share(trial.saved_high_fraction)}"
     if trial.unprofiled_step_ns is None:
@@ -52,6 +52,6 @@ def first_trial_as_json(trial: FirstTrial | None) -> dict[str, Any] | None:
             "high": known_ns_to_ms(trial.unprofiled_step_after_high_ns),
         },
         "cost_fraction": trial.cost_fraction,
-        "cost_is_judged": trial.cost_is_judged,
+        "cost_is_estimated": trial.cost_is_estimated,
         "must_show": trial.must_show,
     }

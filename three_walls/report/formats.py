@@ -9,8 +9,8 @@ from __future__ import annotations
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import Fact, FactValue
 from three_walls.model.finding import Gain
-from three_walls.model.report import ProductShape
-from three_walls.model.rule import CEILING, ROOM
+from three_walls.model.report import GemmShape
+from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
 from three_walls.model.units import NS_PER_MS
 
 UNKNOWN = "unknown"
@@ -57,13 +57,13 @@ def format_ms(value_ns: float | None) -> str:
     return f"{_write(value_ms, _decimals(value_ms))} ms"
 
 
-def format_ms_range(low_ns: float | None, high_ns: float | None) -> str:
+def format_ms_range(low: float | None, high: float | None) -> str:
     """Two bounds in nanoseconds as ``12-30 ms``; bounds that read the same are written once."""
-    if low_ns is None and high_ns is None:
+    if low is None and high is None:
         return UNKNOWN
-    if low_ns is None or high_ns is None:
-        return f"at least {format_ms(low_ns)}" if high_ns is None else f"at most {format_ms(high_ns)}"
-    low, high = low_ns / NS_PER_MS, high_ns / NS_PER_MS
+    if low is None or high is None:
+        return f"at least {format_ms(low)}" if high is None else f"at most {format_ms(high)}"
+    low, high = low / NS_PER_MS, high / NS_PER_MS
     decimals = _decimals_of_estimate(high)
     texts = _write(low, decimals), _write(high, decimals)
     return f"{texts[0]} ms" if texts[0] == texts[1] else f"{texts[0]}-{texts[1]} ms"
@@ -80,31 +80,31 @@ def describe_gain(gain: Gain) -> str:
     ``gain 12-30 ms, likely 20 ms (measured)``, ``gain at most 12.3 ms, nobody measured how much of it``,
     ``makes room, costs about 1.5% of the step``, ``gain unknown``.
     """
-    if gain.basis == ROOM:
+    if gain.basis == FREES_MEMORY:
         return format_gain(gain)
-    is_told = gain.high_ns is not None and gain.basis != CEILING
+    is_told = gain.high is not None and gain.basis != UPPER_BOUND
     return f"gain {format_gain(gain)}" + (f" ({gain.basis})" if is_told else "")
 
 
 def format_gain(gain: Gain) -> str:
     """A gain as ``12-30 ms, likely 20 ms``, a ceiling as one, and what makes room with its cost."""
     bounds = format_gain_bounds(gain)
-    if gain.basis == ROOM:
-        return f"{bounds}, {format_cost(gain.cost_fraction, gain.cost_is_judged)}"
-    if gain.basis == CEILING and gain.high_ns is not None:
+    if gain.basis == FREES_MEMORY:
+        return f"{bounds}, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
+    if gain.basis == UPPER_BOUND and gain.high is not None:
         return f"{bounds}, nobody measured how much of it"
-    if gain.likely_ns is None or gain.low_ns == gain.high_ns:
+    if gain.likely is None or gain.low == gain.high:
         return bounds
     return f"{bounds}, likely {format_likely(gain)}"
 
 
 def format_gain_bounds(gain: Gain) -> str:
     """The range of a gain: ``12-30 ms``, ``at most 12.3 ms`` of a ceiling, ``makes room`` of what saves memory."""
-    if gain.basis == ROOM:
+    if gain.basis == FREES_MEMORY:
         return "makes room"
-    if gain.basis == CEILING and gain.high_ns is not None:
-        return f"at most {format_ms(gain.high_ns)}"
-    return format_ms_range(gain.low_ns, gain.high_ns)
+    if gain.basis == UPPER_BOUND and gain.high is not None:
+        return f"at most {format_ms(gain.high)}"
+    return format_ms_range(gain.low, gain.high)
 
 
 def format_cost(fraction: float | None, is_judged: bool) -> str:
@@ -117,10 +117,10 @@ def format_cost(fraction: float | None, is_judged: bool) -> str:
 
 def format_likely(gain: Gain) -> str:
     """The likely gain, as precise as its range: ``20 ms``."""
-    if gain.likely_ns is None:
-        return "nobody measured it" if gain.basis == CEILING and gain.high_ns is not None else UNKNOWN
-    likely_ms = gain.likely_ns / NS_PER_MS
-    widest_ns = gain.likely_ns if gain.high_ns is None else gain.high_ns
+    if gain.likely is None:
+        return "nobody measured it" if gain.basis == UPPER_BOUND and gain.high is not None else UNKNOWN
+    likely_ms = gain.likely / NS_PER_MS
+    widest_ns = gain.likely if gain.high is None else gain.high
     return f"{_write(likely_ms, _decimals_of_estimate(widest_ns / NS_PER_MS))} ms"
 
 
@@ -189,7 +189,7 @@ def format_dimension(bounds: tuple[int, int]) -> str:
     return f"{low}" if low == high else f"{low}-{high}"
 
 
-def format_product(one: ProductShape) -> str:
+def format_gemm(one: GemmShape) -> str:
     """The sizes of a product as ``8096-8217 x 4096 x 2048`` (m x k x n), of a batch as ``32 of 4096 x 128 x 4096``."""
     sizes = " x ".join(format_dimension(bounds) for bounds in (one.m, one.k, one.n))
     return sizes if one.batch == 1 else f"{format_count(one.batch)} of {sizes}"

@@ -40,7 +40,7 @@ _FILTERS = {
     "likely": formats.format_likely,
     "moved": formats.format_moved,
     "ms": formats.format_ms,
-    "product": formats.format_product,
+    "product": formats.format_gemm,
     "ratio": formats.format_ratio,
     "recipe_counts": recipe_views.count_recipe_settings,
     "setting": formats.format_setting,
@@ -84,12 +84,12 @@ def _views(report: Report) -> dict[str, Any]:
 
 def _diagnosis_views(report: Report) -> dict[str, Any]:
     """The same for why the time went."""
-    by_rank = {rank.rank: diagnosis.merge_idle_causes(rank) for rank in report.ranks}
+    by_rank = {rank.rank: diagnosis.merge_gap_causes(rank) for rank in report.ranks}
     representative = views.find_representative_rank(report)
     shown = () if representative is None else by_rank[representative.rank]
     names = dict.fromkeys(one.cause for merged in (shown, *by_rank.values()) for one in merged)
     return {
-        "idle_causes": shown,
+        "gap_causes": shown,
         "idle_by_rank": {rank: {one.cause: one.ns for one in merged} for rank, merged in by_rank.items()},
         "cause_colours": causes.colour_causes(names),
         "stragglers": diagnosis.order_stragglers(report),
@@ -100,8 +100,8 @@ def _diagnosis_views(report: Report) -> dict[str, Any]:
         "moe_tables": diagnosis.tabulate_moe_layers(report),
         "moe_parts": diagnosis.list_moe_parts(report),
         "longest_part_ns": diagnosis.find_longest_part_ns(report),
-        "taxes": diagnosis.order_overlap_tax(report),
-        "tax_total_ns": diagnosis.sum_overlap_tax_ns(report),
+        "taxes": diagnosis.order_overlap_slowdown(report),
+        "tax_total_ns": diagnosis.sum_overlap_slowdown_ns(report),
         "stage_phases": diagnosis.summarize_stages(report),
         "log_timers": order_timers(report.log),
     }

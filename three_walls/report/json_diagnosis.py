@@ -8,7 +8,7 @@ from three_walls.model.report import (
     Alignment,
     GraphCoverage,
     MoePart,
-    OverlapTax,
+    OverlapSlowdown,
     PipelinePhase,
     RankReport,
     RecomputedLayer,
@@ -27,7 +27,7 @@ def diagnosis_as_json(report: Report) -> Json:
         "waits": [_wait(one) for one in report.waits],
         "alignment": None if report.alignment is None else _alignment(report.alignment),
         "moe_layers": [_moe_part(one) for one in report.moe_layers],
-        "overlap_tax": [_overlap_tax(one) for one in report.overlap_tax],
+        "overlap_slowdown": [_overlap_slowdown(one) for one in report.overlap_slowdown],
         "pipeline": [_pipeline_phase(one) for one in report.pipeline_phases],
         "recompute_layers": [_recomputed_layer(one) for one in report.recompute_layers],
         "graph_coverage": None if report.graph_coverage is None else _graph_coverage(report.graph_coverage),
@@ -35,7 +35,7 @@ def diagnosis_as_json(report: Report) -> Json:
 
 
 def idle_causes_as_json(rank: RankReport) -> list[Json]:
-    return [{"cause": one.cause, "ns": one.ns, "detail": one.detail} for one in rank.idle_causes]
+    return [{"cause": one.cause, "ns": one.ns, "detail": one.detail} for one in rank.gap_causes]
 
 
 def _straggler(one: Straggler) -> Json:
@@ -48,7 +48,7 @@ def _wait(one: Wait) -> Json:
         "rank": one.rank,
         "wait_ns": one.wait_ns,
         "transfer_ns": one.transfer_ns,
-        "because_of_rank": one.because_of_rank,
+        "awaited_rank": one.awaited_rank,
         "resolved": one.resolved,
         "note": one.note,
     }
@@ -90,15 +90,15 @@ def _pipeline_phase(one: PipelinePhase) -> Json:
     }
 
 
-def _overlap_tax(one: OverlapTax) -> Json:
+def _overlap_slowdown(one: OverlapSlowdown) -> Json:
     return {
         "kernel": one.kernel,
         "grid": one.grid,
         "calls_alone": one.calls_alone,
-        "calls_beside": one.calls_beside,
+        "concurrent_calls": one.concurrent_calls,
         "alone_ns": one.alone_ns,
-        "beside_ns": one.beside_ns,
-        "tax_ns": one.tax_ns,
+        "concurrent_ns": one.concurrent_ns,
+        "slowdown_ns": one.slowdown_ns,
     }
 
 
@@ -112,6 +112,6 @@ def _graph_coverage(coverage: GraphCoverage) -> Json:
         "kernels_outside": coverage.kernels_outside,
         "whole_graphs": coverage.whole_graphs,
         "fraction": coverage.fraction,
-        "because": coverage.because,
+        "reason": coverage.reason,
         "outside": [{"category": one.category, "calls": one.calls, "host_ns": one.host_ns} for one in coverage.outside],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from three_walls.model.report import CopyBandwidth, Efficiency, ProductShape, Report
+from three_walls.model.report import CopyBandwidth, Efficiency, GemmShape, Report
 
 Json = dict[str, Any]
 
@@ -13,7 +13,7 @@ def efficiency_as_json(report: Report) -> Json:
     """Top-level fields of efficiency, in the order of the contract."""
     return {
         "efficiency": [_efficiency(one) for one in report.efficiency],
-        "product_shapes": [_product_shape(one) for one in report.product_shapes],
+        "gemm_shapes": [_gemm_shape(one) for one in report.gemm_shapes],
         "copies": [_copies(one) for one in report.copies],
     }
 
@@ -30,7 +30,7 @@ def _efficiency(one: Efficiency) -> Json:
     }
 
 
-def _product_shape(one: ProductShape) -> Json:
+def _gemm_shape(one: GemmShape) -> Json:
     return {
         "role": one.role,
         "direction": one.direction,

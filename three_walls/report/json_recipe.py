@@ -15,7 +15,7 @@ def recipe_as_json(report: Report) -> Json:
     recipe = report.known_good_recipe
     return {
         "known_good_recipe": None if recipe is None else _recipe(recipe),
-        "because_no_recipe": report.because_no_recipe or None,
+        "no_recipe_reason": report.no_recipe_reason or None,
     }
 
 

@@ -94,7 +94,7 @@ def _verdict(verdict: Verdict) -> Json:
         "wall": verdict.wall,
         "sub_wall": verdict.sub_wall,
         "abstained": verdict.abstained,
-        "because": verdict.because,
+        "reason": verdict.reason,
         "step_ms": known_ns_to_ms(verdict.step_ns),
         "runner_up": None if verdict.runner_up_wall is None else runner_up,
         "margin_fraction": verdict.margin_fraction,
@@ -106,7 +106,7 @@ def _step_summary(step: StepSummary) -> Json:
     return {
         "source": step.source,
         "kept": step.kept,
-        "dropped": [{"rank": d.rank, "index": d.index, "because": d.because} for d in step.dropped],
+        "dropped": [{"rank": d.rank, "index": d.index, "reason": d.reason} for d in step.dropped],
         "median_ms": known_ns_to_ms(step.median_ns),
         "min_ms": known_ns_to_ms(step.min_ns),
         "max_ms": known_ns_to_ms(step.max_ns),
@@ -127,7 +127,7 @@ def _rank(rank: RankReport) -> Json:
             name: {"busy_ns": time.busy_ns, "exposed_ns": time.exposed_ns, "hidden_ns": time.hidden_ns}
             for name, time in sorted(rank.communication.items())
         },
-        "idle_causes": idle_causes_as_json(rank),
+        "gap_causes": idle_causes_as_json(rank),
         "steps": [_rank_step(step) for step in rank.steps],
     }
 
@@ -138,7 +138,7 @@ def _rank_step(step: RankStep) -> Json:
         "start_ns": step.start_ns,
         "end_ns": step.end_ns,
         "kept": step.kept,
-        "because": step.because,
+        "reason": step.reason,
         "budget": _budget(step.budget_ns),
     }
 
@@ -160,7 +160,7 @@ def _fact(fact: Fact) -> Json:
     return {
         "value": None if fact.is_missing else _plain(fact.value),
         "unit": fact.unit,
-        "because_missing": fact.because_missing,
+        "missing_reason": fact.missing_reason,
         "meaning": None if definition is None else definition.meaning,
         "not_the_same_as": (definition.not_the_same_as or None) if definition else None,
         "needs": [] if definition is None else list(definition.needs),
@@ -173,13 +173,13 @@ def _notes(notes: tuple[Note, ...]) -> list[Json]:
 
 def _gain(gain: Gain) -> Json:
     return {
-        "low": known_ns_to_ms(gain.low_ns),
-        "likely": known_ns_to_ms(gain.likely_ns),
-        "high": known_ns_to_ms(gain.high_ns),
+        "low": known_ns_to_ms(gain.low),
+        "likely": known_ns_to_ms(gain.likely),
+        "high": known_ns_to_ms(gain.high),
         "basis": gain.basis,
         "explanation": gain.explanation,
         "cost_fraction": gain.cost_fraction,
-        "cost_is_judged": gain.cost_is_judged,
+        "cost_is_estimated": gain.cost_is_estimated,
     }
 
 
@@ -191,7 +191,7 @@ def _edits(edits: tuple[PlannedEdit, ...]) -> list[Json]:
             "to": _plain(edit.to),
             "kind": edit.kind,
             "changes_numerics": edit.changes_numerics,
-            "because": edit.because,
+            "reason": edit.reason,
         }
         for edit in edits
     ]
@@ -205,7 +205,7 @@ def _finding(finding: Finding) -> Json:
         "wall": finding.wall,
         "sub_wall": finding.sub_wall,
         "lever": finding.lever,
-        "because": finding.because,
+        "reason": finding.reason,
         "advice": finding.advice,
         "phase": finding.phase,
         "rule_class": finding.rule_class,
@@ -213,7 +213,7 @@ def _finding(finding: Finding) -> Json:
         "blocked_by": _notes(finding.blocked_by),
         "confirm_first": _notes(finding.confirm_first),
         "edits": _edits(finding.edits),
-        "gain_ms": _gain(finding.gain),
+        "gain_ms": _gain(finding.gain_ns),
         "why_it_matters": finding.why_it_matters,
         "how_to_verify": finding.how_to_verify,
         "side_effects": list(finding.side_effects),
@@ -230,7 +230,7 @@ def _plan_step(step: PlanStep) -> Json:
         "rule": step.finding.rule,
         "title": step.finding.title,
         "edits": _edits(step.edits),
-        "gain_ms": _gain(step.gain),
+        "gain_ms": _gain(step.gain_ns),
         "step_ms_after": {
             "low": known_ns_to_ms(step.step_after_low_ns),
             "high": known_ns_to_ms(step.step_after_high_ns),
@@ -244,7 +244,7 @@ _OF_THE_FINDING = (
     "wall",
     "sub_wall",
     "lever",
-    "because",
+    "reason",
     "confirm_first",
     "why_it_matters",
     "how_to_verify",

@@ -13,11 +13,11 @@ from three_walls.report.diagnosis_views import (
     ClassWait,
     MergedCause,
     count_moe_layers,
-    merge_idle_causes,
-    order_overlap_tax,
+    merge_gap_causes,
+    order_overlap_slowdown,
     order_stragglers,
     sum_moe_parts,
-    sum_overlap_tax_ns,
+    sum_overlap_slowdown_ns,
     summarize_stages,
     summarize_waits,
 )
@@ -42,9 +42,9 @@ _MOST_CATEGORIES = 5
 _KERNEL_COLUMNS = 36
 
 
-def show_idle_causes(report: Report) -> Iterator[RenderableType]:
+def show_gap_causes(report: Report) -> Iterator[RenderableType]:
     rank = find_representative_rank(report)
-    causes = () if rank is None else merge_idle_causes(rank)
+    causes = () if rank is None else merge_gap_causes(rank)
     if rank is None or not causes:
         return
     total = format_ms(sum(one.ns for one in causes))
@@ -122,7 +122,7 @@ def show_pipeline(report: Report) -> Iterator[RenderableType]:
         table.add_row(
             stage,
             row.phase,
-            format_ms_range(row.low_ns, row.high_ns),
+            format_ms_range(row.low, row.high),
             format_ms_range(row.p2p_low_ns, row.p2p_high_ns),
             format_ms_range(row.bubble_low_ns, row.bubble_high_ns),
             str(row.rank_count),
@@ -150,18 +150,18 @@ def _describe_rate(part: MoePart) -> str:
     return format_rate(part.bytes_per_s, part.limit_bytes_per_s)
 
 
-def show_overlap_tax(report: Report) -> Iterator[RenderableType]:
-    taxes = [one for one in order_overlap_tax(report) if one.tax_ns > 0]
+def show_overlap_slowdown(report: Report) -> Iterator[RenderableType]:
+    taxes = [one for one in order_overlap_slowdown(report) if one.slowdown_ns > 0]
     if not taxes:
         return
-    aside = f"matrix products run slower beside communication: {format_ms(sum_overlap_tax_ns(report))} a step"
+    aside = f"GEMMs run slower beside communication: {format_ms(sum_overlap_slowdown_ns(report))} a step"
     yield heading("Overlap tax", aside)
     table = make_table("kernel", "grid", ">alone", ">beside", ">slower", ">calls beside", ">tax")
     for one in taxes[:_MOST_TAXES]:
-        slower = format_ratio(one.beside_ns / one.alone_ns if one.alone_ns else None)
-        times = format_ms(one.alone_ns), format_ms(one.beside_ns), slower
+        slower = format_ratio(one.concurrent_ns / one.alone_ns if one.alone_ns else None)
+        times = format_ms(one.alone_ns), format_ms(one.concurrent_ns), slower
         name = plain(shorten(one.kernel, _KERNEL_COLUMNS))
-        table.add_row(name, plain(one.grid), *times, format_count(one.calls_beside), format_ms(one.tax_ns))
+        table.add_row(name, plain(one.grid), *times, format_count(one.concurrent_calls), format_ms(one.slowdown_ns))
     if len(taxes) > _MOST_TAXES:
         table.add_row(plain(f"{len(taxes) - _MOST_TAXES} more", "dim"))
     yield indent_table(table)
@@ -187,10 +187,10 @@ def show_graph_coverage(report: Report) -> Iterator[RenderableType]:
     coverage = report.graph_coverage
     if coverage is None:
         return
-    told = f"{format_share(coverage.fraction)} of the kernels run inside" if not coverage.because else UNKNOWN
+    told = f"{format_share(coverage.fraction)} of the kernels run inside" if not coverage.reason else UNKNOWN
     yield heading("CUDA graphs", told)
-    if coverage.because:
-        yield indent(plain(coverage.because))
+    if coverage.reason:
+        yield indent(plain(coverage.reason))
     if not coverage.outside:
         return
     table = make_table("outside graphs", ">kernels", ">launch calls")

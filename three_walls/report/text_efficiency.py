@@ -13,8 +13,8 @@ from three_walls.report.formats import (
     format_fact,
     format_flops,
     format_flops_rate,
+    format_gemm,
     format_ms,
-    format_product,
     format_rate,
     format_share,
 )
@@ -39,7 +39,7 @@ _SHORT_NAMES = {
 def show_efficiency(report: Report) -> Iterator[RenderableType]:
     utilization = _list_facts(report, UTILIZATION_FACTS)
     copies = copies_with_rate(report)
-    if not (report.efficiency or report.product_shapes or copies or utilization):
+    if not (report.efficiency or report.gemm_shapes or copies or utilization):
         return
     yield heading("Efficiency", "of the representative rank's step, against the machine's limits")
     if utilization:
@@ -61,23 +61,23 @@ def show_efficiency(report: Report) -> Iterator[RenderableType]:
 
 def _show_shapes(report: Report) -> Iterator[RenderableType]:
     """The shapes that take the most time; the page has all of them."""
-    if not report.product_shapes:
+    if not report.gemm_shapes:
         return
     known = report.facts.get("gemm_shapes_known_fraction")
-    yield indent(plain(f"Matrix products by shape (m x k x n); sizes are known of {format_fact(known)} of their time"))
+    yield indent(plain(f"GEMMs by shape (m x k x n); sizes are known of {format_fact(known)} of their time"))
     table = make_table("weight", "direction", ">shape", ">calls", ">time", ">achieved", ">of peak")
-    for one in report.product_shapes[:_SHAPES_SHOWN]:
+    for one in report.gemm_shapes[:_SHAPES_SHOWN]:
         table.add_row(
             plain(one.role or "unknown"),
             plain(one.direction),
-            format_product(one),
+            format_gemm(one),
             format_count(one.calls),
             format_ms(one.ns),
             format_flops_rate(one.achieved_flops_per_s),
             format_share(one.fraction),
         )
     yield indent_table(table)
-    left = report.product_shapes[_SHAPES_SHOWN:]
+    left = report.gemm_shapes[_SHAPES_SHOWN:]
     if left:
         yield indent(plain(f"{len(left)} more shapes take {format_ms(sum(one.ns for one in left))} together"))
 

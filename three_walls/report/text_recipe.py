@@ -18,9 +18,9 @@ _SHOWN = 8
 def show_recipe(report: Report) -> Iterator[RenderableType]:
     recipe = report.known_good_recipe
     if recipe is None:
-        if report.because_no_recipe:
+        if report.no_recipe_reason:
             yield heading("Known-good recipe")
-            yield indent(f"none: {report.because_no_recipe}")
+            yield indent(f"none: {report.no_recipe_reason}")
         return
     yield heading("Known-good recipe", "NVIDIA's nearest benchmark; context, not a promise")
     yield indent(plain(recipe.name, "bold"))

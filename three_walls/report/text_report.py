@@ -25,10 +25,10 @@ from three_walls.report.overrides_file import quote_bridge, quote_env, quote_meg
 from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.text_bar import Bar
 from three_walls.report.text_diagnosis import (
+    show_gap_causes,
     show_graph_coverage,
-    show_idle_causes,
     show_moe_layers,
-    show_overlap_tax,
+    show_overlap_slowdown,
     show_pipeline,
     show_recompute,
     show_waits,
@@ -75,7 +75,7 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from _show_verdict(report)
     yield from _show_warnings(report)
     yield from _show_budget(report)
-    yield from show_idle_causes(report)
+    yield from show_gap_causes(report)
     yield from _show_walls(report)
     yield from _show_communication(report)
     yield from show_waits(report)
@@ -83,7 +83,7 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     yield from show_pipeline(report)
     yield from show_moe_layers(report)
     yield from show_recompute(report)
-    yield from show_overlap_tax(report)
+    yield from show_overlap_slowdown(report)
     yield from show_memory_snapshot(report)
     yield from show_graph_coverage(report)
     yield from show_efficiency(report)
@@ -101,7 +101,7 @@ def _show_verdict(report: Report) -> Iterator[RenderableType]:
         yield plain("ABSTAINED: no wall is named", "bold yellow")
     else:
         yield plain(format_wall(verdict.wall, verdict.sub_wall).upper(), "bold red")
-    yield plain(verdict.because)
+    yield plain(verdict.reason)
     if verdict.runner_up_wall is not None:
         runner_up = format_wall(verdict.runner_up_wall, verdict.runner_up_sub_wall)
         yield plain(f"Runner-up: {runner_up}, {format_share(verdict.margin_fraction)} of the step behind.", "dim")
@@ -191,9 +191,9 @@ def _show_plan(report: Report) -> Iterator[RenderableType]:
 def _show_plan_step(report: Report, step: PlanStep) -> Iterator[RenderableType]:
     finding = step.finding
     yield indent(plain(f"{step.order}. {finding.title}", "bold").append(f"  [{finding.rule}]", "dim not bold"))
-    yield indent(plain(describe_gain(step.gain), "green"), 5)
+    yield indent(plain(describe_gain(step.gain_ns), "green"), 5)
     yield indent(f"step after it {format_ms_range(step.step_after_low_ns, step.step_after_high_ns)}", 5)
-    yield indent(finding.because, 5)
+    yield indent(finding.reason, 5)
     for edit in step.edits:
         yield indent(_describe_edit(report, edit), 5)
     yield from _show_notes("confirm first", finding.confirm_first)
@@ -259,7 +259,7 @@ def _describe_missing(group: MissingFacts) -> str:
     """``a, b and 3 more (for rule): why``; of settings also what tells them."""
     names = _name_some(group.names, MOST_NAMES)
     where = "; the training log (--log), --config or --set tell them" if group.are_settings else ""
-    return f"{names} (for {_name_some(group.rules, MOST_NAMES)}): {group.because}{where}"
+    return f"{names} (for {_name_some(group.rules, MOST_NAMES)}): {group.reason}{where}"
 
 
 def _name_some(names: tuple[str, ...], most: int) -> str:
@@ -275,11 +275,11 @@ def _show_found(report: Report) -> Iterator[RenderableType]:
         yield heading("Also found", "no edit of the configuration mends these")
     for finding in findings:
         yield indent(plain(finding.title, "bold").append(f"  [{finding.rule}]", "dim not bold"))
-        yield indent(finding.because, 5)
+        yield indent(finding.reason, 5)
         yield indent(f"what to do: {finding.advice}", 5)
 
 
 def _describe_obstacle(finding: Finding) -> str:
     if finding.outcome is Outcome.BLOCKED and finding.blocked_by:
         return "; ".join(f"{note.name}: {note.text}" for note in finding.blocked_by)
-    return finding.because
+    return finding.reason

@@ -47,8 +47,8 @@ def _requirement(requirement: Requirement) -> Iterator[str]:
     checks = joined.join(map(_condition, requirement.checks))
     confirm = f"a person confirms: {requirement.confirm}" if requirement.confirm else ""
     yield f"{requirement.name}: {'; '.join(one for one in (checks, confirm) if one)}"
-    yield f"  because {requirement.because} ({requirement.source})"
-    for edit in requirement.mend:
+    yield f"  because {requirement.reason} ({requirement.source})"
+    for edit in requirement.fix:
         yield f"  else {_edit(edit)}"
 
 
@@ -57,7 +57,7 @@ def _edit(edit: Edit) -> str:
     words = {"set": f"set {edit.key} to {target}", "add": f"add {target} to {edit.key}"}
     change = words.get(edit.operation, f"remove {target} from {edit.key}")
     only_if = f" if {' and '.join(map(_condition, edit.only_if))}" if edit.only_if else ""
-    return f"{change}{only_if}" + (f": {edit.because}" if edit.because else "")
+    return f"{change}{only_if}" + (f": {edit.reason}" if edit.reason else "")
 
 
 def _gain(gain: GainModel) -> Iterator[str]:
@@ -70,5 +70,5 @@ def _gain(gain: GainModel) -> Iterator[str]:
     for limit in filter(None, (gain.hidden_under, gain.at_most)):
         yield f"no more than {limit}"
     if gain.cost_fraction is not None:
-        yield f"makes room, {format_cost(gain.cost_fraction, gain.cost_is_judged)}"
+        yield f"makes room, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
     yield f"{gain.basis}: {gain.explanation}"

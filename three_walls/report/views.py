@@ -137,7 +137,7 @@ def explain_empty_plan(report: Report) -> str:
 
 def find_widest_gain_ns(report: Report) -> int:
     """The highest gain of the plan: the common scale on which the plan draws its ranges; 0 when none is known."""
-    return max((step.gain.high_ns or 0 for step in report.plan), default=0)
+    return max((step.gain_ns.high or 0 for step in report.plan), default=0)
 
 
 def is_set_in_run(report: Report, edit: PlannedEdit) -> bool:
@@ -155,7 +155,7 @@ def measured_facts(report: Report) -> tuple[Fact, ...]:
 class MissingFacts:
     """Facts that are missing for one reason, and the rules that they leave undecided."""
 
-    because: str
+    reason: str
     names: tuple[str, ...]
     rules: tuple[str, ...]
 
@@ -173,9 +173,9 @@ def group_missing_facts(report: Report) -> tuple[MissingFacts, ...]:
             waiting.setdefault(name, []).append(finding.rule)
     by_reason: dict[str, list[str]] = {}
     for name in sorted(waiting, key=lambda name: (-len(waiting[name]), name)):
-        by_reason.setdefault(report.facts.get(name).because_missing or "missing", []).append(name)
+        by_reason.setdefault(report.facts.get(name).missing_reason or "missing", []).append(name)
     groups = [
-        MissingFacts(because, tuple(names), tuple(sorted({rule for name in names for rule in waiting[name]})))
-        for because, names in by_reason.items()
+        MissingFacts(reason, tuple(names), tuple(sorted({rule for name in names for rule in waiting[name]})))
+        for reason, names in by_reason.items()
     ]
-    return tuple(sorted(groups, key=lambda group: (-len(group.rules), group.because)))
+    return tuple(sorted(groups, key=lambda group: (-len(group.rules), group.reason)))

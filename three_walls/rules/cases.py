@@ -74,11 +74,11 @@ def mismatches(case: Case, finding: Finding) -> list[str]:
         "confirm_first": [note.name for note in finding.confirm_first],
         "edits": {edit.key: _plain(edit.to) for edit in finding.edits},
         "gain_ns": {
-            "low": finding.gain.low_ns,
-            "likely": finding.gain.likely_ns,
-            "high": finding.gain.high_ns,
+            "low": finding.gain_ns.low,
+            "likely": finding.gain_ns.likely,
+            "high": finding.gain_ns.high,
         },
-        "cost_fraction": finding.gain.cost_fraction,
+        "cost_fraction": finding.gain_ns.cost_fraction,
     }
     wrong = [
         f"{key}: expected {wanted}, found {found[key]}"

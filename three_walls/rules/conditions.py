@@ -66,7 +66,7 @@ def explain_one(condition: Condition, facts: FactSheet) -> str:
     """``launch_starved_fraction is 0.184, at least 0.1 needed``; a setting that is as it should be stands alone."""
     fact = facts.get(condition.fact)
     if fact.is_missing:
-        return f"{fact.name} is not known ({fact.because_missing}), {needed(condition, fact.unit)} needed"
+        return f"{fact.name} is not known ({fact.missing_reason}), {needed(condition, fact.unit)} needed"
     found = f"{fact.name} is {show(fact)}"
     if condition.operator not in ORDERED and _compare(condition, fact.value):
         return found  # "is false, false needed" says nothing more; how far a number is from its limit does

@@ -64,7 +64,7 @@ def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
         to=_as_variable(to) if edit.kind == "env" else to,
         kind=edit.kind,
         changes_numerics=edit.changes_numerics,
-        because=edit.because,
+        reason=edit.reason,
         relative=edit.operation != "set",
     )
 

@@ -21,21 +21,21 @@ def choose_first_trial(plan: Sequence[PlanStep], facts: FactSheet) -> FirstTrial
     first = plan[0]
     step_ns, unprofiled = facts.number("step_ns"), facts.number("unprofiled_step_ns")
     low = high = None
-    if step_ns and first.gain.low_ns is not None and first.gain.high_ns is not None:
-        low, high = first.gain.low_ns / step_ns, first.gain.high_ns / step_ns
+    if step_ns and first.gain_ns.low is not None and first.gain_ns.high is not None:
+        low, high = first.gain_ns.low / step_ns, first.gain_ns.high / step_ns
     after_low = after_high = None
     if unprofiled is not None and low is not None and high is not None:
         after_low, after_high = round(unprofiled * (1 - high)), round(unprofiled * (1 - low))
     return FirstTrial(
         rule=first.finding.rule,
         title=first.finding.title,
-        basis=first.gain.basis,
+        basis=first.gain_ns.basis,
         saved_low_fraction=low,
         saved_high_fraction=high,
         unprofiled_step_ns=None if unprofiled is None else round(unprofiled),
         unprofiled_step_after_low_ns=after_low,
         unprofiled_step_after_high_ns=after_high,
-        cost_fraction=first.gain.cost_fraction,
-        cost_is_judged=first.gain.cost_is_judged,
+        cost_fraction=first.gain_ns.cost_fraction,
+        cost_is_estimated=first.gain_ns.cost_is_estimated,
         must_show=first.finding.how_to_verify,
     )

@@ -48,12 +48,12 @@ def estimate(model: GainModel, facts: FactSheet) -> Gain:
 
 def no_estimate(model: GainModel, explanation: str) -> Gain:
     """A gain in time that cannot be told, or that there is none: the edit makes room."""
-    return Gain(None, None, None, model.basis, explanation, model.cost_fraction, model.cost_is_judged)
+    return Gain(None, None, None, model.basis, explanation, model.cost_fraction, model.cost_is_estimated)
 
 
 def gain_at(gain: Gain, level: Level) -> int | None:
     """The end of ``gain`` that ``level`` names."""
-    return {Level.LOW: gain.low_ns, Level.LIKELY: gain.likely_ns, Level.HIGH: gain.high_ns}[level]
+    return {Level.LOW: gain.low, Level.LIKELY: gain.likely, Level.HIGH: gain.high}[level]
 
 
 def apply_gain(

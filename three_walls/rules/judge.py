@@ -46,12 +46,12 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
     if not rule.edits:
         return replace(
             _finding(rule, Outcome.FOUND, explain(rule.when, facts)),
-            gain=estimate(rule.gain, facts),
+            gain_ns=estimate(rule.gain, facts),
             confirm_first=_notes_to_confirm(rule, facts),
         )
     if lacking := missing_targets(rule.edits, facts):
-        because = f"what to set depends on {', '.join(lacking)}, which is not known"
-        return replace(_finding(rule, Outcome.UNKNOWN, because), missing=lacking)
+        reason = f"what to set depends on {', '.join(lacking)}, which is not known"
+        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
     return _judge_edits(rule, facts)
 
 
@@ -64,27 +64,27 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
     own = plan_edits(rule.edits, facts)
     if not own:
         return _finding(rule, Outcome.NOT_NEEDED, f"every edit of {rule.id} is already set")
-    mends = {one.name: _mend(one, facts) for one in failing_requirements(rule, facts)}
+    mends = {one.name: _fix(one, facts) for one in failing_requirements(rule, facts)}
     edits = (*own, *(edit for mended in mends.values() for edit in mended))
     failing = tuple(one for one in rule.requires if mends.get(one.name) == ())
-    because = explain(rule.when, facts)
+    reason = explain(rule.when, facts)
     if failing:
-        because = "; ".join(f"{one.name}: {_explain_requirement(one, facts)}" for one in failing)
-    finding = _finding(rule, Outcome.BLOCKED if failing else Outcome.RECOMMENDED, because)
+        reason = "; ".join(f"{one.name}: {_explain_requirement(one, facts)}" for one in failing)
+    finding = _finding(rule, Outcome.BLOCKED if failing else Outcome.RECOMMENDED, reason)
     return replace(
         finding,
         blocked_by=tuple(_blocking_note(one, facts) for one in failing),
         confirm_first=_notes_to_confirm(rule, facts),
         edits=edits,
-        gain=estimate(rule.gain, facts),
+        gain_ns=estimate(rule.gain, facts),
     )
 
 
-def _mend(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:
+def _fix(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:
     """Edits after which ``requirement`` is no longer known to fail; none if it has no such edits."""
-    if missing_targets(requirement.mend, facts):
+    if missing_targets(requirement.fix, facts):
         return ()
-    edits = tuple(replace(edit, because=requirement.because) for edit in plan_edits(requirement.mend, facts))
+    edits = tuple(replace(edit, reason=requirement.reason) for edit in plan_edits(requirement.fix, facts))
     after = facts.with_values({fact_of(edit): edit.to for edit in edits})
     return edits if _is_met(requirement, after) is not Truth.FAILS else ()
 
@@ -102,7 +102,7 @@ def _explain_requirement(requirement: Requirement, facts: FactSheet) -> str:
 
 
 def _blocking_note(requirement: Requirement, facts: FactSheet) -> Note:
-    text = f"{requirement.because}: {_explain_requirement(requirement, facts)}"
+    text = f"{requirement.reason}: {_explain_requirement(requirement, facts)}"
     return Note(requirement.name, text, requirement.source)
 
 
@@ -119,7 +119,7 @@ def _confirmation(requirement: Requirement, facts: FactSheet) -> str:
         wanted = (f"{one.fact} is {needed(one, facts.get(one.fact).unit)}" for one in unknown)
         text = f"check that {(' or ' if requirement.any_of else ' and ').join(wanted)}"
     named = f" (not known: {', '.join(_names(unknown))})" if unknown else ""
-    return f"{text}{named}: {requirement.because}"
+    return f"{text}{named}: {requirement.reason}"
 
 
 def _unknown(rule: Rule, conditions: Sequence[Condition], facts: FactSheet) -> Finding:
@@ -130,7 +130,7 @@ def _names(conditions: Iterable[Condition]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(condition.fact for condition in conditions))
 
 
-def _finding(rule: Rule, outcome: Outcome, because: str) -> Finding:
+def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
     return Finding(
         rule=rule.id,
         title=rule.title,
@@ -138,12 +138,12 @@ def _finding(rule: Rule, outcome: Outcome, because: str) -> Finding:
         wall=rule.wall,
         sub_wall=rule.sub_wall,
         lever=rule.lever,
-        because=because,
+        reason=reason,
         missing=(),
         blocked_by=(),
         confirm_first=(),
         edits=(),
-        gain=no_estimate(rule.gain, f"not estimated: the rule is {outcome.value.replace('_', ' ')}"),
+        gain_ns=no_estimate(rule.gain, f"not estimated: the rule is {outcome.value.replace('_', ' ')}"),
         how_to_verify=rule.how_to_verify,
         why_it_matters=rule.why_it_matters,
         side_effects=rule.side_effects,

@@ -20,9 +20,9 @@ from three_walls.rules.gain import Level, apply_gain, estimate
 from three_walls.rules.judge import failing_requirements, judge_all, judge_safely
 from three_walls.rules.small_gains import describe_small, drop_small, is_small, minimum_gain_ns
 from three_walls.rules.thresholds import Thresholds, default_thresholds
-from three_walls.rules.verdict import weigh
+from three_walls.rules.verdict import decide_verdict
 
-_BASIS_ORDER = ("measured", "modelled", "bound")
+_BASIS_ORDER = ("measured", "modelled", "range")
 
 
 def make_plan(
@@ -92,14 +92,14 @@ class _Draft:
         if fitting:
             return min(fitting, key=self._rank)
         best = min(candidates, key=self._rank)
-        wall = weigh(self.facts[Level.LIKELY], self.limits).wall
-        enough_ns = self.limits.comparable_gain_fraction * (best.gain.likely_ns or 0)
-        of_wall = [one for one in candidates if one.wall is wall and (one.gain.likely_ns or 0) >= enough_ns]
-        return min(of_wall if best.gain.likely_ns and of_wall else [best], key=self._rank)
+        wall = decide_verdict(self.facts[Level.LIKELY], self.limits).wall
+        enough_ns = self.limits.comparable_gain_fraction * (best.gain_ns.likely or 0)
+        of_wall = [one for one in candidates if one.wall is wall and (one.gain_ns.likely or 0) >= enough_ns]
+        return min(of_wall if best.gain_ns.likely and of_wall else [best], key=self._rank)
 
     def _rank(self, finding: Finding) -> tuple[int, int, int, int, float, int, str]:
         """Size of the gain first, then how it is founded, what it costs, how much there is to do, the id: total."""
-        gain = finding.gain
+        gain = finding.gain_ns
         basis = _BASIS_ORDER.index(gain.basis) if gain.basis in _BASIS_ORDER else len(_BASIS_ORDER)
         effort = len(finding.edits) + len(finding.confirm_first)
         return (*self._size(finding), basis, gain.cost_fraction or 0.0, effort, finding.rule)
@@ -109,27 +109,27 @@ class _Draft:
 
         Of a ceiling the part that no earlier entry may win counts before the whole.
         """
-        gain = finding.gain
-        if gain.likely_ns is not None:
-            return 0, -gain.likely_ns, 0
-        if gain.high_ns is None:
+        gain = finding.gain_ns
+        if gain.likely is not None:
+            return 0, -gain.likely, 0
+        if gain.high is None:
             return 2, 0, 0
-        return 1, -min(self._unclaimed_ns(finding), gain.high_ns), -gain.high_ns
+        return 1, -min(self._unclaimed_ns(finding), gain.high), -gain.high
 
     def _unclaimed_ns(self, finding: Finding) -> int:
         """What of a ceiling no earlier entry may win."""
-        return estimate(self.rules[finding.rule].gain, self.unclaimed).high_ns or 0
+        return estimate(self.rules[finding.rule].gain, self.unclaimed).high or 0
 
     def with_reason(self, finding: Finding) -> Finding:
         """``finding``, as an alternative with its reason if it was recommended and is not in the plan."""
         if finding.outcome is not Outcome.RECOMMENDED or finding.rule in self._planned():
             return finding
-        because = self.left_out.get(finding.rule) or _not_allowed(finding)
-        return replace(finding, outcome=Outcome.ALTERNATIVE, because=because)
+        reason = self.left_out.get(finding.rule) or _not_allowed(finding)
+        return replace(finding, outcome=Outcome.ALTERNATIVE, reason=reason)
 
     def check_conservation(self, step_ns: float) -> None:
         """Even the high gains together fit into the step."""
-        assert sum(step.gain.high_ns or 0 for step in self.steps) <= round(step_ns)
+        assert sum(step.gain_ns.high or 0 for step in self.steps) <= round(step_ns)
 
     def _planned(self) -> dict[str, PlanStep]:
         return {step.finding.rule: step for step in self.steps}
@@ -148,8 +148,8 @@ class _Draft:
         """The finding on the facts that are left, if it still belongs into the plan; else notes why not."""
         rule, finding = self.rules[name], judge_safely(self.rules[name], self.facts[Level.LIKELY])
         self._note_unlocking(finding)
-        fitting = replace(finding, gain=self._fit_into_step(finding.gain))
-        reason = self._reason_against(rule, finding) or self._reason_of_room(fitting.gain)
+        fitting = replace(finding, gain_ns=self._fit_into_step(finding.gain_ns))
+        reason = self._reason_against(rule, finding) or self._reason_of_room(fitting.gain_ns)
         if reason:
             self.left_out[name] = reason
             return None
@@ -163,11 +163,10 @@ class _Draft:
                 return f"{step.finding.rule} already sets {clash} to another value"
         if finding.outcome is not Outcome.RECOMMENDED:
             after = ", ".join(step.finding.rule for step in self.steps)
-            return f"after {after} it is {finding.outcome.value.replace('_', ' ')}: {finding.because}"
-        if is_small(finding.gain, self.minimum_ns):
-            return (
-                f"after the earlier edits too little is left to gain: {describe_small(finding.gain, self.minimum_ns)}"
-            )
+            return f"after {after} it is {finding.outcome.value.replace('_', ' ')}: {finding.reason}"
+        if is_small(finding.gain_ns, self.minimum_ns):
+            left = describe_small(finding.gain_ns, self.minimum_ns)
+            return f"after the earlier edits too little is left to gain: {left}"
         return self._harm_to_earlier(rule, finding)
 
     def _reason_of_room(self, gain: Gain) -> str:
@@ -178,7 +177,7 @@ class _Draft:
 
     def _harm_to_earlier(self, rule: Rule, finding: Finding) -> str:
         """Which earlier entry's requirement the edits of ``rule`` would break."""
-        after = apply_gain(rule, finding.gain, finding.edits, self.facts[Level.LIKELY])
+        after = apply_gain(rule, finding.gain_ns, finding.edits, self.facts[Level.LIKELY])
         for name in self._planned():
             if broken := failing_requirements(self.rules[name], after):
                 return f"its edits break what {name} requires: {', '.join(one.name for one in broken)}"
@@ -196,14 +195,14 @@ class _Draft:
     def _append(self, finding: Finding) -> None:
         gain = self._note_shared_time(finding)
         self._take(self.rules[finding.rule], finding.edits)
-        single = self.findings[finding.rule].gain
+        single = self.findings[finding.rule].gain_ns
         after_low, after_high = self._step_ns(Level.HIGH), self._step_ns(Level.LOW)
         self.steps.append(
             PlanStep(
                 order=len(self.steps) + 1,
-                finding=replace(finding, gain=single),
+                finding=replace(finding, gain_ns=single),
                 edits=finding.edits,
-                gain=gain,
+                gain_ns=gain,
                 step_after_low_ns=min(after_low, after_high),  # rounding may leave them 1 ns out of order
                 step_after_high_ns=after_high,
                 unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
@@ -219,24 +218,24 @@ class _Draft:
 
     def _note_shared_time(self, finding: Finding) -> Gain:
         """The gain, of a ceiling that others claim too saying so."""
-        gain = finding.gain
-        if gain.likely_ns is not None or not gain.high_ns or self._unclaimed_ns(finding) >= gain.high_ns:
+        gain = finding.gain_ns
+        if gain.likely is not None or not gain.high or self._unclaimed_ns(finding) >= gain.high:
             return gain
         return replace(gain, explanation=f"Earlier entries may win some of the same time. {gain.explanation}")
 
     def _fit_into_step(self, gain: Gain) -> Gain:
         """``gain`` with its ends within what the high gains so far leave of the step."""
-        if gain.high_ns is None or gain.low_ns is None:
+        if gain.high is None or gain.low is None:
             return gain
-        taken_ns = sum(step.gain.high_ns or 0 for step in self.steps)
+        taken_ns = sum(step.gain_ns.high or 0 for step in self.steps)
         left_ns = max(0, round(self.original.number("step_ns") or 0) - taken_ns)
-        if gain.high_ns <= left_ns:
+        if gain.high <= left_ns:
             return gain
         return replace(
             gain,
-            low_ns=min(gain.low_ns, left_ns),
-            likely_ns=None if gain.likely_ns is None else min(gain.likely_ns, left_ns),
-            high_ns=left_ns,
+            low=min(gain.low, left_ns),
+            likely=None if gain.likely is None else min(gain.likely, left_ns),
+            high=left_ns,
             explanation=f"No more than the highest gains of the earlier entries leave of the step. {gain.explanation}",
         )
 
@@ -245,7 +244,7 @@ class _Draft:
 
 
 def _not_allowed(finding: Finding) -> str:
-    return f"it is {finding.rule_class}: planned only with --allow {finding.rule_class}; {finding.because}"
+    return f"it is {finding.rule_class}: planned only with --allow {finding.rule_class}; {finding.reason}"
 
 
 def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.glossary import GLOSSARY
 
-_FUSIBLE = ("rope", "loss", "gradient_sum", "residual")
+_UNFUSED = ("rope", "loss", "wgrad_accumulation", "bias_dropout_add")
 _IDLE = ("launch_starved_ns", "launch_starved_recoverable_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns")
 
 # Pool -> every fact that contains it as a summand, from the glossary's definitions. step_ns contains all. A pool that a
@@ -37,10 +37,10 @@ PARENTS: Mapping[str, tuple[str, ...]] = {
     "gemm_ns": ("compute_busy_ns",),
     "permute_ns": ("compute_busy_ns",),
     "elementwise_ns": ("compute_busy_ns",),
-    "overlap_tax_ns": ("gemm_ns", "compute_busy_ns"),
-    **{f"{work}_kernels_ns": (f"{work}_ns", "elementwise_ns", "compute_busy_ns") for work in _FUSIBLE},
-    "router_choice_kernels_ns": ("router_choice_ns", "compute_busy_ns"),
-    **{f"{work}_launch_starved_ns": (f"{work}_ns", *_IDLE) for work in (*_FUSIBLE, "router_choice")},
+    "overlap_slowdown_ns": ("gemm_ns", "compute_busy_ns"),
+    **{f"{work}_kernels_ns": (f"{work}_ns", "elementwise_ns", "compute_busy_ns") for work in _UNFUSED},
+    "router_topk_kernels_ns": ("router_topk_ns", "compute_busy_ns"),
+    **{f"{work}_launch_starved_ns": (f"{work}_ns", *_IDLE) for work in (*_UNFUSED, "router_topk")},
     "barrier_exposed_ns": ("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns"),
     "recompute_ns": ("memory_recoverable_ns",),
     # Times of the latest rank, and of the log's steps: no time of the representative step contains them.
@@ -65,9 +65,9 @@ _BUSY = (
     "gemm_ns",
     "permute_ns",
     "elementwise_ns",
-    "overlap_tax_ns",
+    "overlap_slowdown_ns",
     "barrier_exposed_ns",
-    *(f"{work}_kernels_ns" for work in (*_FUSIBLE, "router_choice")),
+    *(f"{work}_kernels_ns" for work in (*_UNFUSED, "router_topk")),
 )
 
 # Exposed communication -> (its union, the hidden part of that union).

@@ -10,11 +10,11 @@ from three_walls.model.fact import FactDefinition
 from three_walls.model.glossary import GLOSSARY_BY_NAME, is_known_fact
 from three_walls.model.rule import (
     BASES,
-    CEILING,
+    FREES_MEMORY,
     NO_BASIS,
     OPERATIONS,
     OPERATORS,
-    ROOM,
+    UPPER_BOUND,
     Condition,
     Edit,
     Evidence,
@@ -68,7 +68,7 @@ class PartReader:
         """The gain model."""
         if node is None:
             return GainModel((), "", "")
-        optional = ("terms", "shrinks_all_pools", "hidden_under", "at_most", "cost_fraction", "cost_is_judged")
+        optional = ("terms", "shrinks_all_pools", "hidden_under", "at_most", "cost_fraction", "cost_is_estimated")
         found = self.problems.fields(node, ("basis", "explanation"), optional)
         basis = self.problems.choice(found.get("basis"), BASES)
         terms = tuple(self._gain_term(item, basis) for item in self.problems.items(found.get("terms")))
@@ -76,7 +76,7 @@ class PartReader:
         self._note_basis_without_its_figures(node, basis, bool(terms), cost is not None)
         return GainModel(
             cost_fraction=None if cost is None else self.problems.number(cost, 0.0, 1.0),
-            cost_is_judged=self.problems.flag(found.get("cost_is_judged")),
+            cost_is_estimated=self.problems.flag(found.get("cost_is_estimated")),
             terms=terms,
             basis=basis,
             explanation=self.problems.text(found.get("explanation")),
@@ -88,9 +88,9 @@ class PartReader:
     def _note_basis_without_its_figures(self, node: Node, basis: str, has_terms: bool, has_cost: bool) -> None:
         if basis not in BASES:
             return
-        if has_terms == (basis in (ROOM, NO_BASIS)):
+        if has_terms == (basis in (FREES_MEMORY, NO_BASIS)):
             self.problems.add(node, "a gain has terms, or the basis room or none and an explanation")
-        if has_cost != (basis == ROOM):
+        if has_cost != (basis == FREES_MEMORY):
             self.problems.add(node, "what makes room has a cost_fraction, and nothing else has")
 
     def _tests(self, fact: str, node: Node) -> list[Condition]:
@@ -114,7 +114,7 @@ class PartReader:
         return operand
 
     def _requirement(self, name: str, node: Node) -> Requirement:
-        found = self.problems.fields(node, ("because", "source"), ("check", "any_of", "confirm", "mend"))
+        found = self.problems.fields(node, ("reason", "source"), ("check", "any_of", "confirm", "fix"))
         if "check" in found and "any_of" in found:
             self.problems.add(node, "a requirement has check or any_of, not both")
         if found and not {"check", "any_of", "confirm"} & set(found):
@@ -125,9 +125,9 @@ class PartReader:
             checks=checks,
             any_of="any_of" in found,
             confirm=self.problems.text(found.get("confirm")),
-            because=self.problems.text(found.get("because")),
+            reason=self.problems.text(found.get("reason")),
             source=check_pointer(found.get("source"), self.problems, self.sources),
-            mend=self.edits(found["mend"]) if "mend" in found else (),
+            fix=self.edits(found["fix"]) if "fix" in found else (),
         )
 
     def alternatives(self, node: Node) -> tuple[Condition, ...]:
@@ -141,7 +141,7 @@ class PartReader:
         return tuple(found)
 
     def _edit(self, node: Node) -> Edit:
-        optional = ("to", "set", "env", "add", "remove", "from", "only_if", "changes_numerics", "because", "source")
+        optional = ("to", "set", "env", "add", "remove", "from", "only_if", "changes_numerics", "reason", "source")
         found = self.problems.fields(node, (), optional)
         if found and ("set" in found) == ("env" in found):
             self.problems.add(node, "an edit names either set (a config key) or env (a variable)")
@@ -155,7 +155,7 @@ class PartReader:
             from_value=self.problems.value(found.get("from")),
             only_if=self.conditions(found.get("only_if")),
             changes_numerics=self.problems.flag(found.get("changes_numerics")),
-            because=self.problems.text(found.get("because")),
+            reason=self.problems.text(found.get("reason")),
             source=check_pointer(found.get("source"), self.problems, self.sources),
             to_fact=to_fact,
         )
@@ -196,7 +196,7 @@ class PartReader:
         )
 
     def _gain_term(self, node: Node, basis: str) -> GainTerm:
-        if basis == CEILING:
+        if basis == UPPER_BOUND:
             ceiling = self.problems.fields(node, ("pool", "high"))
             high, high_fact = self._high_end(ceiling.get("high"))
             return GainTerm(self._fact_of_unit(ceiling.get("pool"), "ns"), 0.0, None, high, high_fact)

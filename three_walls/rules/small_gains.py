@@ -29,21 +29,21 @@ def minimum_gain_ns(step_ns: float, thresholds: Thresholds | None = None) -> flo
 
 def drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float) -> Finding:
     """A rule that is recommended, or may be if more were known, is not needed where nobody could measure its gain."""
-    gain = estimate(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain
+    gain = estimate(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain_ns
     if finding.outcome not in (Outcome.RECOMMENDED, Outcome.UNKNOWN) or not is_small(gain, minimum_ns):
         return finding
-    return replace(finding, outcome=Outcome.NOT_NEEDED, because=describe_small(gain, minimum_ns), missing=())
+    return replace(finding, outcome=Outcome.NOT_NEEDED, reason=describe_small(gain, minimum_ns), missing=())
 
 
 def is_small(gain: Gain, minimum_ns: float) -> bool:
     """Whether the likely gain, or where only that is known the ceiling, is below ``minimum_ns``."""
-    size_ns = gain.high_ns if gain.likely_ns is None else gain.likely_ns
+    size_ns = gain.high if gain.likely is None else gain.likely
     return size_ns is not None and size_ns < minimum_ns
 
 
 def describe_small(gain: Gain, minimum_ns: float) -> str:
     """The size of ``gain`` beside what is needed."""
     needed = f"at least {ns_to_ms(minimum_ns):g} ms needed"
-    if gain.likely_ns is None:
-        return f"at most {ns_to_ms(gain.high_ns or 0):g} ms can be gained, {needed}"
-    return f"the likely gain is {ns_to_ms(gain.likely_ns):g} ms, {needed}"
+    if gain.likely is None:
+        return f"at most {ns_to_ms(gain.high or 0):g} ms can be gained, {needed}"
+    return f"the likely gain is {ns_to_ms(gain.likely):g} ms, {needed}"

@@ -45,7 +45,7 @@ class _Weight:
         return " and ".join(nouns) + (" together" if len(nouns) > 1 else "")
 
 
-def weigh(facts: FactSheet, thresholds: Thresholds | None = None) -> Verdict:
+def decide_verdict(facts: FactSheet, thresholds: Thresholds | None = None) -> Verdict:
     """The wall with the most recoverable time; abstains when facts lack, mislead or do not separate the walls."""
     limits = thresholds or default_thresholds()
     step_ns = _whole(facts, "step_ns")
@@ -105,7 +105,7 @@ def _compare_walls(
             f"are too close to tell which holds the run back.{_about_waiting(facts, limits)}"
         )
         return _abstain(reason, step_ns, recoverable)
-    because = (
+    reason = (
         f"{_capital(first.edits)} may give back up to {_amount(first.ns, step_ns)} of a {_ms(step_ns)} step"
         f"{_shares(first)}; {_runner_up(second, step_ns)}.{_about_waiting(facts, limits)}"
         f"{_about_profiler(facts)}"
@@ -114,7 +114,7 @@ def _compare_walls(
         wall=first.wall,
         sub_wall=first.sub_wall,
         abstained=False,
-        because=because,
+        reason=reason,
         step_ns=step_ns,
         runner_up_wall=None if _is_nothing(second) else second.wall,
         runner_up_sub_wall=None if _is_nothing(second) else second.sub_wall,
@@ -134,8 +134,8 @@ def _weigh_lean_step(
     busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
     little = f"no wall has more than {_amount(largest.ns, step_ns)} to give back"
     if busy is not None and busy >= limits.minimum_compute_busy_fraction:
-        because = f"Computing is what the step is made of: {_percent(busy)} of {_ms(step_ns)}, and {little}."
-        return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, because, step_ns, None, None, None, recoverable)
+        reason = f"Computing is what the step is made of: {_percent(busy)} of {_ms(step_ns)}, and {little}."
+        return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)
     if wait is not None and wait >= limits.notable_wait_fraction:
         reason = (
             f"{_percent(wait)} of the step waits for peers, which these traces do not explain, and {little}. "

@@ -47,8 +47,8 @@ def load_allocation_stacks(path: Path) -> AllocationStacks:
     named = [name for name in CATEGORIES if name not in (NO_STACK, OTHER, BEFORE_RECORDING)]
     patterns = []
     for node in problems.items(top.get("stacks")):
-        row = problems.fields(node, ("category", "pattern", "because"))
-        problems.text(row.get("because"))
+        row = problems.fields(node, ("category", "pattern", "reason"))
+        problems.text(row.get("reason"))
         patterns.append((problems.choice(row.get("category"), named), problems.pattern(row.get("pattern"))))
     ignored = tuple(problems.pattern(node) for node in problems.items(top.get("ignored")))
     problems.raise_if_any()

@@ -27,7 +27,7 @@ class NsysOption:
     option: str
     when: str
     since: str
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,12 @@ def load_capture_rules(path: Path) -> CaptureRules:
 
 
 def _option(node: Node, problems: Problems) -> NsysOption:
-    row = problems.fields(node, ("option", "when", "since", "because"))
+    row = problems.fields(node, ("option", "when", "since", "reason"))
     return NsysOption(
         option=problems.text(row.get("option")),
         when=problems.choice(row.get("when"), ("always", "memory")),
         since=problems.text(row.get("since")),
-        because=problems.text(row.get("because")),
+        reason=problems.text(row.get("reason")),
     )
 
 

@@ -35,12 +35,12 @@ def load_collective_owners(path: Path) -> CollectiveOwners:
     top = problems.fields(load_strict(path, problems), ("owners", "maximum_open_fraction"))
     rows = []
     for node in problems.items(top.get("owners")):
-        row = problems.fields(node, ("owner", "texts", "because"))
-        problems.text(row.get("because"))
+        row = problems.fields(node, ("owner", "texts", "reason"))
+        problems.text(row.get("reason"))
         texts = tuple(problems.text(one) for one in problems.items(row.get("texts")))
         rows.append(OwnerTexts(problems.choice(row.get("owner"), OWNERS), texts))
-    limit = problems.fields(top.get("maximum_open_fraction"), ("value", "because"))
-    problems.text(limit.get("because"))
+    limit = problems.fields(top.get("maximum_open_fraction"), ("value", "reason"))
+    problems.text(limit.get("reason"))
     most = problems.number(limit.get("value"), 0.0, 1.0)
     problems.raise_if_any()
     return CollectiveOwners(tuple(rows), most)

@@ -78,8 +78,8 @@ def _form(node: Node, problems: Problems) -> Mapping[str, Node]:
 
 
 def _entry(name: str, node: Node, forms: Mapping[str, ValueForm], problems: Problems) -> ValueForm:
-    entry = problems.fields(node, ("because",), ("form", *_STATED))
-    problems.text(entry.get("because"))
+    entry = problems.fields(node, ("reason",), ("form", *_STATED))
+    problems.text(entry.get("reason"))
     if "form" not in entry:
         if not any(stated in entry for stated in _STATED):
             problems.add(node, f"{name} has no form: give it form, words, pattern or list_of")

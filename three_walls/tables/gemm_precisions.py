@@ -1,4 +1,4 @@
-"""The number format of a matrix product by its kernel's name: ``tables/gemm-precisions.yaml``."""
+"""The number format of a GEMM by its kernel's name: ``tables/gemm-precisions.yaml``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class PrecisionOfName:
 
 
 @cache
-def product_precisions() -> tuple[PrecisionOfName, ...]:
+def gemm_precisions() -> tuple[PrecisionOfName, ...]:
     """The table that ships with the rules."""
-    return load_product_precisions(TABLES_DIR / "gemm-precisions.yaml")
+    return load_gemm_precisions(TABLES_DIR / "gemm-precisions.yaml")
 
 
-def load_product_precisions(path: Path) -> tuple[PrecisionOfName, ...]:
+def load_gemm_precisions(path: Path) -> tuple[PrecisionOfName, ...]:
     """The table of ``path``. Raises RuleBaseError with every problem of the file."""
     problems = Problems()
     top = problems.fields(load_strict(path, problems), ("precisions",))
@@ -43,14 +43,14 @@ def load_product_precisions(path: Path) -> tuple[PrecisionOfName, ...]:
 
 
 def _read_row(problems: Problems, node: Node) -> PrecisionOfName:
-    row = problems.fields(node, ("pattern", "precision", "because"))
-    problems.text(row.get("because"))
+    row = problems.fields(node, ("pattern", "precision", "reason"))
+    problems.text(row.get("reason"))
     return PrecisionOfName(problems.pattern(row.get("pattern")), problems.choice(row.get("precision"), PRECISIONS))
 
 
 def precision_of_kernel(name: str, default: str | None) -> str | None:
     """What the kernel's name says, else ``default``."""
-    return next((row.precision for row in product_precisions() if row.pattern.search(name)), default)
+    return next((row.precision for row in gemm_precisions() if row.pattern.search(name)), default)
 
 
 def peak_of(gpu: GpuModel | None, precision: str | None) -> int | None:

@@ -54,7 +54,7 @@ class GpuModel:
         return None if self.nvlink_bytes_per_s is None else self.nvlink_bytes_per_s // 2
 
     def peak_flops(self, precision: str) -> int | None:
-        """Dense operations per second of matrix products in ``precision`` (BF16, FP8, NVFP4)."""
+        """Dense operations per second of GEMMs in ``precision`` (BF16, FP8, NVFP4)."""
         return {BF16: self.bf16_dense_flops, FP8: self.fp8_dense_flops, NVFP4: self.nvfp4_dense_flops}[precision]
 
 

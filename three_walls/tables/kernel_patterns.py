@@ -46,8 +46,8 @@ def load_kernel_patterns(path: Path = TABLES_DIR / "kernel-categories.yaml") -> 
     problems = Problems()
     rows = []
     for node in _rows(path, problems):
-        row = problems.fields(node, ("category", "pattern", "because"), ("phase", "anchor"))
-        problems.text(row.get("because"))
+        row = problems.fields(node, ("category", "pattern", "reason"), ("phase", "anchor"))
+        problems.text(row.get("reason"))
         phase = problems.choice(row.get("phase"), ("forward", "backward")) or None
         anchor = problems.choice(row.get("anchor"), ("step",)) == "step"
         category = problems.choice(row.get("category"), (*CATEGORIES, SEND_RECV))
@@ -61,8 +61,8 @@ def load_api_patterns(path: Path = TABLES_DIR / "api-calls.yaml") -> tuple[ApiPa
     problems = Problems()
     rows = []
     for node in _rows(path, problems):
-        row = problems.fields(node, ("kind", "pattern", "because"))
-        problems.text(row.get("because"))
+        row = problems.fields(node, ("kind", "pattern", "reason"))
+        problems.text(row.get("reason"))
         rows.append(ApiPattern(problems.choice(row.get("kind"), API_KINDS), problems.pattern(row.get("pattern"))))
     problems.raise_if_any()
     return tuple(rows)

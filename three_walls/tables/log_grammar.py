@@ -129,15 +129,15 @@ def log_grammar() -> LogGrammar:
 
 
 def _prefix(node: Node, problems: Problems) -> Prefix:
-    row = problems.fields(node, ("pattern", "because"), ("origin",))
-    problems.text(row.get("because"))
+    row = problems.fields(node, ("pattern", "reason"), ("origin",))
+    problems.text(row.get("reason"))
     return Prefix(problems.pattern(row.get("pattern")), problems.flag(row["origin"]) if "origin" in row else False)
 
 
 def _line(node: Node, problems: Problems) -> LineRow:
     row = problems.fields(
         node,
-        ("kind", "anchor", "pattern", "because"),
+        ("kind", "anchor", "pattern", "reason"),
         ("values", "fields", "is_closed", "parts", "ends_line", "required", "source"),
     )
     _check_reason(row, problems)
@@ -174,7 +174,7 @@ def _line(node: Node, problems: Problems) -> LineRow:
 def _block(node: Node, problems: Problems) -> BlockRow:
     row = problems.fields(
         node,
-        ("kind", "anchor", "opens", "line", "closes", "because"),
+        ("kind", "anchor", "opens", "line", "closes", "reason"),
         ("section", "repeats", "counts_up", "patience", "source"),
     )
     _check_reason(row, problems)
@@ -200,7 +200,7 @@ def _anchor(row: Mapping[str, Node], problems: Problems) -> bytes:
 
 
 def _check_reason(row: Mapping[str, Node], problems: Problems) -> None:
-    problems.text(row.get("because"))
+    problems.text(row.get("reason"))
     if "source" in row:
         problems.text(row["source"])
 

@@ -31,8 +31,8 @@ def load_log_timers(path: Path) -> LogTimers:
     top = problems.fields(load_strict(path, problems), ("timers",))
     rows = []
     for node in problems.items(top.get("timers")):
-        row = problems.fields(node, ("pattern", "kind", "because", "source"))
-        problems.text(row.get("because"))
+        row = problems.fields(node, ("pattern", "kind", "reason", "source"))
+        problems.text(row.get("reason"))
         problems.text(row.get("source"))
         kind = problems.choice(row.get("kind"), TIMER_KINDS)
         rows.append((problems.pattern(row.get("pattern")), kind))

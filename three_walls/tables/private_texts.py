@@ -42,6 +42,6 @@ def load_key_shapes(path: Path) -> re.Pattern[str]:
 
 
 def _shape(node: Node, problems: Problems) -> str:
-    row = problems.fields(node, ("pattern", "because"))
-    problems.text(row.get("because"))
+    row = problems.fields(node, ("pattern", "reason"))
+    problems.text(row.get("reason"))
     return problems.pattern(row.get("pattern")).pattern

@@ -1,4 +1,4 @@
-"""Files of thresholds: ``name: {value: ..., because: ...}``, all of the names and no other."""
+"""Files of thresholds: ``name: {value: ..., reason: ...}``, all of the names and no other."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def load_reasoned_numbers(path: Path, names: Collection[str], most: Callable[[st
     found = problems.fields(load_strict(path, problems), names)
     values: dict[str, float] = {}
     for name, node in found.items():
-        entry = problems.fields(node, ("value", "because"))
-        problems.text(entry.get("because"))
+        entry = problems.fields(node, ("value", "reason"))
+        problems.text(entry.get("reason"))
         values[name] = problems.number(entry.get("value"), 0.0, most(name))
     problems.raise_if_any()
     return values

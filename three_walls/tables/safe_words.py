@@ -42,7 +42,7 @@ def cut_sentence(text: str) -> str:
 def is_plain_piece(piece: str) -> bool:
     """Whether letters of one case are a word, a single letter, or words written together."""
     piece = piece.lower()
-    words = plain_words()
+    words = safe_words()
     if len(piece) == 1 or piece in words:
         return True
     ends = {0}  # where a word may end
@@ -53,18 +53,18 @@ def is_plain_piece(piece: str) -> bool:
 
 
 def _is_plain_name(name: str) -> bool:
-    pieces = _PIECE.findall(name)
-    singles = sum(len(piece) == 1 for piece in pieces)  # many of them, with digits between, are a key
-    return name.isascii() and singles <= _MOST_SINGLE_LETTERS and all(map(is_plain_piece, pieces))
+    slices = _PIECE.findall(name)
+    singles = sum(len(piece) == 1 for piece in slices)  # many of them, with digits between, are a key
+    return name.isascii() and singles <= _MOST_SINGLE_LETTERS and all(map(is_plain_piece, slices))
 
 
 @cache
-def plain_words() -> frozenset[str]:
+def safe_words() -> frozenset[str]:
     """The words that ship with the program."""
-    return load_plain_words(TABLES_DIR / "safe-words.yaml")
+    return load_safe_words(TABLES_DIR / "safe-words.yaml")
 
 
-def load_plain_words(path: Path) -> frozenset[str]:
+def load_safe_words(path: Path) -> frozenset[str]:
     """The words in ``path``; raises RuleBaseError that lists every error."""
     problems = Problems()
     top = problems.fields(load_strict(path, problems), ("words",))

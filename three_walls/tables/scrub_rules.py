@@ -79,6 +79,6 @@ def _columns(node: Node, problems: Problems) -> Mapping[str, str]:
 
 
 def _range(node: Node, problems: Problems) -> re.Pattern[str]:
-    row = problems.fields(node, ("pattern", "because"))
-    problems.text(row.get("because"))
+    row = problems.fields(node, ("pattern", "reason"))
+    problems.text(row.get("reason"))
     return problems.pattern(row.get("pattern"), re.ASCII)

@@ -1,4 +1,4 @@
-"""PyTorch's operators: which are matrix products, which surround fusible work; ``tables/torch-operators.yaml``."""
+"""PyTorch's operators: which are GEMMs, which surround unfused work; ``tables/torch-operators.yaml``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from three_walls.tables.strict_yaml import Problems, load_strict
 from three_walls.tables.yaml_nodes import Node
 
 AFTER_INPUT = "after_input"
-FUSIBLE_WORK = LOSS, GRADIENT_SUM, BARRIER = ("loss", "gradient_sum", "barrier")
+FUSIBLE_WORK = LOSS, WGRAD_ACCUMULATION, BARRIER = ("loss", "wgrad_accumulation", "barrier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class LinearLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class FusibleWork:
+class UnfusedOps:
     """``work`` is what runs inside ranges whose name ``inside`` is found in."""
 
     work: str
@@ -43,20 +43,20 @@ class TorchOperators:
     linear_layers: Mapping[str, LinearLayer]
     backward: re.Pattern[str]
     replays: tuple[str, ...]
-    fusible: tuple[FusibleWork, ...]
+    unfused: tuple[UnfusedOps, ...]
 
 
 def load_torch_operators(path: Path) -> TorchOperators:
     """The table of ``path``. Raises RuleBaseError with every problem of the file."""
     problems = Problems()
-    top = problems.fields(load_strict(path, problems), ("products", "linear_layers", "backward", "replays", "fusible"))
-    products = [_read_product(problems, node) for node in problems.items(top.get("products"))]
+    top = problems.fields(load_strict(path, problems), ("products", "linear_layers", "backward", "replays", "unfused"))
+    products = [_read_gemm(problems, node) for node in problems.items(top.get("products"))]
     layers = [_read_layer(problems, node) for node in problems.items(top.get("linear_layers"))]
-    fusible = [_read_fusible(problems, node) for node in problems.items(top.get("fusible"))]
+    unfused = [_read_unfused(problems, node) for node in problems.items(top.get("unfused"))]
     backward = problems.pattern(top.get("backward"))
     replays = tuple(problems.text(one) for one in problems.items(top.get("replays")))
     problems.raise_if_any()
-    return TorchOperators(dict(products), {one.function: one for one in layers}, backward, replays, tuple(fusible))
+    return TorchOperators(dict(products), {one.function: one for one in layers}, backward, replays, tuple(unfused))
 
 
 @cache
@@ -65,7 +65,7 @@ def torch_operators() -> TorchOperators:
     return load_torch_operators(TABLES_DIR / "torch-operators.yaml")
 
 
-def _read_product(problems: Problems, node: Node) -> tuple[str, tuple[int, int]]:
+def _read_gemm(problems: Problems, node: Node) -> tuple[str, tuple[int, int]]:
     row = problems.fields(node, ("operator", "operands"))
     positions = [_read_position(problems, one) for one in problems.items(row.get("operands"))]
     if len(positions) != 2:
@@ -86,10 +86,10 @@ def _read_layer(problems: Problems, node: Node) -> LinearLayer:
     )
 
 
-def _read_fusible(problems: Problems, node: Node) -> FusibleWork:
-    row = problems.fields(node, ("work", "inside", "because"))
-    problems.text(row.get("because"))
-    return FusibleWork(problems.choice(row.get("work"), FUSIBLE_WORK), problems.pattern(row.get("inside")))
+def _read_unfused(problems: Problems, node: Node) -> UnfusedOps:
+    row = problems.fields(node, ("work", "inside", "reason"))
+    problems.text(row.get("reason"))
+    return UnfusedOps(problems.choice(row.get("work"), FUSIBLE_WORK), problems.pattern(row.get("inside")))
 
 
 def _read_position(problems: Problems, node: Node | None) -> int:

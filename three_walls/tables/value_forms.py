@@ -33,8 +33,8 @@ class ValueForm:
             return True
         if len(value) > LONGEST_VALUE:
             return False
-        pieces = _SEPARATORS.split(value) if self.is_list else [value]
-        return all(self.expression.fullmatch(piece.strip()) for piece in pieces)
+        slices = _SEPARATORS.split(value) if self.is_list else [value]
+        return all(self.expression.fullmatch(piece.strip()) for piece in slices)
 
 
 def read_form(says: str, entry: Mapping[str, Node], problems: Problems) -> ValueForm:

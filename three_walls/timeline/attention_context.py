@@ -1,4 +1,4 @@
-"""Unfused attention, told by context: what a stream runs between the two matrix products around a softmax.
+"""Unfused attention, told by context: what a stream runs between the two GEMMs around a softmax.
 
 Unfused attention is product, mask, scale, softmax, product. Its masks, scales and copies of the score matrix
 are generic pointwise kernels that no name gives away; their place does. A fused kernel makes all of them
@@ -25,13 +25,13 @@ MAX_OPERATIONS_BETWEEN_PRODUCTS = 24
 def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
     """``operations`` with the generic work beside each attention softmax moved to ``attention_unfused``.
 
-    A stretch is what one stream of one rank runs between two consecutive matrix products; it is moved if it
+    A stretch is what one stream of one rank runs between two consecutive GEMMs; it is moved if it
     holds an attention softmax and is short enough to hold nothing else.
     """
-    is_product = pl.col("category").is_in(list(PRODUCTS))
-    stretch = ["track", "stream", "stretch"]
-    in_order = operations.with_row_index("row").sort("track", "stream", "start_ns", "end_ns", "row")
-    with_stretch = in_order.with_columns(stretch=is_product.cast(pl.Int64).cum_sum().over("track", "stream"))
+    is_gemm = pl.col("category").is_in(list(PRODUCTS))
+    stretch = ["rank_index", "stream", "stretch"]
+    in_order = operations.with_row_index("row").sort("rank_index", "stream", "start_ns", "end_ns", "row")
+    with_stretch = in_order.with_columns(stretch=is_gemm.cast(pl.Int64).cum_sum().over("rank_index", "stream"))
     has_softmax = (pl.col("category") == UNFUSED).any().over(stretch)
     is_short = pl.len().over(stretch) <= MAX_OPERATIONS_BETWEEN_PRODUCTS
     moved = (

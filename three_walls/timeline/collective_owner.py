@@ -56,7 +56,7 @@ def _owner_by_range(operations: pl.DataFrame, ranges: pl.DataFrame, owners: tupl
 
 def _owner_by_communicator() -> pl.Expr:
     """What the calls of the same communicator that lie in a range say, if they agree."""
-    same = ["track", "communicator"]
+    same = ["rank_index", "communicator"]
     only = pl.col("owner").drop_nulls().unique()
     agreed = pl.when(only.len().over(same) == 1).then(pl.col("owner").drop_nulls().first().over(same))
     return pl.when(pl.col("communicator").is_not_null()).then(agreed)

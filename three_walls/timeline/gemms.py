@@ -1,4 +1,4 @@
-"""Matrix products by PyTorch's operators: which range is one, of what size, in which direction of training."""
+"""GEMMs by PyTorch's operators: which range is one, of what size, in which direction of training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Product:
         return _OPERATIONS_PER_ENTRY * self.batch * self.m * self.n * self.k * self.count
 
 
-def find_products(operators: Operators, table: TorchOperators, may_gather_tokens: bool = False) -> dict[int, Product]:
+def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: bool = False) -> dict[int, Product]:
     """Per range that runs one: its product. Ranges inside it belong to it unless they are one themselves.
 
     ``may_gather_tokens``: with sequence parallelism a linear layer gathers its tokens inside; only its gradient tells
@@ -177,7 +177,7 @@ def _gradient(size: tuple[int, int, int], layer: _Layer, is_first: bool) -> str:
     return INPUT_GRADIENT if of_input else WEIGHT_GRADIENT if of_weight else BACKWARD
 
 
-def products_of_operations(
+def gemms_of_operations(
     operators: Operators, products: Mapping[int, Product], launches: list[tuple[int | None, int | None]]
 ) -> list[int | None]:
     """Per launch (thread, time): index of the innermost range around it that is a product."""

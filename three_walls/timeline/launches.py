@@ -11,7 +11,7 @@ def join_launches(operations: pl.DataFrame, api_calls: pl.DataFrame, processes: 
     ``processes`` maps track to report and process. The launch columns are null where the call was not recorded.
     Correlation ids are unique within one process only: two ranks in one report share them.
     """
-    launched = operations.join(processes, on="track", how="left", maintain_order="left")
+    launched = operations.join(processes, on="rank_index", how="left", maintain_order="left")
     key = ["process", "correlation"]
     launches = (
         api_calls.join(launched, on=key, how="semi")

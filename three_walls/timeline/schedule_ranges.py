@@ -23,7 +23,7 @@ NODE_TEXTS = (
 
 SCHEDULE_NODES = pl.Schema(
     {
-        "report": pl.Int64,
+        "capture_id": pl.Int64,
         "process": pl.Int64,
         "node": pl.String,  # attn, moe_dispatch, mlp or moe_combine
         "direction": pl.String,  # forward, backward or wgrad
@@ -40,5 +40,5 @@ def schedule_nodes(ranges: pl.DataFrame) -> pl.DataFrame:
         ranges.filter(pl.col("text").is_in(NODE_TEXTS) & pl.col("end_ns").is_not_null())
         .with_columns(node=words.list.first(), direction=words.list.last())
         .match_to_schema(SCHEDULE_NODES, extra_columns="ignore")
-        .sort("report", "process", "start_ns", "end_ns", "node")
+        .sort("capture_id", "process", "start_ns", "end_ns", "node")
     )

@@ -14,11 +14,11 @@ CATEGORY_OR_SEND_RECV = pl.Enum([*CATEGORIES, SEND_RECV])
 
 STEPS = pl.Schema(
     {
-        "track": pl.Int64,  # the rank
+        "rank_index": pl.Int64,  # the rank
         "step": pl.Int64,  # training step where its number is known, else its order since the first capture began
         "start_ns": pl.Int64,
         "end_ns": pl.Int64,
         "kept": pl.Boolean,  # whether conclusions may rest on it
-        "because": pl.String,  # why it was dropped, or kept in spite of something; empty if nothing is to be said
+        "reason": pl.String,  # why it was dropped, or kept in spite of something; empty if nothing is to be said
     }
 )

@@ -40,7 +40,7 @@ def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: Ru
     exchanges = pl.col("category") == pl.lit(SEND_RECV, dtype=CATEGORY_OR_SEND_RECV)
     named = operations.with_columns(inside=launched_inside(operations, _trusted_ranges(ranges, config)))
     # Where NCCL says on which communicator, one range speaks for all calls on it.
-    on_it = pl.col("inside").any().over("track", "communicator") & pl.col("communicator").is_not_null()
+    on_it = pl.col("inside").any().over("rank_index", "communicator") & pl.col("communicator").is_not_null()
     marked = named.with_columns(inside=pl.col("inside") | on_it)
     elsewhere = _owner_of_the_rest(bool(marked.filter(exchanges)["inside"].any()), config)
     owner = pl.when("inside").then(pl.lit("ep_all_to_all")).otherwise(elsewhere)
@@ -55,7 +55,7 @@ def _owner_of_the_rest(ranges_name_experts: bool, config: RunConfig) -> pl.Expr:
         return pl.lit(owner_by_config(config, without="expert_model_parallel_size"))
     if owner_by_config(config) != AMBIGUOUS or not _experts_and_pipeline_only(config):
         return pl.lit(owner_by_config(config))
-    computes = pl.col("category").is_in([*PRODUCTS]).any().over("track", "stream")
+    computes = pl.col("category").is_in([*PRODUCTS]).any().over("rank_index", "stream")
     on_own_stream = AMBIGUOUS if config.get("overlap_moe_expert_parallel_comm") is not False else "pipeline_p2p"
     return pl.when(computes).then(pl.lit("ep_all_to_all")).otherwise(pl.lit(on_own_stream))
 

@@ -49,11 +49,11 @@ def find_steps(
     """
     found: list[pl.DataFrame] = []
     sources: dict[int, StepSource] = {}
-    for (track,), mine in operations.sort("track", "start_ns").group_by(["track"], maintain_order=True):
+    for (rank_index,), mine in operations.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True):
         windows, source = _windows_of(mine, training_steps, user_ranges)
-        sources[int(track)] = source
-        found.append(_judge(int(track), windows, source))
-    return pl.concat(found).sort("track", "start_ns"), sources
+        sources[int(rank_index)] = source
+        found.append(_judge(int(rank_index), windows, source))
+    return pl.concat(found).sort("rank_index", "start_ns"), sources
 
 
 def _windows_of(
@@ -77,8 +77,8 @@ def _extent(mine: pl.DataFrame) -> tuple[int, int]:
 
 def _windows_from_ranges(mine: pl.DataFrame, ranges: pl.DataFrame) -> list[_Window]:
     """Host ranges projected to the device: a step runs from its first kernel to the next step's first kernel."""
-    report, process = mine.select("report", "process").row(0)
-    of_this_process = (pl.col("report") == report) & (pl.col("process") == process)
+    capture_id, process = mine.select("capture_id", "process").row(0)
+    of_this_process = (pl.col("capture_id") == capture_id) & (pl.col("process") == process)
     outermost = _outermost(ranges.filter(of_this_process & pl.col("end_ns").is_not_null()))
     if not outermost:
         return []
@@ -131,21 +131,21 @@ def _windows_from_anchors(mine: pl.DataFrame) -> list[_Window]:
     ]
 
 
-def _judge(track: int, windows: Sequence[_Window], source: StepSource) -> pl.DataFrame:
+def _judge(rank_index: int, windows: Sequence[_Window], source: StepSource) -> pl.DataFrame:
     """Keeps the windows that conclusions may rest on, and says why not of the others."""
     clean = [window for window in windows if not window.opens_at_edge and not window.closes_at_edge]
     rows = []
     for window in windows:
         if clean:
             kept = window in clean
-            because = _edge_sentence(window) or (_ONE_OF_TWO if len(windows) == 2 else "")
+            reason = _edge_sentence(window) or (_ONE_OF_TWO if len(windows) == 2 else "")
         elif len(windows) == 1:
-            kept, because = True, "the capture holds no other: it may be cut at either end"
+            kept, reason = True, "the capture holds no other: it may be cut at either end"
         else:
             # Two steps. The first contains the profiler's start, which takes seconds and differs per rank.
             kept = not window.opens_at_edge
-            because = _kept_of_two(source) if kept else _edge_sentence(window)
-        rows.append((track, window.index, window.start_ns, window.end_ns, kept, because))
+            reason = _kept_of_two(source) if kept else _edge_sentence(window)
+        rows.append((rank_index, window.index, window.start_ns, window.end_ns, kept, reason))
     return pl.DataFrame(rows, schema=STEPS, orient="row")
 
 

@@ -61,7 +61,7 @@ def build_timeline(
 ) -> Timeline:
     """Puts the traces of one run on one table. Clocks stay each report's own: ranks are never compared in time."""
     operations = pl.concat([_categorise(trace, patterns, config) for trace in traces]).sort(
-        "track", "start_ns", "end_ns", "stream", "correlation"
+        "rank_index", "start_ns", "end_ns", "stream", "correlation"
     )
     ranges = pl.concat([trace.ranges for trace in traces])
     steps, sources = find_steps(
@@ -84,8 +84,8 @@ def build_timeline(
 
 def _categorise(trace: Trace, patterns: Sequence[KernelPattern], config: RunConfig) -> pl.DataFrame:
     processes = pl.DataFrame(
-        [(rank.track, trace.report, rank.process) for rank in trace.ranks],
-        schema={"track": pl.Int64, "report": pl.Int64, "process": pl.Int64},
+        [(rank.rank_index, trace.capture_id, rank.process) for rank in trace.ranks],
+        schema={"rank_index": pl.Int64, "capture_id": pl.Int64, "process": pl.Int64},
         orient="row",
     )
     launched = join_launches(trace.operations, trace.api_calls, processes)
@@ -111,4 +111,4 @@ def _ranges_named(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:
 
 def _calls_named(trace: Trace, wanted: re.Pattern[str]) -> pl.DataFrame:
     ids = [number for number, name in trace.names.items() if wanted.search(name)]
-    return trace.api_calls.filter(pl.col("name_id").is_in(ids)).select("report", "thread", "start_ns", "end_ns")
+    return trace.api_calls.filter(pl.col("name_id").is_in(ids)).select("capture_id", "thread", "start_ns", "end_ns")

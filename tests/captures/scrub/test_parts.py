@@ -14,7 +14,7 @@ from three_walls.captures.scrub import leaks
 from three_walls.captures.scrub.command_line import reduce_command
 from three_walls.captures.scrub.leaks import scan_for_leaks
 from three_walls.captures.scrub.secrets import Secrets
-from three_walls.captures.scrub.texts import TextJudge
+from three_walls.captures.scrub.texts import TextFilter
 from three_walls.captures.scrub.traits import looks_random
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.tables.scrub_rules import scrub_rules
@@ -37,7 +37,7 @@ SCRIPTS = scrub_rules().scripts
     ],
 )
 def test_ranges_of_libraries_stay(text: str) -> None:
-    assert TextJudge(scrub_rules(), Secrets()).judge("range_texts", text) == text
+    assert TextFilter(scrub_rules(), Secrets()).judge("range_texts", text) == text
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_ranges_of_libraries_stay(text: str) -> None:
     ],
 )
 def test_other_ranges_get_a_number(text: str) -> None:
-    judge = TextJudge(scrub_rules(), Secrets())
+    judge = TextFilter(scrub_rules(), Secrets())
     assert judge.judge("range_texts", text) == "range-1"
     assert judge.judge("range_ids", text) == "range-2"  # ids and texts are counted on
     assert judge.judge("range_texts", text) == "range-1"  # and the same text stays the same range
@@ -61,7 +61,7 @@ def test_other_ranges_get_a_number(text: str) -> None:
 def test_a_range_that_names_the_user_gets_a_number() -> None:
     secrets = Secrets()
     secrets.add_variables(['USER="graph"'], are_kept=True)
-    judge = TextJudge(scrub_rules(), secrets)
+    judge = TextFilter(scrub_rules(), secrets)
     assert judge.judge("range_texts", "graph.forward") == "range-1"
     assert judge.judge("range_texts", "graphed.forward") == "graphed.forward"
 
@@ -69,7 +69,7 @@ def test_a_range_that_names_the_user_gets_a_number() -> None:
 @pytest.mark.parametrize("needle", [one for one in wanted_ranges(None).needles if one not in NODE_TEXTS])
 def test_what_analysis_looks_for_inside_of_a_range_stays_of_one_that_does_not(needle: str) -> None:
     text = f"alice's run/{needle}7 of hunter2"
-    kept = TextJudge(scrub_rules(), Secrets()).judge("range_texts", text)
+    kept = TextFilter(scrub_rules(), Secrets()).judge("range_texts", text)
     assert kept.startswith("range-1 ")
     assert needle in kept
     assert ("alice" in kept, "hunter2" in kept) == (False, False)
@@ -77,12 +77,12 @@ def test_what_analysis_looks_for_inside_of_a_range_stays_of_one_that_does_not(ne
 
 @pytest.mark.parametrize("text", NODE_TEXTS)
 def test_ranges_that_analysis_knows_by_their_whole_text_stay(text: str) -> None:
-    assert TextJudge(scrub_rules(), Secrets()).judge("range_ids", text) == text
+    assert TextFilter(scrub_rules(), Secrets()).judge("range_ids", text) == text
 
 
 @pytest.mark.parametrize("sizes", ["[[4096, 2048], [2048, 128]]", "[]", "[[], [1, 2], [[3]], []]"])
 def test_sizes_of_an_operator_stay_and_other_texts_in_their_place_do_not(sizes: str) -> None:
-    judge = TextJudge(scrub_rules(), Secrets())
+    judge = TextFilter(scrub_rules(), Secrets())
     text = f"aten::mm, op_id = 12, sizes = {sizes}, input_op_ids = [(11,0), (-1,0)]"
     assert judge.judge("range_ids", text) == text
     assert judge.judge("range_texts", text) == text
@@ -90,7 +90,7 @@ def test_sizes_of_an_operator_stay_and_other_texts_in_their_place_do_not(sizes: 
 
 
 def test_paths_inside_of_kernel_names_are_cut_out_and_the_rest_stays() -> None:
-    judge = TextJudge(scrub_rules(), Secrets())
+    judge = TextFilter(scrub_rules(), Secrets())
     assert judge.judge("kernel_ids", "void f<lambda at /home/a/x.cu:12>(int)") == "void f<lambda at <path>>(int)"
     plain = "void at::native::reduce_kernel<512, 1, at::native::func_wrapper_t<float, float(*)(float)>>"
     assert judge.judge("kernel_ids", plain) == plain
@@ -168,7 +168,7 @@ def test_the_scan_finds_what_searching_one_by_one_finds(data: bytes, values: set
 
 
 def test_a_message_of_the_profiler_that_names_a_secret_is_replaced() -> None:
-    judge = TextJudge(scrub_rules(), Secrets())
+    judge = TextFilter(scrub_rules(), Secrets())
     assert judge.judge("sentences", "Process train --token abc failed") == "message-1"
     assert judge.judge("sentences", "HF_TOKEN=abc was not exported") == "message-2"
     assert judge.judge("sentences", "Profiling has started --wait=all") == "Profiling has started --wait=all"

@@ -52,7 +52,7 @@ NOT_OURS = [line for line in ARGUMENTS if "parallel" not in line]
 def test_without_a_log_its_facts_are_missing_and_the_warning_asks_for_one(tmp_path: Path) -> None:
     report = analyze(starved_trace(tmp_path))
     assert report.log is None
-    assert report.facts.get("unprofiled_step_ns").because_missing == NO_LOG
+    assert report.facts.get("unprofiled_step_ns").missing_reason == NO_LOG
     assert report.facts.number("traced_step_ns") == 100 * MS
     assert report.facts.number("host_recoverable_ns") == 40 * MS
     (asks,) = [w.message for w in report.warnings if w.code == "host-time-under-profiler"]
@@ -69,7 +69,7 @@ def test_what_the_profiler_added_is_not_recoverable(tmp_path: Path) -> None:
     assert number("host_recoverable_ns") == number("launch_starved_recoverable_ns") == 15 * MS
     assert "profiler-perturbation" in codes(report)
     assert "host-time-under-profiler" not in codes(report)
-    assert "25.0 ms do not count" in report.verdict.because
+    assert "25.0 ms do not count" in report.verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_log_with_other_sizes_is_of_another_run(tmp_path: Path) -> None:
     trace = starved_trace(tmp_path, "--tensor-model-parallel-size 1")
     report = analyze(trace, logs=log_of(tmp_path, "> initialized tensor model parallel with size 2", *steps_of(75.0)))
     assert "log-mismatch" in codes(report)
-    assert "tensor_model_parallel_size is 2" in str(report.facts.get("unprofiled_step_ns").because_missing)
+    assert "tensor_model_parallel_size is 2" in str(report.facts.get("unprofiled_step_ns").missing_reason)
     assert report.facts.number("host_recoverable_ns") == 40 * MS
     same = analyze(trace, logs=log_of(tmp_path, "> initialized tensor model parallel with size 1", *steps_of(75.0)))
     assert "log-mismatch" not in codes(same)
@@ -141,7 +141,7 @@ def test_a_log_with_steps_that_no_profiler_explains_is_of_another_run(
 def test_a_few_iterations_of_unknown_role_give_no_median_and_many_do(tmp_path: Path) -> None:
     trace = starved_trace(tmp_path)
     few = analyze(trace, logs=log_of(tmp_path, *steps_of(75.0)))
-    assert "which iterations were profiled" in str(few.facts.get("unprofiled_step_ns").because_missing)
+    assert "which iterations were profiled" in str(few.facts.get("unprofiled_step_ns").missing_reason)
     many = analyze(trace, logs=log_of(tmp_path, *(iteration(place, 75.0) for place in range(1, 40))))
     assert many.facts.number("unprofiled_step_ns") == 75 * MS
 
@@ -216,7 +216,7 @@ def test_a_dispatcher_that_the_log_reports_missing_is_a_fact_and_the_other_stays
     facts = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, MISSING, *steps_of(100.0))).facts
     assert facts.get("log_hybridep_unavailable").value is True
     assert facts.get("log_unavailable_dispatchers").value == "HybridEP"
-    assert facts.get("log_deepep_unavailable").because_missing == "the log does not say whether DeepEP is there"
+    assert facts.get("log_deepep_unavailable").missing_reason == "the log does not say whether DeepEP is there"
 
 
 def test_a_log_that_names_no_dispatcher_does_not_prove_that_one_is_there(tmp_path: Path) -> None:

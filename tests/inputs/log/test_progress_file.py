@@ -139,7 +139,7 @@ def test_a_progress_file_of_other_jobs_is_a_contradiction_and_gives_no_throughpu
     report = report_of(tmp_path, [line("Starting job", gpus=64), line(saved(100, 50.0, 50.0), gpus=64)])
     said = {one.code: one.message for one in report.warnings}
     assert "WORLD_SIZE is 8, but the world has 64 ranks by the progress file" in said["layout-contradiction"]
-    assert report.facts.get("log_job_tflops_per_gpu").because_missing == (
+    assert report.facts.get("log_job_tflops_per_gpu").missing_reason == (
         "the progress file is of jobs with 64 GPUs, which the run does not have"
     )
     assert report.log is not None

@@ -213,7 +213,7 @@ def test_the_facts_of_a_snapshot_are_in_the_sheet(report: Report, tmp_path: Path
     assert report.facts.number("snapshot_peak_reserved_bytes") == 101  # the released byte was reserved from the start
     assert report.facts.number("snapshot_fragmentation_fraction") == pytest.approx(21 / 101)
     without = analyze(tmp_path / "rank0.sqlite")
-    assert "--memory-snapshot" in str(without.facts.get("snapshot_peak_allocated_bytes").because_missing)
+    assert "--memory-snapshot" in str(without.facts.get("snapshot_peak_allocated_bytes").missing_reason)
     assert 'id="memory"' not in render_html(without)
     assert json.loads(render_json(without))["memory_snapshot"] is None
 

@@ -180,7 +180,7 @@ def test_graphs_recorded_whole_leave_their_inside_unknown(tmp_path: Path) -> Non
     report = analyze(builder.write(tmp_path / "trace.sqlite"))
     assert report.ranks[0].budget_ns["cuda_graph"] == 800
     assert report.verdict.abstained
-    assert "--cuda-graph-trace=node" in report.verdict.because
+    assert "--cuda-graph-trace=node" in report.verdict.reason
     assert report.facts.get("launch_starved_ns").is_missing
 
 
@@ -197,7 +197,7 @@ def test_kernels_of_a_graph_that_were_recorded_win_over_its_envelope(tmp_path: P
 
 def test_without_node_ids_nothing_is_said_of_graphs(tmp_path: Path) -> None:
     report = analyze(TraceBuilder().steps(4).write(tmp_path / "trace.sqlite", without=(f"{KERNEL}.graphNodeId",)))
-    assert "graphNodeId" in str(report.facts.get("graph_kernel_fraction").because_missing)
+    assert "graphNodeId" in str(report.facts.get("graph_kernel_fraction").missing_reason)
 
 
 def test_graphs_that_an_old_exporter_left_out_forbid_claims_about_idle_time(tmp_path: Path) -> None:

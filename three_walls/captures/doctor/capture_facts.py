@@ -113,7 +113,7 @@ def _launched_fraction(operations: pl.DataFrame) -> float | None:
 
 
 def _fewest_clean_steps(steps: pl.DataFrame) -> int:
-    clean = steps.group_by("track").agg(n=(pl.col("kept") & (pl.col("because") == "")).sum())
+    clean = steps.group_by("rank_index").agg(n=(pl.col("kept") & (pl.col("reason") == "")).sum())
     return min(clean["n"].to_list(), default=0)
 
 
@@ -136,12 +136,14 @@ def _worst_overhead(traces: Sequence[Trace], timeline: Timeline) -> float | None
     worst: float | None = None
     for trace in traces:
         for rank in trace.ranks:
-            steps = timeline.steps.filter((pl.col("track") == rank.track) & pl.col("kept"))
+            steps = timeline.steps.filter((pl.col("rank_index") == rank.rank_index) & pl.col("kept"))
             length_ns = _length(steps)
             if length_ns:
                 own = trace.overhead.filter(pl.col("thread") - pl.col("thread") % THREADS_PER_PROCESS == rank.process)
-                held = merge_overlapping(own.with_columns(track=pl.lit(rank.track, dtype=pl.Int64)), ["track"])
-                worst = max(worst or 0.0, _length(intersect(held, steps, ["track"])) / length_ns)
+                held = merge_overlapping(
+                    own.with_columns(rank_index=pl.lit(rank.rank_index, dtype=pl.Int64)), ["rank_index"]
+                )
+                worst = max(worst or 0.0, _length(intersect(held, steps, ["rank_index"])) / length_ns)
     return worst
 
 

@@ -34,12 +34,12 @@ def examine(paths: Sequence[Path], step_range: str | None = None) -> Examination
     traces: list[Trace] = []
     extras: list[Extras] = []
     api_patterns = load_api_patterns()
-    tracks = 0
+    rank_indices = 0
     for order, path in enumerate(files):
         traces.append(
-            read_trace(path, order, tracks, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"))
+            read_trace(path, order, rank_indices, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"))
         )
-        tracks += len(traces[-1].ranks)
+        rank_indices += len(traces[-1].ranks)
         extras.append(_read_extras(path))
     timeline = _timeline([one for one in traces if one.ranks], union_of(api_patterns, "synchronize"), step_range)
     facts = measure(traces, timeline, extras, common_capabilities([one.capabilities for one in traces]))

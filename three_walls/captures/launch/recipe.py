@@ -140,7 +140,7 @@ def _about_options(request: CaptureRequest) -> list[str]:
         by_release.setdefault(one.since, []).append(one)
     reasons = []
     for since, options in sorted(by_release.items()):
-        reasons += [f"{one.option}: {one.because}" for one in options]
+        reasons += [f"{one.option}: {one.reason}" for one in options]
         reasons.append(f"the options above were checked with nsys {since} and newer")
     if request.graphs:
         reasons.append("with CUDA graphs, tracing by node slows their launches: compare with the log's step times")

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from three_walls.captures.scrub.texts import TextJudge
+from three_walls.captures.scrub.texts import TextFilter
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.nccl_payload import read_layouts, reduce_payload
 from three_walls.tables.scrub_rules import ScrubRules
@@ -46,7 +46,7 @@ def plain_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
 
 
 def write_export(
-    source: Path, export: NsysExport, target: Path, rules: ScrubRules, judge: TextJudge, pairs: Pairs
+    source: Path, export: NsysExport, target: Path, rules: ScrubRules, judge: TextFilter, pairs: Pairs
 ) -> Copied:
     """Creates ``target`` from ``source`` (an open ``export``); nothing is ever deleted from it, so nothing lingers.
 
@@ -112,7 +112,7 @@ def _cell(name: str, kind: str) -> str:
     return f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"
 
 
-def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, judge: TextJudge) -> int:
+def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, judge: TextFilter) -> int:
     """StringIds with the strings that kept columns refer to; returns how many were left out."""
     if not export.has("StringIds", "id", "value"):
         return 0

@@ -41,8 +41,8 @@ def _found(path: Path, wanted: set[str]) -> set[str]:
     if not forms:
         return set()
     found: set[str] = set()
-    for pieces in _read(path, overlap=max(map(len, forms)) - 1):
-        texts = pl.Series(pieces)
+    for slices in _read(path, overlap=max(map(len, forms)) - 1):
+        texts = pl.Series(slices)
         hits = texts.filter(texts.str.contains_any(list(forms)))
         for matches in hits.str.extract_many(list(forms), overlapping=True).to_list():
             found |= {forms[match] for match in matches}
@@ -51,14 +51,14 @@ def _found(path: Path, wanted: set[str]) -> set[str]:
 
 def _read(path: Path, overlap: int) -> Iterator[list[str]]:
     """The file's bytes as texts, a character per byte, some pieces at a time; pieces overlap by ``overlap`` bytes."""
-    pieces: list[str] = []
+    slices: list[str] = []
     tail = b""
     with path.open("rb") as stream:
         while block := stream.read(_PIECE_BYTES):
-            pieces.append((tail + block).decode("latin-1"))
+            slices.append((tail + block).decode("latin-1"))
             tail = (tail + block)[-overlap:] if overlap else b""
-            if len(pieces) == _PIECES:
-                yield pieces
-                pieces = []
-    if pieces:
-        yield pieces
+            if len(slices) == _PIECES:
+                yield slices
+                slices = []
+    if slices:
+        yield slices

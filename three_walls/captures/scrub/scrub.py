@@ -18,7 +18,7 @@ from three_walls.captures.scrub.copying import Copied, Pairs, plain_pairs, write
 from three_walls.captures.scrub.hosts import HostNames
 from three_walls.captures.scrub.leaks import scan_for_leaks
 from three_walls.captures.scrub.secrets import Secrets, find_secrets
-from three_walls.captures.scrub.texts import TextJudge
+from three_walls.captures.scrub.texts import TextFilter
 from three_walls.inputs.config.environment import read_environment, unquote
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import read_host
@@ -80,7 +80,7 @@ def _scrub_one(source: Path, target: Path, hosts: HostNames) -> Scrubbed:
         pairs = plain_pairs(export, rules)
         arguments = _add_launch(export, pairs, secrets, rules)
         host = _add_host(export, pairs, hosts, digest)
-        judge = TextJudge(rules, secrets)
+        judge = TextFilter(rules, secrets)
         new = Path(folder).resolve() / "export.sqlite"
         try:
             copied = write_export(plain, export, new, rules, judge, pairs)
@@ -162,7 +162,7 @@ def _summarize(
     export: NsysExport,
     copied: Copied,
     secrets: Secrets,
-    judge: TextJudge,
+    judge: TextFilter,
     arguments: int,
     host: str | None,
     searched: int,

@@ -22,7 +22,7 @@ _HASHED = "CompiledFxGraph"
 
 
 @dataclass(slots=True)
-class TextJudge:
+class TextFilter:
     """Decides on one export's texts; the same text always gets the same answer.
 
     ``replaced``: per kind, how many different texts were replaced. ``kept``: what stays, each once and without the

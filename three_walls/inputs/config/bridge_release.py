@@ -9,7 +9,7 @@ from three_walls.tables.bridge_releases import bridge_releases
 BRIDGE_LIBRARY = "megatron_bridge"
 
 
-def tell_release(paths: Collection[str]) -> tuple[str | None, str]:
+def infer_release(paths: Collection[str]) -> tuple[str | None, str]:
     """(release, evidence) from the sections and ``section.key`` of a whole saved configuration or of a log's summary.
 
     The newest release of whose keys one is there; (None, why) where keys of releases that never met stand together.

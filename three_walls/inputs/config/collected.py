@@ -39,7 +39,7 @@ class Settings:
         """Set ``key``; without ``source`` it is what this source itself says."""
         self.values[key] = ConfigValue(value, source or self.source)
 
-    def derive(self, key: str, value: ConfigData, because: str) -> None:
+    def derive(self, key: str, value: ConfigData, reason: str) -> None:
         """Set ``key`` to what follows from other settings, unless its value is settled."""
         found = self.values.get(key)
         if found is not None and found.is_withheld:
@@ -47,7 +47,7 @@ class Settings:
         if key in self.settled and found is not None and found.value is not None:
             return
         if found is None or not found.is_stated or found.value != value:
-            self.give(key, value, f"derived: {because}")
+            self.give(key, value, f"derived: {reason}")
 
     def give_words(self, key: ConfigKey, words: Sequence[str], said: str) -> None:
         """Set ``key`` to the words; what is not of its form is withheld, with a warning."""

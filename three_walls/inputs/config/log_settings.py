@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
-from three_walls.inputs.config.bridge_release import release_in_log, tell_release
+from three_walls.inputs.config.bridge_release import infer_release, release_in_log
 from three_walls.inputs.config.collected import Settings
 from three_walls.inputs.config.members import read_written
 from three_walls.inputs.config.saved_config import read_dump
@@ -102,7 +102,7 @@ def _read_summary_and_release(pairs: Sequence[tuple[str, str]], version: str | N
     if version is not None:
         return read_summary(pairs, release_is_known=True)
     paths = {path for path, _ in pairs}
-    told, evidence = tell_release(paths | {path.partition(".")[0] for path in paths})
+    told, evidence = infer_release(paths | {path.partition(".")[0] for path in paths})
     said = read_summary(pairs, release_is_known=told is not None)
     return replace(said, bridge_version=told, bridge_version_evidence=f"{LOG_SUMMARY}: {evidence}" if told else "")
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from three_walls.inputs.config.bridge_arguments import give_precision_recipe
-from three_walls.inputs.config.bridge_release import tell_release
+from three_walls.inputs.config.bridge_release import infer_release
 from three_walls.inputs.config.collected import Settings
 from three_walls.inputs.config.environment import variable_value
 from three_walls.inputs.config.given_files import read_text_file
@@ -72,7 +72,7 @@ def read_dump(text: str, source: str, shown_as: str) -> SaidSettings:
     )
     if not all(isinstance(root.get(section), dict) for section in _WHOLE):
         return said
-    version, evidence = tell_release({*root, *config})
+    version, evidence = infer_release({*root, *config})
     if version is None:
         note = f"{shown_as}: Megatron-Bridge's release cannot be told ({evidence})"
         return replace(said, warnings=(*said.warnings, note))

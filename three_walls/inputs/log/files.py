@@ -81,17 +81,17 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 def _unpack(suffix: str, file: BinaryIO) -> Iterator[bytes]:
     if suffix == ".xz":
         with lzma.LZMAFile(file) as stream:
-            yield from _pieces(stream)
+            yield from _slices(stream)
     elif suffix == ".gz":
         with gzip.GzipFile(fileobj=file) as stream:
-            yield from _pieces(stream)
+            yield from _slices(stream)
     elif suffix == ".zst":
-        yield from _pieces(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+        yield from _slices(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
     else:
-        yield from _pieces(file)
+        yield from _slices(file)
 
 
-def _pieces(stream: _Readable) -> Iterator[bytes]:
+def _slices(stream: _Readable) -> Iterator[bytes]:
     while chunk := stream.read(CHUNK_BYTES):
         yield chunk
 

@@ -31,9 +31,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One GPU of the run. ``track`` is its index in the trace, unique within one analysis."""
+    """One GPU of the run. ``rank_index`` is its index in the trace, unique within one analysis."""
 
-    track: int
+    rank_index: int
     rank: int
     rank_source: str
     """``environment`` where the launcher's variable says so; else ``order`` (numbered as found)."""
@@ -78,7 +78,7 @@ def identify_ranks(
     export: NsysExport,
     devices: Sequence[tuple[int, int]],
     environment: Mapping[str, ConfigValue],
-    first_track: int,
+    first_rank_index: int,
 ) -> tuple[Rank, ...]:
     """Ranks for ``devices`` (process, device), those with kernels, in order.
 
@@ -90,8 +90,8 @@ def identify_ranks(
     known = global_rank(environment) if len(devices) == 1 else None
     return tuple(
         Rank(
-            track=first_track + order,
-            rank=known if known is not None else first_track + order,
+            rank_index=first_rank_index + order,
+            rank=known if known is not None else first_rank_index + order,
             rank_source="order" if known is None else "environment",
             process=process,
             device=device,

@@ -57,7 +57,7 @@ class Trace:
     input: InputFile
     path: Path
     """Where it was read, for a second look at one step; no output names it."""
-    report: int
+    capture_id: int
     ranks: tuple[Rank, ...]
     operations: pl.DataFrame
     api_calls: pl.DataFrame
@@ -79,9 +79,11 @@ class Trace:
     warnings: tuple[ReportWarning, ...]
 
 
-def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, graph_launch: re.Pattern[str]) -> Trace:
+def read_trace(
+    path: Path, capture_id: int, first_rank_index: int, wanted: WantedRanges, graph_launch: re.Pattern[str]
+) -> Trace:
     """Reads ``path`` (plain, .xz or .zst). It becomes report number ``report``; its ranks get tracks from
-    ``first_track`` on.
+    ``first_rank_index`` on.
 
     ``wanted`` picks the NVTX ranges to read, ``graph_launch`` the API calls that launch CUDA graphs.
     A trace without kernels comes back with no ranks. Raises InputError if it is no Nsight Systems export.
@@ -103,20 +105,20 @@ def read_trace(path: Path, report: int, first_track: int, wanted: WantedRanges, 
         launch, notes = _read_launch(export, rows)
         config = merge([launch]).config
         devices = _devices_with_kernels(operations)
-        ranks = identify_ranks(export, devices, config.environment, first_track)
-        of_report = pl.lit(report, dtype=pl.Int64).alias("report")
+        ranks = identify_ranks(export, devices, config.environment, first_rank_index)
+        of_capture = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
         return Trace(
             input=_describe(export, path, digest),
             path=path,
-            report=report,
+            capture_id=capture_id,
             ranks=ranks,
-            operations=_with_tracks(operations, ranks),
-            api_calls=api_calls.with_columns(of_report),
-            ranges=read_ranges(export, wanted).with_columns(of_report),
-            overhead=read_overhead(export).with_columns(of_report),
-            stream_waits=read_stream_waits(export).with_columns(of_report),
-            event_records=read_event_records(export).with_columns(of_report),
-            nccl_calls=nccl_calls.with_columns(of_report),
+            operations=_with_rank_indices(operations, ranks),
+            api_calls=api_calls.with_columns(of_capture),
+            ranges=read_ranges(export, wanted).with_columns(of_capture),
+            overhead=read_overhead(export).with_columns(of_capture),
+            stream_waits=read_stream_waits(export).with_columns(of_capture),
+            event_records=read_event_records(export).with_columns(of_capture),
+            nccl_calls=nccl_calls.with_columns(of_capture),
             memory_events=read_memory_events(export),
             session_start_ns=_session_start_ns(export),
             names=names,
@@ -160,13 +162,13 @@ def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
     return [(int(p), int(d)) for p, d in working.select("process", "device").unique().sort("process", "device").rows()]
 
 
-def _with_tracks(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.DataFrame:
-    tracks = pl.DataFrame(
-        [(rank.track, rank.process, rank.device) for rank in ranks],
-        schema={"track": pl.Int64, "process": pl.Int64, "device": pl.Int64},
+def _with_rank_indices(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.DataFrame:
+    rank_indices = pl.DataFrame(
+        [(rank.rank_index, rank.process, rank.device) for rank in ranks],
+        schema={"rank_index": pl.Int64, "process": pl.Int64, "device": pl.Int64},
         orient="row",
     )
-    joined = operations.join(tracks, on=["process", "device"], how="inner", maintain_order="left")
+    joined = operations.join(rank_indices, on=["process", "device"], how="inner", maintain_order="left")
     return conform(joined, OPERATIONS)
 
 

@@ -8,7 +8,7 @@ KINDS = pl.Enum(["kernel", "memcpy", "memset", "graph"])
 
 OPERATIONS = pl.Schema(
     {
-        "track": pl.Int64(),  # index of the rank (one GPU of one process of one report) in Trace.ranks
+        "rank_index": pl.Int64(),  # index of the rank (one GPU of one process of one report) in Trace.ranks
         "kind": KINDS,  # what sort of device operation
         "start_ns": pl.Int64(),  # session clock, inclusive
         "end_ns": pl.Int64(),  # session clock, exclusive: intervals are half-open

@@ -92,7 +92,7 @@ def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataF
 
     ``only_process`` stands where an export does not say which process an operation is of.
 
-    Columns: those of schemas.OPERATIONS but ``track``, plus ``process`` (globalPid) and ``device``.
+    Columns: those of schemas.OPERATIONS but ``rank_index``, plus ``process`` (globalPid) and ``device``.
     CUPTI writes start = end = 0 (or end < start) for what it could not time; a graph that starts on the
     host has an impossible device. Such rows are dropped and counted. Row order is not guaranteed by the
     exporter, so it is made total here.

@@ -1,4 +1,4 @@
-"""What matrix products pay for communication beside them."""
+"""What GEMMs pay for communication beside them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, TraceBuilder
 
 from tests.paths import SAMPLES
 from three_walls import analyze
-from three_walls.model.report import OverlapTax, Report
+from three_walls.model.report import OverlapSlowdown, Report
 
 
 def steps(
@@ -42,13 +42,13 @@ def steps(
 
 def test_the_difference_of_the_medians_times_the_calls_beside(tmp_path: Path) -> None:
     report = steps(tmp_path, [100, 102, 101], [130, 120, 140, 160])
-    row = OverlapTax(GEMM, "132x1x1", 3, 4, 101, 130, (130 - 101) * 4)
-    assert report.overlap_tax == (row,)
-    assert report.facts.number("overlap_tax_ns") == 116
+    row = OverlapSlowdown(GEMM, "132x1x1", 3, 4, 101, 130, (130 - 101) * 4)
+    assert report.overlap_slowdown == (row,)
+    assert report.facts.number("overlap_slowdown_ns") == 116
 
 
 def test_a_product_that_is_faster_beside_pays_nothing(tmp_path: Path) -> None:
-    assert steps(tmp_path, [100, 100, 100], [90, 90, 90]).facts.number("overlap_tax_ns") == 0
+    assert steps(tmp_path, [100, 100, 100], [90, 90, 90]).facts.number("overlap_slowdown_ns") == 0
 
 
 @pytest.mark.parametrize(
@@ -63,26 +63,26 @@ def test_a_product_that_is_faster_beside_pays_nothing(tmp_path: Path) -> None:
 )
 def test_products_that_are_not_the_same_are_not_compared(tmp_path: Path, different: dict[str, object]) -> None:
     report = steps(tmp_path, **({"alone": [100, 101, 102], "beside": [130, 130, 130]} | different))  # type: ignore[arg-type]
-    assert report.overlap_tax == ()
-    assert "3 times alone and 3 times beside" in str(report.facts.get("overlap_tax_ns").because_missing)
+    assert report.overlap_slowdown == ()
+    assert "3 times alone and 3 times beside" in str(report.facts.get("overlap_slowdown_ns").missing_reason)
 
 
 def test_without_grids_nothing_is_compared(tmp_path: Path) -> None:
     report = steps(tmp_path, [100] * 3, [130] * 3, without=("CUPTI_ACTIVITY_KIND_KERNEL.gridX",))
-    assert report.overlap_tax == ()
+    assert report.overlap_slowdown == ()
 
 
 def test_a_real_run_with_exchanges_through_host_memory() -> None:
     """Products of the same place take 3 to 27 % longer beside an exchange; persistent kernels share one grid."""
-    taxes = analyze(SAMPLES / "wide-slowlink-ep-overlap.sqlite.xz").overlap_tax
-    costly = [one for one in taxes if one.tax_ns > 10_000]
+    taxes = analyze(SAMPLES / "wide-slowlink-ep-overlap.sqlite.xz").overlap_slowdown
+    costly = [one for one in taxes if one.slowdown_ns > 10_000]
     assert len(costly) >= 5
-    assert all(1.02 < one.beside_ns / one.alone_ns < 1.3 for one in costly)
-    assert [one.tax_ns for one in taxes] == sorted((one.tax_ns for one in taxes), reverse=True)
-    assert sum(one.tax_ns for one in taxes) == pytest.approx(0.9e6, rel=0.1)
+    assert all(1.02 < one.concurrent_ns / one.alone_ns < 1.3 for one in costly)
+    assert [one.slowdown_ns for one in taxes] == sorted((one.slowdown_ns for one in taxes), reverse=True)
+    assert sum(one.slowdown_ns for one in taxes) == pytest.approx(0.9e6, rel=0.1)
 
 
 def test_a_real_run_that_overlaps_nothing_has_no_tax() -> None:
     report = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite")
-    assert report.overlap_tax == ()
-    assert report.facts.get("overlap_tax_ns").is_missing
+    assert report.overlap_slowdown == ()
+    assert report.facts.get("overlap_slowdown_ns").is_missing

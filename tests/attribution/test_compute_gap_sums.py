@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.attribution.compute_gaps_traces import absent_ns
 from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, SEND_RECV, TraceBuilder
 
-from tests.attribution.absence_traces import absent_ns
 from three_walls import analyze
 from three_walls.model.report import Report
 
@@ -52,10 +52,10 @@ def test_the_causes_sum_to_the_time_without_compute(
         builder = anything(operations, calls, events)
         first = analyze(builder.write(Path(folder) / "first.sqlite"))
         shuffled = analyze(builder.write(Path(folder) / "second.sqlite", shuffle=7))
-    assert [one.ns > 0 for one in first.ranks[0].idle_causes].count(False) == 0
-    assert sum(one.ns for one in first.ranks[0].idle_causes) == absent_ns(first.ranks[0])
+    assert [one.ns > 0 for one in first.ranks[0].gap_causes].count(False) == 0
+    assert sum(one.ns for one in first.ranks[0].gap_causes) == absent_ns(first.ranks[0])
     assert causes_of(first) == causes_of(shuffled)
 
 
 def causes_of(report: Report) -> list[tuple[str, str, int]]:
-    return [(one.cause, one.detail, one.ns) for rank in report.ranks for one in rank.idle_causes]
+    return [(one.cause, one.detail, one.ns) for rank in report.ranks for one in rank.gap_causes]

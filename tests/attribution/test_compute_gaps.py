@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.attribution.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 
-from tests.attribution.absence_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from three_walls import analyze
 from three_walls.attribution.gap_causes import LATENCY_NS, Cause
 from three_walls.attribution.host_activity import DOING, kind_of
@@ -25,12 +25,12 @@ def test_a_long_queue_is_no_starvation(tmp_path: Path) -> None:
     # The next operation was launched long before; what exceeds the usual latency has no visible cause.
     assert causes(tmp_path, three_steps(next_launched=10)) == {
         ("launch_latency", ""): LATENCY_NS // US,
-        ("residual", "launched, nothing visible held it"): 500 - LATENCY_NS // US,
+        ("unexplained", "launched, nothing visible held it"): 500 - LATENCY_NS // US,
     }
 
 
 def test_a_launch_that_was_not_recorded_leaves_the_gap_unexplained(tmp_path: Path) -> None:
-    assert causes(tmp_path, three_steps(next_launched=None)) == {("residual", "launch not recorded"): 500}
+    assert causes(tmp_path, three_steps(next_launched=None)) == {("unexplained", "launch not recorded"): 500}
 
 
 def test_a_late_launch_with_nothing_visible(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_a_gap_that_the_capture_ends_is_explained_by_nothing(tmp_path: Path) -> 
     builder = TraceBuilder()
     builder.kernel(GEMM, 1, 1 + 400 * US, launched=0).copy(2, 900 * US, STEP, stream=9)
     rank = analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0]
-    assert [(one.cause, one.detail) for one in rank.idle_causes] == [("residual", "no compute follows")]
-    assert rank.idle_causes[0].ns == STEP - 1 - 400 * US
+    assert [(one.cause, one.detail) for one in rank.gap_causes] == [("unexplained", "no compute follows")]
+    assert rank.gap_causes[0].ns == STEP - 1 - 400 * US
 
 
 def test_more_details_than_a_sweep_can_tell_apart_share_one(tmp_path: Path) -> None:
@@ -179,6 +179,6 @@ def test_more_details_than_a_sweep_can_tell_apart_share_one(tmp_path: Path) -> N
             builder.record_event(5 + order, stream=100 + order, called=at + 20)
             builder.wait_event(5 + order, stream=7, called=at + 30)
     report = analyze(builder.write(tmp_path / "trace.sqlite"))
-    details = [one.detail for one in report.ranks[0].idle_causes if one.cause == "blocking"]
+    details = [one.detail for one in report.ranks[0].gap_causes if one.cause == "blocking"]
     assert "other" in details and len(details) < 62
-    assert sum(one.ns for one in report.ranks[0].idle_causes) == absent_ns(report.ranks[0])
+    assert sum(one.ns for one in report.ranks[0].gap_causes) == absent_ns(report.ranks[0])

@@ -10,7 +10,7 @@ from tests.paths import SAMPLES
 from tests.timeline.test_operators import nest
 from three_walls import analyze
 from three_walls.attribution.ownership import LABELS
-from three_walls.facts.unfused_ops import measure_fusible
+from three_walls.facts.unfused_ops import measure_unfused_ops
 from three_walls.tables.torch_operators import torch_operators
 from three_walls.timeline.intervals import mask_of
 
@@ -23,11 +23,11 @@ TURNED = "aten::mul, op_id = 1, sizes = [[16, 1, 4, 2], [16, 1, 1, 2]]"
 def operations(*rows: tuple[str, int, int, int]) -> pl.DataFrame:
     """Rows of (category, launch, start, end), launched on thread 1."""
     found = [(0, "kernel", category, start, end, 1, launch) for category, launch, start, end in rows]
-    columns = ["track", "kind", "category", "start_ns", "end_ns", "launch_thread", "launch_start_ns"]
+    columns = ["rank_index", "kind", "category", "start_ns", "end_ns", "launch_thread", "launch_start_ns"]
     return pl.DataFrame(found, schema=columns, orient="row")
 
 
-def pieces(*rows: tuple[int, int, int]) -> pl.DataFrame:
+def slices(*rows: tuple[int, int, int]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "active": pl.Int64}, orient="row")
 
 
@@ -36,8 +36,8 @@ def measure(
 ) -> dict[str, int | str | None]:
     """Each fact's value, or the reason why there is none."""
     operators = nest(*((text, start, end, 1) for text, start, end in ranges))
-    found = measure_fusible(kernels, pieces() if cut is None else cut, operators, torch_operators(), CONFIG, STEP)
-    return {name: because or value for name, (value, because) in found.items()}  # type: ignore[misc]
+    found = measure_unfused_ops(kernels, slices() if cut is None else cut, operators, torch_operators(), CONFIG, STEP)
+    return {name: reason or value for name, (value, reason) in found.items()}  # type: ignore[misc]
 
 
 def test_the_kernels_of_the_loss_are_those_launched_inside_its_autograd_function() -> None:
@@ -76,7 +76,7 @@ def test_a_gradient_is_summed_in_the_hook_of_its_accumulation() -> None:
         ("aten::add_, op_id = 3, sizes = [[8, 8], [8, 8], []]", 4, 7),
         ("aten::add_, op_id = 4, sizes = [[8, 8], [8, 8], []]", 20, 30),
     )
-    assert found["gradient_sum_kernels_ns"] == 30
+    assert found["wgrad_accumulation_kernels_ns"] == 30
 
 
 @pytest.mark.parametrize(
@@ -118,22 +118,22 @@ def test_the_innermost_operator_with_sizes_decides() -> None:
 )
 def test_the_choice_of_experts_works_on_tokens_by_experts(category: str, text: str, is_choice: bool) -> None:
     found = measure(operations((category, 5, 100, 130)), (text, 0, 10))
-    assert (found["router_choice_kernels_ns"] == 30) is is_choice
+    assert (found["router_topk_kernels_ns"] == 30) is is_choice
 
 
 def test_the_residual_path_adds_hidden_states() -> None:
     added, other = (f"aten::{name}, op_id = 1, sizes = [[16, 1, 8], [16, 1, 8]]" for name in ("add", "silu"))
-    assert measure(operations(("elementwise", 5, 100, 130)), (added, 0, 10))["residual_kernels_ns"] == 30
+    assert measure(operations(("elementwise", 5, 100, 130)), (added, 0, 10))["bias_dropout_add_kernels_ns"] == 30
     assert "none could be told" in str(
-        measure(operations(("elementwise", 5, 100, 130)), (other, 0, 10))["residual_kernels_ns"]
+        measure(operations(("elementwise", 5, 100, 130)), (other, 0, 10))["bias_dropout_add_kernels_ns"]
     )
 
 
 def test_launch_starved_time_belongs_to_the_operation_that_ends_it() -> None:
     kernels = operations(("elementwise", 5, 100, 130), ("elementwise", 35, 200, 210))
-    cut = pieces((0, 60, STARVED), (60, 90, STARVED), (90, 100, 0), (130, 200, STARVED))
+    cut = slices((0, 60, STARVED), (60, 90, STARVED), (90, 100, 0), (130, 200, STARVED))
     found = measure(kernels, (TURNED, 0, 10), ("aten::add, op_id = 2, sizes = [[16, 1, 8]]", 30, 40), cut=cut)
-    assert (found["rope_launch_starved_ns"], found["residual_launch_starved_ns"]) == (90, 70)
+    assert (found["rope_launch_starved_ns"], found["bias_dropout_add_launch_starved_ns"]) == (90, 70)
 
 
 def test_a_barrier_is_the_sum_of_one_element_with_nothing_computing() -> None:
@@ -146,7 +146,7 @@ def test_a_barrier_is_the_sum_of_one_element_with_nothing_computing() -> None:
 
 def test_without_ranges_of_operators_nothing_is_known_rather_than_zero() -> None:
     found = measure(operations(("elementwise", 5, 100, 130)), ("training_step_3", 0, 10))
-    assert all("no ranges of PyTorch's operators" in str(because) for because in found.values())
+    assert all("no ranges of PyTorch's operators" in str(reason) for reason in found.values())
 
 
 def test_where_sizes_are_known_of_few_kernels_work_told_by_sizes_is_unknown() -> None:
@@ -159,7 +159,7 @@ def test_where_sizes_are_known_of_few_kernels_work_told_by_sizes_is_unknown() ->
 
 def test_on_a_real_trace_the_parts_fit_into_the_pointwise_work_they_are_told_from() -> None:
     facts = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite").facts
-    parts = {work: facts.number(f"{work}_kernels_ns") for work in ("loss", "gradient_sum", "rope", "residual")}
+    parts = {work: facts.number(f"{work}_kernels_ns") for work in ("loss", "wgrad_accumulation", "rope", "residual")}
     assert all(ns is not None and ns > 500_000 for ns in parts.values()), parts
     assert sum(ns or 0 for ns in parts.values()) < (facts.number("elementwise_ns") or 0) + (
         facts.number("permute_ns") or 0

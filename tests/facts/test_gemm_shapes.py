@@ -1,4 +1,4 @@
-"""Matrix products by shape, against the peak of their kernels' number format."""
+"""GEMMs by shape, against the peak of their kernels' number format."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tests.facts.model_runs import toy
 from tests.paths import SAMPLES
 from tests.timeline.test_operators import nest
 from three_walls import analyze
-from three_walls.facts.gemm_shapes import tabulate_products
+from three_walls.facts.gemm_shapes import tabulate_gemms
 from three_walls.facts.model_shape import read_model_shape
 from three_walls.facts.weight_roles import NO_WEIGHTS, Weights, name_weights
-from three_walls.model.report import ProductShape
+from three_walls.model.report import GemmShape
 from three_walls.tables.hardware import find_gpu
 
 H200 = find_gpu("NVIDIA H200")
@@ -28,15 +28,15 @@ LAYER = "LinearWithGradAccumulationAndAsyncCommunication, seq = {}, op_id = 1, s
 def kernels(*rows: tuple[int, int, int, int], category: str = "gemm") -> pl.DataFrame:
     """Rows of (launch, start, end, name id), launched on thread 1."""
     found = [(0, "kernel", category, start, end, 1, launch, name) for launch, start, end, name in rows]
-    columns = ["track", "kind", "category", "start_ns", "end_ns", "launch_thread", "launch_start_ns", "name_id"]
+    columns = ["rank_index", "kind", "category", "start_ns", "end_ns", "launch_thread", "launch_start_ns", "name_id"]
     return pl.DataFrame(found, schema=columns, orient="row")
 
 
 def tabulate(
     operations: pl.DataFrame, *ranges: tuple[str, int, int], weights: Weights = NO_WEIGHTS, precision: str | None = None
-) -> tuple[tuple[ProductShape, ...], float | None]:
+) -> tuple[tuple[GemmShape, ...], float | None]:
     operators = nest(*((text, start, end, 1) for text, start, end in ranges))
-    return tabulate_products(operations, operators, NAMES, weights, H200, precision, may_gather_tokens=False)
+    return tabulate_gemms(operations, operators, NAMES, weights, H200, precision, may_gather_tokens=False)
 
 
 def test_a_products_operations_over_its_kernels_time_against_the_peak() -> None:
@@ -99,8 +99,8 @@ def test_a_weight_that_the_model_does_not_have_has_no_name() -> None:
 
 
 def test_the_weights_of_a_model_under_tensor_parallelism() -> None:
-    shape, because = read_model_shape(toy(tensor_model_parallel_size=2))  # hidden 8, 4 experts of 6, vocabulary 32
-    assert shape is not None, because
+    shape, reason = read_model_shape(toy(tensor_model_parallel_size=2))  # hidden 8, 4 experts of 6, vocabulary 32
+    assert shape is not None, reason
     named = name_weights(shape, tensor=2, expert_tensor=1, tokens=16)
     assert named.role_of(((8 + 4 + 4) // 2, 8), 16) == "query, key and value"
     assert named.role_of((8, 8 // 2), 16) == "attention output"
@@ -115,9 +115,9 @@ def test_the_weights_of_a_model_under_tensor_parallelism() -> None:
 def test_on_a_real_trace_shapes_and_config_count_the_same_operations(name: str) -> None:
     """The config's count takes routing to be balanced; the operators saw it: 8 experts on 4 ranks, within a percent."""
     report = analyze(SAMPLES / name)
-    products = next(one for one in report.efficiency if one.role == "matrix products")
-    assert sum(one.flops for one in report.product_shapes) == pytest.approx(products.flops, rel=0.01)
+    products = next(one for one in report.efficiency if one.role == "GEMMs")
+    assert sum(one.flops for one in report.gemm_shapes) == pytest.approx(products.flops, rel=0.01)
     assert report.facts.number("gemm_shapes_known_fraction") == 1.0
-    busiest = max(report.product_shapes, key=lambda one: one.ns)
+    busiest = max(report.gemm_shapes, key=lambda one: one.ns)
     assert busiest.role == "expert input"
-    assert all(one.fraction is None or 0.3 < one.fraction < 0.95 for one in report.product_shapes)
+    assert all(one.fraction is None or 0.3 < one.fraction < 0.95 for one in report.gemm_shapes)

@@ -38,8 +38,8 @@ def causes(tmp_path: Path, builder: TraceBuilder, without: tuple[str, ...] = ())
     report = analyze(builder.write(tmp_path / "trace.sqlite", without=without))
     rank = report.ranks[0]
     assert [(step.start_ns, step.end_ns) for step in rank.steps if step.kept] == [(1 + STEP, 1 + 2 * STEP)]
-    assert sum(one.ns for one in rank.idle_causes) == absent_ns(rank)
-    return {(one.cause, one.detail): round(one.ns / US) for one in rank.idle_causes if one.ns >= US}
+    assert sum(one.ns for one in rank.gap_causes) == absent_ns(rank)
+    return {(one.cause, one.detail): round(one.ns / US) for one in rank.gap_causes if one.ns >= US}
 
 
 def absent_ns(rank: RankReport) -> int:

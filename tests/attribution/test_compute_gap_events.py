@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.attribution.compute_gaps_traces import US, begins, causes, three_steps
 from trace_builder import ALL_GATHER, SEND_RECV, TraceBuilder
-
-from tests.attribution.absence_traces import US, begins, causes, three_steps
 
 EVENT_SYNC = ("CUPTI_ACTIVITY_KIND_CUDA_EVENT.eventSyncId", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION.eventSyncId")
 
@@ -26,7 +25,7 @@ def waiting_for_an_exchange(kind: int = 2) -> TraceBuilder:
 BLOCKED = {
     ("blocking", "send_recv_ambiguous on stream 20"): 400,
     ("launch_latency", ""): 50,
-    ("residual", "launched, nothing visible held it"): 50,
+    ("unexplained", "launched, nothing visible held it"): 50,
 }
 
 
@@ -93,7 +92,7 @@ def test_an_event_whose_producer_cannot_be_told_is_a_stall(tmp_path: Path) -> No
     assert causes(tmp_path, builder) == {
         ("dependency_stalled", "perhaps send_recv_ambiguous on stream 20"): 400,
         ("launch_latency", ""): 50,
-        ("residual", "launched, nothing visible held it"): 50,
+        ("unexplained", "launched, nothing visible held it"): 50,
     }
 
 

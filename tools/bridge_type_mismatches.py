@@ -1,6 +1,6 @@
 """Writes tables/generated/bridge/type-mismatches/: values of a wrong kind that Megatron-Bridge refuses, by field.
 
-    PYTHONPATH=<unpacked wheels> <interpreter with Megatron-Bridge's dependencies> tools/bridge_misfits.py 0.6.2
+    PYTHONPATH=<unpacked wheels> <interpreter with Megatron-Bridge's dependencies> tools/bridge_type_mismatches.py 0.6.2
 
 It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/overrides/real_bridge/stubs.py stands in for
 the rest). Every field of the release gets values that do not fit it, one at a time, in several valid
@@ -116,7 +116,7 @@ def main(release: str) -> None:
             raise SystemExit(f"{name}: Megatron-Bridge {release} refuses this configuration without a change")
     schema = yaml.safe_load((RULES / f"{release}.yaml").read_text(encoding="utf-8"))
     text = "\n".join(_write(release, schema["sections"], list(configurations.values()))) + "\n"
-    out = RULES / "misfits" / f"{release}.yaml"
+    out = RULES / "type_mismatches" / f"{release}.yaml"
     out.parent.mkdir(exist_ok=True)
     out.write_text(text, encoding="utf-8")
     # No word of it on stdout: a value of true for a path is opened as file descriptor 1, and closed afterwards.
@@ -147,7 +147,7 @@ def _write(release: str, sections: dict[str, Any], configurations: list[Any]) ->
                 refused.setdefault(path, []).append(kind)
             elif len(answers) == 2:
                 sometimes.setdefault(path, []).append(kind)
-    yield f"# Made by tools/bridge_misfits.py by asking Megatron-Bridge {release} itself; do not edit."
+    yield f"# Made by tools/bridge_type_mismatches.py by asking Megatron-Bridge {release} itself; do not edit."
     yield f"bridge: {json.dumps(release)}"
     yield f"configurations: {json.dumps(list(CONFIGURATIONS))}"
     yield "refused:"
