@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.paths import REPOSITORY
-from three_walls.tables.bridge_schema import (
+from three_walls.tables.bridge import (
+    BridgeSchema,
     FieldType,
     bridge_schema,
     known_releases,
-    load_bridge_schema,
     nearest_release,
     release_number,
 )
+from three_walls.tables.loader import load_table
 
 TOOLS = REPOSITORY / "tools"
 
@@ -71,23 +72,25 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_fields_types_values_and_defaults_are_read_without_importing(written: Path) -> None:
-    fields = load_bridge_schema(written).sections["train"].fields
-    assert fields == {
-        "size": FieldType(("int", "null"), (), True, None),
-        "inherited": FieldType(("bool",), (), True, False),
-        "level": FieldType(("int",), (0, 1), True, 0),
-        "strategy": FieldType(("str",), ("none", "all"), True, "none"),
-        "modules": FieldType(("list[str]", "null"), (), True, ()),
-        "nested": FieldType(("list[any]",), (), True, None),
-        "limit": FieldType(("int",), (), True, 48),
-        "small": FieldType(("float",), (), True, 0.000001),
-        "dtype": FieldType(("dtype",), (), False, None),
-        "backend": FieldType(("enum:AttnBackend",), (), True, "auto"),
+    fields = load_table(written, BridgeSchema).sections["train"].fields
+    stated = {
+        "size": {"type": ("int", "null"), "default": None},
+        "inherited": {"type": "bool", "default": False},
+        "level": {"type": "int", "values": (0, 1), "default": 0},
+        "strategy": {"type": "str", "values": ("none", "all"), "default": "none"},
+        "modules": {"type": ("list[str]", "null"), "default": ()},
+        "nested": {"type": "list[any]", "default": None},
+        "limit": {"type": "int", "default": 48},
+        "small": {"type": "float", "default": 0.000001},
+        "dtype": {"type": "dtype"},
+        "backend": {"type": "enum:AttnBackend", "default": "auto"},
     }
+    assert fields == {name: FieldType.model_validate(field) for name, field in stated.items()}
+    assert fields["size"].has_default and not fields["dtype"].has_default
 
 
 def test_enums_are_read_and_sections_that_no_tuning_touches_are_left_out(written: Path) -> None:
-    schema = load_bridge_schema(written)
+    schema = load_table(written, BridgeSchema)
     assert (schema.release, schema.core, list(schema.sections)) == ("9.1.0", "9.0", ["train"])
     assert schema.enums["AttnBackend"].members == {"flash": 1, "auto": 5}
 

@@ -9,7 +9,7 @@ from tests.bridge.recommended import recommended_cases
 from tests.rules.test_sound_plan import config
 from three_walls.overrides.check import check_overrides
 from three_walls.overrides.spell import spell
-from three_walls.tables.bridge_schema import known_releases
+from three_walls.tables.bridge import known_releases
 
 
 @pytest.mark.parametrize("release", known_releases())

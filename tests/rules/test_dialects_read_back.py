@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from tests.rules.test_dialects import edit, spelled
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
-from three_walls.model.config_keys import ConfigKey
 from three_walls.overrides.spell import spell
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.config_keys import ConfigKey, config_keys
 
 
 def _values_of(key: ConfigKey) -> st.SearchStrategy[ConfigData]:

@@ -14,7 +14,7 @@ from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Finding, Gain, Outcome, PlannedEdit, PlanStep
 from three_walls.model.report import BATCH_SIZE, BENCHMARK_SETTING, KnownGoodRecipe
 from three_walls.overrides.nearest_recipe import find_nearest_recipe, model_distance, precision_of
-from three_walls.tables.recipe_limits import recipe_limits
+from three_walls.tables.thresholds import recipe_limits
 from three_walls.tables.tuned_recipes import TunedModel, TunedRecipe, tuned_recipes
 
 SHAPE = {

@@ -25,7 +25,7 @@ from three_walls.overrides.merged_config import (
     name_of,
 )
 from three_walls.rules.conditions import Truth
-from three_walls.tables.bridge_schema import bridge_schema
+from three_walls.tables.bridge import bridge_schema
 from three_walls.tables.config_keys import config_keys
 
 

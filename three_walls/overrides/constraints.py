@@ -14,7 +14,7 @@ from three_walls.resources import RULES_DIR, TABLES_DIR
 from three_walls.rules.conditions import Truth, evaluate_all, evaluate_any, explain, that_are
 from three_walls.rules.rule_parts import PartReader
 from three_walls.rules.sources import check_pointer, read_sources
-from three_walls.tables.bridge_schema import bridge_schema, known_releases, release_number
+from three_walls.tables.bridge import bridge_schema, known_releases, release_number
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.strict_yaml import Problems, load_strict, suggest
 from three_walls.tables.yaml_nodes import Node

@@ -14,7 +14,7 @@ from three_walls.model.failure_mode import FailureMode, Problem
 from three_walls.overrides.merged_config import COMM_OVERLAP, MIXED_PRECISION, Settings
 from three_walls.overrides.type_mismatches import failure_mode_of_mismatch
 from three_walls.overrides.types import complaint_about_value
-from three_walls.tables.bridge_schema import BridgeSchema, FieldType
+from three_walls.tables.bridge import BridgeSchema, FieldType
 from three_walls.tables.hydra_overrides import Override, read_override
 from three_walls.tables.strict_yaml import suggest
 

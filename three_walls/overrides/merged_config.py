@@ -13,7 +13,7 @@ from math import prod
 from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.overrides.constraints import Remainder
-from three_walls.tables.bridge_schema import release_number
+from three_walls.tables.bridge import release_number
 from three_walls.tables.config_keys import config_keys, keys_by_path
 
 COMM_OVERLAP, COMM_OVERLAP_CLASS = "comm_overlap", "CommOverlapConfig"

@@ -18,7 +18,7 @@ from three_walls.model.finding import PlanStep
 from three_walls.model.report import KnownGoodRecipe
 from three_walls.overrides.recipe_differences import compare_settings
 from three_walls.tables.hardware import gpu_models
-from three_walls.tables.recipe_limits import RecipeLimits, recipe_limits
+from three_walls.tables.thresholds import RecipeLimits, recipe_limits
 from three_walls.tables.tuned_recipes import SIZES, TunedModel, TunedRecipe, tuned_recipes
 
 _LAYERS = "num_layers"

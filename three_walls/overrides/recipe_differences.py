@@ -11,7 +11,7 @@ from three_walls.model.finding import PlanStep
 from three_walls.model.report import BATCH_SIZE, BENCHMARK_SETTING, RecipeDifference
 from three_walls.rules.conditions import same
 from three_walls.tables.config_keys import config_keys
-from three_walls.tables.recipe_limits import RecipeLimits
+from three_walls.tables.thresholds import RecipeLimits
 from three_walls.tables.tuned_recipes import TunedRecipe
 
 _WALLS = tuple(Wall)

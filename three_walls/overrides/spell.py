@@ -8,8 +8,7 @@ from three_walls.model.config import RunConfig
 from three_walls.model.finding import Overrides, PlannedEdit
 from three_walls.overrides.spell_bridge import BridgeSpeller
 from three_walls.overrides.spell_megatron_lm import MegatronLmSpeller
-from three_walls.tables.config_keys import config_keys
-from three_walls.tables.config_values import is_allowed
+from three_walls.tables.config_keys import config_keys, is_allowed
 
 NEWEST_BRIDGE = "0.6.2"
 

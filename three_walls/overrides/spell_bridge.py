@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 
 from three_walls.model.config import ConfigData, ConfigScalar, RunConfig
-from three_walls.model.config_keys import ConfigKey, PathSpelling
 from three_walls.model.finding import PlannedEdit
 from three_walls.overrides.spell_python import PythonSnippet
 from three_walls.overrides.writable_keys import writable_key
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys
 
 _COMM_OVERLAP = "comm_overlap"
 _COMM_OVERLAP_CLASS = "megatron.bridge.training.comm_overlap.CommOverlapConfig"

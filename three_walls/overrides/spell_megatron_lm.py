@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.config_keys import ConfigKey, FlagSpelling
 from three_walls.model.finding import PlannedEdit
 from three_walls.overrides.writable_keys import writable_key
-from three_walls.tables.config_keys import config_keys, flags_of
+from three_walls.tables.config_keys import ConfigKey, FlagSpelling, config_keys, flags_of
 
 # Megatron-LM takes at most one of the ways to cut the pipeline into virtual stages.
 _EXCLUDES = {"virtual_pipeline_model_parallel_size": "num_layers_per_virtual_pipeline_stage"}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from three_walls.model.config import ConfigData
 from three_walls.model.failure_mode import FailureMode
-from three_walls.tables.bridge_schema import BridgeSchema, FieldType
-from three_walls.tables.bridge_type_mismatches import accepted_values, measured_mismatches
+from three_walls.tables.bridge import BridgeSchema, FieldType, accepted_values, measured_mismatches
 
 
 def failure_mode_of_mismatch(schema: BridgeSchema, path: str, field: FieldType, value: ConfigData) -> FailureMode:
     """``value`` is none that ``path`` may have (``override_types.complaint_about_value``)."""
     kind = _kind_of(field, value)
-    is_taken = measured_mismatches(schema.release).is_taken(path, kind)
+    is_taken = measured_mismatches(schema.release).is_accepted(path, kind)
     if is_taken is None:
         return FailureMode.UNKNOWN
     if not is_taken:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from three_walls.model.config import ConfigData, ConfigScalar
-from three_walls.tables.bridge_schema import BridgeSchema, FieldType, release_number
+from three_walls.tables.bridge import BridgeSchema, FieldType, release_number
 from three_walls.tables.config_keys import keys_by_path
 from three_walls.tables.strict_yaml import suggest
 

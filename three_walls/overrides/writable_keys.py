@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.config_keys import config_keys
-from three_walls.tables.config_values import is_allowed
+from three_walls.tables.config_keys import ConfigKey, config_keys, is_allowed
 
 
 def writable_key(name: str, value: ConfigData, config: RunConfig) -> ConfigKey:

@@ -12,7 +12,7 @@ from three_walls.inputs.config.saved_config import EXPECTED
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import InputError
 from three_walls.overrides.merged_config import COMM_OVERLAP, MIXED_PRECISION, Settings, name_of
-from three_walls.tables.bridge_schema import MAIN
+from three_walls.tables.bridge import MAIN
 from three_walls.tables.config_keys import config_keys
 
 _OBJECT_SECTIONS = (COMM_OVERLAP, MIXED_PRECISION)

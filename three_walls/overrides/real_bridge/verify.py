@@ -15,7 +15,7 @@ from three_walls.overrides.real_bridge.overrides_text import WrittenOverrides, r
 from three_walls.overrides.real_bridge.process import INSTALL, NoBridgeError, ask_bridge
 from three_walls.overrides.spell import NEWEST_BRIDGE
 from three_walls.rules.conditions import Truth
-from three_walls.tables.bridge_schema import bridge_schema
+from three_walls.tables.bridge import bridge_schema
 
 FEW_NAMES = 6
 """Constraints of unknown answer that are listed by name: without a configuration there are a hundred."""

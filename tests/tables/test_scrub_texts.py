@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from three_walls.model.errors import RuleBaseError
-from three_walls.tables.private_texts import cut_private, holds_key, load_key_shapes
-from three_walls.tables.safe_words import cut_sentence, is_plain, load_safe_words
+from three_walls.tables.loader import load_table
+from three_walls.tables.scrub import KeyShapes, SafeWords, cut_private, cut_sentence, holds_key, is_safe_text
 
 KEYS = [
     "hf_Ab3dEf6hIj9kLm2nOp5q",
@@ -95,12 +95,12 @@ TELLING = [
 
 @pytest.mark.parametrize("text", PLAIN)
 def test_the_trades_own_words_are_plain(text: str) -> None:
-    assert is_plain(text)
+    assert is_safe_text(text)
 
 
 @pytest.mark.parametrize("text", [*TELLING, *KEYS])
 def test_names_projects_addresses_and_keys_are_not(text: str) -> None:
-    assert not is_plain(text)
+    assert not is_safe_text(text)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_of_a_message_the_plain_words_stay(message: str, left: str) -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_judged_without_failing_and_a_cut_one_is_cut(text: str) -> None:
-    is_plain(text)
+    is_safe_text(text)
     assert not holds_key(cut_private(text))
 
 
@@ -127,12 +127,12 @@ def test_every_error_of_both_lists_is_reported_at_once(tmp_path: Path) -> None:
     shapes, words = tmp_path / "shapes.yaml", tmp_path / "words.yaml"
     shapes.write_text("shapes:\n  - {pattern: '(', reason: x}\n  - {pattern: a}\n", encoding="utf-8")
     with pytest.raises(RuleBaseError) as caught:
-        load_key_shapes(shapes)
+        load_table(shapes, KeyShapes)
     assert [line.partition("yaml:")[2] for line in str(caught.value).splitlines()] == [
         "2:15: not a regular expression: missing ), unterminated subpattern at position 0",
-        "3:5: key because is missing",
+        "3:5: key reason is missing",
     ]
     words.write_text("words: [forward, Backward, x]\n", encoding="utf-8")
     with pytest.raises(RuleBaseError) as caught:
-        load_safe_words(words)
+        load_table(words, SafeWords)
     assert [line.rpartition(", found ")[2] for line in str(caught.value).splitlines()] == ["Backward", "x"]

@@ -1,4 +1,4 @@
-"""What the guides say: the reader's strictness, and that everything the table names exists."""
+"""What the guides say: the reader's strictness, that everything the file names exists, and the page made from it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from three_walls.model.errors import RuleBaseError
 from three_walls.model.glossary import is_known_fact
 from three_walls.resources import RULES_DIR, TEMPLATES_DIR
 from three_walls.rules.load import load_rules
-from three_walls.rules.sources import read_sources
-from three_walls.tables.coverage import KINDS, Statement, coverage, load_coverage
-from three_walls.tables.strict_yaml import Problems
+from tools.guide_coverage import KINDS, PAGE, Coverage, Statement, coverage_page, read_coverage
 
 ROOT = REPOSITORY
-STATEMENTS = [row for document in coverage().documents for row in document.statements()]
+COVERAGE = read_coverage()
 RULES = {rule.id for rule in load_rules(RULES_DIR)}
 CODE_AGAINST_DOCUMENTATION = "Where documentation and code disagree"
 
 
 def named(kind: str) -> list[str]:
-    return [one.name for row in STATEMENTS for one in row.carried_by if one.kind == kind]
+    return [name for row in COVERAGE.statements() for name in row.references(kind)]
 
 
 def warning_codes() -> Iterator[str]:
@@ -58,7 +56,7 @@ def test_every_rule_that_is_named_exists() -> None:
 
 
 def test_every_rule_is_called_for_by_a_statement_or_says_what_it_comes_from() -> None:
-    assert RULES - set(named("rule")) == set(coverage().beyond_the_documents)
+    assert RULES - set(named("rule")) == set(COVERAGE.beyond_the_documents)
 
 
 def test_every_fact_that_is_named_exists() -> None:
@@ -90,53 +88,69 @@ def test_every_key_of_data_that_is_named_exists() -> None:
 
 
 def test_the_guides_are_those_that_rules_cite() -> None:
-    guides = read_sources(RULES_DIR / "sources.yaml", Problems())["guide"].names
-    titles = [document.title for document in coverage().documents]
-    assert tuple(titles[: len(guides)]) == guides
+    guides = yaml.safe_load((RULES_DIR / "sources.yaml").read_text(encoding="utf-8"))["guide"]["names"]
+    assert list(COVERAGE.documents)[: len(guides)] == guides
 
 
-def test_nothing_is_said_twice_in_one_part() -> None:
-    for document in coverage().documents:
-        for part in document.parts:
-            said = [row.says for row in part.statements]
-            assert len(set(said)) == len(said) > 0
+def test_nothing_is_stated_twice_in_one_part() -> None:
+    for parts in COVERAGE.documents.values():
+        for rows in parts.values():
+            statements = [row.statement for row in rows]
+            assert len(set(statements)) == len(statements) > 0
 
 
-def test_where_documentation_and_code_disagree_it_is_said_what_counts() -> None:
-    rows: list[Statement] = []
-    for document in coverage().documents:
-        rows += document.statements() if document.title == CODE_AGAINST_DOCUMENTATION else []
+def test_where_documentation_and_code_disagree_the_file_resolves_it() -> None:
+    rows = list(COVERAGE.statements(CODE_AGAINST_DOCUMENTATION))
     assert len(rows) == 11
-    assert all(row.resolved and row.carried_by for row in rows)
+    assert all(row.resolved and row.implemented_by for row in rows)
 
 
-def test_every_error_of_the_table_is_reported_at_once(tmp_path: Path) -> None:
+def test_every_error_of_the_file_is_reported_at_once(tmp_path: Path) -> None:
     path = tmp_path / "coverage.yaml"
     path.write_text(
         """\
 documents:
   A guide:
     A part:
-      - {says: both, carried_by: [rule:ep-overlap], because_not: none}
-      - {says: neither}
-      - {says: no kind, carried_by: [rul:ep-overlap]}
-      - {says: no name, carried_by: ["fact:"]}
-      - {says: no key, carried_by: [data:hardware.yaml]}
-      - {says: nobody, carried_by: []}
-      - {because_not: says nothing}
+      - {statement: both, implemented_by: [rule:ep-overlap], not_implemented_because: none}
+      - {statement: neither}
+      - {statement: no kind, implemented_by: [rul:ep-overlap]}
+      - {statement: no name, implemented_by: ["fact:"]}
+      - {statement: no key, implemented_by: [data:hardware.yaml]}
+      - {statement: nobody, implemented_by: []}
+      - {not_implemented_because: states nothing}
 beyond_the_documents: {}
 """,
         encoding="utf-8",
     )
     with pytest.raises(RuleBaseError) as caught:
-        load_coverage(path)
+        read_coverage(path)
     complaints = [line.partition("coverage.yaml:")[2] for line in str(caught.value).splitlines()]
     assert complaints == [
-        "4:9: a statement has either carried_by or because_not",
-        "5:9: a statement has either carried_by or because_not",
-        "6:38: expected a reference such as rule:ep-overlap, found rul:ep-overlap (did you mean rule?)",
-        "7:38: expected the name of a fact, found none",
-        "8:37: expected data:<file>#<key>, found data:hardware.yaml",
-        "9:36: expected at least one reference, found none",
-        "10:9: key says is missing",
+        "4:9: a statement has either implemented_by or not_implemented_because",
+        "5:9: a statement has either implemented_by or not_implemented_because",
+        "6:47: expected a reference such as rule:ep-overlap, found rul:ep-overlap (did you mean rule?)",
+        "7:47: expected the name of a fact, found none",
+        "8:46: expected data:<file>#<key>, found data:hardware.yaml",
+        "9:45: expected at least one reference, found none",
+        "10:9: key statement is missing",
     ]
+
+
+def test_a_row_of_the_page_names_what_implements_it_or_why_nothing_does() -> None:
+    implemented = Statement(
+        statement="a | b", implemented_by=("rule:ep-overlap", "fact:step_ns"), resolved="the code\ncounts"
+    )
+    missing = Statement(statement="decode is slow", not_implemented_because="about serving")
+    small = Coverage(
+        documents={"A guide": {"A part": (implemented, missing)}}, beyond_the_documents={"late-rank": "our captures"}
+    )
+    lines = coverage_page(small).splitlines()
+    assert "2 statements: 1 implemented, 1 not, each with the reason." in lines
+    assert "| a \\| b | rule `ep-overlap`, fact `step_ns` | the code counts |" in lines
+    assert "| decode is slow | *not:* about serving |  |" in lines
+    assert "| `late-rank` | our captures |" in lines
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == coverage_page(COVERAGE), "python tools/guide_coverage.py"
