@@ -16,9 +16,8 @@ from three_walls.model.errors import RuleBaseError
 from three_walls.model.glossary import is_known_fact
 from three_walls.resources import RULES_DIR, TEMPLATES_DIR
 from three_walls.rules.load import load_rules
-from three_walls.rules.sources import read_sources
+from three_walls.rules.sources import load_sources
 from three_walls.tables.coverage import KINDS, Statement, coverage, load_coverage
-from three_walls.tables.strict_yaml import Problems
 
 ROOT = REPOSITORY
 STATEMENTS = [row for document in coverage().documents for row in document.statements()]
@@ -90,7 +89,7 @@ def test_every_key_of_data_that_is_named_exists() -> None:
 
 
 def test_the_guides_are_those_that_rules_cite() -> None:
-    guides = read_sources(RULES_DIR / "sources.yaml", Problems())["guide"].names
+    guides = load_sources(RULES_DIR / "sources.yaml")["guide"].names
     titles = [document.title for document in coverage().documents]
     assert tuple(titles[: len(guides)]) == guides
 

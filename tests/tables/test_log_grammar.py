@@ -8,7 +8,7 @@ import pytest
 
 from three_walls.model.errors import RuleBaseError
 from three_walls.resources import RULES_DIR
-from three_walls.rules.sources import check_pointer, read_sources
+from three_walls.rules.sources import check_pointer, load_sources
 from three_walls.tables.log_grammar import BLOCK_KINDS, LINE_KINDS, LOG_LINES_FILE, load_log_grammar, log_grammar
 from three_walls.tables.strict_yaml import Problems, load_strict
 
@@ -21,10 +21,11 @@ def test_every_kind_has_a_line() -> None:
 
 def test_every_source_is_known() -> None:
     problems = Problems()
-    sources = read_sources(RULES_DIR / "sources.yaml", problems)
+    sources = load_sources(RULES_DIR / "sources.yaml")
     top = problems.entries(load_strict(LOG_LINES_FILE, problems))
     rows = [problems.entries(row) for part in ("lines", "blocks") for row in problems.items(top[part])]
-    pointers = [check_pointer(row["source"], problems, sources) for row in rows if "source" in row]
+    pointers = [problems.text(row["source"]) for row in rows if "source" in row]
+    assert [wrong for pointer in pointers if (wrong := check_pointer(pointer, sources))] == []
     problems.raise_if_any()
     assert len(pointers) > 20
 

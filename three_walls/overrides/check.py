@@ -85,8 +85,10 @@ def check_overrides(
     checked = tuple(_check_one(checker, line, text) for line, text in zip(lines, overrides, strict=True))
     merged = merge(base, checker.lines, environment or {})
     broken, unknown = judge_constraints(merged, version)
-    when = {one.name: one.failure_mode for one in constraint_table().constraints}
-    return OverrideCheck(schema.release, checked, broken, unknown, {note.name: when[note.name] for note in broken})
+    constraints = constraint_table().constraints
+    return OverrideCheck(
+        schema.release, checked, broken, unknown, {note.name: constraints[note.name].failure_mode for note in broken}
+    )
 
 
 def judge_constraints(settings: Settings, version: str) -> tuple[tuple[Note, ...], tuple[str, ...]]:
@@ -94,15 +96,15 @@ def judge_constraints(settings: Settings, version: str) -> tuple[tuple[Note, ...
     table = constraint_table()
     facts = facts_of_settings(settings, version, table.remainders)
     broken, unknown = [], []
-    for one in table.constraints:
-        if not one.is_checked_in(version):
+    for name, constraint in table.constraints.items():
+        if not constraint.is_checked_in(version):
             continue
-        truth = one.judge(facts)
+        truth = constraint.judge(facts)
         if truth is Truth.FAILS:
-            problem = Problem(one.explain(facts), one.failure_mode)
-            broken.append(Note(one.name, problem.sentence(bridge_schema(version).release), one.source))
+            problem = Problem(constraint.explain(facts), constraint.failure_mode)
+            broken.append(Note(name, problem.sentence(bridge_schema(version).release), constraint.source))
         elif truth is Truth.UNKNOWN:
-            unknown.append(one.name)
+            unknown.append(name)
     return tuple(broken), tuple(unknown)
 
 

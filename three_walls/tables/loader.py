@@ -24,6 +24,9 @@ from three_walls.model.errors import RuleBaseError
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """Text that is not blank."""
 
+KEY = "[key]"
+"""Ends the location of an error that is about a key rather than its value, as pydantic's own errors of keys do."""
+
 T = TypeVar("T")
 Loc = tuple[int | str, ...]
 
@@ -132,8 +135,9 @@ class _Document:
 
     def place_of(self, loc: Loc, error: str) -> tuple[str, int, int]:
         """Where ``loc`` stands: the key itself for one that is unknown, else the value or what encloses it."""
-        if error == "extra_forbidden" and loc in self.keys:
-            return (self.file, *self.keys[loc])
+        key = loc[:-1] if loc[-1:] == (KEY,) else loc
+        if (error == "extra_forbidden" or key != loc) and key in self.keys:
+            return (self.file, *self.keys[key])
         path: Loc = ()
         for part in loc:  # pydantic names branches of a union on the way; those are no part of the file
             if (*path, part) in self.values:
