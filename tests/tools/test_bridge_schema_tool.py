@@ -25,7 +25,6 @@ from typing import Literal, Optional
 import torch
 from megatron.core.base import Base
 from megatron.core.transformer.enums import AttnBackend
-from tests.paths import REPOSITORY
 
 Strategy = Literal["none", "all"]
 
