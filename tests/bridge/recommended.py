@@ -63,20 +63,24 @@ class EditedRun:
     @property
     def values(self) -> dict[str, ConfigData]:
         """Settings that are known."""
-        return {name.removeprefix("config."): one for name, one in self.facts.items() if name.startswith("config.")}
+        prefix = "config."
+        return {name.removeprefix(prefix): value for name, value in self.facts.items() if name.startswith(prefix)}
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that are known."""
-        named = ((name.removeprefix("env."), one) for name, one in self.facts.items() if name.startswith("env."))
-        return {name: str(one) for name, one in named if one is not None}
+        return {
+            name.removeprefix("env."): str(value)
+            for name, value in self.facts.items()
+            if name.startswith("env.") and value is not None
+        }
 
     @property
     def started_from(self) -> dict[str, ConfigData]:
         """Settings before the edits. The precision's name comes first: its fields replace parts of it."""
         stated = {name: value for name, value in self.values.items() if value is not None}
         merged = FLAT | _complete(stated) | stated
-        return dict(sorted(merged.items(), key=lambda one: one[0] != "mixed_precision"))
+        return dict(sorted(merged.items(), key=lambda setting: setting[0] != "mixed_precision"))
 
     @property
     def gpu(self) -> Gpu:
@@ -103,7 +107,7 @@ class EditedRun:
         """The configuration alone, with the edits as overrides, with the edits in Python."""
         found = self.overrides()
         before = spell([edit(name, value) for name, value in self.started_from.items()], config(), RELEASE).python
-        shown = [one.lstrip("+").partition("=")[0] for one in found.bridge if "_target_" not in one]
+        shown = [line.lstrip("+").partition("=")[0] for line in found.bridge if "_target_" not in line]
         alone = {
             "recipe": RECIPE,
             "prepare": list(before),
@@ -152,7 +156,7 @@ def recommended_cases() -> tuple[EditedRun, ...]:
 
 
 def _find_recommended() -> Iterator[EditedRun]:
-    rules = {one.id: one for one in load_rules(RULES_DIR)}
+    rules = {rule.id: rule for rule in load_rules(RULES_DIR)}
     for path in rule_files(RULES_DIR):
         found = load_cases(cases_file(path))
         for case in found.cases:

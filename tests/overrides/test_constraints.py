@@ -50,6 +50,7 @@ def test_a_table_without_a_mistake_is_read(tmp_path: Path) -> None:
         ("    needs:", "    need:", ":6:5:", "did you mean needs?"),
         ("source: bridge:", "source: brigde:", ":8:13:", "did you mean bridge?"),
         ("source: bridge", "failure_mode: later\n    source: bridge", ":8:19:", "expected one of refused"),
+        ("[num_attention_heads]", "[num_attention_head]", ":2:26:", "did you mean config.num_attention_heads?"),
         ("by: [tensor_model_parallel_size]", "by: tensor_model_parallel_size", ":2:52:", "expected a list"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The schema script reads a small package as one reads it by eye, and the shipped data has its form."""
+"""The schema script reads a small package as a person would, and the shipped data has its form."""
 
 from __future__ import annotations
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
@@ -33,11 +34,22 @@ from three_walls.tables.loader import Row, Text, load_table
 CONSTRAINTS_FILE = TABLES_DIR / "bridge-constraints.yaml"
 
 
+def _check_setting(name: str, info: ValidationInfo) -> str:
+    known = (info.context or {})["facts"]
+    if problem := known.check(f"config.{name}"):
+        raise ValueError(problem)
+    return name
+
+
+Setting = Annotated[Text, AfterValidator(_check_setting)]
+"""A config key, the path of a field that has none, or ``platform.<name>``."""
+
+
 class Remainder(Row):
     """A remainder of a division: the product of ``of`` by the product of ``by`` times ``factor``."""
 
-    of: tuple[Text, ...]
-    by: tuple[Text, ...]
+    of: tuple[Setting, ...]
+    by: tuple[Setting, ...]
     factor: int = 1
 
     def calculate(self, values: Mapping[str, ConfigData]) -> int | None:
