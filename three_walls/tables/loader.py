@@ -53,6 +53,9 @@ __all__ = [
     "suggest",
 ]
 
+KEY = "[key]"
+"""Ends the location of an error that is about a key rather than its value, as pydantic's own errors of keys do."""
+
 T = TypeVar("T")
 _EXPECTED = {
     "string_type": "text (quote it?)",
@@ -115,7 +118,10 @@ def read_table(
         refused = {problem.place for problem in problems}  # a value of refused form is no second problem
         known = set(_field_names(kind))
         for detail in error.errors():
-            place = document.place_of(detail["loc"], is_about_key=detail["type"] == "extra_forbidden")
+            loc, is_about_key = detail["loc"], detail["type"] == "extra_forbidden"
+            if loc[-1:] == (KEY,):
+                loc, is_about_key = loc[:-1], True
+            place = document.place_of(loc, is_about_key)
             if place not in refused:
                 problems.append(Problem(place, _sentence(detail, known)))
         return None

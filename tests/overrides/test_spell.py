@@ -2,23 +2,14 @@
 
 import pytest
 
-from three_walls.inputs.config.command_line import read_command_line
+from tests.overrides.builders import edit, spelled
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
-from three_walls.model.finding import Overrides, PlannedEdit
 from three_walls.overrides.spell import NEWEST_BRIDGE, spell
 from three_walls.overrides.spell_bridge import write_value
 
 CLASS = "++comm_overlap._target_=megatron.bridge.training.comm_overlap.CommOverlapConfig"
 MEGATRON = "pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 8 --micro-batch-size 1"
 BRIDGE = "run_recipe.py --recipe some_config"
-
-
-def edit(key: str, to: ConfigData, kind: str = "config") -> PlannedEdit:
-    return PlannedEdit(key, None, to, kind, changes_numerics=False)
-
-
-def spelled(*edits: PlannedEdit, run: str = "", version: str | None = NEWEST_BRIDGE) -> Overrides:
-    return spell(edits, read_command_line(run.split()).config, version)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +136,13 @@ def test_a_derived_value_is_written_since_other_edits_may_move_it() -> None:
     assert found.megatron_lm == ("--tensor-model-parallel-size 2", "--expert-tensor-parallel-size 1")
 
 
-def test_flags_that_exclude_each_other_are_said() -> None:
+def test_a_flag_that_cannot_be_combined_with_the_new_one_has_to_go() -> None:
     run = f"{MEGATRON} --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"
     found = spelled(edit("virtual_pipeline_model_parallel_size", 4), run=run)
     assert found.megatron_lm == ("--num-virtual-stages-per-pipeline-rank 4",)
     assert found.notes == (
         "Megatron-LM: remove --num-layers-per-virtual-pipeline-stage: "
-        "it excludes --num-virtual-stages-per-pipeline-rank",
+        "it cannot be combined with --num-virtual-stages-per-pipeline-rank",
     )
 
 
@@ -198,10 +189,12 @@ def test_fields_of_a_named_precision_cannot_be_overridden() -> None:
     assert shown.bridge == ("mixed_precision.grad_reduce_in_fp32=false",)
 
 
-def test_an_undetected_release_is_said() -> None:
+def test_an_unknown_release_is_noted() -> None:
     found = spelled(edit("moe_router_fusion", True), version=None)
     assert found.bridge_version == NEWEST_BRIDGE
-    assert found.notes == (f"Megatron-Bridge: release not known, so the overrides are for {NEWEST_BRIDGE}",)
+    assert found.notes == (
+        f"Megatron-Bridge: the run's release is not known, so the overrides are for {NEWEST_BRIDGE}",
+    )
     known = spell([edit("moe_router_fusion", True)], RunConfig(bridge_version="0.5.1"), None)
     assert (known.bridge_version, known.notes) == ("0.5.1", ())
 
@@ -243,7 +236,7 @@ def test_text_that_hydra_would_read_as_something_else_is_quoted() -> None:
 def test_a_word_that_a_line_of_words_cannot_hold_is_a_note(word: str) -> None:
     found = spelled(edit("moe_layer_freq", word))
     assert found.megatron_lm == ()
-    assert found.notes == (f"Megatron-LM: set --moe-layer-freq by hand, the words are: {word!r}",)
+    assert found.notes == (f"Megatron-LM: set --moe-layer-freq by hand to {word!r}",)
 
 
 @pytest.mark.parametrize(("backend", "number"), [("flash", 1), ("auto", 5)])

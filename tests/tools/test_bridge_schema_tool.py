@@ -1,4 +1,4 @@
-"""The schema script reads a small package as one reads it by eye, and the shipped data has its form."""
+"""The schema script reads a small package as a person would, and the shipped data has its form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from typing import Literal, Optional
 import torch
 from megatron.core.base import Base
 from megatron.core.transformer.enums import AttnBackend
-from tests.paths import REPOSITORY
 
 Strategy = Literal["none", "all"]
 

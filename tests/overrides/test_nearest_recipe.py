@@ -40,15 +40,16 @@ def config(**values: ConfigData) -> RunConfig:
 
 
 def facts(gpu: str | None = "H100", gpus: int = 16, **environment: str) -> FactSheet:
-    told = [Fact(f"env.{name}", value, "config") for name, value in environment.items()]
+    variables = [Fact(f"env.{name}", value, "config") for name, value in environment.items()]
     missing = None if gpu else "no GPU is named"
     return FactSheet.of(
-        [Fact("gpu.family", gpu, "text", missing), Fact("world_size", gpus, "count"), *told], environment_is_known=True
+        [Fact("gpu.family", gpu, "text", missing), Fact("world_size", gpus, "count"), *variables],
+        environment_is_known=True,
     )
 
 
-def find(*table: TunedRecipe, run: RunConfig | None = None, **of_run: object) -> KnownGoodRecipe | None:
-    return find_nearest_recipe(run or config(), facts(**of_run), recipes=lambda: table)[0]  # type: ignore[arg-type]
+def find(*table: TunedRecipe, run: RunConfig | None = None, **known: object) -> KnownGoodRecipe | None:
+    return find_nearest_recipe(run or config(), facts(**known), recipes=lambda: table)[0]  # type: ignore[arg-type]
 
 
 def name_of(found: KnownGoodRecipe | None) -> str | None:
@@ -63,22 +64,22 @@ def plan_of(*edits: PlannedEdit) -> tuple[PlanStep, ...]:
     return (PlanStep(1, finding, edits, gain, 0, 0),)
 
 
-def test_the_same_gpu_goes_before_a_nearer_model() -> None:
+def test_the_same_gpu_comes_before_a_nearer_model() -> None:
     assert name_of(find(recipe("a", WIDE), recipe("b", SMALL, gpu="B200"))) == "a"
     assert name_of(find(recipe("a", WIDE), recipe("b", SMALL, gpu="B200"), gpu="B200")) == "b"
 
 
-def test_without_the_same_gpu_the_nearest_generation_goes_and_it_is_said() -> None:
+def test_without_the_same_gpu_the_nearest_generation_comes_first_and_the_note_states_it() -> None:
     table = (recipe("a", gpu="B200"), recipe("b", gpu="H100"))
     found = find(*table, gpu="H200")
     assert found is not None
     assert found.name == "b"
-    assert "no recipe for H200: H100 is of its generation" in found.distance_note
+    assert "no recipe for H200; H100 is of the same generation" in found.distance_note
     assert "B200 is 1 generation away" in str(find(table[0], gpu="H200"))
     assert "the same GPU, H100" in str(find(table[1]))
 
 
-def test_of_one_generation_the_same_kind_of_nvlink_domain_goes_first() -> None:
+def test_within_a_generation_the_same_kind_of_nvlink_domain_comes_first() -> None:
     table = (recipe("a", gpu="B200"), recipe("b", gpu="GB200"))
     assert name_of(find(*table, gpu="GB300")) == "b"
     assert name_of(find(*table, gpu="B300")) == "a"
@@ -95,9 +96,9 @@ def test_then_the_model_then_the_gpus_then_the_precision_then_the_plain_one() ->
 def test_another_kind_of_attention_is_a_distance_and_an_unknown_kind_is_none() -> None:
     limits = recipe_limits()
     assert model_distance(LATENT, config(), SHAPE, limits) > model_distance(SMALL, config(), SHAPE, limits) == 0
-    unknown = RunConfig({key: one for key, one in config().values.items() if key != "multi_latent_attention"})
+    unknown = RunConfig({key: value for key, value in config().values.items() if key != "multi_latent_attention"})
     assert model_distance(LATENT, unknown, SHAPE, limits) == 0
-    assert "multi-latent attention no against yes" in str(find(recipe("a", LATENT)))
+    assert "multi-latent attention (run no, recipe yes)" in str(find(recipe("a", LATENT)))
 
 
 def test_few_layers_never_keep_a_recipe_away_but_a_size_beyond_the_factor_does() -> None:
@@ -106,7 +107,7 @@ def test_few_layers_never_keep_a_recipe_away_but_a_size_beyond_the_factor_does()
     found, reason = find_nearest_recipe(config(num_moe_experts=8), facts(), recipes=lambda: (recipe("a"),))
     assert found is None
     assert reason == (
-        "no recipe is near: the closest model, small, differs by more than a factor of 2 in experts 8 against 128"
+        "no recipe is near: the closest model, small, differs by more than a factor of 2 in experts (run 8, recipe 128)"
     )
 
 
@@ -118,16 +119,16 @@ def test_few_layers_never_keep_a_recipe_away_but_a_size_beyond_the_factor_does()
         (config(num_moe_experts=None), "H100", "the model has no experts"),
         (RunConfig(), "H100", "hidden_size, num_layers, num_moe_experts"),
         (config(), None, "the GPU is not known"),
-        (config(), "X1", "no generation is known of X1"),
+        (config(), "X1", "the generation of X1 is not known"),
     ],
 )
-def test_a_run_that_is_not_known_has_no_recipe_and_says_why(run: RunConfig, gpu: str | None, reason: str) -> None:
+def test_a_run_that_is_not_known_has_no_recipe_and_a_reason(run: RunConfig, gpu: str | None, reason: str) -> None:
     def forbidden() -> tuple[TunedRecipe, ...]:
         raise AssertionError("the table is not needed")
 
-    found, said = find_nearest_recipe(run, facts(gpu), recipes=forbidden)
+    found, explanation = find_nearest_recipe(run, facts(gpu), recipes=forbidden)
     assert found is None
-    assert reason in said
+    assert reason in explanation
 
 
 def test_an_unset_expert_ffn_is_the_dense_one() -> None:
@@ -174,7 +175,7 @@ def test_differences_put_the_plan_first_then_the_verdicts_wall_and_marked_ones_l
     )
     assert found is not None
     assert reason == ""
-    assert [one.key for one in found.differences] == [
+    assert [difference.key for difference in found.differences] == [
         "overlap_grad_reduce",
         "apply_rope_fusion",
         "recompute_granularity",
@@ -182,12 +183,12 @@ def test_differences_put_the_plan_first_then_the_verdicts_wall_and_marked_ones_l
         "moe_router_force_load_balancing",
         "global_batch_size",
     ]
-    assert [one.in_plan for one in found.differences] == [True] + [False] * 5
-    assert [one.mark for one in found.differences] == [""] * 4 + [BENCHMARK_SETTING, BATCH_SIZE]
+    assert [difference.in_plan for difference in found.differences] == [True] + [False] * 5
+    assert [difference.mark for difference in found.differences] == [""] * 4 + [BENCHMARK_SETTING, BATCH_SIZE]
     assert (found.same_count, found.unknown_count) == (1, 1)  # moe_permute_fusion; manual_gc
 
 
-def test_unset_is_what_it_comes_to() -> None:
+def test_an_unset_setting_equals_what_it_amounts_to() -> None:
     tuned = recipe("a", settings={"moe_router_fusion": None, "cuda_graph_scope": None, "cuda_graph_impl": "none"})
     run = config(moe_router_fusion=False, cuda_graph_scope=(), cuda_graph_impl=None)
     found = find(tuned, run=run)
@@ -219,7 +220,7 @@ def test_the_order_of_the_recipes_does_not_matter(table: list[TunedRecipe], gpu:
     assert find(*table, gpu=gpu, gpus=gpus) == find(*tuned_recipes(), gpu=gpu, gpus=gpus)
 
 
-@pytest.mark.parametrize("tuned", tuned_recipes(), ids=lambda one: one.name)
+@pytest.mark.parametrize("tuned", tuned_recipes(), ids=lambda tuned: tuned.name)
 def test_a_run_that_is_the_recipe_has_no_differences(tuned: TunedRecipe) -> None:
     kinds: dict[str, ConfigData] = {"multi_latent_attention": tuned.model.multi_latent_attention}
     run = config(**{**tuned.model.sizes, **kinds, **tuned.settings})

@@ -45,12 +45,12 @@ def settings_of(tool: ModuleType, tmp_path: Path, *recipes: dict[str, Any]) -> d
     lines, _ = tool.write_table(list(recipes), SOURCES)
     file = tmp_path / "recipes.yaml"
     file.write_text("\n".join(lines), encoding="utf-8")
-    return {one.name: dict(one.settings) for one in load_tuned_recipes(file)}
+    return {entry.name: dict(entry.settings) for entry in load_tuned_recipes(file)}
 
 
 def test_assignments_go_over_the_base_and_calls_add_to_them(tool: ModuleType, tmp_path: Path) -> None:
-    one = recipe(model__recompute_granularity="None", _calls=["_common(cfg)"])
-    assert settings_of(tool, tmp_path, one)[NAME] == {
+    changed = recipe(model__recompute_granularity="None", _calls=["_common(cfg)"])
+    assert settings_of(tool, tmp_path, changed)[NAME] == {
         "overlap_grad_reduce": True,
         "tp_comm_overlap": True,
         "recompute_granularity": None,
@@ -60,26 +60,26 @@ def test_assignments_go_over_the_base_and_calls_add_to_them(tool: ModuleType, tm
 
 
 def test_what_a_call_contradicts_and_what_is_no_literal_is_left_out(tool: ModuleType, tmp_path: Path) -> None:
-    one = recipe(train__manual_gc_interval="5", ddp__overlap_grad_reduce="not debug", _calls=["_common(cfg)"])
-    found = settings_of(tool, tmp_path, one)[NAME]
+    changed = recipe(train__manual_gc_interval="5", ddp__overlap_grad_reduce="not debug", _calls=["_common(cfg)"])
+    found = settings_of(tool, tmp_path, changed)[NAME]
     assert "manual_gc_interval" not in found
     assert "overlap_grad_reduce" not in found
     assert found["manual_gc"] is True
 
 
 def test_a_new_overlap_object_forgets_the_bases_one(tool: ModuleType, tmp_path: Path) -> None:
-    one = recipe(comm_overlap="CommOverlapConfig(overlap_moe_expert_parallel_comm=True)")
-    found = settings_of(tool, tmp_path, one)[NAME]
+    changed = recipe(comm_overlap="CommOverlapConfig(overlap_moe_expert_parallel_comm=True)")
+    found = settings_of(tool, tmp_path, changed)[NAME]
     assert found["overlap_moe_expert_parallel_comm"] is True
     assert found["delay_wgrad_compute"] is False
     assert "tp_comm_overlap" not in found
 
 
 def test_convergence_and_settings_without_effect_are_left_out(tool: ModuleType, tmp_path: Path) -> None:
-    one = recipe(model__moe_aux_loss_coeff="0.1", model__recompute_modules="['moe_act']")
-    assert not {"moe_aux_loss_coeff", "recompute_modules"} & set(settings_of(tool, tmp_path, one)[NAME])
-    one["set"]["model.recompute_granularity"] = "'selective'"
-    assert settings_of(tool, tmp_path, one)[NAME]["recompute_modules"] == ("moe_act",)
+    changed = recipe(model__moe_aux_loss_coeff="0.1", model__recompute_modules="['moe_act']")
+    assert not {"moe_aux_loss_coeff", "recompute_modules"} & set(settings_of(tool, tmp_path, changed)[NAME])
+    changed["set"]["model.recompute_granularity"] = "'selective'"
+    assert settings_of(tool, tmp_path, changed)[NAME]["recompute_modules"] == ("moe_act",)
 
 
 def test_a_recipe_made_of_another_has_its_settings(tool: ModuleType, tmp_path: Path) -> None:
