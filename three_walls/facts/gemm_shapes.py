@@ -17,8 +17,8 @@ from three_walls.model.units import NS_PER_S
 from three_walls.tables.gemm_precisions import peak_of, precision_of_kernel
 from three_walls.tables.hardware import GpuModel
 from three_walls.tables.torch_operators import torch_operators
-from three_walls.timeline.attention_context import PRODUCTS
-from three_walls.timeline.gemms import Product, find_gemms, gemms_of_operations
+from three_walls.timeline.categories import GEMM_CATEGORIES
+from three_walls.timeline.gemms import Gemm, find_gemms, gemms_of_operations
 from three_walls.timeline.operators import Operators
 
 NO_SIZES = (
@@ -34,7 +34,7 @@ class _Row:
     """Products of one key. ``ns_of``: time per kernel name."""
 
     role: str | None
-    sizes: list[Product] = field(default_factory=list)
+    sizes: list[Gemm] = field(default_factory=list)
     ns_of: dict[str, int] = field(default_factory=dict)
 
 
@@ -54,7 +54,7 @@ def tabulate_gemms(
     sequence parallelism may be on (``find_gemms``).
     """
     kernels = operations.filter(
-        pl.col("category").cast(pl.String).is_in(PRODUCTS) & (pl.col("kind").cast(pl.String) == "kernel")
+        pl.col("category").cast(pl.String).is_in(GEMM_CATEGORIES) & (pl.col("kind").cast(pl.String) == "kernel")
     )
     found = find_gemms(operators, torch_operators(), may_gather_tokens)
     ranges = gemms_of_operations(operators, found, kernels.select("launch_thread", "launch_start_ns").rows())
@@ -77,7 +77,7 @@ def tabulate_gemms(
     return tuple(shapes), known_ns / all_ns if all_ns else None
 
 
-def _key_of(product: Product, role: str | None) -> _Key:
+def _key_of(product: Gemm, role: str | None) -> _Key:
     """What products of one row share: the weight, whatever the number of tokens, or all sizes."""
     if product.weight is not None:
         return product.direction, role, (*product.weight, product.count)
@@ -110,7 +110,7 @@ def _shape(row: _Row, gpu: GpuModel | None, default: str | None) -> GemmShape:
     )
 
 
-def _role(product: Product, weights: Weights) -> str | None:
+def _role(product: Gemm, weights: Weights) -> str | None:
     if product.weight is not None:
         return weights.role_of(product.weight, product.tokens)
     return SCORES if product.batch > 1 else None

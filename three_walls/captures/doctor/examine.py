@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from three_walls.inputs.nsys.source import find_traces, plain_sqlite
 from three_walls.model.config import ConfigData
 from three_walls.model.examination import Answer, Check, Examination
 from three_walls.tables.capture_rules import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
-from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
+from three_walls.tables.kernel_patterns import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 
 _PROGRAM = "python pretrain_gpt.py ..."
@@ -41,15 +40,15 @@ def examine(paths: Sequence[Path], step_range: str | None = None) -> Examination
         )
         rank_indices += len(traces[-1].ranks)
         extras.append(_read_extras(path))
-    timeline = _timeline([one for one in traces if one.ranks], union_of(api_patterns, "synchronize"), step_range)
+    timeline = _timeline([one for one in traces if one.ranks], step_range)
     facts = measure(traces, timeline, extras, common_capabilities([one.capabilities for one in traces]))
     return judge(facts, traces, capture_rules())
 
 
-def _timeline(traces: Sequence[Trace], synchronize: re.Pattern[str], step_range: str | None) -> Timeline | None:
+def _timeline(traces: Sequence[Trace], step_range: str | None) -> Timeline | None:
     if not traces:
         return None
-    return build_timeline(traces, load_kernel_patterns(), synchronize, traces[0].config, step_range)
+    return build_timeline(traces, traces[0].config, step_range)
 
 
 def _read_extras(path: Path) -> Extras:
