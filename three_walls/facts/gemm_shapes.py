@@ -18,7 +18,7 @@ from three_walls.tables.gemm_precisions import peak_of, precision_of_kernel
 from three_walls.tables.hardware import GpuModel
 from three_walls.tables.torch_operators import torch_operators
 from three_walls.timeline.categories import GEMM_CATEGORIES
-from three_walls.timeline.gemms import Gemm, find_gemms, gemms_of_operations
+from three_walls.timeline.gemms import Product, find_gemms, gemms_of_operations
 from three_walls.timeline.operators import Operators
 
 NO_SIZES = (
@@ -34,7 +34,7 @@ class _Row:
     """Products of one key. ``ns_of``: time per kernel name."""
 
     role: str | None
-    sizes: list[Gemm] = field(default_factory=list)
+    sizes: list[Product] = field(default_factory=list)
     ns_of: dict[str, int] = field(default_factory=dict)
 
 
@@ -77,7 +77,7 @@ def tabulate_gemms(
     return tuple(shapes), known_ns / all_ns if all_ns else None
 
 
-def _key_of(product: Gemm, role: str | None) -> _Key:
+def _key_of(product: Product, role: str | None) -> _Key:
     """What products of one row share: the weight, whatever the number of tokens, or all sizes."""
     if product.weight is not None:
         return product.direction, role, (*product.weight, product.count)
@@ -110,7 +110,7 @@ def _shape(row: _Row, gpu: GpuModel | None, default: str | None) -> GemmShape:
     )
 
 
-def _role(product: Gemm, weights: Weights) -> str | None:
+def _role(product: Product, weights: Weights) -> str | None:
     if product.weight is not None:
         return weights.role_of(product.weight, product.tokens)
     return SCORES if product.batch > 1 else None

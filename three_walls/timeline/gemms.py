@@ -1,4 +1,4 @@
-"""GEMMs among PyTorch's operators: which range is one, its shape, and its direction in training."""
+"""GEMMs by PyTorch's operators: which range is one, of what size, in which direction of training."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD, REPLAY = DIRECTIONS = (
     "backward",
     "replay",
 )
-"""``backward`` where it is one of the two gradients and it is not known which, or both of them."""
+"""``backward`` where it is one of the two gradients and cannot be told which, or both of them."""
 
 _OPERATIONS_PER_ENTRY = 2
 """A multiplication and an addition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gemm:
-    """``batch`` GEMMs of an m x k and a k x n matrix, ``count`` times: 2 for both gradients of a linear layer."""
+class Product:
+    """``batch`` products of an m x k and a k x n matrix, ``count`` times: 2 for both gradients of a linear layer."""
 
     batch: int
     m: int
@@ -33,7 +33,7 @@ class Gemm:
     k: int
     direction: str
     weight: tuple[int, int] | None = None
-    """(n, k) of the weight where it is the GEMM of a linear layer, in whichever direction."""
+    """(n, k) of the weight where it is the product of a linear layer, in whichever direction."""
     tokens: int | None = None
     """Rows of that layer's input."""
     count: int = 1
@@ -43,14 +43,14 @@ class Gemm:
         return _OPERATIONS_PER_ENTRY * self.batch * self.m * self.n * self.k * self.count
 
 
-def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: bool = False) -> dict[int, Gemm]:
-    """The GEMM of each range that runs one. Ranges inside it belong to it unless they are a GEMM themselves.
+def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: bool = False) -> dict[int, Product]:
+    """Per range that runs one: its product. Ranges inside it belong to it unless they are one themselves.
 
-    ``may_gather_tokens``: with sequence parallelism a linear layer gathers its tokens inside; then only its gradient
-    shows how many there are, and a layer without a gradient has no GEMM.
+    ``may_gather_tokens``: with sequence parallelism a linear layer gathers its tokens inside; only its gradient tells
+    then how many there are, and a layer without one has no product.
     """
     layers = _linear_layers(operators, table, may_gather_tokens)
-    found: dict[int, Gemm] = {}
+    found: dict[int, Product] = {}
     inside: Counter[int] = Counter()
     for index, operator in enumerate(operators.found):
         operands = table.products.get(operator.name)
@@ -58,22 +58,22 @@ def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: b
         if size is None:
             continue
         direction = _direction(operators, index, table)
-        layer = next((outer for outer in operators.around(operator.parent) if outer in layers), None)
+        layer = next((one for one in operators.around(operator.parent) if one in layers), None)
         if layer is None:
-            found[index] = Gemm(*size, direction)
+            found[index] = Product(*size, direction)
             continue
-        owner = layers[layer]
+        of_layer = layers[layer]
         if direction == BACKWARD:
-            direction = _gradient(size[1:], owner, is_first=not inside[layer])
+            direction = _gradient(size[1:], of_layer, is_first=not inside[layer])
         inside[layer] += 1
-        found[index] = Gemm(*size, direction, (owner.n, owner.k), owner.tokens)
-    for index, owner in layers.items():
+        found[index] = Product(*size, direction, (of_layer.n, of_layer.k), of_layer.tokens)
+    for index, of_layer in layers.items():
         direction = _direction(operators, index, table)
         left = (2 if direction == BACKWARD else 1) - inside[index]
-        if left > 0 and owner.is_certain:
-            tokens, n, k = owner.tokens, owner.n, owner.k
+        if left > 0 and of_layer.is_certain:
+            tokens, n, k = of_layer.tokens, of_layer.n, of_layer.k
             gradient = WEIGHT_GRADIENT if inside[index] else direction
-            found[index] = Gemm(1, tokens, n, k, gradient, (n, k), tokens, left)
+            found[index] = Product(1, tokens, n, k, gradient, (n, k), tokens, left)
     return found
 
 
@@ -89,7 +89,7 @@ class _Layer:
 
 
 def _linear_layers(operators: Operators, table: TorchOperators, may_gather_tokens: bool) -> dict[int, _Layer]:
-    """Ranges of linear layers, forward and backward. A backward range has its forward's sequence number and name."""
+    """Ranges of linear layers, forward and backward. A backward has its forward's sequence number and name."""
     forward: dict[tuple[str, int | None], int] = {}
     sizes: dict[int, tuple[int, int, int]] = {}
     for index, operator in enumerate(operators.found):
@@ -116,8 +116,7 @@ def _linear_layers(operators: Operators, table: TorchOperators, may_gather_token
         rows = gathered.get((operators.found[of].name, sizes[of]))
         return _Layer(rows or tokens, n, k, is_certain=rows is not None or not may_gather_tokens)
 
-    forward_of = {**{index: index for index in sizes}, **backward}
-    return {index: layer_of(of) for index, of in forward_of.items()}
+    return {index: layer_of(of) for index, of in [*((one, one) for one in sizes), *backward.items()]}
 
 
 def _rows_of_gradient(sizes: Sizes | None, n: int) -> int | None:
@@ -132,13 +131,13 @@ def _read_layer(sizes: Sizes, layer: LinearLayer) -> tuple[int, int, int] | None
     if layer.input >= len(sizes) or len(sizes[layer.input]) < 2:
         return None
     *leading, k = sizes[layer.input]
-    following = sizes[layer.input + 1 :] if layer.weight is None else sizes[layer.weight : layer.weight + 1]
-    weight = next((size for size in following if len(size) == 2 and size[1] == k), None)
+    behind = sizes[layer.input + 1 :] if layer.weight is None else sizes[layer.weight : layer.weight + 1]
+    weight = next((one for one in behind if len(one) == 2 and one[1] == k), None)
     return (prod(leading), weight[0], k) if weight else None
 
 
 def _multiply(sizes: Sizes, operands: tuple[int, int]) -> tuple[int, int, int, int] | None:
-    """(batch, m, n, k) of two operands; None where their shapes do not match."""
+    """(batch, m, n, k) of two factors; None where they do not fit each other."""
     if max(operands) >= len(sizes):
         return None
     left, right = (sizes[position] for position in operands)
@@ -155,9 +154,9 @@ def _multiply(sizes: Sizes, operands: tuple[int, int]) -> tuple[int, int, int, i
 
 
 def _direction(operators: Operators, index: int, table: TorchOperators) -> str:
-    """FORWARD, BACKWARD or REPLAY, as the nearest enclosing range that shows it."""
-    for enclosing in operators.around(index):
-        name = operators.found[enclosing].name
+    """FORWARD, BACKWARD or REPLAY: what the nearest range that says so says."""
+    for one in operators.around(index):
+        name = operators.found[one].name
         if name in table.replays:
             return REPLAY
         if table.backward.search(name):
@@ -166,7 +165,7 @@ def _direction(operators: Operators, index: int, table: TorchOperators) -> str:
 
 
 def _gradient(size: tuple[int, int, int], layer: _Layer, is_first: bool) -> str:
-    """Which gradient a GEMM (m, n, k) inside the backward range of a linear layer is.
+    """Which gradient a product (m, n, k) inside the backward range of a linear layer is.
 
     The input's contracts the weight's rows, the weight's the tokens. Where both would fit, the input's comes first.
     """
@@ -179,11 +178,15 @@ def _gradient(size: tuple[int, int, int], layer: _Layer, is_first: bool) -> str:
 
 
 def gemms_of_operations(
-    operators: Operators, gemms: Mapping[int, Gemm], launches: list[tuple[int | None, int | None]]
+    operators: Operators, products: Mapping[int, Product], launches: list[tuple[int | None, int | None]]
 ) -> list[int | None]:
-    """Per launch (thread, time): index of the innermost range around it that is a GEMM."""
-    indices: list[int | None] = []
-    for thread, at_ns in launches:
-        around = operators.around(None if thread is None or at_ns is None else operators.innermost(thread, at_ns))
-        indices.append(next((index for index in around if index in gemms), None))
-    return indices
+    """Per launch (thread, time): index of the innermost range around it that is a product."""
+    return [_nearest(operators, products, *launch) for launch in launches]
+
+
+def _nearest(
+    operators: Operators, products: Mapping[int, Product], thread: int | None, at_ns: int | None
+) -> int | None:
+    if thread is None or at_ns is None:
+        return None
+    return next((one for one in operators.around(operators.innermost(thread, at_ns)) if one in products), None)

@@ -27,7 +27,7 @@ Sizes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One range. ``sizes``: the shape of each argument, () if it is no tensor; None where shapes were not recorded."""
+    """One range. ``sizes``: of each argument's tensor, () for what is none; None where sizes were not recorded."""
 
     name: str
     sizes: Sizes | None
@@ -43,7 +43,7 @@ class Operators:
 
     found: tuple[Operator, ...]
     starts: dict[int, list[int]]
-    """Per thread the starts of its ranges, ascending; ``order`` has their indices in ``found``, in the same order."""
+    """Per thread the starts of its ranges, ascending, and beside them (``order``) their indices in ``found``."""
     order: dict[int, list[int]]
     ends: tuple[int, ...]
 
@@ -85,7 +85,7 @@ def nest_operators(ranges: pl.DataFrame) -> Operators:
 
 
 def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:
-    """(name, sizes of the arguments, sequence number) of a range's text; None for what it does not state."""
+    """(name, sizes of the arguments, sequence number) of a range's text; None for what it does not say."""
     end = _END_OF_NAME.search(text)
     if end is None:
         return text, None, None
@@ -98,10 +98,10 @@ def _read_sizes(text: str) -> Sizes | None:
         sizes = json.loads(text)
     except ValueError:  # cut off, as a profiler does with very long texts
         return None
-    if not all(isinstance(size, list) and _are_numbers(size) for size in sizes):
+    if not all(isinstance(one, list) and _are_numbers(one) for one in sizes):
         return None
-    return tuple(tuple(size) for size in sizes)
+    return tuple(tuple(one) for one in sizes)
 
 
 def _are_numbers(size: Sequence[object]) -> bool:
-    return all(isinstance(extent, int) for extent in size)
+    return all(isinstance(one, int) for one in size)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.timeline.test_operators import nest
 from three_walls.tables.torch_operators import torch_operators
-from three_walls.timeline.gemms import Gemm, find_gemms
+from three_walls.timeline.gemms import Product, find_gemms
 
 LINEAR = "LinearWithGradAccumulationAndAsyncCommunication"
 FORWARD = f"{LINEAR}, seq = 5, op_id = 1, sizes = [[16, 1, 8], [32, 8], [], []]"
 BACKWARD = f"{LINEAR}Backward, seq = 5, op_id = 2, sizes = [[16, 1, 32]]"
 
 
-def products(*rows: tuple[str, int, int], may_gather_tokens: bool = False) -> dict[str, Gemm]:
+def products(*rows: tuple[str, int, int], may_gather_tokens: bool = False) -> dict[str, Product]:
     """Products by the name of their range; rows of (text, start, end) on one thread."""
     operators = nest(*((text, start, end, 1) for text, start, end in rows))
     found = find_gemms(operators, torch_operators(), may_gather_tokens)
@@ -20,13 +20,13 @@ def products(*rows: tuple[str, int, int], may_gather_tokens: bool = False) -> di
 
 def test_a_product_of_two_matrices() -> None:
     found = products(("aten::mm, op_id = 1, sizes = [[4, 8], [8, 2]]", 0, 9))
-    assert found == {"aten::mm@0": Gemm(1, 4, 2, 8, "forward")}
+    assert found == {"aten::mm@0": Product(1, 4, 2, 8, "forward")}
     assert found["aten::mm@0"].flops == 2 * 4 * 2 * 8
 
 
 def test_a_batch_of_products_behind_an_added_matrix() -> None:
     found = products(("aten::baddbmm, op_id = 1, sizes = [[3, 4, 2], [3, 4, 8], [3, 8, 2]]", 0, 9))
-    assert found == {"aten::baddbmm@0": Gemm(3, 4, 2, 8, "forward")}
+    assert found == {"aten::baddbmm@0": Product(3, 4, 2, 8, "forward")}
 
 
 def test_a_grouped_product_multiplies_each_token_once() -> None:
@@ -42,7 +42,7 @@ def test_factors_that_do_not_fit_each_other_are_no_product() -> None:
 
 def test_the_product_inside_a_linear_layer_is_the_layers_own() -> None:
     found = products((FORWARD, 0, 20), ("aten::mm, op_id = 3, sizes = [[16, 8], [8, 32]]", 5, 9))
-    assert found == {"aten::mm@5": Gemm(1, 16, 32, 8, "forward", (32, 8), 16)}
+    assert found == {"aten::mm@5": Product(1, 16, 32, 8, "forward", (32, 8), 16)}
 
 
 def test_the_two_gradients_of_a_linear_layer_are_told_apart_by_what_they_sum_over() -> None:
@@ -64,8 +64,8 @@ def test_where_all_sizes_are_equal_the_inputs_gradient_comes_first() -> None:
 
 def test_a_layer_whose_products_have_no_ranges_of_their_own_runs_one_forward_and_two_backward() -> None:
     found = products((FORWARD, 0, 9), (BACKWARD, 100, 200))
-    assert found[f"{LINEAR}@0"] == Gemm(1, 16, 32, 8, "forward", (32, 8), 16)
-    assert found[f"{LINEAR}Backward@100"] == Gemm(1, 16, 32, 8, "backward", (32, 8), 16, 2)
+    assert found[f"{LINEAR}@0"] == Product(1, 16, 32, 8, "forward", (32, 8), 16)
+    assert found[f"{LINEAR}Backward@100"] == Product(1, 16, 32, 8, "backward", (32, 8), 16, 2)
     assert found[f"{LINEAR}Backward@100"].flops == 2 * found[f"{LINEAR}@0"].flops
 
 
@@ -74,7 +74,7 @@ def test_a_fused_weight_gradient_beside_a_recorded_input_gradient_is_the_layers_
         (FORWARD, 0, 9), (BACKWARD, 100, 200), ("aten::mm, op_id = 3, sizes = [[16, 32], [32, 8]]", 110, 120)
     )
     assert found["aten::mm@110"].direction == "input gradient"
-    assert found[f"{LINEAR}Backward@100"] == Gemm(1, 16, 32, 8, "weight gradient", (32, 8), 16, 1)
+    assert found[f"{LINEAR}Backward@100"] == Product(1, 16, 32, 8, "weight gradient", (32, 8), 16, 1)
 
 
 def test_a_backward_of_an_unknown_forward_is_no_product() -> None:
@@ -84,7 +84,7 @@ def test_a_backward_of_an_unknown_forward_is_no_product() -> None:
 
 def test_the_weight_of_a_grouped_layer_is_the_first_matrix_behind_the_input() -> None:
     found = products(("_GroupedLinear, seq = 1, op_id = 1, sizes = [[64, 8], [], [32, 8], [32, 8], [32]]", 0, 9))
-    assert found["_GroupedLinear@0"] == Gemm(1, 64, 32, 8, "forward", (32, 8), 64)
+    assert found["_GroupedLinear@0"] == Product(1, 64, 32, 8, "forward", (32, 8), 64)
 
 
 def test_forward_work_inside_a_checkpoints_backward_is_a_replay_and_the_backward_inside_it_is_not() -> None:
