@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from three_walls.inputs.config.given_files import read_text_file
+from three_walls.inputs.given_files import read_text_file
 from three_walls.model.errors import UsageError
 from three_walls.model.rule import Rule
 from three_walls.report.coverage_table import coverage_table, insert_coverage

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.inputs.config import given_files
-from three_walls.inputs.config.given_files import is_directory, read_text_file
+from three_walls.inputs import limits
 from three_walls.inputs.config.saved_config import read_config_file
+from three_walls.inputs.given_files import is_directory, read_text_file
 from three_walls.inputs.log.files import find_logs
 from three_walls.inputs.memory_snapshot.load import load_snapshot
 from three_walls.inputs.nsys.source import find_traces
@@ -47,6 +47,6 @@ def test_text_is_read_with_or_without_a_mark_up_to_a_size(tmp_path: Path, monkey
     path = tmp_path / "x.yaml"
     path.write_bytes(b"\xef\xbb\xbfmodel: {}")
     assert read_text_file(path, "YAML") == "model: {}"
-    monkeypatch.setattr(given_files, "MOST_BYTES", 4)
+    monkeypatch.setattr(limits, "MOST_TEXT_BYTES", 4)
     with pytest.raises(InputError, match="expected YAML, found more than"):
         read_text_file(path, "YAML")

@@ -17,11 +17,11 @@ from three_walls.inputs.config.bridge_arguments import give_precision_recipe
 from three_walls.inputs.config.bridge_release import infer_release
 from three_walls.inputs.config.collected import Settings
 from three_walls.inputs.config.environment import variable_value
-from three_walls.inputs.config.given_files import read_text_file
 from three_walls.inputs.config.plain_yaml import load_plain
 from three_walls.inputs.config.saved_values import describe, plain_value
 from three_walls.inputs.config.saved_vocabulary import give_vocabulary
 from three_walls.inputs.config.sources import CONFIG_FILE, SaidSettings
+from three_walls.inputs.given_files import read_text_file
 from three_walls.model.config import ConfigValue
 from three_walls.model.config_keys import ConfigKey
 from three_walls.model.errors import InputError

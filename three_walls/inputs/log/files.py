@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 
 import zstandard
 
-from three_walls.inputs.config.given_files import is_directory
+from three_walls.inputs.given_files import is_directory
 from three_walls.model.errors import InputError
 
 CHUNK_BYTES = 1 << 20

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from three_walls.inputs.config.given_files import read_text_file
+from three_walls.inputs.given_files import read_text_file
 from three_walls.inputs.config.plain_yaml import load_plain
 from three_walls.inputs.config.saved_config import EXPECTED
 from three_walls.model.config import ConfigData

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from three_walls.inputs.config.given_files import read_text_file
+from three_walls.inputs.given_files import read_text_file
 from three_walls.model.errors import InputError
 
 
