@@ -30,7 +30,7 @@ from three_walls.facts.summary import (
 )
 from three_walls.inputs.nsys.capabilities import common_capabilities
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.read_inputs import Paths, Progress, read_inputs
+from three_walls.inputs.read_inputs import InputRequest, Paths, Progress, read_inputs
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.report import Report
@@ -83,16 +83,8 @@ def analyze(
     rule_base = load_rules(RULES_DIR, *([rules] if rules else []))
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
-    given = read_inputs(
-        trace,
-        logs,
-        config,
-        settings,
-        memory_snapshot,
-        wanted_ranges(step_range),
-        union_of(api_patterns, "graph_launch"),
-        progress,
-    )
+    request = InputRequest(trace, logs, config, settings, memory_snapshot)
+    given = read_inputs(request, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"), progress)
     traces, ranks, run_config = given.with_kernels, given.ranks, given.config
     rank_of = {rank.rank_index: rank.rank for rank in ranks}
     gpu = find_gpu(ranks[0].gpu.name, ranks[0].gpu.sm) if ranks[0].gpu else None
@@ -165,7 +157,7 @@ def analyze(
             *warn_of_stragglers(comparison.stragglers, facts),
             *collect_caveats(given.traces, timeline, facts, capabilities),
             *warn_of_log(given.log, joined, facts),
-            *warn_of_settings(given.stated, given.merged, ranks),
+            *warn_of_settings(given.stated, run_config, ranks),
             *comparison.warnings,
             *step_details.warnings,
             *warn_of_outliers(attribution, rank_of),
@@ -182,7 +174,7 @@ def analyze(
         memory_snapshot=given.snapshot,
         recompute_layers=step_details.recompute_layers,
         graph_coverage=step_details.graph_coverage,
-        config_conflicts=given.merged.conflicts,
+        config_conflicts=run_config.conflicts,
         efficiency=efficiency.roles,
         gemm_shapes=operators.shapes,
         copies=efficiency.copies,

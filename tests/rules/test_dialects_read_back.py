@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.rules.test_dialects import edit, spelled
 from three_walls.inputs.config.command_line import read_command_line
+from three_walls.inputs.config.merge import merge_sources
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.config_keys import ConfigKey
 from three_walls.overrides.spell import spell
@@ -47,7 +48,9 @@ def test_flags_that_are_written_are_read_back(data: st.DataObject, key: ConfigKe
         assert key.type == "bool" or any(" " in str(element) for element in elements)
         return
     words = [word for line in found.megatron_lm for word in line.split()]
-    read = read_command_line(["pretrain_gpt.py", "--yaml-cfg", "x", "--swiglu", "--bf16", "--fp16", *words]).config
+    read = merge_sources(
+        [read_command_line(["pretrain_gpt.py", "--yaml-cfg", "x", "--swiglu", "--bf16", "--fp16", *words])]
+    )
     if key.name != "num_moe_experts" or value != 0:
         assert read.values[key.name] == ConfigValue(value, "command line")
 
@@ -59,7 +62,7 @@ def test_overrides_that_are_written_are_read_back(data: st.DataObject, key: Conf
     config = RunConfig(MappingProxyType({"comm_overlap": ConfigValue("CommOverlapConfig", "dump")}))
     found = spell([edit(key.name, value)], config, "main")
     if found.bridge and "num_sms" not in key.name and key.name != "num_moe_experts":
-        read = read_command_line(["run_recipe.py", *found.bridge]).config
+        read = merge_sources([read_command_line(["run_recipe.py", *found.bridge])])
         assert read.values[key.name].value == value
 
 
@@ -82,6 +85,6 @@ def test_every_allowed_value_of_every_key_is_read_back_from_its_override(key: Co
     for config in (RunConfig(), RunConfig(MappingProxyType(with_objects))):
         found = spell([edit(key.name, to)], config, "main")
         read = read_command_line(["run_recipe.py", *found.bridge])
-        assert not [name for name in read.said.unknown if name != "comm_overlap._target_"]
+        assert not [name for name in read.unknown if name != "comm_overlap._target_"]
         if found.bridge and "num_sms" not in key.name:
-            assert read.config.values[key.name].value == to
+            assert merge_sources([read]).values[key.name].value == to

@@ -10,7 +10,7 @@ from three_walls.model.errors import InputError
 
 
 def is_directory(path: Path) -> bool:
-    """Whether ``path`` is a directory; otherwise it is a file. Raises InputError where it is neither or does not exist."""
+    """Whether ``path`` is a directory rather than a file; raises InputError where it is neither or does not exist."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -36,4 +36,4 @@ def read_text_file(path: Path, expected: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected {expected}, found a file that is not text (not UTF-8)") from error
+        raise InputError(f"{path}: expected {expected}, found a file that is not UTF-8 text") from error

@@ -39,7 +39,7 @@ class MegatronLmSpeller:
     def _is_so_already(self, key: ConfigKey, value: ConfigData) -> bool:
         """Whether the run has the value without a flag for it; a derived one may move with other edits."""
         found = self.config.values.get(key.name)
-        if found is None or found.value != value or found.is_said_by("command line"):
+        if found is None or found.value != value or found.is_stated_by("command line"):
             return False
         return found.is_stated or found.source == "Megatron-LM default"
 
@@ -99,7 +99,7 @@ class MegatronLmSpeller:
 
     def _is_given(self, key: ConfigKey) -> bool:
         found = self.config.values.get(key.name)
-        return found is not None and found.is_said_by("command line")
+        return found is not None and found.is_stated_by("command line")
 
 
 def _word(value: ConfigData) -> str:

@@ -15,7 +15,7 @@ def writable_key(name: str, value: ConfigData, config: RunConfig) -> ConfigKey:
     if (
         name == "cuda_graph_scope"
         and given is not None
-        and (given.is_said_by("command line") or (given.is_stated and bool(given.value)))
+        and (given.is_stated_by("command line") or (given.is_stated and bool(given.value)))
         and is_allowed(modules, value)
     ):
         return modules

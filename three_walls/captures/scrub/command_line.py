@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from three_walls.inputs.config.bridge_arguments import is_bridge_override
-from three_walls.inputs.config.collected import known_value, known_words
-from three_walls.inputs.config.command_line import find_dialect
+from three_walls.inputs.config.command_line import find_dialect, is_bridge_override
 from three_walls.inputs.config.launchers import Program, find_program
-from three_walls.inputs.config.overrides import read_setting
+from three_walls.inputs.config.sources import shown_value, shown_words
+from three_walls.inputs.config.written_values import read_overrides
 from three_walls.model.config import ConfigData
 from three_walls.model.config_keys import ConfigKey
 from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
@@ -88,7 +87,7 @@ def _is_flag(word: str) -> bool:
 
 def _known(key: ConfigKey, words: Sequence[str]) -> Sequence[str]:
     """``words`` where they are a value of ``key``; no part of them where they are none."""
-    return words if not words or known_words(key, words) is not None else [REMOVED]
+    return words if not words or shown_words(key, words) is not None else [REMOVED]
 
 
 def _bridge_words(arguments: Sequence[str]) -> list[str]:
@@ -103,7 +102,7 @@ def _bridge_words(arguments: Sequence[str]) -> list[str]:
             if not has_equals and following and not following.startswith("-") and not is_bridge_override(following):
                 kept.append(_option_value(option, following))
         elif is_bridge_override(word):
-            kept += [_override(one) for one in read_setting(word)]
+            kept += [_override(one) for one in read_overrides(word)]
     return kept
 
 
@@ -111,7 +110,7 @@ def _option_value(option: str, value: str) -> str:
     """The value of a script's option; the recipe's name is read by nobody."""
     keys = [config_keys().keys[name] for name in config_keys().script_options.get(option, ())]
     is_known = all(
-        value == "None" or known_words(key, value.split(",") if takes_several_words(key.type) else [value]) is not None
+        value == "None" or shown_words(key, value.split(",") if takes_several_words(key.type) else [value]) is not None
         for key in keys
     )
     return value if keys and is_known else REMOVED
@@ -124,7 +123,7 @@ def _override(one: Override) -> str:
         is_known, is_shown = _judge_variable(one.path.removeprefix(_VARIABLES), one)
     else:
         key = keys_by_path().get(one.path)
-        is_known, is_shown = key is not None, key is not None and known_value(key, one.value) is not None
+        is_known, is_shown = key is not None, key is not None and shown_value(key, one.value) is not None
     path = one.path if is_known else f"{section}.{_OTHER_SETTING}"
     if one.prefix == "~":
         return f"~{path}"

@@ -67,7 +67,7 @@ def _parse_json(data: bytes) -> Any:
 
 
 class _Walk:
-    """One pass over a snapshot. It counts what it meets: a pickle can name one part millions of times in a few bytes."""
+    """One pass over a snapshot. It counts the entries: a pickle can repeat one millions of times in a few bytes."""
 
     def __init__(self, file_bytes: int) -> None:
         self._most_entries = max(_MANY_ENTRIES, file_bytes // limits.LEAST_BYTES_PER_ENTRY)

@@ -14,28 +14,14 @@ from typing import Any
 
 from three_walls.inputs import limits
 
-_SCALARS = frozenset(
-    [
-        "NONE",
-        "NEWTRUE",
-        "NEWFALSE",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG1",
-        "LONG4",
-        "BINFLOAT",
-        "SHORT_BINUNICODE",
-        "BINUNICODE",
-        "BINUNICODE8",
-    ]
-)
-_CONTAINERS = frozenset(
-    ["EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "DICT"]
-)
-_MEMO_READS = frozenset({"BINGET", "LONG_BINGET"})
-_MEMO_WRITES = frozenset({"MEMOIZE", "BINPUT", "LONG_BINPUT"})
-_FILLS_AND_MARKS = frozenset(["MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "STOP"])
+_SCALARS = {
+    "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT",
+    "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8",
+}  # fmt: skip
+_CONTAINERS = {"EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "DICT"}
+_MEMO_READS = {"BINGET", "LONG_BINGET"}
+_MEMO_WRITES = {"MEMOIZE", "BINPUT", "LONG_BINPUT"}
+_FILLS_AND_MARKS = {"MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "STOP"}
 _SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _BUFFER_BYTES = 1 << 20
 
@@ -77,6 +63,7 @@ def _check_opcodes(data: bytes) -> None:
     memo_size = containers = scalars_before = 0
     is_nested_tuple = False  # whether that is what stands on top of the stack
     nested_tuples: set[int] = set()  # their places in the memo
+    argument: Any
     for opcode, argument, position in pickletools.genops(data):
         name = opcode.name
         if name in _MEMO_READS:
@@ -105,7 +92,7 @@ def _check_opcodes(data: bytes) -> None:
         elif name == "PROTO":
             continue
         elif name == "FRAME":  # a frame only states how much to read at once
-            if argument > len(data) - position:
+            if argument > len(data):
                 raise NotPlainError(f"it ends within the frame at byte {position}")
             continue
         elif name in _FILLS_AND_MARKS:

@@ -12,8 +12,8 @@ import polars as pl
 
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.environment import read_environment, secret_names
-from three_walls.inputs.config.merge import merge
-from three_walls.inputs.config.sources import SaidSettings
+from three_walls.inputs.config.merge import merge_sources
+from three_walls.inputs.config.sources import SourceSettings
 from three_walls.inputs.nsys.capabilities import probe_capabilities
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import Rank, identify_ranks
@@ -72,9 +72,9 @@ class Trace:
     names: Mapping[int, str]
     """Of kernels and calls, without paths (a lambda's name has that of its file) and keys."""
     config: RunConfig
-    """What the launch alone says, defaults filled in."""
-    launch: SaidSettings
-    """The same as it was said: what other sources are merged with."""
+    """The settings that the launch alone gives, defaults filled in."""
+    launch: SourceSettings
+    """The same without the defaults: what other sources are merged with."""
     capabilities: Mapping[str, str]
     warnings: tuple[ReportWarning, ...]
 
@@ -103,7 +103,7 @@ def read_trace(
         rows = launch_environment(export)
         nccl_calls, refused = read_nccl_calls(export)
         launch, notes = _read_launch(export, rows)
-        config = merge([launch]).config
+        config = merge_sources([launch])
         devices = _devices_with_kernels(operations)
         ranks = identify_ranks(export, devices, config.environment, first_rank_index)
         of_capture = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
@@ -179,9 +179,9 @@ def _session_start_ns(export: NsysExport) -> int | None:
     return rows[0][0] if rows and isinstance(rows[0][0], int) else None
 
 
-def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SaidSettings, list[ReportWarning]]:
+def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SourceSettings, list[ReportWarning]]:
     """What the launched command line and its environment say; what both set, the command line decides."""
-    said = read_command_line(launch_words(export)).said
+    said = read_command_line(launch_words(export))
     environment = read_environment(rows) | dict(said.environment)
     launch = replace(said, environment=MappingProxyType(dict(sorted(environment.items()))))
     return launch, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from three_walls.inputs.given_files import read_text_file
-from three_walls.inputs.config.plain_yaml import load_plain
 from three_walls.inputs.config.saved_config import EXPECTED
+from three_walls.inputs.config.yaml_data import read_yaml
+from three_walls.inputs.given_files import read_text_file
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import InputError
 from three_walls.overrides.merged_config import COMM_OVERLAP, MIXED_PRECISION, Settings, name_of
@@ -21,7 +21,7 @@ _OBJECT_SECTIONS = (COMM_OVERLAP, MIXED_PRECISION)
 def read_run_config(path: Path) -> Settings:
     """Settings of a ``run_config.yaml`` that Megatron-Bridge wrote; raises InputError where it is none."""
     try:
-        loaded = load_plain(read_text_file(path, EXPECTED))
+        loaded = read_yaml(read_text_file(path, EXPECTED))
     except ValueError as error:
         raise InputError(f"{path}: expected {EXPECTED}, found {error}") from error
     if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):
