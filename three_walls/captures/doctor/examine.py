@@ -12,11 +12,11 @@ from three_walls.captures.launch.recipe import profiler_words
 from three_walls.captures.launch.settings import spell_settings
 from three_walls.inputs.nsys.capabilities import common_capabilities
 from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.launch import launch_environment
 from three_walls.inputs.nsys.nccl_payload import holds_payloads
-from three_walls.inputs.nsys.range_window import has_operator_sizes
 from three_walls.inputs.nsys.reader import Trace, read_trace
-from three_walls.inputs.nsys.recorded_environment import launch_environment
 from three_walls.inputs.nsys.source import find_traces, plain_sqlite
+from three_walls.inputs.nsys.tables import has_operator_sizes
 from three_walls.model.config import ConfigData
 from three_walls.model.examination import Answer, Check, Examination
 from three_walls.tables.capture_rules import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules

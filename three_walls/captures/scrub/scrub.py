@@ -22,8 +22,8 @@ from three_walls.captures.scrub.texts import TextFilter
 from three_walls.inputs.config.environment import read_environment, unquote
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import read_host
-from three_walls.inputs.nsys.reader import check_is_nsys, launch_words
-from three_walls.inputs.nsys.recorded_environment import environment_blocks, launch_environment
+from three_walls.inputs.nsys.launch import environment_blocks, launch_environment, launch_words
+from three_walls.inputs.nsys.reader import check_is_nsys
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_sqlite
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.scrubbed import Scrubbed

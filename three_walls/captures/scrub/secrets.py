@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from three_walls.captures.scrub.traits import FEW_BYTES, homes_in, is_common_word, looks_random
 from three_walls.inputs.config.environment import unquote
 from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.recorded_environment import launch_environment, other_environments
+from three_walls.inputs.nsys.launch import launch_environment, other_environments
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.private_texts import holds_key
 
