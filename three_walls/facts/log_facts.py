@@ -12,7 +12,7 @@ from three_walls.facts.log_progress import PROGRESS_FACTS, progress_facts, summa
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.log.same_run import find_other_sizes
-from three_walls.inputs.log.steady_steps import ProfiledRange, Role, tell_apart
+from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import LogSummary
@@ -78,7 +78,7 @@ def join_log(
         return JoinedLog({**dict.fromkeys(FACTS_OF_LOG, (None, NO_LOG)), **traced}, None)
     limits = default_log_thresholds()
     profiled, is_known = find_profiled_range(log, config)
-    roles = tell_apart(log.iterations, log.events, profiled, limits)
+    roles = classify_iterations(log.iterations, log.events, profiled, limits)
     steady = [line for line, role in zip(log.iterations, roles, strict=True) if role is Role.STEADY]
     progress = summarize_progress(log.jobs, read_layout(merged).world)
     facts = {

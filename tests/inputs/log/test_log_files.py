@@ -15,9 +15,9 @@ from examples import ARGUMENTS, MEMORY_MB, OOM, SUMMARY, iteration, rank_timers,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from three_walls.inputs.limits import MOST_LINE_BYTES
 from three_walls.inputs.log.collector import Collector
 from three_walls.inputs.log.reader import read_logs, read_text
-from three_walls.inputs.log.scan import MOST_LINE_BYTES
 from three_walls.model.errors import InputError
 from three_walls.model.training_log import TrainingLog
 from three_walls.tables.log_grammar import log_grammar

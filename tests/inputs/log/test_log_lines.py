@@ -155,7 +155,7 @@ def test_lines_that_look_like_events_are_none(tmp_path: Path, alike: str) -> Non
     [
         ("{StragglerId(rank=11, node='host-7'), StragglerId(rank=3, node='host-7')}", "ranks 3, 11"),
         ("{5}", "ranks 5"),
-        ("host-7", "ranks not told"),
+        ("host-7", "ranks not stated"),
     ],
 )
 def test_slow_gpus_are_named_by_rank_and_never_by_host(tmp_path: Path, ranks: str, named: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from three_walls.inputs.log.scan import scan_lines
+from three_walls.inputs.log.lines import scan_lines
 
 ANCHORS = (b"elapsed", b"out of memory", b"ab")
 

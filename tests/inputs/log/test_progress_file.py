@@ -10,7 +10,7 @@ from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 
 from three_walls import analyze
 from three_walls.facts.log_progress import summarize_progress
-from three_walls.inputs.log.progress import MOST_JOBS
+from three_walls.inputs import limits
 from three_walls.inputs.log.reader import read_logs
 from three_walls.model.report import Report
 from three_walls.model.training_log import ProgressJob
@@ -83,7 +83,7 @@ def test_the_latest_jobs_are_kept(tmp_path: Path) -> None:
         line("Starting job", at=f"2026-07-25 10:{n // 60 % 60:02d}:{n % 60:02d}", gpus=1 + n) for n in range(1_500)
     ]
     jobs = read(tmp_path, *starts).jobs
-    assert (len(jobs), jobs[-1].gpus) == (MOST_JOBS, 1_500)
+    assert (len(jobs), jobs[-1].gpus) == (limits.MOST_JOBS, 1_500)
 
 
 def test_only_jobs_with_as_many_gpus_as_the_run_are_the_runs() -> None:
