@@ -18,8 +18,8 @@ from tests.captures.scrub.conftest import SECRETS, plant
 from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.captures.scrub import scrub as scrubbing
-from three_walls.captures.scrub.leaks import Scan
 from three_walls.captures.scrub.scrub import scrub
+from three_walls.captures.scrub.secrets import Scan
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
 from three_walls.model.errors import InputError, UsageError
