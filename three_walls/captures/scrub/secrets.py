@@ -17,7 +17,7 @@ from three_walls.inputs.config.environment import unquote
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.launch import launch_environment, other_environments
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.private_texts import holds_key
+from three_walls.tables.scrub import holds_key
 
 _SHORTEST_BYTES = 6
 """Shorter values occur by chance anywhere; they are not searched for."""

@@ -10,8 +10,7 @@ from three_walls.inputs.config.environment import variable_value
 from three_walls.inputs.config.launchers import Program, find_program
 from three_walls.inputs.config.sources import SettingsBuilder, SourceSettings
 from three_walls.inputs.config.written_values import read_overrides
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
+from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_flag, keys_by_path
 from three_walls.tables.config_values import takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hydra_overrides import Override, read_override
@@ -152,11 +151,11 @@ def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
 
 def _read_option(option: str, value: str, settings: SettingsBuilder) -> None:
     table = config_keys()
-    if option not in table.script_options:
-        if option not in table.recipe_options:
+    if option not in table.bridge_scripts.options:
+        if option not in table.bridge_scripts.recipe:
             settings.note_unknown(option)
         return
-    for name in table.script_options[option]:
+    for name in table.bridge_scripts.options[option]:
         key = table.keys[name]
         if value == "None":
             settings.set(key.name, None)
@@ -165,7 +164,7 @@ def _read_option(option: str, value: str, settings: SettingsBuilder) -> None:
         else:
             settings.warnings.append(f"{option}: no value follows")
     if value.lower() not in ("", "none", "false"):
-        for name, implied in table.script_shorthands.get(option, {}).items():
+        for name, implied in table.bridge_scripts.implied.get(option, {}).items():
             settings.set(name, implied, f"derived: {option}")
 
 

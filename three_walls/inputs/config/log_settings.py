@@ -22,10 +22,9 @@ from three_walls.inputs.config.sources import (
 )
 from three_walls.inputs.config.written_values import plain_value, read_word
 from three_walls.model.config import ConfigData, ConfigValue
-from three_walls.model.config_keys import ConfigKey
 from three_walls.model.errors import InputError
 from three_walls.model.training_log import LogLayout, TrainingLog
-from three_walls.tables.config_keys import config_keys, flags_of, keys_by_path
+from three_walls.tables.config_keys import ConfigKey, config_keys, flags_of, keys_by_path
 
 BRIDGE_LIBRARY = "megatron_bridge"
 _CONSTANTS = {"None": None, "True": True, "False": False}

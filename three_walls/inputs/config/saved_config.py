@@ -19,10 +19,9 @@ from three_walls.inputs.config.written_values import describe, plain_value
 from three_walls.inputs.config.yaml_data import read_yaml
 from three_walls.inputs.given_files import read_text_file
 from three_walls.model.config import ConfigValue, as_size
-from three_walls.model.config_keys import ConfigKey
 from three_walls.model.errors import InputError
-from three_walls.tables.bridge_releases import bridge_releases
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.bridge import bridge_releases
+from three_walls.tables.config_keys import ConfigKey, config_keys
 from three_walls.tables.environment_variables import allowed_variables
 
 _WHOLE = ("model", "train", "optimizer", "ddp")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from three_walls.model.config import ConfigData, ConfigValue
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.config_values import fit, form_of, may_be_shown, read_words
+from three_walls.tables.config_keys import ConfigKey, form_of, may_be_shown
+from three_walls.tables.config_values import fit, read_words
 
 USER = "--set"
 CONFIG_FILE = "config file"

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from three_walls.model.config import ConfigData, ConfigScalar
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.config_keys import ConfigKey, config_keys
 from three_walls.tables.hydra_overrides import Override, read_override
 
 # <CudaGraphScope.attn: 2> as Python's repr has it, AttnBackend.unfused as its str.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from three_walls.inputs import limits
 from three_walls.inputs.log.lines import SourceLine
 from three_walls.model.training_log import LogIteration
-from three_walls.tables.log_grammar import BlockRow, LogGrammar
+from three_walls.tables.log_lines import BlockRow, LogGrammar
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import polars as pl
 
 from three_walls.inputs import limits
 from three_walls.model.units import NS_PER_MS, NS_PER_S
-from three_walls.tables.log_grammar import LineRow, LogGrammar, Prefix
+from three_walls.tables.log_lines import LineRow, LogGrammar, Prefix
 
 Value = int | float | str
 
@@ -129,7 +129,8 @@ def _first_prefix(text: str, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, int]
 
 def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[Statement], list[str]]:
     """The statements in ``line``, and the kinds of which it begins a line without completing it (torn)."""
-    statements, torn = [], []
+    statements: list[Statement] = []
+    torn: list[str] = []
     for row in [row for row in grammar.lines if row.anchor in raw]:
         match = row.pattern.search(line.stamped)
         if not match:
@@ -144,17 +145,17 @@ def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[S
 
 def _values(row: LineRow, match: re.Match[str], text: str) -> dict[str, Value]:
     groups = match.groupdict()
-    texts = {name: (groups.get(name), unit) for name, unit in row.values.items()}
+    texts: dict[str, tuple[str | None, str]] = {name: (groups.get(name), unit) for name, unit in row.values.items()}
     if row.fields:
         listed_fields = (groups.get("fields") or "").split("|")
         for listed in listed_fields[:-1] if row.is_closed else listed_fields:
             label, _, value = listed.partition(":")
-            if label.strip() in row.fields:
-                name, unit = row.fields[label.strip()]
+            if label.strip() in row.names_by_label:
+                name, unit = row.names_by_label[label.strip()]
                 texts[name] = (value.strip(), unit)
-    for name, (pattern, unit) in row.parts.items():
-        found = pattern.search(text)
-        texts[name] = (next((group for group in found.groups() if group), None) if found else None, unit)
+    for name, part in row.parts.items():
+        found = part.pattern.search(text)
+        texts[name] = (next((group for group in found.groups() if group), None) if found else None, part.unit)
     values = {name: read_value(value, unit) for name, (value, unit) in texts.items() if value}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -14,7 +14,7 @@ from three_walls.inputs.log.files import find_logs, read_chunks
 from three_walls.inputs.log.lines import FoundLine, SourceLine, Statement, Value, read_line, scan_lines, strip_prefixes
 from three_walls.model.errors import InputError
 from three_walls.model.training_log import LogIteration, ProgressJob, TrainingLog
-from three_walls.tables.log_grammar import LogGrammar, log_grammar
+from three_walls.tables.log_lines import LogGrammar, log_grammar
 
 _JOB_START = "Starting job"
 _OF_CHECKPOINT = frozenset({"iteration", "job", "cumulative", "tokens"})
