@@ -26,7 +26,7 @@ LEAST_BYTES_PER_ENTRY = 16
 """Of a segment, block or event in a snapshot's file. A file with more entries than that repeats them by reference."""
 
 MOST_LINE_BYTES = 16 * 1024
-"""Of one line of a log. A longer line is none that is read: it is skipped, whatever it holds."""
+"""Of one line of a log. Lines that are read are far shorter: a longer one is skipped, whatever it holds."""
 MOST_FOREIGN_LINES = 100_000
 """Lines of other processes in a row while a block of a log is open; after more it was never closed."""
 MOST_FOREIGN_LINES_OF_PRINTS = 1_000

@@ -16,7 +16,7 @@ def test_an_iteration_line_gives_its_values(tmp_path: Path) -> None:
     line = read(tmp_path, iteration(41, 20147.3, batch=1024, skipped=1)).iterations[0]
     assert (line.iteration, line.elapsed_ns, line.global_batch_size) == (41, 20_147_300_000, 1024)
     assert (line.tflops_per_gpu, line.loss_scale, line.skipped_count, line.nan_count) == (61.4, 1.0, 1, 0)
-    assert (line.said_at, line.file_name) == ("2026-07-25 10:11:12", "train.log")
+    assert (line.printed_at, line.file_name) == ("2026-07-25 10:11:12", "train.log")
 
 
 @pytest.mark.parametrize(

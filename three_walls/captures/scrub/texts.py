@@ -33,7 +33,7 @@ class TextFilter:
     _known: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def filter(self, kind: str, text: str) -> str:
-        """``text``, or what replaces it. ``kind`` is one of ``tables.scrub_rules.COLUMN_KINDS``."""
+        """``text``, or what replaces it. ``kind`` is one of ``tables.scrub.COLUMN_KINDS``."""
         head, tail = _split_operator(text) if kind in ("range_ids", "range_texts") else (text, "")
         found = self._known.get((kind, head))
         if found is None:

@@ -190,8 +190,8 @@ def _read_vocabulary(config: Mapping[str, Any], settings: SettingsBuilder) -> No
 
     Bridge saves the configuration before it builds the tokenizer, and only then knows the vocabulary: it takes the
     tokenizer's where the model has none (or where ``tokenizer.use_tokenizer_vocab_size`` asks for it) and pads it, and
-    leaves the model's own size as it is. A checkpoint's copy is saved after that; ``model.should_pad_vocab`` tells the
-    two apart.
+    leaves the model's own size as it is. A checkpoint's copy is saved after that; ``model.should_pad_vocab``
+    distinguishes the two.
 
     Source: ``_validate_and_set_vocab_size`` in megatron/bridge/training/setup.py; runs of Bridge 0.3.1 to 0.6.2.
     """

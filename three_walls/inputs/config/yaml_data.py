@@ -16,7 +16,7 @@ from three_walls.inputs import limits
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, several times as fast, where PyYAML has it
 _TRUE = ("true", "yes", "on")
-# Tags of Python objects that stand for a name: !!python/name:torch.bfloat16 ''
+# Tags of Python objects that are names: !!python/name:torch.bfloat16 ''
 _NAMING_TAG = "tag:yaml.org,2002:python/name:"
 
 Plain = Any

@@ -245,7 +245,7 @@ def as_iteration(values: Mapping[str, Value], run: int, file_name: str) -> LogIt
         loss_scale=_float(values, "loss_scale"),
         skipped_count=_int(values["skipped"]),
         nan_count=_int(values["nan"]),
-        said_at=str(values.get("said_at", "")),
+        printed_at=str(values.get("printed_at", "")),
         run=run,
         file_name=file_name,
     )

@@ -144,7 +144,7 @@ class _File:
         """
         gpus, is_start = int(values["gpus"]), values["what"] == _JOB_START
         if is_start or not self.jobs or self.jobs[-1].gpus != gpus:
-            self.jobs.append(ProgressJob(gpus, started_at=str(values["said_at"]) if is_start else ""))
+            self.jobs.append(ProgressJob(gpus, started_at=str(values["printed_at"]) if is_start else ""))
         if values.keys() >= _OF_CHECKPOINT:
             job = self.jobs[-1]
             self.jobs[-1] = replace(

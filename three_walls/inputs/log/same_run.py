@@ -1,4 +1,4 @@
-"""Which of what a log holds is of the traced run."""
+"""Whether a log is of the traced run, and which jobs of a progress file are."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
 
 
 def jobs_of_run(jobs: Sequence[ProgressJob], world: int | None) -> tuple[ProgressJob, ...]:
-    """The jobs with as many GPUs as the run, in their order; where its number is not known, as the last one."""
+    """The jobs with as many GPUs as the run (as the last job, where that number is unknown), in their order."""
     gpus = world or (jobs[-1].gpus if jobs else None)
     return tuple(job for job in jobs if job.gpus == gpus)

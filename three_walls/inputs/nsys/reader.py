@@ -66,7 +66,7 @@ class Trace:
     nccl_calls: pl.DataFrame
     memory_events: pl.DataFrame
     session_start_ns: int | None
-    """UTC of the session's time 0, in ns since the epoch: what puts captures of one host on one clock."""
+    """UTC of the session's time 0, in ns since the epoch: it puts captures of one host on one clock."""
     names: Mapping[int, str]
     """Of kernels and calls, without paths (a lambda's name has the path of its file) and keys."""
     config: RunConfig
