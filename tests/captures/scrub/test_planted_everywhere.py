@@ -85,7 +85,7 @@ def test_no_marker_is_shown_by_any_command(tmp_path: Path, launcher: str) -> Non
 
 
 @pytest.mark.parametrize("launcher", SOURCES)
-def test_scrubbing_changes_nothing_that_analysis_says(tmp_path: Path, launcher: str) -> None:
+def test_scrubbing_changes_nothing_in_the_analysis(tmp_path: Path, launcher: str) -> None:
     planted = plant(tmp_path, launcher, in_numbers=False)
     (tmp_path / "out").mkdir()
     scrub(planted.path, tmp_path / "out" / planted.path.name)

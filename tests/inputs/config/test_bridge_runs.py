@@ -38,13 +38,13 @@ def logged(run: str) -> RunConfig:
 
 
 @of_every_release
-def test_a_saved_configuration_tells_its_release_and_has_nothing_to_complain_of(run: str) -> None:
+def test_a_saved_configuration_shows_its_release_without_warnings(run: str) -> None:
     found = saved(run)
     assert (found.bridge_version, found.is_settled, found.warnings) == (RELEASES[run], True, ())
 
 
 @of_every_release
-def test_a_log_tells_its_release_by_the_summary(run: str) -> None:
+def test_a_log_shows_its_release_by_the_summary(run: str) -> None:
     found = logged(run)
     assert (found.bridge_version, found.dialect) == (RELEASES[run], "bridge")
     assert found.values["cuda_graph_impl"].source == "Megatron Core default"  # left out, so it is none

@@ -71,7 +71,7 @@ def test_a_real_command_line_is_read_in_full(more: str, expected: dict[str, obje
     assert given["check_for_nan_in_grad"] is False
 
 
-def test_each_value_says_where_it_comes_from() -> None:
+def test_each_value_has_its_source() -> None:
     line = [*PYTHON, *COMMON]
     assert source(line, "num_moe_experts") == "command line"
     assert source(line, "moe_token_dispatcher_type") == "Megatron-LM default"

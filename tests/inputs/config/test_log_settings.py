@@ -146,7 +146,7 @@ def test_the_gpus_of_a_progress_file_are_the_last_source_of_the_world_size() -> 
     assert merge_sources(read_log_settings(agreeing, progress_gpus=16)).conflicts == ()
 
 
-def test_a_log_without_settings_says_nothing() -> None:
+def test_a_log_without_settings_gives_no_source() -> None:
     assert read_log_settings(TrainingLog(versions=(("torch", "2.9"),))) == []
 
 

@@ -79,7 +79,7 @@ def test_what_the_launcher_has_worked_out_is_not_derived_again() -> None:
     assert merge_sources([log, launch()]).get("virtual_pipeline_model_parallel_size") == 2
 
 
-def test_the_release_comes_from_the_first_source_that_tells_it() -> None:
+def test_the_release_comes_from_the_first_source_that_gives_it() -> None:
     file = read_dump(
         "model: {}\ntrain: {micro_batch_size: 1}\noptimizer: {}\nddp: {}\nenv_vars: {}", "config file", "x"
     )

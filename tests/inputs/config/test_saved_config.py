@@ -42,24 +42,24 @@ def values(text: str) -> dict[str, object]:
         ("env_vars: {NCCL_DEBUG: INFO}\n", "0.6", "env_vars came with 0.6"),
     ],
 )
-def test_the_release_is_told_by_the_newest_key(more: str, release: str, evidence: str) -> None:
+def test_the_release_is_inferred_from_the_newest_key(more: str, release: str, evidence: str) -> None:
     found = read(BASE + more)
     assert found.bridge_version == release
     assert evidence in found.bridge_version_evidence
 
 
-def test_main_is_told_by_its_own_key() -> None:
+def test_main_is_inferred_from_its_own_key() -> None:
     found = read(BASE.replace("ddp: {", "ddp: {megatron_fsdp_version: 1, "))
     assert found.bridge_version == "main"
 
 
-def test_keys_of_releases_that_never_met_tell_no_release() -> None:
+def test_keys_of_releases_that_never_coexisted_give_no_release() -> None:
     found = read(BASE + "env_vars: {}\ndist: {lazy_init: false}\n")
     assert found.bridge_version is None
     assert "dist.lazy_init last existed in 0.3, env_vars came with 0.6" in found.warnings[0]
 
 
-def test_a_part_of_a_configuration_tells_no_release() -> None:
+def test_a_part_of_a_configuration_gives_no_release() -> None:
     assert read("env_vars: {}\nmodel: {num_layers: 2}\n").bridge_version is None
 
 
@@ -100,7 +100,7 @@ optimizer:
     assert found.values["num_layers"].is_withheld  # the words of the call are no number, and nothing was called
 
 
-def test_an_object_in_place_of_a_value_is_left_out_and_said() -> None:
+def test_an_object_in_place_of_a_value_is_left_out_with_a_warning() -> None:
     found = read("model: {num_layers: {_target_: a.B}, hidden_size: 8}")
     assert "num_layers" not in found.values
     assert found.warnings == ("run_config.yaml: model.num_layers: expected a value, found an object; left out",)

@@ -112,7 +112,7 @@ def test_a_variable_that_is_withheld_is_set_to_what_is_not_known() -> None:
     }
 
 
-def test_the_user_is_told_the_form_and_may_set_a_value_of_it() -> None:
+def test_the_user_is_shown_the_form_and_may_set_a_value_of_it() -> None:
     assert read_user_settings(["env_vars.NCCL_DEBUG=INFO"]).environment["NCCL_DEBUG"].value == "INFO"
     with pytest.raises(UsageError, match="--set NCCL_CHECK_MODE: expected one of DEFAULT, DEBUG_LOCAL, DEBUG_GLOBAL"):
         read_user_settings(["env_vars.NCCL_CHECK_MODE=hunter2"])

@@ -160,7 +160,7 @@ def test_a_directory_of_logs_is_one_run_and_a_repeated_line_counts_once(tmp_path
     assert [line.iteration for line in log.iterations] == [1, 2]
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_gives_nothing(tmp_path: Path) -> None:
     log = read(tmp_path)
     assert (log.iterations, log.argument_block, log.config_dump) == ((), (), None)
 

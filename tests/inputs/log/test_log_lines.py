@@ -198,7 +198,7 @@ def test_a_memory_line_cut_anywhere_gives_no_other_peak(tmp_path: Path, line: st
             assert memory.max_reserved_bytes in (None, whole.max_reserved_bytes)
 
 
-def test_versions_where_a_line_says_them(tmp_path: Path) -> None:
+def test_versions_are_read_where_a_line_states_them(tmp_path: Path) -> None:
     log = read(tmp_path, "PyTorch Version 2.7.0a0+79aa174", "megatron-core==0.16.1", "needs torch==2.1 or so")
     assert log.versions == (("megatron_core", "0.16.1"), ("torch", "2.7.0a0+79aa174"))
 

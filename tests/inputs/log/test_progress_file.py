@@ -39,13 +39,13 @@ TWO_JOBS = [
 ]
 
 
-def test_a_job_is_its_start_and_what_its_last_checkpoint_says(tmp_path: Path) -> None:
+def test_a_job_is_its_start_and_its_last_checkpoint(tmp_path: Path) -> None:
     first, second = read(tmp_path, *TWO_JOBS, name="progress.txt").jobs
     assert first == ProgressJob(8, "2026-07-25 10:00:00", 2, 200, 55.0, 55.0, 200_000_000)
     assert second == ProgressJob(8, "2026-07-26 10:00:00", 1, 300, 52.0, 9.5, 300_000_000)
 
 
-def test_it_is_told_by_its_lines_and_not_by_its_name(tmp_path: Path) -> None:
+def test_it_is_recognised_by_its_lines_and_not_by_its_name(tmp_path: Path) -> None:
     assert len(read(tmp_path, *TWO_JOBS, name="what.log").jobs) == 2
     assert read(tmp_path, "2026-07-25 10:00:00 all fine", "# GPUs: 8", name="progress.txt").jobs == ()
     (tmp_path / "sub").mkdir()
@@ -113,7 +113,7 @@ def report_of(tmp_path: Path, progress: list[str], world: str | None = "8") -> R
     return analyze(builder.write(tmp_path / "trace.sqlite"), logs=logs)
 
 
-def test_throughput_stands_beside_that_of_iterations_and_no_idle_time_is_in_a_step(tmp_path: Path) -> None:
+def test_throughput_is_given_next_to_that_of_iterations_and_no_idle_time_is_in_a_step(tmp_path: Path) -> None:
     report = report_of(tmp_path, TWO_JOBS)
     number = report.facts.number
     assert number("log_tflops_per_gpu") == 61.4

@@ -28,7 +28,7 @@ def test_warm_up_is_what_lies_above_the_plateau_however_long_it_is() -> None:
     assert roles(lines(230, 232, 230, 231, 229, 230)) == ["steady"] * 6
 
 
-def test_the_profilers_range_and_its_stop_are_told_by_number() -> None:
+def test_the_profilers_range_and_its_stop_are_found_by_number() -> None:
     found = roles(lines(900, 377, 377, 376, 377, 377, 2432, 821, 726, 4638, 377), SIX_TO_NINE)
     assert found == ["warm-up"] + ["steady"] * 5 + ["profiled"] * 3 + ["profiler's stop", "steady"]
 

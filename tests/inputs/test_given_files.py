@@ -17,7 +17,7 @@ from three_walls.inputs.nsys.source import find_traces
 from three_walls.model.errors import InputError
 
 
-def test_files_and_directories_are_told_apart(tmp_path: Path) -> None:
+def test_files_and_directories_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert is_directory(tmp_path)
     assert not is_directory(tmp_path / "file")
