@@ -47,7 +47,7 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
     assert "set cuda_graph_scope to [moe_router]" in shown
     assert "set SOME_VARIABLE to the value of gpus_per_node" in shown
     assert "0.2 to 0.6 of launch_starved_ns, likely 0.4" in shown
-    assert "for: it helped (mcore:a/b.py:3)" in shown
+    assert "Evidence for\n  it helped (mcore:a/b.py:3)" in shown
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,13 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
                 "at most 1 of ep_transfer_exposed_ns",
                 "no more than expert_backward_gemm_ns",
                 "no more than dispatch_backward_exposed_ns",
-                "ceiling: At most the exposed transfer",
+                "upper_bound: At most the exposed transfer",
             ],
         ),
-        ("distributed-optimizer", ["makes room, costs about 1.5% of the step", "room: It saves the optimizer state"]),
+        (
+            "distributed-optimizer",
+            ["frees memory, costs about 1.5% of the step", "frees_memory: It saves"],
+        ),
     ],
 )
 def test_a_ceiling_and_room_are_shown_with_their_figures(rule: str, lines: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
@@ -33,16 +34,17 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.read_inputs import Paths, Progress, read_inputs
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
+from three_walls.model.glossary import GLOSSARY
 from three_walls.model.report import Report
+from three_walls.overrides.check import find_override_problems
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
-from three_walls.overrides.validated_plan import make_validated_plan
 from three_walls.ranks.capture_start import without_affected
 from three_walls.ranks.comparison import compare_ranks, match_ranks
 from three_walls.ranks.step_numbers import number_alike
 from three_walls.resources import RULES_DIR
-from three_walls.rules.first_trial import choose_first_trial
 from three_walls.rules.load import load_rules
+from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
@@ -73,14 +75,14 @@ def analyze(
     (``run_config.yaml``). ``settings``: ``key=value`` each, which count before every other source.
     ``memory_snapshot``: a snapshot of PyTorch's allocator of one rank. ``step_range``: regular expression for the
     NVTX ranges that are steps, where the trace has no ``training_step_N``. ``bridge_version``: release the overrides
-    are spelled for. ``rules``: a directory of more rules. ``allowed``: classes of rules
-    (``vocabulary.rules.RULE_CLASSES``) whose edits may be planned besides execution-only ones.
+    are spelled for. ``rules``: a directory of more rules. ``allowed``: applicabilities of
+    rules (``model.rule.APPLICABILITIES``) whose edits may be planned besides execution-only ones.
 
     Raises the errors of ``three_walls.model.errors``, each with one line for a person.
     """
     _check_expression(step_range)
     check_release(bridge_version)
-    rule_base = load_rules(RULES_DIR, *([rules] if rules else []))
+    rule_base = load_rules(RULES_DIR, *([rules] if rules else []), definitions=GLOSSARY)
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
     given = read_inputs(
@@ -144,7 +146,8 @@ def analyze(
     facts = with_snapshot_facts(facts, given.snapshot)
 
     progress("judging rules")
-    findings, plan = make_validated_plan(rule_base, facts, run_config, bridge_version, allowed)
+    validate = partial(find_override_problems, config=run_config, bridge_version=bridge_version)
+    findings, plan = make_validated_plan(rule_base, facts, validate, allowed)
     edits = [edit for step in plan for edit in step.edits]
     verdict = decide_verdict(facts)
     recipe, no_recipe_reason = find_nearest_recipe(run_config, facts, plan, verdict.wall)

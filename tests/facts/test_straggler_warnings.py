@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.rules.builders import sheet_of
 from three_walls.facts.caveats import warn_of_stragglers
 from three_walls.model.report import Straggler
-from three_walls.rules.cases import sheet_of
 
 MS = 1_000_000
 

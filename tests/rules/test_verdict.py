@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules.builders import MS
+from tests.rules.builders import MS, sheet_of
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import RuleBaseError
 from three_walls.model.report import Verdict
 from three_walls.resources import TABLES_DIR
-from three_walls.rules.cases import sheet_of
 from three_walls.rules.thresholds import default_thresholds, load_thresholds
 from three_walls.rules.verdict import decide_verdict
 

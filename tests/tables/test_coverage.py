@@ -13,7 +13,7 @@ import yaml
 from tests.paths import REPOSITORY
 from three_walls.cli.main import cli
 from three_walls.model.errors import RuleBaseError
-from three_walls.model.glossary import is_known_fact
+from three_walls.model.glossary import GLOSSARY, is_known_fact
 from three_walls.resources import RULES_DIR, TEMPLATES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.sources import load_sources
@@ -21,7 +21,7 @@ from three_walls.tables.coverage import KINDS, Statement, coverage, load_coverag
 
 ROOT = REPOSITORY
 STATEMENTS = [row for document in coverage().documents for row in document.statements()]
-RULES = {rule.id for rule in load_rules(RULES_DIR)}
+RULES = {rule.id for rule in load_rules(RULES_DIR, definitions=GLOSSARY)}
 CODE_AGAINST_DOCUMENTATION = "Where documentation and code disagree"
 
 

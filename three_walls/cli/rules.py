@@ -1,4 +1,4 @@
-"""``three-walls rules``: what is in the rule base, and whether one's own rules are sound."""
+"""``three-walls rules``: what is in the rule base, and whether your own rules are correct."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import click
 
 from three_walls.inputs.config.given_files import read_text_file
 from three_walls.model.errors import UsageError
+from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Rule
 from three_walls.report.coverage_table import coverage_table, insert_coverage
 from three_walls.report.text_rule import describe_rule
 from three_walls.resources import RULES_DIR
-from three_walls.rules.cases import mismatches
-from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
-from three_walls.rules.small_gains import judge_with_size
+from three_walls.rules.cases import load_cases
+from three_walls.rules.derive import check_cases
+from three_walls.rules.load import cases_file, load_rules, rule_files
 from three_walls.tables.coverage import coverage
 
 _OWN = click.argument("directory", required=False, type=click.Path(path_type=Path, exists=True, file_okay=False))
@@ -29,10 +30,10 @@ def rules_command() -> None:
 @rules_command.command("list")
 @_OWN
 def list_command(directory: Path | None) -> None:
-    """One line per rule: id, wall, class, title. DIRECTORY: rules of your own besides."""
+    """One line per rule: id, wall, applicability, title. DIRECTORY: rules of your own, in addition."""
     for rule in _load(directory):
         wall = f"{rule.wall}.{rule.sub_wall}" if rule.sub_wall else str(rule.wall)
-        click.echo(f"{rule.id:<36} {wall:<21} {rule.rule_class:<21} {rule.title}")
+        click.echo(f"{rule.id:<36} {wall:<21} {rule.applicability:<21} {rule.title}")
 
 
 @rules_command.command("show")
@@ -56,22 +57,24 @@ def check_command(directory: Path | None) -> None:
 @rules_command.command("test")
 @_OWN
 def test_command(directory: Path | None) -> None:
-    """Run every case of every rule; exit code 1 if one fails."""
+    """Run the written and the derived cases of every rule; exit code 1 if one fails."""
     rules = {rule.id: rule for rule in _load(directory)}
-    failed = run = 0
+    written = derived = failed = 0
     for path in _files(directory):
         if not cases_file(path).exists():
-            click.echo(f"{path.stem}: has no cases ({cases_file(path).name} beside it)")
+            click.echo(f"{path.stem}: has no cases (expected {cases_file(path).name} in the same folder)")
             failed += 1
             continue
-        found = load_cases(cases_file(path))
-        for case in found.cases:
-            run += 1
-            wrong = mismatches(case, judge_with_size(rules[found.rule], found.facts_of(case)))
-            failed += bool(wrong)
-            for sentence in wrong:
-                click.echo(f"{found.rule}: {case.name}: {sentence}")
-    click.echo(f"{run} cases, {failed} failed")
+        cases = load_cases(cases_file(path), definitions=GLOSSARY)
+        report = check_cases(rules[cases.rule], cases)
+        written, derived, failed = (
+            written + report.written,
+            derived + report.derived,
+            failed + len(report.failures),
+        )
+        for sentence in report.failures:
+            click.echo(f"{cases.rule}: {sentence}")
+    click.echo(f"{written} written and {derived} derived cases, {failed} failed")
     if failed:
         sys.exit(1)
 
@@ -94,7 +97,7 @@ def coverage_command(into: Path | None) -> None:
 
 
 def _load(directory: Path | None) -> tuple[Rule, ...]:
-    return load_rules(RULES_DIR, *([directory] if directory else []))
+    return load_rules(RULES_DIR, *([directory] if directory else []), definitions=GLOSSARY)
 
 
 def _files(directory: Path | None) -> tuple[Path, ...]:

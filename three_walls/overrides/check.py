@@ -7,12 +7,12 @@ problem it says whether Bridge refuses it (``OverrideCheck.is_taken``) or when e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from three_walls.model.config import ConfigData
+from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.failure_mode import FailureMode, Problem
-from three_walls.model.finding import Note
+from three_walls.model.finding import Note, PlannedEdit
 from three_walls.overrides.constraints import constraint_table
 from three_walls.overrides.forms import FormChecker, Line, read_line
 from three_walls.overrides.merged_config import (
@@ -23,7 +23,9 @@ from three_walls.overrides.merged_config import (
     Settings,
     facts_of_settings,
     name_of,
+    settings_of,
 )
+from three_walls.overrides.spell import NEWEST_BRIDGE, spell
 from three_walls.rules.conditions import Truth
 from three_walls.tables.bridge_schema import bridge_schema
 from three_walls.tables.config_keys import config_keys
@@ -89,6 +91,18 @@ def check_overrides(
     return OverrideCheck(
         schema.release, checked, broken, unknown, {note.name: constraints[note.name].failure_mode for note in broken}
     )
+
+
+def find_override_problems(
+    edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None
+) -> tuple[Note, ...]:
+    """What is wrong with the edits: overrides that fail, and constraints that they break and that held without them."""
+    version = bridge_version or config.bridge_version or NEWEST_BRIDGE
+    base = settings_of(config)
+    before = {note.name for note in check_overrides((), base, version).broken}
+    overrides = spell(list(edits), config, version)
+    after = check_overrides(overrides.bridge, base, version, dict(overrides.env))
+    return tuple(note for note in after.problems if note.name not in before)
 
 
 def judge_constraints(settings: Settings, version: str) -> tuple[tuple[Note, ...], tuple[str, ...]]:

@@ -16,7 +16,7 @@ def describe_rule(rule: Rule) -> str:
 def _lines(rule: Rule) -> Iterator[str]:
     wall = f"{rule.wall} ({rule.sub_wall})" if rule.sub_wall else str(rule.wall)
     yield f"{rule.id}: {rule.title}"
-    yield f"wall {wall}, phase {rule.phase}, {rule.rule_class}" + (f", lever {rule.lever}" if rule.lever else "")
+    yield f"wall {wall}, {rule.applicability}" + (f", lever {rule.lever}" if rule.lever else "")
     yield from _section("Looks for", [rule.what_it_looks_for])
     yield from _section("Matters because", [rule.why_it_matters])
     yield from _section("Applies to", map(_condition, rule.applies_to))
@@ -27,7 +27,10 @@ def _lines(rule: Rule) -> Iterator[str]:
     yield from _section("Gain", _gain(rule.gain))
     yield from _section("Side effects", rule.side_effects)
     yield from _section("Verify by", [rule.how_to_verify])
-    yield from _section("Evidence", (f"{one.speaks}: {one.claim} ({one.source})" for one in rule.evidence))
+    yield from _section("Evidence for", (f"{evidence.claim} ({evidence.source})" for evidence in rule.evidence_for))
+    yield from _section(
+        "Evidence against", (f"{evidence.claim} ({evidence.source})" for evidence in rule.evidence_against)
+    )
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
@@ -70,5 +73,5 @@ def _gain(gain: GainModel) -> Iterator[str]:
     for limit in filter(None, (gain.hidden_under, gain.at_most)):
         yield f"no more than {limit}"
     if gain.cost_fraction is not None:
-        yield f"makes room, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
+        yield f"frees memory, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
     yield f"{gain.basis}: {gain.explanation}"
