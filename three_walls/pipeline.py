@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
-from three_walls.facts.caveats import collect_caveats, warn_of_stragglers
+from three_walls.facts.caveats import collect_caveats
 from three_walls.facts.config_caveats import warn_of_settings
 from three_walls.facts.efficiency import measure_efficiency
 from three_walls.facts.fact_sheet import collect_facts
@@ -46,6 +46,7 @@ from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
+from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
@@ -83,6 +84,7 @@ def analyze(
     _check_expression(step_range)
     check_release(bridge_version)
     rule_base = load_rules(RULES_DIR, *([rules] if rules else []), definitions=GLOSSARY)
+    warnings = load_warnings(RULES_DIR, *([rules] if rules else []), definitions=GLOSSARY)
     kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
 
     given = read_inputs(
@@ -165,8 +167,8 @@ def analyze(
         plan=plan,
         overrides=spell(edits, run_config, bridge_version or run_config.bridge_version),
         warnings=(
-            *warn_of_stragglers(comparison.stragglers, facts),
-            *collect_caveats(given.traces, timeline, facts, capabilities),
+            *judge_warnings(warnings, facts, comparison.stragglers),
+            *collect_caveats(given.traces, timeline, capabilities),
             *warn_of_log(given.log, joined, facts),
             *warn_of_settings(given.stated, given.merged, ranks),
             *comparison.warnings,

@@ -8,18 +8,32 @@ from pathlib import Path
 import click
 
 from three_walls.inputs.config.given_files import read_text_file
+from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.errors import UsageError
 from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Rule
 from three_walls.report.coverage_table import coverage_table, insert_coverage
-from three_walls.report.text_rule import describe_rule
+from three_walls.report.text_rule import describe_rule, describe_warning
 from three_walls.resources import RULES_DIR
 from three_walls.rules.cases import load_cases
 from three_walls.rules.derive import check_cases
 from three_walls.rules.load import cases_file, load_rules, rule_files
+from three_walls.rules.scaffold import write_scaffold
+from three_walls.rules.warnings import load_warnings
 from three_walls.tables.coverage import coverage
 
-_OWN = click.argument("directory", required=False, type=click.Path(path_type=Path, exists=True, file_okay=False))
+
+def _own_directory(_context: click.Context, _parameter: click.Parameter, directory: Path | None) -> Path | None:
+    """A directory of the user's own rules; the one that ships with the program is read anyway."""
+    return None if directory is None or directory.resolve() == RULES_DIR.resolve() else directory
+
+
+_OWN = click.argument(
+    "directory",
+    required=False,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    callback=_own_directory,
+)
 
 
 @click.group("rules")
@@ -34,6 +48,35 @@ def list_command(directory: Path | None) -> None:
     for rule in _load(directory):
         wall = f"{rule.wall}.{rule.sub_wall}" if rule.sub_wall else str(rule.wall)
         click.echo(f"{rule.id:<36} {wall:<21} {rule.applicability:<21} {rule.title}")
+
+
+@rules_command.command("warnings")
+@_OWN
+def warnings_command(directory: Path | None) -> None:
+    """One line per warning that is a comparison of facts: code, conditions, exceptions."""
+    for warning in load_warnings(RULES_DIR, *([directory] if directory else []), definitions=GLOSSARY):
+        click.echo(f"{warning.code:<36} {describe_warning(warning)}")
+
+
+@rules_command.command("new")
+@click.argument("rule_id", metavar="ID")
+@click.option("--wall", type=click.Choice([wall.value for wall in Wall]), required=True, help="Wall of the rule.")
+@click.option("--sub-wall", type=click.Choice([part.value for part in SubWall]), help="For --wall compute_host.")
+@click.option(
+    "--into",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("rules"),
+    help="Directory of rules (default: rules).",
+)
+def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) -> None:
+    """Write a rule and its cases to fill in: rules test names every part that is still to do."""
+    if any(rule.id == rule_id for rule in _load(None)):
+        raise UsageError(f"{rule_id} is already the id of a rule")
+    for path in write_scaffold(rule_id, Wall(wall), SubWall(sub_wall) if sub_wall else None, directory):
+        click.echo(f"wrote {path}")
+    click.echo(f"Fill in what is marked TODO, then run: three-walls rules test {directory}")
 
 
 @rules_command.command("show")

@@ -173,4 +173,6 @@ class WarningRule:
     unless: tuple[Condition, ...]
     message: str
     """Sentences with ``{fact:form}`` in them; ``rules/warnings.py`` lists the forms."""
+    per_straggler: bool = False
+    """Judged once for each rank that delays the others, on its figures."""
     path: str = ""

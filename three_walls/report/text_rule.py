@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from three_walls.model.rule import Condition, Edit, GainModel, Requirement, Rule
+from three_walls.model.rule import Condition, Edit, GainModel, Requirement, Rule, WarningRule
 from three_walls.report.formats import format_cost, format_setting
 
 
 def describe_rule(rule: Rule) -> str:
     """All that the rule file says, in its order; no trailing newline."""
     return "\n".join(_lines(rule))
+
+
+def describe_warning(warning: WarningRule) -> str:
+    """When a warning is given, on one line."""
+    unless = f" unless {' and '.join(map(_condition, warning.unless))}" if warning.unless else ""
+    return f"{' and '.join(map(_condition, warning.when))}{unless}"
 
 
 def _lines(rule: Rule) -> Iterator[str]:

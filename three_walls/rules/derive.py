@@ -15,8 +15,9 @@ from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Outcome
 from three_walls.model.rule import Condition, Edit, Requirement, Rule
 from three_walls.rules.cases import Case, Expectation, RuleCases
-from three_walls.rules.conditions import ORDERED, Truth, evaluate, is_number, same
+from three_walls.rules.conditions import ORDERED, is_number, same
 from three_walls.rules.judge import judge_with_size
+from three_walls.rules.scaffold import TODO, unfilled
 from three_walls.rules.wording import explain_one
 
 _POSITIVE = (Outcome.RECOMMENDED, Outcome.FOUND)
@@ -36,6 +37,8 @@ class CaseReport:
 def check_cases(rule: Rule, cases: RuleCases) -> CaseReport:
     """Runs the written cases and the derived ones, and names every condition that no case shows to matter."""
     report = CaseReport(written=len(cases.cases))
+    report.failures += [f"fill in {name}: it still holds a TODO" for name in unfilled(rule)]
+    report.failures += [f"fill in the case {case.name!r}" for case in cases.cases if TODO in case.name]
     for case in cases.cases:
         finding = judge_with_size(rule, cases.facts_of(case))
         report.failures += [f"{case.name}: {sentence}" for sentence in case.expect.mismatches(finding)]
@@ -62,6 +65,10 @@ def derive_cases(rule: Rule, cases: RuleCases) -> tuple[tuple[Case, ...], list[s
             derived.append(found)
         elif not search.is_noticed(mutant):
             gaps.append(f"no case shows that this matters: {mutant.name}; write one in which it alone decides")
+    alternatives = (
+        requirement for requirement in rule.requires if rule.edits and requirement.any_of and not requirement.fix
+    )
+    derived += [blocked for requirement in alternatives if (blocked := search.block(requirement))]
     if small := _small_gain_case(rule, cases, search.bases[0]):
         derived.append(small)
     unique = {(case.name, tuple(sorted(case.given.items(), key=str))): case for case in derived}
@@ -153,11 +160,20 @@ class _Search:
                 finding = judge_with_size(self.rule, facts)
                 if finding.outcome is Outcome.ERROR or not _differ(finding, judge_with_size(mutant.rule, facts)):
                     continue
-                fails = evaluate(mutant.condition, facts) is Truth.FAILS
-                if fails and mutant.outcome and finding.outcome is not mutant.outcome:
+                if mutant.outcome and finding.outcome is not mutant.outcome:
                     continue
                 name = f"{finding.outcome.value.replace('_', ' ')} where {explain_one(mutant.condition, facts)}"
                 return replace(case, name=name, expect=_expectation(finding))
+        return None
+
+    def block(self, requirement: Requirement) -> Case | None:
+        """A positive case in which every alternative of ``requirement`` fails, and the rule is therefore blocked."""
+        for base in self.bases:
+            for changes in _failing_together(requirement.checks, {**self.cases.workload, **base.given}):
+                case = replace(base, given={**base.given, **changes})
+                finding = judge_with_size(self.rule, self.cases.facts_of(case))
+                if requirement.name in [note.name for note in finding.blocked_by]:
+                    return replace(case, name=f"blocked by {requirement.name}", expect=_expectation(finding))
         return None
 
     def is_noticed(self, mutant: Mutant) -> bool:
