@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
-from three_walls.facts.caveats import collect_caveats, warn_of_stragglers
+from three_walls.facts.caveats import collect_caveats
 from three_walls.facts.config_caveats import warn_of_settings
 from three_walls.facts.efficiency import MeasuredEfficiency, measure_efficiency
 from three_walls.facts.fact_sheet import collect_facts
@@ -35,16 +36,18 @@ from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Overrides, PlanStep
-from three_walls.model.report import KnownGoodRecipe, PipelinePhase, Report, ReportWarning, Verdict
-from three_walls.model.rule import Rule
+from three_walls.model.glossary import GLOSSARY
+from three_walls.model.report import KnownGoodRecipe, PipelinePhase, Report, ReportWarning, Straggler, Verdict
+from three_walls.model.rule import Rule, WarningRule
+from three_walls.overrides.check import find_problems
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
-from three_walls.overrides.validated_plan import make_validated_plan
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.resources import RULES_DIR
-from three_walls.rules.first_trial import choose_first_trial
 from three_walls.rules.load import load_rules
+from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
+from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
@@ -74,13 +77,13 @@ def analyze(
     (``run_config.yaml``). ``settings``: ``key=value`` each, which count before every other source.
     ``memory_snapshot``: a snapshot of PyTorch's allocator of one rank. ``step_range``: regular expression for the
     NVTX ranges that are steps, where the trace has no ``training_step_N``. ``bridge_version``: release the overrides
-    are spelled for. ``rules``: a directory of more rules. ``allowed``: classes of rules
-    (``model.rules.RULE_CLASSES``) whose edits may be planned in addition to execution-only ones.
+    are spelled for. ``rules``: a directory of more rules. ``allowed``: applicabilities
+    of rules (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to execution-only ones.
 
     Raises the errors of ``three_walls.model.errors``, each with one line for a person.
     """
     _check_options(step_range, bridge_version)
-    rule_base = load_rules(RULES_DIR, *([rules] if rules else []))
+    rule_base = _load_rule_base(rules)
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
     request = InputRequest(trace, logs, config, settings, memory_snapshot)
@@ -95,8 +98,20 @@ def analyze(
     progress("measuring facts")
     measured = _measure_facts(inputs, timeline, matched_ranks, attribution)
     progress("judging rules")
-    diagnosis = _diagnose(rule_base, measured.facts, run_config, bridge_version, allowed)
+    diagnosis = _diagnose(rule_base, measured.facts, attribution.stragglers, run_config, bridge_version, allowed)
     return _build_report(inputs, timeline, matched_ranks, attribution, measured, diagnosis)
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleBase:
+    rules: tuple[Rule, ...]
+    warnings: tuple[WarningRule, ...]
+
+
+def _load_rule_base(more: Path | None) -> _RuleBase:
+    """The rules and warnings that ship with the program, and those of the directory ``more``."""
+    directories = (RULES_DIR, *([more] if more else []))
+    return _RuleBase(load_rules(*directories, definitions=GLOSSARY), load_warnings(*directories, definitions=GLOSSARY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +136,7 @@ class _Diagnosis:
     findings: tuple[Finding, ...]
     plan: tuple[PlanStep, ...]
     overrides: Overrides
+    warnings: tuple[ReportWarning, ...]
     recipe: KnownGoodRecipe | None
     no_recipe_reason: str
 
@@ -196,18 +212,21 @@ def _kernel_names(traces: Sequence[Trace], representative: Representative | None
 
 
 def _diagnose(
-    rule_base: Collection[Rule],
+    rule_base: _RuleBase,
     facts: FactSheet,
+    stragglers: Sequence[Straggler],
     config: RunConfig,
     bridge_version: str | None,
     allowed: Collection[str],
 ) -> _Diagnosis:
-    findings, plan = make_validated_plan(rule_base, facts, config, bridge_version, allowed)
+    validate = partial(find_problems, config=config, bridge_version=bridge_version)
+    findings, plan = make_validated_plan(rule_base.rules, facts, validate, allowed)
     verdict = decide_verdict(facts)
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
-    return _Diagnosis(verdict, tuple(findings), plan, overrides, recipe, no_recipe_reason)
+    warnings = judge_warnings(rule_base.warnings, facts, stragglers)
+    return _Diagnosis(verdict, tuple(findings), plan, overrides, warnings, recipe, no_recipe_reason)
 
 
 def _build_report(
@@ -232,7 +251,7 @@ def _build_report(
         findings=diagnosis.findings,
         plan=diagnosis.plan,
         overrides=diagnosis.overrides,
-        warnings=_collect_warnings(inputs, timeline, matched_ranks, attribution, measured),
+        warnings=(*diagnosis.warnings, *_collect_warnings(inputs, timeline, matched_ranks, attribution, measured)),
         unclassified=list_unclassified(timeline, representative) if representative else (),
         capabilities=measured.capabilities,
         stragglers=attribution.stragglers,
@@ -264,8 +283,7 @@ def _collect_warnings(
 ) -> tuple[ReportWarning, ...]:
     facts = measured.facts
     return (
-        *warn_of_stragglers(attribution.stragglers, facts),
-        *collect_caveats(inputs.traces, timeline, facts, measured.capabilities),
+        *collect_caveats(inputs.traces, timeline, measured.capabilities),
         *warn_of_log(inputs.log, measured.log, facts),
         *warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,

@@ -20,7 +20,7 @@ from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
 from three_walls.inputs.read_inputs import Progress
 from three_walls.model.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
 from three_walls.model.glossary import GLOSSARY
-from three_walls.model.rule import RULE_CLASSES
+from three_walls.model.rule import APPLICABILITIES
 from three_walls.pipeline import analyze
 from three_walls.report.text_report import print_report
 from three_walls.report.write import write_report
@@ -77,7 +77,7 @@ def cli() -> None:
     "--allow",
     "allowed",
     multiple=True,
-    type=click.Choice(RULE_CLASSES[1:]),
+    type=click.Choice(APPLICABILITIES[1:]),
     help="Plan edits of this class too: they change what is learnt, or suit benchmarks only.",
 )
 @click.option(

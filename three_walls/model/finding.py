@@ -87,8 +87,7 @@ class Finding:
     evidence_for: tuple[Note, ...] = ()
     evidence_against: tuple[Note, ...] = ()
     advice: str = ""
-    phase: str = "profile"
-    rule_class: str = "execution-only"
+    applicability: str = "execution-only"
 
 
 @dataclass(frozen=True, slots=True)
