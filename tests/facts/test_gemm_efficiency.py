@@ -8,7 +8,7 @@ from tests.facts.model_runs import run_config, toy, without
 from three_walls.facts.gemm_efficiency import ExecutedFlops, count_executed, precision_of, tabulate
 from three_walls.facts.model_flops import count_forward
 from three_walls.facts.model_shape import read_model_shape
-from three_walls.facts.parallel_sizes import read_parallel_sizes
+from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.report import MoePart
 from three_walls.tables.hardware import find_gpu
@@ -20,11 +20,10 @@ FORCED = toy(fp8=None, moe_router_force_load_balancing=True)
 
 
 def executed(config: RunConfig, rank: int = 0) -> ExecutedFlops:
-    shape, _ = read_model_shape(config)
-    sizes, reason = read_parallel_sizes(config)
+    shape, layout = read_model_shape(config).value, read_layout(config).complete()
     assert shape is not None
-    assert sizes is not None, reason
-    found, reason = count_executed(shape, sizes, config, rank)
+    assert layout.value is not None, layout.missing_reason
+    found, reason = count_executed(shape, layout.value, config, rank)
     assert found is not None, reason
     return found
 
@@ -34,7 +33,7 @@ def toy_executed(world: int = 1, rank: int = 0, **values: ConfigData) -> Execute
 
 
 def forward_of_toy() -> dict[str, int]:
-    shape, _ = read_model_shape(toy())
+    shape = read_model_shape(toy()).value
     assert shape is not None
     found = count_forward(shape)
     return {name: getattr(found, name) * TOKENS for name in ("experts", "attention", "router", "logits", "projections")}

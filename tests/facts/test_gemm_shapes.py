@@ -99,8 +99,8 @@ def test_a_weight_that_the_model_does_not_have_has_no_name() -> None:
 
 
 def test_the_weights_of_a_model_under_tensor_parallelism() -> None:
-    shape, reason = read_model_shape(toy(tensor_model_parallel_size=2))  # hidden 8, 4 experts of 6, vocabulary 32
-    assert shape is not None, reason
+    shape = read_model_shape(toy(tensor_model_parallel_size=2)).value  # hidden 8, 4 experts of 6, vocabulary 32
+    assert shape is not None
     named = name_weights(shape, tensor=2, expert_tensor=1, tokens=16)
     assert named.role_of(((8 + 4 + 4) // 2, 8), 16) == "query, key and value"
     assert named.role_of((8, 8 // 2), 16) == "attention output"

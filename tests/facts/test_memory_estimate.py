@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.facts.model_runs import toy, wide, without
 from three_walls.facts.memory_estimate import StageMemory, estimate_memory, estimate_stages
-from three_walls.facts.parallel_sizes import layers_by_stage, read_parallel_sizes
+from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.model.config import ConfigData
 
 MIB = 1 << 20
@@ -63,9 +63,9 @@ def test_a_tied_output_layer_is_held_once_by_one_stage_and_twice_by_two() -> Non
 
 def test_interleaved_chunks_go_round_the_stages() -> None:
     config = toy(4, num_layers=8, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
-    sizes, _ = read_parallel_sizes(config)
-    assert sizes is not None
-    assert layers_by_stage(config, sizes, 8) == ((0, 1, 4, 5), (2, 3, 6, 7))
+    layout = read_layout(config).complete().value
+    assert layout is not None
+    assert layout.layers_by_stage(config, 8) == ((0, 1, 4, 5), (2, 3, 6, 7))
 
 
 # What Megatron Core 0.16.1 printed on H200s: "number of parameters on" and the largest "max allocated" (MiB).

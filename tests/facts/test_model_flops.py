@@ -10,12 +10,13 @@ from tests.facts.model_runs import toy, wide, without
 from three_walls.facts.model_flops import ForwardFlops, count_forward, step_flops
 from three_walls.facts.model_shape import ModelShape, padded_vocabulary, read_model_shape, read_moe_pattern
 from three_walls.model.config import ConfigData, RunConfig
+from three_walls.model.fact import known
 
 
 def shape_of(config: RunConfig) -> ModelShape:
-    shape, reason = read_model_shape(config)
-    assert shape is not None, reason
-    return shape
+    shape = read_model_shape(config)
+    assert shape.value is not None, shape.missing_reason
+    return shape.value
 
 
 def forward(**values: ConfigData) -> ForwardFlops:
@@ -97,21 +98,21 @@ def test_the_log_of_a_real_run_says_the_same() -> None:
     ],
 )
 def test_a_setting_that_is_not_said_is_named(keys: tuple[str, ...], reason: str) -> None:
-    shape, missing = read_model_shape(without(toy(), *keys))
-    assert shape is None
-    assert reason in str(missing)
+    shape = read_model_shape(without(toy(), *keys))
+    assert shape.value is None
+    assert reason in str(shape.missing_reason)
 
 
 @pytest.mark.parametrize("key", ["experimental_attention_variant", "hybrid_override_pattern"])
 def test_models_of_another_kind_are_not_counted(key: str) -> None:
-    assert read_model_shape(toy(**{key: "M*"}))[0] is None
+    assert read_model_shape(toy(**{key: "M*"})).is_missing
 
 
 def test_the_vocabulary_is_padded_as_megatron_pads_it() -> None:
     config = without(toy(vocab_size=32000, tokenizer_type="NullTokenizer"), "padded_vocab_size")
-    assert padded_vocabulary(config) == (32128, None)
+    assert padded_vocabulary(config) == known(32128)
     config = without(toy(vocab_size=32000, tensor_model_parallel_size=2), "padded_vocab_size")
-    assert padded_vocabulary(config) == (32000, None)
+    assert padded_vocabulary(config) == known(32000)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from three_walls.facts.model_shape import ModelShape
-from three_walls.facts.parallel_sizes import ParallelSizes
+from three_walls.inputs.config.parallel_layout import CompleteLayout
 from three_walls.model.config import RunConfig
 
 BYTES = 2
@@ -64,93 +64,93 @@ def is_attention_unfused(config: RunConfig) -> bool:
 
 
 def estimate_activations(
-    shape: ModelShape, sizes: ParallelSizes, config: RunConfig, layers: Sequence[int], stage: int
+    shape: ModelShape, layout: CompleteLayout, config: RunConfig, layers: Sequence[int], stage: int
 ) -> tuple[int | None, str | None]:
     """(peak bytes of activations with their working set on a GPU of ``stage``, None), or (None, why not counted)."""
     reason = _why_not_counted(config)
     if reason:
         return None, reason
-    kept_layers = [keep_after_recompute(shape, sizes, config, layer) for layer in layers]
-    full_layers = [keep_in_full(shape, sizes, config, layer) for layer in layers]
-    if stage == sizes.pipeline - 1:
+    kept_layers = [keep_after_recompute(shape, layout, config, layer) for layer in layers]
+    full_layers = [keep_in_full(shape, layout, config, layer) for layer in layers]
+    if stage == layout.pipeline - 1:
         copies = shape.prediction_layers
-        kept_layers += [keep_after_recompute(shape, sizes, config, shape.layers - 1)] * copies
-        full_layers += [keep_in_full(shape, sizes, config, shape.layers - 1)] * copies
-    batches = _layers_in_flight(sizes, len(layers), stage) / len(layers)
-    stored = round(batches * _stored(kept_layers, full_layers, config, sizes))
+        kept_layers += [keep_after_recompute(shape, layout, config, shape.layers - 1)] * copies
+        full_layers += [keep_in_full(shape, layout, config, shape.layers - 1)] * copies
+    batches = _layers_in_flight(layout, len(layers), stage) / len(layers)
+    stored = round(batches * _stored(kept_layers, full_layers, config, layout))
     replayed = _replayed_at_once(kept_layers, full_layers, config)
     last = full_layers[-1]
     overlap = 0
-    if config.get("overlap_moe_expert_parallel_comm") is True and sizes.microbatches > 1:
+    if config.get("overlap_moe_expert_parallel_comm") is True and layout.microbatches > 1:
         # The next micro-batch runs forward while this one runs back: a layer more is kept, and its MLP is not freed.
         overlap = kept_layers[-1].total + last.mlp
-    return stored + replayed + overlap + _working_set(shape, sizes, config, last, stage), None
+    return stored + replayed + overlap + _working_set(shape, layout, config, last, stage), None
 
 
-def keep_in_full(shape: ModelShape, sizes: ParallelSizes, config: RunConfig, layer: int) -> LayerActivations:
+def keep_in_full(shape: ModelShape, layout: CompleteLayout, config: RunConfig, layer: int) -> LayerActivations:
     """What ``layer`` keeps for one micro-batch without recompute."""
-    tokens = _tokens(shape, sizes, config)
-    whole = BYTES * tokens * shape.hidden // (sizes.tensor if config.get("sequence_parallel") is True else 1)
+    tokens = _tokens(shape, layout, config)
+    whole = BYTES * tokens * shape.hidden // (layout.tensor if config.get("sequence_parallel") is True else 1)
     unfused = is_attention_unfused(config)
     keys_and_values = shape.query + shape.context if unfused else shape.key + shape.value
-    attention = BYTES * tokens * (shape.query + keys_and_values + shape.context) // sizes.tensor
+    attention = BYTES * tokens * (shape.query + keys_and_values + shape.context) // layout.tensor
     if not unfused:
-        attention += 4 * tokens * shape.heads // sizes.tensor  # the softmax's sums, in fp32
+        attention += 4 * tokens * shape.heads // layout.tensor  # the softmax's sums, in fp32
     return LayerActivations(
         layer_input=whole,
         norms=3 * whole,
         attention=attention,
-        scores=_scores(shape, sizes, config) if unfused else 0,
-        mlp=_mlp(shape, sizes, config, layer),
+        scores=_scores(shape, layout, config) if unfused else 0,
+        mlp=_mlp(shape, layout, config, layer),
     )
 
 
-def keep_after_recompute(shape: ModelShape, sizes: ParallelSizes, config: RunConfig, layer: int) -> LayerActivations:
+def keep_after_recompute(shape: ModelShape, layout: CompleteLayout, config: RunConfig, layer: int) -> LayerActivations:
     """The same under selective recompute: what its modules put out is run again instead of kept."""
-    full = keep_in_full(shape, sizes, config, layer)
+    full = keep_in_full(shape, layout, config, layer)
     if config.get("recompute_granularity") != "selective":
         return full
     modules = config.get("recompute_modules")
     named = modules if isinstance(modules, tuple) else ("core_attn",)
-    tokens = _tokens(shape, sizes, config)
+    tokens = _tokens(shape, layout, config)
     attention, scores = full.attention, full.scores
     if "core_attn" in named:
         # Its inputs stay: queries, keys and values before they are repeated.
-        attention = BYTES * tokens * (shape.query + shape.key + shape.value + shape.context) // sizes.tensor
+        attention = BYTES * tokens * (shape.query + shape.key + shape.value + shape.context) // layout.tensor
         scores = 0
     return LayerActivations(
         layer_input=full.layer_input,
         norms=full.norms // 3 if "layernorm" in named else full.norms,
         attention=attention,
         scores=scores,
-        mlp=_mlp(shape, sizes, config, layer, named),
+        mlp=_mlp(shape, layout, config, layer, named),
     )
 
 
-def _mlp(shape: ModelShape, sizes: ParallelSizes, config: RunConfig, layer: int, free: Sequence[object] = ()) -> int:
-    tokens = _tokens(shape, sizes, config)
+def _mlp(shape: ModelShape, layout: CompleteLayout, config: RunConfig, layer: int, free: Sequence[object] = ()) -> int:
+    tokens = _tokens(shape, layout, config)
     entering = 2 if shape.is_gated else 1
     if layer not in shape.moe_layers:
-        return 0 if "mlp" in free else BYTES * tokens * (entering + 1) * shape.dense_ffn // sizes.tensor
+        return 0 if "mlp" in free else BYTES * tokens * (entering + 1) * shape.dense_ffn // layout.tensor
     if "moe" in free:
         return 0
     # Each expert tensor-parallel rank holds the tokens of all ranks of its group.
-    routed = tokens * shape.top_k * sizes.expert_tensor // sizes.tensor
+    routed = tokens * shape.top_k * layout.expert_tensor // layout.tensor
     between = entering + (0 if "moe_act" in free else 1)
-    experts = BYTES * routed * (shape.expert_hidden + between * shape.expert_ffn // sizes.expert_tensor)
-    shared = 0 if "shared_experts" in free else BYTES * tokens * (entering + 1) * shape.shared_ffn // sizes.tensor
+    experts = BYTES * routed * (shape.expert_hidden + between * shape.expert_ffn // layout.expert_tensor)
+    shared = 0 if "shared_experts" in free else BYTES * tokens * (entering + 1) * shape.shared_ffn // layout.tensor
     return experts + shared
 
 
 def _stored(
-    kept: Sequence[LayerActivations], full: Sequence[LayerActivations], config: RunConfig, sizes: ParallelSizes
+    kept: Sequence[LayerActivations], full: Sequence[LayerActivations], config: RunConfig, layout: CompleteLayout
 ) -> int:
     """Bytes that a stage's layers keep for one micro-batch."""
     if config.get("recompute_granularity") != "full":
         return sum(layer.total for layer in kept)
     group = config.whole_number("recompute_num_layers") or 1
     if config.get("recompute_method") == "block":
-        per_chunk = len(full) // sizes.virtual or 1
+        per_chunk = len(full) // layout.virtual or 1
         checkpointed = [place % per_chunk < group for place in range(len(full))]
         return sum(layer.layer_input if again else layer.total for layer, again in zip(full, checkpointed, strict=True))
     return sum(layer.layer_input for layer in full[::group])
@@ -165,39 +165,41 @@ def _replayed_at_once(kept: Sequence[LayerActivations], full: Sequence[LayerActi
     return full[-1].attention - kept[-1].attention + full[-1].scores - kept[-1].scores
 
 
-def _working_set(shape: ModelShape, sizes: ParallelSizes, config: RunConfig, last: LayerActivations, stage: int) -> int:
-    tokens = _tokens(shape, sizes, config)
+def _working_set(
+    shape: ModelShape, layout: CompleteLayout, config: RunConfig, last: LayerActivations, stage: int
+) -> int:
+    tokens = _tokens(shape, layout, config)
     buffer = last.scores
     attention = UNFUSED_WORKING_MATRICES * last.scores - last.mlp
     if not last.scores:
         channels = shape.query + shape.key + shape.value
-        attention = FUSED_BACKWARD_BYTES * tokens * channels // sizes.tensor - last.mlp
+        attention = FUSED_BACKWARD_BYTES * tokens * channels // layout.tensor - last.mlp
     experts = buffer + last.mlp  # their gradients are as large as they are
     loss = 0
-    if stage == sizes.pipeline - 1:
-        loss = buffer + LOSS_BYTES_PER_LOGIT * tokens * shape.vocabulary // sizes.tensor
+    if stage == layout.pipeline - 1:
+        loss = buffer + LOSS_BYTES_PER_LOGIT * tokens * shape.vocabulary // layout.tensor
     return max(attention, experts, loss)
 
 
-def _layers_in_flight(sizes: ParallelSizes, layers: int, stage: int) -> float:
+def _layers_in_flight(layout: CompleteLayout, layers: int, stage: int) -> float:
     """Layers times micro-batches that wait for their backward pass on ``stage``, at most.
 
     One forward, one backward: stage r of p waits for p - r micro-batches; with v chunks per stage, for
     2(p - r - 1) + (v - 1)p + 1 chunks (megatron/core/pipeline_parallel/schedules.py).
     """
-    if sizes.virtual == 1:
-        return layers * min(sizes.microbatches, sizes.pipeline - stage)
-    chunks = 2 * (sizes.pipeline - stage - 1) + (sizes.virtual - 1) * sizes.pipeline + 1
-    return min(chunks, sizes.microbatches * sizes.virtual) * layers / sizes.virtual
+    if layout.virtual == 1:
+        return layers * min(layout.microbatches, layout.pipeline - stage)
+    chunks = 2 * (layout.pipeline - stage - 1) + (layout.virtual - 1) * layout.pipeline + 1
+    return min(chunks, layout.microbatches * layout.virtual) * layers / layout.virtual
 
 
-def _tokens(shape: ModelShape, sizes: ParallelSizes, config: RunConfig) -> int:
+def _tokens(shape: ModelShape, layout: CompleteLayout, config: RunConfig) -> int:
     """Tokens of one micro-batch on one GPU, before tensor parallelism."""
-    return shape.sequence * (config.whole_number("micro_batch_size") or 1) // sizes.context
+    return shape.sequence * (config.whole_number("micro_batch_size") or 1) // layout.context
 
 
-def _scores(shape: ModelShape, sizes: ParallelSizes, config: RunConfig) -> int:
-    return BYTES * _tokens(shape, sizes, config) * shape.sequence * shape.heads // sizes.tensor
+def _scores(shape: ModelShape, layout: CompleteLayout, config: RunConfig) -> int:
+    return BYTES * _tokens(shape, layout, config) * shape.sequence * shape.heads // layout.tensor
 
 
 def _why_not_counted(config: RunConfig) -> str | None:

@@ -21,7 +21,6 @@ from three_walls.facts.gemm_efficiency import (
 from three_walls.facts.memory_estimate import estimate_memory
 from three_walls.facts.model_flops import count_forward, step_flops
 from three_walls.facts.model_shape import read_model_shape
-from three_walls.facts.parallel_sizes import read_parallel_sizes
 from three_walls.facts.representative import Representative
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.nsys.identity import Rank
@@ -85,10 +84,11 @@ def measure_efficiency(
 def count_work(config: RunConfig) -> dict[str, Known]:
     """The model's operations per step: as defined here, as Megatron's log counts them, and per GPU."""
     names = ("model_flops_per_step", "megatron_flops_per_step", "flops_per_gpu_step")
-    shape, reason = read_model_shape(config)
+    read = read_model_shape(config)
+    shape = read.value
     batch = config.whole_number("global_batch_size")
     if shape is None or not batch:
-        return dict.fromkeys(names, (None, reason or "the config does not say global_batch_size"))
+        return dict.fromkeys(names, (None, read.missing_reason or "the config does not say global_batch_size"))
     forward = count_forward(shape)
     total = step_flops(forward.total, batch * shape.sequence)
     world = read_layout(config).world
@@ -140,13 +140,13 @@ def _roles(
     gpu: GpuModel | None,
     rank: Rank,
 ) -> tuple[tuple[Efficiency, ...], str | None]:
-    shape, reason = read_model_shape(config)
-    sizes, no_sizes = read_parallel_sizes(config)
-    if shape is None or sizes is None:
-        return (), reason or no_sizes
-    if sizes.pipeline > 1 and rank.rank_source != "environment":
+    read, complete = read_model_shape(config), read_layout(config).complete()
+    shape, layout = read.value, complete.value
+    if shape is None or layout is None:
+        return (), read.missing_reason or complete.missing_reason
+    if layout.pipeline > 1 and rank.rank_source != "environment":
         return (), "the rank, and with it the pipeline stage, is not known"
-    executed, reason = count_executed(shape, sizes, config, rank.rank)
+    executed, reason = count_executed(shape, layout, config, rank.rank)
     if executed is None:
         return (), reason
     mine = (pl.col("rank_index") == representative.rank_index) & (pl.col("step") == representative.step)

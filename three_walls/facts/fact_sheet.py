@@ -8,13 +8,16 @@ import polars as pl
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.facts.graph_coverage import IS_NODE
-from three_walls.facts.layout import derive_layout
+from three_walls.facts.layout import measure_layout
 from three_walls.facts.memory_pressure import classify_memory_pressure
 from three_walls.facts.pipeline_bubble import bubble_beyond_schedule_ns
 from three_walls.facts.recompute_headroom import peak_without_recompute
+from three_walls.facts.registry import by_name
 from three_walls.facts.representative import Representative
 from three_walls.facts.step_times import ambiguous_ns, measure_step, open_collectives_ns
+from three_walls.facts.step_view import RunView
 from three_walls.facts.unfused_ops import UNFUSED_OPS, unfused_facts
+from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.model.config import NOT_SHOWN, RunConfig
@@ -62,7 +65,7 @@ def collect_facts(
     """
     known: dict[str, Known] = {**step_details, **of_log}
     known.update(_machine(ranks, gpu))
-    known.update(derive_layout(config, gpu))
+    known.update(by_name(measure_layout(RunView(config, read_layout(config), gpu))))
     if representative is not None:
         known.update(_measured(timeline, attribution, representative))
         known.update(_recoverable(known))

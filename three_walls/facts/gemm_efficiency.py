@@ -13,7 +13,7 @@ from three_walls.facts.activation_bytes import is_attention_unfused
 from three_walls.facts.model_flops import STEP_PER_FORWARD, ForwardFlops, count_forward
 from three_walls.facts.model_shape import ModelShape
 from three_walls.facts.moe_parts import EXPERT_GEMM
-from three_walls.facts.parallel_sizes import ParallelSizes, layers_by_stage
+from three_walls.inputs.config.parallel_layout import CompleteLayout
 from three_walls.model.config import RunConfig
 from three_walls.model.report import Efficiency, MoePart
 from three_walls.model.units import NS_PER_S
@@ -59,18 +59,18 @@ def precision_of(config: RunConfig) -> tuple[str | None, str | None]:
 
 
 def count_executed(
-    shape: ModelShape, sizes: ParallelSizes, config: RunConfig, rank: int
+    shape: ModelShape, layout: CompleteLayout, config: RunConfig, rank: int
 ) -> tuple[ExecutedFlops | None, str | None]:
     """(operations of one step on global ``rank``, None), or (None, why they cannot be counted)."""
-    stages = layers_by_stage(config, sizes, shape.layers)
+    stages = layout.layers_by_stage(config, shape.layers)
     if stages is None:
         return None, "the pipeline's stages hold unequal numbers of layers"
-    stage = sizes.stage_of(rank)
-    is_last = stage == sizes.pipeline - 1
+    stage = layout.stage_of(rank)
+    is_last = stage == layout.pipeline - 1
     forward = count_forward(shape, stages[stage], has_output=is_last)
-    replay = _replayed(count_forward(shape, stages[stage], has_output=False), config, len(stages[stage]), sizes)
+    replay = _replayed(count_forward(shape, stages[stage], has_output=False), config, len(stages[stage]), layout)
     batch = config.whole_number("global_batch_size") or 0
-    gpus = sizes.world // sizes.pipeline
+    gpus = layout.world // layout.pipeline
     tokens = batch * shape.sequence
 
     def per_gpu(*fields: str) -> int:
@@ -87,12 +87,12 @@ def count_executed(
     ), None
 
 
-def _replayed(forward: ForwardFlops, config: RunConfig, layers: int, sizes: ParallelSizes) -> ForwardFlops:
+def _replayed(forward: ForwardFlops, config: RunConfig, layers: int, layout: CompleteLayout) -> ForwardFlops:
     """What recompute runs again of a stage's ``layers``, per token."""
     granularity = config.get("recompute_granularity")
     if granularity == "full":
         if config.get("recompute_method") == "block":
-            representative = min(layers, (config.whole_number("recompute_num_layers") or 0) * sizes.virtual)
+            representative = min(layers, (config.whole_number("recompute_num_layers") or 0) * layout.virtual)
             return _scaled(forward, representative, layers)
         return forward
     modules = config.get("recompute_modules")

@@ -52,11 +52,11 @@ def _stages(config: RunConfig) -> Callable[[int], int | None]:
     Megatron numbers stages slowest (``megatron/core/parallel_state.py``), unless ``use_tp_pp_dp_mapping``.
     """
     layout = read_layout(config)
-    if not layout.pp or layout.pp == 1:
+    if not layout.pipeline or layout.pipeline == 1:
         return lambda _: None
-    if config.get("use_tp_pp_dp_mapping") or not layout.world or layout.world % layout.pp:
+    if config.get("use_tp_pp_dp_mapping") or not layout.world or layout.world % layout.pipeline:
         return lambda _: _UNTOLD
-    width = layout.world // layout.pp
+    width = layout.world // layout.pipeline
     return lambda rank: rank // width
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from three_walls.facts.activation_bytes import estimate_activations
 from three_walls.facts.model_shape import ModelShape, read_model_shape
-from three_walls.facts.parallel_sizes import ParallelSizes, layers_by_stage, read_parallel_sizes
 from three_walls.facts.parameter_counts import count_parameters
+from three_walls.inputs.config.parallel_layout import CompleteLayout, read_layout
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 
@@ -96,36 +96,38 @@ _PARTS = ("parameters", "gradients", "optimizer", "activations")
 
 def estimate_stages(config: RunConfig) -> tuple[tuple[StageMemory, ...] | None, str | None]:
     """The memory of every pipeline stage, or (None, why it cannot be told)."""
-    shape, reason = read_model_shape(config)
+    read = read_model_shape(config)
+    shape = read.value
     if shape is None:
-        return None, reason
+        return None, read.missing_reason
     if shape.is_tied is None:
         return None, "the config does not say untie_embeddings_and_output_weights"
-    sizes, reason = read_parallel_sizes(config)
-    if sizes is None:
-        return None, reason
-    stages = layers_by_stage(config, sizes, shape.layers)
+    complete = read_layout(config).complete()
+    layout = complete.value
+    if layout is None:
+        return None, complete.missing_reason
+    stages = layout.layers_by_stage(config, shape.layers)
     if stages is None:
         return None, "the pipeline's stages hold unequal numbers of layers"
     reason = _why_not_counted(config)
     if reason:
         return None, reason
-    return tuple(_of_stage(shape, sizes, config, layers, stage) for stage, layers in enumerate(stages)), None
+    return tuple(_of_stage(shape, layout, config, layers, stage) for stage, layers in enumerate(stages)), None
 
 
 def _of_stage(
-    shape: ModelShape, sizes: ParallelSizes, config: RunConfig, layers: tuple[int, ...], stage: int
+    shape: ModelShape, layout: CompleteLayout, config: RunConfig, layers: tuple[int, ...], stage: int
 ) -> StageMemory:
-    counts = count_parameters(shape, sizes, config, layers, stage)
+    counts = count_parameters(shape, layout, config, layers, stage)
     is_mixed = config.get("bf16") is True or config.get("fp16") is True
     gradient = 4 if not is_mixed or config.get("grad_reduce_in_fp32") is not False else 2
     state, moments = _optimizer_bytes_per_parameter(config, is_mixed)
     shards, expert_shards = 1, 1
     if config.get("use_distributed_optimizer") is True:
         instances = config.whole_number("num_distributed_optimizer_instances") or 1
-        shards, expert_shards = (max(1, n // instances) for n in (sizes.dense_replicas, sizes.expert_replicas))
+        shards, expert_shards = (max(1, n // instances) for n in (layout.dense_replicas, layout.expert_data))
     sharded = counts.dense / shards + counts.experts / expert_shards
-    activations, reason = estimate_activations(shape, sizes, config, layers, stage)
+    activations, reason = estimate_activations(shape, layout, config, layers, stage)
     return StageMemory(
         stage=stage,
         parameter_count=counts.total,

@@ -6,7 +6,7 @@ import polars as pl
 
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
 from three_walls.facts.model_shape import find_moe_layers
-from three_walls.facts.parallel_sizes import has_uneven_stages
+from three_walls.inputs.config.parallel_layout import has_uneven_stages
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 
@@ -70,8 +70,8 @@ def moe_layers(config: RunConfig) -> tuple[list[int] | None, str | None]:
         return None, "with pipeline stages (or an unknown number of them) a rank's layers have no known number"
     if config.get("mtp_num_layers"):
         return None, "multi-token prediction adds layers of its own"
-    found, reason = find_moe_layers(config, count)
-    return (None, reason) if found is None else (sorted(found), None)
+    found = find_moe_layers(config, count)
+    return (None, found.missing_reason) if found.value is None else (sorted(found.value), None)
 
 
 def _number(passes: pl.DataFrame, layers: list[int]) -> pl.DataFrame:

@@ -15,19 +15,18 @@ import polars as pl
 from three_walls.attribution.ownership import COMPUTE_MASK
 from three_walls.attribution.transfer import FEWEST_CALLS, READY_QUANTILE
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
-from three_walls.facts.ep_link import ep_link_bytes_per_s
-from three_walls.facts.exchange_volume import exchange_bytes
 from three_walls.facts.moe_layers import count_mismatch, number_layers
 from three_walls.facts.moe_parts import ATTACHED, EXPERT_GEMM, PARTS, attach_operations
 from three_walls.facts.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses, find_layer_passes
 from three_walls.facts.overlap_schedule import infer_schedule_nodes
 from three_walls.facts.overlapped_passes import find_overlapped_passes
 from three_walls.facts.shared_experts import SHARED_EXPERT, attach_shared_experts
+from three_walls.facts.step_view import RunView
 from three_walls.facts.stream_order import PRODUCTS
+from three_walls.facts.token_exchange import exchange_bytes, link_bytes_per_s
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import MoePart
-from three_walls.tables.hardware import GpuModel
 from three_walls.timeline.intervals import intersect, merge_overlapping
 
 _DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
@@ -79,18 +78,18 @@ def build_moe_ledger(
     replays: pl.DataFrame | None,
     nodes: pl.DataFrame,
     step: tuple[int, int],
-    config: RunConfig,
-    gpu: GpuModel | None,
-    layout: dict[str, tuple[FactValue, str | None]],
+    run: RunView,
 ) -> MoeLedger:
     """The ledger of one rank's step [start, end).
 
     ``operations`` and ``slices``: that rank's, of the step. ``attention``: its passes (attention_passes.PASSES),
     without the replays of attention alone, which exchange no tokens.
     ``replays``: where they begin and end (recompute.REPLAYS), if known. ``nodes``: of overlapped layers, if the trace
-    names them (schedule_ranges.SCHEDULE_NODES); they go before order. ``layout``: facts of ``derive_layout``.
+    names them (schedule_ranges.SCHEDULE_NODES); they go before order.
     """
-    link, no_link = ep_link_bytes_per_s(config, gpu, layout)
+    config, microbatches = run.config, run.layout.microbatches
+    limit = link_bytes_per_s(run)
+    link, no_link = limit.value, limit.missing_reason
     begun = operations.filter(pl.col("start_ns").is_between(step[0], step[1], closed="left"))
     mine = begun.filter(pl.col("category").is_in([*EXCHANGES, *ATTACHED])).with_columns(
         category=pl.col("category").cast(pl.String)
@@ -102,11 +101,10 @@ def build_moe_ledger(
     streams = attention["stream"].unique().to_list()
     shared, no_shared = attach_shared_experts(begun, found.passes, streams, config)
     attached = attached if shared is None else pl.concat([attached, shared])
-    microbatches, _ = layout["num_microbatches"]
     passes, layers, reason = number_layers(found.passes, config, microbatches)
     rows = _measure(passes, attached, slices)
     speeds, achieved, no_speed = _speeds(found, passes, config)
-    sent, _ = exchange_bytes(config)
+    sent = exchange_bytes(config).value
     parts = tuple(_with_speed(row, passes, sent, speeds, link) for row in rows)
     mismatch = count_mismatch(passes, config, microbatches)
     return MoeLedger(parts, layers, reason, achieved, no_speed, link, no_link, no_shared, mismatch)
@@ -186,9 +184,10 @@ def _speeds(
 
     The duration is that of the fastest tenth of the calls, which found all peers ready; both directions move as much.
     """
-    sent, reason = exchange_bytes(config)
+    exchanged = exchange_bytes(config)
+    sent = exchanged.value
     if not sent or found.exchanges is None:
-        return {}, None, reason or "expert-parallel size 1: nothing is sent"
+        return {}, None, exchanged.missing_reason or "expert-parallel size 1: nothing is sent"
     calls = _token_calls(found.exchanges.join(passes.select("pass", "direction"), on="pass"))
     fastest = pl.col("duration_ns").quantile(READY_QUANTILE, interpolation="lower")
     by_part = calls.group_by("part").agg(fastest, calls=pl.len()).filter(_CAN_TELL).rows()

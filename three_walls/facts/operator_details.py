@@ -11,10 +11,10 @@ from three_walls.attribution.attribution import Attribution
 from three_walls.facts.gemm_efficiency import precision_of
 from three_walls.facts.gemm_shapes import NO_SIZES, tabulate_gemms
 from three_walls.facts.model_shape import read_model_shape
-from three_walls.facts.parallel_sizes import read_parallel_sizes
 from three_walls.facts.representative import Representative
 from three_walls.facts.unfused_ops import measure_unfused_ops
 from three_walls.facts.weight_roles import NO_WEIGHTS, Weights, name_weights
+from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.range_window import read_ranges_between
 from three_walls.inputs.nsys.reader import Trace
@@ -75,13 +75,12 @@ def _read_operators(trace: Trace, rank: Rank, operations: pl.DataFrame) -> Opera
 
 def _name_weights(config: RunConfig) -> Weights:
     """Names of the weights that the config gives the sizes of; none where it does not."""
-    shape, _ = read_model_shape(config)
-    sizes, _ = read_parallel_sizes(config)
-    if shape is None or sizes is None:
+    shape, layout = read_model_shape(config).value, read_layout(config).complete().value
+    if shape is None or layout is None:
         return NO_WEIGHTS
     batch = config.whole_number("micro_batch_size")
-    tokens = shape.sequence * batch // sizes.context if batch else None
-    return name_weights(shape, sizes.tensor, sizes.expert_tensor, tokens)
+    tokens = shape.sequence * batch // layout.context if batch else None
+    return name_weights(shape, layout.tensor, layout.expert_tensor, tokens)
 
 
 def _may_gather_tokens(config: RunConfig) -> bool:

@@ -1,4 +1,4 @@
-"""Parameters that one GPU of a pipeline stage holds, counted from the model's sizes."""
+"""Parameters that one GPU of a pipeline stage holds, counted from the model's layout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from three_walls.facts.model_flops import projection_weights
 from three_walls.facts.model_shape import ModelShape
-from three_walls.facts.parallel_sizes import ParallelSizes
+from three_walls.inputs.config.parallel_layout import CompleteLayout
 from three_walls.model.config import RunConfig
 
 
@@ -24,7 +24,7 @@ class ParameterCounts:
 
 
 def count_parameters(
-    shape: ModelShape, sizes: ParallelSizes, config: RunConfig, layers: Collection[int], stage: int
+    shape: ModelShape, layout: CompleteLayout, config: RunConfig, layers: Collection[int], stage: int
 ) -> ParameterCounts:
     """Parameters of one GPU of ``stage`` that holds ``layers``.
 
@@ -32,7 +32,7 @@ def count_parameters(
     whole on every GPU. ``compute_weight_and_optimizer_memory`` of Megatron Core 0.16.1 (theoretical_memory_usage.py)
     leaves out routers and expert parallelism.
     """
-    is_first, is_last = stage == 0, stage == sizes.pipeline - 1
+    is_first, is_last = stage == 0, stage == layout.pipeline - 1
     predicted = shape.prediction_layers if is_last else 0
     moe = sum(number in shape.moe_layers for number in layers) + predicted * shape.last_layer_is_moe
     held = len(layers) + predicted
@@ -48,7 +48,9 @@ def count_parameters(
     cut += predicted * 2 * shape.hidden * shape.hidden
     cut += _embeddings(shape, is_first, is_last) * shape.vocabulary * shape.hidden
     experts = moe * shape.experts * _mlp(shape, config, shape.expert_hidden, shape.expert_ffn)
-    return ParameterCounts(dense=whole + cut // sizes.tensor, experts=experts // (sizes.expert * sizes.expert_tensor))
+    return ParameterCounts(
+        dense=whole + cut // layout.tensor, experts=experts // (layout.expert * layout.expert_tensor)
+    )
 
 
 def _embeddings(shape: ModelShape, is_first: bool, is_last: bool) -> int:

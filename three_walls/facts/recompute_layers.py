@@ -10,8 +10,8 @@ from __future__ import annotations
 import polars as pl
 
 from three_walls.facts.attention_passes import FORWARD
-from three_walls.facts.parallel_sizes import has_uneven_stages
 from three_walls.facts.recompute import Recompute
+from three_walls.inputs.config.parallel_layout import has_uneven_stages
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import RecomputedLayer

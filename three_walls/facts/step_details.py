@@ -10,13 +10,14 @@ import polars as pl
 from three_walls.attribution.attribution import Attribution
 from three_walls.facts.attention_passes import RECOMPUTE, count_phases, find_passes
 from three_walls.facts.graph_coverage import measure_graph_coverage
-from three_walls.facts.layout import derive_layout
 from three_walls.facts.moe_ledger import MoeLedger, build_moe_ledger
 from three_walls.facts.optimizer_starved import measure_optimizer_starved
 from three_walls.facts.overlap_slowdown import measure_overlap_slowdown, overlap_slowdown_fact
 from three_walls.facts.recompute import SELECTIVE, measure_recompute
 from three_walls.facts.recompute_layers import recompute_layers
 from three_walls.facts.representative import Representative
+from three_walls.facts.step_view import RunView
+from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import GraphCoverage, OverlapSlowdown, RecomputedLayer, ReportWarning
@@ -66,15 +67,15 @@ def measure_step_details(
     slices = attribution.slices.filter(
         (pl.col("rank_index") == representative.rank_index) & (pl.col("step") == representative.step)
     )
-    nodes, layout = timeline.schedule_nodes, derive_layout(config, gpu)
+    run = RunView(config, read_layout(config), gpu)
     # Attention replayed alone exchanges no tokens: it stands between no two MoE layers.
     layered = passes.filter(pl.col("direction") != RECOMPUTE) if recompute.kind == SELECTIVE else passes
-    ledger = build_moe_ledger(mine, slices, layered, recompute.replays, nodes, step, config, gpu, layout)
+    ledger = build_moe_ledger(mine, slices, layered, recompute.replays, timeline.schedule_nodes, step, run)
     taxes = measure_overlap_slowdown(mine, step, names)
     return StepDetails(
         ledger,
         taxes,
-        recompute_layers(recompute, passes, config, layout["num_microbatches"][0]),
+        recompute_layers(recompute, passes, config, run.layout.microbatches),
         measure_graph_coverage(mine, step, capabilities),
         facts={
             "attention_forward_per_backward_ratio": _attention_ratio(passes),

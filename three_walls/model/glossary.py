@@ -505,8 +505,6 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     ),
     FactDefinition("num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."),
     FactDefinition("world_size", "count", "Ranks of the run (WORLD_SIZE, or as its log or config says)."),
-    FactDefinition("nodes_count", "count", "Hosts of the run: world size / ranks on one host, rounded up."),
-    FactDefinition("ranks_per_nvlink_domain_count", "count", "Ranks of the run that one NVLink domain joins."),
     FactDefinition("data_parallel_size", "count", "World size / (TP x PP x CP)."),
     FactDefinition("expert_data_parallel_size", "count", "World size / (ETP x EP x PP)."),
     FactDefinition("experts_per_rank_count", "count", "Experts of a layer that one rank holds: experts / EP."),

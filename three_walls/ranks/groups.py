@@ -179,7 +179,7 @@ def _world_size(ranks: Sequence[Rank], config: RunConfig) -> int | None:
 
 def _read_layout(ranks: Sequence[Rank], config: RunConfig, world: int | None) -> _Layout | None:
     known = read_layout(config)
-    tp, cp, pp, ep, etp = known.tp, known.cp, known.pp, known.ep, known.etp
+    tp, cp, pp, ep, etp = known.tensor, known.context, known.pipeline, known.expert, known.expert_tensor
     if world is None or tp is None or cp is None or pp is None or ep is None or etp is None:
         return None
     if world % (tp * cp * pp) or world % (etp * ep * pp):

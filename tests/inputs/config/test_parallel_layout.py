@@ -35,12 +35,14 @@ def config(
 
 def test_a_layout_is_completed() -> None:
     layout = read_layout(config())
-    assert (layout.world, layout.nodes, layout.dp, layout.edp) == (32, 4, 16, 2)
+    assert (layout.world, layout.nodes, layout.data, layout.expert_data) == (32, 4, 16, 2)
     assert find_contradictions(config(), range(32)) == ()
 
 
 def test_an_unset_expert_tensor_size_is_the_tensor_size() -> None:
-    assert read_layout(config({"expert_tensor_parallel_size": None, "tensor_model_parallel_size": 2})).etp == 2
+    assert (
+        read_layout(config({"expert_tensor_parallel_size": None, "tensor_model_parallel_size": 2})).expert_tensor == 2
+    )
 
 
 @pytest.mark.parametrize(
