@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from three_walls.attribution.attribution import Attribution, attribute
+from three_walls.attribution.attribution import attribute
 from three_walls.facts.caveats import collect_caveats, warn_of_stragglers
 from three_walls.facts.config_caveats import warn_of_settings
-from three_walls.facts.efficiency import measure_efficiency
+from three_walls.facts.details import measure_details
 from three_walls.facts.fact_sheet import collect_facts
 from three_walls.facts.log_caveats import warn_of_log
 from three_walls.facts.log_facts import join_log
 from three_walls.facts.memory_snapshot import with_snapshot_facts
-from three_walls.facts.operator_details import OperatorDetails, measure_operators
 from three_walls.facts.outliers import warn_of_outliers
 from three_walls.facts.pipeline_bubble import measure_pipeline, pipeline_facts
 from three_walls.facts.rank_facts import rank_facts
-from three_walls.facts.representative import Representative, choose_representative
-from three_walls.facts.step_details import measure_step_details
+from three_walls.facts.representative import choose_representative
+from three_walls.facts.step_view import choose_step, view_run
 from three_walls.facts.summary import (
     count_captured_steps,
     list_unclassified,
@@ -29,9 +28,7 @@ from three_walls.facts.summary import (
     summarize_steps,
 )
 from three_walls.inputs.nsys.capabilities import common_capabilities
-from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.read_inputs import Paths, Progress, read_inputs
-from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.report import Report
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
@@ -44,9 +41,9 @@ from three_walls.resources import RULES_DIR
 from three_walls.rules.first_trial import choose_first_trial
 from three_walls.rules.load import load_rules
 from three_walls.rules.verdict import decide_verdict
-from three_walls.tables.hardware import GpuModel, find_gpu
+from three_walls.tables.hardware import find_gpu
 from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
-from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
+from three_walls.timeline.timeline import build_timeline, wanted_ranges
 from three_walls.version import VERSION
 
 
@@ -110,9 +107,6 @@ def analyze(
     attribution = replace(attribution, transfer=comparison.transfer)
     phases = measure_pipeline(timeline, attribution, matched_ranks, comparison, rank_of, run_config)
     representative = choose_representative(attribution, rank_of)
-    step_details = measure_step_details(
-        timeline, attribution, representative, _names_of(traces, representative), run_config, gpu, capabilities
-    )
     joined = join_log(
         given.log,
         given.config_of_trace,
@@ -120,24 +114,17 @@ def analyze(
         representative.step_ns if representative else None,
         count_captured_steps(timeline),
     )
-    efficiency = measure_efficiency(
-        traces,
-        timeline,
-        attribution,
-        representative,
-        step_details.ledger.parts,
-        run_config,
-        gpu,
-        union_of(api_patterns, "allocate"),
-        unprofiled_step_ns=joined.whole("unprofiled_step_ns"),
-        log_peak_memory_bytes=joined.whole("log_peak_memory_bytes"),
-        log_memory_iterations=joined.whole("log_memory_iterations_count"),
-    )
     progress("reading the operators of one step")
-    operators = _look_at_operators(traces, timeline, attribution, representative, run_config, gpu)
+    run = view_run(traces, run_config)
+    details = measure_details(
+        choose_step(traces, timeline, attribution, run),
+        run,
+        union_of(api_patterns, "allocate"),
+        [joined.whole(name) for name in ("unprofiled_step_ns", "log_peak_memory_bytes", "log_memory_iterations_count")],
+    )
     of_pipeline = pipeline_facts(phases, rank_of[representative.rank_index]) if representative else {}
     of_ranks = rank_facts(matched_ranks, comparison, timeline, len(ranks))
-    measured = {**step_details.facts, **of_pipeline, **of_ranks, **efficiency.facts, **operators.facts}
+    measured = {**of_pipeline, **of_ranks, **details.facts}
     facts = collect_facts(
         timeline, attribution, representative, ranks, run_config, gpu, capabilities, measured, joined.facts
     )
@@ -167,7 +154,7 @@ def analyze(
             *warn_of_log(given.log, joined, facts),
             *warn_of_settings(given.stated, given.merged, ranks),
             *comparison.warnings,
-            *step_details.warnings,
+            *details.warnings,
             *warn_of_outliers(attribution, rank_of),
         ),
         unclassified=list_unclassified(timeline, representative) if representative else (),
@@ -175,47 +162,21 @@ def analyze(
         stragglers=comparison.stragglers,
         waits=comparison.waits,
         alignment=comparison.alignment,
-        moe_layers=step_details.ledger.parts,
-        overlap_slowdown=step_details.overlap_slowdown,
+        moe_layers=details.moe_layers,
+        overlap_slowdown=details.overlap_slowdown,
         pipeline_phases=phases,
         log=joined.summary,
         memory_snapshot=given.snapshot,
-        recompute_layers=step_details.recompute_layers,
-        graph_coverage=step_details.graph_coverage,
+        recompute_layers=details.recompute_layers,
+        graph_coverage=details.graph_coverage,
         config_conflicts=given.merged.conflicts,
-        efficiency=efficiency.roles,
-        gemm_shapes=operators.shapes,
-        copies=efficiency.copies,
+        efficiency=details.efficiency,
+        gemm_shapes=details.gemm_shapes,
+        copies=details.copies,
         first_trial=choose_first_trial(plan, facts),
         known_good_recipe=recipe,
         no_recipe_reason=no_recipe_reason,
     )
-
-
-def _look_at_operators(
-    traces: Sequence[Trace],
-    timeline: Timeline,
-    attribution: Attribution,
-    representative: Representative | None,
-    config: RunConfig,
-    gpu: GpuModel | None,
-) -> OperatorDetails:
-    if representative is None:
-        return OperatorDetails()
-    trace, rank = next(
-        (one, rank) for one in traces for rank in one.ranks if rank.rank_index == representative.rank_index
-    )
-    return measure_operators(trace, rank, timeline, attribution, representative, config, gpu)
-
-
-def _names_of(traces: Sequence[Trace], representative: Representative | None) -> Mapping[int, str]:
-    """Kernel names of the chosen rank's trace: ids mean something within one trace only."""
-    of_rank = (
-        one.names
-        for one in traces
-        if representative and any(rank.rank_index == representative.rank_index for rank in one.ranks)
-    )
-    return next(of_rank, {})
 
 
 def _check_expression(step_range: str | None) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.facts.graph_coverage import IS_NODE
 from three_walls.facts.layout import measure_layout
 from three_walls.facts.memory_pressure import classify_memory_pressure
 from three_walls.facts.pipeline_bubble import bubble_beyond_schedule_ns
@@ -16,7 +15,7 @@ from three_walls.facts.registry import by_name
 from three_walls.facts.representative import Representative
 from three_walls.facts.step_times import ambiguous_ns, measure_step, open_collectives_ns
 from three_walls.facts.step_view import RunView
-from three_walls.facts.unfused_ops import UNFUSED_OPS, unfused_facts
+from three_walls.facts.unfused_ops import UNFUSED_OPS
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES
 from three_walls.inputs.nsys.identity import Rank
@@ -129,15 +128,7 @@ def _measured(timeline: Timeline, attribution: Attribution, representative: Repr
         & pl.col("start_ns").is_between(*window, closed="left")
     )
     known["kernel_count"] = (kernels.height, None)
-    known["graph_kernel_fraction"] = _in_graphs(kernels)
     return known
-
-
-def _in_graphs(kernels: pl.DataFrame) -> Known:
-    """Share of ``kernels`` that are nodes of a CUDA graph."""
-    if kernels.is_empty():
-        return None, "no kernel ran in the step"
-    return kernels.filter(IS_NODE).height / kernels.height, None
 
 
 def _recoverable(known: Mapping[str, Known]) -> dict[str, Known]:
@@ -175,7 +166,7 @@ def _beyond_profiler(host: Known, known: Mapping[str, Known]) -> Known:
 def _beyond_profiler_in_proportion(known: Mapping[str, Known]) -> dict[str, Known]:
     """Launch-starved time of unfused work, less the share of all such time that the profiler is taken to have added."""
     starved, left = (_whole(known, name) for name in ("launch_starved_ns", "launch_starved_recoverable_ns"))
-    names = [name for name in unfused_facts() if name.endswith("_launch_starved_ns")]
+    names = [op.launch_starved.name for op in UNFUSED_OPS.values()]
     measured = {name: ns for name in names if (ns := _whole(known, name)) is not None}
     if not starved or left is None:
         return {}

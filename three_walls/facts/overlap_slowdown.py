@@ -14,8 +14,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from three_walls.facts.stream_order import PRODUCTS
-from three_walls.model.buckets import COMMUNICATION_CATEGORIES
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.fact import FactValue
 from three_walls.model.report import OverlapSlowdown
 from three_walls.timeline.intervals import intersect, merge_overlapping
@@ -89,7 +88,7 @@ def _gemms(kernels: pl.DataFrame, step: tuple[int, int]) -> pl.DataFrame:
         name_after=pl.col("name_id").shift(-1).over("stream").fill_null(-1),
     )
     return ordered.filter(
-        pl.col("category").is_in(list(PRODUCTS))
+        pl.col("category").is_in(list(GEMM_CATEGORIES))
         & pl.col("start_ns").is_between(step[0], step[1], closed="left")
         & pl.all_horizontal(pl.col(_KIND).is_not_null())
     ).with_row_index("call")

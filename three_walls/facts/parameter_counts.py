@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from three_walls.facts.model_flops import projection_weights
+from three_walls.facts.efficiency.model_flops import projection_weights
 from three_walls.facts.model_shape import ModelShape
 from three_walls.inputs.config.parallel_layout import CompleteLayout
 from three_walls.model.config import RunConfig

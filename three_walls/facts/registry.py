@@ -8,10 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from three_walls.facts import layout, token_exchange
+from three_walls.facts import cuda_graphs, layout, token_exchange, unfused_ops
+from three_walls.facts.efficiency import gemm_shapes, model_flops, roles
+from three_walls.facts.moe import ledger
+from three_walls.facts.recompute import replays
 from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurements
 
-GROUPS: tuple[FactGroup, ...] = (token_exchange.facts, layout.facts)
+GROUPS: tuple[FactGroup, ...] = (
+    replays.facts,
+    cuda_graphs.facts,
+    ledger.facts,
+    token_exchange.facts,
+    model_flops.facts,
+    roles.facts,
+    gemm_shapes.facts,
+    unfused_ops.facts,
+    layout.facts,
+)
 
 
 def index_definitions(groups: Iterable[FactGroup]) -> Mapping[str, FactDefinition]:
