@@ -62,8 +62,8 @@ def test_the_world_is_read_where_it_is_said(environment: dict[str, str], sizes: 
 
 def test_ranks_per_node_of_the_scheduler_count_only_where_its_tasks_are_the_ranks() -> None:
     ranks = {"SLURM_NTASKS": "16", "SLURM_NTASKS_PER_NODE": "8"}
-    assert read_layout(config(environment=ranks)).per_node == 8
-    assert read_layout(config(environment=ranks | {"WORLD_SIZE": "32"})).per_node is None
+    assert read_layout(config(environment=ranks)).ranks_per_node == 8
+    assert read_layout(config(environment=ranks | {"WORLD_SIZE": "32"})).ranks_per_node is None
 
 
 @pytest.mark.parametrize(
