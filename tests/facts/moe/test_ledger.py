@@ -35,9 +35,9 @@ def steps(replayed: bool = False, deepep: bool = False) -> Model:
 
 def times(report: Report, layer: int | None, direction: str) -> dict[str, tuple[int, int, int]]:
     return {
-        one.part: (one.ns, one.exposed_ns, one.calls)
-        for one in report.moe_layers
-        if one.layer == layer and one.direction == direction
+        row.part: (row.ns, row.exposed_ns, row.calls)
+        for row in report.moe_layers
+        if row.layer == layer and row.direction == direction
     }
 
 
@@ -82,7 +82,7 @@ def test_a_replayed_pass_is_neither_forward_nor_backward(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_layers_go_back_in_reverse_and_keep_their_number(tmp_path: Path, chunk: int) -> None:
-    """The second layer's experts take longer; layers are replayed one by one, or two at a time."""
+    """The second layer's experts take longer; layers are replayed row by row, or two at a time."""
     model = Model()
     for _ in range(3):
         for _ in range(2):
@@ -93,38 +93,38 @@ def test_layers_go_back_in_reverse_and_keep_their_number(tmp_path: Path, chunk: 
                 model.forward().forward(expert=25).backward(expert=25).backward()
         model.update()
     report = capture_of(tmp_path, model, command(more=FULL))
-    for direction, products in (("forward", 4), ("recompute", 4), ("backward", 8)):
-        assert times(report, 0, direction)["expert_gemm"] == (10 * products, 0, products)
-        assert times(report, 1, direction)["expert_gemm"] == (25 * products, 0, products)
+    for direction, gemms in (("forward", 4), ("recompute", 4), ("backward", 8)):
+        assert times(report, 0, direction)["expert_gemm"] == (10 * gemms, 0, gemms)
+        assert times(report, 1, direction)["expert_gemm"] == (25 * gemms, 0, gemms)
 
 
 def test_bytes_and_speed_come_from_the_config(tmp_path: Path) -> None:
     report = capture_of(tmp_path, steps(), command())
-    exchanges = [one for one in report.moe_layers if one.part in ("dispatch", "combine")]
-    assert {one.bytes_moved for one in exchanges} == {2 * SENT}
+    exchanges = [row for row in report.moe_layers if row.part in ("dispatch", "combine")]
+    assert {row.bytes_moved for row in exchanges} == {2 * SENT}
     # The probabilities' exchange (5 ns) carries no tokens: 30 ns is what the tokens take.
-    assert {one.bytes_per_s for one in exchanges} == {SENT * 1e9 / 30}
-    assert {one.limit_bytes_per_s for one in exchanges} == {450e9}
+    assert {row.bytes_per_s for row in exchanges} == {SENT * 1e9 / 30}
+    assert {row.limit_bytes_per_s for row in exchanges} == {450e9}
     assert report.facts.number("ep_achieved_bytes_per_s") == SENT * 1e9 / 30
     assert report.facts.number("ep_link_bytes_per_s") == 450e9
-    assert all(one.bytes_moved is None for one in report.moe_layers if one not in exchanges)
+    assert all(row.bytes_moved is None for row in report.moe_layers if row not in exchanges)
 
 
 def test_deepep_sends_a_token_once_to_each_rank(tmp_path: Path) -> None:
     report = capture_of(tmp_path, steps(deepep=True), command(dispatcher="flex", more=DEEPEP))
     assert times(report, 0, "forward") == FORWARD_PARTS | {"dispatch": (60, 60, 2)}
     assert times(report, 1, "backward") == BACKWARD_PARTS | {"combine": (60, 60, 2)}
-    # Of 3 other ranks with 2 of 8 experts each, one is missed by both choices with probability (6 x 5) / (8 x 7).
+    # Of 3 other ranks with 2 of 8 experts each, row is missed by both choices with probability (6 x 5) / (8 x 7).
     sent = round(128 * 64 * 2 * 3 * (1 - 30 / 56))
-    assert {one.bytes_moved for one in report.moe_layers if one.part == "dispatch"} == {2 * sent}
+    assert {row.bytes_moved for row in report.moe_layers if row.part == "dispatch"} == {2 * sent}
 
 
 def test_without_a_config_the_sums_have_no_layer(tmp_path: Path) -> None:
     report = capture_of(tmp_path, steps(deepep=True))
-    assert {one.layer for one in report.moe_layers} == {None}
+    assert {row.layer for row in report.moe_layers} == {None}
     assert times(report, None, "forward")["expert_gemm"] == (80, 0, 8)
-    assert report.facts.get("moe_layers_count").missing_reason == "the config does not say num_layers"
-    assert all(one.bytes_moved is None and one.bytes_per_s is None for one in report.moe_layers)
+    assert report.facts.get("moe_layers_count").missing_reason == "the config does not state num_layers"
+    assert all(row.bytes_moved is None and row.bytes_per_s is None for row in report.moe_layers)
     assert "does not say" in str(report.facts.get("ep_achieved_bytes_per_s").missing_reason)
 
 
@@ -138,21 +138,21 @@ def test_without_a_config_the_sums_have_no_layer(tmp_path: Path) -> None:
 )
 def test_a_model_that_does_not_fit_the_passes_gives_no_layer(tmp_path: Path, launched: str, reason: str) -> None:
     report = capture_of(tmp_path, steps(), launched)
-    assert {one.layer for one in report.moe_layers} == {None}
+    assert {row.layer for row in report.moe_layers} == {None}
     assert times(report, None, "forward")["expert_gemm"] == (80, 0, 8)
     assert reason in str(report.facts.get("moe_layers_count").missing_reason)
-    # A contradiction is said; that the config leaves the number open is none.
+    # A contradiction gets a warning; that the config leaves the number open is none.
     assert len(mismatches(report)) == ("expected" in reason)
 
 
 def test_a_pattern_of_layers_written_as_python_is_understood(tmp_path: Path) -> None:
     report = capture_of(tmp_path, steps(), command(layers=3, more="--moe-layer-freq [0]*1+[1]*2"))
-    assert {one.layer for one in report.moe_layers} == {1, 2}
+    assert {row.layer for row in report.moe_layers} == {1, 2}
     assert report.facts.number("moe_layers_count") == 2
 
 
-@pytest.mark.parametrize(("layers", "said"), [(4, 0), (8, 1)])
-def test_the_layers_of_a_pipeline_stage_are_checked_too(tmp_path: Path, layers: int, said: int) -> None:
+@pytest.mark.parametrize(("layers", "warnings"), [(4, 0), (8, 1)])
+def test_the_layers_of_a_pipeline_stage_are_checked_too(tmp_path: Path, layers: int, warnings: int) -> None:
     """A stage runs two layers for each of four micro-batches: of a model of four layers, not of eight."""
     model = Model(deepep=True)
     for _ in range(3):
@@ -160,11 +160,11 @@ def test_the_layers_of_a_pipeline_stage_are_checked_too(tmp_path: Path, layers: 
             model.micro_batch()
         model.update()
     launched = command(layers, "flex", f"{DEEPEP} --pipeline-model-parallel-size 2")
-    assert len(mismatches(capture_of(tmp_path, model, launched))) == said
+    assert len(mismatches(capture_of(tmp_path, model, launched))) == warnings
 
 
 def mismatches(report: Report) -> list[str]:
-    return [one.message for one in report.warnings if one.code == "moe-layers-mismatch"]
+    return [warning.message for warning in report.warnings if warning.code == "moe-layers-mismatch"]
 
 
 def test_layers_that_agree_with_the_config_need_no_warning(tmp_path: Path) -> None:
@@ -174,13 +174,13 @@ def test_layers_that_agree_with_the_config_need_no_warning(tmp_path: Path) -> No
 def test_layers_of_a_pipeline_stage_have_no_known_number(tmp_path: Path) -> None:
     launched = command(dispatcher="flex", more=f"{DEEPEP} --pipeline-model-parallel-size 2")
     report = capture_of(tmp_path, steps(deepep=True), launched)
-    assert {one.layer for one in report.moe_layers} == {None}
+    assert {row.layer for row in report.moe_layers} == {None}
     assert "pipeline stages" in str(report.facts.get("moe_layers_count").missing_reason)
 
 
 def test_moe_layers_among_dense_ones_keep_the_models_numbers(tmp_path: Path) -> None:
     report = capture_of(tmp_path, steps(), command(layers=4, more="--moe-layer-freq 2"))
-    assert {one.layer for one in report.moe_layers} == {0, 2}
+    assert {row.layer for row in report.moe_layers} == {0, 2}
 
 
 def test_exchanges_that_do_not_fit_the_order_are_not_guessed_at(tmp_path: Path) -> None:
@@ -207,23 +207,23 @@ def sample(name: str) -> Report:
 
 
 def parts(report: Report, part: str) -> list[MoePart]:
-    return [one for one in report.moe_layers if one.part == part]
+    return [row for row in report.moe_layers if row.part == part]
 
 
 @pytest.mark.parametrize("name", ["wide-nvlink-alltoall.sqlite", "wide-nvlink-deepep.sqlite.xz"])
 def test_a_real_run_below_the_links_limit(name: str) -> None:
     report = sample(name)
     assert report.facts.number("moe_layers_count") == 4
-    assert {one.layer for one in report.moe_layers} == {0, 1, 2, 3}
-    for one in (*parts(report, "dispatch"), *parts(report, "combine")):
-        assert one.bytes_per_s is not None
-        assert one.limit_bytes_per_s == 450e9
-        assert 100e9 < one.bytes_per_s < one.limit_bytes_per_s
-    # Two experts of the same size, four products forward and eight backward for each of two micro-batches.
-    calls = {(one.direction, one.calls) for one in parts(report, "expert_gemm")}
+    assert {row.layer for row in report.moe_layers} == {0, 1, 2, 3}
+    for row in (*parts(report, "dispatch"), *parts(report, "combine")):
+        assert row.bytes_per_s is not None
+        assert row.limit_bytes_per_s == 450e9
+        assert 100e9 < row.bytes_per_s < row.limit_bytes_per_s
+    # Two experts of the same size, four GEMMs forward and eight backward for each of two micro-batches.
+    calls = {(row.direction, row.calls) for row in parts(report, "expert_gemm")}
     assert calls == {("forward", 8), ("backward", 16)}
-    for one in parts(report, "expert_gemm"):
-        assert one.ns == pytest.approx(2.07e6 if one.direction == "forward" else 4.13e6, rel=0.02)
+    for row in parts(report, "expert_gemm"):
+        assert row.ns == pytest.approx(2.07e6 if row.direction == "forward" else 4.13e6, rel=0.02)
 
 
 def test_a_real_run_with_full_recompute_has_three_directions() -> None:
@@ -236,7 +236,7 @@ def test_a_real_run_with_full_recompute_has_three_directions() -> None:
         assert of["backward"]["expert_gemm"][2] == 256
 
 
-def test_a_real_run_with_overlap_has_every_layer_told_by_its_ranges() -> None:
+def test_a_real_run_with_overlap_has_every_layer_found_by_its_ranges() -> None:
     """Two micro-batches; a layer exchanges tokens and probabilities before its experts, tokens after them."""
     report = sample("wide-slowlink-ep-overlap.sqlite.xz")
     assert report.facts.number("moe_layers_count") == 4
@@ -244,10 +244,10 @@ def test_a_real_run_with_overlap_has_every_layer_told_by_its_ranges() -> None:
         forward, backward = times(report, layer, "forward"), times(report, layer, "backward")
         assert (forward["dispatch"][2], forward["combine"][2]) == (4, 2)
         assert (backward["dispatch"][2], backward["combine"][2]) == (2, 4)
-        # Two local experts of two products, each with two gradients.
+        # Two local experts of two GEMMs, each with two gradients.
         assert (forward["expert_gemm"][2], backward["expert_gemm"][2]) == (8, 16)
         assert forward["expert_gemm"][0] == pytest.approx(2.18e6, rel=0.05)
         assert backward["expert_gemm"][0] == pytest.approx(4.1e6, rel=0.05)
-    for one in (*parts(report, "dispatch"), *parts(report, "combine")):
-        assert one.bytes_per_s is not None
-        assert 10e9 < one.bytes_per_s < 50e9
+    for row in (*parts(report, "dispatch"), *parts(report, "combine")):
+        assert row.bytes_per_s is not None
+        assert 10e9 < row.bytes_per_s < 50e9

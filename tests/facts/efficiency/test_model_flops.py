@@ -1,4 +1,4 @@
-"""Operations of a step, counted on paper and against what Megatron's log said."""
+"""Operations of a step, counted on paper and against Megatron's log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts.model_runs import toy, wide, without
-from three_walls.facts.model_flops import ForwardFlops, count_forward, step_flops
+from three_walls.facts.efficiency.model_flops import ForwardFlops, count_forward, step_flops
 from three_walls.facts.model_shape import ModelShape, padded_vocabulary, read_model_shape, read_moe_pattern
 from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.fact import known
@@ -45,7 +45,7 @@ def test_a_dense_model_has_no_experts_and_an_ungated_mlp_two_matrices() -> None:
     assert (found.experts, found.router, found.dense_mlp) == (0, 0, 2 * 2 * 2 * 8 * 10)
 
 
-def test_megatron_bridge_says_gated_and_tied_in_its_own_words() -> None:
+def test_megatron_bridge_has_its_own_words_for_gated_and_tied() -> None:
     named = {"gated_linear_unit": True, "share_embeddings_and_output_weights": True}
     shape = shape_of(without(toy(**named), "swiglu", "untie_embeddings_and_output_weights"))
     assert (shape.is_gated, shape.is_tied) == (True, True)
@@ -78,7 +78,7 @@ def test_experts_of_a_latent_size_pay_for_the_way_there_and_back() -> None:
     assert forward(moe_latent_size=4).experts == 2 * (2 * 2 * 3 * 4 * 6 + 2 * 2 * 8 * 4)
 
 
-def test_the_log_of_a_real_run_says_the_same() -> None:
+def test_the_log_of_a_real_run_gives_the_same() -> None:
     # wide-nvlink-alltoall: 232.9 ms and 162.4 TFLOP/s per GPU on four GPUs.
     found = count_forward(shape_of(wide()))
     tokens = 8 * 4096
@@ -97,7 +97,7 @@ def test_the_log_of_a_real_run_says_the_same() -> None:
         (("num_query_groups",), "num_query_groups"),
     ],
 )
-def test_a_setting_that_is_not_said_is_named(keys: tuple[str, ...], reason: str) -> None:
+def test_a_setting_that_is_not_stated_is_named(keys: tuple[str, ...], reason: str) -> None:
     shape = read_model_shape(without(toy(), *keys))
     assert shape.value is None
     assert reason in str(shape.missing_reason)

@@ -54,7 +54,7 @@ def capture_of(tmp_path: Path, model: Model | OverlappedModel, launched: str) ->
 
 
 def shared(report: Report) -> dict[tuple[int | None, str], tuple[int, int]]:
-    return {(one.layer, one.direction): (one.ns, one.calls) for one in report.moe_layers if one.part == "shared_expert"}
+    return {(row.layer, row.direction): (row.ns, row.calls) for row in report.moe_layers if row.part == "shared_expert"}
 
 
 EACH_LAYER = {
@@ -64,21 +64,21 @@ EACH_LAYER = {
 }
 
 
-def test_products_between_norm_and_router_are_shared_experts(tmp_path: Path) -> None:
+def test_gemms_between_norm_and_router_are_shared_experts(tmp_path: Path) -> None:
     report = capture_of(tmp_path, routed(), command(more=SHARED))
     assert shared(report) == EACH_LAYER
     assert report.facts.number("shared_expert_ns") == 2 * (28 + 56)
 
 
-def test_the_same_products_without_shared_experts_in_the_config_have_no_row(tmp_path: Path) -> None:
+def test_the_same_gemms_without_shared_experts_in_the_config_have_no_row(tmp_path: Path) -> None:
     report = capture_of(tmp_path, routed(), command())
     assert report.moe_layers != ()
     assert shared(report) == {}
     assert report.facts.number("shared_expert_ns") == 0
 
 
-def test_where_nothing_parts_the_routers_product_from_the_second_linear_layer(tmp_path: Path) -> None:
-    """Layer two runs as fc1, activation, fc2 and the router's product in one run."""
+def test_where_nothing_parts_the_routers_gemm_from_the_second_linear_layer(tmp_path: Path) -> None:
+    """Layer two runs as fc1, activation, fc2 and the router's GEMM in one run."""
     model = routed(before=((GEMM, 7), (POINTWISE, 10), (GEMM, 7), (GEMM, 3)))
     assert shared(capture_of(tmp_path, model, command(more=SHARED))) == EACH_LAYER
 
@@ -92,7 +92,7 @@ def test_where_nothing_parts_the_routers_product_from_the_second_linear_layer(tm
         (EXPERT_FORWARD, ()),
     ],
 )
-def test_products_in_another_order_have_no_row_but_a_reason(tmp_path: Path, before: Kernels, after: Kernels) -> None:
+def test_gemms_in_another_order_have_no_row_but_a_reason(tmp_path: Path, before: Kernels, after: Kernels) -> None:
     report = capture_of(tmp_path, routed(before, after), command(more=SHARED))
     assert shared(report) == {}
     assert "order of shared experts" in str(report.facts.get("shared_expert_ns").missing_reason)
@@ -105,7 +105,7 @@ def test_without_a_config_it_is_not_known_whether_there_are_any(tmp_path: Path) 
 
 
 def on_own_stream(streams: tuple[int, ...]) -> Model:
-    """Products beside each pass's first exchange, on ``streams`` in turn."""
+    """GEMMs during each pass's first exchange, on ``streams`` in turn."""
     model = routed((), ())
     exchanges = [row for row in model.builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"] if row["end"] - row["start"] == 30]
     for place, row in enumerate(exchanges):
@@ -121,15 +121,15 @@ def test_overlapped_shared_experts_are_what_a_stream_of_their_own_multiplies(tmp
     assert shared(capture_of(tmp_path, on_own_stream((40,)), launched)) == EACH_LAYER
 
 
-def test_products_on_several_side_streams_are_not_taken_for_shared_experts(tmp_path: Path) -> None:
-    """Grouped products spread over streams look the same."""
+def test_gemms_on_several_side_streams_are_not_taken_for_shared_experts(tmp_path: Path) -> None:
+    """Grouped GEMMs spread over streams look the same."""
     launched = command(more=f"{SHARED} --moe-shared-expert-overlap")
     report = capture_of(tmp_path, on_own_stream((40, 41)), launched)
     assert shared(report) == {}
     assert "stream of their own" in str(report.facts.get("shared_expert_ns").missing_reason)
 
 
-def test_under_expert_overlap_they_are_products_of_attentions_node(tmp_path: Path) -> None:
+def test_under_expert_overlap_they_are_gemms_of_attentions_node(tmp_path: Path) -> None:
     begins, ends = NODES["attn forward"][1], NODES["attn backward"][1]
     own = {
         "attn forward": (*begins[:6], *EXPERT_FORWARD, (POINTWISE, 10), (GEMM, 10), *begins[6:]),
@@ -157,8 +157,8 @@ def test_attention_replayed_alone_parts_no_layer_from_its_exchanges(tmp_path: Pa
         model.update()
     report = capture_of(tmp_path, model, command(more="--recompute-granularity selective"))
     assert report.facts.number("moe_layers_count") == 2
-    assert {one.direction for one in report.moe_layers} == {"forward", "backward"}
-    assert [(one.layer, one.kind, one.ns) for one in report.recompute_layers] == [
+    assert {row.direction for row in report.moe_layers} == {"forward", "backward"}
+    assert [(row.layer, row.kind, row.ns) for row in report.recompute_layers] == [
         (0, "selective", 20),
         (1, "selective", 20),
     ]

@@ -25,7 +25,7 @@ FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-
 
 
 def facts(tmp_path: Path, order: str, flags: str) -> FactSheet:
-    """Three steps of 1000 ns; ``order``: F and B, an attention pass each, every 50 ns; no products around them."""
+    """Three steps of 1000 ns; ``order``: F and B, an attention pass each, every 50 ns; no GEMMs around them."""
     builder = TraceBuilder()
     if flags:
         builder.launched_as(f"{MEGATRON} {flags}", RANK="0", WORLD_SIZE="1")
@@ -64,13 +64,13 @@ def test_a_replay_of_unknown_extent_has_no_price(tmp_path: Path, flags: str) -> 
     assert "8 times forward and 4 backward" in str(found.get("recompute_ns").missing_reason)
 
 
-def test_a_model_without_attention_kernels_says_so(tmp_path: Path) -> None:
+def test_a_model_without_attention_kernels_has_no_price_but_a_reason(tmp_path: Path) -> None:
     found = facts(tmp_path, "", "")
     assert found.get("recompute_ns").missing_reason == "no attention kernel with a known direction was recorded"
 
 
 @pytest.mark.parametrize("launched", ["", command(more=FULL), command(more="--recompute-granularity selective")])
-def test_full_recompute_is_measured_whatever_the_config_says(tmp_path: Path, launched: str) -> None:
+def test_full_recompute_is_measured_whatever_the_config_states(tmp_path: Path, launched: str) -> None:
     model = Model()
     for _ in range(3):
         model.micro_batch(replayed=True).micro_batch(replayed=True).update()
@@ -118,13 +118,13 @@ def test_fused_attention_replayed_alone_costs_itself(tmp_path: Path) -> None:
     assert facts_of(model, tmp_path).number("recompute_ns") == 3 * 10
 
 
-def test_unfused_attention_replayed_alone_costs_its_products_too(tmp_path: Path) -> None:
+def test_unfused_attention_replayed_alone_costs_its_gemms_too(tmp_path: Path) -> None:
     model = Model()
     for _ in range(3):
         for _ in range(3):
             model.run(*[(GEMM, 10)] * 2, (SOFTMAX, 30), *[(GEMM, 10)] * 4)
         for _ in range(3):
-            model.run(*[(GEMM, 10)] * 7, (SOFTMAX, 30), (GEMM, 10))  # ends with the replay's second product
+            model.run(*[(GEMM, 10)] * 7, (SOFTMAX, 30), (GEMM, 10))  # ends with the replay's second GEMM
             model.run((GEMM, 10), (GEMM, 10), (SOFTMAX_BACKWARD, 10), *[(GEMM, 10)] * 4)
         model.update()
     assert facts_of(model, tmp_path).number("recompute_ns") == 3 * (10 + 30 + 10)

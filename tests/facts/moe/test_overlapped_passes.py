@@ -26,8 +26,8 @@ def capture_of(tmp_path: Path, model: OverlappedModel, launched: str = OVERLAP) 
 
 
 def times(report: Report, layer: int | None, direction: str) -> dict[str, tuple[int, int]]:
-    found = [one for one in report.moe_layers if one.layer == layer and one.direction == direction]
-    return {one.part: (one.ns, one.calls) for one in found}
+    found = [row for row in report.moe_layers if row.layer == layer and row.direction == direction]
+    return {row.part: (row.ns, row.calls) for row in found}
 
 
 def why_not(report: Report) -> str:
@@ -52,7 +52,7 @@ BACKWARD_PARTS = {
 }
 
 
-def test_named_nodes_tell_layers_that_interleave(tmp_path: Path) -> None:
+def test_named_nodes_separate_layers_that_interleave(tmp_path: Path) -> None:
     report = capture_of(tmp_path, OverlappedModel().step().step().step())
     assert report.facts.number("moe_layers_count") == 2
     for layer in (0, 1):
@@ -62,7 +62,7 @@ def test_named_nodes_tell_layers_that_interleave(tmp_path: Path) -> None:
 
 
 def test_layers_go_forward_in_order_and_back_in_reverse(tmp_path: Path) -> None:
-    """The second layer's experts run a third product in forward, a fifth in backward."""
+    """The second layer's experts run a third GEMM in forward, a fifth in backward."""
     more = {
         "mlp forward": (NODES["mlp forward"][1][0], *[(GEMM, 10)] * 3, NODES["mlp forward"][1][3]),
         "mlp backward": (NODES["mlp backward"][1][0], *[(GEMM, 10)] * 5, NODES["mlp backward"][1][5]),
@@ -76,11 +76,11 @@ def test_layers_go_forward_in_order_and_back_in_reverse(tmp_path: Path) -> None:
                     model.node(name, more.get(name) if second else None)
         model.update()
     report = capture_of(tmp_path, model)
-    products = {(one.layer, one.direction): one.calls for one in report.moe_layers if one.part == "expert_gemm"}
-    assert products == {(0, "forward"): 4, (1, "forward"): 6, (0, "backward"): 8, (1, "backward"): 10}
+    gemms = {(row.layer, row.direction): row.calls for row in report.moe_layers if row.part == "expert_gemm"}
+    assert gemms == {(0, "forward"): 4, (1, "forward"): 6, (0, "backward"): 8, (1, "backward"): 10}
 
 
-def test_delayed_weight_gradients_are_products_of_their_layers_backward(tmp_path: Path) -> None:
+def test_delayed_weight_gradients_are_gemms_of_their_layers_backward(tmp_path: Path) -> None:
     model = OverlappedModel()
     for _ in range(3):
         model.layers(FORWARD_NODES)
@@ -108,7 +108,7 @@ def test_dense_layers_between_take_no_row(tmp_path: Path) -> None:
                 model.layers(("mlp backward", "attn backward"), 1).layers(BACKWARD_NODES, 1)
         model.update()
     report = capture_of(tmp_path, model, command(layers=4, more="--moe-layer-freq 2"))
-    assert {one.layer for one in report.moe_layers} == {0, 2}
+    assert {row.layer for row in report.moe_layers} == {0, 2}
     assert times(report, 2, "forward") == FORWARD_PARTS
 
 
@@ -216,7 +216,7 @@ def test_a_real_run_without_its_ranges_gives_the_same_ledger(tmp_path: Path) -> 
 
 
 def test_rotary_embedding_is_no_permutation_of_tokens(tmp_path: Path) -> None:
-    """Attention permutes once more before its product: the ledger stays as it is."""
+    """Attention permutes once more before its GEMM: the ledger stays as it is."""
     own = ((NORM, 10), (PERMUTE, 10), (PERMUTE, 10), (GEMM, 10), (FORWARD, 10), *NODES["attn forward"][1][4:])
     model = OverlappedModel()
     for _ in range(3):

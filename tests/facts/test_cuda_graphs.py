@@ -1,15 +1,21 @@
-"""How much of a step CUDA graphs launch, what fell out of them, and what hidden graphs forbid to say."""
+"""How much of a step CUDA graphs launch, what they leave out, what hidden graphs hide, and the optimizer's gaps."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 
+from tests.facts.views import step_view
 from tests.paths import SAMPLES
 from three_walls import analyze
+from three_walls.attribution.ownership import LABELS
+from three_walls.facts.cuda_graphs import measure_optimizer_starved
+from three_walls.model.fact import Measurement, known, missing
 from three_walls.model.report import GraphCoverage, OutsideGraphs, Report
+from three_walls.timeline.intervals import mask_of
 
 BEGINS = (1, 1001, 2001, 3001)
 
@@ -21,7 +27,7 @@ def capture_of(tmp_path: Path, builder: TraceBuilder, without: tuple[str, ...] =
 
 
 def steps(envelope: bool, nodes: bool) -> TraceBuilder:
-    """Each step: a graph of two products and a pointwise kernel, then a pointwise kernel and the update."""
+    """Each step: a graph of two GEMMs and a pointwise kernel, then a pointwise kernel and the update."""
     builder = TraceBuilder()
     for at in BEGINS:
         if envelope:
@@ -81,7 +87,7 @@ def test_without_graphs_there_is_no_coverage(tmp_path: Path) -> None:
 def test_launch_calls_that_were_not_recorded_have_no_host_time(tmp_path: Path) -> None:
     report = capture_of(tmp_path, steps(envelope=False, nodes=True), without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
     assert report.graph_coverage is not None
-    assert {one.host_ns for one in report.graph_coverage.outside} == {None}
+    assert {row.host_ns for row in report.graph_coverage.outside} == {None}
 
 
 def hidden() -> TraceBuilder:
@@ -120,4 +126,33 @@ def test_a_real_capture_of_whole_graphs_has_no_share() -> None:
     assert coverage is not None
     assert coverage.fraction is None
     assert coverage.whole_graphs >= 1
-    assert [(one.category, one.calls) for one in coverage.outside] == [("optimizer", 59)]
+    assert [(row.category, row.calls) for row in coverage.outside] == [("optimizer", 59)]
+
+
+STARVED = mask_of(["launch_starved"], LABELS)
+
+
+def optimizer_starved(kernels: list[tuple[str, int, int]], slices: list[tuple[int, int, int]]) -> Measurement[int]:
+    """``kernels``: category, start, end. ``slices``: start, end, active."""
+    times = {"start_ns": pl.Int64, "end_ns": pl.Int64}
+    operations = pl.DataFrame(kernels, schema={"category": pl.String, **times}, orient="row")
+    return measure_optimizer_starved(
+        step_view(operations, pl.DataFrame(slices, schema={**times, "active": pl.Int64}, orient="row"))
+    )
+
+
+def test_only_starved_time_between_the_first_and_the_last_optimizer_kernel_counts() -> None:
+    kernels = [("gemm", 0, 100), ("optimizer", 200, 210), ("optimizer", 260, 270)]
+    slices = [(100, 200, STARVED), (210, 250, STARVED), (250, 260, 0), (270, 300, STARVED)]
+    assert optimizer_starved(kernels, slices) == known(40)
+
+
+def test_an_optimizer_kernel_before_the_backward_pass_opens_no_phase() -> None:
+    kernels = [("optimizer", 10, 20), ("gemm", 50, 100), ("optimizer", 200, 210), ("optimizer", 220, 230)]
+    slices = [(20, 50, STARVED), (100, 200, STARVED), (210, 220, STARVED)]
+    assert optimizer_starved(kernels, slices) == known(10)
+
+
+def test_a_step_without_optimizer_kernels_has_no_such_time_and_states_why() -> None:
+    starved = optimizer_starved([("gemm", 0, 100)], [(100, 200, STARVED)])
+    assert starved == missing("no optimizer kernel follows the step's last GEMM")
