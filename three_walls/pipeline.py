@@ -10,24 +10,15 @@ from pathlib import Path
 from three_walls.attribution.attribution import attribute
 from three_walls.facts.caveats import collect_caveats, warn_of_stragglers
 from three_walls.facts.config_caveats import warn_of_settings
-from three_walls.facts.details import measure_details
-from three_walls.facts.fact_sheet import collect_facts
 from three_walls.facts.log_caveats import warn_of_log
-from three_walls.facts.log_facts import join_log
-from three_walls.facts.memory_snapshot import with_snapshot_facts
+from three_walls.facts.measure import measure_facts
 from three_walls.facts.outliers import warn_of_outliers
-from three_walls.facts.pipeline_bubble import measure_pipeline, pipeline_facts
-from three_walls.facts.rank_facts import rank_facts
-from three_walls.facts.representative import choose_representative
-from three_walls.facts.step_view import choose_step, view_run
 from three_walls.facts.summary import (
-    count_captured_steps,
     list_unclassified,
     summarize_budget,
     summarize_ranks,
     summarize_steps,
 )
-from three_walls.inputs.nsys.capabilities import common_capabilities
 from three_walls.inputs.read_inputs import Paths, Progress, read_inputs
 from three_walls.model.errors import UsageError
 from three_walls.model.report import Report
@@ -41,7 +32,6 @@ from three_walls.resources import RULES_DIR
 from three_walls.rules.first_trial import choose_first_trial
 from three_walls.rules.load import load_rules
 from three_walls.rules.verdict import decide_verdict
-from three_walls.tables.hardware import find_gpu
 from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -92,8 +82,6 @@ def analyze(
     )
     traces, ranks, run_config = given.with_kernels, given.ranks, given.config
     rank_of = {rank.rank_index: rank.rank for rank in ranks}
-    gpu = find_gpu(ranks[0].gpu.name, ranks[0].gpu.sm) if ranks[0].gpu else None
-    capabilities = common_capabilities([one.capabilities for one in traces])
 
     progress("classifying kernels, finding steps")
     timeline = build_timeline(traces, kernel_patterns, union_of(api_patterns, "synchronize"), run_config, step_range)
@@ -105,30 +93,7 @@ def analyze(
     attribution = attribute(timeline)
     comparison = compare_ranks(traces, timeline, attribution, ranks, matched_ranks)
     attribution = replace(attribution, transfer=comparison.transfer)
-    phases = measure_pipeline(timeline, attribution, matched_ranks, comparison, rank_of, run_config)
-    representative = choose_representative(attribution, rank_of)
-    joined = join_log(
-        given.log,
-        given.config_of_trace,
-        run_config,
-        representative.step_ns if representative else None,
-        count_captured_steps(timeline),
-    )
-    progress("reading the operators of one step")
-    run = view_run(traces, run_config)
-    details = measure_details(
-        choose_step(traces, timeline, attribution, run),
-        run,
-        union_of(api_patterns, "allocate"),
-        [joined.whole(name) for name in ("unprofiled_step_ns", "log_peak_memory_bytes", "log_memory_iterations_count")],
-    )
-    of_pipeline = pipeline_facts(phases, rank_of[representative.rank_index]) if representative else {}
-    of_ranks = rank_facts(matched_ranks, comparison, timeline, len(ranks))
-    measured = {**of_pipeline, **of_ranks, **details.facts}
-    facts = collect_facts(
-        timeline, attribution, representative, ranks, run_config, gpu, capabilities, measured, joined.facts
-    )
-    facts = with_snapshot_facts(facts, given.snapshot)
+    facts, details = measure_facts(given, timeline, attribution, matched_ranks, comparison, progress)
 
     progress("judging rules")
     findings, plan = make_validated_plan(rule_base, facts, run_config, bridge_version, allowed)
@@ -141,8 +106,8 @@ def analyze(
         verdict=verdict,
         step=summarize_steps(timeline, ranks),
         ranks=summarize_ranks(attribution, ranks),
-        budget=summarize_budget(attribution, representative) if representative else (),
-        budget_of=representative.why if representative else "no step could be kept",
+        budget=summarize_budget(details.step) if details.step else (),
+        budget_of=details.step.why if details.step else "no step could be kept",
         config=run_config,
         facts=facts,
         findings=tuple(findings),
@@ -150,22 +115,22 @@ def analyze(
         overrides=spell(edits, run_config, bridge_version or run_config.bridge_version),
         warnings=(
             *warn_of_stragglers(comparison.stragglers, facts),
-            *collect_caveats(given.traces, timeline, facts, capabilities),
-            *warn_of_log(given.log, joined, facts),
+            *collect_caveats(given.traces, timeline, facts, details.run.capabilities),
+            *warn_of_log(given.log, details.log, facts),
             *warn_of_settings(given.stated, given.merged, ranks),
             *comparison.warnings,
             *details.warnings,
             *warn_of_outliers(attribution, rank_of),
         ),
-        unclassified=list_unclassified(timeline, representative) if representative else (),
-        capabilities=capabilities,
+        unclassified=list_unclassified(timeline, details.step) if details.step else (),
+        capabilities=details.run.capabilities,
         stragglers=comparison.stragglers,
         waits=comparison.waits,
         alignment=comparison.alignment,
         moe_layers=details.moe_layers,
         overlap_slowdown=details.overlap_slowdown,
-        pipeline_phases=phases,
-        log=joined.summary,
+        pipeline_phases=details.pipeline_phases,
+        log=details.log.summary,
         memory_snapshot=given.snapshot,
         recompute_layers=details.recompute_layers,
         graph_coverage=details.graph_coverage,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from three_walls.attribution.ownership import LABELS
+from three_walls.facts.step import HOST_LAUNCHES
 from three_walls.facts.step_view import StepView
 from three_walls.model.fact import FactGroup, Measured, Measurement, Pool, known, missing
 from three_walls.model.report import GraphCoverage, OutsideGraphs
@@ -17,9 +18,6 @@ from three_walls.timeline.intervals import mask_of
 from three_walls.timeline.optimizer_phases import MODEL_WORK
 
 facts = FactGroup("CUDA graphs")
-LAUNCHES = ("api_calls", "launch_correlation", "inside_cuda_graphs")
-"""What every statement about the host needs: launches, joined to what they launched, and no hidden ones."""
-
 LAUNCH_STARVED_PARENTS = (
     "launch_starved_ns",
     "launch_starved_recoverable_ns",
@@ -32,7 +30,7 @@ LAUNCH_STARVED_PARENTS = (
 OPTIMIZER_LAUNCH_STARVED = facts.duration(
     "optimizer_launch_starved_ns",
     "Launch-starved time from the first to the last optimizer kernel after the step's last GEMM.",
-    needs=LAUNCHES,
+    needs=HOST_LAUNCHES,
     share="Share of the step in which the optimizer is launch-starved.",
     pool=Pool(part_of=LAUNCH_STARVED_PARENTS, is_device_busy=False),
 )

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.attribution.ownership import LABELS
-from three_walls.facts.cuda_graphs import LAUNCH_STARVED_PARENTS, LAUNCHES
+from three_walls.facts.cuda_graphs import LAUNCH_STARVED_PARENTS
+from three_walls.facts.step import HOST_LAUNCHES
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactDefinition, FactGroup, Measurement, Measurements, Pool, known, missing
+from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
 from three_walls.tables.fact_thresholds import fact_thresholds
 from three_walls.tables.torch_operators import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators, torch_operators
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
@@ -44,20 +45,20 @@ def _define(op: str, meaning: str, categories: tuple[str, ...] = ("elementwise_n
         facts.duration(
             f"{op}_kernels_ns",
             f"{meaning} Only while nothing else computes.",
-            needs=LAUNCHES,
+            needs=HOST_LAUNCHES,
             pool=Pool(part_of=(f"{op}_ns", *categories, "compute_busy_ns")),
         ),
         facts.duration(
             f"{op}_launch_starved_ns",
             "Launch-starved time that ends with one of those kernels, less a proportional share of what the profiler "
             "is taken to have added.",
-            needs=LAUNCHES,
+            needs=HOST_LAUNCHES,
             pool=Pool(part_of=(f"{op}_ns", *LAUNCH_STARVED_PARENTS), is_device_busy=False),
         ),
         facts.duration(
             f"{op}_ns",
             f"Both: {op}_kernels_ns and {op}_launch_starved_ns.",
-            needs=LAUNCHES,
+            needs=HOST_LAUNCHES,
             share="Share of the step in that.",
         ),
     )
@@ -82,7 +83,7 @@ UNFUSED_OPS: Mapping[str, UnfusedFacts] = {
 BARRIER_EXPOSED = facts.duration(
     "barrier_exposed_ns",
     "Barriers of ranks (sums of one element) while no compute kernel runs.",
-    needs=LAUNCHES,
+    needs=HOST_LAUNCHES,
     pool=Pool(part_of=("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")),
 )
 
@@ -137,6 +138,23 @@ def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
         measured[op_facts.launch_starved] = known(_launch_starved_time(op, operations, step.slices))
     measured[BARRIER_EXPOSED] = known(_time_alone(BARRIER, operations, step.window))
     return measured
+
+
+def finish_unfused(measured: Measurements, launch_starved_ns: int | None, recoverable_ns: int | None) -> Measurements:
+    """The launch-starved parts without what the profiler is taken to have added, and the sums with the kernels.
+
+    ``measured``: by :func:`measure_unfused_ops`. ``recoverable_ns``: what of the step's ``launch_starved_ns`` is not
+    taken to be the profiler's; each part loses the same fraction.
+    """
+    finished: dict[FactDefinition, Measurement[FactValue]] = {}
+    for op in UNFUSED_OPS.values():
+        kernels, starved = measured[op.kernels], measured[op.launch_starved]
+        if starved.whole is not None and launch_starved_ns and recoverable_ns is not None:
+            starved = known(starved.whole * recoverable_ns // launch_starved_ns)
+        reason = kernels.missing_reason or starved.missing_reason
+        total = missing(reason) if reason else known((kernels.whole or 0) + (starved.whole or 0))
+        finished |= {op.launch_starved: starved, op.total: total}
+    return finished
 
 
 def _is_of_pytorch(operator: Operator) -> bool:

@@ -61,8 +61,9 @@ def load_cases(path: Path) -> RuleCases:
 
 
 def sheet_of(values: Mapping[str, ConfigData], environment_is_known: bool = False) -> FactSheet:
-    """A fact sheet that holds exactly ``values``, in the glossary's units."""
-    return FactSheet.of((Fact(name, value, unit_of(name)) for name, value in values.items()), environment_is_known)
+    """A fact sheet that holds exactly ``values``, with their definitions."""
+    facts = (Fact(name, value, unit_of(name), definition=GLOSSARY_BY_NAME.get(name)) for name, value in values.items())
+    return FactSheet.of(facts, environment_is_known)
 
 
 def mismatches(case: Case, finding: Finding) -> list[str]:

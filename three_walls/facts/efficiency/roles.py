@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from three_walls.facts.activation_bytes import is_attention_unfused
 from three_walls.facts.efficiency.model_flops import STEP_PER_FORWARD, ForwardFlops, count_forward, precision_of
+from three_walls.facts.memory.activations import is_attention_unfused
 from three_walls.facts.model_shape import ModelShape, read_model_shape
 from three_walls.facts.moe.passes import EXPERT_GEMM
 from three_walls.facts.step_view import StepView

@@ -36,7 +36,7 @@ def count_parameters(
     predicted = shape.prediction_layers if is_last else 0
     moe = sum(number in shape.moe_layers for number in layers) + predicted * shape.last_layer_is_moe
     held = len(layers) + predicted
-    norm = 1 if config.get("normalization") == "RMSNorm" else 2  # LayerNorm has a bias beside its weight
+    norm = 1 if config.get("normalization") == "RMSNorm" else 2  # LayerNorm has a bias too
     whole = held * (2 * norm * shape.hidden + _query_key_norms(shape, config, norm))
     whole += moe * shape.hidden * shape.experts
     whole += norm * shape.hidden if is_last else 0

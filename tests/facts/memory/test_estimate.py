@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts.model_runs import toy, wide, without
-from three_walls.facts.memory_estimate import StageMemory, estimate_memory, estimate_stages
+from tests.facts.views import pairs
+from three_walls.facts.log_facts import LOG_MEMORY_ITERATIONS, LOG_PEAK_MEMORY
+from three_walls.facts.memory.estimate import StageMemory, estimate_stages, measure_memory
 from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.model.config import ConfigData
+from three_walls.model.config import ConfigData, RunConfig
+from three_walls.model.fact import FactValue, known_or_missing
 
 MIB = 1 << 20
 
@@ -20,9 +23,20 @@ TOY_DENSE = 2 * (192 + 32 + 16) + 2 * 256 + 8
 
 
 def stages(world: int = 1, **values: ConfigData) -> tuple[StageMemory, ...]:
-    found, reason = estimate_stages(toy(world, **values))
-    assert found is not None, reason
-    return found
+    found = estimate_stages(toy(world, **values))
+    assert found.value is not None, found.missing_reason
+    return found.value
+
+
+def estimate_memory(
+    config: RunConfig, device_bytes: int | None, printed_bytes: int | None, iterations: int | None = None
+) -> dict[str, tuple[FactValue, str | None]]:
+    """``printed_bytes``: the log's peak, printed after ``iterations``."""
+    log = {
+        LOG_PEAK_MEMORY: known_or_missing(printed_bytes, "no memory line"),
+        LOG_MEMORY_ITERATIONS: known_or_missing(iterations, "no memory line"),
+    }
+    return pairs(measure_memory(config, device_bytes, log))
 
 
 def test_the_toy_models_parameters_count_as_on_paper() -> None:
@@ -121,14 +135,15 @@ def test_interleaved_chunks_go_round_the_stages() -> None:
 def test_real_runs_printed_as_much(
     world: int, values: dict[str, ConfigData], parameters: list[int], peak_mib: list[int]
 ) -> None:
-    found, reason = estimate_stages(wide(world, **values))
-    assert found is not None, reason
+    estimated = estimate_stages(wide(world, **values))
+    found = estimated.value
+    assert found is not None, estimated.missing_reason
     assert [stage.parameter_count for stage in found] == parameters
     assert [stage.total / MIB for stage in found] == pytest.approx(peak_mib, rel=0.03)
 
 
 def test_a_run_that_ran_out_of_memory_is_estimated_not_to_fit() -> None:
-    found, _ = estimate_stages(wide(micro_batch_size=16, global_batch_size=64))
+    found = estimate_stages(wide(micro_batch_size=16, global_batch_size=64)).value
     assert found is not None
     assert found[0].total > 139.8 * (1 << 30)
 
@@ -142,23 +157,23 @@ def test_what_decides_bytes_per_parameter_is_not_guessed(key: str) -> None:
 
 
 def test_full_recompute_keeps_the_layers_inputs_and_replays_one_layer() -> None:
-    plain = (estimate_stages(wide())[0] or ())[0]
-    again, _ = estimate_stages(wide(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1))
+    plain = (estimate_stages(wide()).value or ())[0].activations.value
+    full = wide(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    again = (estimate_stages(full).value or ())[0].activations.value
+    assert plain is not None
     assert again is not None
-    assert plain.activations is not None
-    assert again[0].activations is not None
     # Of four layers' activations one layer and four inputs of 32 MiB are left.
     layer = 1024 + 4 * 32 + 4 * 32 + 4 * 32 + 4 * 32 + 4 * 16
-    assert plain.activations - again[0].activations == (3 * layer - 4 * 32) * MIB
+    assert plain - again == (3 * layer - 4 * 32) * MIB
 
 
 @pytest.mark.parametrize("module", ["moe_act", "layernorm", "moe", "core_attn"])
 def test_selective_recompute_frees_something(module: str) -> None:
     plain, less = stages(), stages(recompute_granularity="selective", recompute_modules=(module,))
-    assert (less[0].activations or 0) <= (plain[0].activations or 0)
+    assert (less[0].activations.value or 0) <= (plain[0].activations.value or 0)
     unfused = {"attention_backend": "unfused", "num_layers": 8}
     plain, less = stages(**unfused), stages(recompute_granularity="selective", recompute_modules=(module,), **unfused)
-    assert (less[0].activations or 0) < (plain[0].activations or 0)
+    assert (less[0].activations.value or 0) < (plain[0].activations.value or 0)
 
 
 @given(layers=st.integers(1, 30))
@@ -169,9 +184,9 @@ def test_parameters_grow_by_a_layer_at_a_time(layers: int) -> None:
 
 @given(batch=st.integers(1, 8))
 def test_activations_are_proportional_to_the_micro_batch(batch: int) -> None:
-    one, more = stages()[0].activations, stages(micro_batch_size=batch, global_batch_size=batch)[0].activations
-    assert one is not None
-    assert more == batch * one
+    single = stages()[0].activations.value
+    assert single is not None
+    assert stages(micro_batch_size=batch, global_batch_size=batch)[0].activations.value == batch * single
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Bytes of activations that one GPU keeps for the backward pass, and what works beside them at the peak.
+"""Bytes of activations that one GPU keeps for the backward pass, and the working set at the peak.
 
 Per token of a layer, in elements of two bytes (after Korthikanti et al., arXiv:2205.05198, section 4, with the terms of
 experts, grouped queries and gated units): the input and output of both norms; queries, keys, values and the output of
-attention; what the MLP's two products read and what stands between them. Unfused attention keeps its scores too (once:
+attention; what the MLP's two GEMMs read and the tensors between them. Unfused attention keeps its scores too (once:
 Megatron keeps the probabilities in bf16, dropout is taken to be off) and keys and values repeated for every query head.
 
 The working set at the peak is the largest of: the backward pass of attention (unfused: four matrices of the scores'
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from three_walls.facts.model_shape import ModelShape
 from three_walls.inputs.config.parallel_layout import CompleteLayout
 from three_walls.model.config import RunConfig
+from three_walls.model.fact import Measurement, known, missing
 
 BYTES = 2
 UNFUSED_WORKING_MATRICES = 4
@@ -47,11 +48,11 @@ class LayerActivations:
     norms: int
     """Outputs of the norms, and the input of the second."""
     attention: int
-    """What the products of attention read and put out, without scores."""
+    """Inputs and outputs of attention's GEMMs, without scores."""
     scores: int
     """0 where attention is fused."""
     mlp: int
-    """What the MLP (experts) keeps beside its input."""
+    """What the MLP (experts) keeps in addition to its input."""
 
     @property
     def total(self) -> int:
@@ -65,11 +66,11 @@ def is_attention_unfused(config: RunConfig) -> bool:
 
 def estimate_activations(
     shape: ModelShape, layout: CompleteLayout, config: RunConfig, layers: Sequence[int], stage: int
-) -> tuple[int | None, str | None]:
-    """(peak bytes of activations with their working set on a GPU of ``stage``, None), or (None, why not counted)."""
+) -> Measurement[int]:
+    """Peak bytes of activations with their working set on a GPU of ``stage``; missing where they are not modelled."""
     reason = _why_not_counted(config)
     if reason:
-        return None, reason
+        return missing(reason)
     kept_layers = [keep_after_recompute(shape, layout, config, layer) for layer in layers]
     full_layers = [keep_in_full(shape, layout, config, layer) for layer in layers]
     if stage == layout.pipeline - 1:
@@ -84,7 +85,7 @@ def estimate_activations(
     if config.get("overlap_moe_expert_parallel_comm") is True and layout.microbatches > 1:
         # The next micro-batch runs forward while this one runs back: a layer more is kept, and its MLP is not freed.
         overlap = kept_layers[-1].total + last.mlp
-    return stored + replayed + overlap + _working_set(shape, layout, config, last, stage), None
+    return known(stored + replayed + overlap + _working_set(shape, layout, config, last, stage))
 
 
 def keep_in_full(shape: ModelShape, layout: CompleteLayout, config: RunConfig, layer: int) -> LayerActivations:
@@ -106,7 +107,7 @@ def keep_in_full(shape: ModelShape, layout: CompleteLayout, config: RunConfig, l
 
 
 def keep_after_recompute(shape: ModelShape, layout: CompleteLayout, config: RunConfig, layer: int) -> LayerActivations:
-    """The same under selective recompute: what its modules put out is run again instead of kept."""
+    """The same under selective recompute: outputs of its modules are computed again instead of kept."""
     full = keep_in_full(shape, layout, config, layer)
     if config.get("recompute_granularity") != "selective":
         return full
