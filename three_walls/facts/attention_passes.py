@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import polars as pl
 
-FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
+from three_walls.tables.fact_thresholds import fact_thresholds
 
-RECOMPUTES_RATIO = 1.25
-"""Below this ratio no layer is taken to be replayed: every layer replayed gives 2, a quarter of them 1.25."""
+FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
 
 PASSES = pl.Schema(
     {
@@ -58,10 +57,15 @@ def count_phases(passes: pl.DataFrame) -> tuple[int, int]:
     return forward, passes.height - forward
 
 
+def is_recomputing(forward: int, backward: int) -> bool:
+    """Whether so many more ``forward`` than ``backward`` passes are taken to replay layers."""
+    return backward > 0 and forward >= fact_thresholds().minimum_recompute_ratio.value * backward
+
+
 def _find_replays(phases: list[str]) -> set[int] | None:
     """Places of the replayed passes; None where they cannot be distinguished from the other forward passes."""
     forward, backward = phases.count(FORWARD), phases.count(BACKWARD)
-    if not backward or forward < RECOMPUTES_RATIO * backward:
+    if not is_recomputing(forward, backward):
         return set()
     for replays in (_replays_of_every_layer(phases), _replays_of_some_layers(phases)):
         if replays is not None and len(replays) == forward - backward:

@@ -23,6 +23,7 @@ class FactThresholds(Row):
     maximum_ambiguous_fraction: Threshold
     minimum_recompute_ratio: Threshold
     minimum_full_recompute_ratio: Threshold
+    minimum_replayed_layer_ratio: Threshold
     minimum_shaped_fraction: Threshold
     minimum_overlap_calls: Threshold
     minimum_concurrent_fraction: Threshold

@@ -16,24 +16,17 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE, RECOMPUTES_RATIO, count_phases
+from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE, count_phases, is_recomputing
 from three_walls.facts.recompute.layer_shape import LayerShape, measure_layer_shape, number_kernels, place_passes
 from three_walls.facts.step_view import StepView
 from three_walls.inputs.config.parallel_layout import has_uneven_stages
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measurement, Measurements, Pool, known, known_or_missing, missing
 from three_walls.model.report import RecomputedLayer
+from three_walls.tables.fact_thresholds import fact_thresholds
 from three_walls.timeline.intervals import merge_overlapping
 
 FULL, SELECTIVE, NONE = "full", "selective", "none"
-
-FULL_RUNS_TIMES = 1.5
-"""With full recompute at least this many forward layers' GEMMs lie between a replayed attention and its backward.
-
-Replay and backward of what follows attention are three times its forward: in a dense layer, where least follows, 9
-GEMMs against the forward layer's 4 (fused attention) or 12 against 6. Replayed core attention alone leaves at most
-the GEMMs of the scores there: 3.
-"""
 
 REPLAYS = pl.Schema(
     {
@@ -92,7 +85,7 @@ def measure_recompute(step: StepView, passes: pl.DataFrame) -> Recompute:
         return Recompute(None, missing("no attention kernel with a known direction was recorded"))
     kernels = number_kernels(step.kernels, int(passes["stream"].mode().sort()[0]))
     placed = place_passes(kernels, passes)
-    if forward < RECOMPUTES_RATIO * backward:
+    if not is_recomputing(forward, backward):
         return _without_replayed_attention(placed)
     has_order = not passes["direction"].null_count() and passes["stream"].n_unique() == 1
     kind = _classify_recompute(placed) if has_order else None
@@ -134,7 +127,7 @@ def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
     between = _count_gemms_to_next(placed).filter(pl.col("direction") == pl.col("next"))
     medians = {str(name): gemms for name, gemms in between.group_by("direction").agg(pl.col("gemms").median()).rows()}
     forward, backward = medians.get(FORWARD), medians.get(BACKWARD)
-    if forward and backward and backward >= 2.5 * forward:
+    if forward and backward and backward >= fact_thresholds().minimum_replayed_layer_ratio.value * forward:
         return Recompute(
             None,
             missing(
@@ -152,7 +145,7 @@ def _classify_recompute(placed: pl.DataFrame) -> str | None:
     between = counted.filter((pl.col("direction") == RECOMPUTE) & (pl.col("next") == BACKWARD))["gemms"]
     if not isinstance(layer, float) or not layer:
         return None
-    is_full = between >= FULL_RUNS_TIMES * layer
+    is_full = between >= fact_thresholds().minimum_full_recompute_ratio.value * layer
     if is_full.all():
         return FULL
     return None if is_full.any() else SELECTIVE
