@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from three_walls.attribution.attribution import attribute
+from three_walls.attribution.attribution import Attribution, attribute
 from three_walls.facts.caveats import collect_caveats, warn_of_stragglers
 from three_walls.facts.config_caveats import warn_of_settings
 from three_walls.facts.log_caveats import warn_of_log
-from three_walls.facts.measure import measure_facts
+from three_walls.facts.measure import Details, measure_facts
 from three_walls.facts.outliers import warn_of_outliers
 from three_walls.facts.summary import (
     list_unclassified,
@@ -19,21 +19,23 @@ from three_walls.facts.summary import (
     summarize_ranks,
     summarize_steps,
 )
-from three_walls.inputs.read_inputs import Paths, Progress, read_inputs
+from three_walls.inputs.read_inputs import Inputs, Paths, Progress, read_inputs
+from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
-from three_walls.model.report import Report
+from three_walls.model.fact import FactSheet
+from three_walls.model.finding import Finding, Overrides, PlanStep
+from three_walls.model.report import KnownGoodRecipe, Report, ReportWarning, Verdict
+from three_walls.model.rule import Rule
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
 from three_walls.overrides.validated_plan import make_validated_plan
-from three_walls.ranks.capture_start import without_affected
-from three_walls.ranks.comparison import compare_ranks, match_ranks
-from three_walls.ranks.step_numbers import number_alike
+from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.resources import RULES_DIR
 from three_walls.rules.first_trial import choose_first_trial
 from three_walls.rules.load import load_rules
 from three_walls.rules.verdict import decide_verdict
-from three_walls.tables.kernels import load_api_patterns, load_kernel_patterns, union_of
-from three_walls.timeline.timeline import build_timeline, wanted_ranges
+from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
 
 
@@ -61,94 +63,127 @@ def analyze(
     ``memory_snapshot``: a snapshot of PyTorch's allocator of one rank. ``step_range``: regular expression for the
     NVTX ranges that are steps, where the trace has no ``training_step_N``. ``bridge_version``: release the overrides
     are spelled for. ``rules``: a directory of more rules. ``allowed``: classes of rules
-    (``vocabulary.rules.RULE_CLASSES``) whose edits may be planned besides execution-only ones.
+    (``model.rules.RULE_CLASSES``) whose edits may be planned in addition to execution-only ones.
 
     Raises the errors of ``three_walls.model.errors``, each with one line for a person.
     """
-    _check_expression(step_range)
-    check_release(bridge_version)
+    _check_options(step_range, bridge_version)
     rule_base = load_rules(RULES_DIR, *([rules] if rules else []))
-    kernel_patterns, api_patterns = load_kernel_patterns(), load_api_patterns()
+    ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
-    given = read_inputs(
-        trace,
-        logs,
-        config,
-        settings,
-        memory_snapshot,
-        wanted_ranges(step_range),
-        union_of(api_patterns, "graph_launch"),
-        progress,
-    )
-    traces, ranks, run_config = given.with_kernels, given.ranks, given.config
-    rank_of = {rank.rank_index: rank.rank for rank in ranks}
-
+    inputs = read_inputs(trace, logs, config, settings, memory_snapshot, ranges, graph_launch, progress)
+    traces, run_config = inputs.with_kernels, inputs.config
     progress("classifying kernels, finding steps")
-    timeline = build_timeline(traces, kernel_patterns, union_of(api_patterns, "synchronize"), run_config, step_range)
-    progress("putting the ranks on one clock")
-    timeline = replace(timeline, steps=number_alike(timeline, traces))
-    matched_ranks = match_ranks(traces, timeline, ranks, run_config)
-    timeline = replace(timeline, steps=without_affected(timeline.steps, matched_ranks.skewed))
+    captured = build_timeline(traces, run_config, step_range)
+    progress("matching the calls of the ranks on one clock")
+    timeline, matched_ranks = match_ranks(captured, traces, run_config)
     progress("attributing every nanosecond")
-    attribution = attribute(timeline)
-    comparison = compare_ranks(traces, timeline, attribution, ranks, matched_ranks)
-    attribution = replace(attribution, transfer=comparison.transfer)
-    facts, details = measure_facts(given, timeline, attribution, matched_ranks, comparison, progress)
-
+    attribution = attribute(timeline, matched_ranks, traces)
+    progress("measuring facts")
+    facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
     progress("judging rules")
-    findings, plan = make_validated_plan(rule_base, facts, run_config, bridge_version, allowed)
-    edits = [edit for step in plan for edit in step.edits]
+    diagnosis = _diagnose(rule_base, facts, run_config, bridge_version, allowed)
+    return _build_report(inputs, timeline, matched_ranks, attribution, details, diagnosis)
+
+
+@dataclass(frozen=True, slots=True)
+class _Diagnosis:
+    """The facts, and what the rules make of them."""
+
+    facts: FactSheet
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    plan: tuple[PlanStep, ...]
+    overrides: Overrides
+    recipe: KnownGoodRecipe | None
+    no_recipe_reason: str
+
+
+def _diagnose(
+    rule_base: Collection[Rule],
+    facts: FactSheet,
+    config: RunConfig,
+    bridge_version: str | None,
+    allowed: Collection[str],
+) -> _Diagnosis:
+    findings, plan = make_validated_plan(rule_base, facts, config, bridge_version, allowed)
     verdict = decide_verdict(facts)
-    recipe, no_recipe_reason = find_nearest_recipe(run_config, facts, plan, verdict.wall)
+    recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
+    edits = [edit for step in plan for edit in step.edits]
+    overrides = spell(edits, config, bridge_version or config.bridge_version)
+    return _Diagnosis(facts, verdict, tuple(findings), plan, overrides, recipe, no_recipe_reason)
+
+
+def _build_report(
+    inputs: Inputs,
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    attribution: Attribution,
+    details: Details,
+    diagnosis: _Diagnosis,
+) -> Report:
+    ranks, step, facts = inputs.ranks, details.step, diagnosis.facts
     return Report(
         tool_version=VERSION,
-        inputs=tuple(one.input for one in given.traces),
-        verdict=verdict,
+        inputs=tuple(trace.input for trace in inputs.traces),
+        verdict=diagnosis.verdict,
         step=summarize_steps(timeline, ranks),
         ranks=summarize_ranks(attribution, ranks),
-        budget=summarize_budget(details.step) if details.step else (),
-        budget_of=details.step.why if details.step else "no step could be kept",
-        config=run_config,
+        budget=summarize_budget(step) if step else (),
+        budget_of=step.why if step else "no step could be kept",
+        config=inputs.config,
         facts=facts,
-        findings=tuple(findings),
-        plan=plan,
-        overrides=spell(edits, run_config, bridge_version or run_config.bridge_version),
-        warnings=(
-            *warn_of_stragglers(comparison.stragglers, facts),
-            *collect_caveats(given.traces, timeline, facts, details.run.capabilities),
-            *warn_of_log(given.log, details.log, facts),
-            *warn_of_settings(given.stated, given.merged, ranks),
-            *comparison.warnings,
-            *details.warnings,
-            *warn_of_outliers(attribution, rank_of),
-        ),
-        unclassified=list_unclassified(timeline, details.step) if details.step else (),
+        findings=diagnosis.findings,
+        plan=diagnosis.plan,
+        overrides=diagnosis.overrides,
+        warnings=_collect_warnings(inputs, timeline, matched_ranks, attribution, facts, details),
+        unclassified=list_unclassified(timeline, step) if step else (),
         capabilities=details.run.capabilities,
-        stragglers=comparison.stragglers,
-        waits=comparison.waits,
-        alignment=comparison.alignment,
+        stragglers=attribution.stragglers,
+        waits=attribution.waits,
+        alignment=matched_ranks.clock.alignment,
         moe_layers=details.moe_layers,
         overlap_slowdown=details.overlap_slowdown,
         pipeline_phases=details.pipeline_phases,
         log=details.log.summary,
-        memory_snapshot=given.snapshot,
+        memory_snapshot=inputs.snapshot,
         recompute_layers=details.recompute_layers,
         graph_coverage=details.graph_coverage,
-        config_conflicts=given.merged.conflicts,
+        config_conflicts=inputs.merged.conflicts,
         efficiency=details.efficiency,
         gemm_shapes=details.gemm_shapes,
         copies=details.copies,
-        first_trial=choose_first_trial(plan, facts),
-        known_good_recipe=recipe,
-        no_recipe_reason=no_recipe_reason,
+        first_trial=choose_first_trial(diagnosis.plan, facts),
+        known_good_recipe=diagnosis.recipe,
+        no_recipe_reason=diagnosis.no_recipe_reason,
     )
 
 
-def _check_expression(step_range: str | None) -> None:
+def _collect_warnings(
+    inputs: Inputs,
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    attribution: Attribution,
+    facts: FactSheet,
+    details: Details,
+) -> tuple[ReportWarning, ...]:
+    return (
+        *warn_of_stragglers(attribution.stragglers, facts),
+        *collect_caveats(inputs.traces, timeline, facts, details.run.capabilities),
+        *warn_of_log(inputs.log, details.log, facts),
+        *warn_of_settings(inputs.stated, inputs.merged, inputs.ranks),
+        *matched_ranks.warnings,
+        *details.warnings,
+        *warn_of_outliers(attribution, dict(matched_ranks.rank_of)),
+    )
+
+
+def _check_options(step_range: str | None, bridge_version: str | None) -> None:
     try:
         re.compile(step_range or "")
     except re.error as error:
         raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({error})") from error
+    check_release(bridge_version)
 
 
 def check_release(bridge_version: str | None) -> None:

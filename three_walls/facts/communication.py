@@ -10,7 +10,7 @@ from three_walls.model.buckets import COMMUNICATION_CATEGORIES, EP_CATEGORIES
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.tables.collective_owners import collective_owners
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.collective_owner import BY_OPERATION
+from three_walls.timeline.communication_owners import BY_OPERATION
 
 _OTHER_CATEGORIES = tuple(name for name in COMMUNICATION_CATEGORIES if name not in EP_CATEGORIES)
 

@@ -15,7 +15,7 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.fact import FactGroup, Measured, Measurement, Pool, known, missing
 from three_walls.model.report import GraphCoverage, OutsideGraphs
 from three_walls.timeline.intervals import mask_of
-from three_walls.timeline.optimizer_phases import MODEL_WORK
+from three_walls.timeline.steps import MODEL_WORK
 
 facts = FactGroup("CUDA graphs")
 LAUNCH_STARVED_PARENTS = (

@@ -31,7 +31,7 @@ from three_walls.facts.step_view import RunView, StepView, choose_step, view_run
 from three_walls.facts.summary import count_captured_steps
 from three_walls.facts.token_exchange import EP_LINK, link_bytes_per_s
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
-from three_walls.inputs.read_inputs import Inputs, Progress
+from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.config import NOT_SHOWN, RunConfig
 from three_walls.model.fact import (
     Fact,
@@ -54,7 +54,7 @@ from three_walls.model.report import (
     RecomputedLayer,
     ReportWarning,
 )
-from three_walls.ranks.comparison import MatchedRanks, RankComparison
+from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.tables.thresholds import default_log_thresholds
 from three_walls.timeline.operators import read_operators
@@ -86,8 +86,6 @@ def measure_facts(
     timeline: Timeline,
     attribution: Attribution,
     matched_ranks: MatchedRanks,
-    comparison: RankComparison,
-    progress: Progress,
 ) -> tuple[FactSheet, Details]:
     """Every defined fact, missing with its reason where it cannot be measured, and the settings of the run as facts.
 
@@ -98,21 +96,19 @@ def measure_facts(
     step = choose_step(traces, timeline, attribution, run)
     step_ns = step.step_ns if step else None
     log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
-    rank_of = {rank.rank_index: rank.rank for rank in run.ranks}
-    phases = measure_pipeline(timeline, attribution, matched_ranks, comparison, rank_of, run.config)
+    phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {
         **measure_machine(run),
         **measure_layout(run),
         **log.facts,
-        **measure_ranks(matched_ranks, comparison, timeline, len(run.ranks)),
+        **measure_ranks(matched_ranks, attribution, timeline),
         **measure_memory(run.config, run.device.memory_bytes if run.device else None, log.facts),
         **measure_snapshot(inputs.snapshot),
         **measure_utilization(run, step_ns, log.whole(UNPROFILED_STEP)),
         STEP_SPREAD: measure_spread(timeline.steps),
     }
     if step:
-        progress("reading the operators of one step")
         measured, details = _measure_details(step, measured, replace(details, step=step))
     pressure = classify_memory_pressure(measured, default_log_thresholds())
     return make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config), details

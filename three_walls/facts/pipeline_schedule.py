@@ -26,10 +26,10 @@ from three_walls.model.buckets import BUCKETS, EP_CATEGORIES, Group
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.model.report import PipelinePhase
-from three_walls.ranks.comparison import MatchedRanks, RankComparison
+from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
-from three_walls.timeline.median_step import median_steps
+from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
 WARM_UP, STEADY, COOL_DOWN, UPDATE = "warm-up", "steady", "cool-down", "update"
@@ -100,14 +100,9 @@ def measure_pipeline(
     timeline: Timeline,
     attribution: Attribution,
     matched_ranks: MatchedRanks,
-    comparison: RankComparison,
-    rank_of: Mapping[int, int],
     config: RunConfig,
 ) -> tuple[PipelinePhase, ...]:
-    """The phases of every rank's median kept step, by rank; none without a pipeline.
-
-    ``rank_of``: global rank by rank_index.
-    """
+    """The phases of every rank's median kept step, by rank; none without a pipeline."""
     if not _has_pipeline(timeline, config):
         return ()
     medians = pl.DataFrame(
@@ -120,16 +115,16 @@ def measure_pipeline(
     measured = _measure(
         attribution.slices.join(medians, on=_RANK_AND_STEP, how="semi"),
         phases_of_all.join(medians, on=_RANK_AND_STEP, how="semi"),
-        _split_exchanges(matched_ranks, comparison, medians),
+        _split_exchanges(matched_ranks, medians),
         drains.drop("step"),
     )
     _check_sums(measured, attribution, medians)
     places = matched_ranks.pipeline.places if matched_ranks.pipeline else {}
     drained = set(drains["rank_index"].to_list())
-    notes = {wait.rank: wait.note for wait in comparison.waits if wait.communication_class == EXCHANGE}
+    notes = {wait.rank: wait.note for wait in attribution.waits if wait.communication_class == EXCHANGE}
     rows = []
     for row in measured.rows(named=True):
-        rank_index, rank = row["rank_index"], rank_of[row["rank_index"]]
+        rank_index, rank = row["rank_index"], matched_ranks.rank_of[row["rank_index"]]
         note = reasons.get((rank_index, row["step"])) or _why_no_bubble(row, rank_index in drained, notes.get(rank))
         stage, _ = places.get(rank_index, (None, None))
         bubble_ns = None if note else row["drained_ns" if row["phase"] == UPDATE else "waited_ns"]
@@ -251,9 +246,9 @@ def _find_drains(phases: pl.DataFrame, matched_ranks: MatchedRanks) -> pl.DataFr
     )
 
 
-def _split_exchanges(matched_ranks: MatchedRanks, comparison: RankComparison, medians: pl.DataFrame) -> pl.DataFrame:
+def _split_exchanges(matched_ranks: MatchedRanks, medians: pl.DataFrame) -> pl.DataFrame:
     """Exchanges of the median steps: rank_index, start_ns, waited_until_ns (null if not resolved), end_ns."""
-    resolved = comparison.arrivals.filter("resolved").select("call", "wait_ns")
+    resolved = matched_ranks.arrivals.filter("resolved").select("call", "wait_ns")
     return (
         matched_ranks.matched.everything.filter(pl.col("class") == EXCHANGE)
         .join(medians, on=_RANK_AND_STEP, how="semi")

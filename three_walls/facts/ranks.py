@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from three_walls.attribution.attribution import Attribution
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
-from three_walls.ranks.comparison import MatchedRanks, RankComparison
+from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.timeline.timeline import Timeline
 
 _ONE_RANK = "needs the traces of several ranks"
@@ -26,7 +27,7 @@ STRAGGLER_LATE = facts.duration(
 STRAGGLER_CAUSE = facts.fact(
     "straggler_cause",
     "text",
-    "Why that rank is late: slow compute, expert imbalance, launch-starved, host-blocked, late stage or unknown.",
+    "Why that rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
 )
 CAPTURE_START_SKEW = facts.duration(
     "capture_start_skew_ns",
@@ -39,24 +40,23 @@ CAPTURE_START_SKEWED_STEPS = facts.fact(
 )
 
 
-def measure_ranks(
-    matched_ranks: MatchedRanks, comparison: RankComparison, timeline: Timeline, ranks_count: int
-) -> Measurements:
+def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline) -> Measurements:
     """Every fact of this group. ``timeline``: with the skewed steps dropped. A straggler is the latest one."""
+    ranks_count = len(matched_ranks.ranks)
     return {
         RANKS_CAPTURED: known(ranks_count),
-        **_measure_straggler(comparison, ranks_count),
+        **_measure_straggler(matched_ranks, attribution),
         **_measure_capture_start(matched_ranks, timeline, ranks_count),
     }
 
 
-def _measure_straggler(comparison: RankComparison, ranks_count: int) -> Measurements:
+def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:
     """Nobody late is 0 ns, and that only where calls were compared."""
-    if comparison.stragglers:
-        latest = comparison.stragglers[0]
+    if attribution.stragglers:
+        latest = attribution.stragglers[0]
         return {STRAGGLER_LATE: known(latest.late_ns), STRAGGLER_CAUSE: known(latest.cause)}
-    if comparison.arrivals.filter(pl.col("kept") & pl.col("resolved")).is_empty():
-        reason = _ONE_RANK if ranks_count < 2 else _NOT_MATCHED
+    if matched_ranks.arrivals.filter(pl.col("kept") & pl.col("resolved")).is_empty():
+        reason = _ONE_RANK if len(matched_ranks.ranks) < 2 else _NOT_MATCHED
         return dict.fromkeys((STRAGGLER_LATE, STRAGGLER_CAUSE), missing(reason))
     return {STRAGGLER_LATE: known(0), STRAGGLER_CAUSE: missing("no rank was late")}
 

@@ -5,6 +5,7 @@ What the profiler added to the step is taken to lie in time that waits for the h
 
 from __future__ import annotations
 
+from three_walls.attribution.straggler_causes import StragglerCause
 from three_walls.facts.communication import COLLECTIVE_TRANSFER_EXPOSED, EP_TRANSFER_EXPOSED
 from three_walls.facts.log_facts import PROFILER_EXCESS
 from three_walls.facts.ranks import STRAGGLER_CAUSE, STRAGGLER_LATE
@@ -54,7 +55,7 @@ def measure_recoverable(measured: Measurements, recompute: Measurement[FactValue
     # A warning names recompute that cannot be priced; exposed copies alone can be the wall.
     memory = [recompute] if not recompute.is_missing else []
     late, excess = measured[STRAGGLER_LATE], measured[PROFILER_EXCESS]
-    is_starved = measured[STRAGGLER_CAUSE].value == "launch-starved"
+    is_starved = measured[STRAGGLER_CAUSE].value == StragglerCause.LAUNCH_STARVED
     return {
         MEMORY_RECOVERABLE: _total(*memory, measured[OFFLOAD_COPY_EXPOSED]),
         COMMUNICATION_RECOVERABLE: _total(measured[EP_TRANSFER_EXPOSED], measured[COLLECTIVE_TRANSFER_EXPOSED]),

@@ -15,7 +15,7 @@ from three_walls.inputs.nsys.identity import Gpu, Rank
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.config import RunConfig
 from three_walls.tables.hardware import GpuModel, find_gpu
-from three_walls.timeline.median_step import median_steps
+from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
 

@@ -963,7 +963,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         name="straggler_cause",
         unit="text",
-        meaning="Why that rank is late: slow compute, expert imbalance, launch-starved, host-blocked, late stage or unknown.",
+        meaning="Why that rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
     ),
     FactDefinition(
         name="capture_start_skew_ns",

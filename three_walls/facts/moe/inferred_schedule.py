@@ -22,7 +22,7 @@ import polars as pl
 from three_walls.facts.attention_passes import BACKWARD, FORWARD
 from three_walls.facts.moe.passes import EXCHANGES
 from three_walls.model.buckets import GEMM_CATEGORIES
-from three_walls.timeline.schedule_ranges import (
+from three_walls.timeline.timeline import (
     ATTENTION,
     COMBINE_NODE,
     DISPATCH_NODE,

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from three_walls.attribution.ownership import COMPUTE_MASK
-from three_walls.attribution.transfer import FEWEST_CALLS, READY_QUANTILE
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
 from three_walls.facts.moe.inferred_schedule import infer_schedule_nodes
 from three_walls.facts.moe.layers import find_mismatch, number_layers
@@ -36,6 +35,7 @@ from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
 from three_walls.model.report import MoePart, ReportWarning
 from three_walls.model.units import NS_PER_S
+from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.timeline.intervals import intersect, merge_overlapping
 
 facts = FactGroup("MoE layers")
@@ -170,12 +170,15 @@ def _measure_rates(found: LayerPasses, config: RunConfig) -> _ExchangeRates:
         reason = sent.missing_reason or "expert-parallel size 1: nothing is sent"
         return _ExchangeRates(sent.value, missing(reason))
     calls = _select_token_calls(found.exchanges.join(found.passes.select("pass", "direction"), on="pass"))
-    fastest = pl.col("duration_ns").quantile(READY_QUANTILE, interpolation="lower")
-    is_measurable = (pl.col("calls") >= FEWEST_CALLS) & (pl.col("duration_ns") > 0)
+    thresholds = attribution_thresholds()
+    fastest = pl.col("duration_ns").quantile(thresholds.ready_quantile, interpolation="lower")
+    is_measurable = (pl.col("calls") >= thresholds.minimum_calls) & (pl.col("duration_ns") > 0)
     by_part = calls.group_by("part").agg(fastest, calls=pl.len()).filter(is_measurable).rows()
     together = calls.select(fastest, calls=pl.len()).filter(is_measurable)
     if together.is_empty():
-        return _ExchangeRates(sent.value, missing(f"fewer than {FEWEST_CALLS} exchanges of tokens in the step"))
+        return _ExchangeRates(
+            sent.value, missing(f"fewer than {thresholds.minimum_calls} exchanges of tokens in the step")
+        )
     sent_per_ns = sent.value * NS_PER_S
     return _ExchangeRates(
         sent.value,

@@ -26,7 +26,7 @@ from three_walls.facts.moe.passes import (
     LayerPasses,
 )
 from three_walls.model.buckets import GEMM_CATEGORIES
-from three_walls.timeline.schedule_ranges import ATTENTION, COMBINE_NODE, DISPATCH_NODE, EXPERTS, WEIGHT_GRADIENTS
+from three_walls.timeline.timeline import ATTENTION, COMBINE_NODE, DISPATCH_NODE, EXPERTS, WEIGHT_GRADIENTS
 
 _MOE_ORDER = {
     FORWARD: [ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE],
