@@ -19,7 +19,7 @@ from three_walls.facts.summary import (
     summarize_ranks,
     summarize_steps,
 )
-from three_walls.inputs.read_inputs import Inputs, Paths, Progress, read_inputs
+from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
@@ -71,7 +71,8 @@ def analyze(
     rule_base = load_rules(RULES_DIR, *([rules] if rules else []))
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
-    inputs = read_inputs(trace, logs, config, settings, memory_snapshot, ranges, graph_launch, progress)
+    request = InputRequest(trace, logs, config, settings, memory_snapshot)
+    inputs = read_inputs(request, ranges, graph_launch, progress)
     traces, run_config = inputs.with_kernels, inputs.config
     progress("classifying kernels, finding steps")
     captured = build_timeline(traces, run_config, step_range)
@@ -149,7 +150,7 @@ def _build_report(
         memory_snapshot=inputs.snapshot,
         recompute_layers=details.recompute_layers,
         graph_coverage=details.graph_coverage,
-        config_conflicts=inputs.merged.conflicts,
+        config_conflicts=inputs.config.conflicts,
         efficiency=details.efficiency,
         gemm_shapes=details.gemm_shapes,
         copies=details.copies,
@@ -171,7 +172,7 @@ def _collect_warnings(
         *warn_of_stragglers(attribution.stragglers, facts),
         *collect_caveats(inputs.traces, timeline, facts, details.run.capabilities),
         *warn_of_log(inputs.log, details.log, facts),
-        *warn_of_settings(inputs.stated, inputs.merged, inputs.ranks),
+        *warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
         *details.warnings,
         *warn_of_outliers(attribution, dict(matched_ranks.rank_of)),

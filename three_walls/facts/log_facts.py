@@ -10,8 +10,8 @@ from statistics import median
 
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
 from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.log.progress import jobs_of_run
-from three_walls.inputs.log.steady_steps import ProfiledRange, Role, tell_apart
+from three_walls.inputs.log.same_run import find_other_sizes, jobs_of_run
+from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import (
     FactDefinition,
@@ -90,13 +90,6 @@ LOG_ALLOCATOR_RETRIES = facts.fact(
     "count",
     "Allocations that failed at first, most of any rank: the allocator released its cache and tried again.",
 )
-_PARALLEL_SIZES = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-)
-_MODEL_SIZES = ("num_layers", "hidden_size", "seq_length", "micro_batch_size", "global_batch_size")
 _BACKENDS = ("DeepEP", "HybridEP")
 _REFUSED = r"\b{} is (?:not installed|supported for|only applicable)"
 _IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)
@@ -132,7 +125,7 @@ def join_log(
         return JoinedLog({**dict.fromkeys(facts.definitions, missing(NO_LOG)), **traced}, None)
     limits = default_log_thresholds()
     profiled, is_known = find_profiled_range(log, trace_config)
-    roles = tell_apart(log.iterations, log.events, profiled, limits)
+    roles = classify_iterations(log.iterations, log.events, profiled, limits)
     steady = [line for line, role in zip(log.iterations, roles, strict=True) if role is Role.STEADY]
     measured: Measurements = {
         **_measure_steps(steady, _why_no_median(log, steady, is_known, captured_steps, limits)),
@@ -270,23 +263,6 @@ def _measure_perturbation(
     ratio = traced_step_ns / length
     excess_ns = traced_step_ns - length if ratio >= limits.minimum_perturbation_ratio else 0
     return {PROFILER_PERTURBATION: known(ratio), PROFILER_EXCESS: known(excess_ns)}
-
-
-def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
-    """Which size of ``log`` differs from the trace's own ``config``; empty if none. Such a log is of another run."""
-    if log.contradictions:
-        return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
-    world = config.environment.get("WORLD_SIZE")
-    pairs: list[tuple[str, object, object]] = [
-        ("world_size", log.layout.world_size, None if world is None else world.value)
-    ]
-    pairs += [(name, getattr(log.layout, name), config.get(name)) for name in _PARALLEL_SIZES]
-    arguments = dict(log.argument_block)
-    pairs += [(name, arguments.get(name), config.get(name)) for name in _MODEL_SIZES]
-    for name, logged, traced in pairs:
-        if logged not in (None, "None") and traced is not None and str(logged) != str(traced):
-            return f"{name} is {logged} in the log and {traced} in the trace"
-    return ""
 
 
 def _other_length(measured: Measurements, limits: LogThresholds) -> str:

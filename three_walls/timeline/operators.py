@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.inputs.nsys.range_window import read_ranges_between
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.tables import read_ranges_between
 
 _END_OF_NAME = re.compile(r", (?:seq = \d|op_id = \d|sizes = \[)")
 _SEQUENCE = re.compile(r", seq = (\d{1,18})")

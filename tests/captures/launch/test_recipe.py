@@ -66,8 +66,8 @@ def test_the_settings_read_back_as_they_were_meant() -> None:
     bridge = read_command_line(["python", "run_recipe.py", *shlex.split(" ".join(spell_settings(settings, "bridge")))])
     others = "--num-layers 4 --hidden-size 8".split()  # noqa: SIM905
     megatron = read_command_line(["python", "pretrain_gpt.py", *others, *spell_settings(settings, "megatron-lm")])
-    for said in (bridge, megatron):
-        assert {key: said.config.values[key].value for key in settings} == settings
+    for found in (bridge, megatron):
+        assert {key: found.values[key].value for key in settings} == settings
 
 
 def test_a_recipe_is_a_shell_script_with_reasons(tmp_path: Path) -> None:

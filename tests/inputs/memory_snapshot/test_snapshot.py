@@ -139,7 +139,7 @@ def test_releases_in_a_row_count_once() -> None:
         ("/x/mine.py", "helper", "other"),
     ],
 )
-def test_stacks_tell_what_an_allocation_is_for(tmp_path: Path, file: str, function: str, category: str) -> None:
+def test_stacks_show_what_an_allocation_is_for(tmp_path: Path, file: str, function: str, category: str) -> None:
     frames = [frame(function, file)]
     said = read(tmp_path, snapshot([event("alloc", 0, 8, frames)], block(0, 8, frames=frames)))
     assert [one.category for one in said.shares] == [category]
@@ -174,7 +174,7 @@ def test_data_that_is_no_snapshot_is_refused_in_one_line(tmp_path: Path, value: 
     assert "\n" not in str(caught.value)
 
 
-def test_the_same_snapshot_as_json_says_the_same(tmp_path: Path) -> None:
+def test_the_same_snapshot_as_json_gives_the_same(tmp_path: Path) -> None:
     value = snapshot(RISE_AND_FALL, *AT_END)
     (tmp_path / "snapshot.json").write_text(json.dumps(value))
     assert read_memory_snapshot(tmp_path / "snapshot.json").shares == read(tmp_path, value).shares

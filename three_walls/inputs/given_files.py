@@ -1,18 +1,16 @@
-"""Files that a user names, which may be anything: a pipe or a device would be waited for, or read, for ever."""
+"""Files that a user names. They may be anything: reading a pipe or a device could block or go on for ever."""
 
 from __future__ import annotations
 
 import stat
 from pathlib import Path
 
+from three_walls.inputs import limits
 from three_walls.model.errors import InputError
-
-MOST_BYTES = 16 * 1024 * 1024
-"""A real run_config.yaml has 20 to 40 kB, an overrides.txt less."""
 
 
 def is_directory(path: Path) -> bool:
-    """Whether ``path`` is a directory, else it is a file; raises InputError where it is neither or does not exist."""
+    """Whether ``path`` is a directory rather than a file; raises InputError where it is neither or does not exist."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -25,17 +23,17 @@ def is_directory(path: Path) -> bool:
 
 
 def read_text_file(path: Path, expected: str) -> str:
-    """The UTF-8 text in ``path``; raises InputError, which says what was ``expected``, where it is none."""
+    """The UTF-8 text in ``path``. Raises InputError, which names what was ``expected``, where there is none."""
     try:
         if not path.exists() or is_directory(path):
             raise InputError(f"{path}: expected {expected}, found {'a directory' if path.exists() else 'no such file'}")
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(limits.MOST_TEXT_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path}: expected {expected}, found more than {MOST_BYTES // 1024**2} MiB")
+    if len(content) > limits.MOST_TEXT_BYTES:
+        raise InputError(f"{path}: expected {expected}, found more than {limits.MOST_TEXT_BYTES // 1024**2} MiB")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected {expected}, found a file that is no text (not UTF-8)") from error
+        raise InputError(f"{path}: expected {expected}, found a file that is not UTF-8 text") from error

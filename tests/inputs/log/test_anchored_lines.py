@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from three_walls.inputs.log.scan import scan_lines
+from three_walls.inputs.log.lines import scan_lines
 
 ANCHORS = (b"elapsed", b"out of memory", b"ab")
 
@@ -26,7 +26,7 @@ def test_a_text_that_is_not_ascii_is_searched_alike(text: str) -> None:
     assert found_in(plain) == [line for line in plain.split(b"\n") if any(one in line for one in ANCHORS)]
 
 
-def test_every_line_can_be_asked_for_and_says_whether_it_holds_an_anchor() -> None:
+def test_every_line_can_be_asked_for_and_states_whether_it_holds_an_anchor() -> None:
     found = list(scan_lines([b"no\nab\n\n", b"x el", b"apsed\nno"], ANCHORS, lambda: True))
     assert found == [(b"no", False, True), (b"ab", True, True), (b"x elapsed", True, True), (b"no", False, False)]
 

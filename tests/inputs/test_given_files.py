@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from three_walls.cli.verify import read_overrides
-from three_walls.inputs.config import given_files
-from three_walls.inputs.config.given_files import is_directory, read_text_file
+from three_walls.inputs import limits
 from three_walls.inputs.config.saved_config import read_config_file
+from three_walls.inputs.given_files import is_directory, read_text_file
 from three_walls.inputs.log.files import find_logs
 from three_walls.inputs.memory_snapshot.load import load_snapshot
 from three_walls.inputs.nsys.source import find_traces
 from three_walls.model.errors import InputError
 
 
-def test_files_and_directories_are_told_apart(tmp_path: Path) -> None:
+def test_files_and_directories_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert is_directory(tmp_path)
     assert not is_directory(tmp_path / "file")
@@ -47,6 +47,6 @@ def test_text_is_read_with_or_without_a_mark_up_to_a_size(tmp_path: Path, monkey
     path = tmp_path / "x.yaml"
     path.write_bytes(b"\xef\xbb\xbfmodel: {}")
     assert read_text_file(path, "YAML") == "model: {}"
-    monkeypatch.setattr(given_files, "MOST_BYTES", 4)
+    monkeypatch.setattr(limits, "MOST_TEXT_BYTES", 4)
     with pytest.raises(InputError, match="expected YAML, found more than"):
         read_text_file(path, "YAML")

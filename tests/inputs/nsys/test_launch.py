@@ -8,7 +8,7 @@ from pathlib import Path
 from trace_builder import TraceBuilder
 
 from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.recorded_environment import environment_blocks, launch_environment, other_environments
+from three_walls.inputs.nsys.launch import environment_blocks, launch_environment, other_environments
 
 
 def test_every_place_is_read_and_values_may_hold_semicolons(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.trace_builder import PROCESS, TraceBuilder
-from three_walls.inputs.nsys.range_window import read_ranges_between
+from three_walls.inputs.nsys.tables import read_ranges_between
 
 
 def texts_between(path: Path, begin: int, until: int, process: int = PROCESS) -> list[str]:

@@ -1,7 +1,8 @@
 """YAML of unknown origin as plain data: nothing is constructed, tags are dropped, size and depth are bounded.
 
-The document is read event by event, so depth exhausts nothing. An alias is the very object of its anchor, never a
-copy; what it repeats counts as entries all the same, because whoever walks the data walks it again.
+The document is read event by event, so no nesting exhausts the stack: PyYAML's own composer recurses, in C where it is
+fast, and its Python loader, which could be bounded, takes nineteen times as long. An alias is the very object of its
+anchor, never a copy; what it repeats counts as entries all the same, because whoever walks the data walks it again.
 """
 
 from __future__ import annotations
@@ -11,28 +12,27 @@ from typing import Any
 
 import yaml
 
+from three_walls.inputs import limits
+
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, several times as fast, where PyYAML has it
-_MOST_ENTRIES = 500_000
-_MOST_LEVELS = 40
 _TRUE = ("true", "yes", "on")
-_LONGEST_NUMBER = 40
-# Tags of Python objects that stand for a name: !!python/name:torch.bfloat16 ''
+# Tags of Python objects that are names: !!python/name:torch.bfloat16 ''
 _NAMING_TAG = "tag:yaml.org,2002:python/name:"
 
 Plain = Any
 """dict by text, list, text, number, bool or None."""
 
 
-def load_plain(text: str) -> Plain:
-    """The one document in ``text``; raises ValueError with a sentence that says what is wrong, and where."""
+def read_yaml(text: str) -> Plain:
+    """The one document in ``text``; raises ValueError with a phrase that names what is wrong, and where."""
     try:
         return _Builder().build(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" on line {mark.line + 1}" if mark else ""
-        raise ValueError(f"no valid YAML{where} ({error.problem or error.context})") from error
+        raise ValueError(f"invalid YAML{where} ({error.problem or error.context})") from error
     except yaml.YAMLError as error:
-        raise ValueError(f"no valid YAML ({str(error).partition(chr(10))[0]})") from error
+        raise ValueError(f"invalid YAML ({str(error).partition(chr(10))[0]})") from error
 
 
 class _Builder:
@@ -50,19 +50,19 @@ class _Builder:
     def build(self, events: Iterator[yaml.Event]) -> Plain:
         for event in events:
             self.entries += 1
-            if self.entries > _MOST_ENTRIES:
-                raise ValueError(f"more than {_MOST_ENTRIES:,} entries")
-            self._take(event)
+            if self.entries > limits.MOST_YAML_ENTRIES:
+                raise ValueError(f"more than {limits.MOST_YAML_ENTRIES:,} entries")
+            self._add(event)
         if not self.root:
             raise ValueError("nothing")
         return self.root[0]
 
-    def _take(self, event: yaml.Event) -> None:
+    def _add(self, event: yaml.Event) -> None:
         if isinstance(event, yaml.DocumentStartEvent) and self.root:
             raise ValueError("more than one document")
         if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-            if len(self.open) >= _MOST_LEVELS:
-                raise ValueError(f"more than {_MOST_LEVELS} levels{_where(event)}")
+            if len(self.open) >= limits.MOST_YAML_LEVELS:
+                raise ValueError(f"more than {limits.MOST_YAML_LEVELS} levels{_where(event)}")
             collection: Plain = {} if isinstance(event, yaml.MappingStartEvent) else []
             self.open.append((collection, [], event.anchor, self.entries))
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
@@ -74,7 +74,7 @@ class _Builder:
             self._place(self._scalar(event), event.anchor)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
-                raise ValueError(f"an alias of nothing before it{_where(event)}")
+                raise ValueError(f"an alias without an anchor before it{_where(event)}")
             self.entries += self.entries_of.get(event.anchor, 0)
             self._place(self.anchors[event.anchor], None)
 
@@ -104,7 +104,7 @@ class _Builder:
             return None
         if tag == "bool":
             return text.lower() in _TRUE
-        if tag in ("int", "float") and len(text) <= _LONGEST_NUMBER:
+        if tag in ("int", "float") and len(text) <= limits.LONGEST_YAML_NUMBER:
             return _number(text, tag)
         return text
 
