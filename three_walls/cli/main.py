@@ -16,10 +16,10 @@ from three_walls.cli.doctor import doctor_command
 from three_walls.cli.rules import rules_command
 from three_walls.cli.scrub import scrub_command
 from three_walls.cli.verify import verify_command
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
 from three_walls.inputs.read_inputs import Progress
 from three_walls.model.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
-from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import APPLICABILITIES
 from three_walls.pipeline import analyze
 from three_walls.report.text_report import print_report
@@ -154,7 +154,7 @@ def facts_command() -> None:
 
     Settings are facts too: config.<key> (keys of tables/config-keys.yaml) and env.<VARIABLE>.
     """
-    for entry in GLOSSARY:
+    for entry in DEFINITIONS:
         click.echo(f"{entry.name} [{entry.unit}]")
         click.echo(f"    {entry.meaning}")
         if entry.not_the_same_as:
