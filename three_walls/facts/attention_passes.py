@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.tables.fact_thresholds import fact_thresholds
+from three_walls.tables.thresholds import fact_thresholds
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
 
@@ -59,7 +59,7 @@ def count_phases(passes: pl.DataFrame) -> tuple[int, int]:
 
 def is_recomputing(forward: int, backward: int) -> bool:
     """Whether so many more ``forward`` than ``backward`` passes are taken to replay layers."""
-    return backward > 0 and forward >= fact_thresholds().minimum_recompute_ratio.value * backward
+    return backward > 0 and forward >= fact_thresholds().minimum_recompute_ratio * backward
 
 
 def _find_replays(phases: list[str]) -> set[int] | None:

@@ -10,7 +10,7 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactSheet
 from three_walls.model.report import ReportWarning, Straggler
-from three_walls.tables.fact_thresholds import fact_thresholds
+from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.steps import StepSource
 from three_walls.timeline.timeline import Timeline
 
@@ -154,7 +154,7 @@ def _about_shares(facts: FactSheet) -> list[ReportWarning]:
         )
     ratio = facts.number("attention_forward_per_backward_ratio")
     recompute = facts.get("recompute_ns")
-    if recompute.missing_reason and ratio is not None and ratio >= fact_thresholds().minimum_recompute_ratio.value:
+    if recompute.missing_reason and ratio is not None and ratio >= fact_thresholds().minimum_recompute_ratio:
         found.append(
             ReportWarning(
                 "recompute-not-priced", f"{recompute.missing_reason}; the memory wall may weigh more than shown"

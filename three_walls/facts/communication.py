@@ -9,7 +9,7 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, EP_CATEGORIES
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.tables.collective_owners import collective_owners
-from three_walls.tables.fact_thresholds import fact_thresholds
+from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.collective_owner import BY_OPERATION
 
 _OTHER_CATEGORIES = tuple(name for name in COMMUNICATION_CATEGORIES if name not in EP_CATEGORIES)
@@ -123,7 +123,7 @@ def withhold_unowned(step: StepView) -> Measurements:
     """Facts that are measured but may not be given: too much communication of the step has no known owner."""
     withheld: Measurements = {}
     ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
-    if ambiguous_ns > fact_thresholds().maximum_ambiguous_fraction.value * step.step_ns:
+    if ambiguous_ns > fact_thresholds().maximum_ambiguous_fraction * step.step_ns:
         reason = (
             f"SendRecv kernels of {ambiguous_ns} ns cannot be classified into expert, pipeline and context exchange: "
             "the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"

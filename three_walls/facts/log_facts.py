@@ -27,7 +27,7 @@ from three_walls.model.fact import (
 from three_walls.model.report import LogSummary, ProgressSummary
 from three_walls.model.training_log import LogIteration, ProgressJob, TrainingLog
 from three_walls.model.units import ns_to_ms
-from three_walls.tables.log_thresholds import LogThresholds, default_log_thresholds
+from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 NO_LOG = "no training log was given (--log)"
 

@@ -55,8 +55,8 @@ from three_walls.model.report import (
     ReportWarning,
 )
 from three_walls.ranks.comparison import MatchedRanks, RankComparison
-from three_walls.tables.kernel_patterns import load_api_patterns, union_of
-from three_walls.tables.log_thresholds import default_log_thresholds
+from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.tables.thresholds import default_log_thresholds
 from three_walls.timeline.operators import read_operators
 from three_walls.timeline.timeline import Timeline
 

@@ -17,7 +17,7 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.fact import FactGroup, Measured, Pool, known, missing
 from three_walls.model.report import OverlapSlowdown
-from three_walls.tables.fact_thresholds import fact_thresholds
+from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.intervals import intersect, merge_overlapping
 
 _KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
@@ -61,7 +61,7 @@ def measure_overlap_slowdown(step: StepView) -> Measured[tuple[OverlapSlowdown, 
 
 
 def _no_pairs() -> str:
-    fewest = round(fact_thresholds().minimum_overlap_calls.value)
+    fewest = round(fact_thresholds().minimum_overlap_calls)
     return f"no GEMM ran {fewest} times alone and {fewest} times concurrent with communication in the step"
 
 
@@ -107,8 +107,8 @@ def _with_communication(gemms: pl.DataFrame, communication: pl.DataFrame) -> pl.
 def _compare(gemms: pl.DataFrame) -> pl.DataFrame:
     """name_id, grid_x, grid_y, grid_z, calls_alone, concurrent_calls and their median durations (the lower of two)."""
     thresholds = fact_thresholds()
-    fewest = thresholds.minimum_overlap_calls.value
-    least_ns = thresholds.minimum_concurrent_fraction.value * pl.col("duration_ns")
+    fewest = thresholds.minimum_overlap_calls
+    least_ns = thresholds.minimum_concurrent_fraction * pl.col("duration_ns")
     alone = pl.col("concurrent_ns") == 0
     concurrent = (pl.col("concurrent_ns") > 0) & (pl.col("concurrent_ns") >= least_ns)
 
@@ -128,7 +128,7 @@ def _compare(gemms: pl.DataFrame) -> pl.DataFrame:
         .filter(
             (pl.col("calls_alone") >= fewest)
             & (pl.col("concurrent_calls") >= fewest)
-            & (pl.col("longest_ns") <= thresholds.maximum_alone_spread_ratio.value * pl.col("shortest_ns"))
+            & (pl.col("longest_ns") <= thresholds.maximum_alone_spread_ratio * pl.col("shortest_ns"))
         )
         .drop("stream", "name_before", "name_after", "shortest_ns", "longest_ns")
     )

@@ -19,7 +19,7 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
-from three_walls.tables.fact_thresholds import fact_thresholds
+from three_walls.tables.thresholds import fact_thresholds
 from three_walls.tables.torch_operators import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators, torch_operators
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
 from three_walls.timeline.operators import Operator, Operators, Sizes
@@ -127,7 +127,7 @@ def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
     measured: dict[FactDefinition, Measurement[int]] = {}
     for op, op_facts in UNFUSED_OPS.items():
         reason = None
-        if op in _FOUND_BY_SHAPE and shapes_known < fact_thresholds().minimum_shaped_fraction.value:
+        if op in _FOUND_BY_SHAPE and shapes_known < fact_thresholds().minimum_shaped_fraction:
             reason = few_shapes
         elif not (operations["op"] == op).any():
             reason = f"no kernel of this operation ({op}) was found in the step"

@@ -10,7 +10,7 @@ from three_walls.facts.memory.estimate import MEMORY_PEAK
 from three_walls.facts.memory.pressure import classify_memory_pressure
 from three_walls.facts.memory.recorded import ALLOCATOR_CALLS
 from three_walls.model.fact import Measurement, Measurements, known, known_or_missing, missing
-from three_walls.tables.log_thresholds import default_log_thresholds
+from three_walls.tables.thresholds import default_log_thresholds
 
 
 def pressure_of(

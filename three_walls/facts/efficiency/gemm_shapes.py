@@ -19,8 +19,8 @@ from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.fact import FactGroup, Measured, known, missing
 from three_walls.model.report import GemmShape
 from three_walls.model.units import NS_PER_S
-from three_walls.tables.gemm_precisions import peak_of, precision_of_kernel
 from three_walls.tables.hardware import GpuModel
+from three_walls.tables.kernels import peak_of, precision_of_kernel
 from three_walls.tables.torch_operators import torch_operators
 from three_walls.timeline.gemms import Gemm, find_gemms, gemms_of_launches
 from three_walls.timeline.operators import Operators

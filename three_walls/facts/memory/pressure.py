@@ -7,7 +7,7 @@ from three_walls.facts.machine import GPU_MEMORY
 from three_walls.facts.memory.estimate import MEMORY_PEAK, NO_DEVICE_MEMORY
 from three_walls.facts.memory.recorded import ALLOCATOR_CALLS
 from three_walls.model.fact import FactDefinition, FactGroup, Measurement, Measurements, known, missing
-from three_walls.tables.log_thresholds import LogThresholds
+from three_walls.tables.thresholds import LogThresholds
 
 OUT_OF_MEMORY = "out_of_memory"
 ALLOCATOR_RETRIES = "allocator_retries"

@@ -23,7 +23,7 @@ from three_walls.inputs.config.parallel_layout import has_uneven_stages
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measurement, Measurements, Pool, known, known_or_missing, missing
 from three_walls.model.report import RecomputedLayer
-from three_walls.tables.fact_thresholds import fact_thresholds
+from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.intervals import merge_overlapping
 
 FULL, SELECTIVE, NONE = "full", "selective", "none"
@@ -127,7 +127,7 @@ def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
     between = _count_gemms_to_next(placed).filter(pl.col("direction") == pl.col("next"))
     medians = {str(name): gemms for name, gemms in between.group_by("direction").agg(pl.col("gemms").median()).rows()}
     forward, backward = medians.get(FORWARD), medians.get(BACKWARD)
-    if forward and backward and backward >= fact_thresholds().minimum_replayed_layer_ratio.value * forward:
+    if forward and backward and backward >= fact_thresholds().minimum_replayed_layer_ratio * forward:
         return Recompute(
             None,
             missing(
@@ -145,7 +145,7 @@ def _classify_recompute(placed: pl.DataFrame) -> str | None:
     between = counted.filter((pl.col("direction") == RECOMPUTE) & (pl.col("next") == BACKWARD))["gemms"]
     if not isinstance(layer, float) or not layer:
         return None
-    is_full = between >= fact_thresholds().minimum_full_recompute_ratio.value * layer
+    is_full = between >= fact_thresholds().minimum_full_recompute_ratio * layer
     if is_full.all():
         return FULL
     return None if is_full.any() else SELECTIVE
