@@ -157,10 +157,7 @@ def _build_report(
         findings=diagnosis.findings,
         plan=diagnosis.plan,
         overrides=diagnosis.overrides,
-        warnings=(
-            *diagnosis.warnings,
-            *_collect_warnings(inputs, timeline, matched_ranks, attribution, facts, details),
-        ),
+        warnings=_collect_warnings(inputs, timeline, matched_ranks, attribution, details, diagnosis),
         unclassified=list_unclassified(timeline, step) if step else (),
         capabilities=details.run.capabilities,
         stragglers=attribution.stragglers,
@@ -188,12 +185,13 @@ def _collect_warnings(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
     attribution: Attribution,
-    facts: FactSheet,
     details: Details,
+    diagnosis: _Diagnosis,
 ) -> tuple[ReportWarning, ...]:
     return (
+        *diagnosis.warnings,
         *collect_caveats(inputs.traces, timeline, details.run.capabilities),
-        *warn_of_log(inputs.log, details.log, facts),
+        *warn_of_log(inputs.log, details.log, diagnosis.facts),
         *warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
         *details.warnings,

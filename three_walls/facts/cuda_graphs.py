@@ -31,13 +31,13 @@ OPTIMIZER_LAUNCH_STARVED = facts.duration(
     "optimizer_launch_starved_ns",
     "Launch-starved time from the first to the last optimizer kernel after the step's last GEMM.",
     needs=HOST_LAUNCHES,
-    share="Share of the step in which the optimizer is launch-starved.",
+    share="Fraction of the step in which the optimizer is launch-starved.",
     pool=Pool(part_of=LAUNCH_STARVED_PARENTS, is_device_busy=False),
 )
 GRAPH_KERNEL_FRACTION = facts.fact(
     "graph_kernel_fraction",
     "fraction",
-    "Share of the step's kernels that ran inside CUDA graphs.",
+    "Fraction of the step's kernels that ran inside CUDA graphs.",
     needs=("graph_nodes", "inside_cuda_graphs"),
 )
 

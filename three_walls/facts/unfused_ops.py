@@ -59,7 +59,7 @@ def _define(op: str, meaning: str, categories: tuple[str, ...] = ("elementwise_n
             f"{op}_ns",
             f"Both: {op}_kernels_ns and {op}_launch_starved_ns.",
             needs=HOST_LAUNCHES,
-            share="Share of the step in that.",
+            share="Fraction of the step that both take.",
         ),
     )
 

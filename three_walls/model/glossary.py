@@ -471,7 +471,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         name="recompute_fraction",
         unit="fraction",
-        meaning="Share of the step spent on recomputing.",
+        meaning="Fraction of the step spent on recomputing.",
         numerator="recompute_ns",
         denominator="step_ns",
     ),
@@ -494,14 +494,14 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         name="optimizer_launch_starved_fraction",
         unit="fraction",
-        meaning="Share of the step in which the optimizer is launch-starved.",
+        meaning="Fraction of the step in which the optimizer is launch-starved.",
         numerator="optimizer_launch_starved_ns",
         denominator="step_ns",
     ),
     FactDefinition(
         name="graph_kernel_fraction",
         unit="fraction",
-        meaning="Share of the step's kernels that ran inside CUDA graphs.",
+        meaning="Fraction of the step's kernels that ran inside CUDA graphs.",
         needs=("graph_nodes", "inside_cuda_graphs"),
     ),
     FactDefinition(
@@ -537,7 +537,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         name="rope_fraction",
         unit="fraction",
-        meaning="Share of the step in that.",
+        meaning="Fraction of the step that both take.",
         numerator="rope_ns",
         denominator="step_ns",
     ),
@@ -574,7 +574,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         name="loss_fraction",
         unit="fraction",
-        meaning="Share of the step in that.",
+        meaning="Fraction of the step that both take.",
         numerator="loss_ns",
         denominator="step_ns",
     ),
@@ -611,7 +611,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         name="wgrad_accumulation_fraction",
         unit="fraction",
-        meaning="Share of the step in that.",
+        meaning="Fraction of the step that both take.",
         numerator="wgrad_accumulation_ns",
         denominator="step_ns",
     ),
@@ -648,7 +648,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         name="router_topk_fraction",
         unit="fraction",
-        meaning="Share of the step in that.",
+        meaning="Fraction of the step that both take.",
         numerator="router_topk_ns",
         denominator="step_ns",
     ),
@@ -685,7 +685,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         name="bias_dropout_add_fraction",
         unit="fraction",
-        meaning="Share of the step in that.",
+        meaning="Fraction of the step that both take.",
         numerator="bias_dropout_add_ns",
         denominator="step_ns",
     ),
@@ -741,7 +741,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         name="gemm_shapes_known_fraction",
         unit="fraction",
-        meaning="Share of the GEMMs' time whose shapes were recorded by the operators around their launches.",
+        meaning="Fraction of the GEMMs' time whose shapes were recorded by the operators around their launches.",
     ),
     FactDefinition(
         name="h2d_achieved_bytes_per_s",

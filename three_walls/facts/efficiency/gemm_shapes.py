@@ -29,7 +29,7 @@ facts = FactGroup("GEMM shapes")
 SHAPES_KNOWN = facts.fact(
     "gemm_shapes_known_fraction",
     "fraction",
-    "Share of the GEMMs' time whose shapes were recorded by the operators around their launches.",
+    "Fraction of the GEMMs' time whose shapes were recorded by the operators around their launches.",
 )
 
 NO_SHAPES = (

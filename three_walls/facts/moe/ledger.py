@@ -2,7 +2,8 @@
 
 ``ns`` of a part is the union of its operations within each pass, summed over the passes of the layer (micro-batches);
 ``exposed_ns`` is the share of it in which no compute kernel runs; ``calls`` counts operations (kernels and copies).
-Shared experts have a row where their GEMMs can be distinguished from others.
+Shared experts have a row where their GEMMs can be distinguished from others. Which layer of the model a pass belongs
+to stays unknown rather than guessed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import polars as pl
 
 from three_walls.attribution.ownership import COMPUTE_MASK
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.facts.model_shape import find_moe_layers
 from three_walls.facts.moe.inferred_schedule import infer_schedule_nodes
-from three_walls.facts.moe.layers import find_mismatch, number_layers
 from three_walls.facts.moe.overlapped_passes import find_overlapped_passes
 from three_walls.facts.moe.passes import (
     COMBINE,
@@ -31,6 +32,7 @@ from three_walls.facts.moe.shared_experts import find_shared_experts
 from three_walls.facts.recompute.replays import SELECTIVE, Recompute
 from three_walls.facts.step_view import StepView
 from three_walls.facts.token_exchange import exchange_bytes, link_bytes_per_s
+from three_walls.inputs.config.parallel_layout import has_uneven_stages
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
 from three_walls.model.report import MoePart, ReportWarning
@@ -83,7 +85,7 @@ def measure_moe_layers(step: StepView, attention: pl.DataFrame, recompute: Recom
     shared_experts = find_shared_experts(step.started, found.passes, streams, step.config)
     operations = [found.operations] if shared_experts.value is None else [found.operations, shared_experts.value]
     microbatches = step.layout.microbatches
-    passes, layers = number_layers(found.passes, step.config, microbatches)
+    passes, layers = _number_layers(found.passes, step.config, microbatches)
     rates = _measure_rates(found, step.config)
     link = link_bytes_per_s(step.run).value
     rows = tuple(_with_rate(row, passes, rates, link) for row in _sum_parts(passes, pl.concat(operations), step.slices))
@@ -99,7 +101,7 @@ def measure_moe_layers(step: StepView, attention: pl.DataFrame, recompute: Recom
         MOE_LAYERS: layers,
         EP_ACHIEVED: rates.achieved,
     }
-    mismatch = find_mismatch(passes, step.config, microbatches)
+    mismatch = _find_mismatch(passes, step.config, microbatches)
     if mismatch is None:
         return MoeLedger(rows, measured)
     message = f"{mismatch}: the MoE layers are shown without their numbers; is this the run's config?"
@@ -215,4 +217,94 @@ def _with_rate(row: MoePart, passes: pl.DataFrame, rates: _ExchangeRates, link: 
         bytes_moved=None if rates.sent_bytes is None else rates.sent_bytes * count,
         bytes_per_s=rates.by_part.get(row.part),
         limit_bytes_per_s=link,
+    )
+
+
+def _number_layers(
+    passes: pl.DataFrame, config: RunConfig, microbatches: int | None
+) -> tuple[pl.DataFrame, Measurement[int]]:
+    """``passes`` with ``layer`` (from 0; null throughout where unknown), and the number of MoE layers.
+
+    Micro-batches run one after the other: each goes forward through the layers in order and back in reverse.
+    """
+    without_layer = passes.with_columns(layer=pl.lit(None, dtype=pl.Int64))
+    layers = _moe_layers_of_rank(config)
+    if layers.value is None:
+        return without_layer, missing(str(layers.missing_reason))
+    if microbatches is None:
+        return without_layer, missing("the number of micro-batches is not known")
+    if reason := _find_mismatch(passes, config, microbatches):
+        return without_layer, missing(reason)
+    numbered = _assign_layers(passes, layers.value)
+    if numbered["layer"].null_count():
+        return without_layer, missing("a pass of an MoE layer cannot be joined to its forward pass")
+    return numbered, known(len(layers.value))
+
+
+def _find_mismatch(passes: pl.DataFrame, config: RunConfig, microbatches: int | None) -> str | None:
+    """How ``passes`` contradict the MoE layers and micro-batches that the config gives this rank.
+
+    None where they agree, or where the config leaves the number open.
+    """
+    layers = _count_layers_of_rank(config)
+    if layers is None or microbatches is None:
+        return None
+    counts = {str(direction): int(count) for direction, count in passes.group_by("direction").len().rows()}
+    expected, forward, backward = layers * microbatches, counts.get(FORWARD, 0), counts.get(BACKWARD, 0)
+    if forward == expected and backward == expected:
+        return None
+    return (
+        f"{forward} forward and {backward} backward passes of MoE layers in the step, expected {expected} each "
+        f"({layers} layers x {microbatches} micro-batches)"
+    )
+
+
+def _count_layers_of_rank(config: RunConfig) -> int | None:
+    """How many MoE layers a rank runs; None where the config does not state it or stages differ."""
+    stages = config.whole_number("pipeline_model_parallel_size")
+    if stages == 1:
+        layers = _moe_layers_of_rank(config).value
+        return None if layers is None else len(layers)
+    count = config.whole_number("num_layers")
+    has_dense = config.knows("moe_layer_freq") and config.get("moe_layer_freq") != 1
+    has_more = bool(config.get("mtp_num_layers"))
+    if not count or not stages or count % stages or has_dense or has_more or has_uneven_stages(config):
+        return None
+    return count // stages
+
+
+def _moe_layers_of_rank(config: RunConfig) -> Measurement[list[int]]:
+    """Numbers (from 0) of the MoE layers that a rank holds, in order; missing with more than one pipeline stage."""
+    count = config.whole_number("num_layers")
+    if not count:
+        return missing("the config does not state num_layers")
+    if config.whole_number("pipeline_model_parallel_size") != 1:
+        return missing("with pipeline stages (or an unknown number of them) a rank's layers have no known number")
+    if config.get("mtp_num_layers"):
+        return missing("multi-token prediction adds layers of its own")
+    layers = find_moe_layers(config, count)
+    return missing(str(layers.missing_reason)) if layers.value is None else known(sorted(layers.value))
+
+
+def _assign_layers(passes: pl.DataFrame, layers: list[int]) -> pl.DataFrame:
+    """Forward passes by order; the n-th from the end of a micro-batch goes back n-th; a replay has its backward's."""
+    order = pl.int_range(pl.len(), dtype=pl.Int64).over("direction") % len(layers)
+    numbers = dict(enumerate(layers))
+    ordered = passes.sort("pass").with_columns(
+        place=pl.when(pl.col("direction") == FORWARD)
+        .then(order)
+        .when(pl.col("direction") == BACKWARD)
+        .then(len(layers) - 1 - order)
+    )
+    # A replay runs the layer of the forward pass that follows the same attention.
+    forward = (
+        ordered.filter(pl.col("direction") == FORWARD)
+        .select("partner", forward_place="place")
+        .unique("partner", keep="first")
+    )
+    return (
+        ordered.join(forward, on="partner", how="left", maintain_order="left")
+        .with_columns(place=pl.when(pl.col("direction") == RECOMPUTE).then("forward_place").otherwise("place"))
+        .with_columns(layer=pl.col("place").replace_strict(numbers, default=None, return_dtype=pl.Int64))
+        .drop("place", "forward_place")
     )

@@ -48,7 +48,7 @@ RECOMPUTE_TIME = facts.duration(
     "Forward work replayed in the backward pass: from each replay's first kernel to its backward's. Where kernels do "
     "not show that: replayed layers times the median spacing of forward layers.",
     "Busy time: waiting and idle time inside a replay counts, for it goes when the replay goes.",
-    share="Share of the step spent on recomputing.",
+    share="Fraction of the step spent on recomputing.",
     pool=Pool(part_of=("memory_recoverable_ns",), is_device_busy=False),
 )
 
