@@ -72,7 +72,7 @@ def _reason_to_abstain(
             "Capture again with --cuda-graph-trace=node."
         )
     if unclassified is not None and unclassified >= limits.maximum_unclassified_fraction:
-        return f"{_percent(unclassified)} of the step is in kernels of unknown kind (no pattern matches): no wall has it."
+        return f"{_percent(unclassified)} of the step is in kernels that no pattern matches, so no wall has it."
     wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
     if wait is not None and wait >= limits.maximum_wait_fraction:
         return (
