@@ -10,13 +10,13 @@ from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.finding import Outcome
 from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Edit
-from three_walls.overrides.check import find_override_problems
+from three_walls.overrides.check import find_problems
 from three_walls.resources import RULES_DIR
 from three_walls.rules.cases import load_cases
 from three_walls.rules.judge import judge
 from three_walls.rules.load import cases_file, load_rules, rule_files
 from three_walls.rules.plan import Validate, make_validated_plan
-from three_walls.tables.bridge_schema import known_releases
+from three_walls.tables.bridge import known_releases
 
 
 def config(**values: ConfigData) -> RunConfig:
@@ -24,7 +24,7 @@ def config(**values: ConfigData) -> RunConfig:
 
 
 def validator(known: RunConfig) -> Validate:
-    return partial(find_override_problems, config=known)
+    return partial(find_problems, config=known)
 
 
 OVERLAP = rule("overlap", edits=(Edit("overlap_moe_expert_parallel_comm", True),))
@@ -49,7 +49,7 @@ def test_the_same_edit_is_planned_where_the_constraint_holds_or_nobody_knows() -
 def test_an_edit_is_not_blamed_for_what_did_not_hold_before() -> None:
     broken_already = config(sequence_parallel=True, tensor_model_parallel_size=1)
     (step,) = make_validated_plan([FUSION], run(), validator(broken_already))[1]
-    assert find_override_problems(step.edits, broken_already) == ()
+    assert find_problems(step.edits, broken_already) == ()
 
 
 def test_an_earlier_edit_makes_a_later_one_possible() -> None:
@@ -73,6 +73,6 @@ def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recomme
             }
             for release in known_releases():
                 judged += 1
-                found = find_override_problems(finding.edits, config(**values), release)
+                found = find_problems(finding.edits, config(**values), release)
                 assert found == (), f"{cases.rule}, {case.name}, {release}: {[note.text for note in found]}"
     assert judged > 100
