@@ -75,15 +75,15 @@ def test_a_ceiling_without_its_limit_stays_one_and_an_estimate_does_not() -> Non
     loose = estimate(ceiling("r", hidden_under="gemm_ns", at_most="permute_ns").gain, run())
     assert (loose.high, loose.explanation) == (
         200 * MS,
-        "The bound would be lower if these were known: GEMMs, token permutation. reason",
+        "The bound would be lower if these were known: GEMM work, token permutation. reason",
     )
     told = estimate(rule("r", hidden_under="gemm_ns").gain, run())
-    assert (told.high, told.explanation) == (None, "Unknown: GEMMs. reason")
+    assert (told.high, told.explanation) == (None, "Unknown: GEMM work. reason")
 
 
 def test_a_ceiling_without_its_pool_is_unknown() -> None:
     gain = estimate(ceiling("r", pool="gemm_ns").gain, run())
-    assert (gain.low, gain.high, gain.explanation) == (None, None, "Unknown: GEMMs. reason")
+    assert (gain.low, gain.high, gain.explanation) == (None, None, "Unknown: GEMM work. reason")
 
 
 def test_what_makes_room_gains_no_time_and_names_its_cost() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from three_walls.rules.thresholds import Thresholds, default_thresholds
 
 from tests.rules.builders import MS, sheet_of
 from three_walls.model.buckets import SubWall, Wall
@@ -14,7 +15,6 @@ from three_walls.model.report import Verdict
 from three_walls.resources import TABLES_DIR
 from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.loader import load_table
-from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 
 def judged(without: tuple[str, ...] = (), **values: ConfigData) -> Verdict:
@@ -39,8 +39,8 @@ def test_the_wall_with_the_most_recoverable_time_is_named() -> None:
     assert (verdict.runner_up_wall, verdict.runner_up_sub_wall) == (Wall.COMPUTE_HOST, SubWall.HOST)
     assert verdict.margin_fraction == pytest.approx(0.2)
     assert verdict.reason == (
-        "Communication edits may give back up to 300.0 ms, 30.0% of a 1000.0 ms step; "
-        "next is the host with 100.0 ms, 10.0%."
+        "Communication changes can save up to 300.0 ms (30.0% of the 1000.0 ms step); "
+        "next is the host with 100.0 ms (10.0%)."
     )
     assert verdict.recoverable_ns == {
         "memory": 0,
@@ -57,21 +57,21 @@ def test_both_halves_of_the_third_wall_count_together() -> None:
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
     assert (verdict.runner_up_wall, verdict.runner_up_sub_wall) == (Wall.COMMUNICATION, None)
     assert verdict.reason == (
-        "Compute and host edits may give back up to 250.0 ms, 25.0% of a 1000.0 ms step (compute 140.0 ms, host "
-        "110.0 ms); next is communication with 200.0 ms, 20.0%."
+        "Compute and host changes can save up to 250.0 ms (25.0% of the 1000.0 ms step: compute 140.0 ms, host "
+        "110.0 ms); next is communication with 200.0 ms (20.0%)."
     )
 
 
 def test_the_larger_half_of_the_third_wall_is_told_first() -> None:
     verdict = judged(compute_recoverable_ns=100 * MS, host_recoverable_ns=200 * MS, memory_recoverable_ns=MS)
-    assert "Compute and host edits" in verdict.reason
-    assert "(host 200.0 ms, compute 100.0 ms); next is memory" in verdict.reason
+    assert "Compute and host changes" in verdict.reason
+    assert ": host 200.0 ms, compute 100.0 ms); next is memory" in verdict.reason
 
 
 def test_one_half_of_the_third_wall_is_named_alone_where_the_other_has_nothing() -> None:
     verdict = judged(host_recoverable_ns=200 * MS)
     assert verdict.reason == (
-        "Host edits may give back up to 200.0 ms, 20.0% of a 1000.0 ms step; no other wall has anything to give back."
+        "Host changes can save up to 200.0 ms (20.0% of the 1000.0 ms step); the other walls have nothing to save."
     )
     assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, pytest.approx(0.2))
     assert judged(host_recoverable_ns=200 * MS, memory_recoverable_ns=40_000).runner_up_wall is None
@@ -79,24 +79,25 @@ def test_one_half_of_the_third_wall_is_named_alone_where_the_other_has_nothing()
 
 def test_both_halves_of_the_third_wall_are_named_behind_another() -> None:
     verdict = judged(communication_recoverable_ns=300 * MS, compute_recoverable_ns=50 * MS, host_recoverable_ns=60 * MS)
-    assert verdict.reason.endswith("next are computing and the host together with 110.0 ms, 11.0%.")
+    assert verdict.reason.endswith("next are compute and the host together with 110.0 ms (11.0%).")
 
 
 def test_memory_is_a_wall_like_the_others() -> None:
     assert judged(memory_recoverable_ns=200 * MS).wall is Wall.MEMORY
 
 
-def test_waiting_for_peers_is_mentioned_beside_a_wall() -> None:
+def test_waiting_for_peers_is_mentioned_next_to_a_wall() -> None:
     verdict = judged(communication_recoverable_ns=100 * MS, wait_exposed_fraction=0.4)
     assert verdict.wall is Wall.COMMUNICATION
-    assert "40.0% of the step waits for peers" in verdict.reason
+    assert "40.0% of the step waits for other ranks" in verdict.reason
 
 
-def test_walls_too_close_to_tell_apart_are_not_told_apart() -> None:
+def test_walls_that_are_too_close_are_not_decided_between() -> None:
     close = judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=181 * MS)
     assert (close.wall, close.abstained, close.runner_up_wall) == (None, True, None)
     assert close.reason == (
-        "Communication (200.0 ms, 20.0%) and the host (181.0 ms, 18.1%) are too close to tell which holds the run back."
+        "Communication (200.0 ms, 20.0%) and the host (181.0 ms, 18.1%) are too close to decide which of them "
+        "limits the run."
     )
     assert close.recoverable_ns["communication"] == 200 * MS
     assert not judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=180 * MS).abstained
@@ -104,13 +105,13 @@ def test_walls_too_close_to_tell_apart_are_not_told_apart() -> None:
 
 def test_waiting_is_mentioned_where_the_walls_are_too_close_too() -> None:
     close = judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=181 * MS, wait_exposed_fraction=0.4)
-    assert "40.0% of the step waits for peers" in close.reason
+    assert "40.0% of the step waits for other ranks" in close.reason
 
 
 def test_a_step_made_of_computing_says_so() -> None:
     verdict = judged(compute_busy_fraction=0.9, memory_recoverable_ns=99 * MS)
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
-    assert verdict.reason.startswith("Computing is what the step is made of: 90.0% of 1000.0 ms")
+    assert verdict.reason.startswith("The step is mostly compute (90.0% of 1000.0 ms)")
     assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, None)
 
 
@@ -128,15 +129,15 @@ def test_a_lean_step_has_no_wall_but_computing_and_only_if_it_computes() -> None
 @pytest.mark.parametrize(
     ("values", "without", "reason"),
     [
-        ({}, ("step_ns",), "The length of a step is not known"),
+        ({}, ("step_ns",), "The step length is unknown"),
         ({"cuda_graph_fraction": 0.1}, (), "Capture again with --cuda-graph-trace=node"),
-        ({"unclassified_fraction": 0.25}, (), "match no known pattern"),
-        ({}, ("host_recoverable_ns",), "host_recoverable_ns not known"),
+        ({"unclassified_fraction": 0.25}, (), "no pattern matches"),
+        ({}, ("host_recoverable_ns",), "these are unknown: recoverable host time"),
         ({"wait_exposed_fraction": 0.5}, (), "50.0% of the step waits for other ranks"),
-        ({"wait_exposed_fraction": 0.49}, (), "49.0% of the step waits for peers"),
+        ({"wait_exposed_fraction": 0.49}, (), "49.0% of the step waits for other ranks"),
         ({"idle_other_fraction": 0.33}, (), "idle for 33.0% of the step although"),
-        ({}, (), "only 50.0% of the step computes"),
-        ({}, ("compute_busy_fraction",), "compute_busy_fraction"),
+        ({}, (), "only 50.0% of the step is compute"),
+        ({}, ("compute_busy_fraction",), "how much of the step is compute is unknown"),
     ],
 )
 def test_each_reason_to_abstain(values: dict[str, ConfigData], without: tuple[str, ...], reason: str) -> None:
@@ -153,11 +154,11 @@ def test_graphs_and_unclassified_kernels_below_their_limits_do_not_matter() -> N
 
 def test_thresholds_are_read_strictly(tmp_path: Path) -> None:
     text = (TABLES_DIR / "verdict.yaml").read_text(encoding="utf-8")
-    assert load_table(TABLES_DIR / "verdict.yaml", VerdictThresholds) == default_thresholds()
+    assert load_table(TABLES_DIR / "verdict.yaml", Thresholds) == default_thresholds()
     path = tmp_path / "verdict.yaml"
     path.write_text(text.replace("value: 0.80", "value: 5").replace("minimum_margin", "minimal_margin"), "utf-8")
     with pytest.raises(RuleBaseError) as caught:
-        load_table(path, VerdictThresholds)
+        load_table(path, Thresholds)
     assert "expected a number from 0 to 1, found 5" in str(caught.value)
     assert "unknown key minimal_margin_fraction (did you mean minimum_margin_fraction?)" in str(caught.value)
     assert "key minimum_margin_fraction is missing" in str(caught.value)

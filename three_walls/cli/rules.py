@@ -35,7 +35,7 @@ _OWN = click.argument(
 
 @click.group("rules")
 def rules_command() -> None:
-    """List, show, check, test and write rules."""
+    """List, show, check and test the rules; write a new one."""
 
 
 @rules_command.command("list")

@@ -1,4 +1,4 @@
-"""Weighs the walls of a run: names the one that holds it back, or says why that cannot be told."""
+"""The verdict: which wall limits the run, or why that cannot be decided."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactSheet
 from three_walls.model.report import Verdict
 from three_walls.model.units import ns_to_ms
-from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
+from three_walls.rules.thresholds import Thresholds, default_thresholds
+from three_walls.rules.wording import list_labels
 
 _FACTS = {
     "memory": "memory_recoverable_ns",
@@ -17,15 +18,15 @@ _FACTS = {
     "compute_host.compute": "compute_recoverable_ns",
     "compute_host.host": "host_recoverable_ns",
 }
-_NOUNS = {"compute": "computing", "host": "the host"}
-"""Parts of the third wall as something that holds a run back; other walls go by their own name."""
+_NOUNS = {"host": "the host"}
+"""What a part of the third wall is called in a sentence where that is not its name."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Weight:
-    """A wall with the time that edits against it may give back.
+class _Candidate:
+    """A wall with the time that edits against it can save.
 
-    ``parts`` of the wall that have some, by name: the third wall is one or two, the others one.
+    ``parts``: what of the wall has some, by name. The third wall has one or two parts, the others one.
     """
 
     wall: Wall
@@ -34,46 +35,44 @@ class _Weight:
     parts: tuple[tuple[str, int], ...]
 
     @property
-    def edits(self) -> str:
-        """``compute and host edits``."""
-        return f"{' and '.join(name for name, _ in self.parts)} edits"
+    def changes(self) -> str:
+        """``compute and host changes``."""
+        return f"{' and '.join(name for name, _ in self.parts)} changes"
 
     @property
     def noun(self) -> str:
-        """``computing and the host together``."""
+        """``compute and the host together``."""
         nouns = [_NOUNS.get(name, name) for name, _ in self.parts]
         return " and ".join(nouns) + (" together" if len(nouns) > 1 else "")
 
 
-def decide_verdict(facts: FactSheet, thresholds: VerdictThresholds | None = None) -> Verdict:
-    """The wall with the most recoverable time; abstains when facts lack, mislead or do not separate the walls."""
+def decide_verdict(facts: FactSheet, thresholds: Thresholds | None = None) -> Verdict:
+    """The wall with the most recoverable time; abstains when facts are missing, misleading or do not decide."""
     limits = thresholds or default_thresholds()
     step_ns = _whole(facts, "step_ns")
     recoverable = {wall: _whole(facts, name) for wall, name in _FACTS.items()}
     if reason := _reason_to_abstain(facts, limits, step_ns, recoverable):
         return _abstain(reason, step_ns, recoverable)
     assert step_ns is not None  # _reason_to_abstain names a missing step
-    weights = _rank(recoverable)
-    if weights[0].ns < limits.minimum_recoverable_fraction * step_ns:
-        return _weigh_lean_step(facts, limits, step_ns, recoverable, weights[0])
-    return _compare_walls(facts, limits, step_ns, recoverable, weights)
+    candidates = _rank(recoverable)
+    if candidates[0].ns < limits.minimum_recoverable_fraction * step_ns:
+        return _judge_lean_step(facts, limits, step_ns, recoverable, candidates[0])
+    return _compare_walls(facts, limits, step_ns, recoverable, candidates)
 
 
 def _reason_to_abstain(
-    facts: FactSheet, limits: VerdictThresholds, step_ns: int | None, recoverable: Mapping[str, int | None]
+    facts: FactSheet, limits: Thresholds, step_ns: int | None, recoverable: Mapping[str, int | None]
 ) -> str:
     if not step_ns:
-        return "The length of a step is not known: no step was found in the traces."
+        return "The step length is unknown: no step was found in the traces."
     graph, unclassified = facts.number("cuda_graph_fraction"), facts.number("unclassified_fraction")
     if graph is not None and graph >= limits.maximum_cuda_graph_fraction:
         return (
-            f"{_percent(graph)} of the step lies inside CUDA graphs whose kernels were not recorded. "
+            f"{_percent(graph)} of the step is inside CUDA graphs whose kernels were not recorded. "
             "Capture again with --cuda-graph-trace=node."
         )
     if unclassified is not None and unclassified >= limits.maximum_unclassified_fraction:
-        return (
-            f"{_percent(unclassified)} of the step is in kernels that match no known pattern, so no wall can claim it."
-        )
+        return f"{_percent(unclassified)} of the step is in kernels that no pattern matches, so no wall has it."
     wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
     if wait is not None and wait >= limits.maximum_wait_fraction:
         return (
@@ -82,33 +81,34 @@ def _reason_to_abstain(
         )
     if unexplained is not None and unexplained >= limits.maximum_unexplained_idle_fraction:
         return (
-            f"The device is idle for {_percent(unexplained)} of the step although its next operation was launched, "
-            "or its launch was not recorded: start-up, lazy loading or dependencies. Capture steady training steps."
+            f"The GPU is idle for {_percent(unexplained)} of the step although its next operation was launched, or the "
+            "launch was not recorded (start-up, lazy loading, dependencies). Capture steady training steps."
         )
     if lacking := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
-        return f"The walls cannot be compared: {', '.join(lacking)} not known."
+        return f"The walls cannot be compared, because these are unknown: {list_labels(lacking)}."
     return ""
 
 
 def _compare_walls(
     facts: FactSheet,
-    limits: VerdictThresholds,
+    limits: Thresholds,
     step_ns: int,
     recoverable: Mapping[str, int | None],
-    weights: tuple[_Weight, ...],
+    candidates: tuple[_Candidate, ...],
 ) -> Verdict:
-    first, second = weights[0], weights[1]
+    first, second = candidates[0], candidates[1]
     margin = (first.ns - second.ns) / step_ns
     if margin < limits.minimum_margin_fraction:
         reason = (
-            f"{_capital(first.noun)} ({_amount(first.ns, step_ns)}) and {second.noun} ({_amount(second.ns, step_ns)}) "
-            f"are too close to tell which holds the run back.{_about_waiting(facts, limits)}"
+            f"{_capital(first.noun)} ({_ms(first.ns)}, {_percent(first.ns / step_ns)}) and {second.noun} "
+            f"({_ms(second.ns)}, {_percent(second.ns / step_ns)}) are too close to decide which of them limits the run."
+            f"{_describe_waiting(facts, limits)}"
         )
         return _abstain(reason, step_ns, recoverable)
     reason = (
-        f"{_capital(first.edits)} may give back up to {_amount(first.ns, step_ns)} of a {_ms(step_ns)} step"
-        f"{_shares(first)}; {_runner_up(second, step_ns)}.{_about_waiting(facts, limits)}"
-        f"{_about_profiler(facts)}"
+        f"{_capital(first.changes)} can save up to {_ms(first.ns)} ({_percent(first.ns / step_ns)} of the "
+        f"{_ms(step_ns)} step{_parts(first)}); {_runner_up(second, step_ns)}."
+        f"{_describe_waiting(facts, limits)}{_describe_profiler(facts)}"
     )
     return Verdict(
         wall=first.wall,
@@ -123,83 +123,83 @@ def _compare_walls(
     )
 
 
-def _weigh_lean_step(
+def _judge_lean_step(
     facts: FactSheet,
-    limits: VerdictThresholds,
+    limits: Thresholds,
     step_ns: int,
     recoverable: Mapping[str, int | None],
-    largest: _Weight,
+    largest: _Candidate,
 ) -> Verdict:
-    """A step in which no wall has much to give back: computing, if that is what fills it."""
+    """A step in which no wall can save much: compute-bound, if compute fills it."""
     busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
-    little = f"no wall has more than {_amount(largest.ns, step_ns)} to give back"
+    little = f"no wall can save more than {_amount(largest.ns, step_ns)}"
     if busy is not None and busy >= limits.minimum_compute_busy_fraction:
-        reason = f"Computing is what the step is made of: {_percent(busy)} of {_ms(step_ns)}, and {little}."
+        reason = f"The step is mostly compute ({_percent(busy)} of {_ms(step_ns)}), and {little}."
         return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)
     if wait is not None and wait >= limits.notable_wait_fraction:
         reason = (
-            f"{_percent(wait)} of the step waits for peers, which these traces do not explain, and {little}. "
+            f"{_percent(wait)} of the step waits for other ranks, which these traces do not explain, and {little}. "
             "Capture every rank."
         )
     elif busy is None:
-        reason = f"{_capital(little)}, and how much of the step computes (compute_busy_fraction) is not known."
+        reason = f"{_capital(little)}, and how much of the step is compute is unknown."
     else:
-        reason = f"{_capital(little)}, and only {_percent(busy)} of the step computes: what fills it is not explained."
+        reason = f"{_capital(little)}, and only {_percent(busy)} of the step is compute: the rest is not explained."
     return _abstain(reason, step_ns, recoverable)
 
 
-def _rank(recoverable: Mapping[str, int | None]) -> tuple[_Weight, ...]:
+def _rank(recoverable: Mapping[str, int | None]) -> tuple[_Candidate, ...]:
     """Walls by recoverable time, largest first; equal ones in order of :class:`Wall`."""
     compute, host = recoverable["compute_host.compute"] or 0, recoverable["compute_host.host"] or 0
     half = SubWall.COMPUTE if compute >= host else SubWall.HOST
     memory, communication = recoverable["memory"] or 0, recoverable["communication"] or 0
     halves = (("compute", compute), ("host", host))
-    weights = (
-        _Weight(Wall.MEMORY, None, memory, (("memory", memory),)),
-        _Weight(Wall.COMMUNICATION, None, communication, (("communication", communication),)),
-        _Weight(Wall.COMPUTE_HOST, half, compute + host, tuple(one for one in halves if one[1]) or halves),
+    candidates = (
+        _Candidate(Wall.MEMORY, None, memory, (("memory", memory),)),
+        _Candidate(Wall.COMMUNICATION, None, communication, (("communication", communication),)),
+        _Candidate(Wall.COMPUTE_HOST, half, compute + host, tuple(half for half in halves if half[1]) or halves),
     )
-    return tuple(sorted(weights, key=lambda weight: -weight.ns))
+    return tuple(sorted(candidates, key=lambda candidate: -candidate.ns))
 
 
 def _abstain(reason: str, step_ns: int | None, recoverable: Mapping[str, int | None]) -> Verdict:
     return Verdict(None, None, True, reason, step_ns, None, None, None, recoverable)
 
 
-def _shares(weight: _Weight) -> str:
-    """What each of several parts has, the larger first: `` (host 207.5 ms, compute 111.4 ms)``."""
-    if len(weight.parts) == 1:
+def _parts(candidate: _Candidate) -> str:
+    """The time of each of several parts, the larger first: ``: host 207.5 ms, compute 111.4 ms``."""
+    if len(candidate.parts) == 1:
         return ""
-    ordered = sorted(weight.parts, key=lambda part: -part[1])
-    return f" ({', '.join(f'{name} {_ms(ns)}' for name, ns in ordered)})"
+    ordered = sorted(candidate.parts, key=lambda part: -part[1])
+    return f": {', '.join(f'{name} {_ms(ns)}' for name, ns in ordered)}"
 
 
-def _is_nothing(weight: _Weight) -> bool:
+def _is_nothing(candidate: _Candidate) -> bool:
     """Whether what the wall has would be shown as 0.0 ms."""
-    return _ms(weight.ns) == _ms(0)
+    return _ms(candidate.ns) == _ms(0)
 
 
-def _runner_up(weight: _Weight, step_ns: int) -> str:
-    if _is_nothing(weight):
-        return "no other wall has anything to give back"
-    verb = "is" if len(weight.parts) == 1 else "are"
-    return f"next {verb} {weight.noun} with {_amount(weight.ns, step_ns)}"
+def _runner_up(candidate: _Candidate, step_ns: int) -> str:
+    if _is_nothing(candidate):
+        return "the other walls have nothing to save"
+    verb = "is" if len(candidate.parts) == 1 else "are"
+    return f"next {verb} {candidate.noun} with {_amount(candidate.ns, step_ns)}"
 
 
-def _about_waiting(facts: FactSheet, limits: VerdictThresholds) -> str:
+def _describe_waiting(facts: FactSheet, limits: Thresholds) -> str:
     wait = facts.number("wait_exposed_fraction")
     if wait is None or wait < limits.notable_wait_fraction:
         return ""
-    return f" Besides, {_percent(wait)} of the step waits for peers, which no edit here addresses."
+    return f" In addition, {_percent(wait)} of the step waits for other ranks, which no edit here addresses."
 
 
-def _about_profiler(facts: FactSheet) -> str:
+def _describe_profiler(facts: FactSheet) -> str:
     """Says that host time was reduced by what the profiler added, where the log shows it."""
     excess_ns, idle_ns = facts.number("profiler_excess_ns"), facts.number("host_idle_ns")
     if not excess_ns or not idle_ns:
         return ""
     return (
-        f" Of {_ms(round(idle_ns))} host time {_ms(round(min(excess_ns, idle_ns)))} do not count: by the log, "
+        f" {_ms(round(min(excess_ns, idle_ns)))} of {_ms(round(idle_ns))} host time are not counted: by the log, "
         f"unprofiled steps are {_ms(round(excess_ns))} shorter, and the profiler slows launches first."
     )
 
@@ -210,7 +210,7 @@ def _whole(facts: FactSheet, name: str) -> int | None:
 
 
 def _amount(ns: int, step_ns: int) -> str:
-    return f"{_ms(ns)}, {_percent(ns / step_ns)}"
+    return f"{_ms(ns)} ({_percent(ns / step_ns)})"
 
 
 def _ms(ns: int) -> str:

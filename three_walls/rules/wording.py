@@ -16,6 +16,7 @@ from three_walls.rules.conditions import ORDERED, Truth, evaluate, unit_of_setti
 from three_walls.tables.fact_labels import fact_labels
 
 _LIMITS = {"at_least": "threshold", "at_most": "limit", "above": "must be more than", "below": "must be less than"}
+"""How a limit of something measured is written. Settings have to be ``at least 2``."""
 _COMPARED = {"at_least": "at least", "at_most": "at most", "above": "more than", "below": "less than"}
 _GIB = 1 << 30
 
@@ -30,7 +31,8 @@ def explain_one(condition: Condition, facts: FactSheet) -> str:
     """What was found, and what is needed unless a setting is as it should be."""
     fact = facts.get(condition.fact)
     if fact.is_missing:
-        return f"{describe_missing(fact.name, facts)} ({_requirement(condition, _unit(fact, facts))})"
+        missing = describe_missing(fact.name, facts)
+        return f"{missing} ({_requirement(condition, fact.unit)})" if unit_of_setting(fact.name) else missing
     if condition.operator not in ORDERED and evaluate(condition, facts) is Truth.HOLDS:
         return state(fact)  # "is off (must be off)" says nothing more; how far a number is from its limit does
     if isinstance(fact.value, bool) and fact.name in fact_labels().flags:
@@ -119,7 +121,7 @@ def _round(value: float) -> str:
 
 def _requirement(condition: Condition, unit: str) -> str:
     """What is needed, in brackets behind what was found: ``threshold 5 %``, ``must be off``."""
-    if condition.operator in ORDERED:
+    if condition.operator in ORDERED and not unit_of_setting(condition.fact):
         return f"{_LIMITS[condition.operator]} {format_value(condition.operand, unit)}"
     predicate = _predicate(condition, unit, "be")
     return f"must {predicate}"
