@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.attribution.compute_gaps_traces import absent_ns
 from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, SEND_RECV, TraceBuilder
 
+from tests.attribution.compute_gaps_traces import absent_ns
 from three_walls import analyze
 from three_walls.model.report import Report
 

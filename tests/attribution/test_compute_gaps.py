@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.attribution.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 
+from tests.attribution.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from three_walls import analyze
 from three_walls.attribution.gap_causes import LATENCY_NS, Cause
 from three_walls.attribution.host_activity import DOING, kind_of

@@ -16,7 +16,7 @@ def with_snapshot_facts(facts: FactSheet, snapshot: MemorySnapshot | None) -> Fa
         ("snapshot_peak_reserved_bytes", "bytes", snapshot.peak_reserved_bytes if snapshot else None),
         ("snapshot_fragmentation_fraction", "fraction", snapshot.fragmentation_fraction if snapshot else None),
     )
-    reason = (snapshot.because_no_peak or _NOTHING_RESERVED) if snapshot else _NOT_GIVEN
+    reason = (snapshot.no_peak_reason or _NOTHING_RESERVED) if snapshot else _NOT_GIVEN
     own = [Fact(name, value, unit, reason if value is None else None) for name, unit, value in values]
     replaced = {fact.name: fact for fact in own}
     merged = [replaced.pop(fact.name, fact) for fact in facts.facts.values()]

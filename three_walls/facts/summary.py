@@ -46,7 +46,7 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
                 input_name=rank.input_name,
                 steps=_steps_of(attribution.steps, rank.rank_index, budgets),
                 median_index=middle,
-                budget_ns=budgets.get((rank.rank_index, middle), {}) if middle is not None else {},
+                budget=budgets.get((rank.rank_index, middle), {}) if middle is not None else {},
                 communication=exposure.get((rank.rank_index, middle), {}) if middle is not None else {},
                 gap_causes=summarize_gap_causes(attribution.compute_gaps, rank.rank_index, middle)
                 if middle is not None

@@ -44,7 +44,7 @@ def find_override_problems(
     base = settings_of(config)
     before = {note.name for note in check_overrides((), base, version).broken}
     overrides = spell(list(edits), config, version)
-    after = check_overrides(overrides.bridge, base, version, dict(overrides.env))
+    after = check_overrides(overrides.bridge, base, version, overrides.env)
     return tuple(note for note in after.problems if note.name not in before)
 
 

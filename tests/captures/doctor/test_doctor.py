@@ -14,8 +14,7 @@ from three_walls.captures.doctor.checks import JUDGES
 from three_walls.captures.doctor.examine import examine
 from three_walls.model.errors import InputError
 from three_walls.model.examination import Answer
-from three_walls.report.examination_json import render_examination
-from three_walls.report.examination_text import format_examination
+from three_walls.report.examination import format_examination, render_examination
 from three_walls.tables.capture_rules import capture_rules
 
 
