@@ -45,7 +45,7 @@ from three_walls.rules.first_trial import choose_first_trial
 from three_walls.rules.load import load_rules
 from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.hardware import GpuModel, find_gpu
-from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
+from three_walls.tables.kernels import load_api_patterns, load_kernel_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
+from three_walls.tables.kernels import load_api_patterns, load_kernel_patterns, union_of
 from three_walls.timeline.kernels import match_kernel
 
 PATTERNS = load_kernel_patterns()

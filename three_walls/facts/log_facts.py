@@ -17,7 +17,7 @@ from three_walls.model.fact import FactValue
 from three_walls.model.report import LogSummary
 from three_walls.model.training_log import LogIteration, TrainingLog
 from three_walls.model.units import ns_to_ms
-from three_walls.tables.log_thresholds import LogThresholds, default_log_thresholds
+from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 Known = tuple[FactValue, str | None]
 

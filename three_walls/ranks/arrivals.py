@@ -13,7 +13,7 @@ import polars as pl
 
 from three_walls.ranks.alignment import CommonClock
 from three_walls.ranks.matching import Matched
-from three_walls.tables.rank_thresholds import RankThresholds
+from three_walls.tables.thresholds import RankThresholds
 
 _DURATION = pl.col("end_ns") - pl.col("start_ns")
 

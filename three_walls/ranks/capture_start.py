@@ -9,7 +9,7 @@ import polars as pl
 from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.alignment import CommonClock
-from three_walls.tables.rank_thresholds import RankThresholds
+from three_walls.tables.thresholds import RankThresholds
 
 
 @dataclass(frozen=True, slots=True)

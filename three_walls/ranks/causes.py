@@ -11,7 +11,7 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.segments import kernels_in_segments, own_segments
-from three_walls.tables.rank_thresholds import RankThresholds
+from three_walls.tables.thresholds import RankThresholds
 from three_walls.timeline.intervals import intersect, merge_overlapping
 from three_walls.timeline.timeline import Timeline
 

@@ -22,7 +22,7 @@ from three_walls.ranks.matching import Matched, match_calls
 from three_walls.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.ranks.stragglers import find_stragglers
 from three_walls.ranks.waits import list_waits, split_classes
-from three_walls.tables.rank_thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.median_step import median_steps
 from three_walls.timeline.timeline import Timeline
 

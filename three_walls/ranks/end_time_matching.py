@@ -21,7 +21,7 @@ import polars as pl
 
 from three_walls.ranks.alignment import CommonClock
 from three_walls.ranks.matching import Matched
-from three_walls.tables.rank_thresholds import RankThresholds
+from three_walls.tables.thresholds import RankThresholds
 
 CLASSES = ("data_parallel", "tensor_parallel", "all_reduce", "all_gather", "reduce_scatter")
 """Collectives that no member can leave before all have come, and that all leave at once."""

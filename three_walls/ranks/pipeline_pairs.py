@@ -16,7 +16,7 @@ from three_walls.ranks.alignment import CommonClock
 from three_walls.ranks.groups import Pipeline
 from three_walls.ranks.matching import Matched
 from three_walls.ranks.pipeline_schedule import PREVIOUS, list_exchanges
-from three_walls.tables.rank_thresholds import RankThresholds
+from three_walls.tables.thresholds import RankThresholds
 
 EXCHANGE = "pipeline_p2p"
 

@@ -14,7 +14,7 @@ from three_walls.ranks.causes import find_cause
 from three_walls.ranks.groups import PAIRWISE, Pipeline
 from three_walls.ranks.pipeline_pairs import find_pipeline_waits
 from three_walls.ranks.segments import find_segments
-from three_walls.tables.rank_thresholds import RankThresholds
+from three_walls.tables.thresholds import RankThresholds
 from three_walls.timeline.intervals import merge_overlapping
 from three_walls.timeline.timeline import Timeline
 

@@ -11,7 +11,7 @@ from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.model.report import Wait
 from three_walls.ranks.groups import PAIRWISE
 from three_walls.ranks.matching import Matched
-from three_walls.tables.rank_thresholds import RankThresholds
+from three_walls.tables.thresholds import RankThresholds
 
 LATEST_ARRIVAL = "latest arrival"
 SHORTEST_PARTICIPANT = "shortest participant"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from three_walls.tables.kernel_patterns import KernelPattern
+from three_walls.tables.kernels import KernelPattern
 from three_walls.timeline.schemas import CATEGORY_OR_SEND_RECV
 
 UNCLASSIFIED = "unclassified"
@@ -58,12 +58,12 @@ def _describe(
     found = match_kernel(f"{short} {demangled}".strip(), patterns)
     if found is None:
         return name_id, short_name_id, UNCLASSIFIED, None, False, short or demangled or "(no name)"
-    return name_id, short_name_id, found.category, found.phase, found.anchor, None
+    return name_id, short_name_id, found.category, found.phase, found.anchor == "step", None
 
 
 def match_kernel(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:
     """The first pattern found in ``text`` (short name, space, demangled name), or None."""
-    return next((pattern for pattern in patterns if pattern.regex.search(text)), None)
+    return next((row for row in patterns if row.pattern.search(text)), None)
 
 
 def _category_of_other() -> pl.Expr:

@@ -12,7 +12,7 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import RunConfig
 from three_walls.tables.collective_owners import collective_owners
-from three_walls.tables.kernel_patterns import KernelPattern
+from three_walls.tables.kernels import KernelPattern
 from three_walls.timeline.attention_context import mark_unfused_attention
 from three_walls.timeline.collective_owner import resolve_collectives
 from three_walls.timeline.communicators import join_communicators
@@ -45,7 +45,7 @@ class Timeline:
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
     """The NVTX ranges an analysis reads: steps, the user's, owners of exchanges, nodes of overlapped layers."""
-    owners = tuple(text for row in collective_owners().rows for text in row.texts)
+    owners = tuple(text for row in collective_owners().owners for text in row.texts)
     return WantedRanges(
         needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS),
         expression=re.compile(step_range) if step_range else None,
@@ -92,7 +92,7 @@ def _categorise(trace: Trace, patterns: Sequence[KernelPattern], config: RunConf
     all_to_all = _ranges_named(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
     classified = join_communicators(classify(launched, trace.names, patterns), trace.nccl_calls)
     exchanged = resolve_send_recv(classified, all_to_all, config)
-    return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners().rows, config))
+    return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config))
 
 
 def _with_call_names(trace: Trace) -> pl.DataFrame:

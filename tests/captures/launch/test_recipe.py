@@ -14,7 +14,8 @@ from three_walls.captures.launch.settings import spell_settings
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.model.errors import RuleBaseError, UsageError
 from three_walls.report.capture_text import format_recipe
-from three_walls.tables.capture_rules import capture_rules, load_capture_rules
+from three_walls.tables.capture import CaptureRules, capture_rules
+from three_walls.tables.loader import load_table
 
 NSYS = ("nsys", "profile", "-o", "'rank%q{RANK}'")
 
@@ -134,7 +135,7 @@ def test_every_problem_of_the_rules_is_reported_at_once(tmp_path: Path) -> None:
         "nsys: []\ncapabilities:\n  x: {title: t, claims: [c], remedy: r, settings: {profile_rank: [0]}}\n"
     )
     with pytest.raises(RuleBaseError) as caught:
-        load_capture_rules(path)
+        load_table(path, CaptureRules)
     assert "did you mean profile_ranks?" in str(caught.value)
     assert "not a regular expression" in str(caught.value)
 

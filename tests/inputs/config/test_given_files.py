@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from three_walls.cli.verify import read_overrides
 from three_walls.inputs.config import given_files
 from three_walls.inputs.config.given_files import is_directory, read_text_file
 from three_walls.inputs.config.saved_config import read_config_file
@@ -14,7 +15,6 @@ from three_walls.inputs.log.files import find_logs
 from three_walls.inputs.memory_snapshot.load import load_snapshot
 from three_walls.inputs.nsys.source import find_traces
 from three_walls.model.errors import InputError
-from three_walls.overrides.real_bridge.overrides_text import read_overrides
 
 
 def test_files_and_directories_are_told_apart(tmp_path: Path) -> None:

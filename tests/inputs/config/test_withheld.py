@@ -12,9 +12,8 @@ from three_walls.inputs.config.merge import merge
 from three_walls.inputs.config.saved_config import read_dump
 from three_walls.inputs.config.user_settings import read_user_settings
 from three_walls.model.config import NOT_SHOWN, ConfigValue
-from three_walls.model.config_keys import ConfigKey
 from three_walls.model.errors import UsageError
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.config_keys import ConfigKey, config_keys
 
 LINE = "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 8 --bf16"
 KEYS = list(config_keys().keys.values())

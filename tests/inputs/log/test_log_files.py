@@ -20,7 +20,7 @@ from three_walls.inputs.log.reader import read_logs, read_text
 from three_walls.inputs.log.scan import MOST_LINE_BYTES
 from three_walls.model.errors import InputError
 from three_walls.model.training_log import TrainingLog
-from three_walls.tables.log_grammar import log_grammar
+from three_walls.tables.log_lines import log_grammar
 
 LINES = [*ARGUMENTS, iteration(1, 900.0), MEMORY_MB, iteration(2, 377.0), OOM]
 TEXT = "".join(f"{line}\n" for line in LINES)

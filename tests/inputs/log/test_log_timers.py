@@ -17,7 +17,7 @@ from three_walls.inputs.log.steady_steps import Role
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.report import SlowRank, TimerSummary
 from three_walls.model.training_log import LogIteration, LogTimer, TimerKind, TimerPrint, TrainingLog
-from three_walls.tables.log_thresholds import default_log_thresholds
+from three_walls.tables.thresholds import default_log_thresholds
 
 MS = 1_000_000
 EIGHT = {rank: 100.0 + rank for rank in range(8)}

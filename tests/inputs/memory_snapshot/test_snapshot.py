@@ -25,7 +25,8 @@ from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
 from three_walls.report.terminal_report import print_report
-from three_walls.tables.allocation_stacks import allocation_stacks, load_allocation_stacks
+from three_walls.tables.allocation_stacks import AllocationStacks, allocation_stacks
+from three_walls.tables.loader import load_table
 
 RISE_AND_FALL = [
     event("segment_alloc", 0, 100, []),
@@ -150,7 +151,7 @@ def test_an_allocation_without_a_stack_has_no_category_of_its_own() -> None:
 def test_a_category_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("stacks:\n  - {category: activation, pattern: x, because: y}\nignored: []\n")
     with pytest.raises(RuleBaseError, match="did you mean activations"):
-        load_allocation_stacks(tmp_path / "a.yaml")
+        load_table(tmp_path / "a.yaml", AllocationStacks)
 
 
 @pytest.mark.parametrize(

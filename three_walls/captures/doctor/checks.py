@@ -8,9 +8,9 @@ from three_walls.captures.doctor.capture_facts import CaptureFacts
 from three_walls.inputs.nsys.capabilities import YES
 from three_walls.model.examination import Answer
 from three_walls.model.units import ns_to_ms
-from three_walls.tables.capture_rules import CaptureRules
-from three_walls.tables.rank_thresholds import default_rank_thresholds
-from three_walls.tables.safe_words import cut_sentence
+from three_walls.tables.capture import CaptureRules
+from three_walls.tables.scrub import cut_sentence
+from three_walls.tables.thresholds import default_rank_thresholds
 
 Judgement = tuple[Answer, str]
 Judge = Callable[[CaptureFacts, CaptureRules], Judgement]

@@ -19,8 +19,8 @@ from three_walls.inputs.nsys.recorded_environment import launch_environment
 from three_walls.inputs.nsys.source import find_traces, plain_sqlite
 from three_walls.model.config import ConfigData
 from three_walls.model.examination import Answer, Check, Examination
-from three_walls.tables.capture_rules import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
-from three_walls.tables.kernel_patterns import load_api_patterns, load_kernel_patterns, union_of
+from three_walls.tables.capture import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
+from three_walls.tables.kernels import load_api_patterns, load_kernel_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 
 _PROGRAM = "python pretrain_gpt.py ..."

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 from three_walls.model.config import ConfigData
-from three_walls.tables.capture_rules import BRIDGE
+from three_walls.tables.capture import BRIDGE
 from three_walls.tables.config_keys import config_keys
 
 

@@ -11,8 +11,7 @@ from three_walls.inputs.config.command_line import find_dialect
 from three_walls.inputs.config.launchers import Program, find_program
 from three_walls.inputs.config.overrides import read_setting
 from three_walls.model.config import ConfigData
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
+from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_flag, keys_by_path
 from three_walls.tables.config_values import takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hydra_overrides import Override
@@ -94,7 +93,7 @@ def _known(key: ConfigKey, words: Sequence[str]) -> Sequence[str]:
 def _bridge_words(arguments: Sequence[str]) -> list[str]:
     kept: list[str] = []
     table = config_keys()
-    known = table.script_options.keys() | table.recipe_options | table.script_shorthands.keys()
+    known = table.bridge_scripts.options.keys() | table.bridge_scripts.recipe | table.bridge_scripts.implied.keys()
     for index, word in enumerate(arguments):
         option, has_equals, attached = word.partition("=")
         if option in known:
@@ -109,7 +108,7 @@ def _bridge_words(arguments: Sequence[str]) -> list[str]:
 
 def _option_value(option: str, value: str) -> str:
     """The value of a script's option; the recipe's name is read by nobody."""
-    keys = [config_keys().keys[name] for name in config_keys().script_options.get(option, ())]
+    keys = [config_keys().keys[name] for name in config_keys().bridge_scripts.options.get(option, ())]
     is_known = all(
         value == "None" or known_words(key, value.split(",") if takes_several_words(key.type) else [value]) is not None
         for key in keys

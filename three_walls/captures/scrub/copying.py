@@ -11,7 +11,7 @@ from pathlib import Path
 from three_walls.captures.scrub.texts import TextFilter
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.nccl_payload import read_layouts, reduce_payload
-from three_walls.tables.scrub_rules import ScrubRules
+from three_walls.tables.scrub import ScrubRules
 
 _ID_KINDS = ("kernel_ids", "call_ids", "label_ids", "range_ids")
 """In the order in which they decide where one string is used as several kinds: a kernel keeps its name."""
@@ -38,7 +38,7 @@ def plain_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
         table: [
             (name, value)
             for name, value in export.pairs(table)
-            if any(named.fullmatch(name) and valued.fullmatch(value) for named, valued in patterns)
+            if any(named.fullmatch(name) and valued.fullmatch(value) for named, valued in patterns.items())
         ]
         for table, patterns in rules.pairs.items()
         if export.has(table, "name", "value")
@@ -81,7 +81,7 @@ def _copy_table(
     if table in rules.pairs or table == "StringIds":
         return
     have = export.columns[table]
-    kinds = {name: kind for name, kind in rules.tables.get(table, {}).items() if name in have}
+    kinds = {name: kind for name, kind in rules.column_kinds.get(table, {}).items() if name in have}
     if not kinds:
         # Tables called ENUM_ hold constants of the format; to list them all would hide what matters.
         if not table.startswith("ENUM_"):
@@ -119,7 +119,7 @@ def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: Scrub
     _create(database, "StringIds", ["id INTEGER", "value TEXT"])
     uses: dict[int, str] = {}
     for kind in _ID_KINDS:
-        for table, columns in rules.tables.items():
+        for table, columns in rules.column_kinds.items():
             for column, its_kind in columns.items():
                 if its_kind == kind and export.has(table, column):
                     rows = database.execute(

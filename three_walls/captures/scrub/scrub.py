@@ -28,7 +28,7 @@ from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, find_traces, has
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.scrubbed import Scrubbed
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.scrub_rules import ScrubRules, scrub_rules
+from three_walls.tables.scrub import ScrubRules, scrub_rules
 
 _CHUNK_BYTES = 1 << 20
 

@@ -11,7 +11,7 @@ from three_walls.inputs.config.environment import unquote
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.recorded_environment import launch_environment, other_environments
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.private_texts import holds_key
+from three_walls.tables.scrub import holds_key
 
 _OWNERS = frozenset({"USER", "LOGNAME", "USERNAME", "SUDO_USER"})
 _HOSTS = frozenset({"HOSTNAME", "HOST", "NAME", "SLURMD_NODENAME", "SLURM_NODELIST", "SLURM_JOB_NODELIST"})

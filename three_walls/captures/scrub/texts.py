@@ -10,9 +10,7 @@ from three_walls.captures.scrub.traits import looks_random
 from three_walls.inputs.nsys.identity import UNNAMED_GPU
 from three_walls.inputs.nsys.nccl_payload import FIELD_NAMES
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.private_texts import cut_private, holds_key
-from three_walls.tables.safe_words import cut_sentence, is_plain
-from three_walls.tables.scrub_rules import ScrubRules
+from three_walls.tables.scrub import ScrubRules, cut_private, cut_sentence, holds_key, is_safe_text
 
 _CALL = re.compile(r"(cu|nv|nccl)[A-Za-z]\w{0,120}", re.ASCII)
 # emit_nvtx appends `, seq = 12, op_id = 3, sizes = [[1, 2], []], input_op_ids = [(0,-1)]` to an operator's name.
@@ -50,28 +48,28 @@ class TextFilter:
                 return self._or_pseudonym(cut_private(text), "kernel", is_harmless=True)
             case "call_ids":
                 is_call = _CALL.fullmatch(text) is not None and not holds_key(text)
-                return self._or_pseudonym(text, "call", is_call or is_plain(text))
+                return self._or_pseudonym(text, "call", is_call or is_safe_text(text))
             case "range_ids" | "range_texts":
                 return self._range(text)
             case "gpu_names":
-                return text if is_plain(text) and not self.secrets.is_in(text) else UNNAMED_GPU
+                return text if is_safe_text(text) and not self.secrets.is_in(text) else UNNAMED_GPU
             case "sentences":
                 return self._or_pseudonym(cut_sentence(text), "message", not _names_a_secret(text))
             case "field_names":
                 return self._or_pseudonym(text, "field", text in FIELD_NAMES)
             case _:
-                return self._or_pseudonym(text, "label", is_plain(text))
+                return self._or_pseudonym(text, "label", is_safe_text(text))
 
     def _range(self, text: str) -> str:
         """``text``, or a number with what analysis finds in it."""
         found = self._or_pseudonym(text, "range", self._is_range(text))
-        parts = [] if found == text else [part[0] for part in self.rules.parts.finditer(text)]
+        parts = [] if found == text else [part[0] for part in self.rules.any_part.finditer(text)]
         return " ".join([found, *parts])
 
     def _is_range(self, text: str) -> bool:
-        if is_plain(text):
+        if is_safe_text(text):
             return True
-        if holds_key(text) or not any(pattern.fullmatch(text) for pattern in self.rules.ranges):
+        if holds_key(text) or not any(row.pattern.fullmatch(text) for row in self.rules.ranges):
             return False
         return _HASHED in text or not looks_random(text)
 

@@ -9,8 +9,7 @@ from three_walls.inputs.config.collected import COMMAND_LINE, Settings
 from three_walls.inputs.config.environment import variable_value
 from three_walls.inputs.config.overrides import read_setting
 from three_walls.model.config import ConfigValue
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.config_keys import config_keys, keys_by_path
+from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_path
 from three_walls.tables.config_values import takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hydra_overrides import Override, read_override
@@ -32,7 +31,7 @@ def find_recipe(arguments: Sequence[str]) -> str | None:
     """Name of the recipe that the command line chooses."""
     recipe = None
     for option, value in _options(arguments):
-        if option in config_keys().recipe_options and value:
+        if option in config_keys().bridge_scripts.recipe and value:
             recipe = value
     return recipe
 
@@ -66,15 +65,15 @@ def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
 
 def _read_option(option: str, value: str, settings: Settings) -> None:
     table = config_keys()
-    if option not in table.script_options:
-        if option not in table.recipe_options:
+    if option not in table.bridge_scripts.options:
+        if option not in table.bridge_scripts.recipe:
             settings.note_unknown(option)
         return
     settings.known.add(option)
-    for name in table.script_options[option]:
+    for name in table.bridge_scripts.options[option]:
         _give_option(table.keys[name], option, value, settings)
     if value.lower() not in ("", "none", "false"):
-        for name, implied in table.script_shorthands.get(option, {}).items():
+        for name, implied in table.bridge_scripts.implied.get(option, {}).items():
             settings.give(name, implied, f"derived: {option}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from three_walls.tables.bridge_releases import bridge_releases
+from three_walls.tables.bridge import bridge_releases
 
 BRIDGE_LIBRARY = "megatron_bridge"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from three_walls.model.config import ConfigData, ConfigValue
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.config_values import fit, form_of, may_be_shown, read_words
+from three_walls.tables.config_keys import ConfigKey, form_of, may_be_shown
+from three_walls.tables.config_values import fit, read_words
 
 COMMAND_LINE = "command line"
 Known = tuple[ConfigData] | None

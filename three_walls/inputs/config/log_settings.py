@@ -23,9 +23,8 @@ from three_walls.inputs.config.sources import (
     SaidSettings,
 )
 from three_walls.model.config import ConfigData, ConfigValue
-from three_walls.model.config_keys import ConfigKey
 from three_walls.model.errors import InputError
-from three_walls.tables.config_keys import config_keys, flags_of, keys_by_path
+from three_walls.tables.config_keys import ConfigKey, config_keys, flags_of, keys_by_path
 
 _CONSTANTS = {"None": None, "True": True, "False": False}
 _LONGEST_LIST = 20_000  # characters: one entry per layer stays far below

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 from three_walls.inputs.config.collected import Settings
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.config_keys import config_keys, keys_by_flag
+from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_flag
 from three_walls.tables.config_values import takes_several_words
 
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")

@@ -23,9 +23,8 @@ from three_walls.inputs.config.saved_values import describe, plain_value
 from three_walls.inputs.config.saved_vocabulary import give_vocabulary
 from three_walls.inputs.config.sources import CONFIG_FILE, SaidSettings
 from three_walls.model.config import ConfigValue
-from three_walls.model.config_keys import ConfigKey
 from three_walls.model.errors import InputError
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.config_keys import ConfigKey, config_keys
 from three_walls.tables.environment_variables import allowed_variables
 
 _WHOLE = ("model", "train", "optimizer", "ddp")

@@ -6,7 +6,7 @@ from typing import Any
 
 from three_walls.inputs.config.members import read_construction, read_number, read_written
 from three_walls.model.config import ConfigData
-from three_walls.model.config_keys import ConfigKey
+from three_walls.tables.config_keys import ConfigKey
 
 
 def plain_value(key: ConfigKey, raw: Any) -> ConfigData:

@@ -10,13 +10,12 @@ from three_walls.inputs.config.collected import Settings
 from three_walls.inputs.config.overrides import read_setting
 from three_walls.inputs.config.sources import USER, SaidSettings
 from three_walls.model.config import ConfigData, ConfigValue
-from three_walls.model.config_keys import ConfigKey
 from three_walls.model.errors import UsageError
-from three_walls.tables.config_keys import config_keys, keys_by_path
-from three_walls.tables.config_values import fit, is_allowed
+from three_walls.tables.config_keys import ConfigKey, config_keys, is_allowed, keys_by_path
+from three_walls.tables.config_values import fit
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hydra_overrides import Override
-from three_walls.tables.strict_yaml import suggest
+from three_walls.tables.loader import suggest
 
 _ENVIRONMENT = "env_vars."
 
@@ -79,5 +78,5 @@ def _set_variable(override: Override, environment: dict[str, ConfigValue]) -> No
     value = None if override.value is None else str(override.value)
     form = allowed_variables().form_of(name)
     if form is not None and value is not None and not form.admits(value):
-        raise UsageError(f"--set {name}: expected {form.says}, found something else")
+        raise UsageError(f"--set {name}: expected {form.description}, found something else")
     environment[name] = ConfigValue(value, USER)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from three_walls.inputs.log.lines import SourceLine
 from three_walls.model.training_log import LogIteration
-from three_walls.tables.log_grammar import BlockRow, LogGrammar
+from three_walls.tables.log_lines import BlockRow, LogGrammar
 
 MOST_FOREIGN_LINES = 100_000
 """Lines in a row of other processes, while a block is open: after more it was never closed."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from three_walls.model.units import NS_PER_MS, NS_PER_S
-from three_walls.tables.log_grammar import LineRow, LogGrammar, Prefix
+from three_walls.tables.log_lines import LineRow, LogGrammar, Prefix
 
 Value = int | float | str
 
@@ -64,7 +64,8 @@ def _first_prefix(text: str, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, int]
 
 def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[Statement], list[str]]:
     """What ``line`` says, and the kinds of which it begins a line without being a whole one (torn)."""
-    said, torn = [], []
+    said: list[Statement] = []
+    torn: list[str] = []
     for row in [row for row in grammar.lines if row.anchor in raw]:
         match = row.pattern.search(line.stamped)
         if not match:
@@ -79,17 +80,17 @@ def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[S
 
 def _values(row: LineRow, match: re.Match[str], text: str) -> dict[str, Value]:
     groups = match.groupdict()
-    texts = {name: (groups.get(name), unit) for name, unit in row.values.items()}
+    texts: dict[str, tuple[str | None, str]] = {name: (groups.get(name), unit) for name, unit in row.values.items()}
     if row.fields:
         listed_fields = (groups.get("fields") or "").split("|")
         for listed in listed_fields[:-1] if row.is_closed else listed_fields:
             label, _, said = listed.partition(":")
-            if label.strip() in row.fields:
-                name, unit = row.fields[label.strip()]
+            if label.strip() in row.names_by_label:
+                name, unit = row.names_by_label[label.strip()]
                 texts[name] = (said.strip(), unit)
-    for name, (pattern, unit) in row.parts.items():
-        found = pattern.search(text)
-        texts[name] = (next((one for one in found.groups() if one), None) if found else None, unit)
+    for name, part in row.parts.items():
+        found = part.pattern.search(text)
+        texts[name] = (next((group for group in found.groups() if group), None) if found else None, part.unit)
     read = {name: read_value(said, unit) for name, (said, unit) in texts.items() if said}
     return {name: value for name, value in read.items() if value is not None}
 

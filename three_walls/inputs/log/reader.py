@@ -14,7 +14,7 @@ from three_walls.inputs.log.progress import JobList
 from three_walls.inputs.log.scan import FoundLine, scan_lines
 from three_walls.model.errors import InputError
 from three_walls.model.training_log import LogIteration, TrainingLog
-from three_walls.tables.log_grammar import LogGrammar, log_grammar
+from three_walls.tables.log_lines import LogGrammar, log_grammar
 
 MOST_ORIGINS = 100_000
 """Processes that are told apart in one file."""

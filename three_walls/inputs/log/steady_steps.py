@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 
 from three_walls.model.training_log import LogEvent, LogIteration
-from three_walls.tables.log_thresholds import LogThresholds, default_log_thresholds
+from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 _DISTURBING = ("evaluation", "checkpoint")
 

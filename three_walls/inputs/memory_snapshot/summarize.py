@@ -93,5 +93,5 @@ def _sites(live: Iterable[Live]) -> tuple[AllocationSite, ...]:
 
 def _shown(live: Live) -> tuple[str, ...]:
     """The innermost frames that say who allocates, without directories."""
-    frames = allocation_stacks().telling(live.frames or ())[:_SHOWN_FRAMES] or list(live.frames or ())[:_SHOWN_FRAMES]
+    frames = allocation_stacks().relevant(live.frames or ())[:_SHOWN_FRAMES] or list(live.frames or ())[:_SHOWN_FRAMES]
     return tuple(frame.rpartition("/")[2] for frame in frames)

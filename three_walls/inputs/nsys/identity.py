@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.model.config import ConfigValue
-from three_walls.tables.safe_words import is_plain
+from three_walls.tables.scrub import is_safe_text
 
 UNNAMED_GPU = "GPU of another name"
 """Stands for a name that no driver gives a GPU."""
@@ -56,7 +56,7 @@ def read_gpu(export: NsysExport) -> Gpu | None:
     wanted = [column if column in have else "NULL" for column in ("computeMajor", "computeMinor", "totalMemory")]
     models = {
         Gpu(
-            name=str(name) if is_plain(str(name)) else UNNAMED_GPU,
+            name=str(name) if is_safe_text(str(name)) else UNNAMED_GPU,
             sm=None if major is None or minor is None else f"sm_{major}{minor}",
             memory_bytes=memory if isinstance(memory, int) else None,
         )

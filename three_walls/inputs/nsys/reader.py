@@ -35,7 +35,7 @@ from three_walls.inputs.nsys.tables import (
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError
 from three_walls.model.report import InputFile, ReportWarning
-from three_walls.tables.private_texts import cut_private
+from three_walls.tables.scrub import cut_private
 
 # An export has at least one of these; any other SQLite file has none.
 _NSYS_TABLES = ("META_DATA_EXPORT", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS")
