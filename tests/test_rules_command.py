@@ -56,13 +56,16 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
         (
             "dispatch-backward-overlap",
             [
-                "at most 1 of ep_transfer_exposed_ns",
+                "up to 1 of ep_transfer_exposed_ns",
                 "no more than expert_backward_gemm_ns",
                 "no more than dispatch_backward_exposed_ns",
-                "ceiling: At most the exposed transfer",
+                "upper_bound: At most the exposed transfer",
             ],
         ),
-        ("distributed-optimizer", ["makes room, costs about 1.5% of the step", "room: It saves the optimizer state"]),
+        (
+            "distributed-optimizer",
+            ["frees memory, costs about 1.5% of the step", "frees_memory: It saves the optimizer state"],
+        ),
     ],
 )
 def test_a_ceiling_and_room_are_shown_with_their_figures(rule: str, lines: list[str]) -> None:

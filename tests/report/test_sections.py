@@ -309,7 +309,7 @@ def test_a_recipe_is_context_and_marks_what_is_no_tuning_knob(report: Report) ->
     assert "not a promise" in text_of(section_of(report, "recipe"))
     remarks = [line[3] for line in lines_of(table_of(report, "recipe"))]
     assert remarks[0] == "in the plan"
-    assert remarks[-1] == "benchmark setting benchmarks only: not for a production run"
+    assert remarks[-1] == "benchmark setting not for a production run"
     assert remarks.count("in the plan") == 1
 
 

@@ -10,19 +10,19 @@ from three_walls.report.formats import format_count, show_control_characters
 _MOST_NAMES = 12
 
 
-def describe_scrubbed(one: Scrubbed) -> Iterator[str]:
+def describe_scrubbed(export: Scrubbed) -> Iterator[str]:
     """Lines: what went (names and counts), how sizes changed, what was searched for."""
-    yield f"Wrote {one.target} ({format_count(one.target_bytes)} bytes, from {format_count(one.source_bytes)})"
-    yield f"  tables left out: {_counts(one.tables)}"
-    yield f"  columns left out: {len(one.columns)} ({_names(one.columns)})"
-    yield f"  rows left out of {_counts(one.pairs)}"
-    yield f"  strings left out: {format_count(one.strings)}, {one.blocks} of them environments of whole processes"
-    yield f"  environment variables left out: {len(one.variables)} ({_names(one.variables)})"
-    yield f"  words of the command line left out: {one.arguments}"
-    yield f"  texts replaced: {_counts(one.texts)}"
-    if one.host is not None:
-        yield f"  the host is called {one.host} now"
-    yield f"  searched its bytes for {one.searched} removed values: none is left"
+    yield f"Wrote {export.target} ({format_count(export.target_bytes)} bytes, from {format_count(export.source_bytes)})"
+    yield f"  tables left out: {_counts(export.tables)}"
+    yield f"  columns left out: {len(export.columns)} ({_names(export.columns)})"
+    yield f"  rows left out of {_counts(export.pairs)}"
+    yield f"  strings left out: {format_count(export.strings)}, {export.blocks} of them environments of whole processes"
+    yield f"  environment variables left out: {len(export.variables)} ({_names(export.variables)})"
+    yield f"  words of the command line left out: {export.arguments}"
+    yield f"  texts replaced: {_counts(export.texts)}"
+    if export.host is not None:
+        yield f"  the host is called {export.host} now"
+    yield f"  searched its bytes for {export.searched} removed values: none is left"
     yield "  still in it: times (also the date), sizes, names of kernels, calls and ranges, settings of the run"
 
 

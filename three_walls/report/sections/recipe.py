@@ -8,8 +8,8 @@ from three_walls.report.section import Cell, Column, Note, Section, Table, Text
 from three_walls.report.sections.plan import name_setting
 
 MARK_MEANINGS = {
-    BENCHMARK_SETTING: "benchmarks only: not for a production run",
-    BATCH_SIZE: "batch size: changes what is learned, or how the batch is split",
+    BENCHMARK_SETTING: "not for a production run",
+    BATCH_SIZE: "changes what the model learns, or how the batch is split",
 }
 
 
