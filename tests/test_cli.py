@@ -177,13 +177,6 @@ def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == b"three-walls: error: output: cannot be read or written (No space left on device)\n"
 
 
-def test_markdown_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.md").write_bytes(b"\xff\xfe")
-    done = three_walls("rules", "coverage", "--into", "x.md", cwd=tmp_path)
-    assert done.returncode == 3
-    assert "no text (not UTF-8)" in done.stderr
-
-
 def test_an_interrupt_while_the_program_is_still_loading_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "polars.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
     done = three_walls("analyze", "trace.sqlite", cwd=tmp_path)

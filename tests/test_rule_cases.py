@@ -1,21 +1,23 @@
-"""Every case of every rule: facts in, outcome, edits and gain out."""
+"""Every case of every rule, written and derived: facts in, outcome, edits and gain out."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from three_walls.model.glossary import GLOSSARY
 from three_walls.resources import RULES_DIR
-from three_walls.rules.cases import Case, RuleCases, mismatches
-from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
-from three_walls.rules.small_gains import judge_with_size
+from three_walls.rules.cases import load_cases
+from three_walls.rules.derive import check_cases
+from three_walls.rules.load import cases_file, load_rules, rule_files
 
-RULES = {rule.id: rule for rule in load_rules(RULES_DIR)}
-ALL = [
-    (found, case) for path in rule_files(RULES_DIR) for found in [load_cases(cases_file(path))] for case in found.cases
-]
+RULES = {rule.id: rule for rule in load_rules(RULES_DIR, definitions=GLOSSARY)}
 
 
-@pytest.mark.parametrize(("cases", "case"), ALL, ids=[f"{cases.rule}: {case.name}" for cases, case in ALL])
-def test_rule_case(cases: RuleCases, case: Case) -> None:
-    finding = judge_with_size(RULES[cases.rule], cases.facts_of(case))
-    assert not mismatches(case, finding), finding.reason
+@pytest.mark.parametrize("path", rule_files(RULES_DIR), ids=lambda path: path.stem)
+def test_rule_cases(path: Path) -> None:
+    report = check_cases(RULES[path.stem], load_cases(cases_file(path), definitions=GLOSSARY))
+    assert report.failures == []
+    assert report.written >= 2
+    assert report.derived >= 1

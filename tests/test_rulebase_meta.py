@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import yaml
 
-from three_walls.model.glossary import GLOSSARY_BY_NAME, is_known_fact
+from three_walls.model.fact import FactSheet
+from three_walls.model.glossary import GLOSSARY, GLOSSARY_BY_NAME, is_known_fact
 from three_walls.model.rule import (
-    FREES_MEMORY,
     NO_BASIS,
-    PHASES,
     UPPER_BOUND,
     Condition,
     Edit,
@@ -21,14 +21,18 @@ from three_walls.model.rule import (
     Rule,
 )
 from three_walls.resources import RULES_DIR, TABLES_DIR
-from three_walls.rules.cases import mismatches
-from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
+from three_walls.rules.cases import Case, load_cases
+from three_walls.rules.conditions import KnownFacts
+from three_walls.rules.derive import derive_cases
+from three_walls.rules.judge import judge_with_size
+from three_walls.rules.load import cases_file, load_rules, rule_files
 from three_walls.rules.pools import PARENTS
-from three_walls.rules.rule_parts import unit_of
-from three_walls.rules.small_gains import judge_with_size
 from three_walls.rules.sources import check_pointer, load_sources
+from three_walls.rules.warnings import load_warnings
+from tools.generate_rules_index import INDEX, index_of
 
-RULES = load_rules(RULES_DIR)
+unit_of = KnownFacts.of(GLOSSARY).unit_of
+RULES = load_rules(RULES_DIR, definitions=GLOSSARY)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
 
@@ -36,6 +40,15 @@ def edits_of(rule: Rule) -> Iterator[Edit]:
     yield from rule.edits
     for requirement in rule.requires:
         yield from requirement.fix
+
+
+@cache
+def cases_of(rule_id: str) -> tuple[tuple[Case, FactSheet], ...]:
+    """The written and derived cases of a rule, with the facts they are judged on."""
+    path = next(path for path in rule_files(RULES_DIR) if path.stem == rule_id)
+    written = load_cases(cases_file(path), definitions=GLOSSARY)
+    derived, _ = derive_cases(next(rule for rule in RULES if rule.id == rule_id), written)
+    return tuple((case, written.facts_of(case)) for case in (*written.cases, *derived))
 
 
 def conditions_of(rule: Rule) -> Iterator[Condition]:
@@ -73,7 +86,7 @@ def test_every_fact_is_in_the_glossary(rule: Rule) -> None:
 @each_rule
 def test_every_pointer_leads_to_a_known_source(rule: Rule) -> None:
     sources = load_sources(RULES_DIR / "sources.yaml")
-    pointers = [one.source for one in rule.requires] + [one.source for one in rule.evidence]
+    pointers = [one.source for one in (*rule.requires, *rule.evidence_for, *rule.evidence_against)]
     pointers += [edit.source for edit in edits_of(rule) if edit.source]
     assert pointers
     for pointer in pointers:
@@ -85,36 +98,33 @@ def test_every_requirement_and_gain_says_why(rule: Rule) -> None:
     assert all(one.reason and one.source for one in rule.requires)
     assert rule.gain.explanation
     assert not rule.advice or rule.advice.endswith(".")
-    assert any(one.speaks == "for" for one in rule.evidence)
+    assert rule.evidence_for
 
 
 @each_rule
 def test_every_rule_has_the_cases_that_show_its_limits(rule: Rule) -> None:
-    path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
-    cases = load_cases(cases_file(path)).cases
-    outcomes = {case.expect["outcome"] for case in cases}
+    cases = cases_of(rule.id)
+    outcomes = {case.expect.outcome for case, _ in cases}
     assert outcomes >= {"recommended" if rule.edits else "found", "not_needed"}
     assert ("not_applicable" in outcomes) == bool(rule.applies_to)
     assert "unknown" in outcomes or not (rule.applies_to or rule.when)
-    can_fail = [one for one in rule.requires if one.checks and not one.fix]
+    can_fail = [requirement for requirement in rule.requires if requirement.checks and not requirement.fix]
     assert ("blocked" in outcomes) == bool(can_fail and rule.edits)
-    assert any(case.expect["outcome"] == "unknown" and case.without and case.expect.get("missing") for case in cases)
-    assert all(case.expect.get("blocked_by") for case in cases if case.expect["outcome"] == "blocked")
+    assert any(case.expect.missing and case.without for case, _ in cases if case.expect.outcome == "unknown")
+    assert all(case.expect.blocked_by for case, _ in cases if case.expect.outcome == "blocked")
 
 
 @each_rule
 def test_some_case_is_silent_just_beyond_each_measured_threshold(rule: Rule) -> None:
-    path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
-    cases = load_cases(cases_file(path)).cases
     for condition in rule.when:
         if condition.operator != "at_least" or unit_of(condition.fact) != "fraction":
             continue
         limit = condition.operand
         assert isinstance(limit, float)
         given = [
-            (value, case.expect["outcome"])
-            for case in cases
-            if isinstance(value := case.given.get(condition.fact), float)
+            (value, case.expect.outcome)
+            for case, facts in cases_of(rule.id)
+            if isinstance(value := facts.get(condition.fact).value, float)
         ]
         assert any(0.95 * limit <= value < limit and outcome == "not_needed" for value, outcome in given)
         assert any(value == limit and outcome in ("recommended", "found") for value, outcome in given)
@@ -131,14 +141,12 @@ def test_every_setting_is_a_known_config_key(rule: Rule) -> None:
     assert (keys | compared) - known == set()
 
 
-def test_the_index_of_rules_is_complete() -> None:
-    index = (RULES_DIR / "README.md").read_text(encoding="utf-8")
-    for rule in RULES:
-        assert f"[{rule.id}]({rule.path})" in index
-        assert rule.title in index
+def test_the_index_of_rules_is_up_to_date() -> None:
+    warnings = load_warnings(RULES_DIR, definitions=GLOSSARY)
+    assert INDEX.read_text(encoding="utf-8") == index_of(RULES, warnings), "run python -m tools.generate_rules_index"
 
 
-def beside(operand: int | float) -> tuple[int | float, ...]:
+def next_to(operand: int | float) -> tuple[int | float, ...]:
     """Thresholds just above and just below."""
     if isinstance(operand, int):
         return operand + 1, operand - 1
@@ -166,9 +174,7 @@ def with_condition(rule: Rule, old: Condition, new: Condition | None) -> Rule:
 
 def notices(rule: Rule) -> bool:
     """Whether some case of the rule of this id fails for ``rule``."""
-    path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
-    found = load_cases(cases_file(path))
-    return any(mismatches(case, judge_with_size(rule, found.facts_of(case))) for case in found.cases)
+    return any(case.expect.mismatches(judge_with_size(rule, facts)) for case, facts in cases_of(rule.id))
 
 
 @each_rule
@@ -177,7 +183,7 @@ def test_some_case_notices_each_threshold_that_moves(rule: Rule) -> None:
         if condition.operator not in ("at_least", "at_most", "above", "below"):
             continue
         assert isinstance(condition.operand, int | float)
-        for moved in beside(condition.operand):
+        for moved in next_to(condition.operand):
             mutant = with_condition(rule, condition, replace(condition, operand=moved))
             assert notices(mutant), f"{condition.fact} {condition.operator} {moved}"
 
@@ -234,15 +240,8 @@ def test_some_case_leaves_a_ceiling_out_that_is_too_small_to_measure(rule: Rule)
     if rule.gain.basis != UPPER_BOUND or not rule.edits:
         return
     endless = replace(rule, gain=replace(rule.gain, terms=(), basis=NO_BASIS, hidden_under="", at_most=""))
-    path = next(path for path in rule_files(RULES_DIR) if path.stem == rule.id)
-    found = load_cases(cases_file(path))
-    silent = [case for case in found.cases if case.expect["outcome"] == "not_needed"]
-    assert any(judge_with_size(endless, found.facts_of(case)).outcome == "recommended" for case in silent)
-
-
-@each_rule
-def test_what_makes_a_run_fit_makes_room_and_gains_no_time(rule: Rule) -> None:
-    assert (rule.phase == PHASES[0]) == (rule.gain.basis == FREES_MEMORY)
+    silent = [facts for case, facts in cases_of(rule.id) if case.expect.outcome == "not_needed"]
+    assert any(judge_with_size(endless, facts).outcome == "recommended" for facts in silent)
 
 
 @each_rule

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from three_walls.inputs.config.command_line import read_command_line
+from three_walls.inputs.config.merge import merge_sources
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.finding import Overrides, PlannedEdit
 from three_walls.overrides.spell import NEWEST_BRIDGE, spell
@@ -16,7 +17,7 @@ def edit(key: str, to: ConfigData, kind: str = "config") -> PlannedEdit:
 
 def spelled(*edits: PlannedEdit, run: str = "", version: str | None = NEWEST_BRIDGE) -> Overrides:
     """The edits for the run with this command line."""
-    return spell(edits, read_command_line(run.split()).config, version)
+    return spell(edits, merge_sources([read_command_line(run.split())]), version)
 
 
 def config(**values: ConfigData) -> RunConfig:

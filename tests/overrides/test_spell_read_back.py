@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.overrides.builders import edit, spelled
 from three_walls.inputs.config.command_line import read_command_line
+from three_walls.inputs.config.merge import merge_sources
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.overrides.spell import spell
 from three_walls.tables.config_keys import ConfigKey, config_keys
@@ -56,7 +57,9 @@ def test_flags_that_are_written_are_read_back(data: st.DataObject, key: ConfigKe
         assert key.type == "bool" or any(map(_must_be_set_by_hand, elements))
         return
     words = [word for line in found.megatron_lm for word in line.split()]
-    read = read_command_line(["pretrain_gpt.py", "--yaml-cfg", "x", "--swiglu", "--bf16", "--fp16", *words]).config
+    read = merge_sources(
+        [read_command_line(["pretrain_gpt.py", "--yaml-cfg", "x", "--swiglu", "--bf16", "--fp16", *words])]
+    )
     if key.name != "num_moe_experts" or value != 0:
         assert read.values[key.name] == ConfigValue(value, "command line")
 
@@ -68,14 +71,14 @@ def test_overrides_that_are_written_are_read_back(data: st.DataObject, key: Conf
     config = RunConfig(MappingProxyType({"comm_overlap": ConfigValue("CommOverlapConfig", "dump")}))
     found = spell([edit(key.name, value)], config, "main")
     if found.bridge and "num_sms" not in key.name and key.name != "num_moe_experts":
-        read = read_command_line(["run_recipe.py", *found.bridge]).config
+        read = merge_sources([read_command_line(["run_recipe.py", *found.bridge])])
         assert read.values[key.name].value == value
 
 
 @pytest.mark.parametrize("text", ["([0] * 3)", "[1,0]", "1+2", "12", "*", " "])
 def test_every_text_of_a_key_that_takes_several_forms_is_read_back_or_set_by_hand(text: str) -> None:
     found = spelled(edit("moe_layer_freq", text))
-    read = read_command_line(["run_recipe.py", *found.bridge]).config.values["moe_layer_freq"].value
+    read = read_command_line(["run_recipe.py", *found.bridge]).values["moe_layer_freq"].value
     assert str(read) == text
     assert bool(found.megatron_lm) is not _must_be_set_by_hand(text)
 
@@ -106,6 +109,6 @@ def test_every_allowed_value_of_every_key_is_read_back_from_its_override(key: Co
     for config in (RunConfig(), RunConfig(MappingProxyType(with_objects))):
         found = spell([edit(key.name, to)], config, "main")
         read = read_command_line(["run_recipe.py", *found.bridge])
-        assert not [name for name in read.said.unknown if name != "comm_overlap._target_"]
+        assert not [name for name in read.unknown if name != "comm_overlap._target_"]
         if found.bridge and "num_sms" not in key.name:
-            assert read.config.values[key.name].value == to
+            assert merge_sources([read]).values[key.name].value == to

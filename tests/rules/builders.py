@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from three_walls.model.buckets import Wall
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet
+from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import (
     FREES_MEMORY,
-    PHASES,
     UPPER_BOUND,
     Condition,
     Edit,
@@ -18,10 +19,18 @@ from three_walls.model.rule import (
     Requirement,
     Rule,
 )
-from three_walls.rules.cases import sheet_of
+from three_walls.rules import cases
+from three_walls.rules.conditions import KnownFacts
 from three_walls.rules.pools import rederive_fractions
 
 MS = 1_000_000
+
+KNOWN = KnownFacts.of(GLOSSARY)
+
+
+def sheet_of(values: Mapping[str, ConfigData], environment_is_known: bool = False) -> FactSheet:
+    """A fact sheet that holds exactly ``values``, in the units of their definitions."""
+    return cases.sheet_of(values, KNOWN, environment_is_known)
 
 
 def rule(
@@ -48,7 +57,7 @@ def rule(
         wall=Wall.COMMUNICATION,
         sub_wall=None,
         title=identifier,
-        rule_class="execution-only",
+        applicability="execution-only",
         what_it_looks_for="",
         why_it_matters="",
         how_to_verify="",
@@ -59,7 +68,6 @@ def rule(
         edits=edits or (Edit(identifier, True),),
         side_effects=(),
         gain=GainModel(terms, basis, "reason", shrinks_all_pools, hidden_under, at_most),
-        evidence=(),
     )
 
 
@@ -90,9 +98,9 @@ def ceiling(
 
 
 def room(identifier: str, cost: float, is_judged: bool = False) -> Rule:
-    """A rule that makes room in memory."""
+    """A rule that frees memory."""
     gain = GainModel((), FREES_MEMORY, "saves memory", cost_fraction=cost, cost_is_estimated=is_judged)
-    return replace(rule(identifier), phase=PHASES[0], gain=gain)
+    return replace(rule(identifier), gain=gain)
 
 
 def requirement(name: str, *checks: Condition, confirm: str = "", any_of: bool = False) -> Requirement:

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rules.builders import sheet_of
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.rule import Condition
-from three_walls.rules.cases import sheet_of
-from three_walls.rules.conditions import Truth, evaluate, evaluate_all, evaluate_any, explain_one
+from three_walls.rules.conditions import Truth, evaluate, evaluate_all, evaluate_any
+from three_walls.rules.wording import explain_one
 
 HOLDS, FAILS, UNKNOWN = Truth.HOLDS, Truth.FAILS, Truth.UNKNOWN
 
@@ -75,19 +76,19 @@ def test_text_is_never_compared_as_a_number() -> None:
     [
         (
             Condition("launch_starved_fraction", "at_least", 0.1),
-            "launch_starved_fraction is 0.184, at least 0.1 needed",
+            "Launch-starved time takes 18.4 % of the step (threshold 10 %)",
         ),
-        (Condition("step_ns", "above", 2_000_000), "step_ns is 1.5 ms, more than 2 ms needed"),
-        (Condition("config.x", "equals", True), "config.x is unset, true needed"),
-        (Condition("config.x", "is_set", True), "config.x is unset, a value needed"),
-        (Condition("config.x", "one_of", ("a", "b")), "config.x is unset, one of a, b needed"),
-        (Condition("config.x", "none_of", ("a",)), "config.x is unset"),
-        (Condition("config.x", "not_equals", "a"), "config.x is unset"),
-        (Condition("config.x", "excludes", "a"), "config.x is unset"),
-        (Condition("config.l", "includes", "c"), "config.l is [a, b], a value with c in it needed"),
+        (Condition("step_ns", "above", 2_000_000), "The step takes 1.5 ms (must be more than 2 ms)"),
+        (Condition("config.x", "equals", True), "x is unset (must be on)"),
+        (Condition("config.x", "is_set", True), "x is unset (must be set)"),
+        (Condition("config.x", "one_of", ("a", "b")), "x is unset (must be a or b)"),
+        (Condition("config.x", "none_of", ("a",)), "x is unset"),
+        (Condition("config.x", "not_equals", "a"), "x is unset"),
+        (Condition("config.x", "excludes", "a"), "x is unset"),
+        (Condition("config.l", "includes", "c"), "l is [a, b] (must include c)"),
         (
             Condition("config.y", "below", 2),
-            "config.y is not known (not known from the inputs given), less than 2 needed",
+            "y is not recorded (must be less than 2)",
         ),
     ],
 )

@@ -8,8 +8,7 @@ from tests.rules.builders import MS, ceiling, room, rule, run
 from three_walls.model.config import ConfigData
 from three_walls.model.rule import Rule
 from three_walls.report.sections.plan import describe_expectation
-from three_walls.rules.first_trial import choose_first_trial
-from three_walls.rules.plan import make_plan
+from three_walls.rules.plan import choose_first_trial, make_plan
 
 TRANSFER = "ep_transfer_exposed_ns"  # 150 of 1000 ms
 

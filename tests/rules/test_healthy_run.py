@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.rules.builders import MS, rule, run
+from tests.rules.builders import MS, rule, run, sheet_of
 from three_walls.model.buckets import SubWall
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Outcome
+from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Condition
 from three_walls.resources import RULES_DIR
-from three_walls.rules.cases import sheet_of
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import make_plan
 from three_walls.rules.verdict import decide_verdict
@@ -55,7 +55,7 @@ MEASURED: dict[str, ConfigData] = {
 
 
 def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None:
-    rules = load_rules(RULES_DIR)
+    rules = load_rules(RULES_DIR, definitions=GLOSSARY)
     findings, plan = make_plan(rules, sheet_of(MEASURED))
     of_symptoms = {rule.id for rule in rules if any(condition.fact in MEASURED for condition in rule.when)}
     assert {one.outcome for one in findings if one.rule in of_symptoms} == {Outcome.NOT_NEEDED}
@@ -71,7 +71,7 @@ def test_what_is_not_known_does_not_matter_where_the_gain_is_too_small_anyway() 
         (Outcome.UNKNOWN, ("config.here",)),
         (Outcome.NOT_NEEDED, ()),
     ]
-    assert findings[1].reason == "the likely gain is 9.8 ms, at least 10 ms needed"
+    assert findings[1].reason == "The likely gain is 9.8 ms (threshold 10 ms)"
 
 
 def test_a_lean_step_that_computes_is_held_back_by_computing() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.rules.builders import MS, requirement, rule, run
 from three_walls.model.finding import Outcome
-from three_walls.model.rule import Condition, Edit
+from three_walls.model.rule import Condition, Edit, Evidence
 from three_walls.rules.judge import judge, judge_all
 
 HERE = Condition("gpu.family", "equals", "H100")
@@ -17,13 +17,13 @@ OFF = Condition("config.offload", "not_equals", True)
 def test_another_world_is_not_applicable() -> None:
     finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(gpu__family="A100"))
     assert finding.outcome is Outcome.NOT_APPLICABLE
-    assert finding.reason == "gpu.family is A100, H100 needed"
+    assert finding.reason == "The GPU family is A100 (must be H100)"
 
 
 def test_an_absent_symptom_decides_even_where_the_world_is_unknown() -> None:
     finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(launch_starved_ns=0))
     assert (finding.outcome, finding.missing) == (Outcome.NOT_NEEDED, ())
-    assert finding.reason == "launch_starved_fraction is 0, at least 0.1 needed"
+    assert finding.reason == "Launch-starved time takes 0 % of the step (threshold 10 %)"
 
 
 def test_another_world_decides_before_an_absent_symptom() -> None:
@@ -41,7 +41,7 @@ def test_an_absent_symptom_beats_an_unknown_one() -> None:
     lacking = Condition("config.graphs", "equals", False)
     finding = judge(rule("r", when=(lacking, LATE)), run(launch_starved_ns=99 * MS))
     assert finding.outcome is Outcome.NOT_NEEDED
-    assert finding.reason == "launch_starved_fraction is 0.099, at least 0.1 needed"
+    assert finding.reason == "Launch-starved time takes 9.9 % of the step (threshold 10 %)"
 
 
 def test_all_failing_requirements_are_listed_with_numbers_and_reason() -> None:
@@ -49,7 +49,7 @@ def test_all_failing_requirements_are_listed_with_numbers_and_reason() -> None:
     finding = judge(blocked, run(config__offload=True, gpu__family="A100"))
     assert finding.outcome is Outcome.BLOCKED
     assert [note.name for note in finding.blocked_by] == ["one", "two"]
-    assert finding.blocked_by[0].text == "it must be so: config.offload is true, anything but true needed"
+    assert finding.blocked_by[0].text == "offload is on (must be off): it must be so"
     assert finding.blocked_by[0].source == "guide:A guide"
     assert finding.gain_ns.likely == 100 * MS  # what unblocking is worth
 
@@ -58,8 +58,8 @@ def test_a_requirement_that_cannot_be_checked_is_to_be_confirmed() -> None:
     finding = judge(rule("r", requires=(requirement("one", OFF), requirement("two", confirm="look"))), run())
     assert finding.outcome is Outcome.RECOMMENDED
     assert [note.text for note in finding.confirm_first] == [
-        "check that config.offload is anything but true (not known: config.offload): it must be so",
-        "look: it must be so",
+        "Confirm that offload is off (not recorded): it must be so",
+        "Confirm that look: it must be so",
     ]
 
 
@@ -68,7 +68,7 @@ def test_one_alternative_that_holds_is_enough() -> None:
     assert judge(rule("r", requires=(either,)), run(gpu__family="H100")).confirm_first == ()
     finding = judge(rule("r", requires=(either,)), run(config__offload=True, gpu__family="A100"))
     assert finding.outcome is Outcome.BLOCKED
-    assert "anything but true needed, or gpu.family is A100" in finding.reason
+    assert "(must be off), or the GPU family is A100" in finding.reason
 
 
 def test_settings_that_are_there_already_are_dropped() -> None:
@@ -77,7 +77,7 @@ def test_settings_that_are_there_already_are_dropped() -> None:
     assert [(edit.key, edit.from_value, edit.to) for edit in finding.edits] == [("c", "y", "x")]
     done = judge(rule("r", edits=edits), run(config__a=True, config__b=False, config__c="x", env__D="1"))
     assert done.outcome is Outcome.NOT_NEEDED
-    assert "already set" in done.reason
+    assert "already has" in done.reason
 
 
 def test_an_edit_stays_unless_its_condition_is_known_not_to_hold() -> None:
@@ -114,8 +114,10 @@ def test_a_target_may_come_from_a_fact() -> None:
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("config.ep",))
 
 
-def test_evidence_is_kept_by_the_side_it_speaks_for() -> None:
-    assert judge(replace(rule("r"), evidence=()), run()).evidence_against == ()
+def test_evidence_for_and_against_is_kept_apart() -> None:
+    finding = judge(replace(rule("r"), evidence_against=(Evidence("it did nothing", "guide:A guide"),)), run())
+    assert finding.evidence_for == ()
+    assert [(note.text, note.source) for note in finding.evidence_against] == [("it did nothing", "guide:A guide")]
 
 
 def test_elements_join_a_list_at_its_end_and_only_once() -> None:
@@ -138,7 +140,7 @@ def test_a_list_that_is_not_known_cannot_be_changed() -> None:
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("config.recompute_modules",))
 
 
-def test_a_failing_requirement_that_can_be_mended_brings_its_edits_along() -> None:
+def test_a_failing_requirement_with_a_fix_brings_its_edits_along() -> None:
     off = requirement("no_offload", OFF)
     mended = rule("r", requires=(replace(off, fix=(Edit("offload", False),)),))
     finding = judge(mended, run(config__offload=True))
@@ -151,7 +153,7 @@ def test_a_failing_requirement_that_can_be_mended_brings_its_edits_along() -> No
     assert judge(rule("r", requires=(off,)), run(config__offload=True)).outcome is Outcome.BLOCKED
 
 
-def test_a_mend_that_does_not_make_it_hold_is_no_mend() -> None:
+def test_a_fix_that_does_not_make_it_hold_is_no_fix() -> None:
     useless = replace(requirement("no_offload", OFF), fix=(Edit("something_else", 1),))
     assert judge(rule("r", requires=(useless,)), run(config__offload=True)).outcome is Outcome.BLOCKED
 

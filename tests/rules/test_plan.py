@@ -8,17 +8,17 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rules.builders import MS, ceiling, requirement, room, rule, run
+from tests.rules.builders import MS, ceiling, requirement, room, rule, run, sheet_of
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Finding, Outcome, PlanStep
+from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Condition, Edit, Rule
 from three_walls.resources import RULES_DIR
-from three_walls.rules.cases import sheet_of
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import make_plan
 
-SHIPPED = load_rules(RULES_DIR)
+SHIPPED = load_rules(RULES_DIR, definitions=GLOSSARY)
 
 TRANSFER = "ep_transfer_exposed_ns"
 
@@ -82,7 +82,7 @@ def test_of_ceilings_of_the_same_time_the_first_comes_before_those_of_other_time
         ("other", 100 * MS),
         ("a", 135 * MS),
     ]
-    same = "Earlier entries may win some of the same time. "
+    same = "Earlier entries may win part of the same time. "
     assert [step.gain_ns.explanation.startswith(same) for step in steps] == [False, False, True]
 
 
@@ -102,7 +102,7 @@ def test_a_ceiling_is_computed_again_on_what_likely_gains_leave() -> None:
 def test_a_ceiling_too_small_to_measure_is_not_needed() -> None:
     findings, steps = make_plan([ceiling("tiny", high=0.049)], run())
     assert (steps, outcome(findings, "tiny")) == ((), Outcome.NOT_NEEDED)
-    assert findings[0].reason == "at most 9.8 ms can be gained, at least 10 ms needed"
+    assert findings[0].reason == "The gain is at most 9.8 ms (threshold 10 ms)"
     assert len(make_plan([ceiling("enough", high=0.05)], run())[1]) == 1
 
 
@@ -111,7 +111,7 @@ def test_a_ceiling_of_which_the_earlier_edits_leave_too_little_stays_out() -> No
     assert names(steps) == ["likely"]
     assert outcome(findings, "rest") is Outcome.ALTERNATIVE
     assert findings[1].reason == (
-        "after the earlier edits too little is left to gain: at most 6 ms can be gained, at least 10 ms needed"
+        "The earlier edits leave too little to gain. The gain is at most 6 ms (threshold 10 ms)"
     )
 
 
@@ -119,10 +119,10 @@ def test_ceilings_together_are_no_more_than_the_step() -> None:
     rules = [ceiling(name, pool="step_ns", high=0.45) for name in "abcd"]
     findings, steps = make_plan(rules, run())
     assert [step.gain_ns.high for step in steps] == [450 * MS, 450 * MS, 100 * MS]
-    assert "No more than the highest gains of the earlier entries leave of the step." in steps[2].gain_ns.explanation
+    assert "Limited to what the high gains of the earlier entries leave of the step." in steps[2].gain_ns.explanation
     assert findings[3].reason == (
-        "the earlier entries may win the time that is left, so trace again after them: "
-        "at most 0 ms can be gained, at least 10 ms needed"
+        "The earlier entries may win the remaining time, so trace again after them. "
+        "The gain is at most 0 ms (threshold 10 ms)"
     )
 
 
@@ -131,7 +131,7 @@ def test_one_edit_per_lever() -> None:
     findings, steps = make_plan([better, other], run())
     assert names(steps) == ["better"]
     assert outcome(findings, "other") is Outcome.ALTERNATIVE
-    assert findings[1].reason == "better takes the lever dispatcher: it ranks before this rule"
+    assert findings[1].reason == "better changes the same settings (dispatcher) and ranks higher"
 
 
 def test_a_blocked_rule_enters_after_the_one_that_unlocks_it() -> None:
@@ -151,7 +151,9 @@ def test_a_rule_whose_symptom_an_earlier_edit_removed_stays_out() -> None:
     findings, steps = make_plan([cure, late], run())
     assert names(steps) == ["cure"]
     assert outcome(findings, "late") is Outcome.ALTERNATIVE
-    assert findings[1].reason.startswith("after cure it is not needed: ep_transfer_exposed_fraction is 0.0173")
+    assert findings[1].reason == (
+        "After cure the rule is not needed: Exposed expert-parallel transfer takes 1.73 % of the step (threshold 10 %)"
+    )
 
 
 def test_edits_that_contradict_the_plan_stay_out() -> None:
@@ -168,13 +170,13 @@ def test_edits_that_break_what_the_plan_requires_stay_out() -> None:
     other = rule("other", pool=TRANSFER, likely=0.9, edits=(Edit("graphs", True),))
     findings, steps = make_plan([one, other], run(config__graphs=False))
     assert names(steps) == ["one"]
-    assert findings[1].reason == "its edits break what one requires: no_graphs"
+    assert findings[1].reason == "Its edits break a requirement of one: no_graphs"
 
 
 def test_a_gain_too_small_to_measure_is_not_needed() -> None:
     findings, steps = make_plan([rule("tiny", likely=0.049)], run())
     assert (steps, outcome(findings, "tiny")) == ((), Outcome.NOT_NEEDED)
-    assert findings[0].reason == "the likely gain is 9.8 ms, at least 10 ms needed"
+    assert findings[0].reason == "The likely gain is 9.8 ms (threshold 10 ms)"
     assert len(make_plan([rule("enough", likely=0.05)], run())[1]) == 1
 
 
@@ -373,11 +375,11 @@ def test_of_comparable_gains_the_wall_of_the_verdict_goes_first() -> None:
 
 
 def test_edits_that_change_convergence_are_planned_only_when_allowed() -> None:
-    precise = replace(rule("fp8"), rule_class="convergence-changing")
+    precise = replace(rule("fp8"), applicability="convergence-changing")
     findings, steps = make_plan([precise], run())
     assert steps == ()
     assert outcome(findings, "fp8") is Outcome.ALTERNATIVE
-    assert findings[0].reason.startswith("it is convergence-changing: planned only with --allow convergence-changing")
+    assert findings[0].reason.startswith("The rule is convergence-changing, so it needs --allow convergence-changing")
     assert names(make_plan([precise], run(), allowed=["convergence-changing"])[1]) == ["fp8"]
 
 

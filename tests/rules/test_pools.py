@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from three_walls.rules.cases import sheet_of
+from tests.rules.builders import sheet_of
 from three_walls.rules.pools import PARENTS, remove_from_pool
 
 FACTS = {

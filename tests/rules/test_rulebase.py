@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from three_walls.model.errors import RuleBaseError
+from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Condition
-from three_walls.rules.load import load_cases, load_rules
+from three_walls.rules.cases import load_cases
+from three_walls.rules.load import load_rules
 
 SOURCES = """\
 mcore: {what: Megatron Core, repository: NVIDIA/Megatron-LM, commit: abc}
@@ -20,7 +22,7 @@ id: late-host
 wall: compute_host
 sub_wall: host
 title: Launch earlier
-class: execution-only
+applicability: execution-only
 docs:
   what_it_looks_for: Gaps.
   why_it_matters: Time.
@@ -53,7 +55,8 @@ gain:
   basis: modelled
   explanation: Because.
 evidence:
-  - {speaks: for, claim: it helped, source: "mcore:a/b.py:3"}
+  for:
+    - {claim: it helped, source: "mcore:a/b.py:3"}
 """
 
 
@@ -66,12 +69,12 @@ def rules_directory(tmp_path: Path, text: str = RULE, name: str = "late-host") -
 
 def complaints(tmp_path: Path, text: str, name: str = "late-host") -> list[str]:
     with pytest.raises(RuleBaseError) as caught:
-        load_rules(rules_directory(tmp_path, text, name))
+        load_rules(rules_directory(tmp_path, text, name), definitions=GLOSSARY)
     return [line.removeprefix(f"{tmp_path}/compute-host/{name}.yaml:") for line in str(caught.value).splitlines()]
 
 
 def test_a_correct_rule_is_read_in_full(tmp_path: Path) -> None:
-    (rule,) = load_rules(rules_directory(tmp_path))
+    (rule,) = load_rules(rules_directory(tmp_path), definitions=GLOSSARY)
     assert rule.id == "late-host"
     assert rule.path == "compute-host/late-host.yaml"
     assert rule.when == (
@@ -89,7 +92,7 @@ def test_cases_and_tables_at_the_top_are_no_rules(tmp_path: Path) -> None:
     directory = rules_directory(tmp_path)
     (directory / "compute-host" / "late-host.cases.yaml").write_text("rule: late-host", encoding="utf-8")
     (directory / "hardware.yaml").write_text("not: a rule", encoding="utf-8")
-    assert len(load_rules(directory)) == 1
+    assert len(load_rules(directory, definitions=GLOSSARY)) == 1
 
 
 def test_all_errors_of_a_file_are_told_at_once_with_their_places(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_all_errors_of_a_file_are_told_at_once_with_their_places(tmp_path: Path)
         "28:1: unknown key colour",
         "36:38: 1e-3 is ambiguous: YAML reads text, though it looks like a number; quote it, or write it as 1.0e-3 or "
         "0.001",
-        "40:45: unknown source mcor (did you mean mcore?)",
+        "41:34: unknown source mcor (did you mean mcore?)",
     ]
 
 
@@ -118,7 +121,7 @@ def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
     directory = rules_directory(tmp_path, RULE.replace("id: late-host", "id: other"))
     (directory / "compute-host" / "broken.yaml").write_text("id: [", encoding="utf-8")
     with pytest.raises(RuleBaseError) as caught:
-        load_rules(directory)
+        load_rules(directory, definitions=GLOSSARY)
     broken, misnamed = str(caught.value).splitlines()
     assert "broken.yaml:" in broken
     assert "not valid YAML" in broken
@@ -147,11 +150,15 @@ def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
         ("pool: launch_starved_ns", "pool: launch_starved_fraction", "expected a fact in ns"),
         ("low: 0.2, high: 0.6", "low: 0.7, high: 0.6", "expected low <= likely <= high"),
         ("low: 0.2, high: 0.6", "low: 0.2, high: 1.6", "expected a number from 0 to 1, found 1.6"),
-        ("basis: modelled", "basis: guessed", "expected one of measured, modelled, bound, ceiling, room, none"),
+        (
+            "basis: modelled",
+            "basis: guessed",
+            "expected one of measured, modelled, range, upper_bound",
+        ),
         ("sub_wall: host\n", "", "sub_wall belongs to rules of wall compute_host"),
         ("wall: compute_host\nsub_wall: host", "wall: memory", "a rule of wall memory lives in memory/"),
         ("    confirm: half precision is used\n", "    check: {}\n", "check or any_of, not both"),
-        ("class: execution-only", "class: risky", "expected one of execution-only"),
+        ("applicability: execution-only", "applicability: risky", "expected one of execution-only"),
         ("  why_it_matters: Time.\n", "", "key why_it_matters is missing"),
         ("edits:\n", "edits: []\nx:\n", "expected at least one edit"),
         ("- config.bf16: {equals: true}", "- {config.bf16: {equals: true, is_set: true}}", "is one comparison"),
@@ -172,30 +179,35 @@ ROOM_FOR_IT = RULE.replace(
 
 
 def test_a_ceiling_has_a_high_end_alone(tmp_path: Path) -> None:
-    (rule,) = load_rules(
-        rules_directory(tmp_path, CEILING_OF_IT.replace("basis: upper_bound", "basis: upper_bound\n  at_most: idle_ns"))
-    )
+    text = CEILING_OF_IT.replace("basis: upper_bound", "basis: upper_bound\n  at_most: idle_ns")
+    (rule,) = load_rules(rules_directory(tmp_path, text), definitions=GLOSSARY)
     assert (rule.gain.terms[0].low, rule.gain.terms[0].likely, rule.gain.terms[0].high) == (0.0, None, 0.6)
-    assert (rule.gain.is_ceiling, rule.gain.at_most) == (True, "idle_ns")
+    assert (rule.gain.is_upper_bound, rule.gain.at_most) == (True, "idle_ns")
 
 
 def test_what_makes_room_has_a_cost(tmp_path: Path) -> None:
-    (rule,) = load_rules(rules_directory(tmp_path, ROOM_FOR_IT))
+    (rule,) = load_rules(rules_directory(tmp_path, ROOM_FOR_IT), definitions=GLOSSARY)
     assert (rule.gain.terms, rule.gain.cost_fraction, rule.gain.cost_is_estimated) == ((), 0.02, True)
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (CEILING_OF_IT.replace("high: 0.6", "low: 0.2, high: 0.6"), "unknown key low"),
-        (RULE.replace("low: 0.2, ", ""), "key low is missing"),
+        (
+            CEILING_OF_IT.replace("high: 0.6", "low: 0.2, high: 0.6"),
+            "neither low nor likely",
+        ),
+        (RULE.replace("low: 0.2, ", ""), "the term of launch_starved_ns has no low"),
         (
             ROOM_FOR_IT.replace("basis: frees_memory", "basis: none"),
-            "what makes room has a cost_fraction, and nothing else has",
+            "a gain of basis frees_memory has a cost_fraction, and no other has one",
         ),
-        (ROOM_FOR_IT.replace("  cost_fraction: 0.02\n", ""), "what makes room has a cost_fraction, and nothing else"),
-        (RULE.replace("basis: modelled", "basis: frees_memory\n  cost_fraction: 0.1"), "or the basis room or none"),
-        (RULE.replace("basis: modelled", "basis: none"), "or the basis room or none"),
+        (ROOM_FOR_IT.replace("  cost_fraction: 0.02\n", ""), "a gain of basis frees_memory has a cost_fraction"),
+        (
+            RULE.replace("basis: modelled", "basis: frees_memory\n  cost_fraction: 0.1"),
+            "or the basis frees_memory or none",
+        ),
+        (RULE.replace("basis: modelled", "basis: none"), "or the basis frees_memory or none"),
         (CEILING_OF_IT.replace("basis: upper_bound", "basis: upper_bound\n  at_most: gpu.sm"), "expected a fact in ns"),
     ],
 )
@@ -216,7 +228,7 @@ def test_cases_complain_about_unknown_facts_and_expectations(tmp_path: Path) -> 
         encoding="utf-8",
     )
     with pytest.raises(RuleBaseError) as caught:
-        load_cases(path)
+        load_cases(path, definitions=GLOSSARY)
     text = str(caught.value)
     assert "2:12: unknown fact no_such_fact" in text
     assert "4:32: unknown key colour" in text or "unknown key colour" in text

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 
 from tests.rules.builders import rule, run
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.finding import Outcome
+from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Edit
-from three_walls.overrides.validated_plan import find_override_problems, make_validated_plan
+from three_walls.overrides.check import find_problems
 from three_walls.resources import RULES_DIR
+from three_walls.rules.cases import load_cases
 from three_walls.rules.judge import judge
-from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
+from three_walls.rules.load import cases_file, load_rules, rule_files
+from three_walls.rules.plan import Validate, make_validated_plan
 from three_walls.tables.bridge import known_releases
 
 
@@ -19,12 +23,16 @@ def config(**values: ConfigData) -> RunConfig:
     return RunConfig(MappingProxyType({name: ConfigValue(value, "command line") for name, value in values.items()}))
 
 
+def validator(known: RunConfig) -> Validate:
+    return partial(find_problems, config=known)
+
+
 OVERLAP = rule("overlap", edits=(Edit("overlap_moe_expert_parallel_comm", True),))
 FUSION = rule("fusion", likely=0.3, edits=(Edit("moe_permute_fusion", True),))
 
 
 def test_an_edit_that_breaks_a_constraint_is_blocked_and_the_rest_is_planned() -> None:
-    findings, plan = make_validated_plan([OVERLAP, FUSION], run(), config(recompute_granularity="full"))
+    findings, plan = make_validated_plan([OVERLAP, FUSION], run(), validator(config(recompute_granularity="full")))
     assert [step.finding.rule for step in plan] == ["fusion"]
     blocked = next(one for one in findings if one.rule == "overlap")
     assert blocked.outcome is Outcome.BLOCKED
@@ -34,28 +42,27 @@ def test_an_edit_that_breaks_a_constraint_is_blocked_and_the_rest_is_planned() -
 
 def test_the_same_edit_is_planned_where_the_constraint_holds_or_nobody_knows() -> None:
     for known in (config(recompute_granularity=None), config()):
-        _, plan = make_validated_plan([OVERLAP, FUSION], run(), known)
+        _, plan = make_validated_plan([OVERLAP, FUSION], run(), validator(known))
         assert [step.finding.rule for step in plan] == ["overlap", "fusion"]
 
 
 def test_an_edit_is_not_blamed_for_what_did_not_hold_before() -> None:
     broken_already = config(sequence_parallel=True, tensor_model_parallel_size=1)
-    assert (
-        find_override_problems(make_validated_plan([FUSION], run(), broken_already)[1][0].edits, broken_already) == ()
-    )
+    (step,) = make_validated_plan([FUSION], run(), validator(broken_already))[1]
+    assert find_problems(step.edits, broken_already) == ()
 
 
 def test_an_earlier_edit_makes_a_later_one_possible() -> None:
     relax = rule("a-relax", likely=0.9, edits=(Edit("recompute_granularity", None),))
-    _, plan = make_validated_plan([relax, OVERLAP], run(), config(recompute_granularity="full"))
+    _, plan = make_validated_plan([relax, OVERLAP], run(), validator(config(recompute_granularity="full")))
     assert [step.finding.rule for step in plan] == ["a-relax", "overlap"]
 
 
 def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recommends_it() -> None:
-    rules = {one.id: one for one in load_rules(RULES_DIR)}
+    rules = {one.id: one for one in load_rules(RULES_DIR, definitions=GLOSSARY)}
     judged = 0
     for path in rule_files(RULES_DIR):
-        cases = load_cases(cases_file(path))
+        cases = load_cases(cases_file(path), definitions=GLOSSARY)
         for case in cases.cases:
             facts = cases.facts_of(case)
             finding = judge(rules[cases.rule], facts)
@@ -66,6 +73,6 @@ def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recomme
             }
             for release in known_releases():
                 judged += 1
-                found = find_override_problems(finding.edits, config(**values), release)
+                found = find_problems(finding.edits, config(**values), release)
                 assert found == (), f"{cases.rule}, {case.name}, {release}: {[note.text for note in found]}"
     assert judged > 100

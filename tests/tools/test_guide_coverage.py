@@ -13,14 +13,14 @@ import yaml
 from tests.paths import REPOSITORY
 from three_walls.cli.main import cli
 from three_walls.model.errors import RuleBaseError
-from three_walls.model.glossary import is_known_fact
+from three_walls.model.glossary import GLOSSARY, is_known_fact
 from three_walls.resources import RULES_DIR, TEMPLATES_DIR
 from three_walls.rules.load import load_rules
 from tools.guide_coverage import KINDS, PAGE, Coverage, Statement, coverage_page, read_coverage
 
 ROOT = REPOSITORY
 COVERAGE = read_coverage()
-RULES = {rule.id for rule in load_rules(RULES_DIR)}
+RULES = {rule.id for rule in load_rules(RULES_DIR, definitions=GLOSSARY)}
 CODE_AGAINST_DOCUMENTATION = "Where documentation and code disagree"
 
 

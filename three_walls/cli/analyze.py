@@ -12,7 +12,7 @@ from rich.console import Console
 
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
 from three_walls.inputs.read_inputs import Progress
-from three_walls.model.rule import RULE_CLASSES
+from three_walls.model.rule import APPLICABILITIES
 from three_walls.pipeline import analyze
 from three_walls.report.terminal_report import print_report
 from three_walls.report.write import write_report
@@ -59,7 +59,7 @@ PLAIN_WIDTH = 100
     "--allow",
     "allowed",
     multiple=True,
-    type=click.Choice(RULE_CLASSES[1:]),
+    type=click.Choice(APPLICABILITIES[1:]),
     help="Plan edits of this class too: they change what the model learns, or suit benchmarks only.",
 )
 @click.option(

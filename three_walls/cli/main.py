@@ -16,7 +16,7 @@ SUMMARIES = {
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
     "doctor": "Check what the capture TRACES supports, and how to record what is missing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
-    "rules": "List, show, check and test the rules; show what guides they carry.",
+    "rules": "List, show, check, test and write rules.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
     "verify": "Check that OVERRIDES apply and that the run they make is valid.",
 }
@@ -33,7 +33,11 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUMMARIES:
             return None
-        module = importlib.import_module(f"three_walls.cli.{cmd_name}")
+        try:
+            module = importlib.import_module(f"three_walls.cli.{cmd_name}")
+        except KeyboardInterrupt:
+            os.write(2, b"three-walls: error: interrupted\n")
+            os._exit(130)  # half-imported libraries may not survive an orderly end
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 

@@ -1,4 +1,4 @@
-"""``three-walls rules``: what is in the rule base, and whether one's own rules are sound."""
+"""``three-walls rules``: what is in the rule base, and whether your own rules are correct."""
 
 from __future__ import annotations
 
@@ -7,29 +7,73 @@ from pathlib import Path
 
 import click
 
+from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.errors import UsageError
+from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Rule
-from three_walls.report.text_rule import describe_rule
+from three_walls.report.text_rule import describe_rule, describe_warning
 from three_walls.resources import RULES_DIR
-from three_walls.rules.cases import mismatches
-from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
-from three_walls.rules.small_gains import judge_with_size
+from three_walls.rules.cases import load_cases
+from three_walls.rules.derive import check_cases
+from three_walls.rules.load import cases_file, load_rules, rule_files
+from three_walls.rules.scaffold import write_scaffold
+from three_walls.rules.warnings import load_warnings
 
-_OWN = click.argument("directory", required=False, type=click.Path(path_type=Path, exists=True, file_okay=False))
+
+def _own_directory(_context: click.Context, _parameter: click.Parameter, directory: Path | None) -> Path | None:
+    """A directory of the user's own rules; the one that ships with the program is read anyway."""
+    return None if directory is None or directory.resolve() == RULES_DIR.resolve() else directory
+
+
+_OWN = click.argument(
+    "directory",
+    required=False,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    callback=_own_directory,
+)
 
 
 @click.group("rules")
 def rules_command() -> None:
-    """List, show, check and test the rules."""
+    """List, show, check, test and write rules."""
 
 
 @rules_command.command("list")
 @_OWN
 def list_command(directory: Path | None) -> None:
-    """One line per rule: id, wall, class, title. DIRECTORY: rules of your own besides."""
+    """One line per rule: id, wall, applicability, title. DIRECTORY: rules of your own, in addition."""
     for rule in _load(directory):
         wall = f"{rule.wall}.{rule.sub_wall}" if rule.sub_wall else str(rule.wall)
-        click.echo(f"{rule.id:<36} {wall:<21} {rule.rule_class:<21} {rule.title}")
+        click.echo(f"{rule.id:<36} {wall:<21} {rule.applicability:<21} {rule.title}")
+
+
+@rules_command.command("warnings")
+@_OWN
+def warnings_command(directory: Path | None) -> None:
+    """One line per warning that is a comparison of facts: code, conditions, exceptions."""
+    for warning in load_warnings(RULES_DIR, *([directory] if directory else []), definitions=GLOSSARY):
+        click.echo(f"{warning.code:<36} {describe_warning(warning)}")
+
+
+@rules_command.command("new")
+@click.argument("rule_id", metavar="ID")
+@click.option("--wall", type=click.Choice([wall.value for wall in Wall]), required=True, help="Wall of the rule.")
+@click.option("--sub-wall", type=click.Choice([part.value for part in SubWall]), help="For --wall compute_host.")
+@click.option(
+    "--into",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("rules"),
+    help="Directory of rules (default: rules).",
+)
+def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) -> None:
+    """Write a rule and its cases to fill in: rules test names every part that is still to do."""
+    if any(rule.id == rule_id for rule in _load(None)):
+        raise UsageError(f"{rule_id} is already the id of a rule")
+    for path in write_scaffold(rule_id, Wall(wall), SubWall(sub_wall) if sub_wall else None, directory):
+        click.echo(f"wrote {path}")
+    click.echo(f"Fill in what is marked TODO, then run: three-walls rules test {directory}")
 
 
 @rules_command.command("show")
@@ -53,28 +97,30 @@ def check_command(directory: Path | None) -> None:
 @rules_command.command("test")
 @_OWN
 def test_command(directory: Path | None) -> None:
-    """Run every case of every rule; exit code 1 if one fails."""
+    """Run the written and the derived cases of every rule; exit code 1 if one fails."""
     rules = {rule.id: rule for rule in _load(directory)}
-    failed = run = 0
+    written = derived = failed = 0
     for path in _files(directory):
         if not cases_file(path).exists():
-            click.echo(f"{path.stem}: has no cases ({cases_file(path).name} beside it)")
+            click.echo(f"{path.stem}: has no cases (expected {cases_file(path).name} in the same folder)")
             failed += 1
             continue
-        found = load_cases(cases_file(path))
-        for case in found.cases:
-            run += 1
-            wrong = mismatches(case, judge_with_size(rules[found.rule], found.facts_of(case)))
-            failed += bool(wrong)
-            for sentence in wrong:
-                click.echo(f"{found.rule}: {case.name}: {sentence}")
-    click.echo(f"{run} cases, {failed} failed")
+        cases = load_cases(cases_file(path), definitions=GLOSSARY)
+        report = check_cases(rules[cases.rule], cases)
+        written, derived, failed = (
+            written + report.written,
+            derived + report.derived,
+            failed + len(report.failures),
+        )
+        for sentence in report.failures:
+            click.echo(f"{cases.rule}: {sentence}")
+    click.echo(f"{written} written and {derived} derived cases, {failed} failed")
     if failed:
         sys.exit(1)
 
 
 def _load(directory: Path | None) -> tuple[Rule, ...]:
-    return load_rules(RULES_DIR, *([directory] if directory else []))
+    return load_rules(RULES_DIR, *([directory] if directory else []), definitions=GLOSSARY)
 
 
 def _files(directory: Path | None) -> tuple[Path, ...]:

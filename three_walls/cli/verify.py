@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from three_walls.inputs.config.bridge_release import infer_release
-from three_walls.inputs.config.given_files import read_text_file
-from three_walls.inputs.config.plain_yaml import load_plain
+from three_walls.inputs.config.saved_config import infer_release
+from three_walls.inputs.config.yaml_data import read_yaml
+from three_walls.inputs.given_files import read_text_file
 from three_walls.model.errors import InputError, UsageError
 from three_walls.overrides.merged_config import MergedConfig, config_of_sections
 from three_walls.overrides.real_bridge.verify import Target, WrittenOverrides, verify
@@ -87,7 +87,7 @@ def read_run_config(path: Path) -> tuple[MergedConfig, str | None]:
     Raises InputError where the file is no such configuration.
     """
     try:
-        sections = load_plain(read_text_file(path, _RUN_CONFIG))
+        sections = read_yaml(read_text_file(path, _RUN_CONFIG))
     except ValueError as error:
         raise InputError(f"{path}: expected {_RUN_CONFIG}, found {error}") from error
     if not isinstance(sections, dict) or not isinstance(sections.get("model"), dict):

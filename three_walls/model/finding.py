@@ -101,9 +101,7 @@ class Finding:
     evidence_against: tuple[Note, ...] = ()
     advice: str = ""
     """What to do where no setting fixes it."""
-    phase: str = "profile"
-    """``fit`` (before all others), ``scale`` or ``profile``."""
-    rule_class: str = "execution-only"
+    applicability: str = "execution-only"
     """``execution-only``; ``convergence-changing`` and ``benchmark-only`` are planned with ``--allow`` only."""
 
 

@@ -24,18 +24,15 @@ OPERATORS = (
 """``includes`` and ``excludes`` look for an element of a list or for a part of a text."""
 
 EXECUTION_ONLY = "execution-only"
-RULE_CLASSES = (EXECUTION_ONLY, "convergence-changing", "benchmark-only")
-"""What edits of a rule touch: speed alone, what the model learns, or what a production run must not have."""
-
-PHASES = ("fit", "scale", "profile")
-"""In the order of the guides: make the run fit, choose its layout, then work on what a profile shows."""
+APPLICABILITIES = (EXECUTION_ONLY, "convergence-changing", "benchmark-only")
+"""What the edits of a rule change: speed alone, what the model learns, or what a production run needs."""
 
 OPERATIONS = ("set", "add", "remove")
 
 UPPER_BOUND, FREES_MEMORY, NO_BASIS = "upper_bound", "frees_memory", "none"
 BASES = ("measured", "modelled", "range", UPPER_BOUND, FREES_MEMORY, NO_BASIS)
-"""What a gain rests on: a before and after pair, a calculation, a range with a judged likely value, a ceiling of which
-nobody measured how much goes, memory in place of time, or nothing."""
+"""What a gain rests on: a before and after pair, a calculation, a range with an estimated likely value, an upper bound
+of which nobody measured how much can be won, memory instead of time, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +46,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What must hold before the edit is safe. ``checks`` empty: a person must ``confirm`` it.
+    """What must hold before the edits are safe. Without ``checks`` a person must ``confirm`` it.
 
-    Several checks are alternatives when ``any_of`` is set, else all must hold.
+    With ``any_of`` one of the checks must hold, else all of them.
     """
 
     name: str
@@ -61,7 +58,7 @@ class Requirement:
     reason: str
     source: str
     fix: tuple[Edit, ...] = ()
-    """Edits that make it hold where it does not: they then join the rule's own."""
+    """Edits that make it hold where it does not. They then join the rule's own edits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +66,12 @@ class Edit:
     """Set ``key`` to ``to``. ``kind`` is ``config`` (Megatron Core name) or ``env`` (variable name).
 
     With ``to_fact`` the target is the value of that fact, read when the rule is judged. With the ``operation``
-    ``add`` or ``remove`` the key is a list, and ``to`` holds the elements that join or leave it.
+    ``add`` or ``remove`` the key is a list, and ``to`` holds the elements that are added or removed.
     """
 
     key: str
     to: FactValue
     kind: str = "config"
-    from_value: FactValue = None
     only_if: tuple[Condition, ...] = ()
     """The edit is left out where these are known not to hold."""
     changes_numerics: bool = False
@@ -87,10 +83,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class GainTerm:
-    """Part of a gain: ``fraction`` of the time in fact ``pool`` disappears (low, likely, high).
+    """Part of a gain: a fraction of the time in fact ``pool`` disappears (low, likely, high).
 
-    Of a ceiling only ``high`` is known: ``low`` is 0 and ``likely`` None. With ``high_one_minus_fact`` the high end is
-    one minus that fact and the likely one, unless it is None, the midpoint.
+    An upper bound has only a ``high`` end: ``low`` is 0 and ``likely`` None. With ``high_one_minus_fact`` the high end
+    is one minus that fact, and the likely value, unless it is None, is the midpoint.
     """
 
     pool: str
@@ -102,12 +98,11 @@ class GainTerm:
 
 @dataclass(frozen=True, slots=True)
 class GainModel:
-    """How much time an edit may give back: a sum of terms over pools of the step.
+    """How much time the edits may save: a sum of terms over pools of the step's time.
 
-    ``shrinks_all_pools``: the edit removes a slice of everything (recompute), so every other pool
-    shrinks by the same share of the step. ``hidden_under``: the gain cannot exceed this fact (compute
-    that is there to hide communication under), ``at_most``: nor this one. ``basis`` is one of :data:`BASES`; where it
-    is ``room`` or ``none`` there are no terms.
+    ``shrinks_all_pools``: the edits remove a slice of everything (recompute), so every other pool shrinks by the same
+    fraction of the step. ``hidden_under``: the gain cannot exceed this fact (compute that can hide communication);
+    ``at_most``: nor this one. ``basis`` is one of :data:`BASES`; ``frees_memory`` and ``none`` have no terms.
     """
 
     terms: tuple[GainTerm, ...]
@@ -117,21 +112,25 @@ class GainModel:
     hidden_under: str = ""
     at_most: str = ""
     cost_fraction: float | None = None
-    """Of the basis ``room``: about what share of the step the edits cost. The cheapest goes first."""
+    """For the basis ``frees_memory``: about what fraction of the step the edits cost. The cheapest goes first."""
     cost_is_estimated: bool = False
-    """Nobody measured that cost: it orders the rules."""
+    """Nobody measured that cost: it only orders the rules."""
 
     @property
-    def is_ceiling(self) -> bool:
-        """Whether only the most that can go is known."""
+    def is_upper_bound(self) -> bool:
+        """Whether only the most that can be won is known."""
         return any(term.likely is None for term in self.terms)
+
+    @property
+    def frees_memory(self) -> bool:
+        """Whether the edits make the run fit. Such edits come before all others in a plan."""
+        return self.basis == FREES_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A claim for or against the edit, with its source."""
+    """A claim with its source."""
 
-    speaks: str
     claim: str
     source: str
 
@@ -144,7 +143,8 @@ class Rule:
     wall: Wall
     sub_wall: SubWall | None
     title: str
-    rule_class: str
+    applicability: str
+    """One of :data:`APPLICABILITIES`."""
     what_it_looks_for: str
     why_it_matters: str
     how_to_verify: str
@@ -152,12 +152,27 @@ class Rule:
     when: tuple[Condition, ...]
     requires: tuple[Requirement, ...]
     lever: str
+    """What the edits change. A plan has at most one rule of a lever."""
     edits: tuple[Edit, ...]
     side_effects: tuple[str, ...]
     gain: GainModel
-    evidence: tuple[Evidence, ...]
+    evidence_for: tuple[Evidence, ...] = ()
+    evidence_against: tuple[Evidence, ...] = ()
     path: str = ""
-    phase: str = "profile"
-    """One of :data:`PHASES`; edits that make a run fit come before all others."""
+    """The file, relative to the directory of rules."""
     advice: str = ""
-    """What to do where no edit of the configuration mends it; such a rule has no edits."""
+    """What to do where no edit of the configuration helps. Such a rule has no edits."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarningRule:
+    """A warning that is a comparison of facts: given where all of ``when`` hold and not all of ``unless``."""
+
+    code: str
+    when: tuple[Condition, ...]
+    unless: tuple[Condition, ...]
+    message: str
+    """Sentences with ``{fact:form}`` in them; ``rules/warnings.py`` lists the forms."""
+    per_straggler: bool = False
+    """Judged once for each rank that delays the others, on its figures."""
+    path: str = ""

@@ -23,10 +23,10 @@ from three_walls.rules.conditions import (
     Truth,
     evaluate_all,
     evaluate_any,
-    explain,
     that_are,
 )
 from three_walls.rules.sources import Pointer, load_sources
+from three_walls.rules.wording import explain
 from three_walls.tables.bridge import bridge_schema, known_releases, release_number
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.loader import Row, Text, load_table

@@ -63,7 +63,7 @@ def _with_writable_key(edit: PlannedEdit, config: RunConfig) -> PlannedEdit:
     if (
         edit.key == "cuda_graph_scope"
         and given is not None
-        and (given.is_said_by("command line") or (given.is_stated and bool(given.value)))
+        and (given.is_stated_by("command line") or (given.is_stated and bool(given.value)))
         and is_allowed(modules, edit.to)
     ):
         return replace(edit, key=modules.name)

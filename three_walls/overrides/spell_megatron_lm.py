@@ -34,7 +34,7 @@ class MegatronLmSpeller:
     def _has_already(self, key: ConfigKey, value: ConfigData) -> bool:
         """Whether the run has the value without a flag for it; a derived one may move with other edits."""
         found = self.config.values.get(key.name)
-        if found is None or found.value != value or found.is_said_by("command line"):
+        if found is None or found.value != value or found.is_stated_by("command line"):
             return False
         return found.is_stated or found.source == "Megatron-LM default"
 
@@ -69,7 +69,7 @@ class MegatronLmSpeller:
         if wanted is not None:
             self._write_flag(wanted, spelling)
         given = self.config.values.get(key.name)
-        is_given = given is not None and given.is_said_by("command line")
+        is_given = given is not None and given.is_stated_by("command line")
         if opposite is not None and (wanted is None or is_given):
             aliases = spelling.aliases if spelling.flag is None or spelling.negated_flag is None else ()
             self._remove(key, (opposite, *aliases))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from three_walls.model.rule import Condition, Edit, GainModel, Requirement, Rule
+from three_walls.model.rule import Condition, Edit, GainModel, Requirement, Rule, WarningRule
 from three_walls.report.formats import format_cost, format_setting
 
 
@@ -13,10 +13,16 @@ def describe_rule(rule: Rule) -> str:
     return "\n".join(_lines(rule))
 
 
+def describe_warning(warning: WarningRule) -> str:
+    """When a warning is given, on one line."""
+    unless = f" unless {' and '.join(map(_condition, warning.unless))}" if warning.unless else ""
+    return f"{' and '.join(map(_condition, warning.when))}{unless}"
+
+
 def _lines(rule: Rule) -> Iterator[str]:
     wall = f"{rule.wall} ({rule.sub_wall})" if rule.sub_wall else str(rule.wall)
     yield f"{rule.id}: {rule.title}"
-    yield f"wall {wall}, phase {rule.phase}, {rule.rule_class}" + (f", lever {rule.lever}" if rule.lever else "")
+    yield f"wall {wall}, {rule.applicability}" + (f", lever {rule.lever}" if rule.lever else "")
     yield from _section("Looks for", [rule.what_it_looks_for])
     yield from _section("Why it matters", [rule.why_it_matters])
     yield from _section("Applies to", map(_condition, rule.applies_to))
@@ -27,7 +33,10 @@ def _lines(rule: Rule) -> Iterator[str]:
     yield from _section("Gain", _gain(rule.gain))
     yield from _section("Side effects", rule.side_effects)
     yield from _section("Verify by", [rule.how_to_verify])
-    yield from _section("Evidence", (f"{claim.speaks}: {claim.claim} ({claim.source})" for claim in rule.evidence))
+    yield from _section("Evidence for", (f"{evidence.claim} ({evidence.source})" for evidence in rule.evidence_for))
+    yield from _section(
+        "Evidence against", (f"{evidence.claim} ({evidence.source})" for evidence in rule.evidence_against)
+    )
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -2,138 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator
 
 from three_walls.model.config import ConfigData
-from three_walls.model.fact import Fact, FactSheet
+from three_walls.model.fact import Fact, FactDefinition, FactSheet
 from three_walls.model.finding import Finding, Outcome
-from three_walls.model.glossary import GLOSSARY_BY_NAME, is_known_fact
-from three_walls.rules.rule_parts import unit_of
-from three_walls.tables.strict_yaml import Problems, load_strict, suggest
-from three_walls.tables.yaml_nodes import Node, plain
+from three_walls.rules.conditions import KnownFacts, raise_errors, read_value
+from three_walls.rules.load import CASES_SUFFIX, Value
+from three_walls.tables.loader import KEY, Row, Text, describe, load_table
 
-_EXPECTATIONS = ("edits", "edits_absent", "missing", "blocked_by", "confirm_first", "gain_ns", "cost_fraction")
+
+def _read_facts(value: Any, info: ValidationInfo) -> Mapping[str, ConfigData]:
+    known: KnownFacts = (info.context or {})["facts"]
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a mapping, found {describe(value)}")
+    raise_errors(((name, KEY), known.check(name), name) for name in value)
+    return {name: read_value(fact) for name, fact in value.items()}
+
+
+Facts = Annotated[Mapping[str, ConfigData], PlainValidator(_read_facts), WithJsonSchema({"type": "object"})]
+"""Values of facts by name."""
+
+
+class ExpectedGain(Row):
+    low: int | None = None
+    likely: int | None = None
+    high: int | None = None
+
+
+class Expectation(Row):
+    """What must come out. Only what is named is compared."""
+
+    outcome: Outcome
+    edits: dict[Text, Value] | None = None
+    """Targets of edits that must be there, by key; others may be there too."""
+    edits_absent: tuple[Text, ...] = ()
+    missing: tuple[Text, ...] | None = None
+    blocked_by: tuple[Text, ...] | None = None
+    confirm_first: tuple[Text, ...] | None = None
+    gain_ns: ExpectedGain | None = None
+    cost_fraction: float | None = None
+
+    def mismatches(self, finding: Finding) -> list[str]:
+        """What the finding does not meet, one sentence each."""
+        targets = {edit.key: edit.to for edit in finding.edits}
+        wrong = [f"edit {key} was not expected" for key in self.edits_absent if key in targets]
+        compared: list[tuple[str, object, object]] = [("outcome", self.outcome.value, finding.outcome.value)]
+        for name, expected, found in (
+            ("missing", self.missing, finding.missing),
+            ("blocked_by", self.blocked_by, [note.name for note in finding.blocked_by]),
+            ("confirm_first", self.confirm_first, [note.name for note in finding.confirm_first]),
+        ):
+            if expected is not None:
+                compared.append((name, sorted(expected), sorted(found)))
+        for key, target in (self.edits or {}).items():
+            compared.append((f"edit {key}", target, targets.get(key, "no such edit")))
+        if self.gain_ns is not None:
+            ends = self.gain_ns.model_fields_set
+            compared += [(f"gain_ns.{end}", getattr(self.gain_ns, end), getattr(finding.gain_ns, end)) for end in ends]
+        if self.cost_fraction is not None:
+            compared.append(("cost_fraction", self.cost_fraction, finding.gain_ns.cost_fraction))
+        return wrong + [
+            f"{name}: expected {expected}, found {found}"
+            for name, expected, found in compared
+            if type(expected) is not type(found) or expected != found
+        ]
+
+
+class CaseEntry(Row):
+    """One case as it stands in the file."""
+
+    given: Facts = Field(default_factory=dict)
+    without: tuple[Text, ...] = ()
+    environment_is_known: bool = False
+    expect: Expectation
+
+
+class CasesFile(Row):
+    rule: Text
+    workload: Facts
+    cases: dict[Text, CaseEntry]
+
+    @field_validator("rule")
+    @classmethod
+    def _check_rule(cls, rule: str, info: ValidationInfo) -> str:
+        path: Path = (info.context or {})["path"]
+        if path.name != f"{rule}{CASES_SUFFIX}":
+            raise ValueError(f"rule {rule} is not the file's name {path.name.removesuffix(CASES_SUFFIX)}")
+        return rule
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One sentence about a rule: the workload with some facts changed or taken away, and what must come out."""
+    """One sentence about a rule: what a workload is changed to, and what must come out."""
 
     name: str
-    given: Mapping[str, ConfigData]
-    without: tuple[str, ...]
-    expect: Mapping[str, object]
+    expect: Expectation
+    given: Mapping[str, ConfigData] = field(default_factory=lambda: MappingProxyType({}))
+    without: tuple[str, ...] = ()
+    """Facts that are not known."""
     environment_is_known: bool = False
     """A variable that is not among the facts was not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleCases:
-    """All cases of one rule and the workload they start from."""
+    """The written cases of one rule, and the workload they start from."""
 
     rule: str
     workload: Mapping[str, ConfigData]
     cases: tuple[Case, ...]
+    known: KnownFacts
 
     def facts_of(self, case: Case) -> FactSheet:
         """The facts ``case`` is judged on."""
         values = {**self.workload, **case.given}
         kept = {name: value for name, value in values.items() if name not in case.without}
-        return sheet_of(kept, case.environment_is_known)
+        return sheet_of(kept, self.known, case.environment_is_known)
 
 
-def load_cases(path: Path) -> RuleCases:
+def load_cases(path: Path, *, definitions: Iterable[FactDefinition]) -> RuleCases:
     """Cases of one file; RuleBaseError lists all its problems."""
-    problems = Problems()
-    root = load_strict(path, problems)
-    found = problems.fields(root, ("rule", "workload", "cases"))
-    cases = RuleCases(
-        rule=problems.text(found.get("rule")),
-        workload=_read_facts(found.get("workload"), problems),
-        cases=_read_cases(found.get("cases"), problems),
+    known = KnownFacts.of(definitions)
+    found = load_table(path, CasesFile, {"facts": known, "path": path})
+    cases = tuple(
+        Case(name, entry.expect, entry.given, entry.without, entry.environment_is_known)
+        for name, entry in found.cases.items()
     )
-    if "rule" in found and path.name != f"{cases.rule}.cases.yaml":
-        problems.add(found["rule"], f"rule {cases.rule} is not the file's name {path.name.removesuffix('.cases.yaml')}")
-    problems.raise_if_any()
-    return cases
+    return RuleCases(found.rule, found.workload, cases, known)
 
 
-def sheet_of(values: Mapping[str, ConfigData], environment_is_known: bool = False) -> FactSheet:
-    """A fact sheet that holds exactly ``values``, in the glossary's units."""
-    return FactSheet.of((Fact(name, value, unit_of(name)) for name, value in values.items()), environment_is_known)
-
-
-def mismatches(case: Case, finding: Finding) -> list[str]:
-    """What of ``case.expect`` the finding does not meet, one sentence each; what is not expected is free."""
-    found: dict[str, object] = {
-        "outcome": finding.outcome.value,
-        "missing": list(finding.missing),
-        "blocked_by": [note.name for note in finding.blocked_by],
-        "confirm_first": [note.name for note in finding.confirm_first],
-        "edits": {edit.key: _plain(edit.to) for edit in finding.edits},
-        "gain_ns": {
-            "low": finding.gain_ns.low,
-            "likely": finding.gain_ns.likely,
-            "high": finding.gain_ns.high,
-        },
-        "cost_fraction": finding.gain_ns.cost_fraction,
-    }
-    wrong = [
-        f"{key}: expected {wanted}, found {found[key]}"
-        for key, wanted in case.expect.items()
-        if key != "edits_absent" and not _is_part_of(wanted, found[key])
-    ]
-    absent = case.expect.get("edits_absent", [])
-    assert isinstance(absent, list)  # checked when the case was read
-    return wrong + [f"edit {key} was not expected" for key in absent if any(e.key == key for e in finding.edits)]
-
-
-def _read_cases(node: Node | None, problems: Problems) -> tuple[Case, ...]:
-    return tuple(_read_case(name, body, problems) for name, body in problems.entries(node).items())
-
-
-def _read_case(name: str, node: Node, problems: Problems) -> Case:
-    found = problems.fields(node, ("expect",), ("given", "without", "environment_is_known"))
-    without = tuple(problems.text(item) for item in problems.items(found.get("without")))
-    return Case(
-        name=name,
-        given=_read_facts(found.get("given"), problems),
-        without=without,
-        expect=_read_expect(found.get("expect"), problems),
-        environment_is_known=problems.flag(found.get("environment_is_known")),
+def sheet_of(values: Mapping[str, ConfigData], known: KnownFacts, environment_is_known: bool = False) -> FactSheet:
+    """A fact sheet that holds exactly ``values``."""
+    return FactSheet.of(
+        (Fact(name, value, known.unit_of(name) or "text") for name, value in values.items()), environment_is_known
     )
-
-
-def _read_expect(node: Node | None, problems: Problems) -> Mapping[str, object]:
-    found = problems.fields(node, ("outcome",), _EXPECTATIONS)
-    problems.choice(found.get("outcome"), tuple(Outcome))
-    for key in ("edits_absent", "missing", "blocked_by", "confirm_first"):
-        problems.items(found.get(key))
-    for key in ("edits", "gain_ns"):
-        problems.entries(found.get(key))
-    if "cost_fraction" in found:
-        problems.number(found["cost_fraction"], 0.0, 1.0)
-    return {key: plain(value) for key, value in found.items()}
-
-
-def _read_facts(node: Node | None, problems: Problems) -> Mapping[str, ConfigData]:
-    found = problems.entries(node)
-    for name in found:
-        if node is not None and not is_known_fact(name):
-            problems.add(node.key_places[name], f"unknown fact {name}{suggest(name, GLOSSARY_BY_NAME)}")
-    return {name: problems.value(value) for name, value in found.items()}
-
-
-def _is_part_of(wanted: object, found: object) -> bool:
-    """Mappings are compared as a subset, lists as sets, the rest as equal."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return all(key in found and _is_part_of(value, found[key]) for key, value in wanted.items())
-    if isinstance(wanted, list) and isinstance(found, list):
-        return sorted(map(str, wanted)) == sorted(map(str, found))
-    return type(wanted) is type(found) and wanted == found
-
-
-def _plain(value: ConfigData) -> object:
-    return list(value) if isinstance(value, tuple) else value

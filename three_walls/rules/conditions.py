@@ -15,18 +15,17 @@ conditions may compare come from the loader's validation context::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from three_walls.model.config import ConfigData
-from three_walls.model.fact import Fact, FactDefinition, FactSheet
+from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.rule import OPERATORS, Condition
-from three_walls.model.units import ns_to_ms
 from three_walls.tables.loader import KEY, describe, suggest
 
 ORDERED = ("at_least", "at_most", "above", "below")
@@ -73,19 +72,31 @@ class KnownFacts:
         return f"expected a fact in {unit}, found {name} ({found})" if unit and found != unit else ""
 
 
-@dataclass(slots=True)
-class _Errors:
-    """What is wrong with one group of conditions: every mistake at its own place."""
+_Problem = tuple[tuple[str | int, ...], str, Any]
+"""Where in a group of conditions, what is wrong, and what stands there."""
 
-    found: list[InitErrorDetails] = field(default_factory=list)
 
-    def add(self, loc: tuple[str | int, ...], message: str, value: Any) -> None:
-        error = PydanticCustomError("value_error", "{error}", {"error": message})
-        self.found.append(InitErrorDetails(type=error, loc=loc, input=value))
+def raise_errors(problems: Iterable[_Problem]) -> None:
+    """One pydantic error for every (location, message, input) whose message is not empty; nothing if there is none."""
+    errors = [
+        InitErrorDetails(
+            type=PydanticCustomError("value_error", "{error}", {"error": message}), loc=location, input=value
+        )
+        for location, message, value in problems
+        if message
+    ]
+    if errors:
+        raise ValidationError.from_exception_data("conditions", errors)
 
-    def raise_if_any(self) -> None:
-        if self.found:
-            raise ValidationError.from_exception_data("conditions", self.found)
+
+def read_value(value: Any) -> ConfigData:
+    """A value of a setting as it stands in a file: a scalar, or a flat list of them as a tuple."""
+    if isinstance(value, list):
+        value = tuple(value)
+    parts = value if isinstance(value, tuple) else (value,)
+    if any(not isinstance(part, str | int | float | None) for part in parts):
+        raise ValueError(f"expected text, a number, true, false, null or a list of those, found {describe(value)}")
+    return value  # type: ignore[no-any-return]
 
 
 def _known_facts(info: ValidationInfo) -> KnownFacts:
@@ -96,24 +107,25 @@ def _known_facts(info: ValidationInfo) -> KnownFacts:
 
 
 def _read_conditions(value: Any, info: ValidationInfo) -> tuple[Condition, ...]:
-    errors = _Errors()
-    conditions = _parse(value, (), _known_facts(info), errors)
-    errors.raise_if_any()
+    """The conditions of a mapping, in order."""
+    problems: list[_Problem] = []
+    conditions = _parse(value, (), _known_facts(info), problems)
+    raise_errors(problems)
     return conditions
 
 
 def _read_alternatives(value: Any, info: ValidationInfo) -> tuple[Condition, ...]:
-    errors, known = _Errors(), _known_facts(info)
+    """One condition of each element of a list, in order."""
     if not isinstance(value, list):
-        errors.add((), f"expected a list, found {describe(value)}", value)
-        value = []
+        raise ValueError(f"expected a list, found {describe(value)}")
+    problems: list[_Problem] = []
     alternatives: list[Condition] = []
     for place, item in enumerate(value):
-        conditions = _parse(item, (place,), known, errors)
+        conditions = _parse(item, (place,), _known_facts(info), problems)
         if len(conditions) > 1:
-            errors.add((place,), "an alternative of any_of is one comparison", item)
+            problems.append(((place,), "an alternative of any_of is one comparison", item))
         alternatives += conditions
-    errors.raise_if_any()
+    raise_errors(problems)
     return tuple(alternatives)
 
 
@@ -124,29 +136,31 @@ Alternatives = Annotated[tuple[Condition, ...], PlainValidator(_read_alternative
 """A list of ``fact: {operator: operand}``, one comparison each; one must hold."""
 
 
-def _parse(value: Any, loc: tuple[str | int, ...], known: KnownFacts, errors: _Errors) -> tuple[Condition, ...]:
+def _parse(
+    value: Any, loc: tuple[str | int, ...], known: KnownFacts, problems: list[_Problem]
+) -> tuple[Condition, ...]:
     """The comparisons of a mapping, those that are well formed."""
     if not isinstance(value, dict):
-        errors.add(loc, f"expected a mapping, found {describe(value)}", value)
+        problems.append((loc, f"expected a mapping, found {describe(value)}", value))
         return ()
     conditions = []
     for fact, tests in value.items():
         unit = known.unit_of(fact)
         if unit is None:
-            errors.add((*loc, fact, KEY), known.check(fact), fact)
+            problems.append(((*loc, fact, KEY), known.check(fact), fact))
             continue
         if not isinstance(tests, dict) or not tests:
             found = "" if isinstance(tests, dict) else f", found {describe(tests)}"
-            errors.add((*loc, fact), f"expected an operator and its operand{found}", tests)
+            problems.append(((*loc, fact), f"expected an operator and its operand{found}", tests))
             continue
         for operator, operand in tests.items():
             place = (*loc, fact, operator)
             if operator not in OPERATORS:
-                errors.add((*place, KEY), f"unknown operator {operator}{suggest(operator, OPERATORS)}", operator)
+                problems.append(((*place, KEY), f"unknown operator {operator}{suggest(operator, OPERATORS)}", operator))
                 continue
             plain = tuple(operand) if isinstance(operand, list) else operand
             if problem := check_operand(unit, operator, plain):
-                errors.add(place, f"{fact}: {problem}, found {describe(operand)}", operand)
+                problems.append((place, f"{fact}: {problem}, found {describe(operand)}", operand))
                 continue
             conditions.append(Condition(fact, operator, plain))
     return tuple(conditions)
@@ -230,75 +244,6 @@ def evaluate_any(conditions: Iterable[Condition], facts: FactSheet) -> Truth:
 def that_are(truth: Truth, conditions: Iterable[Condition], facts: FactSheet) -> tuple[Condition, ...]:
     """Those of ``conditions`` whose answer is ``truth``, in order."""
     return tuple(condition for condition in conditions if evaluate(condition, facts) is truth)
-
-
-def explain(conditions: Sequence[Condition], facts: FactSheet, joined_by: str = "; ") -> str:
-    """What was compared with what, for several conditions."""
-    return joined_by.join(explain_one(condition, facts) for condition in conditions)
-
-
-def explain_one(condition: Condition, facts: FactSheet) -> str:
-    """``launch_starved_fraction is 0.184, at least 0.1 needed``; a setting that is as it should be stands alone."""
-    fact = facts.get(condition.fact)
-    if fact.is_missing:
-        return f"{fact.name} is not known ({fact.missing_reason}), {needed(condition, fact.unit)} needed"
-    found = f"{fact.name} is {show(fact)}"
-    if condition.operator not in ORDERED and _compare(condition, fact.value):
-        return found  # "is false, false needed" says nothing more; how far a number is from its limit does
-    return f"{found}, {needed(condition, fact.unit)} needed"
-
-
-def needed(condition: Condition, unit: str = "") -> str:
-    """What the condition asks for: ``at least 0.1``."""
-    operand = condition.operand
-    shown = ", ".join(show_value(one, unit) for one in (operand if isinstance(operand, tuple) else (operand,)))
-    match condition.operator:
-        case "is_set":
-            return "a value" if operand else "no value"
-        case "equals":
-            return shown
-        case "not_equals":
-            return f"anything but {shown}"
-        case "one_of":
-            return f"one of {shown}"
-        case "none_of":
-            return f"none of {shown}"
-        case "within":
-            return f"a list of nothing but {shown}"
-        case "includes":
-            return f"a value with {shown} in it"
-        case "excludes":
-            return f"a value without {shown} in it"
-        case "above":
-            return f"more than {shown}"
-        case "below":
-            return f"less than {shown}"
-        case operator:
-            return f"{operator.replace('_', ' ')} {shown}"
-
-
-def show(fact: Fact) -> str:
-    """The value of a fact for a sentence, times in ms."""
-    return show_value(fact.value, fact.unit)
-
-
-def show_value(value: ConfigData, unit: str = "") -> str:
-    """``value`` for a sentence: four significant digits, ``unset`` for null."""
-    match value:
-        case None:
-            return "unset"
-        case bool():
-            return str(value).lower()
-        case int() | float() if unit == "ns":
-            return f"{ns_to_ms(value):g} ms"
-        case float():
-            return f"{value:.4g}"
-        case int() | str():
-            return str(value)
-        case tuple():
-            return f"[{', '.join(show_value(one) for one in value)}]"
-        case _:
-            assert_never(value)
 
 
 def same(value: ConfigData, other: ConfigData) -> bool:

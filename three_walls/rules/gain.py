@@ -1,4 +1,4 @@
-"""How much time an edit may give back, and what a run looks like after it did."""
+"""How much time an edit may save, and the facts of the run after it did."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from three_walls.model.finding import Gain, PlannedEdit
 from three_walls.model.rule import GainModel, GainTerm, Rule
 from three_walls.rules.edits import fact_of
 from three_walls.rules.pools import remove_from_pool, remove_slice
+from three_walls.rules.wording import list_labels
 
 
 class Level(StrEnum):
@@ -32,22 +33,22 @@ class _Share:
 def estimate(model: GainModel, facts: FactSheet) -> Gain:
     """Sum over the terms of fraction x pool, at most ``hidden_under``, ``at_most`` and the step.
 
-    A ceiling stays one where such a limit is not known, only higher.
+    An upper bound whose limit is unknown is still an upper bound, only a higher one.
     """
     if not model.terms:
         return no_estimate(model, model.explanation)
     open_limits = _unknown(_limits(model), facts)
-    if lacking := [*_unknown(_pools(model), facts), *([] if model.is_ceiling else open_limits)]:
-        return no_estimate(model, f"not known: {', '.join(lacking)}. {model.explanation}")
+    if lacking := [*_unknown(_pools(model), facts), *([] if model.is_upper_bound else open_limits)]:
+        return no_estimate(model, f"Unknown: {list_labels(lacking)}. {model.explanation}")
     shares = [_take(term, facts) for term in model.terms]
     limit = _limit(model, facts)
     low, likely, high = (round(min(limit, sum(share.ns[level] for share in shares))) for level in Level)
-    loose = f"It would be lower if {' and '.join(open_limits)} were known. " if open_limits else ""
-    return Gain(low, None if model.is_ceiling else likely, high, model.basis, f"{loose}{model.explanation}")
+    loose = f"The bound would be lower if these were known: {list_labels(open_limits)}. " if open_limits else ""
+    return Gain(low, None if model.is_upper_bound else likely, high, model.basis, f"{loose}{model.explanation}")
 
 
 def no_estimate(model: GainModel, explanation: str) -> Gain:
-    """A gain in time that cannot be told, or that there is none: the edit makes room."""
+    """A gain in time that is unknown, or that there is none because the edits free memory."""
     return Gain(None, None, None, model.basis, explanation, model.cost_fraction, model.cost_is_estimated)
 
 
@@ -87,7 +88,7 @@ def _distribute(model: GainModel, removed_ns: int, facts: FactSheet, level: Leve
 
 
 def _take(term: GainTerm, facts: FactSheet) -> _Share:
-    """What goes at each level; of a ceiling nothing is known to go but at its high end."""
+    """The time that disappears at each level; an upper bound has only a high end."""
     pool_ns = facts.number(term.pool) or 0
     low, likely, high = _fractions(term, facts)
     return _Share(
@@ -103,7 +104,7 @@ def _fractions(term: GainTerm, facts: FactSheet) -> tuple[float, float | None, f
 
 
 def _pools(model: GainModel) -> list[str]:
-    """Facts without which nothing can be told."""
+    """Facts without which there is no estimate."""
     return [name for term in model.terms for name in (term.pool, term.high_one_minus_fact) if name]
 
 

@@ -6,18 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from three_walls.model.fact import FactSheet
-from three_walls.model.finding import Finding, Note, Outcome, PlannedEdit
-from three_walls.model.rule import Condition, Requirement, Rule
-from three_walls.rules.conditions import (
-    Truth,
-    evaluate_all,
-    evaluate_any,
-    explain,
-    needed,
-    that_are,
-)
+from three_walls.model.finding import Finding, Gain, Note, Outcome, PlannedEdit
+from three_walls.model.rule import Condition, Evidence, Requirement, Rule
+from three_walls.model.units import ns_to_ms
+from three_walls.rules.conditions import Truth, evaluate_all, evaluate_any, that_are
 from three_walls.rules.edits import fact_of, missing_targets, plan_edits
 from three_walls.rules.gain import estimate, no_estimate
+from three_walls.rules.wording import confirmation, explain, list_labels
+from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 
 def judge_all(rules: Iterable[Rule], facts: FactSheet) -> list[Finding]:
@@ -30,13 +26,13 @@ def judge_safely(rule: Rule, facts: FactSheet) -> Finding:
     try:
         return judge(rule, facts)
     except Exception as error:
-        return _finding(rule, Outcome.ERROR, f"the rule itself failed: {type(error).__name__}: {error}")
+        return _finding(rule, Outcome.ERROR, f"The rule itself failed: {type(error).__name__}: {error}")
 
 
 def judge(rule: Rule, facts: FactSheet) -> Finding:
-    """The finding of ``rule``: is this its world, is the symptom there, may one do it, is it not done yet?
+    """The finding of ``rule``: does it apply, is the symptom there, are the edits allowed, are they not made yet?
 
-    What is known not to hold decides before what is not known: without its symptom no rule needs the rest.
+    A condition that is known to fail decides before one that is unknown: without its symptom no rule needs the rest.
     """
     for conditions, outcome in ((rule.applies_to, Outcome.NOT_APPLICABLE), (rule.when, Outcome.NOT_NEEDED)):
         if failing := that_are(Truth.FAILS, conditions, facts):
@@ -50,32 +46,64 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
             confirm_first=_notes_to_confirm(rule, facts),
         )
     if lacking := missing_targets(rule.edits, facts):
-        reason = f"what to set depends on {', '.join(lacking)}, which is not known"
+        reason = f"The value to set is unknown: it depends on {list_labels(lacking)}"
         return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
     return _judge_edits(rule, facts)
 
 
 def failing_requirements(rule: Rule, facts: FactSheet) -> tuple[Requirement, ...]:
     """Requirements that are known not to be met."""
-    return tuple(one for one in rule.requires if _is_met(one, facts) is Truth.FAILS)
+    return tuple(requirement for requirement in rule.requires if _is_met(requirement, facts) is Truth.FAILS)
+
+
+def judge_with_size(rule: Rule, facts: FactSheet, thresholds: VerdictThresholds | None = None) -> Finding:
+    """``judge_safely``, with the outcome not needed where the gain is too small. Without a step no gain is."""
+    finding = judge_safely(rule, facts)
+    step_ns = facts.number("step_ns")
+    return drop_small(finding, rule, facts, minimum_gain_ns(step_ns, thresholds)) if step_ns else finding
+
+
+def minimum_gain_ns(step_ns: float, thresholds: VerdictThresholds | None = None) -> float:
+    """The least that a rule must be able to gain in a step of this length: less cannot be measured."""
+    return (thresholds or default_thresholds()).minimum_plan_gain_fraction * step_ns
+
+
+def drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float) -> Finding:
+    """``finding``; not needed where the rule is recommended, or may be if more were known, and gains too little."""
+    gain = estimate(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain_ns
+    if finding.outcome not in (Outcome.RECOMMENDED, Outcome.UNKNOWN) or not is_small(gain, minimum_ns):
+        return finding
+    return replace(finding, outcome=Outcome.NOT_NEEDED, reason=describe_small(gain, minimum_ns), missing=())
+
+
+def is_small(gain: Gain, minimum_ns: float) -> bool:
+    """Whether the likely gain, or the upper bound where only that is known, is below ``minimum_ns``."""
+    size_ns = gain.high if gain.likely is None else gain.likely
+    return size_ns is not None and size_ns < minimum_ns
+
+
+def describe_small(gain: Gain, minimum_ns: float) -> str:
+    """The size of ``gain``, with what a plan needs."""
+    threshold = f"(threshold {ns_to_ms(minimum_ns):.3g} ms)"
+    if gain.likely is None:
+        return f"The gain is at most {ns_to_ms(gain.high or 0):.3g} ms {threshold}"
+    return f"The likely gain is {ns_to_ms(gain.likely):.3g} ms {threshold}"
 
 
 def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
-    own = plan_edits(rule.edits, facts)
-    if not own:
-        return _finding(rule, Outcome.NOT_NEEDED, f"every edit of {rule.id} is already set")
-    mends = {one.name: _fix(one, facts) for one in failing_requirements(rule, facts)}
-    edits = (*own, *(edit for mended in mends.values() for edit in mended))
-    failing = tuple(one for one in rule.requires if mends.get(one.name) == ())
+    own_edits = plan_edits(rule.edits, facts)
+    if not own_edits:
+        return _finding(rule, Outcome.NOT_NEEDED, "Every setting already has the recommended value")
+    fixes = {requirement.name: _fix(requirement, facts) for requirement in failing_requirements(rule, facts)}
+    failing = tuple(requirement for requirement in rule.requires if fixes.get(requirement.name) == ())
     reason = explain(rule.when, facts)
     if failing:
-        reason = "; ".join(f"{one.name}: {_explain_requirement(one, facts)}" for one in failing)
-    finding = _finding(rule, Outcome.BLOCKED if failing else Outcome.RECOMMENDED, reason)
+        reason = "; ".join(_explain_requirement(requirement, facts) for requirement in failing)
     return replace(
-        finding,
-        blocked_by=tuple(_blocking_note(one, facts) for one in failing),
+        _finding(rule, Outcome.BLOCKED if failing else Outcome.RECOMMENDED, reason),
+        blocked_by=tuple(_blocking_note(requirement, facts) for requirement in failing),
         confirm_first=_notes_to_confirm(rule, facts),
-        edits=edits,
+        edits=(*own_edits, *(edit for fix in fixes.values() for edit in fix)),
         gain_ns=estimate(rule.gain, facts),
     )
 
@@ -102,24 +130,26 @@ def _explain_requirement(requirement: Requirement, facts: FactSheet) -> str:
 
 
 def _blocking_note(requirement: Requirement, facts: FactSheet) -> Note:
-    text = f"{requirement.reason}: {_explain_requirement(requirement, facts)}"
+    text = f"{_explain_requirement(requirement, facts)}: {requirement.reason}"
     return Note(requirement.name, text, requirement.source)
 
 
 def _notes_to_confirm(rule: Rule, facts: FactSheet) -> tuple[Note, ...]:
-    unknown = (one for one in rule.requires if _is_met(one, facts) is Truth.UNKNOWN)
-    return tuple(Note(one.name, _confirmation(one, facts), one.source) for one in unknown)
+    unknown = (requirement for requirement in rule.requires if _is_met(requirement, facts) is Truth.UNKNOWN)
+    return tuple(
+        Note(requirement.name, _confirmation(requirement, facts), requirement.source) for requirement in unknown
+    )
 
 
 def _confirmation(requirement: Requirement, facts: FactSheet) -> str:
+    """``Confirm that cpu_offloading is off (not recorded): CUDA graphs do not support it``."""
     unknown = that_are(Truth.UNKNOWN, requirement.checks, facts)
     if requirement.confirm:
-        text = requirement.confirm
-    else:
-        wanted = (f"{one.fact} is {needed(one, facts.get(one.fact).unit)}" for one in unknown)
-        text = f"check that {(' or ' if requirement.any_of else ' and ').join(wanted)}"
-    named = f" (not known: {', '.join(_names(unknown))})" if unknown else ""
-    return f"{text}{named}: {requirement.reason}"
+        named = f" (unknown: {list_labels(_names(unknown))})" if unknown else ""
+        return f"Confirm that {requirement.confirm}{named}: {requirement.reason}"
+    joined_by = " or that " if requirement.any_of else " and that "
+    wanted = joined_by.join(confirmation(condition, facts) for condition in unknown)
+    return f"Confirm that {wanted}: {requirement.reason}"
 
 
 def _unknown(rule: Rule, conditions: Sequence[Condition], facts: FactSheet) -> Finding:
@@ -143,17 +173,16 @@ def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
         blocked_by=(),
         confirm_first=(),
         edits=(),
-        gain_ns=no_estimate(rule.gain, f"not estimated: the rule is {outcome.value.replace('_', ' ')}"),
+        gain_ns=no_estimate(rule.gain, f"Not estimated: the rule is {outcome.value.replace('_', ' ')}."),
         how_to_verify=rule.how_to_verify,
         why_it_matters=rule.why_it_matters,
         side_effects=rule.side_effects,
-        evidence_for=_claims(rule, "for"),
-        evidence_against=_claims(rule, "against"),
+        evidence_for=_claims("for", rule.evidence_for),
+        evidence_against=_claims("against", rule.evidence_against),
         advice=rule.advice,
-        phase=rule.phase,
-        rule_class=rule.rule_class,
+        applicability=rule.applicability,
     )
 
 
-def _claims(rule: Rule, speaks: str) -> tuple[Note, ...]:
-    return tuple(Note(speaks, one.claim, one.source) for one in rule.evidence if one.speaks == speaks)
+def _claims(name: str, evidence: Iterable[Evidence]) -> tuple[Note, ...]:
+    return tuple(Note(name, claim.claim, claim.source) for claim in evidence)

@@ -1,117 +1,380 @@
-"""The rule base: strict YAML files in, rules out, every error of every file in one exception."""
+"""The rule base: YAML files in, rules out, every error of every file in one exception.
+
+The models below are the format of a rule file: their fields are its keys. ``rules/README.md`` tells how to write one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.rule import PHASES, RULE_CLASSES, Rule
-from three_walls.rules.cases import load_cases as load_cases
-from three_walls.rules.rule_parts import PartReader
-from three_walls.rules.sources import Source, load_sources
-from three_walls.tables.strict_yaml import Problems, load_strict
-from three_walls.tables.yaml_nodes import Node, Place
+from three_walls.model.config import ConfigData
+from three_walls.model.fact import FactDefinition
+from three_walls.model.rule import (
+    FREES_MEMORY,
+    NO_BASIS,
+    UPPER_BOUND,
+    Edit,
+    Evidence,
+    GainModel,
+    GainTerm,
+    Requirement,
+    Rule,
+)
+from three_walls.rules.conditions import Alternatives, Conditions, KnownFacts, read_value
+from three_walls.rules.sources import Pointer, Source, read_sources
+from three_walls.tables.loader import Problem, Row, Text, describe, raise_problems, read_table
 
 CASES_SUFFIX = ".cases.yaml"
 SOURCES_FILE = "sources.yaml"
-
-_REQUIRED = ("id", "wall", "title", "class", "docs", "applies_to", "when", "gain", "evidence")
-_OPTIONAL = ("sub_wall", "phase", "requires", "lever", "edits", "advice", "side_effects")
-TABLES_FOLDER = "bridge"
-_DOCS = ("what_it_looks_for", "why_it_matters", "how_to_verify")
+WARNINGS_FOLDER = "warnings"
 
 
-def load_rules(directory: Path, *more: Path) -> tuple[Rule, ...]:
+def load_rules(directory: Path, *more: Path, definitions: Iterable[FactDefinition]) -> tuple[Rule, ...]:
     """Every rule below ``directory`` and ``more`` ones, by id; RuleBaseError lists all problems of all files.
 
-    A directory's rules may point to the sources of its own ``sources.yaml`` and to those of the directories before.
+    ``definitions``: the facts that rules may compare. The rules of a directory may point to the sources of its own
+    ``sources.yaml`` and to those of the directories before it.
     """
-    problems = Problems()
+    problems: list[Problem] = []
     sources: dict[str, Source] = {}
-    rules: list[Rule] = []
+    rules: dict[str, Rule] = {}
+    facts = KnownFacts.of(definitions)
     for place in (directory, *more):
         if place == directory or (place / SOURCES_FILE).exists():
-            sources |= load_sources(place / SOURCES_FILE)
-        found = [rule for path in rule_files(place) if (rule := _read_rule(path, sources, problems))]
-        _note_shared_ids(rules, found, place, problems)
-        rules += found
-    problems.raise_if_any()
-    return tuple(sorted(rules, key=lambda rule: rule.id))
+            sources |= read_sources(place / SOURCES_FILE, problems)
+        for path in rule_files(place):
+            found = read_table(path, RuleFile, problems, {"facts": facts, "sources": sources, "path": path})
+            if found is None:
+                continue
+            if found.id in rules:
+                message = f"id {found.id} is already that of {rules[found.id].path}"
+                problems.append(Problem((str(path), 1, 1), message))
+            rules.setdefault(found.id, found.to_rule(path))
+    raise_problems(problems)
+    return tuple(rules[name] for name in sorted(rules))
 
 
 def rule_files(directory: Path) -> tuple[Path, ...]:
-    """Rule files: one folder per wall; files at the top and in ``bridge`` are tables, ``*.cases.yaml`` are cases."""
+    """Rule files: one folder per wall. Files at the top and in ``warnings`` are none, nor are ``*.cases.yaml``."""
     found = (path for path in directory.glob("*/*.yaml") if not path.name.endswith(CASES_SUFFIX))
-    return tuple(sorted(path for path in found if path.parent.name != TABLES_FOLDER))
+    return tuple(sorted(path for path in found if path.parent.name != WARNINGS_FOLDER))
 
 
 def cases_file(rule_file: Path) -> Path:
-    """The file of cases beside ``rule_file``."""
+    """The file of cases next to ``rule_file``."""
     return rule_file.with_name(rule_file.name.removesuffix(".yaml") + CASES_SUFFIX)
 
 
-def _read_rule(path: Path, sources: Mapping[str, Source], problems: Problems) -> Rule | None:
-    root = load_strict(path, problems)
-    if root is None:
-        return None
-    found = problems.fields(root, _REQUIRED, _OPTIONAL)
-    parts = PartReader(problems, sources)
-    docs = _read_docs(found.get("docs"), problems)
-    wall = problems.choice(found.get("wall"), tuple(Wall))
-    sub_wall = problems.choice(found.get("sub_wall"), tuple(SubWall))
-    identifier = problems.text(found.get("id"))
-    _note_misplacement(found, path, identifier, wall, problems)
-    _note_contradictions(root, found, problems)
-    return Rule(
-        id=identifier,
-        wall=Wall(wall) if wall in tuple(Wall) else Wall.MEMORY,
-        sub_wall=SubWall(sub_wall) if sub_wall in tuple(SubWall) else None,
-        title=problems.text(found.get("title")),
-        rule_class=problems.choice(found.get("class"), RULE_CLASSES),
-        what_it_looks_for=docs.get("what_it_looks_for", ""),
-        why_it_matters=docs.get("why_it_matters", ""),
-        how_to_verify=docs.get("how_to_verify", ""),
-        applies_to=parts.conditions(found.get("applies_to")),
-        when=parts.conditions(found.get("when")),
-        requires=parts.requirements(found.get("requires")),
-        lever=problems.text(found.get("lever")),
-        edits=parts.edits(found["edits"]) if "edits" in found else (),
-        side_effects=parts.side_effects(found.get("side_effects")),
-        gain=parts.gain(found.get("gain")),
-        evidence=parts.evidence(found.get("evidence")),
-        path=f"{path.parent.name}/{path.name}",
-        phase=problems.choice(found["phase"], PHASES) if "phase" in found else PHASES[-1],
-        advice=" ".join(problems.text(found.get("advice")).split()),
-    )
+def folder_of(wall: Wall) -> str:
+    """The folder of a wall's rules."""
+    return wall.value.replace("_", "-")
 
 
-def _read_docs(node: Node | None, problems: Problems) -> dict[str, str]:
-    found = problems.fields(node, _DOCS)
-    return {key: " ".join(problems.text(value).split()) for key, value in found.items()}
+def _check_fact(unit: str) -> AfterValidator:
+    """Checks that a text is the name of a fact, in ``unit`` where one is given."""
+
+    def check(name: str, info: ValidationInfo) -> str:
+        known: KnownFacts = (info.context or {})["facts"]
+        if problem := known.check(name, unit):
+            raise ValueError(problem)
+        return name
+
+    return AfterValidator(check)
 
 
-def _note_misplacement(found: Mapping[str, Node], path: Path, identifier: str, wall: str, problems: Problems) -> None:
-    if "id" in found and identifier and identifier != path.stem:
-        problems.add(found["id"], f"id {identifier} is not the file's name {path.stem}")
-    folder = wall.replace("_", "-")
-    if wall in tuple(Wall) and path.parent.name != folder:
-        problems.add(found["wall"], f"a rule of wall {wall} lives in {folder}/, this one is in {path.parent.name}/")
-    if ("sub_wall" in found) != (wall == Wall.COMPUTE_HOST) and wall in tuple(Wall):
-        problems.add(found["wall"], "sub_wall belongs to rules of wall compute_host, and each of those has one")
+def _join_lines(text: str) -> str:
+    return " ".join(text.split())
 
 
-def _note_contradictions(root: Node, found: Mapping[str, Node], problems: Problems) -> None:
-    """A rule edits the configuration, under a lever, or it says what else to do."""
-    if ("edits" in found) == ("advice" in found):
-        problems.add(root, "a rule has edits, or an advice where no edit helps: one of the two")
-    if ("edits" in found) != ("lever" in found):
-        problems.add(root, "edits and lever go together")
+def _check_fraction(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"expected a number from 0 to 1, found {value:g}")
+    return value
 
 
-def _note_shared_ids(before: list[Rule], rules: list[Rule], directory: Path, problems: Problems) -> None:
-    first = {rule.id: rule.path for rule in before}
-    for rule in rules:
-        if rule.id and rule.id in first:
-            problems.add(Place(str(directory / rule.path), 1, 1), f"id {rule.id} is already that of {first[rule.id]}")
-        first.setdefault(rule.id, rule.path)
+Prose = Annotated[Text, AfterValidator(_join_lines)]
+"""Sentences, with line breaks of the file removed."""
+AnyFact = Annotated[Text, _check_fact("")]
+TimeFact = Annotated[Text, _check_fact("ns")]
+FractionFact = Annotated[Text, _check_fact("fraction")]
+Value = Annotated[ConfigData, PlainValidator(read_value), WithJsonSchema({})]
+"""A value of a setting: text, a number, true, false, null, or a list of those."""
+Fraction = Annotated[float, AfterValidator(_check_fraction)]
+
+
+class FactTarget(Row):
+    """An edit's target that is the value of a fact."""
+
+    fact: AnyFact
+
+
+class OneMinusFact(Row):
+    """The high end of a gain as one minus a fraction that was measured."""
+
+    one_minus_fact: FractionFact
+
+
+def _is_mapping(value: Any) -> str:
+    return "mapping" if isinstance(value, dict) else "value"
+
+
+Target = Annotated[
+    Annotated[FactTarget, Tag("mapping")] | Annotated[Value, Tag("value")],
+    Discriminator(_is_mapping),
+]
+HighEnd = Annotated[
+    Annotated[OneMinusFact, Tag("mapping")] | Annotated[Fraction, Tag("value")],
+    Discriminator(_is_mapping),
+]
+
+
+class Docs(Row):
+    what_it_looks_for: Prose
+    why_it_matters: Prose
+    how_to_verify: Prose
+
+
+class EditEntry(Row):
+    """One of ``set`` (a config key) and ``env`` (a variable), with one of ``to``, ``add`` and ``remove``."""
+
+    set: Text | None = None
+    env: Text | None = None
+    to: Target = None
+    add: Value = None
+    remove: Value = None
+    only_if: Conditions = ()
+    changes_numerics: bool = False
+    reason: Prose = ""
+    source: Pointer = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> EditEntry:
+        if (self.set is None) == (self.env is None):
+            raise ValueError("an edit names either set (a config key) or env (a variable)")
+        changes = self.model_fields_set & {"to", "add", "remove"}
+        if len(changes) != 1:
+            raise ValueError("an edit has one of to (a value), add or remove (elements of a list)")
+        if "to" in changes:
+            if self.env and not isinstance(self.to, str | FactTarget | None):
+                raise ValueError(f"a variable is set to text, found {describe(self.to)} (quote it)")
+        elif self.env or not isinstance(self.add or self.remove, tuple):
+            raise ValueError("add and remove take a list of elements, of a config key")
+        return self
+
+    def to_edit(self) -> Edit:
+        operation = next(name for name in ("add", "remove", "set") if name in self.model_fields_set or name == "set")
+        elements = self.add if operation == "add" else self.remove
+        target = elements if operation != "set" else None if isinstance(self.to, FactTarget) else self.to
+        return Edit(
+            key=self.set or self.env or "",
+            to=target,
+            kind="config" if self.set else "env",
+            only_if=self.only_if,
+            changes_numerics=self.changes_numerics,
+            reason=self.reason,
+            source=self.source,
+            to_fact=self.to.fact if isinstance(self.to, FactTarget) else "",
+            operation=operation,
+        )
+
+
+def _check_edits(edits: tuple[EditEntry, ...]) -> tuple[EditEntry, ...]:
+    if not edits:
+        raise ValueError("expected at least one edit")
+    return edits
+
+
+Edits = Annotated[tuple[EditEntry, ...], AfterValidator(_check_edits)]
+
+
+class RequirementEntry(Row):
+    """``check`` (all must hold), ``any_of`` (one must hold), or ``confirm`` (a person looks)."""
+
+    check: Conditions | None = None
+    any_of: Alternatives | None = None
+    confirm: Prose = ""
+    reason: Prose
+    source: Pointer
+    fix: Edits | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> RequirementEntry:
+        if self.check is not None and self.any_of is not None:
+            raise ValueError("a requirement has check or any_of, not both")
+        if self.check is None and self.any_of is None and not self.confirm:
+            raise ValueError("a requirement needs check, any_of or confirm")
+        return self
+
+    def to_requirement(self, name: str) -> Requirement:
+        return Requirement(
+            name=name,
+            checks=self.check or self.any_of or (),
+            any_of=self.any_of is not None,
+            confirm=self.confirm,
+            reason=self.reason,
+            source=self.source,
+            fix=tuple(edit.to_edit() for edit in self.fix or ()),
+        )
+
+
+class GainTermEntry(Row):
+    pool: TimeFact
+    low: Fraction | None = None
+    likely: Fraction | None = None
+    high: HighEnd
+
+    @model_validator(mode="after")
+    def _check(self) -> GainTermEntry:
+        if isinstance(self.high, OneMinusFact):
+            if self.likely is not None:
+                raise ValueError("likely is the midpoint where high comes from a fact: leave it out")
+        elif self.low is not None and not self.low <= self._likely <= self.high:
+            raise ValueError(f"expected low <= likely <= high, found {self.low:g}, {self._likely:g}, {self.high:g}")
+        return self
+
+    @property
+    def _likely(self) -> float:
+        """The likely end; the midpoint where the file gives none."""
+        high = self.high if isinstance(self.high, float) else 1.0
+        return ((self.low or 0.0) + high) / 2 if self.likely is None else self.likely
+
+    def to_term(self) -> GainTerm:
+        fact = self.high.one_minus_fact if isinstance(self.high, OneMinusFact) else ""
+        high = self.high if isinstance(self.high, float) else 1.0
+        return GainTerm(self.pool, self.low or 0.0, None if self.low is None else self._likely, high, fact)
+
+
+class GainEntry(Row):
+    basis: Literal["measured", "modelled", "range", "upper_bound", "frees_memory", "none"]
+    explanation: Prose
+    terms: tuple[GainTermEntry, ...] = ()
+    shrinks_all_pools: bool = False
+    hidden_under: TimeFact | None = None
+    at_most: TimeFact | None = None
+    cost_fraction: Fraction | None = None
+    cost_is_estimated: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> GainEntry:
+        if bool(self.terms) == (self.basis in (FREES_MEMORY, NO_BASIS)):
+            raise ValueError("a gain has terms, or the basis frees_memory or none and an explanation")
+        if (self.cost_fraction is not None) != (self.basis == FREES_MEMORY):
+            raise ValueError("a gain of basis frees_memory has a cost_fraction, and no other has one")
+        for term in self.terms:
+            if self.basis == UPPER_BOUND and term.model_fields_set & {"low", "likely"}:
+                raise ValueError("terms of basis upper_bound have pool and high, neither low nor likely")
+            if self.basis != UPPER_BOUND and "low" not in term.model_fields_set:
+                raise ValueError(f"the term of {term.pool} has no low; only terms of basis upper_bound have none")
+        return self
+
+    def to_gain(self) -> GainModel:
+        return GainModel(
+            terms=tuple(term.to_term() for term in self.terms),
+            basis=self.basis,
+            explanation=self.explanation,
+            shrinks_all_pools=self.shrinks_all_pools,
+            hidden_under=self.hidden_under or "",
+            at_most=self.at_most or "",
+            cost_fraction=self.cost_fraction,
+            cost_is_estimated=self.cost_is_estimated,
+        )
+
+
+class EvidenceEntry(Row):
+    claim: Prose
+    source: Pointer
+
+    def to_evidence(self) -> Evidence:
+        return Evidence(self.claim, self.source)
+
+
+class EvidenceEntries(Row):
+    for_: tuple[EvidenceEntry, ...] = Field(default=(), alias="for")
+    against: tuple[EvidenceEntry, ...] = ()
+
+
+class SideEffect(Row):
+    effect: Prose
+    source: Pointer
+
+
+class RuleFile(Row):
+    id: Text
+    wall: Wall
+    sub_wall: SubWall | None = None
+    title: Prose
+    applicability: Literal["execution-only", "convergence-changing", "benchmark-only"]
+    docs: Docs
+    applies_to: Conditions
+    when: Conditions
+    requires: Mapping[Text, RequirementEntry] = Field(default_factory=dict)
+    lever: Text | None = None
+    edits: Edits | None = None
+    advice: Prose | None = None
+    side_effects: tuple[SideEffect, ...] = ()
+    gain: GainEntry
+    evidence: EvidenceEntries
+
+    @field_validator("id")
+    @classmethod
+    def _check_id(cls, identifier: str, info: ValidationInfo) -> str:
+        path: Path = (info.context or {})["path"]
+        if identifier != path.stem:
+            raise ValueError(f"id {identifier} is not the file's name {path.stem}")
+        return identifier
+
+    @field_validator("wall")
+    @classmethod
+    def _check_folder(cls, wall: Wall, info: ValidationInfo) -> Wall:
+        path: Path = (info.context or {})["path"]
+        if path.parent.name != folder_of(wall):
+            raise ValueError(f"a rule of wall {wall} lives in {folder_of(wall)}/, this one is in {path.parent.name}/")
+        return wall
+
+    @model_validator(mode="after")
+    def _check(self) -> RuleFile:
+        if (self.sub_wall is not None) != (self.wall is Wall.COMPUTE_HOST):
+            raise ValueError("sub_wall belongs to rules of wall compute_host, and each of those has one")
+        if (self.edits is None) == (self.advice is None):
+            raise ValueError("a rule has edits, or an advice where no edit helps: one of the two")
+        if (self.edits is None) != (self.lever is None):
+            raise ValueError("edits and lever go together")
+        return self
+
+    def to_rule(self, path: Path) -> Rule:
+        return Rule(
+            id=self.id,
+            wall=self.wall,
+            sub_wall=self.sub_wall,
+            title=self.title,
+            applicability=self.applicability,
+            what_it_looks_for=self.docs.what_it_looks_for,
+            why_it_matters=self.docs.why_it_matters,
+            how_to_verify=self.docs.how_to_verify,
+            applies_to=self.applies_to,
+            when=self.when,
+            requires=tuple(entry.to_requirement(name) for name, entry in self.requires.items()),
+            lever=self.lever or "",
+            edits=tuple(edit.to_edit() for edit in self.edits or ()),
+            side_effects=tuple(f"{side.effect} ({side.source})" for side in self.side_effects),
+            gain=self.gain.to_gain(),
+            evidence_for=tuple(entry.to_evidence() for entry in self.evidence.for_),
+            evidence_against=tuple(entry.to_evidence() for entry in self.evidence.against),
+            path=f"{path.parent.name}/{path.name}",
+            advice=self.advice or "",
+        )

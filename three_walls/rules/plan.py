@@ -1,40 +1,74 @@
-"""Orders recommendations into a plan: greedy on a step that shrinks, so no nanosecond is sold twice.
+"""Orders recommendations into a plan: greedy on a step that shrinks, so that no nanosecond is counted twice.
 
-The best recommendation enters, its gain is taken from the facts, the other rules are judged again on what
-is left, and so on. Three copies of the facts shrink side by side, by the low, likely and high gains: the
-likely one decides, the other two give the range of the step afterwards. A ceiling of which nobody measured
-how much goes takes nothing but from the last; so it comes after every gain of which something likely is known,
-and several ceilings may be of the same time. Of those the first stands before ceilings of other time, the rest after.
+:func:`make_validated_plan` is the whole: it plans, asks a validator about the edits, and plans again without the rules
+whose edits are refused. :func:`make_plan` is one such plan. The best recommendation enters, its gain is subtracted from
+the facts, the other rules are judged again on what is left, and so on. Three copies of the facts shrink next to each
+other, by the low, likely and high gains: the likely one decides, the other two give the range of the step afterwards.
+
+A gain of which only the upper bound is known is subtracted from the last copy alone. It therefore comes after every
+gain with a likely value, and several upper bounds may be of the same time. Of those the first stands before upper
+bounds of other time, the rest after them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from three_walls.model.fact import FactSheet
-from three_walls.model.finding import Bounds, Finding, Gain, Outcome, PlannedEdit, PlanStep
-from three_walls.model.rule import EXECUTION_ONLY, PHASES, Rule
+from three_walls.model.finding import Bounds, Finding, FirstTrial, Gain, Note, Outcome, PlannedEdit, PlanStep
+from three_walls.model.rule import EXECUTION_ONLY, Rule
 from three_walls.rules.conditions import same
 from three_walls.rules.gain import Level, apply_gain, estimate
-from three_walls.rules.judge import failing_requirements, judge_all, judge_safely
-from three_walls.rules.small_gains import describe_small, drop_small, is_small, minimum_gain_ns
-from three_walls.rules.thresholds import Thresholds, default_thresholds
+from three_walls.rules.judge import (
+    describe_small,
+    drop_small,
+    failing_requirements,
+    is_small,
+    judge_all,
+    judge_safely,
+    minimum_gain_ns,
+)
 from three_walls.rules.verdict import decide_verdict
+from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 _BASIS_ORDER = ("measured", "modelled", "range")
+
+Validate = Callable[[Sequence[PlannedEdit]], tuple[Note, ...]]
+"""What is wrong with edits that are made together; nothing if a launcher accepts them."""
+
+
+def make_validated_plan(
+    rules: Iterable[Rule], facts: FactSheet, validate: Validate, allowed: Collection[str] = ()
+) -> tuple[list[Finding], tuple[PlanStep, ...]]:
+    """:func:`make_plan` without the rules whose edits ``validate`` refuses; those are blocked, with its reasons."""
+    accepted = {rule.id: rule for rule in rules}
+    refused: list[Finding] = []
+    while True:
+        findings, plan = make_plan(accepted.values(), facts, allowed=allowed)
+        edits: list[PlannedEdit] = []
+        for step in plan:
+            edits += step.edits
+            if problems := validate(edits):  # of this step: the edits of the steps before it were accepted
+                break
+        else:
+            return sorted([*findings, *refused], key=lambda finding: finding.rule), plan
+        finding = judge_safely(accepted.pop(step.finding.rule), facts)
+        reason = "; ".join(note.text for note in problems)
+        blocked_by = (*finding.blocked_by, *problems)
+        refused.append(replace(finding, outcome=Outcome.BLOCKED, reason=reason, blocked_by=blocked_by))
 
 
 def make_plan(
     rules: Iterable[Rule],
     facts: FactSheet,
-    thresholds: Thresholds | None = None,
+    thresholds: VerdictThresholds | None = None,
     allowed: Collection[str] = (),
 ) -> tuple[list[Finding], tuple[PlanStep, ...]]:
     """All findings by rule id, on the original facts, and the ordered plan.
 
     A recommended finding is in the plan, unless the step is not known; what was left out says why. ``allowed``:
-    classes of rules that may enter besides ``execution-only``.
+    applicabilities of rules that may enter besides ``execution-only``.
     """
     by_id = {rule.id: rule for rule in rules}
     findings = judge_all(by_id.values(), facts)
@@ -59,17 +93,17 @@ class _Draft:
     findings: Mapping[str, Finding]
     """On the original facts."""
     original: FactSheet
-    limits: Thresholds
+    limits: VerdictThresholds
     minimum_ns: float
-    classes: frozenset[str]
-    """Classes of rules that may enter."""
+    applicabilities: frozenset[str]
+    """Of the rules that may enter."""
     steps: list[PlanStep] = field(default_factory=list)
     unlocked_by: dict[str, list[str]] = field(default_factory=dict)
-    """Per rule that was blocked at first: the entries that each lifted some of what blocked it."""
+    """Per rule that was blocked at first: the entries that each removed some of what blocked it."""
     left_out: dict[str, str] = field(default_factory=dict)
     facts: dict[Level, FactSheet] = field(init=False)
     unclaimed: FactSheet = field(init=False)
-    """Facts if each likely gain so far comes true and each ceiling goes in full: time of no entry yet."""
+    """Facts if each likely gain so far comes true and each upper bound is won in full: time that no entry claims."""
     blockers: dict[str, set[str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,8 +121,8 @@ class _Draft:
         return True
 
     def _choose(self, candidates: Sequence[Finding]) -> Finding:
-        """What makes the run fit; else the largest likely gain, or one of the same order against the present wall."""
-        fitting = [one for one in candidates if one.phase == PHASES[0]]
+        """What makes the run fit; else the largest likely gain, or one of comparable size against the present wall."""
+        fitting = [one for one in candidates if self.rules[one.rule].gain.frees_memory]
         if fitting:
             return min(fitting, key=self._rank)
         best = min(candidates, key=self._rank)
@@ -98,16 +132,16 @@ class _Draft:
         return min(of_wall if best.gain_ns.likely and of_wall else [best], key=self._rank)
 
     def _rank(self, finding: Finding) -> tuple[int, int, int, int, float, int, str]:
-        """Size of the gain first, then how it is founded, what it costs, how much there is to do, the id: total."""
+        """Size of the gain first, then its basis, its cost, the number of edits, and the id, so that no two tie."""
         gain = finding.gain_ns
         basis = _BASIS_ORDER.index(gain.basis) if gain.basis in _BASIS_ORDER else len(_BASIS_ORDER)
         effort = len(finding.edits) + len(finding.confirm_first)
         return (*self._size(finding), basis, gain.cost_fraction or 0.0, effort, finding.rule)
 
     def _size(self, finding: Finding) -> tuple[int, int, int]:
-        """Likely gains first, then ceilings, the largest first in both, then what nobody can tell.
+        """Likely gains first, then upper bounds, the largest first in both, then gains that are unknown.
 
-        Of a ceiling the part that no earlier entry may win counts before the whole.
+        Of an upper bound the part that no earlier entry may win counts before the whole.
         """
         gain = finding.gain_ns
         if gain.likely is not None:
@@ -117,7 +151,7 @@ class _Draft:
         return 1, -min(self._unclaimed_ns(finding), gain.high), -gain.high
 
     def _unclaimed_ns(self, finding: Finding) -> int:
-        """What of a ceiling no earlier entry may win."""
+        """The part of an upper bound that no earlier entry may win."""
         return estimate(self.rules[finding.rule].gain, self.unclaimed).high or 0
 
     def with_reason(self, finding: Finding) -> Finding:
@@ -141,7 +175,7 @@ class _Draft:
         return [
             name
             for name, one in self.findings.items()
-            if one.outcome in hopeful and one.rule_class in self.classes and name not in planned
+            if one.outcome in hopeful and one.applicability in self.applicabilities and name not in planned
         ]
 
     def _reconsider(self, name: str) -> Finding | None:
@@ -149,7 +183,7 @@ class _Draft:
         rule, finding = self.rules[name], judge_safely(self.rules[name], self.facts[Level.LIKELY])
         self._note_unlocking(finding)
         fitting = replace(finding, gain_ns=self._fit_into_step(finding.gain_ns))
-        reason = self._reason_against(rule, finding) or self._reason_of_room(fitting.gain_ns)
+        reason = self._reason_against(rule, finding) or self._reason_of_size(fitting.gain_ns)
         if reason:
             self.left_out[name] = reason
             return None
@@ -158,29 +192,31 @@ class _Draft:
     def _reason_against(self, rule: Rule, finding: Finding) -> str:
         for step in self.steps:
             if step.finding.lever == rule.lever:
-                return f"{step.finding.rule} takes the lever {rule.lever}: it ranks before this rule"
+                return f"{step.finding.rule} changes the same settings ({rule.lever}) and ranks higher"
             if clash := _contradiction(step.edits, finding.edits):
                 return f"{step.finding.rule} already sets {clash} to another value"
         if finding.outcome is not Outcome.RECOMMENDED:
             after = ", ".join(step.finding.rule for step in self.steps)
-            return f"after {after} it is {finding.outcome.value.replace('_', ' ')}: {finding.reason}"
+            return f"After {after} the rule is {finding.outcome.value.replace('_', ' ')}: {finding.reason}"
         if is_small(finding.gain_ns, self.minimum_ns):
             left = describe_small(finding.gain_ns, self.minimum_ns)
-            return f"after the earlier edits too little is left to gain: {left}"
+            return f"The earlier edits leave too little to gain. {left}"
         return self._harm_to_earlier(rule, finding)
 
-    def _reason_of_room(self, gain: Gain) -> str:
+    def _reason_of_size(self, gain: Gain) -> str:
         if not is_small(gain, self.minimum_ns):
             return ""
         left = describe_small(gain, self.minimum_ns)
-        return f"the earlier entries may win the time that is left, so trace again after them: {left}"
+        return f"The earlier entries may win the remaining time, so trace again after them. {left}"
 
     def _harm_to_earlier(self, rule: Rule, finding: Finding) -> str:
         """Which earlier entry's requirement the edits of ``rule`` would break."""
         after = apply_gain(rule, finding.gain_ns, finding.edits, self.facts[Level.LIKELY])
         for name in self._planned():
             if broken := failing_requirements(self.rules[name], after):
-                return f"its edits break what {name} requires: {', '.join(one.name for one in broken)}"
+                return (
+                    f"Its edits break a requirement of {name}: {', '.join(requirement.name for requirement in broken)}"
+                )
         return ""
 
     def _note_unlocking(self, finding: Finding) -> None:
@@ -213,15 +249,15 @@ class _Draft:
         """Take the gain of ``rule`` from every copy of the facts."""
         for level, facts in self.facts.items():
             self.facts[level] = apply_gain(rule, estimate(rule.gain, facts), edits, facts, level)
-        claims = Level.HIGH if rule.gain.is_ceiling else Level.LIKELY
+        claims = Level.HIGH if rule.gain.is_upper_bound else Level.LIKELY
         self.unclaimed = apply_gain(rule, estimate(rule.gain, self.unclaimed), edits, self.unclaimed, claims)
 
     def _note_shared_time(self, finding: Finding) -> Gain:
-        """The gain, of a ceiling that others claim too saying so."""
+        """The gain, with a remark where earlier entries claim the same time as this upper bound."""
         gain = finding.gain_ns
         if gain.likely is not None or not gain.high or self._unclaimed_ns(finding) >= gain.high:
             return gain
-        return replace(gain, explanation=f"Earlier entries may win some of the same time. {gain.explanation}")
+        return replace(gain, explanation=f"Earlier entries may win part of the same time. {gain.explanation}")
 
     def _fit_into_step(self, gain: Gain) -> Gain:
         """``gain`` with its ends within what the high gains so far leave of the step."""
@@ -236,7 +272,7 @@ class _Draft:
             low=min(gain.low, left_ns),
             likely=None if gain.likely is None else min(gain.likely, left_ns),
             high=left_ns,
-            explanation=f"No more than the highest gains of the earlier entries leave of the step. {gain.explanation}",
+            explanation=f"Limited to what the high gains of the earlier entries leave of the step. {gain.explanation}",
         )
 
     def _step_ns(self, level: Level) -> int:
@@ -244,7 +280,7 @@ class _Draft:
 
 
 def _not_allowed(finding: Finding) -> str:
-    return f"it is {finding.rule_class}: planned only with --allow {finding.rule_class}; {finding.reason}"
+    return f"The rule is {finding.applicability}, so it needs --allow {finding.applicability}. {finding.reason}"
 
 
 def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit]) -> str:
@@ -254,3 +290,35 @@ def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit])
         e.key for e in later if (e.kind, e.key) in targets and not e.relative and not same(targets[e.kind, e.key], e.to)
     )
     return next(clashes, "")
+
+
+def choose_first_trial(plan: Sequence[PlanStep], facts: FactSheet) -> FirstTrial | None:
+    """The single edit to try first, and what must be seen if it worked: the plan's first entry; None for an empty plan.
+
+    The order of the plan prefers a likely gain to an upper bound, and what makes the run fit to both. Fractions come
+    from the trace and times from the log: the log's unprofiled step should fall by the fraction of the traced step that
+    the entry may save.
+    """
+    if not plan:
+        return None
+    first = plan[0]
+    step_ns, unprofiled = facts.number("step_ns"), facts.number("unprofiled_step_ns")
+    low = high = None
+    if step_ns and first.gain_ns.low is not None and first.gain_ns.high is not None:
+        low, high = first.gain_ns.low / step_ns, first.gain_ns.high / step_ns
+    after_low = after_high = None
+    if unprofiled is not None and low is not None and high is not None:
+        after_low, after_high = round(unprofiled * (1 - high)), round(unprofiled * (1 - low))
+    return FirstTrial(
+        rule=first.finding.rule,
+        title=first.finding.title,
+        basis=first.gain_ns.basis,
+        saved_low_fraction=low,
+        saved_high_fraction=high,
+        unprofiled_step_ns=None if unprofiled is None else round(unprofiled),
+        unprofiled_step_after_low_ns=after_low,
+        unprofiled_step_after_high_ns=after_high,
+        cost_fraction=first.gain_ns.cost_fraction,
+        cost_is_estimated=first.gain_ns.cost_is_estimated,
+        must_show=first.finding.how_to_verify,
+    )

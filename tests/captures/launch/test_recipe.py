@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.captures.launch.commands import count_ranks, find_launcher, wrap
+from three_walls.captures.launch.commands import count_ranks, find_launcher, spell_settings, wrap
 from three_walls.captures.launch.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
-from three_walls.captures.launch.settings import spell_settings
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.model.errors import RuleBaseError, UsageError
 from three_walls.report.capture_text import format_recipe
@@ -67,8 +66,8 @@ def test_the_settings_read_back_as_they_were_meant() -> None:
     bridge = read_command_line(["python", "run_recipe.py", *shlex.split(" ".join(spell_settings(settings, "bridge")))])
     others = "--num-layers 4 --hidden-size 8".split()  # noqa: SIM905
     megatron = read_command_line(["python", "pretrain_gpt.py", *others, *spell_settings(settings, "megatron-lm")])
-    for said in (bridge, megatron):
-        assert {key: said.config.values[key].value for key in settings} == settings
+    for found in (bridge, megatron):
+        assert {key: found.values[key].value for key in settings} == settings
 
 
 def test_a_recipe_is_a_shell_script_with_reasons(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_releases_in_a_row_count_once() -> None:
         ("/x/mine.py", "helper", "other"),
     ],
 )
-def test_stacks_tell_what_an_allocation_is_for(tmp_path: Path, file: str, function: str, category: str) -> None:
+def test_stacks_show_what_an_allocation_is_for(tmp_path: Path, file: str, function: str, category: str) -> None:
     frames = [frame(function, file)]
     said = read(tmp_path, snapshot([event("alloc", 0, 8, frames)], block(0, 8, frames=frames)))
     assert [one.category for one in said.shares] == [category]
@@ -173,7 +173,7 @@ def test_data_that_is_no_snapshot_is_refused_in_one_line(tmp_path: Path, value: 
     assert "\n" not in str(caught.value)
 
 
-def test_the_same_snapshot_as_json_says_the_same(tmp_path: Path) -> None:
+def test_the_same_snapshot_as_json_gives_the_same(tmp_path: Path) -> None:
     value = snapshot(RISE_AND_FALL, *AT_END)
     (tmp_path / "snapshot.json").write_text(json.dumps(value))
     assert read_memory_snapshot(tmp_path / "snapshot.json").shares == read(tmp_path, value).shares
@@ -222,7 +222,7 @@ def test_the_command_line_takes_a_snapshot_and_refuses_a_hostile_one(tmp_path: P
     TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
     write(tmp_path / "good.pickle", snapshot(RISE_AND_FALL, *AT_END))
     (tmp_path / "bad.pickle").write_bytes(b"cos\nsystem\n(S'touch made'\ntR.")
-    good = three_walls("analyze", "rank0.sqlite", "--memory-snapshot", "good.pickle", cwd=tmp_path)
+    good = three_walls("analyze", "rank0.sqlite", "--memory-snapshot", "good.pickle", "--full", cwd=tmp_path)
     assert good.returncode == 0, good.stderr
     assert "optimizer_state" in good.stdout
     bad = three_walls("analyze", "rank0.sqlite", "--memory-snapshot", "bad.pickle", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Who is who: the ranks in an export. A rank is one GPU of one process of one report.
+"""The ranks in an export. A rank is one GPU of one process of one capture.
 
 Never the device id alone: with one process per rank and CUDA_VISIBLE_DEVICES every rank can be device 0.
 """
@@ -36,7 +36,7 @@ class Rank:
     rank_index: int
     rank: int
     rank_source: str
-    """``environment`` where the launcher's variable says so; else ``order`` (numbered as found)."""
+    """``environment`` where the launcher's variable gives it; else ``order`` (numbered as found)."""
     process: int  # globalPid
     device: int
     host: str | None
@@ -45,7 +45,7 @@ class Rank:
 
 
 def read_gpu(export: NsysExport) -> Gpu | None:
-    """The GPU model of the machine; None if it has none recorded, or several different ones.
+    """The GPU model of the machine; None if none was recorded, or several different ones.
 
     CUDA_VISIBLE_DEVICES renumbers devices, so a device number is not trusted to pick between models.
     """
@@ -82,8 +82,8 @@ def identify_ranks(
 ) -> tuple[Rank, ...]:
     """Ranks for ``devices`` (process, device), those with kernels, in order.
 
-    The launcher's RANK speaks of one process only: with several GPUs in a report it is not used, and ranks
-    are numbered as found.
+    The launcher's RANK is of one process only: with several GPUs in a capture it is not used, and ranks are numbered
+    as found.
     """
     gpu = read_gpu(export)
     host = read_host(export)

@@ -1,0 +1,118 @@
+"""Warnings that are comparisons of facts: read from ``rules/warnings/``, judged by the same engine as rules.
+
+A message holds ``{fact:form}``, with a form of :data:`FORMS`. Warnings that need more than facts (what a reader
+skipped, which ranks do not match) are made where that is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from pydantic import ValidationInfo, field_validator
+
+from three_walls.model.fact import Fact, FactDefinition, FactSheet
+from three_walls.model.report import ReportWarning, Straggler
+from three_walls.model.rule import WarningRule
+from three_walls.model.units import ns_to_ms
+from three_walls.rules.conditions import Conditions, KnownFacts, Truth, evaluate_all
+from three_walls.rules.load import WARNINGS_FOLDER, Prose
+from three_walls.tables.loader import Problem, Row, Text, raise_problems, read_table, suggest
+
+FORMS: dict[str, Callable[[Fact], str]] = {
+    "percent": lambda fact: f"{_number(fact):.0%}",
+    "ms": lambda fact: f"{ns_to_ms(_number(fact)):.1f} ms",
+    "count": lambda fact: f"{_number(fact):,.0f}",
+    "ratio": lambda fact: f"{_number(fact):.2f}",
+    "text": lambda fact: str(fact.value).replace("_", " "),
+    "reason": lambda fact: (fact.missing_reason or "unknown")[:1].upper() + (fact.missing_reason or "unknown")[1:],
+}
+"""How a fact is written into a message; ``reason`` is why the fact is missing."""
+
+_PLACE = re.compile(r"\{([\w.]+):(\w+)\}")
+_OF_STRAGGLER = "straggler_rank"
+"""Stands for the rank in messages of warnings that are judged per straggler."""
+
+
+class WarningFile(Row):
+    code: Text
+    per_straggler: bool = False
+    when: Conditions
+    unless: Conditions = ()
+    message: Prose
+
+    @field_validator("message")
+    @classmethod
+    def _check_message(cls, message: str, info: ValidationInfo) -> str:
+        known: KnownFacts = (info.context or {})["facts"]
+        for fact, form in _PLACE.findall(message):
+            if fact != _OF_STRAGGLER and (problem := known.check(fact)):
+                raise ValueError(problem)
+            if form not in FORMS:
+                raise ValueError(f"unknown form {form}{suggest(form, FORMS)}")
+        if "{" in _PLACE.sub("", message):
+            raise ValueError("expected {fact:form} in braces")
+        return message
+
+
+def load_warnings(directory: Path, *more: Path, definitions: Iterable[FactDefinition]) -> tuple[WarningRule, ...]:
+    """Every warning below ``directory`` and ``more`` ones, by file name; RuleBaseError lists all problems."""
+    problems: list[Problem] = []
+    warnings = []
+    context = {"facts": KnownFacts.of(definitions)}
+    for path in sorted(path for place in (directory, *more) for path in (place / WARNINGS_FOLDER).glob("*.yaml")):
+        found = read_table(path, WarningFile, problems, context)
+        if found is not None:
+            place = f"{WARNINGS_FOLDER}/{path.name}"
+            rule = WarningRule(found.code, found.when, found.unless, found.message, found.per_straggler, place)
+            warnings.append(rule)
+    raise_problems(problems)
+    return tuple(warnings)
+
+
+def judge_warnings(
+    warnings: Sequence[WarningRule], facts: FactSheet, stragglers: Iterable[Straggler] = ()
+) -> tuple[ReportWarning, ...]:
+    """The warnings that hold: those about each straggler first, then those about the run."""
+    sheets = [(True, _facts_of(straggler, facts)) for straggler in stragglers]
+    return tuple(
+        ReportWarning(warning.code, _fill(warning.message, sheet))
+        for per_straggler, sheet in (*sheets, (False, facts))
+        for warning in warnings
+        if warning.per_straggler is per_straggler and _holds(warning, sheet)
+    )
+
+
+def _holds(warning: WarningRule, facts: FactSheet) -> bool:
+    excepted = bool(warning.unless) and evaluate_all(warning.unless, facts) is Truth.HOLDS
+    return evaluate_all(warning.when, facts) is Truth.HOLDS and not excepted
+
+
+def _fill(message: str, facts: FactSheet) -> str:
+    return _PLACE.sub(lambda place: FORMS[place[2]](facts.get(place[1])), message)
+
+
+def _facts_of(straggler: Straggler, facts: FactSheet) -> FactSheet:
+    """``facts`` with those of the latest rank replaced by those of ``straggler``."""
+    step_ns = facts.number("step_ns")
+    if not step_ns:
+        return facts
+    # The profiler is held responsible for late launches alone, as straggler_late_recoverable_ns does.
+    is_launch_starved = straggler.cause.replace("_", "-") == "launch-starved"
+    excess_ns = (facts.number("profiler_excess_ns") or 0) if is_launch_starved else 0
+    return facts.with_values(
+        {
+            _OF_STRAGGLER: straggler.rank,
+            "straggler_late_ns": straggler.late_ns,
+            "straggler_late_fraction": straggler.late_ns / step_ns,
+            "straggler_late_recoverable_ns": max(0, round(straggler.late_ns - excess_ns)),
+            "straggler_cause": straggler.cause,
+        }
+    )
+
+
+def _number(fact: Fact) -> float:
+    if isinstance(fact.value, bool) or not isinstance(fact.value, int | float):
+        raise TypeError(f"{fact.name} is written as a number, but {fact.value!r} is none")
+    return fact.value

@@ -1,0 +1,67 @@
+"""Writes ``docs/generated/rules.md``, the index of rules and warnings: ``python -m tools.generate_rules_index``.
+
+A test compares the file with what this writes, so it has to be run after every change of a title, a wall or a lever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from three_walls.model.glossary import GLOSSARY
+from three_walls.model.rule import Rule, WarningRule
+from three_walls.resources import RULES_DIR
+from three_walls.rules.load import load_rules
+from three_walls.rules.warnings import load_warnings
+
+INDEX = Path(__file__).resolve().parent.parent / "docs" / "generated" / "rules.md"
+_WALLS = {
+    "memory": "Memory wall",
+    "communication": "Communication wall",
+    "compute_host.compute": "Compute/host wall: compute",
+    "compute_host.host": "Compute/host wall: host",
+}
+_TO_RULES = "../../rules"
+
+
+def index_of(rules: Iterable[Rule], warnings: Iterable[WarningRule]) -> str:
+    """The index as Markdown: one table per wall, then the warnings."""
+    return "\n".join(_lines(tuple(rules), tuple(warnings))) + "\n"
+
+
+def _lines(rules: tuple[Rule, ...], warnings: tuple[WarningRule, ...]) -> Iterator[str]:
+    yield "# Rules"
+    yield ""
+    yield "<!-- written by `python -m tools.generate_rules_index`: do not edit -->"
+    yield ""
+    yield f"{len(rules)} rules and {len(warnings)} warnings. `three-walls rules show ID` prints a rule in full;"
+    yield f"[the rule base]({_TO_RULES}/README.md) describes how to write one."
+    for wall, title in _WALLS.items():
+        yield from (
+            "",
+            f"## {title}",
+            "",
+            "| rule | what it recommends | changes | lever | gain |",
+            "|---|---|---|---|---|",
+        )
+        for rule in rules:
+            if ".".join(filter(None, (rule.wall, rule.sub_wall))) == wall:
+                lever = rule.lever.replace("_", " ")
+                link = f"[{rule.id}]({_TO_RULES}/{rule.path})"
+                basis = rule.gain.basis.replace("_", " ")
+                yield f"| {link} | {rule.title} | {rule.applicability} | {lever or 'no setting'} | {basis} |"
+    yield from ("", "## Warnings", "", "| code | given where |", "|---|---|")
+    for warning in warnings:
+        facts = ", ".join(dict.fromkeys(f"`{condition.fact}`" for condition in warning.when))
+        yield f"| [{warning.code}]({_TO_RULES}/{warning.path}) | a comparison of {facts} holds |"
+
+
+def main() -> None:
+    """Writes the file."""
+    INDEX.parent.mkdir(parents=True, exist_ok=True)
+    rules = load_rules(RULES_DIR, definitions=GLOSSARY)
+    INDEX.write_text(index_of(rules, load_warnings(RULES_DIR, definitions=GLOSSARY)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
