@@ -77,8 +77,8 @@ def _errors(run: Run, report: Report) -> dict[str, int]:
         assert rank.median_index is not None
         steps[rank.rank] = rank.median_index
         truth = run.truth.buckets[(rank.rank, rank.median_index)]
-        for bucket in {*truth, *rank.budget_ns}:
-            error = abs(rank.budget_ns.get(bucket, 0) - truth.get(bucket, 0))
+        for bucket in {*truth, *rank.budget}:
+            error = abs(rank.budget.get(bucket, 0) - truth.get(bucket, 0))
             errors[f"bucket {bucket}"] = max(errors[f"bucket {bucket}"], error)
     for wait in report.waits:
         true_ns = run.truth.waits[(wait.rank, steps[wait.rank])][wait.communication_class]

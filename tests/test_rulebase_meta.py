@@ -247,13 +247,3 @@ def test_some_case_leaves_a_ceiling_out_that_is_too_small_to_measure(rule: Rule)
 def test_every_pool_of_a_gain_knows_the_sums_it_is_part_of(rule: Rule) -> None:
     for term in rule.gain.terms:
         assert DEFINITION_BY_NAME[term.pool].pool, f"{term.pool} is declared without a Pool"
-
-
-def test_the_sums_of_a_pool_are_defined_times_and_hold_the_sums_of_their_parts() -> None:
-    pools = {one.name: one.pool for one in DEFINITIONS if one.pool}
-    for name, pool in pools.items():
-        assert name not in pool.part_of
-        assert {DEFINITION_BY_NAME[part].unit for part in (name, *pool.part_of)} == {"ns"}
-        for parent in pool.part_of:
-            parents = pools[parent].part_of if parent in pools else ()
-            assert set(parents) <= {name, *pool.part_of}, f"{name}: {parent}"

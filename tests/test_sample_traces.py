@@ -15,8 +15,7 @@ from three_walls import analyze
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
-from three_walls.report.json_report import render_json
-from three_walls.report.json_schema import load_schema
+from three_walls.report.json_report import render_json, report_schema
 
 LABELS = {
     path.name.removesuffix(".labels.yaml"): yaml.safe_load(path.read_text()) for path in SAMPLES.glob("*.labels.yaml")
@@ -132,8 +131,8 @@ def test_waiting_is_told_from_transfer(name: str) -> None:
 def test_the_causes_of_a_rank_sum_to_the_time_without_computing(name: str) -> None:
     report = report_of(name)
     for rank in report.ranks:
-        computing = sum(rank.budget_ns.get(bucket, 0) for bucket in COMPUTE_CATEGORIES)
-        assert sum(cause.ns for cause in rank.gap_causes) == sum(rank.budget_ns.values()) - computing
+        computing = sum(rank.budget.get(bucket, 0) for bucket in COMPUTE_CATEGORIES)
+        assert sum(cause.ns for cause in rank.gap_causes) == sum(rank.budget.values()) - computing
 
 
 def test_the_warnings_and_ranks_are_there(name: str) -> None:
@@ -147,7 +146,7 @@ def test_every_budget_sums_to_its_step_and_exposure_to_busy(name: str) -> None:
     report = report_of(name)
     for rank in report.ranks:
         for step in rank.steps:
-            assert sum(step.budget_ns.values()) == step.end_ns - step.start_ns
+            assert sum(step.budget.values()) == step.end_ns - step.start_ns
         for time in rank.communication.values():
             assert time.exposed_ns + time.hidden_ns == time.busy_ns
     assert sum(row.fraction for row in report.budget) == pytest.approx(1, abs=1e-9)
@@ -156,7 +155,7 @@ def test_every_budget_sums_to_its_step_and_exposure_to_busy(name: str) -> None:
 
 def test_the_report_follows_its_published_schema_and_renders(name: str) -> None:
     text = render_json(report_of(name))
-    jsonschema.validate(json.loads(text), load_schema())
+    jsonschema.validate(json.loads(text), report_schema())
     html = render_html(report_of(name))
     assert "<html" in html
     assert text == render_json(analyze(SAMPLES / LABELS[name]["trace"]))

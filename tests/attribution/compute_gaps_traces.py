@@ -43,4 +43,4 @@ def causes(tmp_path: Path, builder: TraceBuilder, without: tuple[str, ...] = ())
 
 
 def absent_ns(rank: RankReport) -> int:
-    return sum(ns for name, ns in rank.budget_ns.items() if BUCKET_BY_NAME[name].group is not Group.COMPUTE)
+    return sum(ns for name, ns in rank.budget.items() if BUCKET_BY_NAME[name].group is not Group.COMPUTE)

@@ -15,7 +15,7 @@ def idle(tmp_path: Path, builder: TraceBuilder) -> dict[str, int]:
     """Idle buckets of the one kept step (from 1001 to 2001)."""
     report = analyze(builder.write(tmp_path / "trace.sqlite"))
     assert [(step.start_ns, step.end_ns) for step in report.ranks[0].steps if step.kept] == [(1001, 2001)]
-    return {name: ns for name, ns in report.ranks[0].budget_ns.items() if name in IDLE}
+    return {name: ns for name, ns in report.ranks[0].budget.items() if name in IDLE}
 
 
 def three_steps(busy_until: int, next_launched: int | None) -> TraceBuilder:
@@ -75,7 +75,7 @@ def test_a_device_saturated_by_copies_is_never_host_bound(tmp_path: Path) -> Non
         builder.kernel(ADAM, at + 980, at + 1000, launched=at + 3)
         builder.api("cudaStreamSynchronize_v3020", at + 10, at + 960)  # the host waits for the copies
     report = analyze(builder.write(tmp_path / "trace.sqlite"))
-    assert report.ranks[0].budget_ns["copy_h2d_pinned"] == 970
+    assert report.ranks[0].budget["copy_h2d_pinned"] == 970
     assert report.facts.number("host_idle_ns") == 0
     assert report.verdict.wall == "memory"
 
@@ -86,7 +86,7 @@ def test_copies_are_told_apart_by_direction_and_memory(tmp_path: Path) -> None:
         builder.copy(1, at + 500, at + 510, memory=(0, 2)).copy(1, at + 510, at + 530, memory=(1, 2))
         builder.copy(2, at + 530, at + 560, memory=(2, 0)).copy(2, at + 560, at + 600, memory=(2, 1))
         builder.copy(8, at + 600, at + 650, memory=(2, 2)).copy(10, at + 650, at + 710, memory=(2, 2))
-    owned = analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].budget_ns
+    owned = analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].budget
     assert {name: ns for name, ns in owned.items() if name.startswith("copy")} == {
         "copy_h2d_pageable": 10,
         "copy_h2d_pinned": 20,

@@ -57,14 +57,14 @@ def test_a_graph_recorded_whole_has_no_share(tmp_path: Path) -> None:
     assert coverage.fraction is None
     assert "--cuda-graph-trace=node" in coverage.reason
     assert coverage.outside == OUTSIDE
-    assert report.ranks[0].budget_ns["cuda_graph"] == 700
+    assert report.ranks[0].budget["cuda_graph"] == 700
     assert report.facts.get("graph_kernel_fraction").is_missing
 
 
 def test_nodes_and_their_envelope_are_not_counted_twice(tmp_path: Path) -> None:
     both = capture_of(tmp_path, steps(envelope=True, nodes=True))
     assert both.graph_coverage == GraphCoverage(3, 2, 0, 0.6, "", OUTSIDE)
-    budget = both.ranks[0].budget_ns
+    budget = both.ranks[0].budget
     assert (budget["gemm"], budget["elementwise"], budget.get("cuda_graph", 0)) == (600, 150, 0)
     assert sum(budget.values()) == 1000
 

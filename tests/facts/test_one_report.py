@@ -21,7 +21,7 @@ def said(report: Report) -> dict[str, Any]:
     """The report but for where it was read."""
     told: dict[str, Any] = json.loads(render_json(report))
     for rank in told["ranks"]:
-        del rank["input"]
+        del rank["input_name"]
     del told["inputs"]
     told["warnings"] = [one for one in told["warnings"] if one["code"] != "rank-not-in-trace"]
     return told

@@ -184,7 +184,7 @@ def test_what_the_passes_do_not_tell_stays_whole(order: str, reason: str) -> Non
 def test_a_real_pipeline_of_two_stages_idles_about_as_much_as_its_schedule_leaves() -> None:
     # One of 4 + 1 micro-batch times. The first stage also holds the embedding and the last the logits: not even.
     report = analyze(SAMPLES / "two-pipeline-stages")
-    steps = {one.rank: sum(one.budget_ns.values()) for one in report.ranks}
+    steps = {one.rank: sum(one.budget.values()) for one in report.ranks}
     assert report.facts.number("pipeline_bubble_expected_fraction") == pytest.approx(0.2)
     for rank in range(4):
         mine = [one for one in report.pipeline_phases if one.rank == rank]

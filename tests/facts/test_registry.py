@@ -8,7 +8,6 @@ from three_walls.facts.measure import make_sheet
 from three_walls.facts.registry import DEFINITION_BY_NAME, index_definitions
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, known
-from three_walls.model.glossary import GLOSSARY
 
 
 def test_a_name_that_is_defined_twice_is_refused() -> None:
@@ -32,10 +31,6 @@ def test_a_share_of_the_step_is_declared_with_its_time() -> None:
 
 
 POOLS = {name: each.pool for name, each in DEFINITION_BY_NAME.items() if each.pool is not None}
-
-
-def test_definitions_agree_with_the_glossary() -> None:
-    assert tuple(DEFINITION_BY_NAME.values()) == GLOSSARY
 
 
 @pytest.mark.parametrize("pool", POOLS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.finding import Finding, Gain, Outcome, PlannedEdit, PlanStep
+from three_walls.model.finding import Bounds, Finding, Gain, Outcome, PlannedEdit, PlanStep
 from three_walls.model.report import BATCH_SIZE, BENCHMARK_SETTING, KnownGoodRecipe
 from three_walls.overrides.nearest_recipe import find_nearest_recipe, model_distance, precision_of
 from three_walls.tables.thresholds import recipe_limits
@@ -61,7 +61,7 @@ def plan_of(*edits: PlannedEdit) -> tuple[PlanStep, ...]:
     finding = Finding(
         "a-rule", "", Outcome.RECOMMENDED, Wall.COMPUTE_HOST, SubWall.HOST, "", "", (), (), (), edits, gain
     )
-    return (PlanStep(1, finding, edits, gain, 0, 0),)
+    return (PlanStep(1, finding.rule, finding, edits, gain, Bounds(0, 0)),)
 
 
 def test_the_same_gpu_comes_before_a_nearer_model() -> None:

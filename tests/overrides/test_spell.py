@@ -208,7 +208,7 @@ def test_environment_is_sorted_and_the_later_edit_wins() -> None:
         edit("moe_router_topk", 4),
         edit("NCCL_ALGO", None, "env"),
     )
-    assert found.env == (("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("NCCL_GRAPH_REGISTER", "0"))
+    assert list(found.env.items()) == [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("NCCL_GRAPH_REGISTER", "0")]
     assert found.bridge == (
         "model.moe_router_topk=4",
         '++env_vars.CUDA_DEVICE_MAX_CONNECTIONS="32"',

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.report.sample_diagnosis import MS
 from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.finding import Finding, Gain, Note, Outcome, Overrides, PlannedEdit, PlanStep
+from three_walls.model.finding import Bounds, Finding, Gain, Note, Outcome, Overrides, PlannedEdit, PlanStep
 
 _DEEPEP_EDITS = (
     PlannedEdit("moe_token_dispatcher_type", "alltoall", "flex", "config", False),
@@ -77,8 +77,8 @@ def _graphs() -> Finding:
 
 def plan() -> tuple[PlanStep, ...]:
     return (
-        PlanStep(1, _deepep(), _DEEPEP_EDITS, _deepep().gain_ns, 551 * MS, 640 * MS),
-        PlanStep(2, _graphs(), _GRAPH_EDITS, _graphs().gain_ns, 520 * MS, 632 * MS),
+        PlanStep(1, _deepep().rule, _deepep(), _DEEPEP_EDITS, _deepep().gain_ns, Bounds(551 * MS, 640 * MS)),
+        PlanStep(2, _graphs().rule, _graphs(), _GRAPH_EDITS, _graphs().gain_ns, Bounds(520 * MS, 632 * MS)),
     )
 
 
@@ -136,6 +136,6 @@ def overrides() -> Overrides:
             "--cuda-graph-impl transformer_engine",
             "--cuda-graph-scope attn moe_router moe_preprocess",
         ),
-        env=(("CUDA_DEVICE_MAX_CONNECTIONS", "32"),),
+        env={"CUDA_DEVICE_MAX_CONNECTIONS": "32"},
         notes=("Megatron-LM: remove --moe-shared-expert-overlap",),
     )

@@ -119,7 +119,7 @@ def abstained_report() -> Report:
         budget_of="",
         findings=(),
         plan=(),
-        overrides=Overrides("0.4.2", (), (), ()),
+        overrides=Overrides("0.4.2", (), (), {}),
         facts=FactSheet.of([Fact("step_ns", None, "ns", "no steps were found")]),
         stragglers=(),
         waits=(),
@@ -138,7 +138,7 @@ def abstained_report() -> Report:
 
 def without_plan(report: Report) -> Report:
     """A healthy run: rules were judged and none recommends an edit."""
-    return replace(report, plan=(), overrides=Overrides("0.4.2", (), (), ()))
+    return replace(report, plan=(), overrides=Overrides("0.4.2", (), (), {}))
 
 
 def _verdict() -> Verdict:
@@ -190,7 +190,7 @@ def _rank(number: int) -> RankReport:
         input_name="qwen3-30b-a3b.node0.sqlite",
         steps=tuple(_rank_step(number, index) for index in range(8)),
         median_index=4,
-        budget_ns=_budget_ns(number, 4),
+        budget=_budget_ns(number, 4),
         communication={
             "ep_all_to_all": CommunicationTime(exposed + 21 * MS, exposed, 21 * MS),
             "all_gather": CommunicationTime(40 * MS, 12 * MS, 28 * MS),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import plotly.graph_objects as go
 import pytest
 
@@ -9,12 +11,18 @@ from tests.report.sample_report import BUDGET_MS, without_plan
 from three_walls.attribution.compute_gaps import Cause
 from three_walls.model.buckets import BUCKETS, Group
 from three_walls.model.report import Report
-from three_walls.report.causes import CAUSES, colour_causes, explain_cause
-from three_walls.report.charts import draw_figures
 from three_walls.report.palette import BUCKET_COLOURS, GROUP_COLOURS
+from three_walls.report.section import Chart, nested_blocks
+from three_walls.report.sections import make_sections
+from three_walls.report.sections.gaps import CAUSES, colour_causes, label_cause
 
 
-@pytest.mark.parametrize("name", ["budget", "idle", "ranks", "plan", "communication"])
+def draw_figures(report: Report) -> dict[str, Any]:
+    blocks = (block for section in make_sections(report) for block in nested_blocks(section.blocks))
+    return {block.name: block.figure for block in blocks if isinstance(block, Chart)}
+
+
+@pytest.mark.parametrize("name", ["budget", "gaps", "ranks", "plan", "communication"])
 def test_plotly_accepts_the_figure(report: Report, name: str) -> None:
     go.Figure(draw_figures(report)[name])
 
@@ -33,22 +41,24 @@ def test_the_budget_bar_holds_the_whole_step(report: Report) -> None:
     assert {t["name"]: t["x"] for t in traces} == {name: [float(ms)] for name, ms in BUDGET_MS.items() if ms}
 
 
-def test_the_idle_bar_holds_all_time_without_a_compute_kernel(report: Report) -> None:
-    segments = {t["name"]: t["x"] for t in draw_figures(report)["idle"]["data"]}
-    assert segments["blocking"] == [187.0]
+def test_the_bar_of_gaps_holds_all_time_without_a_compute_kernel(report: Report) -> None:
+    segments = {t["name"]: t["x"] for t in draw_figures(report)["gaps"]["data"]}
+    assert segments["waiting for an operation"] == [187.0]
     assert sum(x for (x,) in segments.values()) == 237.0
 
 
 def test_every_cause_has_a_meaning_and_a_colour_of_its_own() -> None:
     assert set(CAUSES) == set(Cause)
-    assert len({look.colour for look in CAUSES.values()}) == len(CAUSES)
+    assert (
+        len({look.colour for look in CAUSES.values()}) == len({look.label for look in CAUSES.values()}) == len(CAUSES)
+    )
 
 
-def test_a_cause_that_is_not_listed_is_shown_without_a_meaning() -> None:
+def test_a_cause_that_is_not_listed_is_shown_by_its_name() -> None:
     colours = colour_causes(["blocking", *(f"cause {number}" for number in range(20))])
     assert len(set(colours.values())) > 5
     assert colours["cause 18"] == colours["cause 19"]
-    assert explain_cause("cause 1") == ""
+    assert label_cause("cause 1") == "cause 1"
 
 
 def test_exposed_and_hidden_stack_to_busy(report: Report) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from typing import Any
 
 import jsonschema
 import pytest
-from rich.console import Console
 
+from tests.report.rendered import print_plain
 from tests.report.sample_diagnosis import MS
 from three_walls.model.finding import Gain
 from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
-from three_walls.report.json_report import render_json
-from three_walls.report.json_schema import load_schema
-from three_walls.report.text_report import print_report
+from three_walls.report.json_report import render_json, report_schema
 
 UPPER_BOUND = Gain(0, None, 12_340_000, "upper_bound", "At most the exposed transfer.")
 FREES_MEMORY = Gain(None, None, None, "frees_memory", "It saves the state.", cost_fraction=0.015)
@@ -31,30 +28,29 @@ def planned(report: Report) -> Report:
 
 
 def test_the_text_says_what_is_known(planned: Report) -> None:
-    page = io.StringIO()
-    print_report(planned, Console(file=page))
-    assert "     gain at most 12.3 ms, nobody measured how much of it\n" in page.getvalue()
-    assert "     makes room, costs about 1.5% of the step\n" in page.getvalue()
+    text = print_plain(planned)
+    assert "     gain up to 12.3 ms; likely not measured; step after it 551-640 ms; basis upper bound\n" in text
+    assert "     gain frees memory; cost about 1.5% of the step" in text
 
 
 def test_the_page_shows_a_ceiling_without_a_likely_value_and_room_with_its_cost(planned: Report) -> None:
     page = render_html(planned)
     ceiling, room = page.split('<div class="gain">')[1:3]
-    assert '<span class="label">Gain</span><b>at most 12.3 ms</b>' in ceiling
-    assert '<span class="label">Likely</span><b>nobody measured it</b>' in ceiling
+    assert '<span class="label">Gain</span><b>up to 12.3 ms</b>' in ceiling
+    assert '<span class="label">Likely</span><b>not measured</b>' in ceiling
     assert 'class="span"' in ceiling
     assert 'class="tick"' not in ceiling
-    assert '<span class="label">Gain</span><b>makes room</b>' in room
-    assert '<span class="label">Cost</span><b>costs about 1.5% of the step</b>' in room
+    assert '<span class="label">Gain</span><b>frees memory</b>' in room
+    assert '<span class="label">Cost</span><b>about 1.5% of the step</b>' in room
     assert '<span class="label">Likely</span>' not in room
     assert 'class="span"' not in room
 
 
 def test_the_json_keeps_what_is_not_known_null(planned: Report) -> None:
     loaded: dict[str, Any] = json.loads(render_json(planned))
-    jsonschema.validate(loaded, load_schema())
-    ceiling, room = (step["gain_ms"] for step in loaded["plan"])
-    assert [ceiling[name] for name in ("low", "likely", "high", "basis")] == [0, None, 12.34, "upper_bound"]
+    jsonschema.validate(loaded, report_schema())
+    ceiling, room = (step["gain_ns"] for step in loaded["plan"])
+    assert [ceiling[name] for name in ("low", "likely", "high", "basis")] == [0, None, 12_340_000, "upper_bound"]
     assert [room[name] for name in ("low", "likely", "high", "basis")] == [None, None, None, "frees_memory"]
     assert [room[name] for name in ("cost_fraction", "cost_is_estimated")] == [0.015, False]
     assert ceiling["cost_fraction"] is None
@@ -62,4 +58,4 @@ def test_the_json_keeps_what_is_not_known_null(planned: Report) -> None:
 
 def test_a_ceiling_below_a_microsecond_is_no_zero(report: Report) -> None:
     tiny = replace(report, plan=(replace(report.plan[0], gain_ns=replace(UPPER_BOUND, high=MS // 10_000)),))
-    assert "at most &lt;0.001 ms" in render_html(tiny)
+    assert "up to &lt;0.001 ms" in render_html(tiny)

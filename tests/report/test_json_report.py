@@ -1,26 +1,30 @@
-"""report.json keeps its contract: the schema, sums, nulls and bytes."""
+"""report.json keeps its contract: schema, sums, nulls, bytes, and it reads back as the report it was."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
 from tests.paths import REPOSITORY
-from tests.report.sample_report import without_plan
+from tests.report.rendered import print_plain
+from tests.report.sample_report import abstained_report, sample_report, without_plan
 from three_walls.model.buckets import COMPUTE_CATEGORIES, SubWall, Wall
 from three_walls.model.config import ConfigValue, RunConfig
+from three_walls.model.errors import UsageError
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
 from three_walls.model.report import Alignment, MoePart, Report, Wait
-from three_walls.report.json_report import render_json
-from three_walls.report.json_schema import load_schema
+from three_walls.report.html_report import render_html
+from three_walls.report.json_report import load_report, render_json, report_schema
+from three_walls.report.overrides_file import render_overrides
 
-DOCUMENT = REPOSITORY / "docs" / "report-json.md"
+REPORTS = {"full": sample_report(), "without a plan": without_plan(sample_report()), "abstained": abstained_report()}
 
 
 def forbid_unknown_fields(schema: Any) -> Any:
@@ -33,63 +37,78 @@ def forbid_unknown_fields(schema: Any) -> Any:
     return closed | {"additionalProperties": False} if "properties" in schema and "required" in schema else closed
 
 
-def property_names(schema: Any) -> set[str]:
-    if isinstance(schema, list):
-        return set().union(*map(property_names, schema)) if schema else set()
-    if not isinstance(schema, dict):
-        return set()
-    own = set(schema["properties"]) if isinstance(schema.get("properties"), dict) else set()
-    return own.union(*map(property_names, schema.values()))
-
-
-def validate(text: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(text)
-    jsonschema.Draft202012Validator(forbid_unknown_fields(load_schema())).validate(loaded)
+def validate(report: Report) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(render_json(report))
+    jsonschema.Draft202012Validator(forbid_unknown_fields(report_schema())).validate(loaded)
     return loaded
 
 
-def test_the_schema_is_a_valid_draft_2020_12_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(load_schema())
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_follows_the_schema_which_knows_every_field(name: str) -> None:
+    assert set(validate(REPORTS[name])) == set(report_schema()["required"])
 
 
-def test_a_full_report_validates_and_the_schema_knows_every_field(report: Report) -> None:
-    loaded = validate(render_json(report))
-    assert set(loaded) == set(load_schema()["required"])
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_reads_back_and_renders_the_same(name: str, tmp_path: Path) -> None:
+    report = REPORTS[name]
+    (tmp_path / "report.json").write_text(render_json(report), encoding="utf-8")
+    loaded = load_report(tmp_path / "report.json")
+    for render in (render_html, render_json, render_overrides, print_plain):
+        assert render(loaded) == render(report)
 
 
-def test_a_report_without_a_plan_validates(report: Report) -> None:
-    assert validate(render_json(without_plan(report)))["plan"] == []
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"schema_version": "1.3"}', "report.json of schema 1.3: this release reads 2.x; analyze the trace again"),
+        ('{"schema_version": "3.0"}', "report.json of schema 3.0: this release reads 2.x; analyze the trace again"),
+        ('{"schema_version": "2.0"}', "expected a report.json of schema 2.0, found facts: is missing"),
+        ('{"schema_version": "2.0", "facts": {}}', "expected a report.json of schema 2.0, found tool_version: "),
+        ("[]", "expected a report.json, found no schema_version in it"),
+        ("not json", "expected a report.json, found none (it is no JSON text)"),
+        (None, "expected a report.json, found none (No such file or directory)"),
+    ],
+)
+def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "report.json").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_report(tmp_path / "report.json")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_an_abstention_validates_and_keeps_null_null(abstained: Report) -> None:
-    loaded = validate(render_json(abstained))
+def test_a_newer_minor_version_is_read_and_follows_the_schema(report: Report, tmp_path: Path) -> None:
+    newer = json.loads(render_json(report)) | {"schema_version": "2.9", "something_new": 1}
+    jsonschema.Draft202012Validator(report_schema()).validate(newer)
+    (tmp_path / "report.json").write_text(json.dumps(newer))
+    assert load_report(tmp_path / "report.json").verdict == report.verdict
+
+
+def test_an_abstention_keeps_null_null(abstained: Report) -> None:
+    loaded = validate(abstained)
     verdict = loaded["verdict"]
     assert verdict["abstained"] is True
-    for name in ("wall", "sub_wall", "step_ms", "runner_up", "margin_fraction"):
+    for name in ("wall", "sub_wall", "step_ns", "runner_up_wall", "runner_up_sub_wall", "margin_fraction"):
         assert verdict[name] is None
-    assert verdict["recoverable_ms"] == {"communication": None, "memory": None}
-    assert [loaded["step"][name] for name in ("median_ms", "min_ms", "max_ms")] == [None, None, None]
-    assert loaded["budget"] == []
-
-
-def test_an_abstention_has_empty_lists_and_a_null_alignment(abstained: Report) -> None:
-    loaded = validate(render_json(abstained))
-    assert [loaded[name] for name in ("stragglers", "waits", "moe_layers", "overlap_slowdown")] == [[], [], [], []]
-    assert [loaded[name] for name in ("efficiency", "copies")] == [[], []]
+    assert verdict["recoverable_ns"] == {"communication": None, "memory": None}
+    assert [loaded["step"][name] for name in ("median_ns", "min_ns", "max_ns")] == [None, None, None]
+    for name in ("budget", "stragglers", "waits", "moe_layers", "overlap_slowdown", "efficiency", "copies"):
+        assert loaded[name] == []
     assert loaded["alignment"] is None
 
 
-def test_what_is_not_told_of_waits_and_layers_stays_null(report: Report) -> None:
-    untold = replace(
+def test_what_is_not_known_of_waits_and_layers_stays_null(report: Report) -> None:
+    unknown = replace(
         report,
         waits=(Wait("all_reduce", 0, None, None, None, False, "one rank"),),
         alignment=Alignment("none", None, None),
         moe_layers=(MoePart(None, "forward", "dispatch", 5, 5, 1),),
     )
-    loaded = validate(render_json(untold))
+    loaded = validate(unknown)
     assert loaded["waits"] == [
         {
-            "class": "all_reduce",
+            "communication_class": "all_reduce",
             "rank": 0,
             "wait_ns": None,
             "transfer_ns": None,
@@ -103,15 +122,10 @@ def test_what_is_not_told_of_waits_and_layers_stays_null(report: Report) -> None
     assert [part[name] for name in ("layer", "bytes_moved", "bytes_per_s", "limit_bytes_per_s")] == [None] * 4
 
 
-def test_idle_causes_of_ranks_sum_to_their_time_without_a_compute_kernel(report: Report) -> None:
+def test_gap_causes_of_ranks_sum_to_their_time_without_a_compute_kernel(report: Report) -> None:
     for rank in json.loads(render_json(report))["ranks"]:
         computed = sum(rank["budget"].get(name, 0) for name in COMPUTE_CATEGORIES)
-        assert sum(one["ns"] for one in rank["gap_causes"]) == sum(rank["budget"].values()) - computed
-
-
-def test_a_newer_minor_version_validates_against_the_published_schema(report: Report) -> None:
-    loaded = json.loads(render_json(report)) | {"schema_version": "1.9", "something_new": 1}
-    jsonschema.Draft202012Validator(load_schema()).validate(loaded)
+        assert sum(cause["ns"] for cause in rank["gap_causes"]) == sum(rank["budget"].values()) - computed
 
 
 def test_budget_fractions_sum_to_one(report: Report) -> None:
@@ -129,53 +143,75 @@ def test_budgets_of_ranks_sum_to_their_steps(report: Report) -> None:
 def test_the_same_report_gives_the_same_bytes(report: Report) -> None:
     shuffled = replace(
         report,
-        config=RunConfig(
-            values=dict(reversed(report.config.values.items())),
-            environment=report.config.environment,
-            dialect=report.config.dialect,
-            bridge_version=report.config.bridge_version,
-        ),
-        ranks=tuple(replace(r, budget_ns=dict(reversed(r.budget_ns.items()))) for r in report.ranks),
+        config=replace(report.config, values=dict(reversed(report.config.values.items()))),
+        ranks=tuple(replace(r, budget=dict(reversed(r.budget.items()))) for r in report.ranks),
         capabilities=dict(reversed(report.capabilities.items())),
     )
     assert render_json(report) == render_json(report) == render_json(shuffled)
     assert render_json(report).endswith("}\n")
 
 
-def test_times_are_milliseconds_and_missing_facts_are_null(report: Report) -> None:
+def test_the_names_that_scripts_read(report: Report) -> None:
     loaded = json.loads(render_json(report))
-    assert loaded["verdict"]["step_ms"] == 640.0
-    assert loaded["verdict"]["runner_up"] == {"wall": "compute_host", "sub_wall": "host"}
-    assert loaded["plan"][0]["step_ms_after"] == {"low": 551.0, "high": 640.0}
-    assert loaded["plan"][0]["edits"][0]["from"] == "alltoall"
-    assert loaded["facts"]["recompute_ns"]["value"] is None
-    assert loaded["facts"]["recompute_ns"]["missing_reason"]
-    assert loaded["findings"][-1]["gain_ms"]["low"] is None
-    assert loaded["config"]["moe_flex_dispatcher_backend"]["value"] is None
-    assert loaded["config"]["recompute_modules"]["value"] == ["moe_act", "layernorm"]
+    assert loaded["schema_version"] == "2.0"
+    assert loaded["verdict"]["step_ns"] == 640_000_000
+    assert (loaded["verdict"]["wall"], loaded["verdict"]["sub_wall"]) == ("communication", None)
+    first = loaded["plan"][0]
+    assert (first["order"], first["rule"]) == (1, "exposed-ep-alltoall-deepep")
+    assert first["step_after_ns"] == {"low": 551_000_000, "high": 640_000_000}
+    assert [first["gain_ns"][name] for name in ("low", "likely", "high")] == [0, 45_000_000, 89_000_000]
+    edit = first["edits"][0]
+    assert [edit[name] for name in ("key", "from_value", "to", "kind")] == [
+        "moe_token_dispatcher_type",
+        "alltoall",
+        "flex",
+        "config",
+    ]
+    assert loaded["overrides"]["env"] == {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    assert {finding["rule"]: finding["outcome"] for finding in loaded["findings"]}["unfused-attention"] == "not_needed"
+    assert loaded["config"]["values"]["moe_flex_dispatcher_backend"]["value"] is None
+    assert loaded["config"]["values"]["recompute_modules"]["value"] == ["moe_act", "layernorm"]
 
 
-def test_a_setting_that_is_not_finite_is_named(report: Report) -> None:
+def test_a_fact_has_its_unit_and_definition_and_a_reason_where_it_is_missing(report: Report) -> None:
+    facts = json.loads(render_json(report))["facts"]
+    assert list(facts) == list(report.facts.facts)
+    assert facts["step_ns"] == {
+        "value": 640_000_000,
+        "unit": "ns",
+        "missing_reason": None,
+        "meaning": "Length of the representative step.",
+        "not_the_same_as": "",
+        "needs": [],
+    }
+    assert facts["recompute_ns"]["value"] is None
+    assert facts["recompute_ns"]["missing_reason"]
+    assert facts["config.moe_token_dispatcher_type"]["meaning"] == ""
+
+
+def test_a_setting_that_is_not_finite_is_named_and_a_measurement_refused(report: Report) -> None:
     endless = replace(
         report,
         config=RunConfig(values={"clip_grad": ConfigValue(math.inf, "command line")}),
         facts=FactSheet.of([Fact("step_spread_ratio", math.nan, "ratio")]),
     )
-    loaded = validate(render_json(endless))
-    assert loaded["config"]["clip_grad"]["value"] == "inf"
+    loaded = validate(endless)
+    assert loaded["config"]["values"]["clip_grad"]["value"] == "inf"
     assert loaded["facts"]["step_spread_ratio"]["value"] == "nan"
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        render_json(replace(report, verdict=replace(report.verdict, margin_fraction=math.nan)))
 
 
 @pytest.mark.parametrize(
     ("definition", "words"),
-    [("wall", [*Wall]), ("sub_wall", [*SubWall, None]), ("outcome", [*Outcome])],
-    ids=["walls", "halves", "outcomes"],
+    [("Wall", Wall), ("SubWall", SubWall), ("Outcome", Outcome)],
+    ids=["walls", "halves", "out"],
 )
-def test_the_schema_lists_the_words_of_the_vocabulary(definition: str, words: list[str | None]) -> None:
-    assert set(load_schema()["$defs"][definition]["enum"]) == set(words)
+def test_the_schema_lists_the_words_of_the_model(definition: str, words: Any) -> None:
+    assert report_schema()["$defs"][definition]["enum"] == [word.value for word in words]
 
 
-def test_the_document_names_every_field() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    unnamed = {name for name in property_names(load_schema()) if f"`{name}`" not in text}
-    assert not unnamed
+def test_the_document_lists_what_changed_since_version_1() -> None:
+    text = (REPOSITORY / "docs" / "report-json.md").read_text(encoding="utf-8")
+    for name in ("gain_ms", "gain_ns", "because", "reason", "step_ms_after", "step_after_ns", "because_of_rank"):
+        assert f"`{name}`" in text

@@ -45,7 +45,7 @@ def test_the_environment_can_be_sourced(folder: Path) -> None:
 
 @pytest.mark.parametrize("value", ["$(touch broken)", "a b", "it's", "{a:1,b:[c]}", '"x"'])
 def test_odd_values_are_neither_split_nor_run(report: Report, tmp_path: Path, value: str) -> None:
-    odd = replace(report, overrides=Overrides("0.4.2", (f"model.x={value}",), (), (("X", value),)))
+    odd = replace(report, overrides=Overrides("0.4.2", (f"model.x={value}",), (), {"X": value}))
     (tmp_path / "overrides.txt").write_text(render_overrides(odd), encoding="utf-8")
     bridge = run(f"grep -vE '^(#|export |--|$)' overrides.txt | xargs {ONE_PER_LINE}", tmp_path)
     assert bridge == [f"model.x={value}"]
@@ -55,7 +55,7 @@ def test_odd_values_are_neither_split_nor_run(report: Report, tmp_path: Path, va
 
 def test_each_word_of_a_flag_is_quoted_alone(tmp_path: Path) -> None:
     flags = ("--scope a [x]", "--layout Et*3|(tt|)*29m|L", "--it's $HOME")
-    quoted = quote_megatron_lm(Overrides("", (), flags, ()))
+    quoted = quote_megatron_lm(Overrides("", (), flags, {}))
     assert quoted == ("--scope a '[x]'", "--layout 'Et*3|(tt|)*29m|L'", "'--it'\"'\"'s' '$HOME'")
     assert run(f"{ONE_PER_LINE} {' '.join(quoted)}", tmp_path) == [word for flag in flags for word in flag.split()]
 
@@ -67,7 +67,7 @@ def test_a_note_stays_a_comment_on_every_line(report: Report) -> None:
 
 
 def test_a_plan_that_only_a_person_can_carry_out_still_says_what_to_do(report: Report) -> None:
-    by_hand = replace(report, overrides=Overrides("0.4.2", (), (), (), ("Megatron-LM: remove --use-x",)))
+    by_hand = replace(report, overrides=Overrides("0.4.2", (), (), {}, ("Megatron-LM: remove --use-x",)))
     assert "#   Megatron-LM: remove --use-x" in render_overrides(by_hand)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.rules.builders import MS, ceiling, room, rule, run
 from three_walls.model.config import ConfigData
 from three_walls.model.rule import Rule
-from three_walls.report.first_trial import describe_expectation
+from three_walls.report.sections.plan import describe_expectation
 from three_walls.rules.plan import choose_first_trial, make_plan
 
 TRANSFER = "ep_transfer_exposed_ns"  # 150 of 1000 ms
@@ -22,7 +22,7 @@ def test_shares_come_from_the_trace_and_time_from_the_log() -> None:
     assert (trial.saved_low_fraction, trial.saved_high_fraction) == (0.0, pytest.approx(0.15))
     assert (trial.unprofiled_step_after_low_ns, trial.unprofiled_step_after_high_ns) == (680 * MS, 800 * MS)
     assert describe_expectation(trial) == (
-        "The unprofiled step time in the log, 800 ms now, should fall to 680-800 ms (by 0% to 15.0%)."
+        "The log's unprofiled step time should fall from 800 ms to 680-800 ms (by 0% to 15.0%)."
     )
 
 
@@ -31,7 +31,7 @@ def test_without_a_log_only_shares_are_told() -> None:
     trial = choose_first_trial(plan, run())
     assert trial is not None
     assert trial.unprofiled_step_after_high_ns is None
-    assert describe_expectation(trial) == "The unprofiled step time in the log should fall by 3.0% to 15.0%."
+    assert describe_expectation(trial) == "The log's unprofiled step time should fall by 3.0% to 15.0%."
 
 
 def test_an_empty_plan_has_nothing_to_try() -> None:
@@ -53,17 +53,15 @@ def test_a_likely_gain_is_tried_before_a_larger_ceiling() -> None:
 
 
 def test_where_only_ceilings_are_known_it_says_so() -> None:
-    start = (
-        "Nobody measured how much it gains, and no entry with a likely gain can go first: at best the log's step time"
-    )
-    assert expectation(ceiling("most", pool=TRANSFER)) == f"{start} falls by 15.0%."
+    start = "No entry has a likely gain. At best the log's step time"
+    assert expectation(ceiling("most", pool=TRANSFER)) == f"{start} falls by 15.0% (upper bound)."
     assert expectation(ceiling("most", pool=TRANSFER), unprofiled_step_ns=800 * MS) == (
-        f"{start}, 800 ms now, falls to 680 ms (by 15.0%)."
+        f"{start} falls from 800 ms to 680 ms (by 15.0%, upper bound)."
     )
 
 
 def test_what_makes_room_is_tried_for_the_room() -> None:
-    start = "It makes room: the log's peak of memory should fall. It costs"
+    start = "It frees memory: the log's memory peak should fall. It costs"
     assert expectation(room("fits", 0.015), rule("gains", likely=1.0)) == f"{start} about 1.5% of the step."
-    assert expectation(room("fits", 0.06, True)) == f"{start} about 6.0% of the step (judged, not measured)."
+    assert expectation(room("fits", 0.06, True)) == f"{start} about 6.0% of the step (estimated)."
     assert expectation(room("fits", 0.0)) == f"{start} no time."

@@ -50,7 +50,7 @@ def test_two_rules_on_one_pool_share_it() -> None:
     assert [one.gain_ns.likely for one in findings] == [120 * MS, 75 * MS]  # each alone
     assert [step.gain_ns.likely for step in steps] == [120 * MS, 15 * MS]  # the second on what is left
     assert steps[1].finding.gain_ns.likely == 75 * MS
-    assert (steps[1].step_after_low_ns, steps[1].step_after_high_ns) == (850 * MS, 1000 * MS)
+    assert (steps[1].step_after_ns.low, steps[1].step_after_ns.high) == (850 * MS, 1000 * MS)
 
 
 def test_ceilings_come_after_likely_gains_the_largest_first_and_before_what_nobody_can_tell() -> None:
@@ -71,7 +71,7 @@ def test_a_ceiling_takes_nothing_that_a_later_edit_may_win() -> None:
         (0, None, 150 * MS),
         (0, None, 75 * MS),
     ]
-    assert [(step.step_after_low_ns, step.step_after_high_ns) for step in steps] == [(850 * MS, 1000 * MS)] * 2
+    assert [(step.step_after_ns.low, step.step_after_ns.high) for step in steps] == [(850 * MS, 1000 * MS)] * 2
 
 
 def test_of_ceilings_of_the_same_time_the_first_comes_before_those_of_other_time() -> None:
@@ -348,10 +348,10 @@ def test_gains_never_add_up_past_the_step(rules: list[Rule]) -> None:
         assert step.gain_ns.high is not None
         likely = step.gain_ns.low if step.gain_ns.likely is None else step.gain_ns.likely
         assert step.gain_ns.low <= likely <= step.gain_ns.high
-        assert 0 <= step.step_after_low_ns <= step.step_after_high_ns <= step_ns
-        assert step.step_after_low_ns <= low
-        assert step.step_after_high_ns <= high
-        low, high = step.step_after_low_ns, step.step_after_high_ns
+        assert 0 <= step.step_after_ns.low <= step.step_after_ns.high <= step_ns
+        assert step.step_after_ns.low <= low
+        assert step.step_after_ns.high <= high
+        low, high = step.step_after_ns.low, step.step_after_ns.high
 
 
 def test_what_makes_the_run_fit_comes_before_any_gain() -> None:

@@ -14,7 +14,7 @@ SOFTMAX = "void at::native::cunn_SoftMaxForwardReg<float, SoftMaxForwardEpilogue
 def budget(tmp_path: Path, builder: TraceBuilder) -> dict[str, int]:
     for at in (1, 1001, 2001, 3001):
         builder.kernel(ADAM, at + 900, at + 950)
-    return dict(analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].budget_ns)
+    return dict(analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].budget)
 
 
 def attention(at: int, builder: TraceBuilder, softmax: str) -> None:

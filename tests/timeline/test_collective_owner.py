@@ -140,8 +140,8 @@ def test_owners_only_divide_the_communication_that_there_is(
         path = tmp_path / "trace.sqlite"
         path.unlink(missing_ok=True)
         rank = analyze(builder.write(path)).ranks[0]
-        communication = [ns for name, ns in rank.budget_ns.items() if name in COMMUNICATION]
-        return [(sum(rank.budget_ns.values()), sum(communication))]
+        communication = [ns for name, ns in rank.budget.items() if name in COMMUNICATION]
+        return [(sum(rank.budget.values()), sum(communication))]
 
     assert totals(f"{MEGATRON} {flags}") == totals("train.py")
 

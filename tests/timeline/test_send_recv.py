@@ -38,7 +38,7 @@ def trace(tmp_path: Path, command: str, text: str = "") -> Report:
 def test_the_only_parallelism_that_exchanges_owns_the_exchange(tmp_path: Path, sizes: str, owner: str) -> None:
     report = trace(tmp_path, f"{MEGATRON} {sizes}")
     assert report.ranks[0].communication.keys() == {owner}
-    assert report.ranks[0].budget_ns[owner] == 100
+    assert report.ranks[0].budget[owner] == 100
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,14 @@ import click
 
 from three_walls.captures.doctor.examine import examine
 from three_walls.model.errors import NothingToAnalyzeError
-from three_walls.report.examination_json import render_examination
-from three_walls.report.examination_text import format_examination
+from three_walls.report.examination import format_examination, render_examination
 
 
 @click.command("doctor")
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor_command(traces: tuple[Path, ...], as_json: bool) -> None:
-    """Say what the capture TRACES can support, what not, and how to capture what is missing.
+    """Check what the capture TRACES supports, and how to record what is missing.
 
     TRACES are exports of one run, or a directory of them, as for analyze. Exit code 4: no CUDA kernels in any of them.
 

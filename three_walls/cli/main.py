@@ -1,36 +1,53 @@
-"""The command line: reads arguments, calls the pipeline, shows and writes the result."""
+"""The command line: the group of commands, and the boundary where every error becomes one line and an exit code."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import click
-from rich.console import Console
 
-from three_walls.cli.capture import capture_command
-from three_walls.cli.doctor import doctor_command
-from three_walls.cli.rules import rules_command
-from three_walls.cli.scrub import scrub_command
-from three_walls.cli.verify import verify_command
-from three_walls.facts.registry import DEFINITIONS
-from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
-from three_walls.inputs.read_inputs import Progress
 from three_walls.model.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
-from three_walls.model.rule import APPLICABILITIES
-from three_walls.pipeline import analyze
-from three_walls.report.text_report import print_report
-from three_walls.report.write import write_report
 from three_walls.version import VERSION
 
-PLAIN_WIDTH = 100
-"""Columns of the report where the output is not a terminal."""
+SUMMARIES = {
+    "analyze": "Find the wall in TRACES and plan the edits.",
+    "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
+    "doctor": "Check what the capture TRACES supports, and how to record what is missing.",
+    "facts": "List every fact that a report may hold and a rule may compare.",
+    "rules": "List, show, check, test and write rules.",
+    "scrub": "Write a copy of the export IN that can be shared, to OUT.",
+    "verify": "Check that OVERRIDES apply and that the run they make is valid.",
+}
+"""Command -> the first sentence of its help. A command is ``<name>_command`` of the module of its name, imported when
+it is used: reading traces needs imports of a second, which the list of commands does not."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class LazyGroup(click.Group):
+    """A group that imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in SUMMARIES:
+            return None
+        try:
+            module = importlib.import_module(f"three_walls.cli.{cmd_name}")
+        except KeyboardInterrupt:
+            os.write(2, b"three-walls: error: interrupted\n")
+            os._exit(130)  # half-imported libraries may not survive an orderly end
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The commands with a line each, written here so that ``--help`` imports none of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="three-walls")
 def cli() -> None:
     """Names the wall that holds a Megatron MoE training run back, and the config edits to try.
@@ -39,165 +56,12 @@ def cli() -> None:
     """
 
 
-@cli.command("analyze")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--out",
-    "out_dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory for report.html, report.json and overrides.txt.  [default: <trace stem>.three-walls]",
-)
-@click.option(
-    "--step-range",
-    metavar="REGEX",
-    help="NVTX ranges that are training steps, where the trace has no training_step_N ranges.",
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    help="The run's saved configuration: run_config.yaml of a checkpoint or of logger.save_config_filepath.",
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of the run, by Megatron Core name or Megatron-Bridge path; counts before every source. Repeatable.",
-)
-@click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to spell the overrides for.")
-@click.option(
-    "--rules",
-    "rules_dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A directory of rules of your own, judged besides the built-in ones.",
-)
-@click.option(
-    "--allow",
-    "allowed",
-    multiple=True,
-    type=click.Choice(APPLICABILITIES[1:]),
-    help="Plan edits of this class too: they change what is learnt, or suit benchmarks only.",
-)
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Training log of the same run, its progress.txt, or a directory (.xz, .zst, .gz too); may be repeated.",
-)
-@click.option(
-    "--memory-snapshot",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
-def analyze_command(
-    traces: tuple[Path, ...],
-    out_dir: Path | None,
-    step_range: str | None,
-    config_file: Path | None,
-    settings: tuple[str, ...],
-    bridge_version: str | None,
-    rules_dir: Path | None,
-    allowed: tuple[str, ...],
-    logs: tuple[Path, ...],
-    memory_snapshot: Path | None,
-    quiet: bool,
-) -> None:
-    """Find the wall in TRACES and plan the edits.
-
-    TRACES are exports of one run (nsys export --type sqlite), one per rank or several ranks in one, also
-    compressed (.sqlite.xz, .sqlite.zst), or a directory that holds them.
-
-    \b
-    Examples:
-      three-walls analyze rank0.sqlite
-      three-walls analyze profiles/ --out report
-      three-walls analyze rank*.sqlite --step-range 'train_step'
-      three-walls analyze profiles/ --log train.log
-      three-walls analyze profiles/ --config run_config.yaml --set env_vars.WORLD_SIZE=64
-
-    \b
-    Exit codes:
-      0  analyzed                     3  an input cannot be read or is no Nsight export
-      2  usage                        4  no CUDA kernels in the traces
-      5  the rule base has errors
-    """
-    screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
-    with _progress() as progress:
-        report = analyze(
-            traces,
-            step_range=step_range,
-            bridge_version=bridge_version,
-            rules=rules_dir,
-            allowed=allowed,
-            logs=logs,
-            memory_snapshot=memory_snapshot,
-            config=config_file,
-            settings=settings,
-            progress=progress,
-        )
-        progress("writing the report")
-        written = write_report(report, out_dir or default_out_dir(traces))
-    if not quiet:
-        print_report(report, screen)
-    for path in written:
-        click.echo(f"Wrote {path}")
-
-
-@cli.command("facts")
-def facts_command() -> None:
-    """List every fact that a report may hold and a rule may compare, with its unit and definition.
-
-    Settings are facts too: config.<key> (keys of tables/config-keys.yaml) and env.<VARIABLE>.
-    """
-    for entry in DEFINITIONS:
-        click.echo(f"{entry.name} [{entry.unit}]")
-        click.echo(f"    {entry.meaning}")
-        if entry.not_the_same_as:
-            click.echo(f"    Not the same as: {entry.not_the_same_as}")
-        if entry.needs:
-            click.echo(f"    Needs of the trace: {', '.join(entry.needs)}")
-
-
-cli.add_command(capture_command)
-cli.add_command(doctor_command)
-cli.add_command(rules_command)
-cli.add_command(scrub_command)
-cli.add_command(verify_command)
-
-
-def default_out_dir(traces: tuple[Path, ...]) -> Path:
-    """``<trace stem>.three-walls`` in the current directory; of a directory or several traces, the first one's."""
-    first = traces[0]
-    if not first.name and first.resolve().name:  # `.` and `..`
-        first = first.resolve()
-    name = first.name
-    for suffix in (*COMPRESSED_SUFFIXES, ".sqlite"):
-        name = name.removesuffix(suffix)
-    return Path(f"{name or 'trace'}.three-walls")
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A spinner on a terminal's stderr; silence anywhere else."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("starting") as status:
-        yield lambda said: status.update(said)
-
-
 def main() -> None:
     """Runs the command line; every error is one line on stderr and its own exit code."""
     try:
         cli(standalone_mode=False)
         if sys.stdout is not None:  # it is where the shell closed it
-            sys.stdout.flush()  # a full disk is told here, not by a traceback at exit
+            sys.stdout.flush()  # a full disk shows here, not in a traceback at exit
     except click.exceptions.Abort:
         _fail("interrupted", 130)
     except click.ClickException as error:
@@ -220,8 +84,8 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("THREE_WALLS_DEBUG"):
             raise
-        said = str(error).splitlines()[0] if str(error) else "no message"
-        _fail(f"internal error, please report it ({type(error).__name__}: {said}); THREE_WALLS_DEBUG=1 shows more", 70)
+        text = str(error).splitlines()[0] if str(error) else "no message"
+        _fail(f"internal error, please report it ({type(error).__name__}: {text}); THREE_WALLS_DEBUG=1 shows more", 70)
 
 
 def _fail(message: str, exit_code: int) -> None:

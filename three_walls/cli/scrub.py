@@ -18,7 +18,7 @@ _MOST_NAMES = 12
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("-f", "--force", is_flag=True, help="Replace OUT if it exists.")
 def scrub_command(source: Path, target: Path, force: bool) -> None:
-    """Write a copy of the export IN that can be shared, to OUT; IN is never changed.
+    """Write a copy of the export IN that can be shared, to OUT. IN is never changed.
 
     Exports hold environments of all processes, the program's output, paths and names. OUT keeps what analysis needs:
     times, sizes, names of kernels and calls, settings of the run. Then its bytes are searched for what was removed.

@@ -44,7 +44,7 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
                 input_name=rank.input_name,
                 steps=_list_steps(attribution.steps, rank.rank_index, budgets),
                 median_index=median,
-                budget_ns=budgets.get(place, {}) if median is not None else {},
+                budget=budgets.get(place, {}) if median is not None else {},
                 communication=exposure.get(place, {}) if median is not None else {},
                 gap_causes=summarize_gap_causes(attribution.compute_gaps, rank.rank_index, median)
                 if median is not None

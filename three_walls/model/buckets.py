@@ -47,7 +47,7 @@ class Bucket:
 
 
 # Order of precedence. Compute first: a nanosecond in which a GEMM runs is a GEMM's, whatever else is
-# under way, so that what communication owns is exactly what nothing computed beside (exposed time).
+# running, so that what communication owns is exactly its exposed time.
 BUCKETS: tuple[Bucket, ...] = (
     Bucket("grouped_gemm", Group.COMPUTE, "GEMMs of several experts in one kernel."),
     Bucket("gemm", Group.COMPUTE, "GEMMs (dense layers, experts one by one, router, logits)."),
@@ -67,21 +67,21 @@ BUCKETS: tuple[Bucket, ...] = (
     Bucket(
         "ep_all_to_all",
         Group.COMMUNICATION,
-        "NCCL all-to-all of the MoE dispatcher (SendRecv or AllToAll kernels), no compute beside it.",
+        "NCCL all-to-all of the MoE dispatcher (SendRecv or AllToAll kernels) while no compute kernel runs.",
     ),
     Bucket(
         "ep_dispatch_combine",
         Group.COMMUNICATION,
         "Kernels that carry tokens other than by NCCL all-to-all (DeepEP, HybridEP, NVSHMEM; the all-gather "
-        "dispatcher), no compute beside them.",
+        "dispatcher) while no compute kernel runs.",
     ),
     Bucket(
         "ep_control",
         Group.COMMUNICATION,
         "Token counts, DeepEP/HybridEP notify, layout and barrier kernels: they carry no tokens, they wait for peers.",
     ),
-    Bucket("pipeline_p2p", Group.COMMUNICATION, "Pipeline sends and receives, no compute beside them."),
-    Bucket("context_ring", Group.COMMUNICATION, "Context-parallel ring exchange, no compute beside it."),
+    Bucket("pipeline_p2p", Group.COMMUNICATION, "Pipeline sends and receives while no compute kernel runs."),
+    Bucket("context_ring", Group.COMMUNICATION, "Context-parallel ring exchange while no compute kernel runs."),
     Bucket(
         "send_recv_ambiguous",
         Group.COMMUNICATION,
@@ -90,30 +90,30 @@ BUCKETS: tuple[Bucket, ...] = (
     Bucket(
         "tensor_parallel",
         Group.COMMUNICATION,
-        "Collectives of tensor and sequence parallelism (activations), no compute beside them.",
+        "Collectives of tensor and sequence parallelism (activations) while no compute kernel runs.",
     ),
     Bucket(
         "data_parallel",
         Group.COMMUNICATION,
-        "Collectives of data parallelism (parameters and gradients), no compute beside them.",
+        "Collectives of data parallelism (parameters and gradients) while no compute kernel runs.",
     ),
-    Bucket("all_gather", Group.COMMUNICATION, "NCCL all-gather of unknown owner, no compute beside it."),
-    Bucket("reduce_scatter", Group.COMMUNICATION, "NCCL reduce-scatter of unknown owner, no compute beside it."),
+    Bucket("all_gather", Group.COMMUNICATION, "NCCL all-gather of unknown owner while no compute kernel runs."),
+    Bucket("reduce_scatter", Group.COMMUNICATION, "NCCL reduce-scatter of unknown owner while no compute kernel runs."),
     Bucket(
         "all_reduce",
         Group.COMMUNICATION,
-        "NCCL all-reduce of unknown owner (norms, losses, barriers, or gradients), no compute beside it.",
+        "NCCL all-reduce of unknown owner (norms, losses, barriers, or gradients) while no compute kernel runs.",
     ),
-    Bucket("broadcast", Group.COMMUNICATION, "NCCL broadcast of unknown owner, no compute beside it."),
-    Bucket("other_collective", Group.COMMUNICATION, "Other NCCL communication, no compute beside it."),
-    Bucket("copy_d2d", Group.COPY, "Copies inside the device's memory, nothing above running."),
-    Bucket("copy_p2p", Group.COPY, "Copies between devices, nothing above running."),
-    Bucket("copy_h2d_pinned", Group.COPY, "Copies from pinned host memory, nothing above running."),
-    Bucket("copy_h2d_pageable", Group.COPY, "Copies from pageable host memory (synchronous in disguise)."),
-    Bucket("copy_d2h_pinned", Group.COPY, "Copies to pinned host memory, nothing above running."),
-    Bucket("copy_d2h_pageable", Group.COPY, "Copies to pageable host memory (synchronous in disguise)."),
-    Bucket("copy_other", Group.COPY, "Host, unified-memory or unknown copies, nothing above running."),
-    Bucket("memset", Group.COPY, "Memory fills, nothing above running."),
+    Bucket("broadcast", Group.COMMUNICATION, "NCCL broadcast of unknown owner while no compute kernel runs."),
+    Bucket("other_collective", Group.COMMUNICATION, "Other NCCL communication while no compute kernel runs."),
+    Bucket("copy_d2d", Group.COPY, "Copies inside the device's memory while nothing of the above runs."),
+    Bucket("copy_p2p", Group.COPY, "Copies between devices while nothing of the above runs."),
+    Bucket("copy_h2d_pinned", Group.COPY, "Copies from pinned host memory while nothing of the above runs."),
+    Bucket("copy_h2d_pageable", Group.COPY, "Copies from pageable host memory (effectively synchronous)."),
+    Bucket("copy_d2h_pinned", Group.COPY, "Copies to pinned host memory while nothing of the above runs."),
+    Bucket("copy_d2h_pageable", Group.COPY, "Copies to pageable host memory (effectively synchronous)."),
+    Bucket("copy_other", Group.COPY, "Host, unified-memory or unknown copies while nothing of the above runs."),
+    Bucket("memset", Group.COPY, "Memory fills while nothing of the above runs."),
     Bucket(
         "cuda_graph",
         Group.GRAPH,

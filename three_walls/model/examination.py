@@ -1,4 +1,4 @@
-"""What a capture can and cannot support: the result of ``three-walls doctor``."""
+"""What a capture supports and what not: the result of ``three-walls doctor``."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One capability of a capture. ``found`` says what is there, ``remedy`` what to do unless that is enough."""
+    """One capability of a capture: ``found`` is what it has, ``remedy`` what to do where that is not enough."""
 
     name: str
     title: str
     answer: Answer
     found: str
     claims: tuple[str, ...]
-    """What of a report rests on it."""
+    """Parts of a report that need it."""
     remedy: str = ""
     nsys: tuple[str, ...] = ()
     """Options of ``nsys profile`` that record it."""
     bridge: tuple[str, ...] = ()
-    """Megatron-Bridge overrides that do."""
+    """Megatron-Bridge overrides that record it."""
     megatron_lm: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All checks of one run, in order; and the command that captures what is missing (None: nothing is)."""
+    """All checks of one run, in order, and the command that captures what is missing (None: nothing is)."""
 
     inputs: tuple[InputFile, ...]
     ranks: int

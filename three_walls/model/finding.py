@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,49 +18,56 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"  # a fact is missing; named, with how to capture it
     BLOCKED = "blocked"  # a requirement fails; named, with its reason
     RECOMMENDED = "recommended"
-    FOUND = "found"  # the symptom is there, and no edit of the configuration mends it; the advice says what may
+    FOUND = "found"  # the symptom is there and no setting fixes it; the advice says what may
     ALTERNATIVE = "alternative"  # would help, but its lever goes to a better rule
     ERROR = "error"  # the rule itself failed; the report still comes out
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Time one step may get back, in ns; ``None`` when it cannot be told, ``explanation`` says why.
+    """Time one step may save, in nanoseconds; null when it is not known, for the reason in ``explanation``.
 
-    Of a ceiling only ``likely`` is None: at most ``high`` go, and how much of it nobody measured.
+    Of an upper bound only ``likely`` is null: up to ``high`` is saved, and how much of it was not measured.
     """
 
     low: int | None
     likely: int | None
     high: int | None
     basis: str
-    """One of ``rules.BASES``."""
+    """What the gain rests on: ``measured``, ``modelled``, ``range``, ``upper_bound``, ``frees_memory`` or ``none``."""
     explanation: str = ""
+    """How it was estimated, or why it is not known."""
     cost_fraction: float | None = None
-    """Of what makes room in memory: about what share of the step it costs; None for all else."""
+    """Share of the step that an edit costs which frees memory, roughly; null for all other edits."""
     cost_is_estimated: bool = False
-    """Nobody measured that cost."""
+    """That cost is an estimate, not a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdit:
-    """One setting to change. ``from_value`` is the run's value now (``None``: unset or unknown)."""
+    """One setting to change."""
 
     key: str
+    """Megatron Core name of the setting, or name of the environment variable."""
     from_value: FactValue
+    """The run's value now; null: unset or unknown."""
     to: FactValue
-    kind: str  # config | env
+    """The new value; null: unset it."""
+    kind: str
+    """``config`` or ``env``."""
     changes_numerics: bool
+    """Whether results may differ in the last bits."""
     reason: str = ""
     relative: bool = False
-    """Elements were added to or removed from the list that the run, or an earlier edit, has."""
+    """Whether elements were added to, or removed from, the list that the run or an earlier edit has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A named sentence: a blocking requirement or something to confirm first, with reason and source."""
+    """A sentence with its source: a requirement that fails, something to confirm first, or evidence."""
 
     name: str
+    """Name of the requirement; empty for evidence."""
     text: str
     source: str = ""
 
@@ -69,16 +77,21 @@ class Finding:
     """One rule judged against one run."""
 
     rule: str
+    """Id of the rule."""
     title: str
     outcome: Outcome
     wall: Wall
     sub_wall: SubWall | None
     lever: str
+    """What the edits turn: at most one rule per lever enters the plan."""
     reason: str
     """Why this outcome, in one sentence with the numbers compared."""
     missing: tuple[str, ...]
+    """Names of the facts that the rule needs and that are missing."""
     blocked_by: tuple[Note, ...]
+    """Requirements that fail."""
     confirm_first: tuple[Note, ...]
+    """What a person must check before the edits are applied."""
     edits: tuple[PlannedEdit, ...]
     gain_ns: Gain
     how_to_verify: str = ""
@@ -87,7 +100,17 @@ class Finding:
     evidence_for: tuple[Note, ...] = ()
     evidence_against: tuple[Note, ...] = ()
     advice: str = ""
+    """What to do where no setting fixes it."""
     applicability: str = "execution-only"
+    """``execution-only``; ``convergence-changing`` and ``benchmark-only`` are planned with ``--allow`` only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A lowest and a highest value."""
+
+    low: int
+    high: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,49 +118,57 @@ class PlanStep:
     """One entry of the plan: its gain is on the step that the earlier entries leave."""
 
     order: int
+    """Position in the plan, from 1."""
+    rule: str
+    """Id of the rule."""
     finding: Finding
+    """The rule as judged after the earlier entries: its numbers may differ from those in ``findings``."""
     edits: tuple[PlannedEdit, ...]
     gain_ns: Gain
-    step_after_low_ns: int
-    """Step if every gain so far is at its high end."""
-    step_after_high_ns: int
-    """Step if every gain so far is at its low end."""
+    """Gain on the step that the earlier entries leave; the finding's own is on the step as traced."""
+    step_after_ns: Bounds
+    """Step after this entry and all before it: ``low`` if every gain is at its high end, ``high`` at its low end."""
     unlocked_by: str = ""
     """Rules of the earlier entries without which this one was blocked, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstTrial:
-    """The one entry of the plan to try first, alone, and what the log and the next trace must show if it worked."""
+    """The entry of the plan to apply first, on its own, and what the log and the next trace show if it worked."""
 
     rule: str
     title: str
     basis: str
-    """That of its gain: of a ceiling, or of what makes room, no likely gain is known."""
+    """Basis of its gain: an upper bound, or an edit that frees memory, has no likely gain."""
     saved_low_fraction: float | None
-    """Share of the traced step that the entry may give back; None where its gain is not known."""
+    """Share of the traced step that the entry may save; null where its gain is not known."""
     saved_high_fraction: float | None
     unprofiled_step_ns: int | None
-    """The log's step now; None without a log."""
+    """The log's step now; null without a log."""
     unprofiled_step_after_low_ns: int | None
+    """The log's step if the gain is at its high end."""
     unprofiled_step_after_high_ns: int | None
+    """The log's step if the gain is at its low end."""
     cost_fraction: float | None
-    """About what share of the step an entry costs that makes room; None for others."""
+    """Share of the step, roughly, that an entry costs which frees memory; null for others."""
     cost_is_estimated: bool
     must_show: str
+    """What the next trace shows if the entry worked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """The plan's edits spelled for a launcher, not quoted for a shell.
-
-    ``bridge`` holds one override each, ``megatron_lm`` one flag with its values each, a space before every value.
-    """
+    """The plan's edits spelled for a launcher, not quoted for a shell (the lines of overrides.txt are)."""
 
     bridge_version: str
+    """Megatron-Bridge release that they are spelled for."""
     bridge: tuple[str, ...]
+    """Hydra overrides, one each."""
     megatron_lm: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
+    """Flags, each with its values, a space before every value."""
+    env: Mapping[str, str]
+    """Variable to value."""
     notes: tuple[str, ...] = ()
+    """What no line can express; it begins with the launcher's name."""
     python: tuple[str, ...] = ()
-    """Statements that make the same edits of a Megatron-Bridge recipe's ``cfg``."""
+    """Statements that make the same edits to a Megatron-Bridge recipe's ``cfg``."""

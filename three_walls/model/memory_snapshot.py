@@ -22,6 +22,8 @@ CATEGORIES = {
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
+    """Memory in use by one category."""
+
     category: str
     bytes: int
     fraction: float
@@ -56,16 +58,20 @@ class MemorySnapshot:
     path_name: str
     sha256: str
     device: int
-    because_no_peak: str | None
+    no_peak_reason: str | None
+    """Why the peak is not known (no recorded history); null where it is."""
     peak_allocated_bytes: int | None
+    """Most memory that tensors asked for at one moment."""
     reserved_at_peak_bytes: int | None
+    """What the allocator reserved at that moment."""
     peak_reserved_bytes: int | None
+    """Most memory that the allocator reserved at any moment."""
     fragmentation_fraction: float | None
     """(reserved - allocated) / reserved, at the peak of allocated memory."""
     allocated_bytes: int
+    """At the moment of the snapshot, as the next two."""
     reserved_bytes: int
     largest_free_block_bytes: int
-    """Those three at the moment of the snapshot."""
     shares: tuple[MemoryShare, ...]
     sites: tuple[AllocationSite, ...]
     """The largest ten."""

@@ -1,4 +1,8 @@
-"""The report: everything any renderer may show. ``render/json_report.py`` gives it its stable JSON form."""
+"""The report: everything a renderer may show, and the contract of report.json.
+
+The fields of these types, in their order, are the fields of report.json; the sentences below them are its documentation
+(``tools/generate_report_docs.py``). A name here is therefore public: renaming one needs a new major version.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +16,49 @@ from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.training_log import TimerKind
 
-SCHEMA_VERSION = "1.3"
-"""Version of the JSON contract: the minor grows when fields are added, the major when one changes."""
+SCHEMA_VERSION = "2.0"
+"""Version of report.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One trace that was read. ``path_name`` is the file's name alone: no directory leaves the machine."""
+    """One trace that was read."""
 
     path_name: str
+    """The file's name alone: no directory leaves the machine."""
     sha256: str
     nsys_version: str | None
+    """Nsight Systems release that recorded it."""
     schema: str | None
+    """Version of the export's schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The wall that holds the run back, or an abstention that says why."""
+    """The wall that holds the run back, or an abstention with its reason."""
 
     wall: Wall | None
+    """``memory``, ``communication`` or ``compute_host``; null when abstained."""
     sub_wall: SubWall | None
+    """``compute`` or ``host`` for the third wall, else null."""
     abstained: bool
+    """Whether no wall is named."""
     reason: str
+    """Why, in a sentence with the numbers."""
     step_ns: int | None
+    """The representative step, which the verdict is about."""
     runner_up_wall: Wall | None
     runner_up_sub_wall: SubWall | None
     margin_fraction: float | None
-    """(recoverable time of the wall - of the runner-up) / step."""
+    """(recoverable time of the wall - recoverable time of the runner-up) / step."""
     recoverable_ns: Mapping[str, int | None]
-    """Per wall and sub-wall (``memory``, ``communication``, ``compute_host.compute``, ``compute_host.host``)."""
+    """Upper bound of what removing a wall saves, by wall (``communication``) and half (``compute_host.host``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedStep:
+    """A step that is not analyzed."""
+
     rank: int
     index: int
     reason: str
@@ -52,47 +66,54 @@ class DroppedStep:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """Which steps were found, by what, and how long the kept ones were."""
+    """Which steps were found, by what, and how long the kept ones are."""
 
     source: str
+    """What marks their boundaries (``optimizer kernels``, ``NVTX ranges``, ...)."""
     kept: int
+    """Number of kept steps, over all ranks."""
     dropped: tuple[DroppedStep, ...]
     median_ns: int | None
     min_ns: int | None
     max_ns: int | None
     note: str = ""
-    """Said of the kept steps (for example that one touches the capture's edge and why it stays)."""
+    """A remark on the kept steps, for example that one touches the capture's edge and why it stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """One step of one rank; ``budget`` sums to ``end_ns - start_ns``."""
+    """One step of one rank, on the trace's clock."""
 
     index: int
     start_ns: int
     end_ns: int
+    """Half-open: the step ends before this instant."""
     kept: bool
     reason: str
-    budget_ns: Mapping[str, int]
+    """Why it was dropped."""
+    budget: Mapping[str, int]
+    """Bucket to nanoseconds; sums to ``end_ns - start_ns`` of a kept step."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommunicationTime:
-    """Union time of one communication class in a step; exposed + hidden = busy."""
+    """Union of the time of one communication class in a step; exposed + hidden = busy."""
 
     busy_ns: int
     exposed_ns: int
+    """While no compute kernel runs."""
     hidden_ns: int
+    """While some compute kernel runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class GapCause:
-    """Why no compute kernel ran: part of the median step's compute-absent time. The causes of a rank sum to it."""
+    """Part of the median step without a compute kernel, by cause. The causes of a rank sum to all of that time."""
 
     cause: str
     ns: int
     detail: str = ""
-    """What the host thread did, or which operation was waited for."""
+    """What the host thread did, or which operation the next kernel waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +125,9 @@ class Wait:
     wait_ns: int | None
     transfer_ns: int | None
     awaited_rank: int | None
-    """The rank that arrived last most of that time; None where it cannot be told."""
+    """The rank that arrived last for most of that time; null where that is not known."""
     resolved: bool
-    """Whether the split comes from matched calls of all ranks of the group on one clock."""
+    """Whether the split comes from matched calls of all ranks of the group, on one clock."""
     note: str
     """How it was split (``latest arrival``, ``shortest participant``, ``fastest calls``), or why it was not."""
 
@@ -125,40 +146,46 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How the ranks' clocks were put together, and how well it worked (on matched collective ends)."""
+    """How the ranks' clocks were aligned, and what is left between matched ends of collectives."""
 
     method: str
     residual_ns_p50: int | None
+    """Median."""
     residual_ns_p95: int | None
+    """95th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoePart:
-    """One part of one MoE layer (or of all of them, ``layer`` None) in the representative step."""
+    """One part of one MoE layer in the representative step."""
 
     layer: int | None
+    """Number of the layer; null: all layers together, not to be added to the others."""
     direction: str
     """``forward``, ``backward`` or ``recompute``."""
     part: str
     """``router``, ``permute``, ``dispatch``, ``expert_gemm``, ``combine``, ``unpermute``, ``shared_expert``."""
     ns: int
     exposed_ns: int
+    """While no compute kernel runs."""
     calls: int
+    """Device operations."""
     bytes_moved: int | None = None
-    """Bytes this rank sends to other ranks, from the config; None where not told."""
+    """Bytes this rank sends to other ranks, from the config; null where not known."""
     bytes_per_s: float | None = None
+    """Bandwidth reached."""
     limit_bytes_per_s: float | None = None
     """The link's limit in one direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecomputedLayer:
-    """What replaying one layer (or all of them, ``layer`` None) in backward takes per step."""
+    """Time of replaying one layer in backward, per step."""
 
     layer: int | None
-    """From 0 among the layers of the rank's pipeline stage: the model's own number with a single stage."""
+    """From 0 among the layers of the rank's pipeline stage (the model's number with one stage); null: all together."""
     kind: str
-    """``full`` (the whole layer) or ``selective`` (its core attention alone)."""
+    """``full`` (the whole layer) or ``selective`` (its core attention only)."""
     ns: int
     calls: int
     """Replays in the step."""
@@ -166,41 +193,43 @@ class RecomputedLayer:
 
 @dataclass(frozen=True, slots=True)
 class OutsideGraphs:
-    """Kernels of one category that were launched one by one, outside any CUDA graph."""
+    """Kernels of one category that were launched one by one, outside CUDA graphs."""
 
     category: str
     calls: int
     host_ns: int | None
-    """Time of their launch calls; None where launches were not recorded."""
+    """Time of their launch calls; null where launches were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphCoverage:
-    """CUDA graphs in the representative step: how much of its kernels they launch, and what they leave out."""
+    """How many of the representative step's kernels CUDA graphs launch, and which they leave out."""
 
     kernels_inside: int
     kernels_outside: int
     whole_graphs: int
-    """Graph launches recorded whole, without their kernels: those are in neither count."""
+    """Graph launches recorded whole: their kernels are in neither count."""
     fraction: float | None
-    """Kernels inside / all kernels; None for the reason ``reason``."""
+    """Kernels inside / all kernels; null for the reason in ``reason``."""
     reason: str
     outside: tuple[OutsideGraphs, ...]
+    """The longest launch time first."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverlapSlowdown:
-    """The same GEMM (name and grid) alone and beside communication."""
+    """The same GEMM (name and grid) alone and concurrent with communication."""
 
     kernel: str
     grid: str
     calls_alone: int
     concurrent_calls: int
     alone_ns: int
+    """Median duration alone."""
     concurrent_ns: int
-    """Median durations."""
+    """Median duration while communication runs."""
     slowdown_ns: int
-    """(beside - alone) x calls beside, per step."""
+    """(concurrent - alone) x concurrent calls, per step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,21 +238,24 @@ class PipelinePhase:
 
     rank: int
     stage: int | None
-    """Pipeline stage, from 0; None where the layout is not known."""
+    """Pipeline stage, from 0; null where the layout is not known."""
     phase: str
-    """``warm-up``, ``steady``, ``cool-down``, ``update``; ``step``: the whole, its phases cannot be told apart."""
+    """``warm-up`` (until the first backward pass begins), ``steady`` (until the last forward pass ends), ``cool-down``
+    (until the last backward pass ends), ``update`` (gradients, optimizer); ``step``: the phases are not known."""
     ns: int
     p2p_exposed_ns: int
     """Pipeline exchanges while no compute kernel runs."""
     bubble_ns: int | None
-    """Waiting for the neighbour in them, no tokens being exchanged; None where it cannot be told.
+    """Of that, waiting for the neighbouring stage while no tokens are exchanged; null where it is not known.
 
-    In ``update``: what passes with nothing computing until the last stage's passes are over.
+    In ``update``: the time without compute until the passes of the last stage are over.
     """
     ep_exposed_ns: int
+    """Expert-parallel communication while no compute kernel runs."""
     idle_ns: int
+    """Nothing on the device."""
     note: str = ""
-    """Why something is not told."""
+    """Why something is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,40 +265,45 @@ class Efficiency:
     role: str
     """``GEMMs``, of those ``expert GEMMs`` and ``other GEMMs``; ``fused attention``."""
     flops: int
-    """That the representative rank runs in the step, from the config; replays included."""
+    """Operations that the representative rank runs in the step, from the config; replays included."""
     ns: int
+    """Time in which they run."""
     achieved_flops_per_s: float | None
     peak_flops_per_s: int | None
     """Dense, at the run's precision."""
     fraction: float | None
+    """Achieved / peak."""
     note: str = ""
+    """What is counted or assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GemmShape:
     """GEMMs of one shape in the representative step: m x k times k x n, ``batch`` of them at once.
 
-    Each dimension is (lowest, highest): products of one weight whose numbers of tokens differ are one row.
+    Each dimension is [lowest, highest]: GEMMs of one weight with different numbers of tokens are one row.
     """
 
     role: str | None
-    """Which weight of the model it is, by its size; None where no weight has it or the config does not say."""
+    """Which weight of the model it is, by its size; null where none has that size or the config does not state it."""
     direction: str
-    """forward, input gradient, weight gradient, backward (one of them, or both together), replay."""
+    """``forward``, ``input gradient``, ``weight gradient``, ``backward`` (one of these or both), ``replay``."""
     batch: int
     m: tuple[int, int]
     n: tuple[int, int]
     k: tuple[int, int]
     calls: int
-    """Products, not kernels: one product may take several."""
+    """GEMMs, not kernels: one GEMM may take several."""
     flops: int
     ns: int
     """Sum of the durations of their kernels."""
     achieved_flops_per_s: float
     precision: str | None
+    """Number format, by the kernel's name, else by the config."""
     peak_flops_per_s: int | None
     """Dense, at that precision."""
     fraction: float | None
+    """Achieved / peak."""
     kernel: str
     """Short name of the kernel with the largest part of the time."""
 
@@ -276,38 +313,47 @@ class CopyBandwidth:
     """Copies of one kind between host and device in the representative step."""
 
     copy_class: str
+    """Direction and kind of host memory, as in the budget (``copy_h2d_pinned``, ...)."""
     calls: int
     bytes_moved: int
     ns: int
     """Sum of their durations."""
     large_calls: int
-    """Of 1 MiB and more."""
+    """Copies of 1 MiB and more."""
     bytes_per_s: float | None
-    """Of the large ones; None without any."""
+    """Bandwidth of the large copies; null without any."""
     limit_bytes_per_s: int | None
-    """The link to host memory in one direction."""
+    """Limit of the link to host memory in one direction, before protocol overhead."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """One GPU of the run. ``budget_ns`` and ``communication`` are those of its median kept step."""
+    """One GPU of the run."""
 
     rank: int
     host: str | None
     gpu: str | None
     device: int
     input_name: str
+    """Name of the trace it was read from."""
     steps: tuple[RankStep, ...]
     median_index: int | None
-    budget_ns: Mapping[str, int]
+    """The median kept step, which the fields below describe; null without a kept step."""
+    budget: Mapping[str, int]
+    """Bucket to nanoseconds."""
     communication: Mapping[str, CommunicationTime]
+    """Communication class to its time."""
     gap_causes: tuple[GapCause, ...] = ()
+    """Why no compute kernel ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetRow:
+    """Time of the representative step that one bucket owns. ``ns`` sums to the step, ``fraction`` to 1."""
+
     bucket: str
     group: str
+    """``compute``, ``communication``, ``copy``, ``graph`` or ``idle``."""
     ns: int
     fraction: float
     definition: str
@@ -315,9 +361,10 @@ class BudgetRow:
 
 @dataclass(frozen=True, slots=True)
 class ReportWarning:
-    """Something that limits what the report can claim; ``code`` is stable, the message is for people."""
+    """Something that limits what the report can claim."""
 
     code: str
+    """Stable; the message is for people."""
     message: str
 
 
@@ -327,28 +374,32 @@ class UnclassifiedKernel:
 
     name: str
     kernel_ns: int
+    """Sum of its durations."""
     count: int
+    """Launches."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerSummary:
-    """One timer of the log, per iteration: what is typical of its prints after steady iterations."""
+    """One timer of the log, per iteration, from its prints after steady iterations."""
 
     name: str
+    """As printed (``forward-compute``, ``optimizer``, ...); ``straggler-detector``: lines of ``--log-straggler``."""
     kind: TimerKind
+    """``work`` (of the rank alone), ``exchange`` (waits included), ``step`` (both), ``outside`` of steps, ``other``."""
     prints: int
-    """Prints behind the values; those of timers outside of steps count whenever they came."""
+    """Prints behind the values; those of timers outside of steps count whenever they were printed."""
     shortest_ns: int | None
+    """Median of the fastest rank where ranks were printed, else of the lower bound; null where only the longest was."""
     longest_ns: int
-    """Medians of the fastest and of the slowest rank where ranks were printed, else of the bounds printed; the
-    shortest is None where only the longest was printed."""
+    """Median of the slowest rank where ranks were printed, else of the upper bound."""
     fastest_rank: int | None = None
     slowest_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A rank that the log's timers show to take longer than the others for work of its own."""
+    """A rank that takes longer than the others for its own work, by the log's timers."""
 
     rank: int
     timer: str
@@ -356,19 +407,19 @@ class SlowRank:
     """Its median."""
     fastest_rank: int
     fastest_ns: int
-    """Of the ranks compared: those of its pipeline stage, or all."""
+    """Among the ranks compared: those of its pipeline stage, or all."""
     typical_ns: int
     """Median of the ranks compared."""
     prints: int
-    """Prints in which it stood out; of ``of_prints``."""
+    """Prints in which it stood out, of ``of_prints``."""
     of_prints: int
     stage: int | None
-    """Pipeline stage that was compared; None: all ranks, without a pipeline or where its stages are not known."""
+    """Pipeline stage whose ranks were compared; null: all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressSummary:
-    """What the progress file says of the jobs with the run's number of GPUs."""
+    """Jobs of the progress file with the run's number of GPUs."""
 
     gpus: int
     jobs: int
@@ -390,23 +441,28 @@ class ProgressSummary:
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """What the training log given beside the trace says, in short; its numbers with reasons are facts."""
+    """The training log in short; its numbers, with reasons where they are missing, are facts."""
 
     files: tuple[str, ...]
     """File names alone: no directory leaves the machine."""
     iterations: int
-    """Whole iteration lines, each once."""
+    """Complete iteration lines, each counted once."""
     roles: Mapping[str, int]
     """How many lines show what: ``steady``, ``warm-up``, ``profiled``, ``outlier``, ..."""
     torn_lines: int
+    """Lines that other output cut: not used."""
     unprofiled_step_ns: int | None
+    """Median of the steady iterations; null where the facts state why."""
     peak_memory_bytes: int | None
+    """Largest allocated peak of the ranks that printed their memory."""
     reserved_memory_bytes: int | None
     allocator_retries: int | None
+    """Failed allocations that were tried again."""
     theoretical_memory_bytes: int | None
     """The framework's own estimate for its most loaded rank."""
     parameters: int | None
     ooms: int
+    """Reports of memory exhausted."""
     events: Mapping[str, int]
     """Kind of event -> lines."""
     tflops_per_gpu: float | None = None
@@ -418,7 +474,7 @@ class LogSummary:
     slow_ranks: tuple[SlowRank, ...] = ()
     """By timers; the slowest first."""
     progress: ProgressSummary | None = None
-    """None where no progress file was read."""
+    """Null where no progress file was read."""
     unread_files: tuple[str, ...] = ()
     """Files that could not be read, each with the reason."""
 
@@ -429,35 +485,38 @@ BATCH_SIZE = "batch size"
 
 @dataclass(frozen=True, slots=True)
 class RecipeDifference:
-    """A setting that a tuned recipe has otherwise than the run; None is unset."""
+    """A setting that differs between the run and a tuned recipe."""
 
     key: str
     kind: str
     """``config`` or ``env``."""
     run: ConfigData
+    """Null: unset."""
     recipe: ConfigData
     in_plan: bool
-    """The plan edits it, to whatever value."""
+    """Whether the plan edits it, to any value."""
     mark: str = ""
-    """Why it is no knob for speed: :data:`BENCHMARK_SETTING`, :data:`BATCH_SIZE`; empty for a knob."""
+    """Why it is no tuning knob: ``benchmark setting``, ``batch size``; empty for a knob."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownGoodRecipe:
-    """The tuned recipe nearest to the run: context for the plan, never a measured gain."""
+    """NVIDIA's benchmark recipe nearest to the run: context for the plan, never a measured gain."""
 
     name: str
+    """Function of Megatron-Bridge's ``perf_recipes``."""
     model: str
     gpu: str
     gpus: int
     precision: str
     distance_note: str
-    """What is like the run and what is not."""
+    """What matches the run and what does not."""
     source: str
     differences: tuple[RecipeDifference, ...]
     same_count: int
+    """Settings with the same value in both."""
     unknown_count: int = 0
-    """Settings of the recipe of which the run's value is not known."""
+    """Settings of the recipe whose value in the run is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,40 +528,58 @@ class Report:
     verdict: Verdict
     step: StepSummary
     ranks: tuple[RankReport, ...]
+    """GPUs captured, with all their steps."""
     budget: tuple[BudgetRow, ...]
+    """The representative step, in order of precedence; empty without a kept step."""
     budget_of: str
-    """Which step ``budget`` is, in words: rank, step index, why that one."""
+    """Which step ``budget`` is, in words: rank, step index, and why that step."""
     config: RunConfig
     facts: FactSheet
+    """The named numbers that rules compare."""
     findings: tuple[Finding, ...]
+    """Every rule judged, the planned ones too."""
     plan: tuple[PlanStep, ...]
+    """Edits to make, in order."""
     overrides: Overrides
     warnings: tuple[ReportWarning, ...]
     unclassified: tuple[UnclassifiedKernel, ...]
+    """Kernels that match no pattern."""
     capabilities: Mapping[str, str]
-    """Capability -> ``yes`` or why not (missing table or column, capture mode)."""
+    """Capability of the trace to ``yes``, or why not (missing table or column, capture mode)."""
     stragglers: tuple[Straggler, ...] = ()
     waits: tuple[Wait, ...] = ()
     alignment: Alignment | None = None
-    """None with a single rank: nothing to align."""
+    """Null with a single rank."""
     moe_layers: tuple[MoePart, ...] = ()
     overlap_slowdown: tuple[OverlapSlowdown, ...] = ()
     pipeline_phases: tuple[PipelinePhase, ...] = ()
     log: LogSummary | None = None
-    """None where no training log was given."""
+    """Null where no training log was given."""
     memory_snapshot: MemorySnapshot | None = None
-    """None: no snapshot was given."""
+    """Null where no snapshot was given."""
     recompute_layers: tuple[RecomputedLayer, ...] = ()
     graph_coverage: GraphCoverage | None = None
-    """None where no CUDA graph was launched."""
+    """Null where no CUDA graph was launched."""
     config_conflicts: tuple[ConfigConflict, ...] = ()
-    """Settings that two sources give different values; the first value of each counts."""
+    """Settings for which two sources give different values; the first value of each counts."""
     efficiency: tuple[Efficiency, ...] = ()
     gemm_shapes: tuple[GemmShape, ...] = ()
     copies: tuple[CopyBandwidth, ...] = ()
     first_trial: FirstTrial | None = None
-    """None for an empty plan."""
+    """Null for an empty plan."""
     known_good_recipe: KnownGoodRecipe | None = None
     no_recipe_reason: str = ""
-    """Why there is none; empty where there is one."""
+    """Why there is no known-good recipe; empty where there is one."""
     schema_version: str = SCHEMA_VERSION
+
+    @property
+    def representative_rank(self) -> RankReport | None:
+        """The rank whose median step is the report's budget; None without a kept step."""
+        budget = {row.bucket: row.ns for row in self.budget if row.ns}
+        same = (rank for rank in self.ranks if {name: ns for name, ns in rank.budget.items() if ns} == budget)
+        return next(same, None) if budget else None
+
+    def fraction_of_step(self, value_ns: float | None) -> float | None:
+        """``value_ns`` over the step of the verdict; None when either is not known."""
+        step_ns = self.verdict.step_ns
+        return None if value_ns is None or not step_ns else value_ns / step_ns

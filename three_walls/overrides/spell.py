@@ -36,7 +36,7 @@ def spell(edits: Sequence[PlannedEdit], config: RunConfig, bridge_version: str |
         bridge_version=version,
         bridge=tuple(bridge.lines),
         megatron_lm=tuple(megatron_lm.lines),
-        env=environment,
+        env=dict(environment),
         python=tuple(bridge.python.lines),
         notes=tuple(dict.fromkeys([*notes, *bridge.notes, *megatron_lm.notes, *unset])),
     )

@@ -1,10 +1,12 @@
 """The only place where numbers become strings: milliseconds, shares, bandwidths, ranges, "unknown".
 
-Takes nanoseconds, bytes and fractions, as the vocabulary holds them. ``None`` always reads "unknown":
+Takes nanoseconds, bytes and fractions, as the model holds them. ``None`` always reads "unknown":
 a missing number must never look like zero.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import Fact, FactValue
@@ -24,17 +26,17 @@ _KERNEL_LENGTH = 50
 _WALL_NAMES = {
     Wall.MEMORY: "Memory wall",
     Wall.COMMUNICATION: "Communication wall",
-    Wall.COMPUTE_HOST: "Compute and host wall",
+    Wall.COMPUTE_HOST: "Compute/host wall",
 }
-_SUB_WALL_NAMES = {SubWall.COMPUTE: "compute half", SubWall.HOST: "host half"}
+SUB_WALL_NAMES = {SubWall.COMPUTE: "compute-bound", SubWall.HOST: "host-bound"}
 
 
 def format_wall(wall: Wall | None, sub_wall: SubWall | None = None) -> str:
-    """A wall as a heading, with its half where it has one: ``Compute and host wall, host half``."""
+    """A wall as a heading, with its half where it has one: ``Compute/host wall: host-bound``."""
     if wall is None:
         return "No wall named"
     name = _WALL_NAMES[wall]
-    return name if sub_wall is None else f"{name}, {_SUB_WALL_NAMES[sub_wall]}"
+    return name if sub_wall is None else f"{name}: {SUB_WALL_NAMES[sub_wall]}"
 
 
 def straggler_cause_words(cause: str) -> str:
@@ -67,7 +69,7 @@ def format_ms_range(low: float | None, high: float | None) -> str:
     if low is None and high is None:
         return UNKNOWN
     if low is None or high is None:
-        return f"at least {format_ms(low)}" if high is None else f"at most {format_ms(high)}"
+        return f"at least {format_ms(low)}" if high is None else f"up to {format_ms(high)}"
     low, high = low / NS_PER_MS, high / NS_PER_MS
     decimals = _decimals_of_estimate(high)
     texts = _write(low, decimals), _write(high, decimals)
@@ -80,53 +82,49 @@ def _decimals_of_estimate(value_ms: float) -> int:
 
 
 def describe_gain(gain: Gain) -> str:
-    """What an edit gives, and how that is known.
+    """What an edit gives, and what that rests on.
 
-    ``gain 12-30 ms, likely 20 ms (measured)``, ``gain at most 12.3 ms, nobody measured how much of it``,
-    ``makes room, costs about 1.5% of the step``, ``gain unknown``.
+    ``gain 12-30 ms, likely 20 ms (measured)``, ``gain up to 12.3 ms (upper bound)``,
+    ``frees memory, costs about 1.5% of the step``, ``gain unknown``.
     """
     if gain.basis == FREES_MEMORY:
-        return format_gain(gain)
-    is_told = gain.high is not None and gain.basis != UPPER_BOUND
-    return f"gain {format_gain(gain)}" + (f" ({gain.basis})" if is_told else "")
+        return f"{format_gain_bounds(gain)}, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
+    if gain.high is None and gain.low is None:
+        return f"gain {UNKNOWN}"
+    has_likely = gain.likely is not None and gain.low != gain.high
+    likely = f", likely {format_likely(gain)}" if has_likely else ""
+    return f"gain {format_gain_bounds(gain)}{likely} ({format_basis(gain.basis)})"
 
 
-def format_gain(gain: Gain) -> str:
-    """A gain as ``12-30 ms, likely 20 ms``, a ceiling as one, and what makes room with its cost."""
-    bounds = format_gain_bounds(gain)
-    if gain.basis == FREES_MEMORY:
-        return f"{bounds}, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
-    if gain.basis == UPPER_BOUND and gain.high is not None:
-        return f"{bounds}, nobody measured how much of it"
-    if gain.likely is None or gain.low == gain.high:
-        return bounds
-    return f"{bounds}, likely {format_likely(gain)}"
+def format_basis(basis: str) -> str:
+    """What a gain rests on, in words: ``upper bound``."""
+    return basis.replace("_", " ")
 
 
 def format_gain_bounds(gain: Gain) -> str:
-    """The range of a gain: ``12-30 ms``, ``at most 12.3 ms`` of a ceiling, ``makes room`` of what saves memory."""
+    """The range of a gain: ``12-30 ms``, ``up to 12.3 ms`` of an upper bound, ``frees memory`` of what does that."""
     if gain.basis == FREES_MEMORY:
-        return "makes room"
+        return "frees memory"
     if gain.basis == UPPER_BOUND and gain.high is not None:
-        return f"at most {format_ms(gain.high)}"
+        return f"up to {format_ms(gain.high)}"
     return format_ms_range(gain.low, gain.high)
-
-
-def format_cost(fraction: float | None, is_judged: bool) -> str:
-    """What an edit that makes room costs: ``costs about 1.5% of the step``."""
-    if fraction == 0:
-        return "costs no time"
-    judged = " (judged, not measured)" if is_judged else ""
-    return f"costs about {format_share(fraction)} of the step{judged}"
 
 
 def format_likely(gain: Gain) -> str:
     """The likely gain, as precise as its range: ``20 ms``."""
     if gain.likely is None:
-        return "nobody measured it" if gain.basis == UPPER_BOUND and gain.high is not None else UNKNOWN
+        return "not measured" if gain.basis == UPPER_BOUND and gain.high is not None else UNKNOWN
     likely_ms = gain.likely / NS_PER_MS
     widest_ns = gain.likely if gain.high is None else gain.high
     return f"{_write(likely_ms, _decimals_of_estimate(widest_ns / NS_PER_MS))} ms"
+
+
+def format_cost(fraction: float | None, is_estimated: bool) -> str:
+    """What an edit that frees memory costs: ``costs about 1.5% of the step``."""
+    if fraction == 0:
+        return "costs no time"
+    estimated = " (estimated)" if is_estimated else ""
+    return f"costs about {format_share(fraction)} of the step{estimated}"
 
 
 def format_share(fraction: float | None) -> str:
@@ -167,7 +165,7 @@ def format_moved(value_bytes: float | None) -> str:
 
 
 def format_rate(value_bytes_per_s: float | None, limit_bytes_per_s: float | None) -> str:
-    """A bandwidth beside its limit as ``31.4 of 50.0 GB/s``; alone when no limit is known."""
+    """A bandwidth and its limit as ``31.4 of 50.0 GB/s``; alone when no limit is known."""
     if value_bytes_per_s is None or limit_bytes_per_s is None:
         return format_bandwidth(value_bytes_per_s)
     return f"{value_bytes_per_s / _BYTES_PER_GB:,.1f} of {format_bandwidth(limit_bytes_per_s)}"
@@ -194,10 +192,10 @@ def format_dimension(bounds: tuple[int, int]) -> str:
     return f"{low}" if low == high else f"{low}-{high}"
 
 
-def format_gemm(one: GemmShape) -> str:
-    """The sizes of a product as ``8096-8217 x 4096 x 2048`` (m x k x n), of a batch as ``32 of 4096 x 128 x 4096``."""
-    sizes = " x ".join(format_dimension(bounds) for bounds in (one.m, one.k, one.n))
-    return sizes if one.batch == 1 else f"{format_count(one.batch)} of {sizes}"
+def format_gemm(shape: GemmShape) -> str:
+    """The sizes of a GEMM as ``8096-8217 x 4096 x 2048`` (m x k x n), of a batch as ``32 of 4096 x 128 x 4096``."""
+    sizes = " x ".join(format_dimension(bounds) for bounds in (shape.m, shape.k, shape.n))
+    return sizes if shape.batch == 1 else f"{format_count(shape.batch)} of {sizes}"
 
 
 def format_kernel(name: str) -> str:
@@ -211,11 +209,14 @@ def format_ratio(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.2f}x"
 
 
-def format_awaited(rank: int | None, nobody_waits: bool) -> str:
-    """The rank that others wait for, as ``rank 3``."""
-    if rank is not None:
-        return f"rank {rank}"
-    return "nobody" if nobody_waits else UNKNOWN
+def format_rank(rank: int | None) -> str:
+    """A rank as ``rank 3``; nothing where there is none."""
+    return "" if rank is None else f"rank {rank}"
+
+
+def format_text(value: object) -> str:
+    """Any value as text, control characters spelled out; nothing for ``None``."""
+    return "" if value is None else show_control_characters(str(value))
 
 
 def format_setting(value: FactValue) -> str:
@@ -266,3 +267,23 @@ def shorten(text: str, columns: int) -> str:
 def show_control_characters(text: str) -> str:
     """``text`` with control characters spelled out: a value of the run must not steer the reader's terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def count_of(number: int, noun: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{format_count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+UNITS: dict[Callable[..., object], str] = {
+    format_ms: "ns",
+    format_share: "fraction",
+    format_gib: "bytes",
+    format_moved: "bytes",
+    format_bandwidth: "bytes_per_s",
+    format_count: "count",
+    format_ratio: "ratio",
+    format_tflops: "tflops",
+    format_flops: "flops",
+    format_flops_rate: "flops_per_s",
+}
+"""Unit of the number that a function writes: a table's numbers stand at the right, and CSV names their unit."""

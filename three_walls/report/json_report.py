@@ -1,7 +1,6 @@
-"""Report -> report.json, the stable contract: names, units and nulls as docs/report-json.md states them.
+"""Report <-> report.json: the :class:`Report` type, encoded by pydantic, is the contract.
 
-Times end in ``_ms`` where people compare them and in ``_ns`` where scripts add them up. Unknown is
-``null``, never zero.
+``tools/generate_report_docs.py`` writes its JSON Schema and its documentation; docs/report-json.md states the rules.
 """
 
 from __future__ import annotations
@@ -9,256 +8,136 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from three_walls.model.buckets import BUCKETS
-from three_walls.model.config import ConfigValue
-from three_walls.model.fact import Fact, FactValue
-from three_walls.model.finding import Finding, Gain, Note, Overrides, PlannedEdit, PlanStep
-from three_walls.model.glossary import GLOSSARY_BY_NAME
-from three_walls.model.report import RankReport, RankStep, Report, StepSummary, Verdict
-from three_walls.model.units import known_ns_to_ms
-from three_walls.report.first_trial import first_trial_as_json
-from three_walls.report.json_diagnosis import diagnosis_as_json, idle_causes_as_json
-from three_walls.report.json_efficiency import efficiency_as_json
-from three_walls.report.json_log import log_as_json
-from three_walls.report.json_recipe import recipe_as_json
-from three_walls.report.json_snapshot import snapshot_as_json
+from pydantic import TypeAdapter, ValidationError
+
+from three_walls.model.errors import UsageError
+from three_walls.model.fact import Fact, FactDefinition, FactSheet, FactValue
+from three_walls.model.report import SCHEMA_VERSION, Report
 
 Json = dict[str, Any]
 
-TOOL_NAME = "three-walls"
+_MAJOR = SCHEMA_VERSION.partition(".")[0]
+_VALUE_TYPES = ("ConfigData", "FactValue")
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedFact:
+    """One fact with its definition."""
+
+    value: FactValue
+    """Null when it is missing; null without a ``missing_reason``: known to be unset."""
+    unit: str
+    """``ns``, ``bytes``, ``count``, ``fraction``, ``ratio``, ``flag``, ``text``, ``bytes_per_s``, ``config``, ..."""
+    missing_reason: str | None = None
+    """Set exactly when the fact is missing."""
+    meaning: str = ""
+    not_the_same_as: str = ""
+    needs: tuple[str, ...] = ()
+    """Capabilities of the trace without which the fact is missing."""
 
 
 def render_json(report: Report) -> str:
-    """``report`` as JSON text; the same report gives the same bytes."""
-    return json.dumps(report_as_json(report), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    """``report`` as JSON text; the same report gives the same bytes.
+
+    Raises ValueError for a measured number that is not finite: JSON has none.
+    """
+    document = _report_type().dump_python(_in_order(report), mode="json")
+    facts = {name: _define(fact) for name, fact in report.facts.facts.items()}
+    document["facts"] = TypeAdapter(dict[str, DefinedFact]).dump_python(_in_order(facts, is_sorted=False), mode="json")
+    document = {"schema_version": document.pop("schema_version"), **document}
+    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def report_as_json(report: Report) -> Json:
-    """``report`` as the JSON object, every top-level field of the contract in its order."""
-    return {
-        "schema_version": report.schema_version,
-        "tool": {"name": TOOL_NAME, "version": report.tool_version},
-        "inputs": [
-            {"path_name": i.path_name, "sha256": i.sha256, "nsys_version": i.nsys_version, "schema": i.schema}
-            for i in report.inputs
-        ],
-        "verdict": _verdict(report.verdict),
-        "step": _step_summary(report.step),
-        "warnings": [{"code": w.code, "message": w.message} for w in report.warnings],
-        "budget_of": report.budget_of,
-        "budget": [
-            {"bucket": r.bucket, "group": r.group, "ns": r.ns, "fraction": r.fraction, "definition": r.definition}
-            for r in report.budget
-        ],
-        "plan": [_plan_step(step) for step in report.plan],
-        "first_trial": first_trial_as_json(report.first_trial),
-        "overrides": _overrides(report.overrides),
-        **recipe_as_json(report),
-        "findings": [_finding(finding) for finding in report.findings],
-        "facts": {name: _fact(fact) for name, fact in report.facts.facts.items()},
-        "launcher": {
-            "dialect": report.config.dialect,
-            "bridge_version": report.config.bridge_version,
-            "bridge_version_evidence": report.config.bridge_version_evidence or None,
-        },
-        "config": _settings({**report.config.values, **report.config.withheld_values}),
-        "environment": _settings({**report.config.environment, **report.config.withheld_environment}),
-        "config_conflicts": [
-            {"key": one.key, "values": [{"value": _plain(v.value), "source": v.source} for v in one.values]}
-            for one in report.config_conflicts
-        ],
-        "ranks": [_rank(rank) for rank in report.ranks],
-        **diagnosis_as_json(report),
-        "log": None if report.log is None else log_as_json(report.log),
-        "memory_snapshot": snapshot_as_json(report.memory_snapshot),
-        **efficiency_as_json(report),
-        "unclassified": [{"name": k.name, "kernel_ns": k.kernel_ns, "count": k.count} for k in report.unclassified],
-        "capabilities": dict(sorted(report.capabilities.items())),
-    }
+def load_report(path: str | Path) -> Report:
+    """The report that :func:`render_json` wrote to ``path``. Fields of a newer minor version are ignored.
+
+    Raises UsageError, in one line, for a file that is no report.json of this major version.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no JSON text"
+        raise UsageError(f"{path}: expected a report.json, found none ({reason})") from error
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if not isinstance(version, str):
+        raise UsageError(f"{path}: expected a report.json, found no schema_version in it")
+    if version.partition(".")[0] != _MAJOR:
+        raise UsageError(
+            f"{path}: report.json of schema {version}: this release reads {_MAJOR}.x; analyze the trace again"
+        )
+    try:
+        facts = TypeAdapter(dict[str, DefinedFact]).validate_python(document["facts"])
+        report = _report_type().validate_python(document | {"facts": {"facts": {}}})
+    except (KeyError, ValidationError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": error.args, "msg": "is missing"}
+        place = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"{path}: expected a report.json of schema {version}, found {place}: {first['msg']}"
+        ) from error
+    sheet = FactSheet.of((_restore(name, fact) for name, fact in facts.items()), report.config.environment_is_known)
+    return replace(report, facts=sheet)
 
 
-def _plain(value: FactValue) -> Any:
-    """A setting or fact as JSON; JSON has no infinity, so a float that is not finite becomes its name."""
+def _restore(name: str, fact: DefinedFact) -> Fact:
+    defined = FactDefinition(name, fact.unit, fact.meaning, fact.not_the_same_as, needs=fact.needs)
+    return Fact(name, fact.value, fact.unit, fact.missing_reason, defined if fact.meaning else None)
+
+
+def report_schema() -> Json:
+    """JSON Schema (draft 2020-12) of report.json. It allows unknown fields: a newer minor version may add some."""
+    schema = _report_type().json_schema(mode="serialization")
+    facts = TypeAdapter(dict[str, DefinedFact]).json_schema(mode="serialization", ref_template="#/$defs/{model}")
+    definitions: Json = {**schema.pop("$defs"), **facts.pop("$defs")}
+    del definitions["FactSheet"], definitions["Fact"]
+    schema["properties"]["facts"] = {"type": "object", **facts}
+    for part in (schema, *definitions.values()):
+        if "properties" in part:
+            part["required"] = list(part["properties"])  # every field is always written
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
+
+
+@cache
+def _report_type() -> TypeAdapter[Report]:
+    return TypeAdapter(Report)
+
+
+def _define(fact: Fact) -> DefinedFact:
+    definition, value = fact.definition, None if fact.is_missing else fact.value
+    if definition is None:
+        return DefinedFact(value, fact.unit, fact.missing_reason)
+    return DefinedFact(
+        value,
+        fact.unit,
+        fact.missing_reason,
+        definition.meaning,
+        definition.not_the_same_as,
+        definition.needs,
+    )
+
+
+def _in_order(value: Any, *, is_sorted: bool = True) -> Any:
+    """``value`` with every mapping sorted by key, so that the order in which it was filled does not show.
+
+    A setting or fact that is not a finite number becomes its name: JSON has no infinity.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        changes = {}
+        for field in fields(value):
+            part = _in_order(getattr(value, field.name))
+            changes[field.name] = _name_if_not_finite(part) if field.type in _VALUE_TYPES else part
+        return replace(value, **changes)
+    if isinstance(value, Mapping):
+        items = sorted(value.items()) if is_sorted else value.items()
+        return {key: _in_order(part) for key, part in items}
+    return tuple(map(_in_order, value)) if isinstance(value, tuple) else value
+
+
+def _name_if_not_finite(value: FactValue) -> FactValue:
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def _verdict(verdict: Verdict) -> Json:
-    runner_up = {"wall": verdict.runner_up_wall, "sub_wall": verdict.runner_up_sub_wall}
-    return {
-        "wall": verdict.wall,
-        "sub_wall": verdict.sub_wall,
-        "abstained": verdict.abstained,
-        "reason": verdict.reason,
-        "step_ms": known_ns_to_ms(verdict.step_ns),
-        "runner_up": None if verdict.runner_up_wall is None else runner_up,
-        "margin_fraction": verdict.margin_fraction,
-        "recoverable_ms": {wall: known_ns_to_ms(ns) for wall, ns in sorted(verdict.recoverable_ns.items())},
-    }
-
-
-def _step_summary(step: StepSummary) -> Json:
-    return {
-        "source": step.source,
-        "kept": step.kept,
-        "dropped": [{"rank": d.rank, "index": d.index, "reason": d.reason} for d in step.dropped],
-        "median_ms": known_ns_to_ms(step.median_ns),
-        "min_ms": known_ns_to_ms(step.min_ns),
-        "max_ms": known_ns_to_ms(step.max_ns),
-        "note": step.note,
-    }
-
-
-def _rank(rank: RankReport) -> Json:
-    return {
-        "rank": rank.rank,
-        "host": rank.host,
-        "gpu": rank.gpu,
-        "device": rank.device,
-        "input": rank.input_name,
-        "median_index": rank.median_index,
-        "budget": _budget(rank.budget_ns),
-        "communication": {
-            name: {"busy_ns": time.busy_ns, "exposed_ns": time.exposed_ns, "hidden_ns": time.hidden_ns}
-            for name, time in sorted(rank.communication.items())
-        },
-        "gap_causes": idle_causes_as_json(rank),
-        "steps": [_rank_step(step) for step in rank.steps],
-    }
-
-
-def _rank_step(step: RankStep) -> Json:
-    return {
-        "index": step.index,
-        "start_ns": step.start_ns,
-        "end_ns": step.end_ns,
-        "kept": step.kept,
-        "reason": step.reason,
-        "budget": _budget(step.budget_ns),
-    }
-
-
-_PRECEDENCE = {bucket.name: position for position, bucket in enumerate(BUCKETS)}
-
-
-def _budget(budget_ns: Mapping[str, int]) -> dict[str, int]:
-    """A budget in order of precedence, whatever order it was counted in."""
-    return dict(sorted(budget_ns.items(), key=lambda item: (_PRECEDENCE.get(item[0], len(BUCKETS)), item[0])))
-
-
-def _settings(values: Mapping[str, ConfigValue]) -> Json:
-    return {key: {"value": _plain(found.value), "source": found.source} for key, found in sorted(values.items())}
-
-
-def _fact(fact: Fact) -> Json:
-    definition = GLOSSARY_BY_NAME.get(fact.name)
-    return {
-        "value": None if fact.is_missing else _plain(fact.value),
-        "unit": fact.unit,
-        "missing_reason": fact.missing_reason,
-        "meaning": None if definition is None else definition.meaning,
-        "not_the_same_as": (definition.not_the_same_as or None) if definition else None,
-        "needs": [] if definition is None else list(definition.needs),
-    }
-
-
-def _notes(notes: tuple[Note, ...]) -> list[Json]:
-    return [{"name": note.name, "text": note.text, "source": note.source} for note in notes]
-
-
-def _gain(gain: Gain) -> Json:
-    return {
-        "low": known_ns_to_ms(gain.low),
-        "likely": known_ns_to_ms(gain.likely),
-        "high": known_ns_to_ms(gain.high),
-        "basis": gain.basis,
-        "explanation": gain.explanation,
-        "cost_fraction": gain.cost_fraction,
-        "cost_is_estimated": gain.cost_is_estimated,
-    }
-
-
-def _edits(edits: tuple[PlannedEdit, ...]) -> list[Json]:
-    return [
-        {
-            "set": edit.key,
-            "from": _plain(edit.from_value),
-            "to": _plain(edit.to),
-            "kind": edit.kind,
-            "changes_numerics": edit.changes_numerics,
-            "reason": edit.reason,
-        }
-        for edit in edits
-    ]
-
-
-def _finding(finding: Finding) -> Json:
-    return {
-        "rule": finding.rule,
-        "title": finding.title,
-        "outcome": finding.outcome,
-        "wall": finding.wall,
-        "sub_wall": finding.sub_wall,
-        "lever": finding.lever,
-        "reason": finding.reason,
-        "advice": finding.advice,
-        "applicability": finding.applicability,
-        "missing": list(finding.missing),
-        "blocked_by": _notes(finding.blocked_by),
-        "confirm_first": _notes(finding.confirm_first),
-        "edits": _edits(finding.edits),
-        "gain_ms": _gain(finding.gain_ns),
-        "why_it_matters": finding.why_it_matters,
-        "how_to_verify": finding.how_to_verify,
-        "side_effects": list(finding.side_effects),
-        "evidence_for": _notes(finding.evidence_for),
-        "evidence_against": _notes(finding.evidence_against),
-    }
-
-
-def _plan_step(step: PlanStep) -> Json:
-    """A plan entry carries its finding's words: judged later than ``findings``, it may say other numbers."""
-    finding = _finding(step.finding)
-    return {
-        "order": step.order,
-        "rule": step.finding.rule,
-        "title": step.finding.title,
-        "edits": _edits(step.edits),
-        "gain_ms": _gain(step.gain_ns),
-        "step_ms_after": {
-            "low": known_ns_to_ms(step.step_after_low_ns),
-            "high": known_ns_to_ms(step.step_after_high_ns),
-        },
-        "unlocked_by": step.unlocked_by or None,
-        **{name: finding[name] for name in _OF_THE_FINDING},
-    }
-
-
-_OF_THE_FINDING = (
-    "wall",
-    "sub_wall",
-    "lever",
-    "reason",
-    "confirm_first",
-    "why_it_matters",
-    "how_to_verify",
-    "side_effects",
-    "evidence_for",
-    "evidence_against",
-)
-
-
-def _overrides(overrides: Overrides) -> Json:
-    return {
-        "bridge_version": overrides.bridge_version,
-        "bridge": list(overrides.bridge),
-        "megatron_lm": list(overrides.megatron_lm),
-        "env": dict(overrides.env),
-        "notes": list(overrides.notes),
-        "python": list(overrides.python),
-    }
+        return tuple(str(part) if isinstance(part, float) and not math.isfinite(part) else part for part in value)
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

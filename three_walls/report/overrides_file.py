@@ -1,4 +1,4 @@
-"""The plan's edits as shell text: overrides.txt, and the lines that the other reports offer for copying."""
+"""The plan's edits as shell text: overrides.txt, and the lines that the report offers for copying."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from three_walls.model.finding import Overrides
 from three_walls.model.report import Report
 
 _HOW_TO_USE = """\
-# Each line is quoted for the shell. Kinds of lines are told apart by how they begin:
+# Each line is quoted for the shell. The start of a line shows its kind:
 #   "export "  environment       . <(grep '^export ' overrides.txt)
 #   "--"       Megatron-LM       grep '^--' overrides.txt | xargs torchrun pretrain_gpt.py <your flags>
 #   the rest   Megatron-Bridge   grep -vE '^(#|export |--|$)' overrides.txt | xargs torchrun run_recipe.py <your flags>
@@ -27,7 +27,18 @@ def quote_megatron_lm(overrides: Overrides) -> tuple[str, ...]:
 
 def quote_env(overrides: Overrides) -> tuple[str, ...]:
     """Environment variables as ``export NAME=value``."""
-    return tuple(f"export {name}={shlex.quote(value)}" for name, value in overrides.env)
+    return tuple(f"export {name}={shlex.quote(value)}" for name, value in overrides.env.items())
+
+
+def list_forms(overrides: Overrides) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """Id, title and lines of each launcher's form; forms without a line are left out."""
+    forms = (
+        ("env", "Environment", quote_env(overrides)),
+        ("bridge", f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides)),
+        ("megatron-lm", "Megatron-LM", quote_megatron_lm(overrides)),
+        ("python", "Python, in the recipe", overrides.python),
+    )
+    return tuple(form for form in forms if form[2])
 
 
 def render_overrides(report: Report) -> str:
@@ -38,7 +49,7 @@ def render_overrides(report: Report) -> str:
         return f"{head}\n# The plan is empty: nothing to change.\n"
     parts = [
         f"{head}\n{_HOW_TO_USE}",
-        *_comment("Mind: what no line below can say", overrides.notes),
+        *_comment("Notes: what no line below can express", overrides.notes),
         *_section("Environment", quote_env(overrides)),
         *_section(f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides)),
         *_section("Megatron-LM", quote_megatron_lm(overrides)),

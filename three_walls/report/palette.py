@@ -1,11 +1,11 @@
-"""One colour per bucket, by group: compute blue and green, communication orange and red, copies purple, rest grey.
+"""Colours of buckets, groups and walls: compute blue and green, communication orange and red, copies purple, rest grey.
 
 Idle time is grey on purpose: colour marks work, the lack of colour marks its absence.
 """
 
 from __future__ import annotations
 
-from three_walls.model.buckets import Group
+from three_walls.model.buckets import Group, Wall
 
 BUCKET_COLOURS: dict[str, str] = {
     "grouped_gemm": "#1d4ed8",
@@ -61,3 +61,5 @@ AFTER_COLOUR = "#16a34a"
 NOW_COLOUR = "#64748b"
 WAIT_COLOUR = "#e9a23b"
 TRANSFER_COLOUR = "#4f8fe6"
+
+WALL_COLOURS = {Wall.MEMORY: "#7c3aed", Wall.COMMUNICATION: "#ea580c", Wall.COMPUTE_HOST: "#2563eb"}

@@ -1,4 +1,4 @@
-"""One rule as plain text, for a person who wants to know why it speaks, or stays silent."""
+"""One rule as plain text, for a person who wants to know why it recommends its edits, or does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from three_walls.report.formats import format_cost, format_setting
 
 
 def describe_rule(rule: Rule) -> str:
-    """All that the rule file says, in its order; no trailing newline."""
+    """Everything in the rule file, in its order; no trailing newline."""
     return "\n".join(_lines(rule))
 
 
@@ -24,10 +24,10 @@ def _lines(rule: Rule) -> Iterator[str]:
     yield f"{rule.id}: {rule.title}"
     yield f"wall {wall}, {rule.applicability}" + (f", lever {rule.lever}" if rule.lever else "")
     yield from _section("Looks for", [rule.what_it_looks_for])
-    yield from _section("Matters because", [rule.why_it_matters])
+    yield from _section("Why it matters", [rule.why_it_matters])
     yield from _section("Applies to", map(_condition, rule.applies_to))
     yield from _section("When", map(_condition, rule.when))
-    yield from _section("Requires", (line for one in rule.requires for line in _requirement(one)))
+    yield from _section("Requires", (line for requirement in rule.requires for line in _requirement(requirement)))
     yield from _section("Edits", map(_edit, rule.edits))
     yield from _section("What to do", [rule.advice] if rule.advice else [])
     yield from _section("Gain", _gain(rule.gain))
@@ -55,8 +55,8 @@ def _requirement(requirement: Requirement) -> Iterator[str]:
     joined = " or " if requirement.any_of else " and "
     checks = joined.join(map(_condition, requirement.checks))
     confirm = f"a person confirms: {requirement.confirm}" if requirement.confirm else ""
-    yield f"{requirement.name}: {'; '.join(one for one in (checks, confirm) if one)}"
-    yield f"  because {requirement.reason} ({requirement.source})"
+    yield f"{requirement.name}: {'; '.join(filter(None, (checks, confirm)))}"
+    yield f"  reason: {requirement.reason} ({requirement.source})"
     for edit in requirement.fix:
         yield f"  else {_edit(edit)}"
 
@@ -73,7 +73,7 @@ def _gain(gain: GainModel) -> Iterator[str]:
     for term in gain.terms:
         high = f"1 - {term.high_one_minus_fact}" if term.high_one_minus_fact else f"{term.high:g}"
         if term.likely is None:
-            yield f"at most {high} of {term.pool}"
+            yield f"up to {high} of {term.pool}"
         else:
             yield f"{term.low:g} to {high} of {term.pool}, likely {term.likely:g}"
     for limit in filter(None, (gain.hidden_under, gain.at_most)):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from three_walls.model.fact import FactSheet
-from three_walls.model.finding import Finding, FirstTrial, Gain, Note, Outcome, PlannedEdit, PlanStep
+from three_walls.model.finding import Bounds, Finding, FirstTrial, Gain, Note, Outcome, PlannedEdit, PlanStep
 from three_walls.model.rule import EXECUTION_ONLY, Rule
 from three_walls.rules.conditions import same
 from three_walls.rules.gain import Level, apply_gain, estimate
@@ -236,11 +236,11 @@ class _Draft:
         self.steps.append(
             PlanStep(
                 order=len(self.steps) + 1,
+                rule=finding.rule,
                 finding=replace(finding, gain_ns=single),
                 edits=finding.edits,
                 gain_ns=gain,
-                step_after_low_ns=min(after_low, after_high),  # rounding may leave them 1 ns out of order
-                step_after_high_ns=after_high,
+                step_after_ns=Bounds(min(after_low, after_high), after_high),  # rounding may swap them by 1 ns
                 unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
             )
         )

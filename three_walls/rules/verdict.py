@@ -9,8 +9,8 @@ from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactSheet
 from three_walls.model.report import Verdict
 from three_walls.model.units import ns_to_ms
-from three_walls.rules.thresholds import Thresholds, default_thresholds
 from three_walls.rules.wording import list_labels
+from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 _FACTS = {
     "memory": "memory_recoverable_ns",
@@ -46,7 +46,7 @@ class _Candidate:
         return " and ".join(nouns) + (" together" if len(nouns) > 1 else "")
 
 
-def decide_verdict(facts: FactSheet, thresholds: Thresholds | None = None) -> Verdict:
+def decide_verdict(facts: FactSheet, thresholds: VerdictThresholds | None = None) -> Verdict:
     """The wall with the most recoverable time; abstains when facts are missing, misleading or do not decide."""
     limits = thresholds or default_thresholds()
     step_ns = _whole(facts, "step_ns")
@@ -61,7 +61,7 @@ def decide_verdict(facts: FactSheet, thresholds: Thresholds | None = None) -> Ve
 
 
 def _reason_to_abstain(
-    facts: FactSheet, limits: Thresholds, step_ns: int | None, recoverable: Mapping[str, int | None]
+    facts: FactSheet, limits: VerdictThresholds, step_ns: int | None, recoverable: Mapping[str, int | None]
 ) -> str:
     if not step_ns:
         return "The step length is unknown: no step was found in the traces."
@@ -91,7 +91,7 @@ def _reason_to_abstain(
 
 def _compare_walls(
     facts: FactSheet,
-    limits: Thresholds,
+    limits: VerdictThresholds,
     step_ns: int,
     recoverable: Mapping[str, int | None],
     candidates: tuple[_Candidate, ...],
@@ -125,7 +125,7 @@ def _compare_walls(
 
 def _judge_lean_step(
     facts: FactSheet,
-    limits: Thresholds,
+    limits: VerdictThresholds,
     step_ns: int,
     recoverable: Mapping[str, int | None],
     largest: _Candidate,
@@ -186,7 +186,7 @@ def _runner_up(candidate: _Candidate, step_ns: int) -> str:
     return f"next {verb} {candidate.noun} with {_amount(candidate.ns, step_ns)}"
 
 
-def _describe_waiting(facts: FactSheet, limits: Thresholds) -> str:
+def _describe_waiting(facts: FactSheet, limits: VerdictThresholds) -> str:
     wait = facts.number("wait_exposed_fraction")
     if wait is None or wait < limits.notable_wait_fraction:
         return ""

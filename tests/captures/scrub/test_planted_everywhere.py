@@ -81,7 +81,7 @@ def test_no_marker_is_shown_by_any_command(tmp_path: Path, launcher: str) -> Non
         shown.append(result.output)
     shown += [path.read_text(encoding="utf-8") for path in sorted((tmp_path / "report").rglob("*")) if path.is_file()]
     assert set(planted.found_in("\n".join(shown).encode())) <= SHOWN.keys()
-    assert json.loads(shown[0])["environment"]["NCCL_DEBUG"]["value"] is None
+    assert json.loads(shown[0])["config"]["withheld_environment"]["NCCL_DEBUG"]["value"] is None
 
 
 @pytest.mark.parametrize("launcher", SOURCES)

@@ -33,7 +33,7 @@ def comparable(path: Path) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(render_json(analyze(path)))
     del report["inputs"]
     for rank in report["ranks"]:
-        del rank["host"], rank["input"]
+        del rank["host"], rank["input_name"]
     report["warnings"] = [one for one in report["warnings"] if one["code"] != "secrets-in-trace"]
     return report
 

@@ -14,7 +14,7 @@ from three_walls.inputs import limits
 from three_walls.inputs.log.reader import read_logs
 from three_walls.model.report import Report
 from three_walls.model.training_log import ProgressJob
-from three_walls.report.text_log import describe_progress
+from three_walls.report.sections.steps import describe_progress
 
 MS = 1_000_000
 

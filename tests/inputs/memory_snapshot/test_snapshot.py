@@ -23,9 +23,8 @@ from three_walls.model.errors import InputError, RuleBaseError
 from three_walls.model.memory_snapshot import CATEGORIES, MemorySnapshot
 from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
-from three_walls.report.json_report import render_json
-from three_walls.report.json_schema import load_schema
-from three_walls.report.text_report import print_report
+from three_walls.report.json_report import render_json, report_schema
+from three_walls.report.terminal_report import print_report
 from three_walls.tables.allocation_stacks import AllocationStacks, allocation_stacks
 from three_walls.tables.loader import load_table
 
@@ -50,7 +49,7 @@ def test_the_peak_is_the_moment_with_the_most_allocated_memory(tmp_path: Path) -
     assert said.fragmentation_fraction == pytest.approx(0.2)
     assert (said.allocated_bytes, said.reserved_bytes, said.largest_free_block_bytes) == (50, 100, 50)
     assert [(one.category, one.bytes) for one in said.shares] == [("activations", 50), ("optimizer_state", 30)]
-    assert said.because_no_peak is None
+    assert said.no_peak_reason is None
 
 
 def test_what_was_allocated_before_the_recording_counts(tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_without_a_history_the_peak_is_unknown_and_the_moment_is_described(tmp_p
     said = read(tmp_path, snapshot([], *AT_END))
     assert said.peak_allocated_bytes is None
     assert said.fragmentation_fraction is None
-    assert "history was not recorded" in str(said.because_no_peak)
+    assert "history was not recorded" in str(said.no_peak_reason)
     assert sum(one.bytes for one in said.shares) == said.allocated_bytes == 50
 
 
@@ -196,16 +195,16 @@ def report(tmp_path: Path) -> Report:
 
 def test_the_report_shows_the_snapshot_everywhere(report: Report) -> None:
     loaded = json.loads(render_json(report))
-    jsonschema.validate(loaded, load_schema())
+    jsonschema.validate(loaded, report_schema())
     assert loaded["memory_snapshot"]["peak_allocated_bytes"] == 80
     assert {one["category"] for one in loaded["memory_snapshot"]["shares"]} <= CATEGORIES.keys()
     html = render_html(report)
     assert 'id="memory"' in html
-    assert "8.0 GiB asked for" in html
+    assert "8.0 GiB requested" in html
     screen = Console(file=io.StringIO(), width=100)
-    print_report(report, screen)
+    print_report(report, screen, is_full=True)
     text = screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO above
-    assert "Out of memory: 8.0 GiB asked for, 1.0 GiB free on the device" in text
+    assert "Out of memory: 8.0 GiB requested, 1.0 GiB free on the device" in text
     assert "optimizer_state" in text
 
 
@@ -223,7 +222,7 @@ def test_the_command_line_takes_a_snapshot_and_refuses_a_hostile_one(tmp_path: P
     TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
     write(tmp_path / "good.pickle", snapshot(RISE_AND_FALL, *AT_END))
     (tmp_path / "bad.pickle").write_bytes(b"cos\nsystem\n(S'touch made'\ntR.")
-    good = three_walls("analyze", "rank0.sqlite", "--memory-snapshot", "good.pickle", cwd=tmp_path)
+    good = three_walls("analyze", "rank0.sqlite", "--memory-snapshot", "good.pickle", "--full", cwd=tmp_path)
     assert good.returncode == 0, good.stderr
     assert "optimizer_state" in good.stdout
     bad = three_walls("analyze", "rank0.sqlite", "--memory-snapshot", "bad.pickle", cwd=tmp_path)

@@ -62,8 +62,8 @@ def test_two_processes_on_device_0_with_the_same_correlation_ids_stay_apart(tmp_
     together = analyze(merge(tmp_path / "both.sqlite", first, second))
     alone = [analyze(one.write(tmp_path / f"{name}.sqlite")) for name, one in (("a", first), ("b", second))]
     assert [rank.device for rank in together.ranks] == [0, 0]
-    assert [rank.budget_ns for rank in together.ranks] == [report.ranks[0].budget_ns for report in alone]
-    assert together.ranks[1].budget_ns["launch_starved"] == 400
+    assert [rank.budget for rank in together.ranks] == [report.ranks[0].budget for report in alone]
+    assert together.ranks[1].budget["launch_starved"] == 400
     assert "rank-not-in-trace" in codes(together)
 
 
@@ -81,7 +81,7 @@ def test_two_hosts_may_use_the_same_process_and_thread_numbers(tmp_path: Path) -
         late.kernel(GEMM, at, at + 300).kernel(ADAM, at + 900, at + 1000, launched=at + 700)
     syncing = TraceBuilder().steps(4).api("cudaDeviceSynchronize_v3020", 1, 4000)
     apart = analyze([late.write(tmp_path / "a.sqlite"), syncing.write(tmp_path / "b.sqlite")])
-    assert apart.ranks[0].budget_ns["launch_starved"] == 400  # the other host's synchronizing blocks nobody here
+    assert apart.ranks[0].budget["launch_starved"] == 400  # the other host's synchronizing blocks nobody here
 
 
 def test_the_rank_is_the_launchers_not_the_devices(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_trace_without_api_calls_makes_no_claim_about_the_host(tmp_path: Path)
     assert report.capabilities["api_calls"].startswith("no table CUPTI_ACTIVITY_KIND_RUNTIME")
     assert report.facts.get("launch_starved_ns").is_missing
     assert report.verdict.abstained
-    assert sum(report.ranks[0].budget_ns.values()) == 1000
+    assert sum(report.ranks[0].budget.values()) == 1000
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_trace_without_api_calls_makes_no_claim_about_the_host(tmp_path: Path)
 def test_a_missing_column_is_a_lack_of_evidence_not_a_crash(tmp_path: Path, lacking: str) -> None:
     builder = TraceBuilder().steps(4).copy(1, 610, 620, launched=5).nvtx("something", 1, 2)
     report = analyze(builder.write(tmp_path / "trace.sqlite", without=(lacking,)))
-    assert sum(report.ranks[0].budget_ns.values()) == 1000
+    assert sum(report.ranks[0].budget.values()) == 1000
 
 
 def test_without_process_ids_launches_still_join_where_there_is_one_process(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_without_process_ids_launches_still_join_where_there_is_one_process(tmp_
     for at in (1, 1001, 2001, 3001):
         builder.kernel(GEMM, at, at + 300, launched=max(at - 5, 0)).kernel(ADAM, at + 900, at + 1000, launched=at + 700)
     report = analyze(builder.write(tmp_path / "trace.sqlite", without=(f"{KERNEL}.globalPid",)))
-    assert report.ranks[0].budget_ns["launch_starved"] == 400
+    assert report.ranks[0].budget["launch_starved"] == 400
 
 
 def test_operations_that_could_not_be_timed_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_graphs_recorded_whole_leave_their_inside_unknown(tmp_path: Path) -> Non
     for at in (1, 1001, 2001, 3001):
         builder.graph(at, at + 800, launched=max(at - 5, 0)).kernel(ADAM, at + 900, at + 1000, launched=at + 2)
     report = analyze(builder.write(tmp_path / "trace.sqlite"))
-    assert report.ranks[0].budget_ns["cuda_graph"] == 800
+    assert report.ranks[0].budget["cuda_graph"] == 800
     assert report.verdict.abstained
     assert "--cuda-graph-trace=node" in report.verdict.reason
     assert report.facts.get("launch_starved_ns").is_missing
@@ -190,7 +190,7 @@ def test_kernels_of_a_graph_that_were_recorded_win_over_its_envelope(tmp_path: P
         builder.graph(at, at + 800, launched=max(at - 5, 0)).kernel(GEMM, at, at + 700, node=4)
         builder.kernel(ADAM, at + 900, at + 1000, launched=at + 2)
     report = analyze(builder.write(tmp_path / "trace.sqlite"))
-    owned = report.ranks[0].budget_ns
+    owned = report.ranks[0].budget
     assert (owned["gemm"], owned["cuda_graph"]) == (700, 100)
     assert report.facts.number("graph_kernel_fraction") == 0.5  # the product, not the update
 

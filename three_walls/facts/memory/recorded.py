@@ -103,7 +103,7 @@ def measure_snapshot(snapshot: MemorySnapshot | None) -> Measurements:
     if snapshot is None:
         reason = "no memory snapshot was given (--memory-snapshot)"
         return dict.fromkeys((SNAPSHOT_PEAK_ALLOCATED, SNAPSHOT_PEAK_RESERVED, SNAPSHOT_FRAGMENTATION), missing(reason))
-    reason = snapshot.because_no_peak or "the allocator reserved no memory at the peak"
+    reason = snapshot.no_peak_reason or "the allocator reserved no memory at the peak"
     return {
         SNAPSHOT_PEAK_ALLOCATED: known_or_missing(snapshot.peak_allocated_bytes, reason),
         SNAPSHOT_PEAK_RESERVED: known_or_missing(snapshot.peak_reserved_bytes, reason),

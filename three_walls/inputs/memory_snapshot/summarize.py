@@ -36,7 +36,7 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
         path_name=path.name,
         sha256=snapshot.sha256,
         device=snapshot.device,
-        because_no_peak=_NO_HISTORY if peak is None else None,
+        no_peak_reason=_NO_HISTORY if peak is None else None,
         peak_allocated_bytes=peak.allocated_bytes if peak else None,
         reserved_at_peak_bytes=peak.reserved_then_bytes if peak else None,
         peak_reserved_bytes=peak.reserved_bytes if peak else None,

@@ -1,0 +1,53 @@
+"""docs/generated is what the code says, and the terms of a report are defined once."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from types import ModuleType
+
+import jsonschema
+import pytest
+
+from tests.paths import REPOSITORY
+from three_walls.model.report import Report
+from three_walls.model.rule import BASES
+from three_walls.model.terms import GAIN_BASES, TERMS
+from three_walls.report.json_report import render_json
+
+GENERATED = REPOSITORY / "docs" / "generated"
+FILES = ("report.schema.json", "report-json.md", "glossary.md")
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_report_docs", REPOSITORY / "tools/generate_report_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_current(name: str) -> None:
+    text = (GENERATED / name).read_text(encoding="utf-8")
+    assert text == load_tool().generate()[name], "python tools/generate_report_docs.py"
+
+
+def test_the_published_schema_is_valid_and_a_report_follows_it(report: Report) -> None:
+    schema = json.loads((GENERATED / "report.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(json.loads(render_json(report)))
+
+
+def test_every_type_is_described() -> None:
+    schema = json.loads((GENERATED / "report.schema.json").read_text(encoding="utf-8"))
+    assert [name for name, part in schema["$defs"].items() if not part["description"]] == []
+
+
+def test_every_basis_of_a_gain_and_every_term_has_one_definition(page: str) -> None:
+    assert set(GAIN_BASES) == set(BASES)
+    assert len({term.name for term in TERMS}) == len(TERMS)
+    help_text = page[page.index('<section id="reading"') :]
+    for definition in (*GAIN_BASES.values(), *(term.definition for term in TERMS)):
+        assert definition.partition("'")[0] in help_text

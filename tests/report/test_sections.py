@@ -1,0 +1,387 @@
+"""What the sections choose, order and sum; how any of them is laid out is tested with the renderers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.report.rendered import lines_of, section_of, table_of
+from tests.report.sample_log import LOG
+from tests.report.sample_report import without_plan
+from three_walls.model.fact import Fact, FactSheet
+from three_walls.model.finding import Outcome
+from three_walls.model.report import (
+    CopyBandwidth,
+    GapCause,
+    LogSummary,
+    MoePart,
+    PipelinePhase,
+    Report,
+    TimerSummary,
+    Wait,
+)
+from three_walls.model.training_log import TimerKind
+from three_walls.report.section import Card, Section, Terminal, nested_blocks, plain_text
+from three_walls.report.sections import make_sections
+from three_walls.report.sections.gaps import sum_causes
+from three_walls.report.sections.moe import list_layers, list_parts, sum_parts
+from three_walls.report.sections.overlap import order_slowdowns
+from three_walls.report.sections.pipeline import summarize_stages
+from three_walls.report.sections.steps import describe_log, describe_progress
+from three_walls.report.sections.timers import order_timers, spread_of
+from three_walls.report.sections.verdict import describe_steps
+from three_walls.report.sections.waits import ClassWait, order_stragglers, order_waits, summarize_classes
+
+MS = 1_000_000
+GIB = 2**30
+
+
+def text_of(section: Section | None) -> str:
+    """Every word of a section's notes, cards and lead."""
+    assert section is not None
+    words = [section.lead, section.empty]
+    for block in nested_blocks(section.blocks):
+        words += [plain_text(getattr(block, part, "")) for part in ("title", "content")]
+    return " ".join(words)
+
+
+def test_every_section_has_a_name_of_its_own_and_every_table_too(report: Report) -> None:
+    sections = make_sections(report)
+    tables = [
+        block.name
+        for section in sections
+        for block in nested_blocks(section.blocks)
+        if hasattr(block, "rows") and hasattr(block, "columns")
+    ]
+    assert len({section.name for section in sections}) == len(sections)
+    assert len(set(tables)) == len(tables)
+
+
+def test_the_terminal_shows_the_answer_and_on_request_the_rest(report: Report) -> None:
+    always = [section.name for section in make_sections(report) if section.terminal is Terminal.ALWAYS]
+    assert always == ["verdict", "warnings", "budget", "plan", "overrides"]
+
+
+def test_the_head_counts_complete_steps_and_names_what_marks_them(report: Report) -> None:
+    assert describe_steps(report) == (
+        "Step 640 ms; 48 of 64 steps complete (boundaries from optimizer kernels), 631-655 ms"
+    )
+    alone = replace(report.step, kept=1, dropped=report.step.dropped[:1], min_ns=640 * MS, max_ns=640 * MS)
+    assert describe_steps(replace(report, step=alone)) == (
+        "Step 640 ms; 1 of 2 steps complete (boundaries from optimizer kernels)"
+    )
+
+
+# Gaps without compute
+
+
+def test_causes_are_summed_longest_first_and_keep_all_of_the_time(report: Report) -> None:
+    for rank in report.ranks:
+        rows = sum_causes(rank)
+        assert sum(row.ns for row in rows) == sum(cause.ns for cause in rank.gap_causes)
+        assert [row.ns for row in rows] == sorted((row.ns for row in rows), reverse=True)
+
+
+def test_equal_details_are_one_and_empty_ones_are_not_listed(report: Report) -> None:
+    causes = (GapCause("a", 2, "x"), GapCause("a", 1), GapCause("b", 0), GapCause("a", 3, "x"))
+    (row,) = sum_causes(replace(report.ranks[0], gap_causes=causes))
+    assert (row.cause, row.ns, row.details) == ("a", 6, (("x", 5),))
+
+
+def test_a_share_of_no_step_is_unknown(report: Report) -> None:
+    (row,) = sum_causes(replace(report.ranks[0], budget={}, gap_causes=(GapCause("a", 2),)))
+    assert row.fraction is None
+
+
+def test_a_cause_is_shown_in_words(report: Report) -> None:
+    names = [line[0] for line in lines_of(table_of(report, "gaps"))]
+    assert names[:2] == ["waiting for an operation", "host busy outside CUDA"]
+
+
+# Waiting for peers
+
+
+def summarize(report: Report, *waits: Wait) -> ClassWait:
+    (row,) = summarize_classes(replace(report, waits=waits))
+    return row
+
+
+def test_stragglers_and_slowdowns_come_dearest_first(report: Report) -> None:
+    assert [straggler.rank for straggler in order_stragglers(report)] == [0, 5]
+    slowdowns = [row.slowdown_ns for row in order_slowdowns(report)]
+    assert slowdowns == sorted(slowdowns, reverse=True)
+
+
+def test_the_late_rank_is_the_one_with_most_of_the_waiting(report: Report) -> None:
+    row = summarize(
+        report,
+        Wait("all_gather", 0, 10, 5, 3, True, "latest arrival"),
+        Wait("all_gather", 1, 4, 5, 2, True, "latest arrival"),
+        Wait("all_gather", 2, 5, 5, 2, True, "latest arrival"),
+        Wait("all_gather", 3, None, None, None, False, "not matched"),
+    )
+    assert (row.late_rank, min(row.wait_ns), max(row.wait_ns)) == (3, 4, 10)
+    assert (row.rank_count, row.resolved_count, row.unknown_count) == (4, 3, 1)
+    assert row.notes == ("latest arrival", "not matched")
+    assert not row.is_without_wait
+
+
+def test_waits_that_are_not_known_stay_unknown(report: Report) -> None:
+    unknown = replace(report, waits=(Wait("all_gather", 0, None, None, None, False, ""),))
+    assert lines_of(table_of(unknown, "waits"))[0][1:4] == ["unknown", "unknown", "unknown"]
+    none = replace(report, waits=(Wait("all_gather", 0, 0, 5, None, True, ""),))
+    assert summarize_classes(none)[0].is_without_wait
+    assert lines_of(table_of(none, "waits"))[0][3] == "none"
+
+
+def test_waits_are_in_order_of_class_and_rank(report: Report) -> None:
+    shuffled = replace(report, waits=tuple(reversed(report.waits)))
+    assert order_waits(shuffled) == order_waits(report)
+    assert [row.communication_class for row in summarize_classes(report)] == [
+        "ep_all_to_all",
+        "all_gather",
+        "all_reduce",
+    ]
+
+
+# MoE layers
+
+
+def test_sums_over_layers_keep_time_and_bytes(report: Report) -> None:
+    sums = sum_parts(report.moe_layers)
+    assert sum(part.ns for part in sums) == sum(part.ns for part in report.moe_layers)
+    dispatch = next(part for part in sums if (part.direction, part.part) == ("forward", "dispatch"))
+    assert dispatch.bytes_moved == 48 * 28_000_000
+    assert dispatch.bytes_per_s == pytest.approx(dispatch.bytes_moved / dispatch.ns * 1e9)
+    assert dispatch.limit_bytes_per_s == 50e9
+    assert [part.part for part in sums[:3]] == ["router", "permute", "dispatch"]
+
+
+def test_one_unknown_layer_makes_the_bytes_of_the_sum_unknown() -> None:
+    known = MoePart(0, "forward", "dispatch", 10, 10, 1, 100, 1e10, 5e10)
+    (total,) = sum_parts((known, MoePart(1, "forward", "dispatch", 10, 10, 1)))
+    assert (total.ns, total.bytes_moved, total.bytes_per_s, total.limit_bytes_per_s) == (20, None, None, None)
+
+
+def test_a_row_of_all_layers_is_not_added_to_them() -> None:
+    parts = (MoePart(None, "forward", "router", 30, 0, 3), MoePart(0, "forward", "router", 10, 0, 1))
+    assert sum_parts(parts) == (parts[0],)
+    assert list_parts(parts) == (parts[1],)
+
+
+def test_layers_are_in_order_and_their_sum_is_last() -> None:
+    parts = (MoePart(4, "backward", "combine", 7, 7, 1), MoePart(2, "backward", "router", 5, 0, 1))
+    rows = list_layers("backward", sum_parts(parts), list_parts(parts))
+    assert [row.layer for row in rows] == [2, 4, None]
+    assert rows[0].parts == {"router": parts[1]}
+    assert [part.ns for part in rows[2].parts.values()] == [5, 7]
+
+
+def test_a_bandwidth_is_unknown_only_where_tokens_are_carried(report: Report) -> None:
+    parts = (MoePart(None, "forward", "dispatch", 5, 5, 1), MoePart(None, "forward", "router", 5, 5, 1))
+    router, dispatch = lines_of(table_of(replace(report, moe_layers=parts), "moe"))
+    assert dispatch[5:8] == ["unknown"] * 3
+    assert router[5:8] == [""] * 3
+
+
+# Pipeline
+
+UNKNOWN_WHY = "one rank captured"
+PHASES = (
+    PipelinePhase(4, 1, "update", 14 * MS, 0, None, 0, MS, UNKNOWN_WHY),
+    PipelinePhase(1, 0, "steady", 99 * MS, 5 * MS, 4 * MS, 7 * MS, 14 * MS),
+    PipelinePhase(0, 0, "warm-up", 96 * MS, 34 * MS, 33 * MS, 3 * MS, 22 * MS),
+    PipelinePhase(1, 0, "warm-up", 98 * MS, 35 * MS, 34 * MS, 3 * MS, 22 * MS),
+)
+
+
+def test_stages_are_in_order_and_their_phases_in_order_of_time() -> None:
+    rows = summarize_stages(PHASES)
+    assert [(row.stage, row.phase, len(row.phases)) for row in rows] == [
+        (0, "warm-up", 2),
+        (0, "steady", 1),
+        (1, "update", 1),
+    ]
+    assert rows[0].bounds("ns") == (96 * MS, 98 * MS)
+    assert rows[0].bounds("bubble_ns") == (33 * MS, 34 * MS)
+
+
+def test_an_unknown_bubble_is_unknown_with_its_reason(report: Report) -> None:
+    last = lines_of(table_of(replace(report, pipeline_phases=PHASES), "pipeline"))[-1]
+    assert last[4:] == ["unknown", "1", UNKNOWN_WHY]
+
+
+# The log
+
+SUMMARY = LogSummary(
+    files=("train.log",),
+    iterations=10,
+    roles={"steady": 6, "warm-up": 2, "profiled": 2},
+    torn_lines=0,
+    unprofiled_step_ns=232_000_000,
+    peak_memory_bytes=17 * GIB,
+    reserved_memory_bytes=19 * GIB,
+    allocator_retries=None,
+    theoretical_memory_bytes=None,
+    parameters=None,
+    ooms=0,
+    events={},
+)
+
+
+def test_the_log_is_one_line() -> None:
+    assert describe_log(SUMMARY) == (
+        "Log: unprofiled step 232 ms (6 of 10 iterations; 2 profiled, 2 warm-up); "
+        "peak memory 17.0 GiB, reserved 19.0 GiB"
+    )
+
+
+def test_what_is_not_known_is_not_zero() -> None:
+    bare = LogSummary(("a",), 0, {}, 3, None, None, None, None, None, None, 2, {})
+    assert describe_log(bare) == (
+        "Log: unprofiled step unknown (0 of 0 iterations); memory exhausted 2 times; 3 torn lines left out"
+    )
+
+
+def test_the_throughputs_of_steps_jobs_and_all_jobs_are_next_to_each_other() -> None:
+    assert describe_progress(LOG) == (
+        "Progress file: 214.5 TFLOP/s per GPU in steady iterations; 171.2 TFLOP/s per GPU since the last job's start "
+        "(start-up, evaluation and checkpoints count); 120.9 TFLOP/s since the first job's start (time between jobs "
+        "counts too); 1 restart with 16 GPUs; last checkpoint at iteration 4,000; other jobs in the file had 8 GPUs"
+    )
+    assert describe_progress(replace(LOG, progress=None)) == ""
+    assert LOG.progress is not None
+    started = replace(LOG.progress, job_tflops_per_gpu=None, last_iteration=None, restarts=2, other_gpus=())
+    assert describe_progress(replace(LOG, progress=started, tflops_per_gpu=None)) == (
+        "Progress file: no checkpoint of these jobs, so no throughput; 2 restarts with 16 GPUs"
+    )
+
+
+def test_timers_of_steps_come_first_the_longest_at_the_top(report: Report) -> None:
+    lines = lines_of(table_of(report, "timers"))
+    assert [line[0] for line in lines] == ["forward-compute", "all-grads-sync", "optimizer", "save-checkpoint"]
+    assert lines[0][1:] == ["180 ms", "234 ms", "1.30x", "rank 5", "rank 2", "46", "a rank's own work"]
+    assert lines[1][1:] == ["unknown", "31.0 ms", "unknown", "", "", "46", "exchange, waits included"]
+    assert "Rank 5 takes 234 ms in forward-compute" in text_of(section_of(report, "timers"))
+
+
+def test_a_log_without_timers_of_steps_has_no_such_section(report: Report) -> None:
+    assert section_of(replace(report, log=replace(LOG, timers=LOG.timers[3:])), "timers") is None
+    assert section_of(replace(report, log=None), "timers") is None
+    assert order_timers(None) == ()
+    assert spread_of(TimerSummary("a", TimerKind.OTHER, 1, 0, 5)) is None
+
+
+# Sections without content
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("pipeline", {"pipeline_phases": ()}),
+        ("recompute", {"recompute_layers": ()}),
+        ("graphs", {"graph_coverage": None}),
+        ("memory", {"memory_snapshot": None}),
+        ("recipe", {"known_good_recipe": None, "no_recipe_reason": ""}),
+        ("warnings", {"warnings": ()}),
+    ],
+)
+def test_a_section_without_content_is_left_out(report: Report, name: str, changes: dict[str, object]) -> None:
+    assert section_of(replace(report, **changes), name) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["gaps", "communication", "waits", "moe", "overlap", "efficiency"])
+def test_what_every_run_has_is_unknown_where_it_was_not_measured(abstained: Report, name: str) -> None:
+    section = section_of(abstained, name)
+    assert section is not None
+    assert section.empty.startswith("Unknown")
+    assert section.blocks == ()
+
+
+def test_a_missing_recipe_has_its_reason(report: Report) -> None:
+    none = section_of(replace(report, known_good_recipe=None, no_recipe_reason="no recipe is near"), "recipe")
+    assert none is not None
+    assert none.empty == "None: no recipe is near"
+
+
+def test_a_recipe_is_context_and_marks_what_is_no_tuning_knob(report: Report) -> None:
+    assert "not a promise" in text_of(section_of(report, "recipe"))
+    remarks = [line[3] for line in lines_of(table_of(report, "recipe"))]
+    assert remarks[0] == "in the plan"
+    assert remarks[-1] == "benchmark setting not for a production run"
+    assert remarks.count("in the plan") == 1
+
+
+def test_an_empty_plan_states_why(report: Report) -> None:
+    section = section_of(without_plan(report), "plan")
+    assert section is not None
+    assert section.empty == "Empty: no rule recommends an edit for this run."
+    assert section_of(without_plan(report), "overrides") is None
+
+
+def test_graph_coverage_is_a_share_or_a_reason(report: Report) -> None:
+    assert "75.0% of the representative step's kernels" in text_of(section_of(report, "graphs"))
+    assert report.graph_coverage is not None
+    unknown = replace(report.graph_coverage, fraction=None, reason="recorded whole")
+    lead = text_of(section_of(replace(report, graph_coverage=unknown), "graphs"))
+    assert "unknown. recorded whole" in lead
+
+
+def test_an_unknown_peak_is_unknown_and_small_copies_have_no_bandwidth(report: Report) -> None:
+    assert [line[5] for line in lines_of(table_of(report, "roles"))] == ["72.6%", "unknown"]
+    assert [line[5] for line in lines_of(table_of(report, "copies"))] == ["unknown", "49.3 GB/s"]
+    none = replace(report, efficiency=(), copies=())
+    section = section_of(none, "efficiency")
+    assert section is not None
+    assert section.blocks == ()
+
+
+def test_a_copy_without_operations_is_still_efficiency(report: Report) -> None:
+    copy = CopyBandwidth("copy_h2d_pinned", 1, 1, 1, 1, 1.0, 1)
+    section = section_of(replace(report, efficiency=(), copies=(copy,)), "efficiency")
+    assert section is not None
+    assert len(section.blocks) == 1
+
+
+# What is undecided
+
+
+def undecided(missing: dict[str, dict[str, str]], report: Report) -> list[list[str]]:
+    """Rows of what is missing, with one undecided rule per entry: the facts it lacks, each with its reason."""
+    of_rule = report.findings[0]
+    findings = tuple(
+        replace(of_rule, rule=rule, outcome=Outcome.UNKNOWN, missing=tuple(lacks)) for rule, lacks in missing.items()
+    )
+    reasons = {name: reason for lacks in missing.values() for name, reason in lacks.items()}
+    facts = FactSheet.of([Fact(name, None, "text", missing_reason=reason) for name, reason in reasons.items()])
+    return lines_of(table_of(replace(report, plan=(), findings=findings, facts=facts), "missing_facts"))
+
+
+def test_settings_that_one_reason_hides_are_one_row(report: Report) -> None:
+    settings = {f"config.s{place}": "not known" for place in range(7)}
+    assert undecided({"b": settings, "a": {"config.s0": "not known"}}, report) == [
+        [
+            "s0, s1, s2, s3 and 3 more",
+            "not known; the training log (--log), --config or --set provide them",
+            "a, b",
+        ]
+    ]
+
+
+def test_a_missing_measurement_is_named_in_words_and_not_sought_in_the_log(report: Report) -> None:
+    assert undecided({"a": {"step_ns": "no step"}}, report) == [["Length of the representative step", "no step", "a"]]
+
+
+def test_blocked_rules_state_what_blocks_them(report: Report) -> None:
+    assert lines_of(table_of(report, "blocked")) == [
+        ["hide-ep-under-compute", "blocked", "needs PyTorch 2.6 or newer; the run has 2.5.1"]
+    ]
+
+
+def test_what_no_setting_fixes_is_a_card_with_its_advice(report: Report) -> None:
+    found = replace(report.findings[-1], outcome=Outcome.FOUND, advice="Replace the cable.")
+    section = section_of(replace(report, findings=(*report.findings[:-1], found)), "findings")
+    assert section is not None
+    assert isinstance(section.blocks[0], Card)
+    assert "Replace the cable." in text_of(section)

@@ -1,0 +1,154 @@
+"""``three-walls analyze``: names the wall, plans the edits, writes the report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
+from three_walls.inputs.read_inputs import Progress
+from three_walls.model.rule import APPLICABILITIES
+from three_walls.pipeline import analyze
+from three_walls.report.terminal_report import print_report
+from three_walls.report.write import write_report
+
+PLAIN_WIDTH = 100
+"""Columns of the report where the output is not a terminal."""
+
+
+@click.command("analyze")
+@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    "out_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for report.html, report.json and overrides.txt.  [default: <trace stem>.three-walls]",
+)
+@click.option(
+    "--step-range",
+    metavar="REGEX",
+    help="NVTX ranges that are training steps, where the trace has no training_step_N ranges.",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="The run's saved configuration: run_config.yaml of a checkpoint or of logger.save_config_filepath.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of the run, by Megatron Core name or Bridge path; counts before every other source. Repeatable.",
+)
+@click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to spell the overrides for.")
+@click.option(
+    "--rules",
+    "rules_dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A directory of your own rules, judged together with the built-in ones.",
+)
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    type=click.Choice(APPLICABILITIES[1:]),
+    help="Plan edits of this class too: they change what the model learns, or suit benchmarks only.",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Training log of the same run, its progress.txt, or a directory (.xz, .zst, .gz too); may be repeated.",
+)
+@click.option(
+    "--memory-snapshot",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
+)
+@click.option("--full", "is_full", is_flag=True, help="Print every section of the report, not only the answer.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
+def analyze_command(
+    traces: tuple[Path, ...],
+    out_dir: Path | None,
+    step_range: str | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    bridge_version: str | None,
+    rules_dir: Path | None,
+    allowed: tuple[str, ...],
+    logs: tuple[Path, ...],
+    memory_snapshot: Path | None,
+    is_full: bool,
+    quiet: bool,
+) -> None:
+    """Find the wall in TRACES and plan the edits.
+
+    TRACES are exports of one run (nsys export --type sqlite), one per rank or several ranks in one, also
+    compressed (.sqlite.xz, .sqlite.zst), or a directory that holds them.
+
+    \b
+    Examples:
+      three-walls analyze rank0.sqlite
+      three-walls analyze profiles/ --out report
+      three-walls analyze rank*.sqlite --step-range 'train_step'
+      three-walls analyze profiles/ --log train.log
+      three-walls analyze profiles/ --config run_config.yaml --set env_vars.WORLD_SIZE=64
+
+    \b
+    Exit codes:
+      0  analyzed                     3  an input cannot be read or is no Nsight export
+      2  usage                        4  no CUDA kernels in the traces
+      5  the rule base has errors
+    """
+    screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
+    with _progress() as progress:
+        report = analyze(
+            traces,
+            step_range=step_range,
+            bridge_version=bridge_version,
+            rules=rules_dir,
+            allowed=allowed,
+            logs=logs,
+            memory_snapshot=memory_snapshot,
+            config=config_file,
+            settings=settings,
+            progress=progress,
+        )
+        progress("writing the report")
+        written = write_report(report, out_dir or default_out_dir(traces))
+    if not quiet:
+        print_report(report, screen, is_full=is_full)
+    for path in written:
+        click.echo(f"Wrote {path}")
+
+
+def default_out_dir(traces: tuple[Path, ...]) -> Path:
+    """``<trace stem>.three-walls`` in the current directory; of a directory or several traces, the first one's."""
+    first = traces[0]
+    if not first.name and first.resolve().name:  # `.` and `..`
+        first = first.resolve()
+    name = first.name
+    for suffix in (*COMPRESSED_SUFFIXES, ".sqlite"):
+        name = name.removesuffix(suffix)
+    return Path(f"{name or 'trace'}.three-walls")
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A spinner on a terminal's stderr; silence anywhere else."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("starting") as status:
+        yield lambda stage: status.update(stage)

@@ -1,0 +1,95 @@
+"""The terms of a report, each defined once: the page's help and the generated glossary take them from here.
+
+Buckets are defined in ``buckets.py``, facts where they are measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A word that the report uses in one meaning."""
+
+    name: str
+    definition: str
+
+
+TERMS: tuple[Term, ...] = (
+    Term(
+        "Budget",
+        "Every nanosecond of a step has one owner, a bucket. Where several operations run at once, compute owns the "
+        "instant before communication, communication before copies, and all of them before idle time. The buckets "
+        "therefore sum to the step exactly.",
+    ),
+    Term(
+        "Representative step",
+        "The median kept step of the rank that waited least for its peers. The other ranks wait for that rank, so its "
+        "time is the run's time.",
+    ),
+    Term(
+        "Exposed",
+        "Communication while no compute kernel runs on the same GPU. Exposed is not blocking: it may delay nothing. It "
+        "is not transfer time either: part of it may be waiting for peers that arrive later.",
+    ),
+    Term("Hidden", "Communication while some compute kernel runs on the same GPU."),
+    Term("Busy", "The time in which a communication class runs at all: exposed plus hidden."),
+    Term("Launch-starved", "The device is idle and its next operation has not been launched: the host is late."),
+    Term(
+        "Host-blocked",
+        "The device is idle, its next operation has not been launched, and the launching thread is inside a "
+        "synchronizing CUDA call.",
+    ),
+    Term(
+        "Waiting",
+        "The part of a collective before its last rank arrives. The rest is transfer. Only the rank that arrives last "
+        "can shorten the waiting of the others.",
+    ),
+    Term(
+        "Resolved",
+        "Waiting and transfer were separated by matching each collective's calls across all ranks of its group, on one "
+        "clock. Without that the split is estimated or unknown.",
+    ),
+    Term("Straggler", "A rank that arrives last at collectives and makes the others wait."),
+    Term(
+        "Bubble",
+        "Time that a pipeline stage waits for other stages with no compute kernel running and no tokens in transit.",
+    ),
+    Term(
+        "Recoverable",
+        "The most that the edits of one wall could save. The verdict is the wall with the most recoverable time; it is "
+        "withheld where the trace cannot decide.",
+    ),
+    Term(
+        "Upper bound",
+        "The most that can be saved. How much of it an edit saves was not measured, so it is not deducted from the "
+        "step, and it ranks after every gain with a likely value.",
+    ),
+    Term(
+        "Gain",
+        "Time that one step may save: low, likely, high. Each gain of the plan applies to the step that the earlier "
+        "entries leave.",
+    ),
+    Term(
+        "Perturbation",
+        "The traced step over the log's unprofiled steps. The profiler slows every kernel launch, so the difference "
+        "is taken off the host's recoverable time first. Judge an edit by step times without the profiler.",
+    ),
+    Term(
+        "Known-good recipe",
+        "NVIDIA's benchmark recipe nearest to the run by GPU, model shape and number of GPUs. It is context for the "
+        "plan: none of its settings is a measured gain here.",
+    ),
+    Term("Unknown", "Not measured, and never zero. The reason is given next to it."),
+)
+
+GAIN_BASES: dict[str, str] = {
+    "measured": "A before and after pair gave the share of a time of this step that the edit saves.",
+    "modelled": "A calculation over facts of this trace gave the share.",
+    "range": "Between nothing and a known maximum; the likely value is a judgement.",
+    "upper_bound": "Up to the high end; how much of it was not measured, so there is no likely value.",
+    "frees_memory": "The edit saves memory, not time; it may cost a share of the step.",
+    "none": "No gain is estimated; the explanation states why.",
+}
+"""Basis of a gain -> what its low, likely and high end are."""

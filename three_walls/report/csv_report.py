@@ -1,0 +1,36 @@
+"""Report -> CSV: one text per table, numbers as they are in report.json, with their unit in the head."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from three_walls.model.report import Report
+from three_walls.report.section import Column, Table, nested_blocks, plain_text
+from three_walls.report.sections import make_sections
+
+
+def render_csv(report: Report) -> dict[str, str]:
+    """Name of each table -> its CSV text. What is not known is an empty field."""
+    blocks = [block for section in make_sections(report) for block in nested_blocks(section.blocks)]
+    return {block.name: _write(block) for block in blocks if isinstance(block, Table)}
+
+
+def _write(table: Table) -> str:
+    columns = [column for column in table.columns if column.in_page and column.width != "shape"]
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(f"{column.head} [{column.unit}]" if column.unit else column.head for column in columns)
+    for row in table.rows:
+        writer.writerow(_field(column, row) for column in columns)
+    return page.getvalue()
+
+
+def _field(column: Column, row: Any) -> Any:
+    """The number itself; text as it is shown. A text that a spreadsheet would run as a formula is kept from that."""
+    value = column.raw(row)
+    if column.unit and (value is None or isinstance(value, int | float)):
+        return value
+    text = plain_text(column.cell(row))
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and text != "-" else text

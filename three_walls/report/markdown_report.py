@@ -1,0 +1,99 @@
+"""Report -> Markdown, for a ticket or a pull request: every section, its tables with all their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from three_walls.model.report import Report
+from three_walls.report.section import (
+    Block,
+    Card,
+    Cell,
+    Copyable,
+    Definitions,
+    Fold,
+    Hero,
+    Items,
+    Note,
+    PageOnly,
+    Table,
+    plain_text,
+)
+from three_walls.report.sections import make_sections
+
+
+def render_markdown(report: Report) -> str:
+    """``report`` as Markdown; ends with a newline."""
+    lines: list[str] = []
+    for section in make_sections(report):
+        lines += [f"## {_escape(section.title)}", ""] if section.title else []
+        lines += [_escape(section.lead), ""] if section.lead else []
+        lines += [] if section.blocks else [_escape(section.empty), ""]
+        for block in section.blocks:
+            lines += _write(block, 3)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _write(block: Block, level: int) -> Iterator[str]:
+    """Lines of ``block``, an empty one last; nothing for charts and legends."""
+    if isinstance(block, Hero):
+        yield from (f"# {_escape(block.title)}", "", _escape(block.text), "", _escape(block.step_line), "")
+        for note in block.notes:
+            yield from (_escape(note), "")
+    elif isinstance(block, Note):
+        text = _escape(f"{block.label} {plain_text(block.content)}".strip())
+        yield from (f"{'#' * level} {text}" if block.role == "heading" else text, "")
+    elif isinstance(block, Items):
+        yield from (f"**{_escape(block.title)}**", "") if block.title else ()
+        yield from (f"- {_escape(plain_text(item))}" for item in block.items)
+        yield ""
+    elif isinstance(block, Copyable):
+        yield from (f"**{_escape(block.title)}**", "", "```", *(line.replace("```", "` ` `") for line in block.lines))
+        yield from ("```", "")
+    elif isinstance(block, Definitions):
+        yield from (f"- **{_escape(name)}**: {_escape(meaning)}" for name, meaning in block.entries)
+        yield ""
+    elif isinstance(block, Table):
+        yield from _write_table(block, level)
+    elif isinstance(block, Card):
+        yield from _write_card(block, level)
+    elif isinstance(block, Fold | PageOnly):
+        if isinstance(block, Fold):
+            yield from (f"{'#' * level} {_escape(plain_text(block.summary))}", "")
+        for inner in block.blocks:
+            yield from _write(inner, level + isinstance(block, Fold))
+
+
+def _write_card(card: Card, level: int) -> Iterator[str]:
+    marker = f"{card.marker}. " if card.marker else ""
+    tag = f" ({card.tag})" if card.tag else ""
+    yield from (f"{'#' * level} {marker}{_escape(plain_text(card.title) + tag)}", "")
+    if card.subtitle:
+        yield from (_escape("; ".join(map(plain_text, card.subtitle))), "")
+    if card.metrics:
+        yield from ("; ".join(f"{_escape(m.label)}: **{_escape(m.value)}**" for m in card.metrics), "")
+    for block in card.blocks:
+        yield from _write(block, level + 1)
+
+
+def _write_table(table: Table, level: int) -> Iterator[str]:
+    columns = [column for column in table.columns if column.in_page and column.width != "shape"]
+    yield from (f"{'#' * level} {_escape(table.title)}", "") if table.title else ()
+    yield from (_escape(table.lead), "") if table.lead else ()
+    if table.rows:
+        yield _row(column.head for column in columns)
+        yield f"|{'|'.join('---:' if column.is_right else '---' for column in columns)}|"
+        yield from (_row(column.cell(row) for column in columns) for row in table.rows)
+        yield ""
+
+
+def _row(cells: Iterator[Cell]) -> str:
+    return f"| {' | '.join(_escape(plain_text(cell)) for cell in cells)} |"
+
+
+def _escape(text: str) -> str:
+    """``text`` on one line, with nothing in it that Markdown or HTML would obey."""
+    line = " ".join(text.split())
+    for mark in "\\`*_[]<>|#~":
+        line = line.replace(mark, f"&#{ord(mark)};" if mark in "<>|" else f"\\{mark}")
+    return line

@@ -1,0 +1,285 @@
+"""What a report is made of: sections of blocks.
+
+A section chooses what is shown and how it is worded; it names no medium. A renderer (terminal, HTML, Markdown, CSV)
+lays blocks out; it knows no section. Text is plain text everywhere: renderers escape it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from three_walls.report.formats import UNITS, UNKNOWN, format_text
+
+
+class Terminal(Enum):
+    """When the terminal shows a section."""
+
+    ALWAYS = "always"
+    FULL = "with --full"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text with a role: ``code``, ``strong``, ``muted``, ``source``, ``from``, ``to``, or ``badge`` with a colour."""
+
+    text: str
+    role: str = ""
+    title: str = ""
+    """A longer text that a page shows when the pointer rests on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swatch:
+    """A small square of a colour, as in the charts."""
+
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Parts laid end to end: each a fraction of the full length, and its colour."""
+
+    parts: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Lines within a cell: what, and how much."""
+
+    lines: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """Text on a shaded background; ``depth`` is 0 to 1, ``hue`` a class of the style sheet."""
+
+    text: str
+    aside: str
+    depth: float
+    hue: str
+
+
+Inline = str | Text | Swatch
+Cell = Inline | Bar | Amounts | Shade | tuple[Inline, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: which value of a row, and how it is written.
+
+    ``value`` is the name of the row's attribute, or a function of the row; ``format`` makes a cell of that value.
+    """
+
+    head: str
+    value: str | Callable[[Any], Any]
+    format: Callable[[Any], Cell] = format_text
+    help: str = ""
+    role: str = ""
+    """Role of the text: see :class:`Text`."""
+    width: str = ""
+    """``wide``, ``third`` or ``shape`` (for bars); empty: as wide as its text."""
+    sums: bool = False
+    """Rows that the terminal leaves out are summed in this column."""
+    groups: bool = False
+    """Equal cells below each other are written once."""
+    unit: str = ""
+    """Unit of the values (``ns``, ``bytes``, ...); empty: that of ``format``, if it writes numbers."""
+    is_right: bool = False
+    """Stands at the right, as numbers do."""
+    in_terminal: bool = True
+    in_page: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", self.unit or UNITS.get(self.format, ""))
+        object.__setattr__(self, "is_right", self.is_right or bool(self.unit))
+
+    def raw(self, row: Any) -> Any:
+        """The value of ``row``, not formatted."""
+        return getattr(row, self.value) if isinstance(self.value, str) else self.value(row)
+
+    def cell(self, row: Any) -> Cell:
+        """The value of ``row`` as it is shown."""
+        cell = self.format(self.raw(row))
+        return Text(cell, self.role) if self.role and isinstance(cell, str) and cell not in ("", UNKNOWN) else cell
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of a report under columns. ``name`` is the name of its CSV file."""
+
+    name: str
+    columns: tuple[Column, ...]
+    rows: Sequence[Any]
+    title: str = ""
+    lead: str = ""
+    terminal_rows: int = 8
+    """The terminal shows so many rows and counts the rest; 0: it does not show the table."""
+    is_compact: bool = False
+    emphasis: Callable[[Any], bool] | None = None
+    """Whether a row stands out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A paragraph. ``role``: ``lead``, ``muted``, ``strong``, ``warning``, ``empty``; ``label`` stands before it."""
+
+    content: Inline | tuple[Inline, ...]
+    label: str = ""
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list. ``role``: ``checklist``, ``evidence`` or empty. An item may have several pieces."""
+
+    items: tuple[Inline | tuple[Inline, ...], ...]
+    title: str = ""
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A plotly figure: it holds no number that no table holds, so only a page shows it."""
+
+    name: str
+    figure: dict[str, Any]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """What colours or badges mean: (swatch or badge, name, meaning)."""
+
+    entries: tuple[tuple[Text | Swatch, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    label: str
+    value: str
+    note: str = ""
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Low, likely and high as fractions of a scale that several cards share."""
+
+    low: float
+    high: float
+    likely: float | None
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A titled box: an entry of the plan, a finding, a rank that is late."""
+
+    title: Inline | tuple[Inline, ...]
+    blocks: tuple[Block, ...] = ()
+    marker: str = ""
+    """A number before the title."""
+    tag: str = ""
+    """A stable name of what the card is about, as the id of a rule."""
+    subtitle: tuple[Inline, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    scale: Range | None = None
+    role: str = "finding"
+    """``plan-step``, ``finding`` or ``callout``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hero:
+    """The head of the report."""
+
+    eyebrow: str
+    title: str
+    text: str
+    notes: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+    shares: tuple[tuple[str, float, str], ...]
+    """Name, fraction of the step, colour."""
+    role: str
+    step_line: str
+    """The metrics in a sentence, for media without room for figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks that a page shows when they are asked for; the terminal leaves them out."""
+
+    summary: Inline | tuple[Inline, ...]
+    blocks: tuple[Block, ...]
+    is_open: bool = False
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageOnly:
+    """Blocks that the terminal leaves out."""
+
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copyable:
+    """Lines to copy into a shell or a file."""
+
+    name: str
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    entries: tuple[tuple[str, str], ...]
+
+
+Block = Table | Note | Items | Chart | Legend | Card | Hero | Fold | PageOnly | Copyable | Definitions
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section of the report. Without blocks its ``empty`` sentence is shown; without that it is left out."""
+
+    name: str
+    """Anchor in the page."""
+    title: str
+    blocks: tuple[Block, ...]
+    lead: str = ""
+    """What the section means, in one or two sentences."""
+    link: str = ""
+    """Name in the navigation; empty: no link."""
+    empty: str = ""
+    terminal: Terminal = Terminal.FULL
+    role: str = ""
+
+
+def nested_blocks(blocks: Sequence[Block]) -> Iterator[Block]:
+    """``blocks`` and all blocks inside them, in order."""
+    for block in blocks:
+        yield block
+        if isinstance(block, Card | Fold | PageOnly):
+            yield from nested_blocks(block.blocks)
+
+
+def pieces_of(content: Cell) -> tuple[Any, ...]:
+    """The pieces of ``content``, be it one or several."""
+    return content if isinstance(content, tuple) else (content,)
+
+
+def plain_text(content: Cell) -> str:
+    """The words of ``content`` without roles, colours and shapes."""
+    words = []
+    for piece in pieces_of(content):
+        if isinstance(piece, Amounts):
+            words.append("; ".join(f"{what} {amount}".strip() for what, amount in piece.lines))
+        elif isinstance(piece, Shade):
+            words.append(f"{piece.text} ({piece.aside} exposed)" if piece.aside else piece.text)
+        elif not isinstance(piece, Swatch | Bar):
+            words.append(piece.text if isinstance(piece, Text) else piece)
+    return " ".join(word for word in words if word)

@@ -1,0 +1,96 @@
+"""Where the step goes: one owner for every nanosecond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from three_walls.model.buckets import BUCKETS
+from three_walls.model.report import BudgetRow, RankReport, Report
+from three_walls.report.charts import Segment, draw_bars, draw_whole
+from three_walls.report.formats import format_ms, format_share
+from three_walls.report.palette import BUCKET_COLOURS
+from three_walls.report.section import Bar, Block, Chart, Column, Fold, Note, Section, Swatch, Table, Terminal, Text
+
+UNLISTED_COLOUR = "#888888"
+
+
+def budget(report: Report) -> Section:
+    """The representative step by bucket, then the same of every rank."""
+    rows = sorted((row for row in report.budget if row.ns > 0), key=lambda row: (-row.ns, row.bucket))
+    blocks: list[Block] = []
+    times = {row.bucket: row.ns for row in rows}
+    figure = draw_whole([(b.name, times[b.name], BUCKET_COLOURS[b.name]) for b in BUCKETS if b.name in times])
+    if figure is not None:
+        blocks.append(Chart("budget", figure, "The step as one bar, a segment per bucket"))
+    if rows:
+        blocks += [Note(f"Shown: {report.budget_of}.", role="muted"), _tabulate(rows), *_compare_ranks(report, rows)]
+    return Section(
+        "budget",
+        "Where the step goes",
+        tuple(blocks),
+        lead="Every nanosecond has one owner.",
+        link="Step",
+        empty="Unknown: no step was kept.",
+        terminal=Terminal.ALWAYS,
+    )
+
+
+def _tabulate(rows: Sequence[BudgetRow]) -> Table:
+    longest = max(row.fraction for row in rows)
+
+    def draw(row: BudgetRow) -> Bar:
+        return Bar(((row.fraction / longest, BUCKET_COLOURS.get(row.bucket, UNLISTED_COLOUR)),))
+
+    def name(bucket: str) -> tuple[Swatch, Text]:
+        return Swatch(BUCKET_COLOURS.get(bucket, UNLISTED_COLOUR)), Text(bucket, "code")
+
+    columns = (
+        Column("Bucket", "bucket", name),
+        Column("Group", "group", role="muted"),
+        Column("Time", "ns", format_ms, sums=True),
+        Column("Share", "fraction", format_share, sums=True),
+        Column("", lambda row: row, draw, in_page=False),
+        Column("What it counts", "definition", role="muted", width="wide", in_terminal=False),
+    )
+    return Table("budget", columns, rows, terminal_rows=len(rows))
+
+
+def _compare_ranks(report: Report, rows: Sequence[BudgetRow]) -> list[Block]:
+    """The median step of each rank, as bars on one scale where there are several, and as a table."""
+    ranks = [rank for rank in report.ranks if any(rank.budget.values())]
+    names = [b.name for b in BUCKETS if any(rank.budget.get(b.name) for rank in ranks)]
+    blocks: list[Block] = []
+    if len(ranks) > 1:
+        segments = [
+            Segment(
+                name,
+                BUCKET_COLOURS[name],
+                tuple(rank.budget.get(name, 0) for rank in ranks),
+                tuple(_describe_share(rank, name) for rank in ranks),
+            )
+            for name in names
+        ]
+        figure = draw_bars([f"rank {rank.rank}" for rank in ranks], segments, height=54 + 26 * len(ranks))
+        blocks.append(Chart("ranks", figure, "Median step of each rank, a segment per bucket"))
+    columns = (
+        Column("Rank", "rank"),
+        Column("GPU", _describe_gpu, role="muted"),
+        *(Column(row.bucket, _time_in(row.bucket), format_ms) for row in rows),
+    )
+    if report.ranks:
+        table = Table("budget_of_ranks", columns, report.ranks, terminal_rows=0, is_compact=True)
+        blocks.append(Fold("Budget of the median step of every rank", (table,)))
+    return blocks
+
+
+def _describe_share(rank: RankReport, bucket: str) -> str:
+    ns = rank.budget.get(bucket, 0)
+    return f"{format_ms(ns)}, {format_share(ns / sum(rank.budget.values()))}"
+
+
+def _describe_gpu(rank: RankReport) -> str:
+    return f"{rank.host or 'unknown host'}, device {rank.device}, {rank.gpu or 'unknown GPU'}"
+
+
+def _time_in(bucket: str) -> Callable[[RankReport], int | None]:
+    return lambda rank: rank.budget.get(bucket, 0) if rank.budget else None

@@ -1,0 +1,48 @@
+"""Capture health: what the traces hold, which files they are, which kernels no pattern knows."""
+
+from __future__ import annotations
+
+from three_walls.model.report import Report
+from three_walls.report.formats import UNKNOWN, format_count, format_ms
+from three_walls.report.section import Cell, Column, Note, Section, Table, Terminal, Text
+
+
+def capture(report: Report) -> Section:
+    """Capabilities, inputs, unclassified kernels."""
+    capabilities = (
+        Column("The capture holds", lambda row: row[0]),
+        Column("", lambda row: row[1], _describe_state, width="wide"),
+    )
+    inputs = (
+        Column("File", "path_name", role="code"),
+        Column("SHA-256", "sha256", lambda value: Text(value[:12], "code", value)),
+        Column("Nsight Systems", lambda row: row.nsys_version or UNKNOWN),
+        Column("Schema", lambda row: row.schema or UNKNOWN),
+    )
+    kernels = (
+        Column("Kernel", "name", role="code long", width="wide"),
+        Column("Time, summed", "kernel_ns", format_ms),
+        Column("Launches", "count", format_count),
+    )
+    title = "Unclassified kernels"
+    lead = "Their names match no pattern of tables/kernel-categories.yaml; their time is in the bucket unclassified."
+    last = (
+        (Table("unclassified", kernels, report.unclassified, title, lead, is_compact=True),)
+        if report.unclassified
+        else (Note(title, role="heading"), Note("None.", role="empty"))
+    )
+    return Section(
+        "capture",
+        "Capture health",
+        (
+            Table("capabilities", capabilities, sorted(report.capabilities.items())),
+            Table("inputs", inputs, report.inputs, "Inputs"),
+            *last,
+        ),
+        link="Capture",
+        terminal=Terminal.NEVER,
+    )
+
+
+def _describe_state(state: str) -> Cell:
+    return Text("yes", "badge good") if state == "yes" else (Text("no", "badge warn"), state)

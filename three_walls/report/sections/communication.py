@@ -1,0 +1,87 @@
+"""Communication: how much of it is exposed, how much compute hides."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from three_walls.model.buckets import BUCKET_BY_NAME
+from three_walls.model.report import CommunicationTime, RankReport, Report
+from three_walls.report.charts import Segment, draw_bars
+from three_walls.report.formats import format_ms, format_share
+from three_walls.report.palette import EXPOSED_COLOUR, HIDDEN_COLOUR
+from three_walls.report.section import Block, Chart, Column, Fold, Legend, Section, Swatch, Table
+
+_OF_THE_BUCKET = " while no compute kernel runs"
+"""Part of a bucket's definition that does not hold for its class: hidden time counts there too."""
+
+
+class ClassRow(NamedTuple):
+    rank: int
+    name: str
+    time: CommunicationTime
+
+
+def communication(report: Report) -> Section:
+    """Communication classes of the representative rank, then of every rank."""
+    rank = report.representative_rank
+    rows = () if rank is None else order_classes(rank)
+    blocks: list[Block] = []
+    if rows:
+        blocks += [
+            Legend(
+                (
+                    (Swatch(EXPOSED_COLOUR), "exposed", "no compute kernel runs"),
+                    (Swatch(HIDDEN_COLOUR), "hidden", "some compute kernel runs"),
+                )
+            ),
+            Chart("communication", _draw(rows), "Exposed and hidden time of each communication class"),
+            Table(
+                "communication",
+                (*_columns(report), Column("What it is", _define, role="muted", width="wide", in_terminal=False)),
+                rows,
+            ),
+        ]
+    if report.ranks:
+        every = [row for other in report.ranks for row in order_classes(other)]
+        columns = (Column("Rank", "rank"), *_columns(report)[:-1])
+        table = Table("communication_of_ranks", columns, every, terminal_rows=0, is_compact=True)
+        blocks.append(Fold("Every rank", (table,)))
+    return Section(
+        "communication",
+        "Communication: exposed and hidden",
+        tuple(blocks) if rows else (),
+        lead="" if rank is None else f"The representative step, rank {rank.rank}. Only exposed time can be saved.",
+        link="Communication",
+        empty="Unknown, or none: no communication was measured in a kept step.",
+    )
+
+
+def order_classes(rank: RankReport) -> tuple[ClassRow, ...]:
+    """Communication classes of ``rank``, the most exposed first."""
+    rows = (ClassRow(rank.rank, name, time) for name, time in rank.communication.items())
+    return tuple(sorted(rows, key=lambda row: (-row.time.exposed_ns, row.name)))
+
+
+def _columns(report: Report) -> tuple[Column, ...]:
+    return (
+        Column("Class", "name", role="code"),
+        Column("Busy", lambda row: row.time.busy_ns, format_ms),
+        Column("Exposed", lambda row: row.time.exposed_ns, format_ms),
+        Column("Hidden", lambda row: row.time.hidden_ns, format_ms),
+        Column("Exposed of step", lambda row: report.fraction_of_step(row.time.exposed_ns), format_share),
+    )
+
+
+def _define(row: ClassRow) -> str:
+    meaning = BUCKET_BY_NAME[row.name].definition if row.name in BUCKET_BY_NAME else ""
+    return meaning.replace(_OF_THE_BUCKET, "")
+
+
+def _draw(rows: tuple[ClassRow, ...]) -> dict[str, object]:
+    exposed = tuple(row.time.exposed_ns for row in rows)
+    hidden = tuple(row.time.hidden_ns for row in rows)
+    segments = (
+        Segment("exposed", EXPOSED_COLOUR, exposed, tuple(map(format_ms, exposed))),
+        Segment("hidden", HIDDEN_COLOUR, hidden, tuple(map(format_ms, hidden))),
+    )
+    return draw_bars([row.name for row in rows], segments, height=54 + 34 * len(rows), gap=0.34)

@@ -1,0 +1,58 @@
+"""The run's configuration, each setting with its source."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from three_walls.model.config import ConfigConflict, ConfigValue
+from three_walls.model.report import Report
+from three_walls.report.formats import format_setting
+from three_walls.report.section import Block, Cell, Column, Inline, Items, Section, Table, Terminal, Text
+
+
+class SettingRow(NamedTuple):
+    key: str
+    kind: str
+    """``config`` or ``env``."""
+    found: ConfigValue
+
+
+def config(report: Report) -> Section:
+    """Settings, then environment variables, by name; before them what sources disagree on."""
+    run = report.config
+    rows = [SettingRow(key, "config", value) for key, value in sorted(run.values.items())]
+    rows += [SettingRow(key, "env", value) for key, value in sorted(run.environment.items())]
+    blocks: list[Block] = []
+    if report.config_conflicts:
+        items = tuple(map(_describe_conflict, report.config_conflicts))
+        blocks.append(Items(items, "Sources disagree; the first value counts"))
+    if rows:
+        columns = (
+            Column("Setting", lambda row: row, _name),
+            Column("Value", lambda row: format_setting(row.found.value), role="code"),
+            Column("Source", lambda row: row.found.source, role="muted", width="wide"),
+        )
+        blocks.append(Table("config", columns, rows))
+    release = f", Megatron-Bridge {run.bridge_version}" if run.bridge_version else ""
+    evidence = f" ({run.bridge_version_evidence})" if release and run.bridge_version_evidence else ""
+    return Section(
+        "config",
+        "Configuration",
+        tuple(blocks),
+        lead=f"Settings of the run as far as they are known. Launched as {run.dialect}{release}{evidence}.",
+        link="Config",
+        empty="Unknown: give the run's configuration with --config or --set.",
+        terminal=Terminal.NEVER,
+    )
+
+
+def _name(row: SettingRow) -> Cell:
+    name = Text(row.key, "code")
+    return (name, Text("environment", "badge")) if row.kind == "env" else name
+
+
+def _describe_conflict(conflict: ConfigConflict) -> tuple[Inline, ...]:
+    pieces: list[Inline] = [Text(conflict.key, "code")]
+    for found in conflict.values:
+        pieces += [Text(format_setting(found.value), "code"), Text(found.source, "muted")]
+    return tuple(pieces)

@@ -1,0 +1,140 @@
+"""Efficiency: what GEMMs, attention, copies and memory reach of the machine's limits."""
+
+from __future__ import annotations
+
+from three_walls.model.buckets import Wall
+from three_walls.model.fact import Fact
+from three_walls.model.report import Report
+from three_walls.report.formats import (
+    UNKNOWN,
+    format_bandwidth,
+    format_count,
+    format_fact,
+    format_flops,
+    format_flops_rate,
+    format_gemm,
+    format_moved,
+    format_ms,
+    format_share,
+    shorten,
+)
+from three_walls.report.palette import WALL_COLOURS
+from three_walls.report.section import Bar, Block, Column, Section, Table, Text
+
+UTILIZATION = {"mfu_fraction": "MFU of unprofiled steps", "mfu_traced_fraction": "MFU of the traced step"}
+MEMORY = {
+    "memory_parameters_bytes": "Parameters",
+    "memory_gradients_bytes": "Gradients",
+    "memory_optimizer_bytes": "Optimizer",
+    "memory_activations_bytes": "Activations",
+    "memory_estimated_peak_bytes": "Estimated peak",
+    "memory_peak_fraction": "Measured peak of device memory",
+    "memory_headroom_bytes": "Headroom",
+    "driver_peak_bytes": "Allocated by the driver (cudaMalloc)",
+}
+"""Facts shown here -> their names for people."""
+
+_KERNEL_LENGTH = 50
+
+
+def efficiency(report: Report) -> Section:
+    """Rates against limits: utilization, roles, GEMM shapes, copies, memory per GPU."""
+    blocks: list[Block] = []
+    utilization, memory = _known_facts(report, UTILIZATION), _known_facts(report, MEMORY)
+    if utilization:
+        blocks.append(_tabulate_facts("utilization", "Utilization", UTILIZATION, utilization))
+    if report.efficiency:
+        blocks.append(_tabulate_roles(report))
+    if report.gemm_shapes:
+        blocks.append(_tabulate_shapes(report))
+    if report.copies:
+        blocks.append(_tabulate_copies(report))
+    if memory:
+        lead = "From the config, for the fullest pipeline stage; from the log and the trace where they record it."
+        blocks.append(_tabulate_facts("memory_per_gpu", "Memory per GPU", MEMORY, memory, lead))
+    return Section(
+        "efficiency",
+        "Efficiency",
+        tuple(blocks),
+        lead="The representative rank's step, compared with the limits of the machine.",
+        link="Efficiency",
+        empty="Unknown: the config does not state which model this is. The facts list the missing settings.",
+    )
+
+
+def _known_facts(report: Report, names: dict[str, str]) -> list[Fact]:
+    return [fact for fact in map(report.facts.get, names) if not fact.is_missing]
+
+
+def _tabulate_facts(name: str, title: str, names: dict[str, str], facts: list[Fact], lead: str = "") -> Table:
+    def define(fact: Fact) -> str:
+        return fact.definition.meaning if fact.definition else ""
+
+    columns = (
+        Column(title, lambda fact: names[fact.name]),
+        Column("Value", lambda fact: fact, format_fact, is_right=True),
+        Column("What it is", define, role="muted", width="wide", in_terminal=False),
+    )
+    return Table(name, columns, facts, title, lead)
+
+
+def _tabulate_roles(report: Report) -> Table:
+    colour = WALL_COLOURS[Wall.COMPUTE_HOST]
+    columns = (
+        Column("Role", "role"),
+        Column("Operations", "flops", format_flops),
+        Column("Time", "ns", format_ms),
+        Column("Achieved", "achieved_flops_per_s", format_flops_rate),
+        Column("Peak", "peak_flops_per_s", format_flops_rate),
+        Column("Of peak", "fraction", format_share),
+        Column(
+            "", "fraction", lambda value: Bar(((value, colour),) if value else ()), width="shape", in_terminal=False
+        ),
+        Column("Note", "note", role="muted", in_terminal=False),
+    )
+    lead = (
+        "Operations are counted from the config; time is that in which they run; the peak is the GPU's dense peak at "
+        "the run's precision."
+    )
+    return Table("roles", columns, report.efficiency, "GEMMs and attention", lead)
+
+
+def _tabulate_shapes(report: Report) -> Table:
+    def name_kernel(name: str) -> Text:
+        return Text(shorten(name.removeprefix("void "), _KERNEL_LENGTH), "source", name)
+
+    columns = (
+        Column("Weight", lambda row: row.role or UNKNOWN),
+        Column("Direction", "direction"),
+        Column("Shape", lambda row: row, format_gemm, is_right=True),
+        Column("Calls", "calls", format_count, sums=True),
+        Column("Time", "ns", format_ms, sums=True),
+        Column("Achieved", "achieved_flops_per_s", format_flops_rate),
+        Column("Format", lambda row: row.precision or UNKNOWN, in_terminal=False),
+        Column("Of peak", "fraction", format_share),
+        Column("Kernel with the most time", "kernel", name_kernel, in_terminal=False),
+    )
+    known = format_fact(report.facts.get("gemm_shapes_known_fraction"))
+    lead = (
+        "m x k x n, as PyTorch's operators were called (recorded in NVTX ranges); a span where numbers of tokens "
+        f"differ from call to call. Shapes are known for {known} of the GEMMs' time. The peak is that of the number "
+        "format of the kernels."
+    )
+    return Table("gemm_shapes", columns, report.gemm_shapes, "GEMMs by shape", lead)
+
+
+def _tabulate_copies(report: Report) -> Table:
+    columns = (
+        Column("Copies", "copy_class", role="code"),
+        Column("Calls", "calls", format_count),
+        Column("1 MiB and more", "large_calls", format_count),
+        Column("Moved", "bytes_moved", format_moved),
+        Column("Time", "ns", format_ms),
+        Column("Bandwidth", "bytes_per_s", format_bandwidth),
+        Column("Limit", "limit_bytes_per_s", format_bandwidth),
+    )
+    lead = (
+        "The bandwidth is that of copies of 1 MiB and more, because smaller copies mostly show the cost of starting "
+        "one. The limit is that of the link in one direction."
+    )
+    return Table("copies", columns, report.copies, "Copies between host and device", lead)

@@ -1,0 +1,39 @@
+"""Every fact that rules compare, with its definition."""
+
+from __future__ import annotations
+
+from three_walls.model.fact import Fact
+from three_walls.model.report import Report
+from three_walls.report.formats import format_fact
+from three_walls.report.section import Cell, Column, Section, Table, Terminal, Text
+
+
+def facts(report: Report) -> Section:
+    """Facts in the order of their definition; settings of the run are in the configuration."""
+    columns = (
+        Column("Fact", lambda fact: fact, _name),
+        Column("Value", lambda fact: fact, format_fact, is_right=True),
+        Column("Definition", lambda fact: fact, _define, width="wide"),
+    )
+    measured = [fact for fact in report.facts.facts.values() if not fact.name.startswith(("config.", "env."))]
+    return Section(
+        "facts",
+        "Facts",
+        (Table("facts", columns, measured),),
+        lead="The named numbers that the rules compare. Rest the pointer on a name for what it is not.",
+        link="Facts",
+        terminal=Terminal.NEVER,
+    )
+
+
+def _name(fact: Fact) -> Text:
+    definition = fact.definition
+    if definition is None:
+        return Text(fact.name, "code")
+    other = f" Not the same as: {definition.not_the_same_as}" if definition.not_the_same_as else ""
+    return Text(fact.name, "code", f"{definition.meaning}{other}")
+
+
+def _define(fact: Fact) -> Cell:
+    meaning = Text(fact.definition.meaning if fact.definition else "", "muted")
+    return (meaning, Text(f"Missing: {fact.missing_reason}", "missing")) if fact.is_missing else meaning

@@ -1,0 +1,188 @@
+"""Findings outside the plan: found and not fixable by configuration, undecided, blocked, not needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from three_walls.model.fact import Fact
+from three_walls.model.finding import Finding, Outcome
+from three_walls.model.report import Report
+from three_walls.report.formats import describe_gain, format_wall
+from three_walls.report.section import (
+    Block,
+    Card,
+    Column,
+    Fold,
+    Inline,
+    Note,
+    PageOnly,
+    Section,
+    Table,
+    Text,
+)
+from three_walls.report.sections.plan import list_evidence, list_notes, tabulate_edits
+
+MEANINGS = {
+    Outcome.FOUND: "Found, not fixable by configuration",
+    Outcome.RECOMMENDED: "Recommended, but left out of the plan",
+    Outcome.ALTERNATIVE: "Would help, but is not planned",
+    Outcome.BLOCKED: "Would help, but a requirement fails",
+    Outcome.UNKNOWN: "Undecided: a fact is missing",
+    Outcome.ERROR: "The rule itself failed",
+    Outcome.NOT_NEEDED: "The symptom is absent",
+    Outcome.NOT_APPLICABLE: "Other hardware, framework or model",
+}
+"""Nearest to an action first."""
+
+WITH_EDITS = (Outcome.RECOMMENDED, Outcome.ALTERNATIVE, Outcome.BLOCKED)
+_BADGES = {
+    Outcome.RECOMMENDED: "badge good",
+    Outcome.ALTERNATIVE: "badge good",
+    Outcome.BLOCKED: "badge warn",
+    Outcome.UNKNOWN: "badge warn",
+    Outcome.ERROR: "badge bad",
+}
+MOST_NAMES = 4
+"""Missing settings or waiting rules that are named; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFacts:
+    """Facts that are missing for one reason, and the rules that they leave undecided."""
+
+    reason: str
+    names: tuple[str, ...]
+    rules: tuple[str, ...]
+
+    @property
+    def are_settings(self) -> bool:
+        """Whether the run's settings are missing: a log or a saved configuration gives them all at once."""
+        return all(name.startswith(("config.", "env.")) for name in self.names)
+
+
+def findings(report: Report) -> Section:
+    """What was found, what would decide the undecided, what is blocked; then every other rule by outcome."""
+    groups = group_by_outcome(report)
+    blocks: list[Block] = []
+    blocks += [_describe_found(finding) for finding in groups.get(Outcome.FOUND, ())]
+    missing = group_missing_facts(report)
+    if missing:
+        columns = (
+            Column("Missing", lambda row: _name_some(tuple(name_fact(report.facts.get(name)) for name in row.names))),
+            Column("Why", _explain),
+            Column("Undecided rules", lambda row: _name_some(row.rules), role="muted"),
+        )
+        lead = "Give or capture these to decide more rules."
+        blocks.append(Table("missing_facts", columns, missing, "Undecided", lead, is_compact=True))
+    obstacles = [finding for outcome in (Outcome.BLOCKED, Outcome.ERROR) for finding in groups.get(outcome, ())]
+    if obstacles:
+        columns = (
+            Column("Rule", "rule", role="code"),
+            Column("Outcome", lambda finding: finding.outcome.value),
+            Column("Why", _describe_obstacle),
+        )
+        blocks.append(Table("blocked", columns, obstacles, "Blocked", terminal_rows=40, is_compact=True))
+    folds = tuple(
+        _fold(report, outcome, members) for outcome, members in groups.items() if outcome is not Outcome.FOUND
+    )
+    if folds:
+        blocks.append(PageOnly(folds))
+    return Section(
+        "findings", "Undecided and blocked", tuple(blocks), link="Findings", empty="None: every rule is in the plan."
+    )
+
+
+def group_by_outcome(report: Report) -> dict[Outcome, tuple[Finding, ...]]:
+    """Findings that are not in the plan."""
+    planned = {step.rule for step in report.plan}
+    others = [finding for finding in report.findings if finding.rule not in planned]
+    groups = {outcome: tuple(f for f in others if f.outcome is outcome) for outcome in MEANINGS}
+    return {outcome: members for outcome, members in groups.items() if members}
+
+
+def group_missing_facts(report: Report) -> tuple[MissingFacts, ...]:
+    """What left rules undecided, by its reason: the reason that most rules wait for first."""
+    waiting: dict[str, list[str]] = {}
+    for finding in report.findings:
+        for name in finding.missing if finding.outcome is Outcome.UNKNOWN else ():
+            waiting.setdefault(name, []).append(finding.rule)
+    by_reason: dict[str, list[str]] = {}
+    for name in sorted(waiting, key=lambda name: (-len(waiting[name]), name)):
+        by_reason.setdefault(report.facts.get(name).missing_reason or "missing", []).append(name)
+    groups = [
+        MissingFacts(reason, tuple(names), tuple(sorted({rule for name in names for rule in waiting[name]})))
+        for reason, names in by_reason.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-len(group.rules), group.reason)))
+
+
+def name_fact(fact: Fact) -> str:
+    """A fact in words: the name of a setting, else the first clause of what the fact means."""
+    if fact.definition is None:
+        return fact.name.removeprefix("config.").removeprefix("env.")
+    return re.split(r"[.:;] ", fact.definition.meaning)[0].rstrip(".")
+
+
+def _name_some(names: tuple[str, ...]) -> str:
+    """All of ``names``, or the first and how many are left."""
+    rest = len(names) - MOST_NAMES
+    return ", ".join(names) if rest <= 1 else f"{', '.join(names[:MOST_NAMES])} and {rest} more"
+
+
+def _explain(group: MissingFacts) -> str:
+    where = "; the training log (--log), --config or --set provide them" if group.are_settings else ""
+    return f"{group.reason}{where}"
+
+
+def _describe_obstacle(finding: Finding) -> str:
+    if finding.outcome is Outcome.BLOCKED and finding.blocked_by:
+        return "; ".join(note.text or note.name for note in finding.blocked_by)
+    return finding.reason
+
+
+def _describe_found(finding: Finding) -> Card:
+    evidence = list_evidence(finding)
+    return Card(
+        title=(finding.title, Text("not fixable by configuration", "badge warn")),
+        tag=finding.rule,
+        subtitle=(format_wall(finding.wall, finding.sub_wall),),
+        blocks=(
+            Note(finding.reason),
+            Note(finding.advice, "What to do:"),
+            *((PageOnly(tuple(evidence)),) if evidence else ()),
+        ),
+    )
+
+
+def _fold(report: Report, outcome: Outcome, members: tuple[Finding, ...]) -> Fold:
+    badge = Text(outcome.value.replace("_", " "), _BADGES.get(outcome, "badge"))
+    summary: tuple[Inline, ...] = (badge, MEANINGS[outcome], Text(f"({len(members)})", "muted"))
+    return Fold(summary, tuple(_describe(report, finding) for finding in members), role="outcome")
+
+
+def _describe(report: Report, finding: Finding) -> Card:
+    subtitle = [format_wall(finding.wall, finding.sub_wall)]
+    has_gain = finding.gain_ns.high is not None or finding.gain_ns.cost_fraction is not None
+    if has_gain and finding.outcome in WITH_EDITS:
+        subtitle.append(describe_gain(finding.gain_ns))
+    return Card(
+        title=finding.title,
+        tag=finding.rule,
+        subtitle=tuple(subtitle),
+        blocks=tuple(_list_blocks(report, finding)),
+    )
+
+
+def _list_blocks(report: Report, finding: Finding) -> Iterator[Block]:
+    yield Note(finding.reason)
+    if finding.missing:
+        yield Note(", ".join(name_fact(report.facts.get(name)) for name in finding.missing), "Missing:")
+    for note in finding.blocked_by:
+        yield Note((note.text or note.name, Text(note.source, "source")), "Blocked:")
+    if finding.edits and finding.outcome in WITH_EDITS:
+        yield tabulate_edits(report, finding.edits, f"finding_{finding.rule}_edits")
+    if finding.confirm_first:
+        yield list_notes(finding.confirm_first, "Confirm first", "checklist")
+    yield from list_evidence(finding)

@@ -1,0 +1,193 @@
+"""MoE layers, part by part: router, permute, dispatch, expert GEMMs, combine, unpermute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from three_walls.model.buckets import Wall
+from three_walls.model.report import MoePart, Report
+from three_walls.report.formats import format_bandwidth, format_count, format_moved, format_ms, format_share
+from three_walls.report.palette import WALL_COLOURS
+from three_walls.report.section import Bar, Block, Cell, Column, Fold, Note, PageOnly, Section, Shade, Table
+
+DIRECTIONS = ("forward", "recompute", "backward")
+PARTS = ("router", "permute", "dispatch", "expert_gemm", "combine", "unpermute", "shared_expert")
+"""In the order in which a token passes them."""
+
+CARRYING_PARTS = ("dispatch", "combine")
+"""Parts that move tokens between ranks: only for them is a missing bandwidth "unknown"."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """The parts of one layer (None: all of them together) in one direction."""
+
+    layer: int | None
+    parts: dict[str, MoePart]
+
+
+def moe(report: Report) -> Section:
+    """All layers together, then layer by layer."""
+    sums = sum_parts(report.moe_layers)
+    layers = list_parts(report.moe_layers)
+    count = len({part.layer for part in layers})
+    blocks: list[Block] = []
+    if sums:
+        blocks.append(Table("moe", _columns(with_layer=False), sums, terminal_rows=40))
+    if layers:
+        blocks.append(PageOnly(tuple(_show_layers(sums, layers))))
+    together = f"the sum of {count} layers" if count else "all layers together"
+    return Section(
+        "moe",
+        "MoE layers",
+        tuple(blocks),
+        lead=f"The representative step, {together}. Exposed: no compute kernel runs. Sent: bytes that leave for other "
+        "ranks. Bandwidth: what sending them reached, with the limit of the link in one direction.",
+        link="MoE layers",
+        empty="Unknown, or none: no MoE layer was recognized in the representative step.",
+    )
+
+
+def sum_parts(parts: Sequence[MoePart]) -> tuple[MoePart, ...]:
+    """One row per direction and part: that of all layers where it is given, else the sum over the layers."""
+    groups: dict[tuple[str, str], list[MoePart]] = {}
+    for part in parts:
+        groups.setdefault((part.direction, part.part), []).append(part)
+    return tuple(
+        replace(_add([part for part in groups[key] if part.layer is None] or groups[key]), layer=None)
+        for key in sorted(groups, key=lambda key: _place(*key))
+    )
+
+
+def list_parts(parts: Sequence[MoePart]) -> tuple[MoePart, ...]:
+    """Every part of every single layer, in order of layer, direction and part."""
+    single = (part for part in parts if part.layer is not None)
+    return tuple(sorted(single, key=lambda part: (part.layer or 0, _place(part.direction, part.part))))
+
+
+def list_layers(direction: str, sums: Sequence[MoePart], layers: Sequence[MoePart]) -> tuple[LayerRow, ...]:
+    """Layers in order, then all of them together."""
+    rows: dict[int | None, dict[str, MoePart]] = {}
+    for part in (*layers, *sums):
+        if part.direction == direction:
+            rows.setdefault(part.layer, {})[part.part] = part
+    return tuple(LayerRow(layer, found) for layer, found in rows.items())
+
+
+def _place(direction: str, part: str) -> tuple[int, str, int, str]:
+    def index(name: str, order: tuple[str, ...]) -> int:
+        return order.index(name) if name in order else len(order)
+
+    return index(direction, DIRECTIONS), direction, index(part, PARTS), part
+
+
+def _add(parts: list[MoePart]) -> MoePart:
+    """The sum of ``parts``. One unknown makes the sum unknown; its rate is that of all bytes, each at its own rate."""
+    if len(parts) == 1:
+        return parts[0]
+    moved = [part.bytes_moved for part in parts if part.bytes_moved is not None]
+    seconds = [
+        part.bytes_moved / part.bytes_per_s for part in parts if part.bytes_moved is not None and part.bytes_per_s
+    ]
+    limits = {part.limit_bytes_per_s for part in parts}
+    total_bytes = sum(moved) if len(moved) == len(parts) else None
+    is_timed = total_bytes is not None and len(seconds) == len(parts)
+    return replace(
+        parts[0],
+        ns=sum(part.ns for part in parts),
+        exposed_ns=sum(part.exposed_ns for part in parts),
+        calls=sum(part.calls for part in parts),
+        bytes_moved=total_bytes,
+        bytes_per_s=total_bytes / sum(seconds) if is_timed and total_bytes is not None else None,
+        limit_bytes_per_s=limits.pop() if len(limits) == 1 else None,
+    )
+
+
+def _columns(with_layer: bool) -> tuple[Column, ...]:
+    first = (Column("Layer", "layer"),) if with_layer else ()
+    return (
+        *first,
+        Column("Direction", "direction", role="muted", groups=True),
+        Column("Part", "part", role="code"),
+        Column("Time", "ns", format_ms),
+        Column("Exposed", "exposed_ns", format_ms),
+        Column("Calls", "calls", format_count),
+        Column("Sent", _if_carrying("bytes_moved"), _unless_absent(format_moved), unit="bytes"),
+        Column("Bandwidth", _if_carrying("bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s"),
+        Column("Limit", _if_carrying("limit_bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s"),
+        *(() if with_layer else _columns_of_limit()),
+    )
+
+
+def _columns_of_limit() -> tuple[Column, ...]:
+    colour = WALL_COLOURS[Wall.COMMUNICATION]
+
+    def reached(part: MoePart) -> float | None:
+        is_known = part.bytes_per_s is not None and part.limit_bytes_per_s
+        return part.bytes_per_s / part.limit_bytes_per_s if is_known else None  # type: ignore[operator]
+
+    def draw(fraction: float | None) -> Bar:
+        return Bar(() if fraction is None else ((fraction, colour),))
+
+    return (
+        Column(
+            "Of limit", reached, lambda fraction: "" if fraction is None else format_share(fraction), unit="fraction"
+        ),
+        Column("", reached, draw, width="shape", in_terminal=False),
+    )
+
+
+_ABSENT = ""
+"""Stands for the bandwidth of a part that moves no tokens: it has none, which is not unknown."""
+
+
+def _if_carrying(field: str) -> Callable[[MoePart], float | str | None]:
+    def read(part: MoePart) -> float | str | None:
+        value: float | None = getattr(part, field)
+        return _ABSENT if value is None and part.part not in CARRYING_PARTS else value
+
+    return read
+
+
+def _unless_absent(format_number: Callable[[float | None], str]) -> Callable[[float | str | None], str]:
+    return lambda value: value if isinstance(value, str) else format_number(value)
+
+
+def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list[Block]:
+    longest_ns = max(part.ns for part in layers)
+    blocks: list[Block] = [
+        Note("Layer by layer", role="heading"),
+        Note(
+            "Each cell: its time, then the exposed part of it. The shade is the time, on one scale for all directions; "
+            "orange moves tokens between ranks, blue computes.",
+            role="lead",
+        ),
+    ]
+    for place, direction in enumerate(dict.fromkeys(total.direction for total in sums)):
+        names = [total.part for total in sums if total.direction == direction]
+        columns = (
+            Column("Layer", "layer", lambda layer: "all layers" if layer is None else str(layer)),
+            *(Column(name, _part_of(name), _shade(longest_ns), is_right=True) for name in names),
+        )
+        rows = list_layers(direction, sums, layers)
+        table = Table(f"moe_layers_{place}", columns, rows, is_compact=True, emphasis=lambda row: row.layer is None)
+        blocks.append(Fold(direction, (table,), is_open=place == 0))
+    every = Table("moe_parts", _columns(with_layer=True), layers, is_compact=True)
+    blocks.append(Fold("Every number of every layer", (every,)))
+    return blocks
+
+
+def _part_of(name: str) -> Callable[[LayerRow], MoePart | None]:
+    return lambda row: row.parts.get(name)
+
+
+def _shade(longest_ns: int) -> Callable[[MoePart | None], Cell]:
+    def write(part: MoePart | None) -> Cell:
+        if part is None:
+            return "-"
+        depth = 0.0 if part.layer is None else part.ns / longest_ns
+        exposed = format_ms(part.exposed_ns) if part.exposed_ns else ""
+        return Shade(format_ms(part.ns), exposed, depth, "carrying" if part.part in CARRYING_PARTS else "")
+
+    return write

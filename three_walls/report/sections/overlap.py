@@ -1,0 +1,44 @@
+"""Overlap slowdown: what communication costs the GEMMs that run at the same time."""
+
+from __future__ import annotations
+
+from three_walls.model.report import OverlapSlowdown, Report
+from three_walls.report.formats import format_count, format_ms, format_ratio
+from three_walls.report.section import Column, Note, Section, Table
+
+
+def overlap(report: Report) -> Section:
+    """GEMMs that ran both alone and concurrently with communication, the dearest first."""
+    rows = order_slowdowns(report)
+    columns = (
+        Column("Kernel", "kernel", role="code", width="wide"),
+        Column("Grid", "grid", role="muted"),
+        Column("Alone", "alone_ns", format_ms),
+        Column("Concurrent", "concurrent_ns", format_ms),
+        Column("Slower", lambda row: row.concurrent_ns / row.alone_ns if row.alone_ns else None, format_ratio),
+        Column("Calls alone", "calls_alone", format_count, in_terminal=False),
+        Column("Calls concurrent", "concurrent_calls", format_count),
+        Column("Per step", "slowdown_ns", format_ms, sums=True),
+    )
+    total = format_ms(sum(row.slowdown_ns for row in rows))
+    blocks = (
+        Table("overlap", columns, rows, terminal_rows=3),
+        Note(
+            "Alone and concurrent are medians. Per step: their difference times the concurrent calls.",
+            role="muted",
+        ),
+    )
+    return Section(
+        "overlap",
+        "Overlap slowdown",
+        blocks if rows else (),
+        lead="Communication takes multiprocessors and memory bandwidth from a GEMM that runs at the same time. The "
+        f"same GEMM (name and grid), alone and concurrent with communication: {total} per step in all.",
+        link="Overlap",
+        empty="Unknown, or none: no GEMM ran both alone and concurrently with communication.",
+    )
+
+
+def order_slowdowns(report: Report) -> tuple[OverlapSlowdown, ...]:
+    """The most time per step first."""
+    return tuple(sorted(report.overlap_slowdown, key=lambda row: (-row.slowdown_ns, row.kernel, row.grid)))

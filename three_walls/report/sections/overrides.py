@@ -1,0 +1,24 @@
+"""The overrides to apply: the whole plan in the words of each launcher."""
+
+from __future__ import annotations
+
+from three_walls.model.report import Report
+from three_walls.report.overrides_file import list_forms
+from three_walls.report.section import Block, Copyable, Items, Section, Terminal
+
+
+def overrides(report: Report) -> Section | None:
+    """All edits of the plan to copy, and what no line can express."""
+    blocks: list[Block] = [Copyable(name, title, lines) for name, title, lines in list_forms(report.overrides)]
+    if report.overrides.notes:
+        blocks.append(Items(tuple(f"note: {note}" for note in report.overrides.notes), role="warning"))
+    if not blocks:
+        return None
+    return Section(
+        "overrides",
+        "Overrides to apply",
+        tuple(blocks),
+        lead="The whole plan, quoted for the shell; also in overrides.txt. Use the form of your launcher.",
+        link="Overrides",
+        terminal=Terminal.ALWAYS,
+    )

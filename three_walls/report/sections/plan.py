@@ -1,0 +1,199 @@
+"""The plan: edits in order, each with its gain, what to confirm first, how to verify it, and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from three_walls.model.finding import Finding, FirstTrial, Note, PlannedEdit, PlanStep
+from three_walls.model.report import Report
+from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
+from three_walls.report import section as layout
+from three_walls.report.charts import Segment, draw_bars
+from three_walls.report.formats import (
+    UNKNOWN,
+    describe_gain,
+    format_basis,
+    format_cost,
+    format_gain_bounds,
+    format_likely,
+    format_ms,
+    format_ms_range,
+    format_setting,
+    format_share,
+    format_wall,
+)
+from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR
+from three_walls.report.section import (
+    Block,
+    Card,
+    Cell,
+    Chart,
+    Column,
+    Inline,
+    Items,
+    Metric,
+    PageOnly,
+    Range,
+    Section,
+    Table,
+    Terminal,
+    Text,
+)
+
+
+def plan(report: Report) -> Section:
+    """The entries of the plan, and which to apply first."""
+    blocks: list[Block] = []
+    if report.plan and report.verdict.step_ns is not None:
+        blocks.append(Chart("plan", _draw(report, report.verdict.step_ns), "The step now and after each entry"))
+    if report.first_trial is not None:
+        label = "Apply entry 1 first, on its own."
+        trial = report.first_trial
+        worked: Inline = Text(f"If it worked: {trial.must_show}", "muted")
+        blocks.append(layout.Note((describe_expectation(trial), worked), label))
+    widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
+    blocks += [_describe_step(report, step, widest_ns) for step in report.plan]
+    return Section(
+        "plan",
+        "The plan",
+        tuple(blocks),
+        lead="Apply the entries in this order: each gain is on the step that the entries above leave. Upper bounds "
+        "without a measurement are not deducted from the step."
+        if report.plan
+        else "",
+        link="Plan",
+        empty="Empty: no rule recommends an edit for this run."
+        if report.findings
+        else "Empty: no rule could be judged.",
+        terminal=Terminal.ALWAYS,
+    )
+
+
+def describe_expectation(trial: FirstTrial) -> str:
+    """What the log must show if the edit worked."""
+    if trial.basis == FREES_MEMORY:
+        cost = format_cost(trial.cost_fraction, trial.cost_is_estimated)
+        return f"It frees memory: the log's memory peak should fall. It {cost}."
+    if trial.saved_low_fraction is None or trial.saved_high_fraction is None:
+        return "Its gain is not known: the log's unprofiled step time decides."
+    high = format_share(trial.saved_high_fraction)
+    now = format_ms(trial.unprofiled_step_ns)
+    if trial.basis == UPPER_BOUND:
+        start = "No entry has a likely gain. At best the log's step time"
+        if trial.unprofiled_step_ns is None:
+            return f"{start} falls by {high} (upper bound)."
+        return f"{start} falls from {now} to {format_ms(trial.unprofiled_step_after_low_ns)} (by {high}, upper bound)."
+    share = f"{format_share(trial.saved_low_fraction)} to {high}"
+    if trial.unprofiled_step_ns is None:
+        return f"The log's unprofiled step time should fall by {share}."
+    after = format_ms_range(trial.unprofiled_step_after_low_ns, trial.unprofiled_step_after_high_ns)
+    return f"The log's unprofiled step time should fall from {now} to {after} (by {share})."
+
+
+def _draw(report: Report, step_ns: int) -> dict[str, object]:
+    """The step now, then after each entry: solid up to the low end of the range, pale from there to the high end."""
+    lows = (step_ns, *(step.step_after_ns.low for step in report.plan))
+    highs = (step_ns, *(step.step_after_ns.high for step in report.plan))
+    titles = ("the step as traced", *(step.finding.title for step in report.plan))
+    details = tuple(
+        f"{title}: {format_ms_range(low, high)}" for title, low, high in zip(titles, lows, highs, strict=True)
+    )
+    widths = tuple(high - low for low, high in zip(lows, highs, strict=True))
+    segments = (
+        Segment("", (NOW_COLOUR, *[AFTER_COLOUR] * len(report.plan)), lows, details),
+        Segment("", AFTER_COLOUR, widths, details, opacity=0.3),
+    )
+    labels = ["now", *(f"after {step.order}" for step in report.plan)]
+    return draw_bars(labels, segments, height=54 + 30 * len(labels), gap=0.3)
+
+
+def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
+    finding, gain = step.finding, step.gain_ns
+    scale = None
+    if widest_ns and gain.low is not None and gain.high is not None:
+        likely = None if gain.likely is None else gain.likely / widest_ns
+        scale = Range(gain.low / widest_ns, gain.high / widest_ns, likely, describe_gain(gain))
+    cost = format_cost(gain.cost_fraction, gain.cost_is_estimated).removeprefix("costs ")
+    second = Metric("Likely", format_likely(gain)) if gain.cost_fraction is None else Metric("Cost", cost)
+    subtitle: list[Inline] = [format_wall(finding.wall, finding.sub_wall)]
+    if step.unlocked_by:
+        subtitle.append(f"possible only after {step.unlocked_by}")
+    return Card(
+        title=finding.title,
+        marker=str(step.order),
+        tag=finding.rule,
+        subtitle=tuple(subtitle),
+        metrics=(
+            Metric("Gain", format_gain_bounds(gain)),
+            second,
+            Metric("Step after it", format_ms_range(step.step_after_ns.low, step.step_after_ns.high)),
+            Metric("Basis", format_basis(gain.basis)),
+        ),
+        scale=scale,
+        blocks=tuple(_list_blocks(report, step)),
+        role="plan-step",
+    )
+
+
+def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
+    finding = step.finding
+    yield layout.Note(finding.reason)
+    if finding.why_it_matters:
+        yield PageOnly((layout.Note(finding.why_it_matters, role="muted"),))
+    yield tabulate_edits(report, step.edits, f"plan_{step.order}_edits")
+    if finding.confirm_first:
+        yield list_notes(finding.confirm_first, "Confirm first", "checklist")
+    rest: list[Block] = []
+    if finding.how_to_verify:
+        rest.append(Items((finding.how_to_verify,), "How to verify", "plain"))
+    if finding.side_effects:
+        rest.append(Items(finding.side_effects, "Side effects"))
+    rest += list_evidence(finding, step.gain_ns.explanation)
+    if rest:
+        yield PageOnly(tuple(rest))
+
+
+def list_notes(notes: tuple[Note, ...], title: str = "", role: str = "") -> Items:
+    """Sentences, each with its source."""
+    return Items(tuple((note.text or note.name, Text(note.source, "source")) for note in notes), title, role)
+
+
+def list_evidence(finding: Finding, explanation: str = "") -> list[Block]:
+    """How the gain was estimated, then what speaks for the edit and what against it."""
+    estimate: tuple[tuple[Inline, ...], ...] = (
+        ((Text("Estimate", "strong"), explanation, Text("", "source")),) if explanation else ()
+    )
+    notes = [("For", note) for note in finding.evidence_for] + [("Against", note) for note in finding.evidence_against]
+    claims = tuple(
+        (Text(side, side.lower()), note.text or note.name, Text(note.source, "source")) for side, note in notes
+    )
+    return [Items((*estimate, *claims), "Evidence", "evidence")] if estimate or claims else []
+
+
+def tabulate_edits(report: Report, edits: tuple[PlannedEdit, ...], name: str) -> Table:
+    """Settings with their value in the run, as far as it is known, and their new value."""
+
+    def value_now(edit: PlannedEdit) -> Cell:
+        known = report.config.environment if edit.kind == "env" else report.config.values
+        is_known = edit.from_value is not None or edit.key in known
+        return Text(format_setting(edit.from_value), "from") if is_known else UNKNOWN
+
+    columns = (
+        Column("Setting", lambda edit: edit, name_setting),
+        Column("From", lambda edit: edit, value_now),
+        Column("To", "to", lambda value: Text(format_setting(value), "to")),
+        Column("", lambda edit: edit, _remark, width="third"),
+    )
+    return Table(name, columns, edits, terminal_rows=len(edits), is_compact=True)
+
+
+def name_setting(row: PlannedEdit) -> Cell:
+    """Name of a setting; a variable of the environment is marked."""
+    if row.kind == "env":
+        return Text(row.key, "code"), Text("environment", "badge")
+    return Text(row.key, "code")
+
+
+def _remark(edit: PlannedEdit) -> Cell:
+    reason = Text(edit.reason, "muted")
+    return (Text("changes numerics", "badge warn"), reason) if edit.changes_numerics else reason

@@ -1,0 +1,28 @@
+"""Recompute: forward work that is replayed in backward."""
+
+from __future__ import annotations
+
+from three_walls.model.report import Report
+from three_walls.report.formats import format_count, format_ms
+from three_walls.report.section import Column, Section, Table
+
+
+def recompute(report: Report) -> Section | None:
+    """One row per layer that is replayed."""
+    if not report.recompute_layers:
+        return None
+    columns = (
+        Column("Layer", lambda row: "all together" if row.layer is None else str(row.layer)),
+        Column("Kind", "kind"),
+        Column("Time", "ns", format_ms, sums=True),
+        Column("Replays", "calls", format_count, sums=True),
+    )
+    total = format_ms(sum(row.ns for row in report.recompute_layers))
+    return Section(
+        "recompute",
+        "Recompute",
+        (Table("recompute", columns, report.recompute_layers, is_compact=True),),
+        lead=f"Forward work that the representative step replays in backward: {total}. Full: the whole layer. "
+        "Selective: its core attention only.",
+        link="Recompute",
+    )

@@ -1,0 +1,112 @@
+"""Steps: which were found and kept, and what the training log adds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from three_walls.model.report import LogSummary, ProgressSummary, RankStep, Report
+from three_walls.report.formats import (
+    count_of,
+    format_count,
+    format_gib,
+    format_ms,
+    format_ms_range,
+    format_tflops,
+)
+from three_walls.report.section import Block, Cell, Column, Fold, Note, PageOnly, Section, Table, Text
+
+
+class StepRow(NamedTuple):
+    rank: int
+    step: RankStep
+    is_median: bool
+
+
+def steps(report: Report) -> Section:
+    """Every step of every rank, with why it was dropped."""
+    summary = report.step
+    blocks: list[Block] = [Note(note, role="muted") for note in (summary.note,) if note]
+    if report.log is not None:
+        lines = (describe_log(report.log), describe_progress(report.log))
+        blocks.append(PageOnly(tuple(Note(f"{line}.") for line in lines if line)))
+    if summary.dropped:
+        reasons = (Column("Rank", "rank"), Column("Step", "index"), Column("Why", "reason", width="wide"))
+        table = Table("dropped_steps", reasons, summary.dropped, terminal_rows=0, is_compact=True)
+        blocks.append(Fold(f"Dropped steps ({len(summary.dropped)})", (table,)))
+    rows = [StepRow(rank.rank, step, step.index == rank.median_index) for rank in report.ranks for step in rank.steps]
+    if rows:
+        columns = (
+            Column("Rank", "rank"),
+            Column("Step", lambda row: row.step.index),
+            Column("Length", lambda row: row.step.end_ns - row.step.start_ns, format_ms),
+            Column("Kept", lambda row: row, _describe_kept),
+            Column("Why", lambda row: row.step.reason, role="muted", width="wide"),
+        )
+        table = Table("steps", columns, rows, terminal_rows=0, is_compact=True)
+        blocks.append(Fold("All steps of all ranks", (table,)))
+    length = ""
+    if summary.median_ns is not None:
+        bounds = format_ms_range(summary.min_ns, summary.max_ns)
+        length = f" Kept steps take {bounds}, median {format_ms(summary.median_ns)}."
+    return Section(
+        "steps",
+        "Steps",
+        tuple(blocks),
+        lead=f"{count_of(summary.kept, 'step')} kept, {format_count(len(summary.dropped))} dropped; boundaries from "
+        f"{summary.source}.{length}",
+        link="Steps",
+    )
+
+
+def describe_log(log: LogSummary) -> str:
+    """``Log: unprofiled step 377 ms (2 of 10 iterations; 4 warm-up, 4 profiled); peak memory 29.9 GiB``."""
+    by_count = sorted(log.roles.items(), key=lambda item: (-item[1], item[0]))
+    others = ", ".join(f"{count} {role}" for role, count in by_count if role != "steady")
+    steady = f"{format_count(log.roles.get('steady', 0))} of {format_count(log.iterations)} iterations"
+    parts = [f"Log: unprofiled step {format_ms(log.unprofiled_step_ns)} ({'; '.join(filter(None, (steady, others)))})"]
+    if log.peak_memory_bytes is not None:
+        peak, reserved = format_gib(log.peak_memory_bytes), format_gib(log.reserved_memory_bytes)
+        parts.append(f"peak memory {peak}, reserved {reserved}")
+    if log.device_memory_bytes is not None:
+        parts.append(f"device memory in use by all processes {format_gib(log.device_memory_bytes)}")
+    if log.allocator_retries:
+        parts.append(f"{format_count(log.allocator_retries)} allocations tried again")
+    if log.ooms:
+        parts.append(f"memory exhausted {format_count(log.ooms)} times")
+    if log.torn_lines:
+        parts.append(f"{format_count(log.torn_lines)} torn lines left out")
+    return "; ".join(parts)
+
+
+def describe_progress(log: LogSummary) -> str:
+    """The throughput of iterations, of the job and of all jobs; empty without a progress file.
+
+    ``Progress file: 160.2 TFLOP/s per GPU in steady iterations; 120.3 TFLOP/s from the start of the last job ...``.
+    """
+    progress = log.progress
+    if progress is None:
+        return ""
+    parts = [f"{format_tflops(log.tflops_per_gpu)} per GPU in steady iterations"] if log.tflops_per_gpu else []
+    parts += _describe_throughput(progress)
+    parts.append(f"{count_of(progress.restarts, 'restart')} with {format_count(progress.gpus)} GPUs")
+    if progress.last_iteration is not None:
+        parts.append(f"last checkpoint at iteration {format_count(progress.last_iteration)}")
+    if progress.other_gpus:
+        parts.append(f"other jobs in the file had {', '.join(map(str, progress.other_gpus))} GPUs")
+    return f"Progress file: {'; '.join(parts)}"
+
+
+def _describe_throughput(progress: ProgressSummary) -> list[str]:
+    if progress.job_tflops_per_gpu is None:
+        return ["no checkpoint of these jobs, so no throughput"]
+    job = format_tflops(progress.job_tflops_per_gpu)
+    all_jobs = format_tflops(progress.cumulative_tflops_per_gpu)
+    return [
+        f"{job} per GPU since the last job's start (start-up, evaluation and checkpoints count)",
+        f"{all_jobs} since the first job's start (time between jobs counts too)",
+    ]
+
+
+def _describe_kept(row: StepRow) -> Cell:
+    kept = "kept" if row.step.kept else "dropped"
+    return (kept, Text("median", "badge")) if row.is_median else kept

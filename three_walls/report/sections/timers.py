@@ -1,0 +1,70 @@
+"""Timers of the training log: which parts of an iteration take how long, and on which rank longest."""
+
+from __future__ import annotations
+
+from three_walls.model.report import LogSummary, Report, SlowRank, TimerSummary
+from three_walls.model.training_log import TimerKind
+from three_walls.report.formats import format_count, format_ms, format_rank, format_ratio
+from three_walls.report.section import Card, Column, Note, Section, Table
+
+KIND_WORDS = {
+    TimerKind.WORK: "a rank's own work",
+    TimerKind.EXCHANGE: "exchange, waits included",
+    TimerKind.STEP: "whole pass or step",
+    TimerKind.OUTSIDE: "outside of steps",
+    TimerKind.OTHER: "not known here",
+}
+
+
+def timers(report: Report) -> Section | None:
+    """Slow ranks by the timers, then every timer."""
+    rows = order_timers(report.log)
+    if not rows or report.log is None:
+        return None
+    columns = (
+        Column("Timer", "name", role="code"),
+        Column("Shortest", "shortest_ns", format_ms),
+        Column("Longest", "longest_ns", format_ms),
+        Column("Spread", spread_of, format_ratio),
+        Column("Slowest", "slowest_rank", format_rank),
+        Column("Fastest", "fastest_rank", format_rank),
+        Column("Prints", "prints", format_count),
+        Column("What it is", lambda timer: KIND_WORDS[timer.kind], role="muted"),
+    )
+    return Section(
+        "timers",
+        "Timers of the log",
+        (
+            *(_describe_slow_rank(slow) for slow in report.log.slow_ranks),
+            Table("timers", columns, rows, terminal_rows=12),
+        ),
+        lead="Megatron's own timers, per iteration: medians of the prints after unprofiled steady iterations, of the "
+        "fastest and the slowest rank where ranks were printed. Timers of level 1 and 2 add barriers, which lengthen "
+        "the step. A rank with a long time is slow only in its own work; in an exchange it mostly waits.",
+        link="Timers",
+    )
+
+
+def order_timers(log: LogSummary | None) -> tuple[TimerSummary, ...]:
+    """Timers of steps, the longest first, then those outside of steps; none where no timer is of steps."""
+    found = () if log is None else log.timers
+    if all(timer.kind is TimerKind.OUTSIDE for timer in found):
+        return ()
+    return tuple(sorted(found, key=lambda timer: (timer.kind is TimerKind.OUTSIDE, -timer.longest_ns, timer.name)))
+
+
+def spread_of(timer: TimerSummary) -> float | None:
+    """Longest over shortest; None where the shortest is not known, or rounds to nothing."""
+    return timer.longest_ns / timer.shortest_ns if timer.shortest_ns else None
+
+
+def _describe_slow_rank(slow: SlowRank) -> Card:
+    ratio = format_ratio(slow.ns / slow.fastest_ns if slow.fastest_ns else None)
+    stage = "" if slow.stage is None else f" of pipeline stage {slow.stage}"
+    title = (
+        f"Rank {slow.rank} takes {format_ms(slow.ns)} in {slow.timer}, {ratio} the fastest "
+        f"(rank {slow.fastest_rank}, {format_ms(slow.fastest_ns)}){stage}"
+    )
+    prints = f"{format_count(slow.prints)} of {format_count(slow.of_prints)} prints"
+    evidence = f"The typical rank takes {format_ms(slow.typical_ns)}; it stood out in {prints}."
+    return Card(title=title, blocks=(Note(evidence, role="muted"),), role="callout")

@@ -1,0 +1,186 @@
+"""Waiting for peers: which rank was late, and how much of the communication is waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from three_walls.model.buckets import BUCKETS
+from three_walls.model.report import Alignment, Report, Straggler, Wait
+from three_walls.report.formats import UNKNOWN, count_of, format_ms, format_ms_range, format_rank
+from three_walls.report.palette import TRANSFER_COLOUR, WAIT_COLOUR
+from three_walls.report.section import Bar, Block, Card, Cell, Column, Fold, Legend, Note, Section, Swatch, Table, Text
+
+MOST_ROWS_UNFOLDED = 40
+"""A longer table of every class and rank is folded."""
+
+_CLASS_ORDER = {bucket.name: place for place, bucket in enumerate(BUCKETS)}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWait:
+    """Waits of one communication class over the ranks: bounds of what is known, and how it is known."""
+
+    communication_class: str
+    wait_ns: tuple[int, ...]
+    """Of the ranks where it is known."""
+    transfer_ns: tuple[int, ...]
+    late_rank: int | None
+    """The rank that most of the waiting is for, as far as known."""
+    rank_count: int
+    resolved_count: int
+    unknown_count: int
+    notes: tuple[str, ...]
+
+    @property
+    def is_without_wait(self) -> bool:
+        return max(self.wait_ns, default=None) == 0 and not self.unknown_count
+
+
+def waits(report: Report) -> Section:
+    """Late ranks, then waiting and transfer by class."""
+    rows = order_waits(report)
+    blocks: list[Block] = [_describe_straggler(straggler) for straggler in order_stragglers(report)]
+    if report.alignment is not None:
+        blocks.append(Note(_describe_alignment(report.alignment), role="muted"))
+    if rows:
+        blocks += [_tabulate_classes(report), _tabulate_ranks(rows)]
+    return Section(
+        "waits",
+        "Waiting for peers",
+        tuple(blocks),
+        lead="A collective moves data once its last rank has arrived. The time before that is waiting, and only the "
+        "rank that arrives last can shorten it.",
+        link="Waits",
+        empty="Unknown, or none: no communication could be split into waiting and transfer.",
+    )
+
+
+def order_stragglers(report: Report) -> tuple[Straggler, ...]:
+    """The rank that costs the others most first."""
+    return tuple(sorted(report.stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank, straggler.cause)))
+
+
+def order_waits(report: Report) -> tuple[Wait, ...]:
+    """By class in order of precedence, then by rank."""
+    last = len(_CLASS_ORDER)
+    return tuple(
+        sorted(
+            report.waits,
+            key=lambda wait: (_CLASS_ORDER.get(wait.communication_class, last), wait.communication_class, wait.rank),
+        )
+    )
+
+
+def summarize_classes(report: Report) -> tuple[ClassWait, ...]:
+    """One row per communication class, in order of precedence."""
+    by_class: dict[str, list[Wait]] = {}
+    for wait in order_waits(report):
+        by_class.setdefault(wait.communication_class, []).append(wait)
+    return tuple(
+        ClassWait(
+            communication_class=name,
+            wait_ns=tuple(wait.wait_ns for wait in members if wait.wait_ns is not None),
+            transfer_ns=tuple(wait.transfer_ns for wait in members if wait.transfer_ns is not None),
+            late_rank=_find_late_rank(members),
+            rank_count=len(members),
+            resolved_count=sum(wait.resolved for wait in members),
+            unknown_count=sum(wait.wait_ns is None for wait in members),
+            notes=tuple(sorted({wait.note for wait in members if wait.note})),
+        )
+        for name, members in by_class.items()
+    )
+
+
+def _find_late_rank(members: list[Wait]) -> int | None:
+    awaited: dict[int, int] = {}
+    for wait in members:
+        if wait.awaited_rank is not None and wait.wait_ns:
+            awaited[wait.awaited_rank] = awaited.get(wait.awaited_rank, 0) + wait.wait_ns
+    return min(awaited, key=lambda rank: (-awaited[rank], rank), default=None)
+
+
+def _describe_straggler(straggler: Straggler) -> Card:
+    is_unknown = straggler.cause == UNKNOWN
+    cause = "cause unknown" if is_unknown else straggler.cause.replace("_", " ")
+    return Card(
+        title=(
+            f"Rank {straggler.rank} made the others wait {format_ms(straggler.late_ns)} per step",
+            Text(cause, "badge" if is_unknown else "badge warn"),
+        ),
+        blocks=(Note(straggler.evidence, role="muted"),) if straggler.evidence else (),
+        role="callout",
+    )
+
+
+def _describe_alignment(alignment: Alignment) -> str:
+    if alignment.residual_ns_p50 is None and alignment.residual_ns_p95 is None:
+        return f"Clocks of the ranks: {alignment.method}; how well they agree is {UNKNOWN}."
+    median, most = format_ms(alignment.residual_ns_p50), format_ms(alignment.residual_ns_p95)
+    return (
+        f"Clocks of the ranks: {alignment.method}. Matched ends of collectives are {median} apart at the median, "
+        f"{most} at the 95th percentile."
+    )
+
+
+def _tabulate_classes(report: Report) -> Table:
+    columns = (
+        Column("Class", "communication_class", role="code"),
+        Column("Wait", "wait_ns", _bounds, is_right=True),
+        Column("Transfer", "transfer_ns", _bounds, is_right=True),
+        Column("Late rank", lambda row: row, lambda row: _name_late_rank(row.late_rank, row.is_without_wait)),
+        Column("Resolved on", lambda row: f"{row.resolved_count} of {count_of(row.rank_count, 'rank')}"),
+        Column("How", lambda row: "; ".join(_list_notes(row)), role="muted"),
+    )
+    return Table("waits", columns, summarize_classes(report))
+
+
+def _list_notes(row: ClassWait) -> Iterator[str]:
+    yield from row.notes
+    if 0 < row.unknown_count < row.rank_count:
+        yield f"{UNKNOWN} on {row.unknown_count}"
+
+
+def _bounds(times: tuple[int, ...]) -> str:
+    return format_ms_range(min(times, default=None), max(times, default=None))
+
+
+def _name_late_rank(rank: int | None, nothing_waits: bool) -> str:
+    return format_rank(rank) or ("none" if nothing_waits else UNKNOWN)
+
+
+def _tabulate_ranks(rows: tuple[Wait, ...]) -> Fold:
+    longest_ns = max((wait.wait_ns or 0) + (wait.transfer_ns or 0) for wait in rows)
+
+    def draw(wait: Wait) -> Bar:
+        if not longest_ns or wait.wait_ns is None:
+            return Bar(())
+        parts = ((wait.wait_ns, WAIT_COLOUR), (wait.transfer_ns or 0, TRANSFER_COLOUR))
+        return Bar(tuple((ns / longest_ns, colour) for ns, colour in parts))
+
+    columns = (
+        Column("Class", "communication_class", role="code", groups=True),
+        Column("Rank", "rank"),
+        Column("Wait", "wait_ns", format_ms),
+        Column("Transfer", "transfer_ns", format_ms),
+        Column("", lambda wait: wait, draw, width="shape"),
+        Column("Late rank", lambda wait: _name_late_rank(wait.awaited_rank, wait.wait_ns == 0)),
+        Column("Split", lambda wait: wait, _describe_split),
+        Column("How", "note", role="muted"),
+    )
+    legend = Legend(
+        (
+            (Swatch(WAIT_COLOUR), "wait", "for peers that arrive later"),
+            (Swatch(TRANSFER_COLOUR), "transfer", "the rest of its time"),
+            (Text("resolved", "badge good"), "", "from matched calls of all ranks"),
+            (Text("estimated", "badge"), "", "without them"),
+        )
+    )
+    table = Table("waits_of_ranks", columns, rows, terminal_rows=0, is_compact=True)
+    return Fold("Every class and rank", (legend, table), is_open=len(rows) <= MOST_ROWS_UNFOLDED)
+
+
+def _describe_split(wait: Wait) -> Cell:
+    if wait.resolved:
+        return Text("resolved", "badge good")
+    return Text("estimated", "badge") if wait.wait_ns is not None else UNKNOWN

@@ -1,0 +1,99 @@
+"""The three walls: the most that removing each would save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from three_walls.model.buckets import SubWall, Wall
+from three_walls.model.report import Report
+from three_walls.report.formats import SUB_WALL_NAMES, format_ms, format_share, format_wall
+from three_walls.report.palette import WALL_COLOURS
+from three_walls.report.section import Bar, Cell, Column, Note, Section, Table, Text
+
+_FACTS = {
+    (Wall.MEMORY, None): "memory_recoverable_ns",
+    (Wall.COMMUNICATION, None): "communication_recoverable_ns",
+    (Wall.COMPUTE_HOST, SubWall.COMPUTE): "compute_recoverable_ns",
+    (Wall.COMPUTE_HOST, SubWall.HOST): "host_recoverable_ns",
+}
+_ORDER = (
+    (Wall.MEMORY, None),
+    (Wall.COMMUNICATION, None),
+    (Wall.COMPUTE_HOST, None),
+    (Wall.COMPUTE_HOST, SubWall.COMPUTE),
+    (Wall.COMPUTE_HOST, SubWall.HOST),
+)
+_BOTH_HALVES = "Both halves together: they share no time, so this is their sum."
+
+
+@dataclass(frozen=True, slots=True)
+class WallRow:
+    wall: Wall
+    sub_wall: SubWall | None
+    recoverable_ns: int | None
+    fraction: float | None
+    """Of the step."""
+    meaning: str
+    mark: str
+    """``the wall``, ``this half``, ``runner-up`` or nothing."""
+
+
+def walls(report: Report) -> Section:
+    """Upper bounds of the three walls in Megatron Core's order; the third has two halves."""
+    columns = (
+        Column("Wall", lambda row: row, _name),
+        Column("Up to", "recoverable_ns", format_ms),
+        Column("Of the step", "fraction", format_share),
+        Column("", lambda row: row, _draw, width="shape", in_terminal=False),
+        Column("", "mark", _mark),
+        Column("What it is", "meaning", role="muted", width="wide", in_terminal=False),
+    )
+    rows = tuple(_read(report, wall, sub_wall) for wall, sub_wall in _ORDER)
+    blocks: list[Note | Table] = [Table("walls", columns, rows, emphasis=lambda row: row.mark == "the wall")]
+    if report.verdict.margin_fraction is not None:
+        margin = format_share(report.verdict.margin_fraction)
+        blocks.append(Note(f"Margin of the wall over the runner-up: {margin} of the step.", role="muted"))
+    return Section(
+        "walls",
+        "The three walls",
+        tuple(blocks),
+        lead="Upper bounds of what removing each wall would save. The plan states what its edits may reach.",
+        link="Walls",
+    )
+
+
+def recoverable_of(report: Report, wall: Wall, sub_wall: SubWall | None) -> int | None:
+    """Upper bound of what removing a wall saves, in ns; of the third wall the sum of its halves."""
+    known = report.verdict.recoverable_ns
+    if wall is Wall.COMPUTE_HOST and sub_wall is None:
+        compute_ns, host_ns = (known.get(f"{wall.value}.{half.value}") for half in SubWall)
+        return None if compute_ns is None or host_ns is None else compute_ns + host_ns
+    return known.get(wall.value if sub_wall is None else f"{wall.value}.{sub_wall.value}")
+
+
+def _read(report: Report, wall: Wall, sub_wall: SubWall | None) -> WallRow:
+    result = report.verdict
+    is_sum = wall is Wall.COMPUTE_HOST and sub_wall is None
+    definition = None if is_sum else report.facts.get(_FACTS[wall, sub_wall]).definition
+    mark = ""
+    if (result.wall, result.sub_wall) == (wall, sub_wall) or (is_sum and result.wall is wall):
+        mark = "this half" if sub_wall else "the wall"
+    elif (result.runner_up_wall, result.runner_up_sub_wall) == (wall, sub_wall) or (
+        is_sum and result.runner_up_wall is wall
+    ):
+        mark = "runner-up"
+    recoverable_ns = recoverable_of(report, wall, sub_wall)
+    meaning = _BOTH_HALVES if definition is None else definition.meaning
+    return WallRow(wall, sub_wall, recoverable_ns, report.fraction_of_step(recoverable_ns), meaning, mark)
+
+
+def _name(row: WallRow) -> str:
+    return format_wall(row.wall) if row.sub_wall is None else f"- {SUB_WALL_NAMES[row.sub_wall]}"
+
+
+def _draw(row: WallRow) -> Bar:
+    return Bar(() if row.fraction is None else ((row.fraction, WALL_COLOURS[row.wall]),))
+
+
+def _mark(mark: str) -> Cell:
+    return Text(mark, "badge" if mark == "runner-up" else "badge strong") if mark else ""

@@ -1,0 +1,187 @@
+"""Report -> the terminal: verdict, warnings, budget, plan and overrides; on request every section that fits one."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text as Line
+
+from three_walls.model.report import Report
+from three_walls.report.formats import shorten, show_control_characters
+from three_walls.report.section import (
+    Amounts,
+    Bar,
+    Block,
+    Card,
+    Cell,
+    Column,
+    Copyable,
+    Hero,
+    Items,
+    Note,
+    Section,
+    Table,
+    Terminal,
+    pieces_of,
+    plain_text,
+)
+from three_walls.report.sections import make_sections
+
+WIDTH = 100
+"""Columns of the report where no terminal says otherwise."""
+
+_BAR_COLUMNS = 30
+_MOST_AMOUNTS = 2
+_WIDEST_CODE = 36
+"""Longer names in a table lose their middle."""
+
+MORE = "More sections: report.html, or --full here."
+
+
+def print_report(report: Report, console: Console, *, is_full: bool = False) -> None:
+    """Print ``report`` on ``console``; plain text of :data:`WIDTH` columns when that is not a terminal.
+
+    ``is_full``: also the sections that are left out by default.
+    """
+    parts = list(_show(report, is_full, "\u2588" if console.is_terminal and console.encoding == "utf-8" else "#"))
+    if console.is_terminal:
+        console.print(Group(*parts), width=min(console.width, WIDTH))
+        return
+    page = Console(file=io.StringIO(), width=WIDTH, force_terminal=False, color_system=None, legacy_windows=False)
+    page.print(Group(*parts))
+    lines = page.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is the StringIO above
+    console.print(
+        "\n".join(line.rstrip() for line in lines), soft_wrap=True, markup=False, highlight=False, emoji=False
+    )
+
+
+def _show(report: Report, is_full: bool, block_mark: str) -> Iterator[RenderableType]:
+    for section in make_sections(report):
+        is_shown = section.terminal is Terminal.ALWAYS or (
+            is_full and section.terminal is Terminal.FULL and section.blocks
+        )
+        if is_shown:
+            yield from _show_section(section, block_mark)
+    if not is_full:
+        yield _plain(f"\n{MORE}", "dim")
+
+
+def _show_section(section: Section, block_mark: str) -> Iterator[RenderableType]:
+    if section.title:
+        yield _plain(f"\n{section.title.upper()}", "bold")
+    if section.lead:
+        yield _indent(_plain(section.lead, "dim"))
+    for block in section.blocks:
+        yield from _show_block(block, block_mark, 2)
+    if not section.blocks:
+        yield _indent(_plain(section.empty))
+
+
+def _show_block(block: Block, block_mark: str, columns: int) -> Iterator[RenderableType]:
+    """Nothing for blocks that only a page shows."""
+    if isinstance(block, Hero):
+        yield from _show_hero(block)
+    elif isinstance(block, Note) and block.role != "heading":
+        yield _indent(_label(block.label, plain_text(block.content)), columns)
+    elif isinstance(block, Items):
+        for item in block.items:
+            yield _indent(_label(f"{block.title}:" if block.title else "", _first_words(item)), columns)
+    elif isinstance(block, Copyable):
+        yield _indent(_plain(block.title, "dim"), columns)
+        yield from (_indent(_plain(line), columns + 2) for line in block.lines)
+    elif isinstance(block, Card):
+        yield from _show_card(block, block_mark, columns)
+    elif isinstance(block, Table) and block.terminal_rows and block.rows:
+        yield from _show_table(block, block_mark, columns)
+
+
+def _show_hero(hero: Hero) -> Iterator[RenderableType]:
+    if hero.role == "abstained":
+        yield _plain("ABSTAINED: no wall is named", "bold yellow")
+    else:
+        yield _plain(hero.title, "bold red")
+    yield _plain(hero.text)
+    yield _plain(hero.step_line)
+    yield from (_plain(note, "dim") for note in hero.notes)
+
+
+def _show_card(card: Card, block_mark: str, columns: int) -> Iterator[RenderableType]:
+    title = _plain(f"{card.marker}. " if card.marker else "", "bold").append(
+        _plain(": ".join(map(plain_text, pieces_of(card.title))), "bold")
+    )
+    if card.tag:
+        title.append(_plain(f"  [{card.tag}]", "dim not bold"))
+    yield _indent(title, columns)
+    if card.metrics:
+        metrics = "; ".join(f"{metric.label.lower()} {metric.value}" for metric in card.metrics)
+        yield _indent(_plain(metrics, "green"), columns + 3)
+    for block in card.blocks:
+        yield from _show_block(block, block_mark, columns + 3)
+
+
+def _show_table(table: Table, block_mark: str, indent: int) -> Iterator[RenderableType]:
+    """The first rows; the rest is counted, and summed where that makes sense."""
+    shown = [column for column in table.columns if column.in_terminal]
+    if table.title:
+        yield _indent(_plain(table.title, "bold"), indent)
+    if table.lead:
+        yield _indent(_plain(table.lead, "dim"), indent)
+    grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for column in shown:
+        grid.add_column(column.head, justify="right" if column.is_right else "left", overflow="fold")
+    before: list[Cell] = [""] * len(shown)
+    for row in table.rows[: table.terminal_rows]:
+        cells = [column.cell(row) for column in shown]
+        grid.add_row(
+            *(
+                "" if column.groups and cell == old else _show_cell(column, cell, block_mark)
+                for column, cell, old in zip(shown, cells, before, strict=True)
+            ),
+            style="bold" if table.emphasis and table.emphasis(row) else "",
+        )
+        before = cells
+    rest = table.rows[table.terminal_rows :]
+    if rest:
+        sums = (_sum(column, rest) for column in shown[1:])
+        grid.add_row(f"{len(rest)} more", *sums, style="dim")
+    yield _indent(grid, indent)
+
+
+def _sum(column: Column, rows: object) -> RenderableType:
+    values = [column.raw(row) for row in rows] if column.sums else []  # type: ignore[attr-defined]
+    known = [value for value in values if value is not None]
+    return _plain(plain_text(column.format(sum(known)))) if known else ""
+
+
+def _show_cell(column: Column, cell: Cell, block_mark: str) -> RenderableType:
+    if isinstance(cell, Bar):
+        line = Line()
+        for fraction, colour in cell.parts:
+            line.append(block_mark * max(1, round(fraction * _BAR_COLUMNS)), style=colour)
+        return line
+    if isinstance(cell, Amounts):
+        cell = Amounts(cell.lines[:_MOST_AMOUNTS])
+    text = plain_text(cell)
+    return _plain(shorten(text, _WIDEST_CODE) if "code" in column.role else text)
+
+
+def _label(label: str, text: str) -> Line:
+    return _plain(f"{label} " if label else "", "bold").append(_plain(text, "not bold"))
+
+
+def _first_words(item: Cell) -> str:
+    """An item without its source: the page and report.json have that."""
+    return plain_text(tuple(piece for piece in pieces_of(item) if getattr(piece, "role", "") != "source"))
+
+
+def _plain(text: str, style: str = "") -> Line:
+    """Text as it stands: no markup in it is obeyed."""
+    return Line(show_control_characters(text), style=style)
+
+
+def _indent(content: RenderableType, columns: int = 2) -> Padding:
+    return Padding(content, (0, 0, 0, columns))
