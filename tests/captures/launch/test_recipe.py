@@ -65,8 +65,8 @@ def test_the_settings_read_back_as_they_were_meant() -> None:
     bridge = read_command_line(["python", "run_recipe.py", *shlex.split(" ".join(spell_settings(settings, "bridge")))])
     others = "--num-layers 4 --hidden-size 8".split()  # noqa: SIM905
     megatron = read_command_line(["python", "pretrain_gpt.py", *others, *spell_settings(settings, "megatron-lm")])
-    for said in (bridge, megatron):
-        assert {key: said.config.values[key].value for key in settings} == settings
+    for settings_read in (bridge, megatron):
+        assert {key: settings_read.config.values[key].value for key in settings} == settings
 
 
 def test_a_recipe_is_a_shell_script_with_reasons(tmp_path: Path) -> None:
@@ -139,5 +139,5 @@ def test_every_problem_of_the_rules_is_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_options_that_capabilities_name_are_options_of_the_recipe() -> None:
-    known = {one.option for one in capture_rules().nsys}
-    assert {option for one in capture_rules().capabilities.values() for option in one.nsys} <= known
+    known = {row.option for row in capture_rules().nsys}
+    assert {option for capability in capture_rules().capabilities.values() for option in capability.nsys} <= known
