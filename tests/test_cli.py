@@ -157,7 +157,7 @@ def test_markdown_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.md").write_bytes(b"\xff\xfe")
     done = three_walls("rules", "coverage", "--into", "x.md", cwd=tmp_path)
     assert done.returncode == 3
-    assert "no text (not UTF-8)" in done.stderr
+    assert "not UTF-8 text" in done.stderr
 
 
 def test_an_interrupt_while_the_program_is_still_loading_is_one_line(tmp_path: Path) -> None:

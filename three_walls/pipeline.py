@@ -30,7 +30,7 @@ from three_walls.facts.summary import (
 )
 from three_walls.inputs.nsys.capabilities import common_capabilities
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.read_inputs import Inputs, Paths, Progress, read_inputs
+from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
@@ -46,7 +46,7 @@ from three_walls.rules.first_trial import choose_first_trial
 from three_walls.rules.load import load_rules
 from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.hardware import GpuModel, find_gpu
-from three_walls.tables.kernel_patterns import load_api_patterns, union_of
+from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
 
@@ -83,7 +83,8 @@ def analyze(
     rule_base = load_rules(RULES_DIR, *([rules] if rules else []))
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
-    inputs = read_inputs(trace, logs, config, settings, memory_snapshot, ranges, graph_launch, progress)
+    request = InputRequest(trace, logs, config, settings, memory_snapshot)
+    inputs = read_inputs(request, ranges, graph_launch, progress)
     traces, run_config = inputs.with_kernels, inputs.config
     progress("classifying kernels, finding steps")
     captured = build_timeline(traces, run_config, step_range)
@@ -244,7 +245,7 @@ def _build_report(
         memory_snapshot=inputs.snapshot,
         recompute_layers=measured.step_details.recompute_layers,
         graph_coverage=measured.step_details.graph_coverage,
-        config_conflicts=inputs.merged.conflicts,
+        config_conflicts=inputs.config.conflicts,
         efficiency=measured.efficiency.roles,
         gemm_shapes=measured.operators.shapes,
         copies=measured.efficiency.copies,
@@ -266,7 +267,7 @@ def _collect_warnings(
         *warn_of_stragglers(attribution.stragglers, facts),
         *collect_caveats(inputs.traces, timeline, facts, measured.capabilities),
         *warn_of_log(inputs.log, measured.log, facts),
-        *warn_of_settings(inputs.stated, inputs.merged, inputs.ranks),
+        *warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
         *measured.step_details.warnings,
         *warn_of_outliers(attribution, dict(matched_ranks.rank_of)),

@@ -79,7 +79,7 @@ def _section_fields(sources: Sources, section: str, found: Field) -> dict[str, F
 
 
 def _write_enums(sources: Sources, fields: dict[str, dict[str, Field]]) -> Iterator[str]:
-    kinds = {kind for section in fields.values() for one in section.values() for kind in one.kinds}
+    kinds = {kind for section in fields.values() for field in section.values() for kind in field.kinds}
     own = {kind.rpartition(":")[2].rstrip("]") for kind in kinds if "enum:" in kind}
     for name in sorted(own | set(ENUMS)):
         home = home_of(sources, ENUMS_MODULE, name) or home_of(sources, CONFIG, name)

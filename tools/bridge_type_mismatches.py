@@ -2,10 +2,10 @@
 
     PYTHONPATH=<unpacked wheels> <interpreter with Megatron-Bridge's dependencies> tools/bridge_type_mismatches.py 0.6.2
 
-It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/overrides/real_bridge/stubs.py stands in for
-the rest). Every field of the release gets values that do not fit it, one at a time, in several valid
-configurations that differ in what they switch on; Bridge then validates. What it refuses in all of them is written as
-``refused``, what in some of them as ``sometimes``. What is in neither list it took everywhere.
+It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/overrides/real_bridge/stubs.py replaces the
+rest). Every field of the release gets values that do not fit it, one at a time, in several valid configurations that
+differ in what they switch on; Bridge then validates. What it refuses in all of them is written as ``refused``, what it
+refuses in some of them as ``sometimes``. What is in neither list it accepted everywhere.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-RULES = ROOT / "tables" / "generated" / "bridge"
-sys.path.insert(0, str(ROOT / "three_walls" / "verification"))
+SCHEMAS = ROOT / "tables" / "generated" / "bridge"
+sys.path.insert(0, str(ROOT / "three_walls" / "overrides" / "real_bridge"))
 
 RECIPES = ("qwen3_30b_a3b_pretrain_8gpu_h100_bf16_config", "qwen3_30b_a3b_pretrain_config")
 """The recipe to start from: the first that the release has. Both are for 8 GPUs: TP 4, PP 2, EP 4, full recompute."""
@@ -103,26 +103,26 @@ OBJECTS = ("object", "dtype", "callable", "dict", "any")
 
 
 def main(release: str) -> None:
-    """Measures one release and writes its file."""
+    """Measure one release and write its file."""
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
-    from stubs import stand_in
+    from stubs import install_stubs
 
-    stand_in(REQUEST)
+    install_stubs(REQUEST)
     os.environ |= ENVIRONMENT
-    configurations = {name: _make(lines) for name, lines in CONFIGURATIONS.items()}
+    configurations = {name: _make_configuration(lines) for name, lines in CONFIGURATIONS.items()}
     for name, config in configurations.items():
-        if not _is_taken(copy.deepcopy(config)):
+        if not _is_accepted(copy.deepcopy(config)):
             raise SystemExit(f"{name}: Megatron-Bridge {release} refuses this configuration without a change")
-    schema = yaml.safe_load((RULES / f"{release}.yaml").read_text(encoding="utf-8"))
+    schema = yaml.safe_load((SCHEMAS / f"{release}.yaml").read_text(encoding="utf-8"))
     text = "\n".join(_write(release, schema["sections"], list(configurations.values()))) + "\n"
-    out = RULES / "type_mismatches" / f"{release}.yaml"
+    out = SCHEMAS / "type-mismatches" / f"{release}.yaml"
     out.parent.mkdir(exist_ok=True)
     out.write_text(text, encoding="utf-8")
-    # No word of it on stdout: a value of true for a path is opened as file descriptor 1, and closed afterwards.
+    # Nothing is printed: Bridge opens a path that is set to true as file descriptor 1, stdout, and closes it.
 
 
-def _make(lines: tuple[str, ...]) -> Any:
+def _make_configuration(lines: tuple[str, ...]) -> Any:
     from bridge_runner import find_recipe
 
     for name in RECIPES:
@@ -139,8 +139,13 @@ def _write(release: str, sections: dict[str, Any], configurations: list[Any]) ->
     sometimes: dict[str, list[str]] = {}
     not_tried: list[str] = []
     for path, field in _fields(sections):
-        for kind, values in _misfits(field):
-            answers = {taken for one in configurations for value in values for taken in _try(one, path, value)}
+        for kind, values in _mismatched_values(field):
+            answers = {
+                is_accepted
+                for configuration in configurations
+                for value in values
+                for is_accepted in _try_value(configuration, path, value)
+            }
             if not answers and path not in not_tried:
                 not_tried.append(path)
             elif answers == {False}:
@@ -164,7 +169,7 @@ def _fields(sections: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((f"{name}.{field}", found) for field, found in section["fields"].items())
 
 
-def _misfits(field: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _mismatched_values(field: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kinds of values that do not fit the field, with samples."""
     kinds = [field["type"]] if isinstance(field["type"], str) else field["type"]
     lists = [kind for kind in kinds if kind.startswith("list[")]
@@ -195,17 +200,17 @@ def _misfits(field: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "nothing", SAMPLES["nothing"]
 
 
-def _try(configuration: Any, path: str, value: Any) -> Iterator[bool]:
-    """Whether Bridge takes the value there; nothing where the configuration has no such field."""
+def _try_value(configuration: Any, path: str, value: Any) -> Iterator[bool]:
+    """Whether Bridge accepts the value there; nothing where the configuration has no such field."""
     section, _, field = path.partition(".")
     part = getattr(configuration, section)
     if field and (part is None or isinstance(part, str) or not hasattr(part, field)):
         return
-    for one in _samples(getattr(part, field) if field else part, value):
+    for sample in _samples(getattr(part, field) if field else part, value):
         changed = copy.deepcopy(configuration)
         target = getattr(changed, section) if field else changed
-        setattr(target, field or section, _converted(target, field, one))
-        yield _is_taken(changed)
+        setattr(target, field or section, _as_bridge_reads(target, field, sample))
+        yield _is_accepted(changed)
 
 
 def _samples(present: Any, value: Any) -> Iterator[Any]:
@@ -215,7 +220,7 @@ def _samples(present: Any, value: Any) -> Iterator[Any]:
         yield float(present)
 
 
-def _converted(part: Any, field: str, value: Any) -> Any:
+def _as_bridge_reads(part: Any, field: str, value: Any) -> Any:
     """Bridge reads a text as a dtype where a dtype stands (omegaconf_utils._apply_overrides)."""
     import torch
 
@@ -224,7 +229,7 @@ def _converted(part: Any, field: str, value: Any) -> Any:
     return value
 
 
-def _is_taken(config: Any) -> bool:
+def _is_accepted(config: Any) -> bool:
     from megatron.bridge.training.config import runtime_config_update
 
     try:

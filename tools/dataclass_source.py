@@ -103,8 +103,8 @@ def read_enum(sources: Sources, module: str, name: str) -> Mapping[str, object] 
     node = found[0].classes[found[1]]
     if not any("Enum" in ast.unparse(base) for base in node.bases):
         return None
-    assigned = [one for one in node.body if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)]
-    return {ast.unparse(one.targets[0]): _constant(one.value)[1] for one in assigned}
+    assigned = [line for line in node.body if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name)]
+    return {ast.unparse(line.targets[0]): _constant(line.value)[1] for line in assigned}
 
 
 def home_of(sources: Sources, module: str, name: str) -> str | None:
@@ -118,7 +118,11 @@ def read_registered(sources: Sources, module: str) -> tuple[str, ...]:
     """Names of the functions that ``@register`` marks, in order."""
     home = sources.module(module)
     functions = home.functions if home else []
-    return tuple(one.name for one in functions if any(ast.unparse(mark) == "register" for mark in one.decorator_list))
+    return tuple(
+        function.name
+        for function in functions
+        if any(ast.unparse(decorator) == "register" for decorator in function.decorator_list)
+    )
 
 
 def read_fields(sources: Sources, module: str, name: str) -> dict[str, Field]:
@@ -136,11 +140,11 @@ def _fields_of(module: _Module, node: ast.ClassDef) -> dict[str, Field]:
         found = module.find(ast.unparse(base)) if isinstance(base, ast.Name) else None
         if found is not None and found[1] in found[0].classes:
             fields |= _fields_of(found[0], found[0].classes[found[1]])
-    for one in node.body:
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            annotation = ast.unparse(one.annotation)
-            if not one.target.id.startswith("_") and "ClassVar" not in annotation and "InitVar" not in annotation:
-                fields[one.target.id] = _read_field(module, one)
+    for line in node.body:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            annotation = ast.unparse(line.annotation)
+            if not line.target.id.startswith("_") and "ClassVar" not in annotation and "InitVar" not in annotation:
+                fields[line.target.id] = _read_field(module, line)
     return fields
 
 
@@ -192,12 +196,11 @@ def _subscript_kinds(module: _Module, node: ast.Subscript) -> tuple[list[str], l
     if outer == "Union":
         return _join(module, inner)
     if outer == "Literal":
-        allowed = [ast.literal_eval(one) for one in inner]
-        return [type(one).__name__ if one is not None else "null" for one in allowed], [
-            one for one in allowed if one is not None
-        ]
+        allowed = [ast.literal_eval(element) for element in inner]
+        kinds = [type(value).__name__ if value is not None else "null" for value in allowed]
+        return kinds, [value for value in allowed if value is not None]
     if outer in LISTS:
-        kinds, values = _join(module, [one for one in inner if ast.unparse(one) != "..."])
+        kinds, values = _join(module, [element for element in inner if ast.unparse(element) != "..."])
         elements = ["any" if kind.startswith("list[") or kind == "null" else kind for kind in kinds]
         return [f"list[{kind}]" for kind in dict.fromkeys(elements)], values
     if outer in DICTS:
@@ -206,7 +209,7 @@ def _subscript_kinds(module: _Module, node: ast.Subscript) -> tuple[list[str], l
 
 
 def _join(module: _Module, nodes: list[ast.expr]) -> tuple[list[str], list[object]]:
-    parts = [_kinds(module, one) for one in nodes]
+    parts = [_kinds(module, node) for node in nodes]
     return [kind for kinds, _ in parts for kind in kinds], [value for _, values in parts for value in values]
 
 

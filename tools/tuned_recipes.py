@@ -5,8 +5,8 @@
 The argument: a JSON list of the functions below ``megatron/bridge/perf_recipes``, each with ``name``, ``file``,
 ``line``, ``base`` (the call it starts from), ``set`` (literal assignments by Bridge path, and ``_calls``) and
 ``env_vars``, values as source text. What the calls and the bases set is in tools/recipe-sources.yaml. A value that is
-no literal, and one that a call contradicts, is left out: unknown is better than wrong. So are recipes whose base or
-model is not in that file; the script lists them.
+no literal, and one that a call contradicts, is left out: unknown is better than wrong. Recipes whose base or model is
+not in that file are left out too; the script lists them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HEADER = (
     "# recipes set alike, and per recipe what else it sets. A setting that is not here is unknown, not unset.",
 )
 
-Settings = dict[str, Any]
+Values = dict[str, Any]
 
 
 def main(arguments: list[str]) -> None:
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
 
 def write_table(recipes: list[dict[str, Any]], sources: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Lines of the file, and the names of the MoE pre-training recipes that are not in it."""
-    by_name = {one["name"]: one for one in recipes}
+    by_name = {recipe["name"]: recipe for recipe in recipes}
     entries: dict[str, dict[str, Any]] = {}
     skipped: list[str] = []
     for name in sorted(by_name):
@@ -90,7 +90,7 @@ def _write_model(model: Mapping[str, Any], recipes: Mapping[str, dict[str, Any]]
         yield f"      {name}:"
         for key, value in entry.items():
             if key in alike:
-                value = {one: said for one, said in value.items() if one not in alike[key]}
+                value = {name: setting for name, setting in value.items() if name not in alike[key]}
             if key != "model":
                 yield f"        {key}: {_flow(value)}"
 
@@ -98,7 +98,7 @@ def _write_model(model: Mapping[str, Any], recipes: Mapping[str, dict[str, Any]]
 def _shared(all_values: list[Mapping[str, Any]]) -> dict[str, Any]:
     """What every mapping holds, with the same value."""
     first, *others = all_values
-    return {key: value for key, value in first.items() if all(key in one and one[key] == value for one in others)}
+    return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
 
 
 def read_recipe(
@@ -119,17 +119,17 @@ def read_recipe(
         "precision": sources["precision"][match["precision"]],
         "variant": match["variant"] or "",
         "source": f"{PREFIX}/{recipe['file']}:{recipe['line']}",
-        "settings": dict(sorted(keep_telling(settings, settings, sources["counts_with"]).items())),
-        "environment": dict(sorted(keep_telling(environment, settings, sources["counts_with"]).items())),
+        "settings": dict(sorted(keep_relevant(settings, settings, sources["counts_with"]).items())),
+        "environment": dict(sorted(keep_relevant(environment, settings, sources["counts_with"]).items())),
     }
 
 
-def resolve(recipe: Mapping[str, Any], by_name: Mapping[str, Any], sources: Mapping[str, Any]) -> Settings | None:
+def resolve(recipe: Mapping[str, Any], by_name: Mapping[str, Any], sources: Mapping[str, Any]) -> Values | None:
     """Knobs by key after the base, the recipe's assignments and the functions it calls."""
     settings = _resolve_base(recipe["base"], by_name, sources)
     if settings is None:
         return None
-    literal: Settings = {}
+    literal: Values = {}
     for path, text in recipe["set"].items():
         if path == "comm_overlap":
             settings = {key: value for key, value in settings.items() if not _is_comm_overlap(key)}
@@ -137,7 +137,7 @@ def resolve(recipe: Mapping[str, Any], by_name: Mapping[str, Any], sources: Mapp
             literal |= to_keys(_read_overlap(text), sources)
         elif path != "_calls":
             literal |= to_keys({path: _read_literal(text)}, sources)
-    called: Settings = {}
+    called: Values = {}
     for call in recipe["set"].get("_calls", ()):
         called |= to_keys(_effect_of(call, sources["helpers"]), sources)
     settings |= called | literal
@@ -149,12 +149,12 @@ def resolve(recipe: Mapping[str, Any], by_name: Mapping[str, Any], sources: Mapp
     return settings
 
 
-def _after_benchmark(called: Settings) -> Any:
+def _after_benchmark(called: Values) -> Any:
     """SMs for HybridEP after ``_benchmark_common``, which sets 32; a recipe's own number comes after it."""
     return 32 if called.get("moe_hybridep_num_sms", 32) == 32 else UNKNOWN
 
 
-def _resolve_base(base: str, by_name: Mapping[str, Any], sources: Mapping[str, Any]) -> Settings | None:
+def _resolve_base(base: str, by_name: Mapping[str, Any], sources: Mapping[str, Any]) -> Values | None:
     if match := WITH_BATCH.fullmatch(base):
         settings = _resolve_base(f"{match['base']}()", by_name, sources)
         return None if settings is None else settings | {"global_batch_size": int(match["size"])}
@@ -181,9 +181,9 @@ def resolve_environment(
     return {key: str(value) for key, value in values.items() if value is not UNKNOWN and allowed.allows(key)}
 
 
-def to_keys(values: Mapping[str, Any], sources: Mapping[str, Any]) -> Settings:
-    """Settings by Bridge path -> those that are knobs, by our name. Raises ValueError for one of the wrong type."""
-    settings: Settings = {}
+def to_keys(values: Mapping[str, Any], sources: Mapping[str, Any]) -> Values:
+    """Values by Bridge path -> those that are knobs, by our name. Raises ValueError for one of the wrong type."""
+    settings: Values = {}
     paths = keys_by_path()
     for path, value in values.items():
         key = paths.get(path.replace("cuda_graph_modules", "cuda_graph_scope"))
@@ -193,8 +193,8 @@ def to_keys(values: Mapping[str, Any], sources: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def keep_telling(values: Mapping[str, Any], settings: Settings, counts_with: Mapping[str, Any]) -> Settings:
-    """Known values, without those that say nothing beside the recipe's other settings."""
+def keep_relevant(values: Mapping[str, Any], settings: Values, counts_with: Mapping[str, Any]) -> Values:
+    """Known values, without those that have no effect with the recipe's other settings."""
     return {
         key: value
         for key, value in values.items()
@@ -204,7 +204,7 @@ def keep_telling(values: Mapping[str, Any], settings: Settings, counts_with: Map
 
 
 def _effect_of(call: str, helpers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a call sets. Raises KeyError for an unknown function: silence would claim that it sets nothing."""
+    """What a call sets. Raises KeyError for an unknown function: to skip it would claim that it sets nothing."""
     match = CALL.match(call)
     name = match["name"] if match else call
     if name == "set_cuda_graph_modules":
@@ -219,7 +219,7 @@ def _read_overlap(text: str) -> dict[str, Any]:
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call):
         return {}
-    return {f"comm_overlap.{one.arg}": _read_literal(ast.unparse(one.value)) for one in call.keywords if one.arg}
+    return {f"comm_overlap.{word.arg}": _read_literal(ast.unparse(word.value)) for word in call.keywords if word.arg}
 
 
 def _read_literal(text: str) -> Any:
@@ -241,7 +241,7 @@ def _as_tuple(value: Any) -> Any:
 def _flow(value: Any) -> str:
     """A value as YAML in one line, mappings in their own order."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_flow(element)}' for key, element in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, str):

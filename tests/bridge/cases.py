@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from three_walls.overrides.merged_config import Settings
-from three_walls.overrides.real_bridge.configuration import settings_of_paths
+from three_walls.overrides.merged_config import MergedConfig, config_of_paths
 
 HERE = Path(__file__).parent
 RELEASE = "0.3.1"
@@ -27,34 +26,34 @@ RECIPE: str = _LOADED["recipe"]
 
 @dataclass(frozen=True)
 class BridgeCase:
-    """Overrides, what Bridge does with them, and what our checker says."""
+    """Overrides, what Bridge does with them, and what our checker finds."""
 
     name: str
     overrides: tuple[str, ...]
     passes: bool
-    says: str
+    message: str
     stricter: str
-    checker_says: str
+    checker_message: str
     prepare: tuple[str, ...]
     starts_with: dict[str, Any]
 
     @property
-    def base(self) -> Settings:
+    def base(self) -> MergedConfig:
         """What the overrides are applied to."""
-        recipe = recipe_settings()
+        recipe = recipe_config()
         return replace(recipe, values={**recipe.values, **self.starts_with})
 
 
 @cache
-def recipe_settings() -> Settings:
+def recipe_config() -> MergedConfig:
     """The recipe of the cases on their machine."""
     dump = yaml.safe_load((HERE / f"qwen3-30b-a3b-{RELEASE}.yaml").read_text(encoding="utf-8"))
-    return replace(settings_of_paths(dump), environment_is_known=True, platform=PLATFORM)
+    return replace(config_of_paths(dump), environment_is_known=True, platform=PLATFORM)
 
 
 @cache
 def not_runnable() -> dict[str, dict[str, str]]:
-    """Cases of rules that Bridge refuses without their edits too, by name: what it says, why they stay."""
+    """Cases of rules that Bridge refuses without their edits too, by name: its message, and why they stay."""
     loaded: dict[str, dict[str, str]] = yaml.safe_load(
         (HERE / f"not-runnable-{RELEASE}.yaml").read_text(encoding="utf-8")
     )
@@ -66,9 +65,9 @@ CASES = tuple(
         name=name,
         overrides=tuple(case["overrides"]),
         passes=case["passes"],
-        says=case.get("says", ""),
+        message=case.get("message", ""),
         stricter=case.get("stricter", ""),
-        checker_says=case.get("checker_says", case.get("says", "")),
+        checker_message=case.get("checker_message", case.get("message", "")),
         prepare=tuple(case.get("prepare", ())),
         starts_with=case.get("starts_with", {}),
     )

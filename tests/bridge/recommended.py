@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tests.bridge.cases import PLATFORM, RECIPE, RELEASE, recipe_settings
-from tests.rules.test_sound_plan import config
+from tests.bridge.cases import PLATFORM, RECIPE, RELEASE, recipe_config
+from tests.overrides.builders import config, edit
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Outcome, Overrides, PlannedEdit
-from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, Settings
+from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, MergedConfig
 from three_walls.overrides.spell import spell
 from three_walls.resources import RULES_DIR
 from three_walls.rules.judge import judge
@@ -35,7 +35,7 @@ FLAT: dict[str, ConfigData] = {
     "recompute_method": None,
     "recompute_num_layers": None,
 }
-"""The recipe on 8 GPUs without pipeline and tensor parallelism and without recompute: where a case says no other."""
+"""The recipe on 8 GPUs without pipeline and tensor parallelism and without recompute: where a case states no other."""
 Gpu = tuple[str, int, int]
 """Name as the driver gives it, compute capability."""
 H100: Gpu = (PLATFORM["gpu_name"], PLATFORM["gpu_major"], 0)
@@ -49,7 +49,7 @@ GPUS: dict[str, Gpu] = {
     "sm_100": ("NVIDIA B200", 10, 0),
     "sm_103": ("NVIDIA GB300", 10, 3),
 }
-"""By what the facts say of the GPU."""
+"""By the fact that names the GPU."""
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,30 @@ class EditedRun:
     @property
     def values(self) -> dict[str, ConfigData]:
         """Settings that are known."""
-        return {name.removeprefix("config."): one for name, one in self.facts.items() if name.startswith("config.")}
+        prefix = "config."
+        return {name.removeprefix(prefix): value for name, value in self.facts.items() if name.startswith(prefix)}
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that are known."""
-        named = ((name.removeprefix("env."), one) for name, one in self.facts.items() if name.startswith("env."))
-        return {name: str(one) for name, one in named if one is not None}
+        return {
+            name.removeprefix("env."): str(value)
+            for name, value in self.facts.items()
+            if name.startswith("env.") and value is not None
+        }
 
     @property
     def started_from(self) -> dict[str, ConfigData]:
         """Settings before the edits. The precision's name comes first: its fields replace parts of it."""
-        told = {name: value for name, value in self.values.items() if value is not None}
-        merged = FLAT | _completed(told) | told
-        return dict(sorted(merged.items(), key=lambda one: one[0] != "mixed_precision"))
+        stated = {name: value for name, value in self.values.items() if value is not None}
+        merged = FLAT | _complete(stated) | stated
+        return dict(sorted(merged.items(), key=lambda setting: setting[0] != "mixed_precision"))
 
     @property
     def gpu(self) -> Gpu:
-        """What the run is on; an H100 where nothing says."""
-        told = self.facts.get("gpu.family") or self.facts.get("gpu.sm")
-        return GPUS[str(told)] if told else H100
+        """What the run is on; an H100 where no fact names it."""
+        named = self.facts.get("gpu.family") or self.facts.get("gpu.sm")
+        return GPUS[str(named)] if named else H100
 
     @property
     def world_size(self) -> int:
@@ -102,8 +106,8 @@ class EditedRun:
     def requests(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The configuration alone, with the edits as overrides, with the edits in Python."""
         found = self.overrides()
-        before = spell([_edit(name, value) for name, value in self.started_from.items()], config(), RELEASE).python
-        shown = [one.lstrip("+").partition("=")[0] for one in found.bridge if "_target_" not in one]
+        before = spell([edit(name, value) for name, value in self.started_from.items()], config(), RELEASE).python
+        shown = [line.lstrip("+").partition("=")[0] for line in found.bridge if "_target_" not in line]
         alone = {
             "recipe": RECIPE,
             "prepare": list(before),
@@ -114,9 +118,9 @@ class EditedRun:
         edited = {**alone, "environment": self.environment | dict(found.env)}
         return alone, {**edited, "overrides": list(found.bridge)}, {**edited, "python": list(found.python)}
 
-    def settings(self) -> Settings:
+    def config(self) -> MergedConfig:
         """The same configuration for our own checker."""
-        recipe, before = recipe_settings(), self.started_from
+        recipe, before = recipe_config(), self.started_from
         is_overlapping = any(path.startswith("comm_overlap.") for name in before for path in _paths(name))
         overlap = {COMM_OVERLAP: COMM_OVERLAP_CLASS} if is_overlapping else {}
         name, major, _ = self.gpu
@@ -126,13 +130,13 @@ class EditedRun:
         )
 
 
-def _completed(told: dict[str, ConfigData]) -> dict[str, ConfigData]:
-    """What a run with the settings ``told`` has besides, for Megatron refuses it without."""
+def _complete(stated: dict[str, ConfigData]) -> dict[str, ConfigData]:
+    """What a run with the settings ``stated`` has besides, for Megatron refuses it without."""
     completed: dict[str, ConfigData] = {}
-    tensor, experts = told.get("tensor_model_parallel_size"), told.get("num_moe_experts")
+    tensor, experts = stated.get("tensor_model_parallel_size"), stated.get("num_moe_experts")
     if isinstance(tensor, int) and tensor > 1:
         completed["sequence_parallel"] = True
-    if told.get("cuda_graph_impl", "none") != "none":
+    if stated.get("cuda_graph_impl", "none") != "none":
         completed["te_rng_tracker"] = True
     if isinstance(experts, int):
         completed["expert_model_parallel_size"] = math.gcd(8, experts)
@@ -145,10 +149,6 @@ def _paths(name: str) -> tuple[str, ...]:
     return paths_of(key) if key is not None else ()
 
 
-def _edit(key: str, value: ConfigData) -> PlannedEdit:
-    return PlannedEdit(key=key, from_value=None, to=value, kind="config", changes_numerics=False)
-
-
 @cache
 def recommended_cases() -> tuple[EditedRun, ...]:
     """Every case of every rule that ends in edits, in the order of the files."""
@@ -156,12 +156,12 @@ def recommended_cases() -> tuple[EditedRun, ...]:
 
 
 def _find_recommended() -> Iterator[EditedRun]:
-    rules = {one.id: one for one in load_rules(RULES_DIR)}
+    rules = {rule.id: rule for rule in load_rules(RULES_DIR)}
     for path in rule_files(RULES_DIR):
         found = load_cases(cases_file(path))
         for case in found.cases:
             facts = found.facts_of(case)
             finding = judge(rules[found.rule], facts)
             if finding.outcome is Outcome.RECOMMENDED and finding.edits:
-                told = {name: fact.value for name, fact in facts.facts.items()}
-                yield EditedRun(f"{found.rule}: {case.name}", finding.edits, told)
+                values = {name: fact.value for name, fact in facts.facts.items()}
+                yield EditedRun(f"{found.rule}: {case.name}", finding.edits, values)

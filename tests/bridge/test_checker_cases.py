@@ -1,4 +1,4 @@
-"""Our checker knows what Megatron-Bridge takes, case by case; what it finds beyond that the case says too."""
+"""Our checker knows what Megatron-Bridge accepts, case by case, and finds more where a case states so."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bridge.cases import CASES, RELEASE, BridgeCase, recipe_settings
-from three_walls.overrides.check import check_overrides, judge_constraints
+from tests.bridge.cases import CASES, RELEASE, BridgeCase, recipe_config
+from three_walls.overrides.check import check_overrides
+from three_walls.overrides.constraints import judge_constraints
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_the_checker_agrees_with_bridge_on_what_it_takes(case: BridgeCase) -> None:
+def test_the_checker_agrees_with_bridge_on_what_it_accepts(case: BridgeCase) -> None:
     check = check_overrides(case.overrides, case.base, RELEASE)
-    assert check.is_taken is case.passes, check.problems
+    assert check.is_accepted is case.passes, check.problems
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_what_bridge_takes_though_it_does_not_do_what_is_meant_is_a_problem_all_the_same(case: BridgeCase) -> None:
+def test_an_override_that_bridge_accepts_but_that_does_not_do_what_is_meant_is_a_problem(case: BridgeCase) -> None:
     check = check_overrides(case.overrides, case.base, RELEASE)
-    said = " | ".join(note.text for note in check.problems)
-    assert check.is_sound is (case.passes and not case.stricter), said
-    assert " ".join(case.checker_says.split()) in said
+    found = " | ".join(note.text for note in check.problems)
+    assert check.is_valid is (case.passes and not case.stricter), found
+    assert " ".join(case.checker_message.split()) in found
 
 
 @pytest.mark.parametrize(
@@ -38,35 +39,35 @@ def test_what_bridge_takes_though_it_does_not_do_what_is_meant_is_a_problem_all_
         ("model.moe_permute_fusion=true", None),
     ],
 )
-def test_of_each_problem_it_is_said_when_it_strikes(override: str, failure_mode: str | None) -> None:
-    base = recipe_settings()
+def test_each_problem_states_how_it_fails(override: str, failure_mode: str | None) -> None:
+    base = recipe_config()
     with_overlap = replace(base, values={**base.values, "comm_overlap": "CommOverlapConfig"})
     assert check_overrides([override], with_overlap, RELEASE).overrides[0].failure_mode == failure_mode
 
 
-def test_a_constraint_that_only_the_models_construction_checks_says_so() -> None:
-    (case,) = (one for one in CASES if one.name == "3c without te rng tracker")
+def test_a_constraint_that_only_the_models_construction_checks_fails_at_build() -> None:
+    (case,) = (case for case in CASES if case.name == "3c without te rng tracker")
     check = check_overrides(case.overrides, case.base, RELEASE)
-    note = next(one for one in check.broken if one.name == "graphs_need_te_rng_tracker")
-    assert check.is_taken
-    assert not check.is_sound
-    assert note.text.startswith("Megatron-Bridge 0.3.1 takes it, and it fails when the model is built: ")
+    note = next(note for note in check.broken if note.name == "graphs_need_te_rng_tracker")
+    assert check.is_accepted
+    assert not check.is_valid
+    assert note.text.startswith("Megatron-Bridge 0.3.1 accepts this, but the model cannot be built: ")
 
 
 def test_the_recipe_itself_breaks_nothing() -> None:
-    assert judge_constraints(recipe_settings(), RELEASE)[0] == ()
+    assert judge_constraints(recipe_config(), RELEASE)[0] == ()
 
 
 @pytest.mark.parametrize(
-    ("override", "says"),
+    ("override", "message"),
     [
-        ("model.moe_token_dispatcher_type=foo", "foo is none of allgather, alltoall, flex"),
+        ("model.moe_token_dispatcher_type=foo", "foo is not one of allgather, alltoall, flex"),
         ("model.moe_token_dispatcher_typ=flex", "did you mean moe_token_dispatcher_type?"),
         ("modle.moe_token_dispatcher_type=flex", "did you mean model?"),
         ("model.attention_backend=fused", "takes a member of AttnBackend, found fused"),
         ("model.attention_backend={_target_:megatron.core.transformer.enums.AttnBackend,_args_:[9]}", "(9,)"),
         ("model.recompute_modules=moe_act", "found moe_act"),
-        ("model.recompute_modules=[gdn_norm_out]", "gdn_norm_out is none of"),
+        ("model.recompute_modules=[gdn_norm_out]", "gdn_norm_out is not one of"),
         ("model.num_layers=two", "takes int, found two"),
         ("model.moe_permute_fusion=null", "cannot be null"),
         ("model.moe_permute_fusion=1", "takes bool, found 1"),
@@ -77,10 +78,10 @@ def test_the_recipe_itself_breaks_nothing() -> None:
         ("mixed_precision=bf16_mixd", "did you mean bf16_mixed?"),
     ],
 )
-def test_what_bridge_would_take_or_drop_in_silence_is_refused(override: str, says: str) -> None:
-    check = check_overrides([override], recipe_settings(), RELEASE)
-    assert not check.is_sound
-    assert says in check.problems[0].text
+def test_what_bridge_would_accept_or_silently_drop_is_a_problem(override: str, message: str) -> None:
+    check = check_overrides([override], recipe_config(), RELEASE)
+    assert not check.is_valid
+    assert message in check.problems[0].text
 
 
 @pytest.mark.parametrize(
@@ -92,13 +93,13 @@ def test_what_bridge_would_take_or_drop_in_silence_is_refused(override: str, say
         'model.pipeline_model_parallel_layout="Et*24|t*24L"',
     ],
 )
-def test_what_fits_is_accepted(override: str) -> None:
-    check = check_overrides([override], recipe_settings(), RELEASE)
-    assert check.is_sound, check.problems
+def test_an_override_that_fits_is_valid(override: str) -> None:
+    check = check_overrides([override], recipe_config(), RELEASE)
+    assert check.is_valid, check.problems
 
 
-def test_what_is_not_known_of_the_recipe_is_a_doubt_not_a_failure() -> None:
-    base = recipe_settings()
+def test_an_unknown_recipe_leaves_the_answer_unknown() -> None:
+    base = recipe_config()
     values = {name: value for name, value in base.values.items() if name != "comm_overlap"}
     unknown = type(base)(values, {}, platform=base.platform)
     found = check_overrides(["comm_overlap.bucket_size=1000"], unknown, RELEASE).overrides[0]

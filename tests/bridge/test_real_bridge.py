@@ -13,7 +13,7 @@ from tests.bridge.cases import CASES, HERE, PLATFORM, RECIPE, RELEASE, not_runna
 from tests.bridge.recommended import H100, EditedRun, Gpu, recommended_cases
 from tests.paths import SAMPLES
 from three_walls import analyze
-from three_walls.overrides.real_bridge.process import ask_bridge
+from three_walls.overrides.real_bridge.verify import ask_bridge
 
 PYTHON = os.environ.get("THREE_WALLS_BRIDGE_PYTHON", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="make test-bridge builds the interpreter that this needs")
@@ -45,11 +45,11 @@ def is_fine(result: dict[str, Any]) -> bool:
     return bool(result["applied"] and result["validated"])
 
 
-def test_bridge_does_with_every_case_what_the_case_says() -> None:
+def test_bridge_does_with_every_case_what_the_case_states() -> None:
     results = ask(*({"overrides": list(case.overrides), "prepare": list(case.prepare)} for case in CASES))
     for case, result in zip(CASES, results, strict=True):
         assert is_fine(result) is case.passes, f"{case.name}: {result['message']}"
-        assert case.says in result["message"], case.name
+        assert case.message in result["message"], case.name
 
 
 def test_the_recorded_recipe_is_the_real_one() -> None:
@@ -66,7 +66,7 @@ def test_the_edits_of_every_rule_apply_and_validate_as_overrides_and_as_python(g
         alone, overridden, in_python = answers[3 * number : 3 * number + 3]
         if listed := not_runnable().get(case.name):
             assert not is_fine(alone), f"{case.name} runs: take it off the list"
-            assert alone["message"].startswith(listed["says"]), f"{case.name}: {alone['message']}"
+            assert alone["message"].startswith(listed["message"]), f"{case.name}: {alone['message']}"
         else:
             check_edits(case.name, alone, overridden, in_python)
 

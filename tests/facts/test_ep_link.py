@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from three_walls.facts.ep_link import ep_link_bytes_per_s
@@ -59,7 +57,7 @@ def test_a_rack_is_one_domain_however_many_hosts() -> None:
     ("found", "reason"),
     [
         (link(16, model=None), "GPU is not known"),
-        (link(16, model=replace(H200, nic_bytes_per_s_one_way=None)), "network of a H200 server"),
+        (link(16, model=H200.model_copy(update={"nic_bytes_per_s_one_way": None})), "network of a H200 server"),
         (link(16, moe_token_dispatcher_type="flex"), "alltoall dispatcher only"),
         (link(16, expert_tensor_parallel_size=2), "expert tensor parallelism 1"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from three_walls.facts.memory_pressure import Known, classify_memory_pressure
-from three_walls.tables.log_thresholds import default_log_thresholds
+from three_walls.tables.thresholds import default_log_thresholds
 
 
 def told(peak: int | None, reserved: int | None = None, ooms: int = 0, retries: int | None = None) -> Known:

@@ -1,4 +1,4 @@
-"""``three-walls verify`` judges a file of overrides and says per line what is wrong."""
+"""``three-walls verify`` judges a file of overrides and explains per line what is wrong."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from three_walls.cli.main import cli
-from three_walls.model.errors import InputError
-from three_walls.overrides.real_bridge.configuration import guess_release, read_run_config
-from three_walls.overrides.real_bridge.overrides_text import read_overrides
-from three_walls.overrides.real_bridge.process import NoBridgeError, ask_bridge
+from three_walls.cli.verify import read_overrides, read_run_config
+from three_walls.model.errors import InputError, UsageError
+from three_walls.overrides.real_bridge.verify import NoBridgeError, ask_bridge
 
 RUN_CONFIG = """
 model:
@@ -24,6 +23,7 @@ model:
   params_dtype: {_call_: false, _target_: torch.bfloat16}
 comm_overlap: null
 mixed_precision: bf16_mixed
+dist: {lazy_init: false}
 """
 
 
@@ -40,21 +40,21 @@ def run(folder: Path, overrides: str, *options: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_overrides_that_fit_are_fine_and_bridge_is_said_to_be_missing(folder: Path) -> None:
-    code, said = run(folder, "# a comment\n'model.recompute_modules=[moe_act]'\nexport X=1\n--some-flag 3\n")
+def test_overrides_that_fit_are_valid_and_a_missing_bridge_is_reported(folder: Path) -> None:
+    code, output = run(folder, "# a comment\n'model.recompute_modules=[moe_act]'\nexport X=1\n--some-flag 3\n")
     assert code == 0
-    assert said.splitlines()[:2] == [
-        "run_config.yaml, Megatron-Bridge 0.3.1",
+    assert output.splitlines()[:2] == [
+        "Overrides for run_config.yaml, Megatron-Bridge 0.3.1:",
         "ok      model.recompute_modules=[moe_act]",
     ]
-    assert "itself was not asked" in said.splitlines()[-1]
+    assert output.splitlines()[-1].startswith("Megatron-Bridge itself was not run: ")
 
 
 def test_a_misspelt_key_a_wrong_word_and_a_broken_constraint_each_fail(folder: Path) -> None:
     assert run(folder, "model.recompute_granularty=null\n")[0] == 1
-    assert "none of full, selective" in run(folder, "model.recompute_granularity=some\n")[1]
-    code, said = run(folder, "model.overlap_moe_expert_parallel_comm=true\n")
-    assert (code, "FAILS   ep_overlap_excludes_full_recompute" in said) == (1, True)
+    assert "some is not one of full, selective" in run(folder, "model.recompute_granularity=some\n")[1]
+    code, output = run(folder, "model.overlap_moe_expert_parallel_comm=true\n")
+    assert (code, "FAILS   ep_overlap_excludes_full_recompute" in output) == (1, True)
 
 
 def test_the_release_decides_which_keys_exist(folder: Path) -> None:
@@ -64,11 +64,33 @@ def test_the_release_decides_which_keys_exist(folder: Path) -> None:
 
 
 def test_a_run_config_is_read_with_its_objects(folder: Path) -> None:
-    settings = read_run_config(folder / "run_config.yaml")
-    assert settings.values["comm_overlap"] is None
-    assert settings.values["bf16"] is True
-    assert settings.values["model.params_dtype"] == "torch.bfloat16"
-    assert guess_release(settings) == "0.3.1"
+    config, release = read_run_config(folder / "run_config.yaml")
+    assert config.values["comm_overlap"] is None
+    assert config.values["bf16"] is True
+    assert config.values["model.params_dtype"] == "torch.bfloat16"
+    assert release == "0.3.1"
+
+
+def test_a_config_that_shows_no_release_is_judged_by_the_newest(folder: Path) -> None:
+    (folder / "run_config.yaml").write_text(RUN_CONFIG.replace("dist: {lazy_init: false}\n", ""))
+    assert read_run_config(folder / "run_config.yaml")[1] is None
+    assert run(folder, "model.moe_permute_fusion=true\n")[1].startswith(
+        "Overrides for run_config.yaml, Megatron-Bridge 0.6.2 (the newest known release):"
+    )
+
+
+def test_a_release_without_a_schema_is_judged_by_the_one_before_it(folder: Path) -> None:
+    code, output = run(folder, "model.moe_permute_fusion=true\n", "--bridge-version", "0.5.9")
+    assert code == 0
+    assert output.startswith(
+        "Overrides for run_config.yaml, Megatron-Bridge 0.5.9, checked against what is known of 0.5.1:"
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--recipe", "x", "--config", "y"]])
+def test_exactly_one_of_recipe_and_config_is_expected(options: list[str]) -> None:
+    with pytest.raises(UsageError, match="either --recipe NAME or --config"):
+        CliRunner().invoke(cli, ["verify", "overrides.txt", *options], catch_exceptions=False, standalone_mode=False)
 
 
 _LINES = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)), "model: {x: *a39}"]
@@ -93,7 +115,7 @@ def test_an_interpreter_without_bridge_is_a_reason_not_a_crash() -> None:
         ask_bridge(sys.executable, {"cases": []})
 
 
-def test_what_bridge_answers_is_printed_per_override(folder: Path) -> None:
+def test_the_answer_of_bridge_is_printed_per_override(folder: Path) -> None:
     answer = {
         "bridge": "0.3.1",
         "results": [
@@ -108,9 +130,9 @@ def test_what_bridge_answers_is_printed_per_override(folder: Path) -> None:
     fake = folder / "python"
     fake.write_text(f"#!/bin/sh\ncat > /dev/null\necho '{json.dumps(answer)}'\n")
     fake.chmod(0o755)
-    code, said = run(folder, "train.manual_gc=true\ntrain.manual_gc_interval=10\n", "--python", str(fake))
+    code, output = run(folder, "train.manual_gc=true\ntrain.manual_gc_interval=10\n", "--python", str(fake))
     assert code == 1
-    assert said.splitlines()[-4:] == [
+    assert output.splitlines()[-4:] == [
         "Megatron-Bridge 0.3.1 itself:",
         "FAILS     train.manual_gc=true: no",
         "ok alone  train.manual_gc_interval=10",

@@ -11,7 +11,7 @@ from lockstep import MS, Behaviour, Run, simulate
 from three_walls.attribution.attribution import attribute
 from three_walls.inputs.nsys.reader import Trace, read_trace
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
-from three_walls.tables.kernel_patterns import load_api_patterns, union_of
+from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 
 USUAL = Behaviour()

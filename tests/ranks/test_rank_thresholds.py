@@ -8,7 +8,8 @@ import pytest
 
 from three_walls.model.errors import RuleBaseError
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.rank_thresholds import default_rank_thresholds, load_rank_thresholds
+from three_walls.tables.loader import load_table
+from three_walls.tables.thresholds import RankThresholds, default_rank_thresholds
 
 SHIPPED = (TABLES_DIR / "ranks.yaml").read_text()
 
@@ -30,4 +31,4 @@ def test_mistakes_are_refused(tmp_path: Path, wrong: str, expected: str) -> None
     path = tmp_path / "ranks.yaml"
     path.write_text(wrong)
     with pytest.raises(RuleBaseError, match=expected):
-        load_rank_thresholds(path)
+        load_table(path, RankThresholds)

@@ -12,7 +12,7 @@ from three_walls.overrides.validated_plan import find_override_problems, make_va
 from three_walls.resources import RULES_DIR
 from three_walls.rules.judge import judge
 from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
-from three_walls.tables.bridge_schema import known_releases
+from three_walls.tables.bridge import known_releases
 
 
 def config(**values: ConfigData) -> RunConfig:

@@ -13,8 +13,9 @@ from three_walls.model.errors import RuleBaseError
 from three_walls.model.report import Verdict
 from three_walls.resources import TABLES_DIR
 from three_walls.rules.cases import sheet_of
-from three_walls.rules.thresholds import default_thresholds, load_thresholds
+from three_walls.rules.thresholds import Thresholds, default_thresholds
 from three_walls.rules.verdict import decide_verdict
+from three_walls.tables.loader import load_table
 
 
 def judged(without: tuple[str, ...] = (), **values: ConfigData) -> Verdict:
@@ -153,11 +154,11 @@ def test_graphs_and_unclassified_kernels_below_their_limits_do_not_matter() -> N
 
 def test_thresholds_are_read_strictly(tmp_path: Path) -> None:
     text = (TABLES_DIR / "verdict.yaml").read_text(encoding="utf-8")
-    assert load_thresholds(TABLES_DIR / "verdict.yaml") == default_thresholds()
+    assert load_table(TABLES_DIR / "verdict.yaml", Thresholds) == default_thresholds()
     path = tmp_path / "verdict.yaml"
     path.write_text(text.replace("value: 0.80", "value: 5").replace("minimum_margin", "minimal_margin"), "utf-8")
     with pytest.raises(RuleBaseError) as caught:
-        load_thresholds(path)
+        load_table(path, Thresholds)
     assert "expected a number from 0 to 1, found 5" in str(caught.value)
     assert "unknown key minimal_margin_fraction (did you mean minimum_margin_fraction?)" in str(caught.value)
     assert "key minimum_margin_fraction is missing" in str(caught.value)

@@ -8,7 +8,8 @@ import pytest
 
 from three_walls.model.errors import RuleBaseError
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.attribution_thresholds import attribution_thresholds, load_attribution_thresholds
+from three_walls.tables.attribution_thresholds import AttributionThresholds, attribution_thresholds
+from three_walls.tables.loader import load_table
 
 SHIPPED = (TABLES_DIR / "attribution.yaml").read_text()
 
@@ -22,11 +23,11 @@ def test_the_shipped_thresholds_load() -> None:
     ("wrong", "expected"),
     [
         (SHIPPED.replace("ready_quantile", "redy_quantile"), "did you mean ready_quantile"),
-        (SHIPPED.replace("value: 50_000", "value: -1"), "greater than 0"),
+        (SHIPPED.replace("value: 50_000", "value: -1"), "expected a number from 1"),
         (SHIPPED.replace("value: 24", "value: 2.4"), "expected a whole number"),
         (
             SHIPPED.replace("reason: With fewer calls of a kind", "cause: With fewer calls of a kind"),
-            "a value and the reason",
+            "unknown key cause|key reason is missing",
         ),
     ],
 )
@@ -34,4 +35,4 @@ def test_mistakes_are_refused(tmp_path: Path, wrong: str, expected: str) -> None
     path = tmp_path / "attribution.yaml"
     path.write_text(wrong)
     with pytest.raises(RuleBaseError, match=expected):
-        load_attribution_thresholds(path)
+        load_table(path, AttributionThresholds)

@@ -8,14 +8,15 @@ import pytest
 
 from three_walls.model.errors import RuleBaseError
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.collective_owners import collective_owners, load_collective_owners
+from three_walls.tables.collective_owners import CollectiveOwners, collective_owners
+from three_walls.tables.loader import load_table
 
 SHIPPED = (TABLES_DIR / "collective-owners.yaml").read_text()
 
 
 def test_the_shipped_table_loads() -> None:
     assert 0 < collective_owners().maximum_open_fraction < 1
-    assert {row.owner for row in collective_owners().rows} == {"data_parallel", "tensor_parallel", "tokens"}
+    assert {row.owner for row in collective_owners().owners} == {"data_parallel", "tensor_parallel", "tokens"}
 
 
 @pytest.mark.parametrize(
@@ -23,11 +24,11 @@ def test_the_shipped_table_loads() -> None:
     [
         (SHIPPED.replace("owner: tokens", "owner: token"), "tokens"),
         (SHIPPED.replace("maximum_open_fraction:", "maximum_fraction:"), "did you mean"),
-        (SHIPPED.replace("value: 0.05", "value: 5"), "expected a number from 0 to 1"),
+        (SHIPPED.replace("value: 0.05", "value: 5"), "expected a number from 0 to 1, found 5"),
     ],
 )
 def test_mistakes_are_refused(tmp_path: Path, wrong: str, said: str) -> None:
     path = tmp_path / "collective-owners.yaml"
     path.write_text(wrong)
     with pytest.raises(RuleBaseError, match=said):
-        load_collective_owners(path)
+        load_table(path, CollectiveOwners)

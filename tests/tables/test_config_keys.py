@@ -4,17 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.model.config_keys import ConfigKey
 from three_walls.model.errors import RuleBaseError
 from three_walls.tables.config_keys import (
+    ConfigKey,
+    ConfigKeyTable,
     config_keys,
     flags_of,
+    is_allowed,
     keys_by_flag,
     keys_by_path,
-    load_config_keys,
     paths_of,
 )
-from three_walls.tables.config_values import is_allowed, is_of_type, read_words
+from three_walls.tables.config_values import is_of_type, read_words
+from three_walls.tables.loader import load_table
 
 KEYS = list(config_keys().keys.values())
 FRAME = "shorthands: {}\ndefaults_unknown_with: []\nbridge_scripts: {recipe: [], options: {}}\nprecision_recipes: {}\n"
@@ -77,26 +79,64 @@ def test_words_of_another_type_are_refused(type_name: str, word: str) -> None:
         read_words(type_name, [word])
 
 
-def test_every_error_of_a_table_is_reported_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "keys.yaml"
-    path.write_text(
-        FRAME
-        + "keys:\n"
-        + "  a: {type: integer, bridge: {path: model.a}}\n"
-        + "  b: {type: int, wall: moon, megatron_lm: {flag: --b, default: x}}\n"
-        + "  c: {type: int, megatron_lm: {flag: --b}}\n"
-        + "  d: {type: int, colour: red}\n",
-        encoding="utf-8",
-    )
+def errors_of(folder: Path, keys: str) -> str:
+    path = folder / "keys.yaml"
+    path.write_text(FRAME + keys, encoding="utf-8")
     with pytest.raises(RuleBaseError) as error:
-        load_config_keys(path)
-    text = str(error.value)
+        load_table(path, ConfigKeyTable)
+    return str(error.value)
+
+
+def test_every_error_of_a_table_is_reported_at_once(tmp_path: Path) -> None:
+    text = errors_of(
+        tmp_path,
+        "keys:\n"
+        "  a: {type: integer, bridge: {path: model.a}}\n"
+        "  b: {type: int, wall: moon, megatron_lm: {flag: --b}}\n"
+        "  c: {type: int, megatron_lm: {flag: --c, default: x}, bridge: {path: model.c, core_default: y}}\n"
+        "  d: {type: int, colour: red, bridge: {path: model.d}}\n"
+        "  e: {type: int}\n"
+        "  f: {type: str, bridge: {path: model.f}}\n"
+        "  g: {type: bool, megatron_lm: {flag: --g, negated_flag: --no-g, aliases: --gg}, bridge: {}}\n",
+    )
     for expected in (
         "keys.yaml:6:13: expected one of bool, int, float,",
         "keys.yaml:7:24: expected one of memory, communication, compute_host, found moon",
-        "keys.yaml:7:6: the default of b is not of type int",
-        "keys.yaml:8:6: --b belongs to b already",
+        "keys.yaml:8:52: the default is not of type int",
+        "keys.yaml:8:94: the core_default is not of type int",
         "keys.yaml:9:18: unknown key colour",
-        "keys.yaml:9:6: d has no spelling",
+        "keys.yaml:10:6: the key has no spelling",
+        "keys.yaml:11:6: the key may be any text",
+        "keys.yaml:12:32: aliases of a key with two flags",
+        "keys.yaml:12:90: bridge needs path",
     ):
         assert expected in text
+    assert len(text.splitlines()) == 9
+
+
+def test_every_contradiction_between_keys_is_reported_at_once(tmp_path: Path) -> None:
+    text = errors_of(
+        tmp_path,
+        "argument_names: {x: [aa]}\n"
+        "enums: {E: {one: 1}}\n"
+        "keys:\n"
+        "  a: {type: str, values: [one, two], enum: E, megatron_lm: {flag: --a}}\n"
+        "  b: {type: int, megatron_lm: {flag: --a}, bridge: {path: model.b}}\n"
+        "  c: {type: int, bridge: {path: model.b}}\n",
+    )
+    assert [line.partition("keys.yaml:")[2] for line in text.splitlines()] == [
+        "5:21: x sets aa, which is no key (did you mean a?)",
+        "8:6: the values of a are not the members of E",
+        "9:6: --a belongs to a already",
+        "10:6: model.b belongs to b already",
+    ]
+
+
+def test_a_shorthand_sets_values_that_its_keys_may_have(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    frame = FRAME.replace("shorthands: {}", "shorthands: {--x: {a: three, b: 1}}")
+    path.write_text(f"{frame}keys: {{a: {{type: str, values: [one], bridge: {{path: m.a}}}}}}\n", encoding="utf-8")
+    with pytest.raises(RuleBaseError) as error:
+        load_table(path, ConfigKeyTable)
+    assert "keys.yaml:1:23: three is no value of a" in str(error.value)
+    assert "keys.yaml:1:33: b is no config key" in str(error.value)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from three_walls.model.errors import RuleBaseError
-from three_walls.tables.environment_variables import allowed_variables, load_allowed_variables
+from three_walls.tables.environment_variables import AllowedVariables, allowed_variables
+from three_walls.tables.loader import load_table
 
 
 @pytest.mark.parametrize(
@@ -40,33 +41,50 @@ def test_folders_caches_and_counts_do_not_look_secret(name: str) -> None:
     assert not allowed_variables().looks_secret(name)
 
 
+def errors_of(folder: Path, text: str) -> list[str]:
+    path = folder / "variables.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RuleBaseError) as caught:
+        load_table(path, AllowedVariables)
+    return [line.partition("variables.yaml:")[2] for line in str(caught.value).splitlines()]
+
+
 def test_every_error_of_the_list_is_reported_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "variables.yaml"
-    path.write_text(
+    found = errors_of(
+        tmp_path,
         "forms: {number: {pattern: '('}}\n"
         "names:\n"
         "  A: {reason: who knows}\n"
-        "  B: {form: numbr, reason: who knows}\n"
+        "  B: {form: number}\n"
         "  C: {words: [x], pattern: y, reason: who knows}\n"
-        "  D: {form: number, words: [x]}\n"
+        "  D: {form: number, words: [x], reason: who knows}\n"
         "patterns: {'A(': {words: [no], reason: why}}\n"
         "secrets: ['B(']\n",
-        encoding="utf-8",
     )
-    with pytest.raises(RuleBaseError) as caught:
-        load_allowed_variables(path)
-    said = [line.partition("variables.yaml:")[2] for line in str(caught.value).splitlines()]
-    assert [line for line in said if "has no form" in line] == [
-        "3:6: A has no form: give it form, words, pattern or list_of"
-    ]
-    assert [line.partition(": ")[2].partition(":")[0] for line in said] == [
+    assert found[1].startswith("3:6: the variable has no form: give it form, words, pattern or list_of")
+    assert [line.partition(": ")[2].partition(":")[0] for line in found] == [
         "not a regular expression",
-        "A has no form",
-        "no form is called numbr (did you mean number?)",
+        "the variable has no form",
+        "key reason is missing",
         "words and pattern exclude each other",
-        "key because is missing",
         "form and words exclude each other",
         "not a regular expression",
         "no is ambiguous",
         "not a regular expression",
+    ]
+
+
+def test_every_form_that_is_named_exists(tmp_path: Path) -> None:
+    found = errors_of(
+        tmp_path,
+        "forms: {number: {pattern: x}}\n"
+        "names:\n"
+        "  A: {form: numbr, reason: who knows}\n"
+        "  B: {form: number, reason: who knows}\n"
+        "patterns: {'A+': {form: words, reason: why}}\n"
+        "secrets: []\n",
+    )
+    assert found == [
+        "3:13: no form is called numbr (did you mean number?)",
+        "5:25: no form is called words",
     ]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from three_walls.model.errors import RuleBaseError
-from three_walls.tables.hardware import BF16, FP8, NVFP4, find_gpu, gpu_models, load_gpu_models
+from three_walls.tables.hardware import BF16, FP8, NVFP4, HardwareTable, find_gpu, gpu_models
+from three_walls.tables.loader import load_table
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,6 @@ def test_a_row_without_a_needed_number_or_with_an_unknown_one_is_refused(tmp_pat
     table = tmp_path / "hardware.yaml"
     table.write_text("gpus:\n  X1:\n    name_pattern: X1\n    sm: sm_90\n    source: none\n    hbm_bytes: 1\n")
     with pytest.raises(RuleBaseError) as refused:
-        load_gpu_models(table)
+        load_table(table, HardwareTable)
     for said in ("hbm_bytes", "key memory_bytes is missing", "key bf16_dense_flops is missing"):
         assert said in str(refused.value)

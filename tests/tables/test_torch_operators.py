@@ -7,26 +7,27 @@ from pathlib import Path
 import pytest
 
 from three_walls.model.errors import RuleBaseError
-from three_walls.tables.gemm_precisions import load_gemm_precisions, precision_of_kernel
-from three_walls.tables.torch_operators import load_torch_operators, torch_operators
+from three_walls.tables.kernels import PrecisionTable, precision_of_kernel
+from three_walls.tables.loader import load_table
+from three_walls.tables.torch_operators import TorchOperators, torch_operators
 
 
 def test_the_shipped_table_loads_and_knows_the_plain_product() -> None:
-    assert torch_operators().products["aten::mm"] == (0, 1)
+    assert torch_operators().gemms["aten::mm"] == (0, 1)
 
 
 def test_every_problem_of_a_table_is_named_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "operators.yaml"
     path.write_text(
-        "products: [{operator: one, operands: [0]}]\nlinear_layers: [{function: f, input: x, weight: 0, source: s}]\n"
-        "backward: '('\nreplays: []\nfusible: [{work: lunch, inside: a, reason: b}]\n"
+        "gemms: {one: [0]}\nlinear_layers: {f: {input: x, weight: 0, source: s}}\n"
+        "backward: '('\nreplays: []\nunfused: [{work: lunch, inside: a, reason: b}]\n"
     )
     with pytest.raises(RuleBaseError) as caught:
-        load_torch_operators(path)
+        load_table(path, TorchOperators)
     message = str(caught.value)
     for part in (
         "operators.yaml:1",
-        "two factors",
+        "element 2 is missing",
         "operators.yaml:2",
         "operators.yaml:3",
         "operators.yaml:5",
@@ -58,4 +59,4 @@ def test_an_unknown_format_in_the_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "precisions.yaml"
     path.write_text("precisions: [{pattern: a, precision: fp7, reason: b}]\n")
     with pytest.raises(RuleBaseError, match="fp7"):
-        load_gemm_precisions(path)
+        load_table(path, PrecisionTable)

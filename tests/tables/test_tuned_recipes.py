@@ -10,7 +10,8 @@ from three_walls.model.errors import RuleBaseError
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hardware import gpu_models
-from three_walls.tables.recipe_limits import load_recipe_limits, recipe_limits
+from three_walls.tables.loader import load_table
+from three_walls.tables.thresholds import RecipeLimits, recipe_limits
 from three_walls.tables.tuned_recipes import RECIPES_FILE, load_tuned_recipes, tuned_recipes
 
 TABLE = """
@@ -57,9 +58,9 @@ def test_a_recipe_has_its_models_settings_and_its_own(tmp_path: Path) -> None:
     [
         ("micro_batch_size: 1", "micro_batch_sise: 1", "micro_batch_sise is no key (did you mean micro_batch_size?)"),
         ("micro_batch_size: 1", "micro_batch_size: few", "micro_batch_size: few is not a whole number"),
-        ("gpus: 16", "gpus: 0", "expected 1 GPU or more"),
+        ("gpus: 16", "gpus: 0", "expected a number greater than or equal to 1, found 0"),
         ("hidden_size: 2048, ", "", "key hidden_size is missing"),
-        ("hidden_size: 2048", "hidden_size: 0", "expected a size of 1 or more"),
+        ("hidden_size: 2048", "hidden_size: 0", "recipes.yaml:4:26: expected a number greater"),
         ("hybrid: false", "hybrid: 0", "expected true or false"),
     ],
 )
@@ -94,6 +95,6 @@ def test_every_gpu_of_the_hardware_table_has_a_generation() -> None:
 
 def test_a_limit_out_of_range_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "limits.yaml"
-    file.write_text("largest_size_ratio: 0.5\n", encoding="utf-8")
+    file.write_text("largest_size_ratio: {value: 0.5, reason: too small}\n", encoding="utf-8")
     with pytest.raises(RuleBaseError, match=r"expected a number from 1 to 100, found 0\.5"):
-        load_recipe_limits(file)
+        load_table(file, RecipeLimits)

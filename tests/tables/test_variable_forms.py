@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.paths import SAMPLES
 from three_walls.inputs.config.environment import unquote
 from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.recorded_environment import launch_environment
+from three_walls.inputs.nsys.launch import launch_environment
 from three_walls.inputs.nsys.source import plain_sqlite
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules

@@ -7,7 +7,7 @@ from functools import cache
 import polars as pl
 
 from three_walls.tables.attribution_thresholds import attribution_thresholds
-from three_walls.tables.kernel_patterns import ApiPattern, load_api_patterns
+from three_walls.tables.kernels import ApiPattern, load_api_patterns
 from three_walls.timeline.intervals import intersect
 
 THREAD = ("capture_id", "thread")
@@ -39,7 +39,7 @@ def calls_of_kind(api_calls: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFra
 
 def kind_of(name: str) -> str | None:
     """Kind of the API call ``name`` by tables/api-calls.yaml; None where the table has none."""
-    return next((row.kind for row in _patterns() if row.regex.search(name)), None)
+    return next((row.kind for row in _patterns() if row.pattern.search(name)), None)
 
 
 @cache

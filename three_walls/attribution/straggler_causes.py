@@ -12,7 +12,7 @@ from three_walls.attribution.ownership import OWNER
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.model.units import ns_to_ms
-from three_walls.tables.rank_thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline

@@ -12,7 +12,7 @@ from three_walls.model.report import Straggler
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.groups import PAIRWISE, Pipeline
 from three_walls.ranks.matched_ranks import MatchedRanks
-from three_walls.tables.rank_thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import DURATION, merge_overlapping
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline

@@ -11,7 +11,7 @@ from three_walls.model.report import Wait
 from three_walls.ranks.groups import PAIRWISE
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.ranks.matching import CLASS
-from three_walls.tables.rank_thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.steps import STEP, median_steps
 
 LATEST_ARRIVAL = "latest arrival"

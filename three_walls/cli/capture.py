@@ -10,7 +10,7 @@ from three_walls.inputs.config.command_line import find_dialect
 from three_walls.inputs.config.launchers import find_program
 from three_walls.model.errors import UsageError
 from three_walls.report.capture_text import format_recipe
-from three_walls.tables.capture_rules import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
+from three_walls.tables.capture import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
 
 _MOST_RANKS_UNASKED = 8
 

@@ -7,23 +7,20 @@ from pathlib import Path
 
 import click
 
-from three_walls.inputs.config.given_files import read_text_file
 from three_walls.model.errors import UsageError
 from three_walls.model.rule import Rule
-from three_walls.report.coverage_table import coverage_table, insert_coverage
 from three_walls.report.text_rule import describe_rule
 from three_walls.resources import RULES_DIR
 from three_walls.rules.cases import mismatches
 from three_walls.rules.load import cases_file, load_cases, load_rules, rule_files
 from three_walls.rules.small_gains import judge_with_size
-from three_walls.tables.coverage import coverage
 
 _OWN = click.argument("directory", required=False, type=click.Path(path_type=Path, exists=True, file_okay=False))
 
 
 @click.group("rules")
 def rules_command() -> None:
-    """List, show, check and test the rules; show what guides they carry."""
+    """List, show, check and test the rules."""
 
 
 @rules_command.command("list")
@@ -74,23 +71,6 @@ def test_command(directory: Path | None) -> None:
     click.echo(f"{run} cases, {failed} failed")
     if failed:
         sys.exit(1)
-
-
-@rules_command.command("coverage")
-@click.option(
-    "--into",
-    metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Replace what stands between the two markers of FILE.",
-)
-def coverage_command(into: Path | None) -> None:
-    """Every statement of the published guides with what carries it, as Markdown."""
-    table = coverage_table(coverage())
-    if into is None:
-        click.echo(table)
-    else:
-        text = insert_coverage(read_text_file(into, "Markdown with the two markers"), table)
-        into.write_text(text, encoding="utf-8")
 
 
 def _load(directory: Path | None) -> tuple[Rule, ...]:

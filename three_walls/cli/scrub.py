@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
-from three_walls.captures.scrub.scrub import scrub
-from three_walls.report.scrub_text import describe_scrubbed
+from three_walls.captures.scrub.scrub import ScrubSummary, scrub
+from three_walls.report.formats import format_count, show_control_characters
+
+_MOST_NAMES = 12
 
 
 @click.command("scrub")
@@ -28,6 +31,33 @@ def scrub_command(source: Path, target: Path, force: bool) -> None:
       three-walls scrub rank0.sqlite scrubbed.sqlite.xz
       three-walls scrub profiles/ scrubbed/
     """
-    for one in scrub(source, target, force):
-        for line in describe_scrubbed(one):
+    for summary in scrub(source, target, force):
+        for line in describe_scrubbed(summary):
             click.echo(line)
+
+
+def describe_scrubbed(summary: ScrubSummary) -> Iterator[str]:
+    """Lines: what was left out (names and counts), how sizes changed, what was searched for."""
+    sizes = f"{format_count(summary.target_bytes)} bytes, from {format_count(summary.source_bytes)}"
+    yield f"Wrote {summary.target} ({sizes})"
+    yield f"  tables left out: {_counts(summary.tables)}"
+    yield f"  columns left out: {len(summary.columns)} ({_names(summary.columns)})"
+    yield f"  rows left out of {_counts(summary.pairs)}"
+    strings = format_count(summary.strings)
+    yield f"  strings left out: {strings}, {summary.blocks} of them environments of whole processes"
+    yield f"  environment variables left out: {len(summary.variables)} ({_names(summary.variables)})"
+    yield f"  words of the command line left out: {summary.arguments}"
+    yield f"  texts replaced: {_counts(summary.texts)}"
+    if summary.host is not None:
+        yield f"  the host is now called {summary.host}"
+    yield f"  searched the file's bytes for {summary.searched} removed values: none is left"
+    yield "  still in the file: times (also the date), sizes, names of kernels, calls and ranges, settings of the run"
+
+
+def _counts(counted: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({format_count(count)})" for name, count in counted.items()) or "none"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = ", ".join(show_control_characters(name) for name in names[:_MOST_NAMES])
+    return f"{shown}, ..." if len(names) > _MOST_NAMES else shown or "none"

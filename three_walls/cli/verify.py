@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
 import click
 
-from three_walls.overrides.real_bridge.verify import Target, verify
+from three_walls.inputs.config.saved_config import infer_release
+from three_walls.inputs.config.yaml_data import read_yaml
+from three_walls.inputs.given_files import read_text_file
+from three_walls.model.errors import InputError, UsageError
+from three_walls.overrides.merged_config import MergedConfig, config_of_sections
+from three_walls.overrides.real_bridge.verify import Target, WrittenOverrides, verify
 from three_walls.pipeline import check_release
+from three_walls.tables.bridge import nearest_release
+
+_RUN_CONFIG = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
 
 
 @click.command("verify")
@@ -37,14 +46,52 @@ def verify_command(
     """Check that OVERRIDES apply and that the run they make is valid.
 
     OVERRIDES is an overrides.txt, or any file with one Hydra override per line. The check of names, types, words and
-    constraints needs nothing; where Megatron-Bridge can be imported, its own code applies and validates them too.
+    constraints needs nothing else. If Megatron-Bridge can be imported, its own code applies and validates them too.
 
     \b
     Exit codes: 0 nothing fails, 1 something does, 2 usage, 3 an input cannot be read
     """
     check_release(bridge_version)
-    target = Target(recipe, config, bridge_version, python, gpu_name, world_size, models)
-    found = verify(overrides, target)
-    for line in found.lines:
+    if (recipe is None) == (config is None):
+        raise UsageError("verify: expected either --recipe NAME or --config run_config.yaml, found both or neither")
+    written = read_overrides(overrides)
+    saved, saved_by = read_run_config(config) if config is not None else (None, None)
+    release = bridge_version or saved_by
+    target = Target(recipe, config, saved, release, python, gpu_name, world_size, models)
+    verification = verify(written, target)
+    for line in verification.lines:
         click.echo(line)
-    sys.exit(0 if found.is_fine else 1)
+    sys.exit(0 if verification.is_valid else 1)
+
+
+def read_overrides(path: Path) -> WrittenOverrides:
+    """The overrides in ``path``, less Megatron-LM flags and comments; raises InputError where a quote is not closed."""
+    text = read_text_file(path, "overrides, one per line (overrides.txt)")
+    overrides: list[str] = []
+    environment: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise InputError(f"{path}:{number}: expected words quoted for a shell, found {error}") from error
+        if words[:1] == ["export"]:
+            environment |= {name: value for name, _, value in (word.partition("=") for word in words[1:])}
+        elif words and not words[0].startswith("--"):
+            overrides += words
+    return WrittenOverrides(tuple(overrides), environment)
+
+
+def read_run_config(path: Path) -> tuple[MergedConfig, str | None]:
+    """What a ``run_config.yaml`` holds, and the release that wrote it where its keys show it.
+
+    Raises InputError where the file is no such configuration.
+    """
+    try:
+        sections = read_yaml(read_text_file(path, _RUN_CONFIG))
+    except ValueError as error:
+        raise InputError(f"{path}: expected {_RUN_CONFIG}, found {error}") from error
+    if not isinstance(sections, dict) or not isinstance(sections.get("model"), dict):
+        raise InputError(f"{path}: expected a run_config.yaml with a section model, found none")
+    fields = {f"{section}.{name}" for section, part in sections.items() if isinstance(part, dict) for name in part}
+    release, _ = infer_release({*sections, *fields})
+    return config_of_sections(sections), nearest_release(release) if release is not None else None

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from three_walls.inputs.config.merge import Merged
 from three_walls.inputs.config.parallel_layout import find_contradictions
-from three_walls.inputs.config.sources import USER, SaidSettings
+from three_walls.inputs.config.sources import USER, SourceSettings
 from three_walls.inputs.nsys.identity import Rank
-from three_walls.model.config import ConfigConflict
+from three_walls.model.config import ConfigConflict, RunConfig
 from three_walls.model.report import ReportWarning
 
 _MOST_NAMED = 8
 
 
 def warn_of_settings(
-    stated: Sequence[SaidSettings], merged: Merged, ranks: Sequence[Rank]
+    stated: Sequence[SourceSettings], config: RunConfig, ranks: Sequence[Rank]
 ) -> tuple[ReportWarning, ...]:
     """``stated``: the sources beside the trace, whose own notes are passed on."""
     found = [ReportWarning("config-source", note) for source in stated for note in source.warnings]
-    found += _about_launchers(stated, merged)
-    found += _about_conflicts(merged.conflicts)
+    found += _about_launchers(stated, config)
+    found += _about_conflicts(config.conflicts)
     captured = [rank.rank for rank in ranks if rank.rank_source == "environment"]
-    found += [
-        ReportWarning("layout-contradiction", sentence) for sentence in find_contradictions(merged.config, captured)
-    ]
+    found += [ReportWarning("layout-contradiction", sentence) for sentence in find_contradictions(config, captured)]
     return tuple(found)
 
 
-def _about_launchers(stated: Sequence[SaidSettings], merged: Merged) -> list[ReportWarning]:
+def _about_launchers(stated: Sequence[SourceSettings], config: RunConfig) -> list[ReportWarning]:
     """A saved configuration or log of another launcher than the command line's is of another run."""
-    dialect = merged.config.dialect
+    dialect = config.dialect
     return [
         ReportWarning(
             "config-of-another-run",

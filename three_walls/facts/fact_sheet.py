@@ -23,7 +23,7 @@ from three_walls.model.fact import Fact, FactSheet, FactValue
 from three_walls.model.glossary import GLOSSARY
 from three_walls.tables.collective_owners import collective_owners
 from three_walls.tables.hardware import GpuModel
-from three_walls.tables.log_thresholds import default_log_thresholds
+from three_walls.tables.thresholds import default_log_thresholds
 from three_walls.timeline.timeline import Timeline
 
 Known = tuple[FactValue, str | None]

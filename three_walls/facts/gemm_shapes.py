@@ -14,8 +14,8 @@ import polars as pl
 from three_walls.facts.weight_roles import SCORES, Weights
 from three_walls.model.report import GemmShape
 from three_walls.model.units import NS_PER_S
-from three_walls.tables.gemm_precisions import peak_of, precision_of_kernel
 from three_walls.tables.hardware import GpuModel
+from three_walls.tables.kernels import peak_of, precision_of_kernel
 from three_walls.tables.torch_operators import torch_operators
 from three_walls.timeline.categories import GEMM_CATEGORIES
 from three_walls.timeline.gemms import Product, find_gemms, gemms_of_operations

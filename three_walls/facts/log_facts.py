@@ -11,13 +11,14 @@ from statistics import median
 from three_walls.facts.log_progress import PROGRESS_FACTS, progress_facts, summarize_progress
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
 from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.log.steady_steps import ProfiledRange, Role, tell_apart
+from three_walls.inputs.log.same_run import find_other_sizes
+from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import LogSummary
 from three_walls.model.training_log import LogIteration, TrainingLog
 from three_walls.model.units import ns_to_ms
-from three_walls.tables.log_thresholds import LogThresholds, default_log_thresholds
+from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 Known = tuple[FactValue, str | None]
 
@@ -41,13 +42,6 @@ FACTS_OF_LOG = (
     "log_hybridep_unavailable",
     "log_unavailable_dispatchers",
 )
-_PARALLEL_SIZES = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-)
-_MODEL_SIZES = ("num_layers", "hidden_size", "seq_length", "micro_batch_size", "global_batch_size")
 _BACKENDS = ("DeepEP", "HybridEP")
 _REFUSED = r"\b{} is (?:not installed|supported for|only applicable)"
 _IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)
@@ -84,7 +78,7 @@ def join_log(
         return JoinedLog({**dict.fromkeys(FACTS_OF_LOG, (None, NO_LOG)), **traced}, None)
     limits = default_log_thresholds()
     profiled, is_known = find_profiled_range(log, config)
-    roles = tell_apart(log.iterations, log.events, profiled, limits)
+    roles = classify_iterations(log.iterations, log.events, profiled, limits)
     steady = [line for line, role in zip(log.iterations, roles, strict=True) if role is Role.STEADY]
     progress = summarize_progress(log.jobs, read_layout(merged).world)
     facts = {
@@ -229,23 +223,6 @@ def _perturbation(unprofiled: Known, traced_step_ns: int | None, limits: LogThre
     ratio = traced_step_ns / length
     excess_ns = traced_step_ns - length if ratio >= limits.minimum_perturbation_ratio else 0
     return {"profiler_perturbation_ratio": (ratio, None), "profiler_excess_ns": (excess_ns, None)}
-
-
-def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
-    """What ``log`` says otherwise than the trace's own ``config``; empty if nothing. Such a log is of another run."""
-    if log.contradictions:
-        return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
-    world = config.environment.get("WORLD_SIZE")
-    pairs: list[tuple[str, object, object]] = [
-        ("world_size", log.layout.world_size, None if world is None else world.value)
-    ]
-    pairs += [(name, getattr(log.layout, name), config.get(name)) for name in _PARALLEL_SIZES]
-    arguments = dict(log.argument_block)
-    pairs += [(name, arguments.get(name), config.get(name)) for name in _MODEL_SIZES]
-    for name, said, traced in pairs:
-        if said not in (None, "None") and traced is not None and str(said) != str(traced):
-            return f"{name} is {said} in the log and {traced} in the trace"
-    return ""
 
 
 def _other_length(facts: Mapping[str, Known], limits: LogThresholds) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from three_walls.inputs.log.progress import jobs_of_run
+from three_walls.inputs.log.same_run import jobs_of_run
 from three_walls.model.fact import FactValue
 from three_walls.model.report import ProgressSummary
 from three_walls.model.training_log import ProgressJob

@@ -11,8 +11,8 @@ from three_walls.inputs.log.steady_steps import Role
 from three_walls.model.config import RunConfig
 from three_walls.model.report import SlowRank, TimerSummary
 from three_walls.model.training_log import LogIteration, LogTimer, TimerKind, TimerPrint
-from three_walls.tables.log_thresholds import LogThresholds
-from three_walls.tables.log_timers import log_timers
+from three_walls.tables.log_lines import log_timers
+from three_walls.tables.thresholds import LogThresholds
 
 _UNTOLD = -1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from three_walls.model.fact import FactValue
-from three_walls.tables.log_thresholds import LogThresholds
+from three_walls.tables.thresholds import LogThresholds
 
 Known = tuple[FactValue, str | None]
 

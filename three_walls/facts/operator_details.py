@@ -16,8 +16,8 @@ from three_walls.facts.representative import Representative
 from three_walls.facts.unfused_ops import measure_unfused_ops
 from three_walls.facts.weight_roles import NO_WEIGHTS, Weights, name_weights
 from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.range_window import read_ranges_between
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.tables import read_ranges_between
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import GemmShape

@@ -21,7 +21,7 @@ from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import PipelinePhase
 from three_walls.ranks.matched_ranks import MatchedRanks
-from three_walls.tables.rank_thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
 from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline

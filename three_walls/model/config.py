@@ -23,15 +23,15 @@ class ConfigValue:
     ``log set-up``, ``log layout``, ``progress file``, ``command line``, ``environment``, ``Megatron-LM default``,
     ``Megatron Core default``, ``derived: ...``; behind it :data:`NOT_SHOWN` where the value is withheld."""
     confirmed_by: tuple[str, ...] = ()
-    """Sources of lower precedence that say the same."""
+    """Sources of lower precedence that give the same value."""
 
-    def is_said_by(self, source: str) -> bool:
-        """Whether ``source`` gives this value, be it the one that counts or one that agrees."""
+    def is_stated_by(self, source: str) -> bool:
+        """Whether ``source`` gives this value, as the one that counts or as one that agrees."""
         return source == self.source or source in self.confirmed_by
 
     @staticmethod
     def withheld(source: str) -> ConfigValue:
-        """What stands for a value that ``source`` states and that may not be shown: unknown, not unset."""
+        """Stands for a value that ``source`` states and that may not be shown: unknown, not unset."""
         return ConfigValue(None, f"{source}: {NOT_SHOWN}")
 
     @property
@@ -41,7 +41,7 @@ class ConfigValue:
 
     @property
     def is_stated(self) -> bool:
-        """Whether some source says it, rather than that it follows or is a default."""
+        """Whether some source states it; otherwise it is derived or a default."""
         return not self.source.startswith("derived") and not self.source.endswith("default")
 
 
@@ -59,7 +59,7 @@ def _no_values() -> Mapping[str, ConfigValue]:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """Settings by Megatron Core name (``moe_token_dispatcher_type``), environment by variable name.
+    """Settings by Megatron Core name (``moe_token_dispatcher_type``), environment by variable name, of all sources.
 
     ``dialect`` is how the run was launched: ``megatron_lm`` (flags), ``bridge`` (Hydra overrides), or
     ``unknown``. Only a Megatron-LM command line is complete: there an absent flag means its default.
@@ -70,13 +70,15 @@ class RunConfig:
     dialect: str = "unknown"
     bridge_version: str | None = None
     bridge_version_evidence: str = ""
-    """What the release was told by; empty where it is not known."""
+    """What the release was inferred from; empty where it is not known."""
     sizes: Mapping[str, ConfigValue] = field(default_factory=_no_values)
     """Sizes that the run itself worked out and wrote down: ``world_size``, ``data_parallel_size``."""
     withheld_values: Mapping[str, ConfigValue] = field(default_factory=_no_values)
-    """Settings that are stated in a form that may not be shown: they are not among :attr:`values`."""
+    """Settings stated in a form that may not be shown: they are not among :attr:`values`."""
     withheld_environment: Mapping[str, ConfigValue] = field(default_factory=_no_values)
-    """The same of variables: set, to what is not known."""
+    """The same for variables: they are set, to a value that is not known."""
+    conflicts: tuple[ConfigConflict, ...] = ()
+    """Where sources disagree, by key."""
 
     @property
     def environment_is_known(self) -> bool:
@@ -84,7 +86,7 @@ class RunConfig:
         return bool(self.environment or self.withheld_environment)
 
     def get(self, key: str) -> ConfigData:
-        """Value of ``key``; ``None`` when unset *or* unknown (use :meth:`knows` to tell them apart)."""
+        """Value of ``key``; ``None`` when unset *or* unknown (:meth:`knows` distinguishes them)."""
         found = self.values.get(key)
         return None if found is None else found.value
 

@@ -1,42 +1,33 @@
-"""When a problem of an override strikes: at once, when the model is built, or never, which is worse."""
+"""How an override that is wrong fails: at once, when the model is built, or silently."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 
 class FailureMode(StrEnum):
-    """What becomes of a launch that has the problem. Only ``REFUSED`` stops it at once."""
+    """What happens to a launch that has the problem. Only ``REFUSED`` stops it at once."""
 
     REFUSED = "refused"
-    """Applying the override or Megatron-Bridge's validation fails."""
+    """Megatron-Bridge fails when it applies the override or validates the configuration."""
     FAILS_AT_BUILD = "fails_at_build"
-    """Megatron-Bridge takes it; it fails when the model is built, or in a step."""
+    """Megatron-Bridge accepts it, and the run fails when the model is built, or in a step."""
     IGNORED = "ignored"
-    """Megatron-Bridge takes it and drops or resets it in silence: the edit does nothing."""
+    """Megatron-Bridge accepts it and silently drops or resets it: the edit does nothing."""
     NOT_VALIDATED = "not_validated"
-    """Megatron-Bridge takes it without a check; what a value of this kind does then is not known."""
+    """Megatron-Bridge accepts it without a check; what a value of this kind then does is not known."""
     UNKNOWN = "unknown"
-    """It depends on other settings whether Megatron-Bridge takes it, or was not tried."""
+    """Whether Megatron-Bridge accepts it depends on other settings, or was not tried."""
+
+    def describe(self, problem: str, release: str) -> str:
+        """``problem`` as a sentence that states how it fails, unless it is refused at once."""
+        return _SENTENCES[self].format(release=release, problem=problem)
 
 
 _SENTENCES = {
-    FailureMode.REFUSED: "{text}",
-    FailureMode.FAILS_AT_BUILD: "Megatron-Bridge {release} takes it, and it fails when the model is built: {text}",
-    FailureMode.IGNORED: "Megatron-Bridge {release} takes it and drops it in silence: {text}",
-    FailureMode.NOT_VALIDATED: "Megatron-Bridge {release} takes it without a check: {text}",
-    FailureMode.UNKNOWN: "whether Megatron-Bridge {release} takes it depends on other settings: {text}",
+    FailureMode.REFUSED: "{problem}",
+    FailureMode.FAILS_AT_BUILD: "Megatron-Bridge {release} accepts this, but the model cannot be built: {problem}",
+    FailureMode.IGNORED: "Megatron-Bridge {release} accepts this but silently ignores it: {problem}",
+    FailureMode.NOT_VALIDATED: "Megatron-Bridge {release} accepts this without checking it: {problem}",
+    FailureMode.UNKNOWN: "Megatron-Bridge {release} may refuse this, depending on other settings: {problem}",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why an override, or the configuration that overrides make, is wrong, and when that strikes."""
-
-    text: str
-    failure_mode: FailureMode = FailureMode.REFUSED
-
-    def sentence(self, release: str) -> str:
-        """The problem, with when it strikes where that is not at once."""
-        return _SENTENCES[self.failure_mode].format(release=release, text=self.text)

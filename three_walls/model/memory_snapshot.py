@@ -1,4 +1,4 @@
-"""What a snapshot of PyTorch's CUDA allocator says: how much memory was in use at the peak, and by what."""
+"""A snapshot of PyTorch's CUDA allocator: how much memory was in use at the peak, and by what."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OutOfMemory:
 class MemorySnapshot:
     """One snapshot. Allocated memory is what tensors asked for; the allocator rounds it up within what it reserves.
 
-    Without a recorded history no peak is known: ``shares`` and ``sites`` are of the snapshot's own moment then.
+    Without a recorded history no peak is known: ``shares`` and ``sites`` are of the moment of the snapshot.
     """
 
     path_name: str

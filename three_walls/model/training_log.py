@@ -1,6 +1,6 @@
-"""What a training log says, as plain values: what ran, how long each iteration took, how much memory it held.
+"""The contents of a training log as plain values: what ran, how long each iteration took, how much memory it held.
 
-``three_walls/log`` reads it; nothing here knows a file format. Times are whole nanoseconds, memory is bytes.
+``three_walls/inputs/log`` reads it; nothing here knows a file format. Times are whole nanoseconds, memory is bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class LogIteration:
     loss_scale: float | None = None
     skipped_count: int = 0
     nan_count: int = 0
-    said_at: str = ""
-    """The line's own time stamp, as printed; tells a repeated line from one of a second run."""
+    printed_at: str = ""
+    """The line's own time stamp, as printed; distinguishes a repeated line from a line of a second run."""
     run: int = field(default=0, compare=False)
-    """How often training had started again in the file that said it first."""
+    """How often training had started again in the first file that holds the line."""
     file_name: str = field(default="", compare=False)
-    """The first file that said it: a line that several files repeat is one line."""
+    """The first file that holds the line: repeated in several files, it counts once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class StepTimeLine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """What one rank's memory lines say together: the last current values and the largest peaks."""
+    """One rank's memory lines together: the last current values and the largest peaks."""
 
     rank: int
     allocated_bytes: int | None = None
@@ -49,11 +49,11 @@ class MemoryReport:
     reserved_bytes: int | None = None
     max_reserved_bytes: int | None = None
     allocator_retries_count: int | None = None
-    """Allocations that failed at first, so that the allocator gave its cache back (Megatron-Bridge only)."""
+    """Allocations that failed at first, so that the allocator released its cache (Megatron-Bridge only)."""
     after_iterations_count: int | None = None
     """The last iteration that a line was printed after."""
     device_bytes: int | None = None
-    """Most device memory in use, PyTorch's and everything else (Megatron-LM, ``--log-device-memory-used``)."""
+    """The most device memory in use, by PyTorch and everything else (Megatron-LM, ``--log-device-memory-used``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TheoreticalMemory:
 
 
 class TimerKind(StrEnum):
-    """What a timer measures: ``tables/log-timers.yaml``, whose header says how each is read."""
+    """What a timer measures: ``tables/log-timers.yaml``, whose header explains how each is read."""
 
     WORK = "work"
     EXCHANGE = "exchange"
@@ -86,12 +86,12 @@ class LogTimer:
     min_ns: int | None
     max_ns: int
     ranks_ns: tuple[tuple[int, int], ...] = ()
-    """Rank and its time, by rank; those printed, which is all that ran the timer, the extreme two, or none."""
+    """Rank and its time, by rank. Those printed: all ranks that ran the timer, the two extremes, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerPrint:
-    """The timers of one print. ``after``: the iteration line before it of the same process; None without one."""
+    """The timers of one print. ``after``: the same process's iteration line before it; None if there is none."""
 
     after: LogIteration | None
     timers: tuple[LogTimer, ...]
@@ -101,7 +101,7 @@ class TimerPrint:
 class ProgressJob:
     """One job of a progress file (``progress.txt``); None where it saved no checkpoint.
 
-    Its throughputs are not those of iterations: they hold start-up, evaluation and checkpoints, the cumulative one
+    Its throughputs are not those of iterations: they include start-up, evaluation and checkpoints, the cumulative one
     the time between jobs too.
     """
 
@@ -121,7 +121,7 @@ class ProgressJob:
 
 @dataclass(frozen=True, slots=True)
 class LogLayout:
-    """Sizes of the run as it printed them; None where no line says."""
+    """Sizes of the run as it printed them; None where no line does."""
 
     world_size: int | None = None
     data_parallel_size: int | None = None
@@ -142,12 +142,12 @@ class LogEvent:
     iteration: int | None = None
     """The iteration that the line names, if it names one."""
     count: int = 1
-    """How many lines said the same."""
+    """How many lines hold the same text."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """One report of PyTorch's allocator that gave up; None where the line does not say."""
+    """One report of PyTorch's allocator that gave up; None where the line does not state it."""
 
     requested_bytes: int
     gpu: int | None = None
@@ -155,9 +155,9 @@ class OutOfMemory:
     free_bytes: int | None = None
     allocated_bytes: int | None = None
     private_pools_bytes: int | None = None
-    """Part of the allocated memory that lies in CUDA graphs' pools."""
+    """The part of the allocated memory that lies in CUDA graphs' pools."""
     reserved_unallocated_bytes: int | None = None
-    """Held by the allocator and used by nobody: as large as the request, it is fragmentation."""
+    """Held by the allocator and not in use: if as large as the request, it is fragmentation."""
     raised_in: str = ""
     """Innermost frame of Megatron in its traceback (``megatron/core/optimizer/optimizer.py: step``)."""
 
@@ -169,13 +169,13 @@ class TrainingLog:
     files: tuple[str, ...] = ()
     """File names alone, without directories."""
     iterations: tuple[LogIteration, ...] = ()
-    """By iteration, then as printed; a line that several files repeat stands once."""
+    """By iteration, then as printed; a line that several files repeat occurs once."""
     step_times: tuple[StepTimeLine, ...] = ()
     memory: tuple[MemoryReport, ...] = ()
     """One per rank that printed its memory."""
     theoretical_memory: TheoreticalMemory | None = None
     timers: tuple[TimerPrint, ...] = ()
-    """The prints, oldest first; of very many, some from all over the run."""
+    """The prints, oldest first; of very many, a share from all over the run."""
     jobs: tuple[ProgressJob, ...] = ()
     """Of the progress files, in their order."""
     layout: LogLayout = field(default_factory=LogLayout)
@@ -195,11 +195,11 @@ class TrainingLog:
     """Megatron Core's configuration of gradients and optimizer as it set them up: ``ddp.name``, ``optimizer.name`` and
     raw value text."""
     versions: tuple[tuple[str, str], ...] = ()
-    """Library and release, where a line says it (``megatron_core``, ``megatron_bridge``, ``torch``, ...)."""
+    """Library and release, where a line states them (``megatron_core``, ``megatron_bridge``, ``torch``, ...)."""
     contradictions: tuple[str, ...] = ()
-    """Sizes of the layout that lines give differently: the files are of more than one run."""
+    """Sizes of the layout on which lines differ: the files are of more than one run."""
     torn_lines_count: int = 0
-    """Iteration lines that other output had cut: none of their values is used."""
+    """Iteration lines that other output cut: none of their values is used."""
     left_out_count: int = 0
     """Iteration and step-time lines beyond the first that are kept, so that memory stays flat."""
     unread: tuple[str, ...] = ()
@@ -207,6 +207,6 @@ class TrainingLog:
 
     @property
     def world_size(self) -> int | None:
-        """Ranks of the run as the log itself says, in a line or among its arguments."""
-        said = dict(self.argument_block).get("world_size", "")
-        return self.layout.world_size or (int(said) if said.isdecimal() and len(said) < 10 else None)
+        """Ranks of the run as the log states them, in a line or among its arguments."""
+        argument = dict(self.argument_block).get("world_size", "")
+        return self.layout.world_size or (int(argument) if argument.isdecimal() and len(argument) < 10 else None)

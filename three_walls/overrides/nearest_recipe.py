@@ -1,24 +1,27 @@
-"""The tuned recipe nearest to a run. Context for the plan: what was fast for others, never what this run would gain.
+"""The tuned recipe nearest to a run, and how its settings differ.
 
-Near is a recipe whose model has the run's shape: hidden size, experts, top-k and expert FFN each within one factor.
+It is context for the plan: what was fast for others, never what this run would gain.
+
+A recipe is near if its model has the run's shape: hidden size, experts, top-k and expert FFN each within one factor.
 Among those, in this order: the run's GPU family, else the nearest generation and the same kind of NVLink domain; the
-model at the least distance; the nearest number of GPUs (as a ratio); the nearest precision; the plain recipe before
-its variants; the name. So the order is total, and that of the recipes in the file does not matter.
+model at the least distance; the nearest number of GPUs (as a ratio); the nearest precision; the plain recipe before its
+variants; the name. So the order is total, and the order of the recipes in the file does not matter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from three_walls.model.buckets import Wall
 from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import PlanStep
-from three_walls.model.report import KnownGoodRecipe
-from three_walls.overrides.recipe_differences import compare_settings
+from three_walls.model.report import BATCH_SIZE, BENCHMARK_SETTING, KnownGoodRecipe, RecipeDifference
+from three_walls.rules.conditions import same
+from three_walls.tables.config_keys import config_keys
 from three_walls.tables.hardware import gpu_models
-from three_walls.tables.recipe_limits import RecipeLimits, recipe_limits
+from three_walls.tables.thresholds import RecipeLimits, recipe_limits
 from three_walls.tables.tuned_recipes import SIZES, TunedModel, TunedRecipe, tuned_recipes
 
 _LAYERS = "num_layers"
@@ -35,8 +38,9 @@ _SIZE_NAMES = {
     "moe_router_topk": "top-k",
     "moe_ffn_hidden_size": "expert FFN",
 }
+_WALLS = tuple(Wall)
 
-Rank = tuple[float | bool | str, ...]
+SortKey = tuple[float | bool | str, ...]
 
 
 def find_nearest_recipe(
@@ -47,25 +51,25 @@ def find_nearest_recipe(
     recipes: Callable[[], Collection[TunedRecipe]] = tuned_recipes,
     limits: RecipeLimits | None = None,
 ) -> tuple[KnownGoodRecipe | None, str]:
-    """The recipe nearest to the run beside the run's settings, or None and why there is none.
+    """The nearest recipe and how it differs from the run, or None and why there is none.
 
-    ``wall``: the verdict's, whose knobs come first among the differences. ``recipes`` is called only once the run is
-    known well enough to look.
+    ``wall``: the verdict's, whose settings come first among the differences. ``recipes`` is called only once the run is
+    known well enough to search.
     """
     limits = limits or recipe_limits()
     family = facts.get("gpu.family").value
     sizes = sizes_of(config)
-    if complaint := _complain(config, sizes, family, limits):
-        return None, complaint
+    if reason := _why_not_searched(config, sizes, family, limits):
+        return None, reason
     known = {key: size for key, size in sizes.items() if size is not None}
     generation = limits.generations[str(family)]
     gpus = facts.number("world_size")
     table = recipes()
-    near = [one for one in table if _is_near(one.model, known, limits)]
+    near = [recipe for recipe in table if not _far_sizes(recipe.model, known, limits)]
     if not near:
-        return None, f"no recipe is near: {_explain_none(known, table, limits)}"
+        return None, _explain_none_near(known, table, limits)
 
-    def rank(recipe: TunedRecipe) -> Rank:
+    def distance(recipe: TunedRecipe) -> SortKey:
         return (
             recipe.gpu != family,
             abs(limits.generations[recipe.gpu] - generation),
@@ -77,25 +81,25 @@ def find_nearest_recipe(
             recipe.name,
         )
 
-    recipe = min(near, key=rank)
-    differences, same, unknown = compare_settings(recipe, config, facts, plan, wall, limits)
+    recipe = min(near, key=distance)
+    differences, same_count, unknown_count = _compare_settings(recipe, config, facts, plan, wall, limits)
     found = KnownGoodRecipe(
         name=recipe.name,
         model=recipe.model.name,
         gpu=recipe.gpu,
         gpus=recipe.gpus,
         precision=recipe.precision,
-        distance_note=_describe(recipe, config, known, str(family), gpus, limits),
+        distance_note=_describe_distance(recipe, config, known, str(family), gpus, limits),
         source=recipe.source,
         differences=differences,
-        same_count=same,
-        unknown_count=unknown,
+        same_count=same_count,
+        unknown_count=unknown_count,
     )
     return found, ""
 
 
 def sizes_of(config: RunConfig) -> Mapping[str, int | None]:
-    """The sizes that identify the run's model; an unset expert FFN is the dense layers' one, as in Megatron Core."""
+    """The sizes that identify the run's model; an unset expert FFN is that of the dense layers, as in Megatron Core."""
     sizes = {key: config.size(key) for key in SIZES}
     if sizes["moe_ffn_hidden_size"] is None:
         sizes["moe_ffn_hidden_size"] = config.size("ffn_hidden_size")
@@ -103,7 +107,7 @@ def sizes_of(config: RunConfig) -> Mapping[str, int | None]:
 
 
 def precision_of(config: RunConfig) -> str | None:
-    """Precision as recipes are named by; None where it is not known."""
+    """The run's precision as recipes name it; None where it is not known."""
     if config.get("fp4"):
         return "nvfp4"
     if config.get("fp8"):
@@ -112,28 +116,24 @@ def precision_of(config: RunConfig) -> str | None:
 
 
 def model_distance(model: TunedModel, config: RunConfig, sizes: Mapping[str, int], limits: RecipeLimits) -> float:
-    """Sum of |ln(size / size)|, layers weighed less, and a factor for every kind that is known to differ."""
+    """Sum of |ln(size / size)|, with layers weighted less, and a factor for every kind that is known to differ."""
     weights = {_LAYERS: limits.layers_weight}
     distance = sum(weights.get(key, 1.0) * _log_ratio(model.sizes[key], sizes[key]) for key in SIZES)
     return distance + math.log(limits.other_kind_ratio) * len(_other_kinds(model, config))
 
 
-def _complain(
+def _why_not_searched(
     config: RunConfig, sizes: Mapping[str, int | None], family: ConfigData, limits: RecipeLimits
-) -> str | None:
-    """Why no recipe can be looked for; None if one can."""
+) -> str:
+    """Why no recipe can be searched for; empty if one can."""
     if config.knows("num_moe_experts") and config.get("num_moe_experts") is None:
-        return "the model has no experts, and the recipes at hand are of mixture-of-experts models"
+        return "the model has no experts, and the known recipes are for mixture-of-experts models"
     missing = [key for key, size in sizes.items() if size is None]
     if missing:
-        return f"the model is not known well enough to look for one: {', '.join(missing)} missing from the config"
+        return f"the model is not known well enough: {', '.join(missing)} missing from the config"
     if family is None:
-        return "the GPU is not known, so no recipe is nearer than another"
-    return None if family in limits.generations else f"no generation is known of {family}"
-
-
-def _is_near(model: TunedModel, sizes: Mapping[str, int], limits: RecipeLimits) -> bool:
-    return not _far_sizes(model, sizes, limits)
+        return "the GPU is not known"
+    return "" if family in limits.generations else f"the generation of {family} is not known"
 
 
 def _far_sizes(model: TunedModel, sizes: Mapping[str, int], limits: RecipeLimits) -> tuple[str, ...]:
@@ -142,20 +142,25 @@ def _far_sizes(model: TunedModel, sizes: Mapping[str, int], limits: RecipeLimits
     return tuple(key for key in SIZES if key != _LAYERS and _log_ratio(model.sizes[key], sizes[key]) > farthest)
 
 
-def _explain_none(sizes: Mapping[str, int], recipes: Iterable[TunedRecipe], limits: RecipeLimits) -> str:
-    """What keeps the closest model from being near."""
-    models = {one.model.name: one.model for one in recipes}
+def _explain_none_near(sizes: Mapping[str, int], recipes: Iterable[TunedRecipe], limits: RecipeLimits) -> str:
+    """How the closest model is too far away."""
+    models = {recipe.model.name: recipe.model for recipe in recipes}
     if not models:
-        return "there are none"
+        return "there are no recipes to compare with"
 
-    def rank(model: TunedModel) -> Rank:
+    def distance(model: TunedModel) -> SortKey:
         return (sum(_log_ratio(model.sizes[key], sizes[key]) for key in SIZES if key != _LAYERS), model.name)
 
-    closest = min(models.values(), key=rank)
-    far = ", ".join(
-        f"{_SIZE_NAMES[key]} {sizes[key]} against {closest.sizes[key]}" for key in _far_sizes(closest, sizes, limits)
+    closest = min(models.values(), key=distance)
+    far = _differing_sizes(_far_sizes(closest, sizes, limits), sizes, closest)
+    return (
+        f"no recipe is near: the closest model, {closest.name}, differs by more than a factor of "
+        f"{limits.largest_size_ratio:g} in {', '.join(far)}"
     )
-    return f"the closest model, {closest.name}, differs by more than a factor of {limits.largest_size_ratio:g} in {far}"
+
+
+def _differing_sizes(keys: Iterable[str], sizes: Mapping[str, int], model: TunedModel) -> list[str]:
+    return [f"{_SIZE_NAMES[key]} (run {sizes[key]}, recipe {model.sizes[key]})" for key in keys]
 
 
 def _other_kinds(model: TunedModel, config: RunConfig) -> tuple[str, ...]:
@@ -164,16 +169,20 @@ def _other_kinds(model: TunedModel, config: RunConfig) -> tuple[str, ...]:
     if config.knows("multi_latent_attention"):
         latent = bool(config.get("multi_latent_attention"))
         if latent != model.multi_latent_attention:
-            kinds.append(f"multi-latent attention {_yes(latent)} against {_yes(model.multi_latent_attention)}")
+            kinds.append(f"multi-latent attention ({_describe_sides(latent)})")
     keys = ("hybrid_override_pattern", "experimental_attention_variant")
     if any(config.knows(key) for key in keys):
         hybrid = any(config.get(key) is not None for key in keys)
         if hybrid != model.hybrid:
-            kinds.append(f"layers without plain attention {_yes(hybrid)} against {_yes(model.hybrid)}")
+            kinds.append(f"layers without standard attention ({_describe_sides(hybrid)})")
     return tuple(kinds)
 
 
-def _describe(
+def _describe_sides(is_in_run: bool) -> str:
+    return "run yes, recipe no" if is_in_run else "run no, recipe yes"
+
+
+def _describe_distance(
     recipe: TunedRecipe,
     config: RunConfig,
     sizes: Mapping[str, int],
@@ -181,47 +190,101 @@ def _describe(
     gpus: float | None,
     limits: RecipeLimits,
 ) -> str:
-    """What is like the run and what is not, the run's first, in one line."""
-    apart = abs(limits.generations[recipe.gpu] - limits.generations[family])
-    other = [
-        f"{_SIZE_NAMES[k]} {sizes[k]} against {recipe.model.sizes[k]}"
-        for k in SIZES
-        if sizes[k] != recipe.model.sizes[k]
-    ]
-    other += _other_kinds(recipe.model, config)
-    precision = precision_of(config)
+    """How the run and the recipe are alike and how they differ, in one line."""
+    generations = abs(limits.generations[recipe.gpu] - limits.generations[family])
     if recipe.gpu == family:
         gpu = f"the same GPU, {family}"
-    elif apart == 0:
-        gpu = f"no recipe for {family}: {recipe.gpu} is of its generation"
+    elif generations == 0:
+        gpu = f"no recipe for {family}; {recipe.gpu} is of the same generation"
     else:
-        gpu = f"no recipe for {family}: {recipe.gpu} is {apart} generation{'s' if apart > 1 else ''} away"
-    return "; ".join(
-        (
-            gpu,
-            f"model: {', '.join(other)}" if other else "a model of the same shape",
-            "how many GPUs the run has is unknown" if not gpus else f"{gpus:.0f} GPUs against {recipe.gpus}",
-            f"{precision or 'unknown precision'} against {recipe.precision}"
-            if precision != recipe.precision
-            else f"{recipe.precision} in both",
+        gpu = f"no recipe for {family}; {recipe.gpu} is {generations} generation{'s' if generations > 1 else ''} away"
+    differing = _differing_sizes((key for key in SIZES if sizes[key] != recipe.model.sizes[key]), sizes, recipe.model)
+    differing += _other_kinds(recipe.model, config)
+    model = f"a model that differs in {', '.join(differing)}" if differing else "a model of the same shape"
+    scale = f"run on {gpus:.0f} GPUs, recipe on {recipe.gpus}" if gpus else "the run's number of GPUs is not known"
+    ran = precision_of(config)
+    precision = f"run in {ran or 'unknown precision'}, recipe in {recipe.precision}"
+    return "; ".join((gpu, model, scale, f"{ran} in both" if ran == recipe.precision else precision))
+
+
+def _compare_settings(
+    recipe: TunedRecipe,
+    config: RunConfig,
+    facts: FactSheet,
+    plan: Sequence[PlanStep],
+    wall: Wall | None,
+    limits: RecipeLimits,
+) -> tuple[tuple[RecipeDifference, ...], int, int]:
+    """What differs, how many settings are the same, and of how many the run's value is unknown.
+
+    In order: what the plan edits; settings of the verdict's wall, of the other walls, of none (environment variables);
+    then marked ones, which do not make a run faster; by name among equals.
+    """
+    planned = {(edit.kind, edit.key) for step in plan for edit in step.edits}
+    differences: list[RecipeDifference] = []
+    same_count = unknown_count = 0
+    for kind, key, ran, recommended, is_known in _pair_settings(recipe, config, facts, limits):
+        if not is_known:
+            unknown_count += 1
+        elif same(_resolve_unset(key, ran), _resolve_unset(key, recommended)):
+            same_count += 1
+        else:
+            in_plan = any((kind, name) in planned for name in (key, limits.newer_names.get(key, key)))
+            mark = BENCHMARK_SETTING if key in limits.benchmark_settings else ""
+            mark = mark or (BATCH_SIZE if key in limits.batch_settings else "")
+            differences.append(RecipeDifference(key, kind, ran, recommended, in_plan, mark))
+
+    def order(difference: RecipeDifference) -> SortKey:
+        return (
+            not difference.in_plan,
+            difference.mark != "",
+            _place_of_wall(difference, wall),
+            difference.key,
         )
-    )
+
+    return tuple(sorted(differences, key=order)), same_count, unknown_count
 
 
-def _precision_distance(one: str, other: str | None) -> int:
-    """0 alike, 1 both FP8 of some kind, 2 else."""
-    if one == other:
+def _pair_settings(
+    recipe: TunedRecipe, config: RunConfig, facts: FactSheet, limits: RecipeLimits
+) -> Iterator[tuple[str, str, ConfigData, ConfigData, bool]]:
+    """Kind, key, the run's value, the recipe's value, whether the run's value is known."""
+    for key, value in recipe.settings.items():
+        newer = limits.newer_names.get(key)
+        name = newer if newer is not None and config.get(newer) is not None else key
+        yield "config", key, config.get(name), value, config.knows(name)
+    for variable, value in recipe.environment.items():
+        fact = facts.get(f"env.{variable}")
+        yield "env", variable, None if fact.value is None else str(fact.value), value, not fact.is_missing
+
+
+def _resolve_unset(key: str, value: ConfigData) -> ConfigData:
+    """``value``, or what an unset setting amounts to: Megatron-LM's default, nothing for a list, off for a switch."""
+    known = config_keys().keys.get(key)
+    if value is not None or known is None:
+        return value
+    if known.megatron_lm is not None and known.megatron_lm.default is not None:
+        return known.megatron_lm.default
+    return False if known.type == "bool" else () if known.type == "list" else None
+
+
+def _place_of_wall(difference: RecipeDifference, first: Wall | None) -> int:
+    known = config_keys().keys.get(difference.key)
+    if difference.kind != "config" or known is None or known.wall is None:
+        return len(_WALLS)
+    return -1 if known.wall == first else _WALLS.index(Wall(known.wall))
+
+
+def _precision_distance(precision: str, other: str | None) -> int:
+    """0 for the same, 1 for two kinds of FP8, 2 otherwise."""
+    if precision == other:
         return 0
-    return 1 if other is not None and "fp8" in one and "fp8" in other else 2
+    return 1 if other is not None and "fp8" in precision and "fp8" in other else 2
 
 
 def _nvlink_domain(family: str) -> int | None:
     return next((model.nvlink_domain_gpus for model in gpu_models() if model.family == family), None)
 
 
-def _log_ratio(one: float, other: float) -> float:
-    return abs(math.log(one / other))
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _log_ratio(size: float, other: float) -> float:
+    return abs(math.log(size / other))

@@ -1,4 +1,4 @@
-"""Edits as Megatron-Bridge overrides (Hydra), which apply whatever the recipe holds."""
+"""Edits as Megatron-Bridge overrides (Hydra), written so that they apply whatever the recipe holds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import re
 from collections.abc import Sequence
 
 from three_walls.model.config import ConfigData, ConfigScalar, RunConfig
-from three_walls.model.config_keys import ConfigKey, PathSpelling
 from three_walls.model.finding import PlannedEdit
+from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, MIXED_PRECISION, MIXED_PRECISION_CLASS
 from three_walls.overrides.spell_python import PythonSnippet
-from three_walls.overrides.writable_keys import writable_key
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.bridge import release_number
+from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys
 
-_COMM_OVERLAP = "comm_overlap"
-_COMM_OVERLAP_CLASS = "megatron.bridge.training.comm_overlap.CommOverlapConfig"
 _PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*")
 _CONSTANTS = {"null", "true", "false", "nan", "inf"}
-_NEWEST = (0, 7)  # what "main" and unreadable versions count as
 
 
 class BridgeSpeller:
@@ -25,22 +22,22 @@ class BridgeSpeller:
     def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig, version: str) -> None:
         self.values = {edit.key: edit.to for edit in edits}
         self.config = config
-        self.version = _release(version)
+        self.version = release_number(version)
         self.lines: list[str] = []
         self.notes: list[str] = []
         self.python = PythonSnippet()
 
     def spell_all(self) -> None:
         for name, value in self.values.items():
-            key = writable_key(self._name_in_release(name), value, self.config)
+            key = config_keys().keys[self._name_in_release(name)]
             if key.bridge is None or not key.bridge.paths:
-                self.note(f"{key.name} has no override")
-            elif not self._is_in_release(key, key.bridge) or not self._knows_values(key, key.bridge, value):
-                continue
-            else:
+                self.note(f"{key.name} cannot be overridden")
+            elif self._is_in_release(key, key.bridge) and self._knows_values(key, key.bridge, value):
                 for path in key.bridge.paths:
                     self._spell(key, path, value)
-                self._empty_the_other_graph_list(key, value)
+                if key.name == "cuda_graph_scope" and value is not None and self.version >= (0, 5):
+                    # From 0.5 on scope and modules exclude each other, and recipes use either.
+                    self._spell(config_keys().keys["cuda_graph_modules"], "model.cuda_graph_modules", ())
 
     def spell_environment(self, variables: Sequence[tuple[str, str]]) -> None:
         """Variables in the configuration, from 0.6 on: there what the process has already wins, so it is left out."""
@@ -54,32 +51,27 @@ class BridgeSpeller:
 
     def _spell(self, key: ConfigKey, path: str, value: ConfigData) -> None:
         section, _, field = path.partition(".")
-        if path == _COMM_OVERLAP:
+        if path == COMM_OVERLAP:
             self.note("comm_overlap is an object; override its fields")
             return
         if key.enum is not None and isinstance(value, str):
             self.python.set_member(path, key.enum, value)
         else:
             self.python.set(path, value)
-        if section == _COMM_OVERLAP and self.config.get(_COMM_OVERLAP) != "CommOverlapConfig":
+        if section == COMM_OVERLAP and self.config.get(COMM_OVERLAP) != COMM_OVERLAP_CLASS:
             self._spell_comm_overlap(field, value)
-        elif section == "mixed_precision" and field and self.config.get("mixed_precision") != "MixedPrecisionConfig":
-            # Recipes name their precision by a string; an override of a field then fails to apply.
+        elif section == MIXED_PRECISION and field and self.config.get(MIXED_PRECISION) != MIXED_PRECISION_CLASS:
+            # Recipes give their precision by name; an override of a field then fails to apply.
             self.note(
                 f"{key.name}: set {field}={write_value(value)} in the recipe's MixedPrecisionConfig; "
-                "where mixed_precision is a name its fields cannot be overridden"
+                "an override cannot reach its fields where mixed_precision is a name"
             )
         elif key.enum is not None and isinstance(value, str):
-            # Hydra checks no types: a word would be stored as text, which equals no member and is ignored in silence.
+            # Hydra checks no types: a word would be stored as text, which equals no member and is silently ignored.
             number = config_keys().enums[key.enum][value]
             self._write(f"{path}={{_target_:{key.enum},_args_:[{number}]}}")
         else:
             self._write(f"{path}={write_value(value)}")
-
-    def _empty_the_other_graph_list(self, key: ConfigKey, value: ConfigData) -> None:
-        """From 0.5 on scope and modules exclude each other, and recipes use either: empty modules go with a scope."""
-        if key.name == "cuda_graph_scope" and value is not None and self.version >= (0, 5):
-            self._spell(config_keys().keys["cuda_graph_modules"], "model.cuda_graph_modules", ())
 
     def _spell_comm_overlap(self, field: str, value: ConfigData) -> None:
         """Overrides that apply whether or not the recipe has a CommOverlapConfig.
@@ -87,31 +79,31 @@ class BridgeSpeller:
         A plain override fails where it has none; ``comm_overlap={...}`` fails where it has one. Appending the
         class and its one required field works in both, and keeps the other fields of one that is there.
         """
-        opening = f"++{_COMM_OVERLAP}._target_={_COMM_OVERLAP_CLASS}"
+        opening = f"++{COMM_OVERLAP}._target_=megatron.bridge.training.comm_overlap.{COMM_OVERLAP_CLASS}"
         if opening not in self.lines:
             tensor_parallel = self.values.get("tp_comm_overlap", self.config.get("tp_comm_overlap")) is True
             self._write(opening)
-            self._write(f"++{_COMM_OVERLAP}.tp_comm_overlap={write_value(tensor_parallel)}")
+            self._write(f"++{COMM_OVERLAP}.tp_comm_overlap={write_value(tensor_parallel)}")
             self._keep_data_parallel_overlap()
         if field != "tp_comm_overlap":
-            self._write(f"++{_COMM_OVERLAP}.{field}={write_value(value)}")
+            self._write(f"++{COMM_OVERLAP}.{field}={write_value(value)}")
 
     def _keep_data_parallel_overlap(self) -> None:
         """A new CommOverlapConfig turns these on by itself; keep what the run is known to have."""
         unknown = []
         for name in ("overlap_grad_reduce", "overlap_param_gather"):
-            found = self.config.values.get(name)
             if name in self.values:
                 continue
+            found = self.config.values.get(name)
             if found is not None and self.config.dialect == "bridge":
-                self._write(f"++{_COMM_OVERLAP}.{name}={write_value(found.value)}")
-                self.python.set(f"{_COMM_OVERLAP}.{name}", found.value)
+                self._write(f"++{COMM_OVERLAP}.{name}={write_value(found.value)}")
+                self.python.set(f"{COMM_OVERLAP}.{name}", found.value)
             else:
                 unknown.append(name)
         if unknown:
             self.note(
-                "a recipe without a CommOverlapConfig gets one: with data parallelism and the distributed optimizer "
-                f"it also turns on {' and '.join(unknown)} and sets the bucket size"
+                "if the recipe has no CommOverlapConfig, these overrides create one; with data parallelism and the "
+                f"distributed optimizer it also turns on {' and '.join(unknown)} and sets the bucket size"
             )
 
     def _name_in_release(self, name: str) -> str:
@@ -124,19 +116,19 @@ class BridgeSpeller:
         return name
 
     def _is_in_release(self, key: ConfigKey, spelling: PathSpelling) -> bool:
-        if spelling.since is not None and self.version < _release(spelling.since):
+        if spelling.since is not None and self.version < release_number(spelling.since):
             self.note(f"{key.name} needs release {spelling.since} or later")
             return False
-        if spelling.until is not None and self.version > _release(spelling.until):
-            self.note(f"{key.name} is gone after release {spelling.until}")
+        if spelling.until is not None and self.version > release_number(spelling.until):
+            self.note(f"{key.name} was removed after release {spelling.until}")
             return False
         return True
 
     def _knows_values(self, key: ConfigKey, spelling: PathSpelling, value: ConfigData) -> bool:
-        elements = value if isinstance(value, tuple) else (value,)
-        late = [str(item) for item in elements if self.version < _release(spelling.value_since.get(str(item), "0"))]
-        for item in late:
-            self.note(f"{key.name}={item} needs release {spelling.value_since[item]} or later")
+        words = map(str, value if isinstance(value, tuple) else (value,))
+        late = [word for word in words if self.version < release_number(spelling.value_since.get(word, "0"))]
+        for word in late:
+            self.note(f"{key.name}={word} needs release {spelling.value_since[word]} or later")
         return not late
 
     def _write(self, line: str) -> None:
@@ -147,7 +139,7 @@ class BridgeSpeller:
 def write_value(value: ConfigData) -> str:
     """``value`` in Hydra's grammar: null, true, 1, 1.5, word, "quoted text", [a,b]."""
     if isinstance(value, tuple):
-        return f"[{','.join(_write_scalar(item) for item in value)}]"
+        return f"[{','.join(_write_scalar(element) for element in value)}]"
     return _write_scalar(value)
 
 
@@ -162,9 +154,3 @@ def _write_scalar(value: ConfigScalar) -> str:
         return value
     escaped = value.replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _release(version: str) -> tuple[int, int]:
-    """(major, minor) of a version; patch releases change no key."""
-    match = re.match(r"v?(\d+)(?:\.(\d+))?", version)
-    return _NEWEST if match is None else (int(match[1]), int(match[2] or 0))

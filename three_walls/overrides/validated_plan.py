@@ -9,9 +9,7 @@ from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Note, Outcome, PlannedEdit, PlanStep
 from three_walls.model.rule import Rule
-from three_walls.overrides.check import check_overrides
-from three_walls.overrides.merged_config import settings_of
-from three_walls.overrides.spell import NEWEST_BRIDGE, spell
+from three_walls.overrides.check import find_problems as find_override_problems
 from three_walls.rules.plan import make_plan
 
 
@@ -34,18 +32,6 @@ def make_validated_plan(
     if refused:
         findings = sorted([*findings, *_blocked(everything, facts, refused)], key=lambda one: one.rule)
     return findings, plan
-
-
-def find_override_problems(
-    edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None
-) -> tuple[Note, ...]:
-    """What speaks against the edits: overrides that fail, constraints that they break and that held without them."""
-    version = bridge_version or config.bridge_version or NEWEST_BRIDGE
-    base = settings_of(config)
-    before = {note.name for note in check_overrides((), base, version).broken}
-    overrides = spell(list(edits), config, version)
-    after = check_overrides(overrides.bridge, base, version, dict(overrides.env))
-    return tuple(note for note in after.problems if note.name not in before)
 
 
 def _first_refused(

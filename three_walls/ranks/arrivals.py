@@ -13,7 +13,7 @@ import polars as pl
 
 from three_walls.ranks.clock import CommonClock
 from three_walls.ranks.matching import CLASS, Matched
-from three_walls.tables.rank_thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import DURATION
 
 

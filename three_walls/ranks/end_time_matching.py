@@ -21,7 +21,7 @@ import polars as pl
 
 from three_walls.ranks.clock import CommonClock
 from three_walls.ranks.matching import Matched
-from three_walls.tables.rank_thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 
 CLASSES = ("data_parallel", "tensor_parallel", "all_reduce", "all_gather", "reduce_scatter")
 """Collectives that no member can leave before all have arrived, and that all leave at once."""

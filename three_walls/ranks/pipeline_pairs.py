@@ -20,7 +20,7 @@ import polars as pl
 from three_walls.ranks.clock import CommonClock
 from three_walls.ranks.groups import Pipeline
 from three_walls.ranks.matching import Matched
-from three_walls.tables.rank_thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 
 EXCHANGE = "pipeline_p2p"
 

@@ -1,23 +1,198 @@
-"""Comparisons of facts with three answers: holds, fails, unknown.
+"""Conditions: how ``{fact: {operator: operand}}`` is read, and whether it holds of a run.
 
-A missing fact makes its comparison unknown. A fact that is known to be unset (value ``None``) is an
-answer: it equals null, is in no list that lacks null, and reaches no number.
+A comparison has three answers: it holds, it fails, or it is unknown because its fact is missing. A fact that is known
+to be unset (value ``None``) is an answer: it equals null, is in no list that lacks null, and reaches no number.
+
+:data:`Conditions` and :data:`Alternatives` are types for fields of the pydantic models that read YAML. The names that
+conditions may compare come from the loader's validation context::
+
+    class Constraint(Row):
+        needs: Conditions = ()
+        needs_any: Alternatives = ()
+
+    load_table(path, Constraints, context={"facts": KnownFacts.of(definitions)})
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import assert_never
+from typing import Annotated, Any, assert_never
+
+from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
+from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from three_walls.model.config import ConfigData
-from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.rule import Condition
+from three_walls.model.fact import Fact, FactDefinition, FactSheet
+from three_walls.model.rule import OPERATORS, Condition
 from three_walls.model.units import ns_to_ms
-from three_walls.rules.operands import is_number
+from three_walls.tables.loader import KEY, describe, suggest
 
 ORDERED = ("at_least", "at_most", "above", "below")
 """Operators that compare a number with a limit."""
+
+LISTED = ("one_of", "none_of", "within")
+"""Operators whose operand is a list."""
+
+CONTAINING = ("includes", "excludes")
+"""Operators that look for an element of a list, or for a part of a text."""
+
+NUMERIC_UNITS = ("ns", "bytes", "count", "fraction", "ratio", "bytes_per_s", "tflops", "flops", "flops_per_s")
+
+
+def unit_of_setting(name: str) -> str | None:
+    """``config`` for any ``config.<key>``, ``env`` for any ``env.<VARIABLE>``; None for every other name."""
+    prefix, dot, _ = name.partition(".")
+    return prefix if dot and prefix in ("config", "env") else None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFacts:
+    """The facts that conditions may compare."""
+
+    units: Mapping[str, str]
+    """Unit by name. Misspelt names are compared with these names for a suggestion."""
+    unit_of_other: Callable[[str], str | None] = unit_of_setting
+    """Unit of a name that is not in ``units``; None where a condition may not compare it."""
+
+    @staticmethod
+    def of(definitions: Iterable[FactDefinition]) -> KnownFacts:
+        """The facts that are defined, and every setting and variable of a run."""
+        return KnownFacts({definition.name: definition.unit for definition in definitions})
+
+    def unit_of(self, name: str) -> str | None:
+        """Unit of ``name``: ``config`` for settings, ``env`` for variables, None for a name that is not known."""
+        return self.units.get(name) or self.unit_of_other(name)
+
+    def check(self, name: str, unit: str = "") -> str:
+        """What is wrong with naming ``name`` where a fact (in ``unit``) is expected; empty if nothing is."""
+        found = self.unit_of(name)
+        if found is None:
+            return f"unknown fact {name}{suggest(name, self.units)}"
+        return f"expected a fact in {unit}, found {name} ({found})" if unit and found != unit else ""
+
+
+@dataclass(slots=True)
+class _Errors:
+    """What is wrong with one group of conditions: every mistake at its own place."""
+
+    found: list[InitErrorDetails] = field(default_factory=list)
+
+    def add(self, loc: tuple[str | int, ...], message: str, value: Any) -> None:
+        error = PydanticCustomError("value_error", "{error}", {"error": message})
+        self.found.append(InitErrorDetails(type=error, loc=loc, input=value))
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise ValidationError.from_exception_data("conditions", self.found)
+
+
+def _known_facts(info: ValidationInfo) -> KnownFacts:
+    known = (info.context or {}).get("facts")
+    if not isinstance(known, KnownFacts):
+        raise TypeError('conditions are read with context={"facts": KnownFacts(...)}')
+    return known
+
+
+def _read_conditions(value: Any, info: ValidationInfo) -> tuple[Condition, ...]:
+    errors = _Errors()
+    conditions = _parse(value, (), _known_facts(info), errors)
+    errors.raise_if_any()
+    return conditions
+
+
+def _read_alternatives(value: Any, info: ValidationInfo) -> tuple[Condition, ...]:
+    errors, known = _Errors(), _known_facts(info)
+    if not isinstance(value, list):
+        errors.add((), f"expected a list, found {describe(value)}", value)
+        value = []
+    alternatives: list[Condition] = []
+    for place, item in enumerate(value):
+        conditions = _parse(item, (place,), known, errors)
+        if len(conditions) > 1:
+            errors.add((place,), "an alternative of any_of is one comparison", item)
+        alternatives += conditions
+    errors.raise_if_any()
+    return tuple(alternatives)
+
+
+Conditions = Annotated[tuple[Condition, ...], PlainValidator(_read_conditions), WithJsonSchema({"type": "object"})]
+"""``fact: {operator: operand}`` entries; all must hold."""
+
+Alternatives = Annotated[tuple[Condition, ...], PlainValidator(_read_alternatives), WithJsonSchema({"type": "array"})]
+"""A list of ``fact: {operator: operand}``, one comparison each; one must hold."""
+
+
+def _parse(value: Any, loc: tuple[str | int, ...], known: KnownFacts, errors: _Errors) -> tuple[Condition, ...]:
+    """The comparisons of a mapping, those that are well formed."""
+    if not isinstance(value, dict):
+        errors.add(loc, f"expected a mapping, found {describe(value)}", value)
+        return ()
+    conditions = []
+    for fact, tests in value.items():
+        unit = known.unit_of(fact)
+        if unit is None:
+            errors.add((*loc, fact, KEY), known.check(fact), fact)
+            continue
+        if not isinstance(tests, dict) or not tests:
+            found = "" if isinstance(tests, dict) else f", found {describe(tests)}"
+            errors.add((*loc, fact), f"expected an operator and its operand{found}", tests)
+            continue
+        for operator, operand in tests.items():
+            place = (*loc, fact, operator)
+            if operator not in OPERATORS:
+                errors.add((*place, KEY), f"unknown operator {operator}{suggest(operator, OPERATORS)}", operator)
+                continue
+            plain = tuple(operand) if isinstance(operand, list) else operand
+            if problem := check_operand(unit, operator, plain):
+                errors.add(place, f"{fact}: {problem}, found {describe(operand)}", operand)
+                continue
+            conditions.append(Condition(fact, operator, plain))
+    return tuple(conditions)
+
+
+def check_operand(unit: str, operator: str, operand: object) -> str:
+    """What is wrong with comparing a fact in ``unit`` so; empty if nothing is."""
+    if isinstance(operand, dict) or (
+        isinstance(operand, tuple) and any(isinstance(part, dict | list) for part in operand)
+    ):
+        return f"{operator} takes a value or a list of values"
+    if operator == "is_set":
+        return "" if isinstance(operand, bool) else "is_set takes true or false"
+    if operator in ORDERED:
+        if unit in ("flag", "text", "env"):
+            return f"{operator} needs a numeric fact, this one is {unit}"
+        if not is_number(operand):
+            return f"{operator} takes a number"
+        assert isinstance(operand, int | float)
+        return "a fraction lies between 0 and 1" if unit == "fraction" and not 0 <= operand <= 1 else ""
+    if operator in LISTED and not isinstance(operand, tuple):
+        return f"{operator} takes a list"
+    if operator in CONTAINING:
+        if unit not in ("config", "env", "text"):
+            return f"{operator} needs a list or text, this fact is in {unit}"
+        return "" if isinstance(operand, str) else f"{operator} takes text"
+    values = operand if operator in LISTED and isinstance(operand, tuple) else (operand,)
+    return next((problem for value in values if (problem := check_value(unit, value))), "")
+
+
+def check_value(unit: str, value: object) -> str:
+    """Why a fact in ``unit`` cannot equal ``value``; empty if it can."""
+    if unit in NUMERIC_UNITS and not is_number(value):
+        return f"a fact in {unit} is compared with a number"
+    if unit == "flag" and not isinstance(value, bool):
+        return "a flag is compared with true or false"
+    if unit == "text" and not isinstance(value, str):
+        return "a text fact is compared with text"
+    if unit == "env" and not isinstance(value, str | None):
+        return "a variable is compared with text (quote it) or null"
+    return ""
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a number; a boolean is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Truth(StrEnum):

@@ -9,7 +9,7 @@ from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.rule import PHASES, RULE_CLASSES, Rule
 from three_walls.rules.cases import load_cases as load_cases
 from three_walls.rules.rule_parts import PartReader
-from three_walls.rules.sources import Source, read_sources
+from three_walls.rules.sources import Source, load_sources
 from three_walls.tables.strict_yaml import Problems, load_strict
 from three_walls.tables.yaml_nodes import Node, Place
 
@@ -32,7 +32,7 @@ def load_rules(directory: Path, *more: Path) -> tuple[Rule, ...]:
     rules: list[Rule] = []
     for place in (directory, *more):
         if place == directory or (place / SOURCES_FILE).exists():
-            sources |= read_sources(place / SOURCES_FILE, problems)
+            sources |= load_sources(place / SOURCES_FILE)
         found = [rule for path in rule_files(place) if (rule := _read_rule(path, sources, problems))]
         _note_shared_ids(rules, found, place, problems)
         rules += found

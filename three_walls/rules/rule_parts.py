@@ -22,7 +22,7 @@ from three_walls.model.rule import (
     GainTerm,
     Requirement,
 )
-from three_walls.rules.operands import complaint_about
+from three_walls.rules.conditions import check_operand
 from three_walls.rules.sources import Source, check_pointer
 from three_walls.tables.strict_yaml import Problems, suggest
 from three_walls.tables.yaml_nodes import Node, describe
@@ -108,7 +108,7 @@ class PartReader:
 
     def _operand(self, fact: str, operator: str, node: Node) -> ConfigData:
         operand = self.problems.value(node)
-        complaint = complaint_about(unit_of(fact), operator, operand)
+        complaint = check_operand(unit_of(fact), operator, operand)
         if complaint and not node.is_refused:
             self.problems.add(node, f"{fact}: {complaint}, found {describe(node)}")
         return operand
@@ -126,7 +126,7 @@ class PartReader:
             any_of="any_of" in found,
             confirm=self.problems.text(found.get("confirm")),
             reason=self.problems.text(found.get("reason")),
-            source=check_pointer(found.get("source"), self.problems, self.sources),
+            source=self._pointer(found.get("source")),
             fix=self.edits(found["fix"]) if "fix" in found else (),
         )
 
@@ -156,7 +156,7 @@ class PartReader:
             only_if=self.conditions(found.get("only_if")),
             changes_numerics=self.problems.flag(found.get("changes_numerics")),
             reason=self.problems.text(found.get("reason")),
-            source=check_pointer(found.get("source"), self.problems, self.sources),
+            source=self._pointer(found.get("source")),
             to_fact=to_fact,
         )
 
@@ -185,14 +185,20 @@ class PartReader:
     def _side_effect(self, node: Node) -> str:
         found = self.problems.fields(node, ("effect", "source"))
         effect = self.problems.text(found.get("effect"))
-        return f"{effect} ({check_pointer(found.get('source'), self.problems, self.sources)})"
+        return f"{effect} ({self._pointer(found.get('source'))})"
+
+    def _pointer(self, node: Node | None) -> str:
+        pointer = self.problems.text(node)
+        if node is not None and pointer and (wrong := check_pointer(pointer, self.sources)):
+            self.problems.add(node, wrong)
+        return pointer
 
     def _claim(self, node: Node) -> Evidence:
         found = self.problems.fields(node, ("speaks", "claim", "source"))
         return Evidence(
             speaks=self.problems.choice(found.get("speaks"), ("for", "against")),
             claim=self.problems.text(found.get("claim")),
-            source=check_pointer(found.get("source"), self.problems, self.sources),
+            source=self._pointer(found.get("source")),
         )
 
     def _gain_term(self, node: Node, basis: str) -> GainTerm:

@@ -1,69 +1,80 @@
-"""Where claims come from: the prefixes of ``rules/sources.yaml`` and the pointers that use them."""
+"""Where claims come from: the prefixes of ``rules/sources.yaml`` and the pointers that use them.
+
+:data:`Pointer` is a type for fields of the pydantic models that read YAML. The sources that pointers may name come
+from the loader's validation context: ``load_table(path, kind, context={"sources": load_sources(...)})``.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from three_walls.tables.strict_yaml import Problems, load_strict, suggest
-from three_walls.tables.yaml_nodes import Node
+from pydantic import AfterValidator, ValidationInfo, model_validator
+
+from three_walls.tables.loader import Problem, Row, Text, raise_problems, read_table, suggest
 
 _LINES_OF_FILE = re.compile(r"[\w./-]+:\d+(-\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Row):
     """What one prefix stands for: a repository at a commit, or a closed list of names."""
 
-    what: str
-    repository: str = ""
-    commit: str = ""
-    path: str = ""
-    names: tuple[str, ...] = ()
+    what: Text
+    repository: Text | None = None
+    commit: Text | None = None
+    path: Text | None = None
+    """Folder of the repository that pointers start from; the root where it is left out."""
+    names: tuple[Text, ...] = ()
 
-    def complaint_about(self, pointer: str) -> str:
-        """Why ``pointer`` (the part after the prefix) is no pointer into this source; empty if it is."""
+    @model_validator(mode="after")
+    def _check(self) -> Source:
+        if (self.repository is not None) == bool(self.names):
+            raise ValueError("a source has either a repository with its commit, or names")
+        if (self.repository is None) != (self.commit is None):
+            raise ValueError("repository and commit go together")
+        return self
+
+    def check(self, pointer: str) -> str:
+        """Why ``pointer`` (the part after the prefix) does not point into this source; empty if it does."""
         if self.repository:
             if not _LINES_OF_FILE.fullmatch(pointer):
                 return f"expected path:line or path:line-line, found {pointer!r}"
             return ""
-        if pointer not in self.names:
-            return f"unknown name {pointer!r}{suggest(pointer, self.names)}"
-        return ""
+        return "" if pointer in self.names else f"unknown name {pointer!r}{suggest(pointer, self.names)}"
 
 
-def read_sources(path: Path, problems: Problems) -> Mapping[str, Source]:
-    """Sources by prefix."""
-    root = load_strict(path, problems)
-    return {prefix: _read_source(node, problems) for prefix, node in problems.entries(root).items()}
+def read_sources(path: Path, problems: list[Problem]) -> Mapping[str, Source]:
+    """Sources by prefix; what is wrong with the file is added to ``problems``."""
+    return read_table(path, dict[str, Source], problems) or {}
 
 
-def check_pointer(node: Node | None, problems: Problems, sources: Mapping[str, Source]) -> str:
-    """The pointer at ``node``, such as ``mcore:path:12-14``, after checking prefix and form."""
-    pointer = problems.text(node)
-    if node is None or not pointer:
-        return pointer
+def load_sources(path: Path) -> Mapping[str, Source]:
+    """Sources by prefix; RuleBaseError lists everything wrong with the file."""
+    problems: list[Problem] = []
+    sources = read_sources(path, problems)
+    raise_problems(problems)
+    return sources
+
+
+def check_pointer(pointer: str, sources: Mapping[str, Source]) -> str:
+    """What is wrong with a pointer such as ``mcore:path:12-14``; empty if nothing is."""
     prefix, _, rest = pointer.partition(":")
     if prefix not in sources:
-        problems.add(node, f"unknown source {prefix}{suggest(prefix, sources)}")
-    elif complaint := sources[prefix].complaint_about(rest):
-        problems.add(node, f"source {prefix}: {complaint}")
+        return f"unknown source {prefix}{suggest(prefix, sources)}"
+    problem = sources[prefix].check(rest)
+    return f"source {prefix}: {problem}" if problem else ""
+
+
+def _check_in_context(pointer: str, info: ValidationInfo) -> str:
+    sources = (info.context or {}).get("sources")
+    if sources is None:
+        raise TypeError('pointers to sources are read with context={"sources": {prefix: Source}}')
+    if problem := check_pointer(pointer, sources):
+        raise ValueError(problem)
     return pointer
 
 
-def _read_source(node: Node, problems: Problems) -> Source:
-    found = problems.fields(node, ("what",), ("repository", "commit", "path", "names"))
-    names = tuple(problems.text(item) for item in problems.items(found.get("names")))
-    if ("repository" in found) == bool(names):
-        problems.add(node, "a source has either a repository with its commit, or names")
-    if ("repository" in found) != ("commit" in found):
-        problems.add(node, "repository and commit go together")
-    return Source(
-        what=problems.text(found.get("what")),
-        repository=problems.text(found.get("repository")),
-        commit=problems.text(found.get("commit")),
-        path=problems.text(found.get("path")),
-        names=names,
-    )
+Pointer = Annotated[Text, AfterValidator(_check_in_context)]
+"""Where a claim was found: ``<prefix of sources.yaml>:<path:line, path:line-line, or a name>``."""

@@ -1,4 +1,4 @@
-"""Values of config keys: reading them from words, and checking that they are of a key's type."""
+"""Types of config values: reading a value from words, and checking that a value is of a type."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ import re
 from collections.abc import Sequence
 
 from three_walls.model.config import ConfigData, ConfigScalar
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.value_forms import LONGEST_VALUE
 
-_CALLED = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "int_list": "whole numbers",
-    "float_or_list": "numbers",
-}
+LONGEST_VALUE = 1024
+"""Characters; no setting of a run is longer, and no expression has to cope with more."""
+
 _ELEMENT = {"list": "str", "int_list": "int", "str_or_list": "str", "float_or_list": "float"}
 _INT = re.compile(r"[-+]?\d{1,18}")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?")
@@ -59,36 +53,6 @@ def is_of_type(type_name: str, value: ConfigData) -> bool:
     except ValueError:
         return False
     return fitted == value and type(fitted) is type(value)
-
-
-def is_allowed(key: ConfigKey, value: ConfigData) -> bool:
-    """Whether ``value`` is of the key's type and among its values."""
-    if value is None or not is_of_type(key.type, value):
-        return value is None
-    elements = value if isinstance(value, tuple) else (value,)
-    return all(_is_among(key, element) for element in elements)
-
-
-def _is_among(key: ConfigKey, element: ConfigScalar) -> bool:
-    """Texts need a list of words or a pattern that says what they may be; numbers and switches only their type."""
-    if element in key.values:
-        return True
-    if key.pattern is not None and isinstance(element, str):
-        return len(element) <= LONGEST_VALUE and key.pattern.fullmatch(element) is not None
-    return not key.values and not isinstance(element, str)
-
-
-def may_be_shown(key: ConfigKey, value: ConfigData) -> bool:
-    """Whether ``value``, already of the key's type, can be no secret: a number, a switch, or a text that is allowed."""
-    elements = value if isinstance(value, tuple) else (value,)
-    return all(not isinstance(element, str) or _is_among(key, element) for element in elements)
-
-
-def form_of(key: ConfigKey) -> str:
-    """What a value of ``key`` has to be, for a message; no word of what was found instead."""
-    if key.values:
-        return f"one of {', '.join(map(str, key.values))}"
-    return _CALLED.get(key.type, "a value of its form")
 
 
 def _read_word(type_name: str, word: str) -> ConfigScalar:

@@ -4,32 +4,128 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from functools import cache, cached_property
+from typing import Annotated
+
+from pydantic import model_validator
 
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.strict_yaml import Problems, load_strict, suggest
-from three_walls.tables.value_forms import ValueForm, read_form
-from three_walls.tables.yaml_nodes import Node
+from three_walls.tables.config_values import LONGEST_VALUE
+from three_walls.tables.loader import (
+    ByName,
+    Loc,
+    NamedRow,
+    Pattern,
+    Row,
+    Text,
+    Texts,
+    compiled,
+    load_table,
+    raise_contradictions,
+    suggest,
+)
 
-ENVIRONMENT_VARIABLES_FILE = TABLES_DIR / "environment-variables.yaml"
-_STATED = ("words", "pattern", "list_of")
+_SEPARATORS = re.compile(r"[,;|]")
+_FLAGS = re.IGNORECASE | re.ASCII | re.VERBOSE
+_NOTHING = re.compile(r"(?!)")
+Expression = Annotated[re.Pattern[str], compiled(_FLAGS)]
+"""A regular expression that ignores case and its own spaces."""
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedVariables:
-    """What may be read. A name that looks like a secret is denied, whatever allows it."""
+class ValueForm(NamedRow):
+    """What a value may look like: one of these three, or none, which shows nothing."""
 
-    names: Mapping[str, ValueForm]
-    patterns: tuple[tuple[re.Pattern[str], ValueForm], ...]
-    secrets: tuple[re.Pattern[str], ...]
+    words: Texts | None = None
+    """The values there are."""
+    pattern: Expression | None = None
+    """What the whole value has to match."""
+    list_of: Expression | None = None
+    """The same for each element of a list."""
+
+    @property
+    def stated(self) -> list[str]:
+        """Which of the three the entry gives."""
+        return [name for name in ("words", "pattern", "list_of") if getattr(self, name) is not None]
+
+    @model_validator(mode="after")
+    def check_stated(self) -> ValueForm:
+        extra = self.stated[1:]
+        raise_contradictions(
+            ((name,), f"{self.stated[0]} and {name} exclude each other: a value has one form") for name in extra
+        )
+        return self
+
+    @property
+    def description(self) -> str:
+        """What a message calls the form."""
+        if self.words is not None:
+            return f"one of {', '.join(self.words)}"
+        return f"a value of the form {self.name.replace('_', ' ')}" if self.name else "a value of its form"
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        """What a value, or each element of a list, has to match as a whole."""
+        if self.words:
+            return re.compile("|".join(re.escape(word) for word in self.words), _FLAGS)
+        return self.pattern or self.list_of or _NOTHING
+
+    def admits(self, value: str) -> bool:
+        """Whether ``value`` is of this form; an empty one is of every form. Takes time linear in its length."""
+        value = value.strip()
+        if not value:
+            return True
+        if len(value) > LONGEST_VALUE:
+            return False
+        elements = [value] if self.list_of is None else _SEPARATORS.split(value)
+        return all(self.expression.fullmatch(element.strip()) for element in elements)
+
+
+class Variable(ValueForm):
+    """A variable, or a pattern of names, that a report may show."""
+
+    form: Text | None = None
+    """A form out of the table's ``forms``, instead of an own one."""
+    reason: Text
+    """Why the entry is there."""
+
+    @model_validator(mode="after")
+    def check_form(self) -> Variable:
+        if self.form is None and not self.stated:
+            raise ValueError("the variable has no form: give it form, words, pattern or list_of")
+        if self.form is not None:
+            raise_contradictions(
+                ((name,), f"form and {name} exclude each other: a value has one form") for name in self.stated
+            )
+        return self
+
+
+class AllowedVariables(Row):
+    """``environment-variables.yaml``. A name that looks like a secret is denied, whatever allows it."""
+
+    forms: ByName[ValueForm]
+    names: ByName[Variable]
+    patterns: Mapping[Pattern, Variable]
+    """By an expression that has to match the whole name; the first entry that matches counts, a name before all."""
+    secrets: tuple[Annotated[re.Pattern[str], compiled(re.IGNORECASE)], ...]
+    """Searched in names of variables."""
+
+    @model_validator(mode="after")
+    def check_forms(self) -> AllowedVariables:
+        wrong: list[tuple[Loc, str]] = []
+        for part, variables in (("names", self.names), ("patterns", self.patterns)):
+            for name, variable in variables.items():
+                if variable.form is not None and variable.form not in self.forms:
+                    key = name if isinstance(name, str) else name.pattern
+                    text = f"no form is called {variable.form}{suggest(variable.form, self.forms)}"
+                    wrong.append(((part, key, "form"), text))
+        raise_contradictions(wrong)
+        return self
 
     def looks_secret(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.secrets)
 
     def allows(self, name: str) -> bool:
-        """Whether a report may say that the variable is set."""
+        """Whether a report may state that the variable is set."""
         return self.form_of(name) is not None
 
     def shows(self, name: str, value: str) -> bool:
@@ -41,53 +137,13 @@ class AllowedVariables:
         """The form of the variable's values; None for one that may not be read."""
         if self.looks_secret(name):
             return None
-        if name in self.names:
-            return self.names[name]
-        return next((form for pattern, form in self.patterns if pattern.fullmatch(name)), None)
+        variable = self.names.get(name)
+        if variable is None:
+            variable = next((entry for pattern, entry in self.patterns.items() if pattern.fullmatch(name)), None)
+        return self.forms[variable.form] if variable is not None and variable.form is not None else variable
 
 
 @cache
 def allowed_variables() -> AllowedVariables:
-    """The list that ships with the program."""
-    return load_allowed_variables(ENVIRONMENT_VARIABLES_FILE)
-
-
-def load_allowed_variables(path: Path) -> AllowedVariables:
-    """The list in ``path``; raises RuleBaseError that lists every error, a variable without a form among them."""
-    problems = Problems()
-    top = problems.fields(load_strict(path, problems), ("forms", "names", "patterns", "secrets"))
-    forms = {
-        name: read_form(f"a value of the form {name.replace('_', ' ')}", _form(node, problems), problems)
-        for name, node in problems.entries(top.get("forms")).items()
-    }
-    patterns = problems.entries(top.get("patterns"))
-    loaded = AllowedVariables(
-        names={name: _entry(name, node, forms, problems) for name, node in problems.entries(top.get("names")).items()},
-        patterns=tuple(
-            (problems.expression(pattern, node), _entry(pattern, node, forms, problems))
-            for pattern, node in patterns.items()
-        ),
-        secrets=tuple(problems.pattern(node, re.IGNORECASE) for node in problems.items(top.get("secrets"))),
-    )
-    problems.raise_if_any()
-    return loaded
-
-
-def _form(node: Node, problems: Problems) -> Mapping[str, Node]:
-    return problems.fields(node, (), _STATED)
-
-
-def _entry(name: str, node: Node, forms: Mapping[str, ValueForm], problems: Problems) -> ValueForm:
-    entry = problems.fields(node, ("reason",), ("form", *_STATED))
-    problems.text(entry.get("reason"))
-    if "form" not in entry:
-        if not any(stated in entry for stated in _STATED):
-            problems.add(node, f"{name} has no form: give it form, words, pattern or list_of")
-        return read_form("a value of its form", entry, problems)
-    wanted = problems.text(entry["form"])
-    if wanted and wanted not in forms:
-        problems.add(entry["form"], f"no form is called {wanted}{suggest(wanted, forms)}")
-    for stated in _STATED:
-        if stated in entry:
-            problems.add(entry[stated], f"form and {stated} exclude each other: a value has one form")
-    return forms.get(wanted) or read_form("a value of its form", {}, problems)
+    """The variables that ship with the program."""
+    return load_table(TABLES_DIR / "environment-variables.yaml", AllowedVariables)

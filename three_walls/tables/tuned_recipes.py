@@ -1,6 +1,6 @@
-"""NVIDIA's tuned recipes of MoE pre-training: ``tables/generated/recipes.yaml``. Strict, all errors at once.
+"""NVIDIA's tuned recipes of MoE pre-training: ``tables/generated/recipes.yaml``, made by ``tools/tuned_recipes.py``.
 
-The file is made by ``tools/tuned_recipes.py``; nothing reads it before a recipe is looked for.
+Nothing reads the file before a recipe is searched.
 """
 
 from __future__ import annotations
@@ -10,27 +10,19 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from three_walls.model.config import ConfigData
 from three_walls.resources import GENERATED_DIR
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.config_values import fit
-from three_walls.tables.strict_yaml import Problems, load_strict, suggest
-from three_walls.tables.yaml_nodes import Node
+from three_walls.tables.loader import Loc, Row, Text, Value, load_table, raise_contradictions, suggest
 
 RECIPES_FILE = GENERATED_DIR / "recipes.yaml"
 SIZES = ("hidden_size", "num_layers", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size")
 """Config keys that identify a model."""
-_MODEL = (
-    "sizes",
-    "multi_latent_attention",
-    "hybrid",
-    "sizes_source",
-    "settings",
-    "environment",
-    "recipes",
-)
-_RECIPE = ("gpu", "gpus", "precision", "variant", "source", "settings", "environment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,7 @@ class TunedModel:
     """By the keys of :data:`SIZES`."""
     multi_latent_attention: bool
     hybrid: bool
-    """Not all its layers are attention: Mamba, linear attention."""
+    """Whether some layers are no attention: Mamba, linear attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +48,71 @@ class TunedRecipe:
     gpus: int
     precision: str
     variant: str
-    """What tells it from the plain recipe of the same kind; empty for that one."""
+    """What distinguishes it from the plain recipe of the same kind; empty for that one."""
     source: str
     settings: Mapping[str, ConfigData]
     environment: Mapping[str, str]
+
+
+def _fit_settings(settings: Mapping[str, ConfigData]) -> Mapping[str, ConfigData]:
+    """Values of config keys, in the form that the key's type has."""
+    keys = config_keys().keys
+    fitted: dict[str, ConfigData] = {}
+    wrong: list[tuple[Loc, str]] = []
+    for name, value in settings.items():
+        if name not in keys:
+            wrong.append(((name,), f"{name} is no key{suggest(name, keys)}"))
+            continue
+        try:
+            fitted[name] = fit(keys[name].type, value)
+        except ValueError as error:
+            wrong.append(((name,), f"{name}: {error}"))
+    raise_contradictions(wrong)
+    return fitted
+
+
+Settings = Annotated[Mapping[str, Value], AfterValidator(_fit_settings)]
+Size = Annotated[int, Field(ge=1)]
+
+
+class ModelSizes(Row):
+    """The config keys of :data:`SIZES`."""
+
+    hidden_size: Size
+    num_layers: Size
+    num_moe_experts: Size
+    moe_router_topk: Size
+    moe_ffn_hidden_size: Size
+
+
+class RecipeRow(Row):
+    """A recipe of the file: what it sets besides the settings of its model."""
+
+    gpu: Text
+    gpus: Annotated[int, Field(ge=1)]
+    precision: Text
+    variant: str
+    source: Text
+    settings: Settings
+    environment: Mapping[str, Text]
+
+
+class ModelRow(Row):
+    """A model of the file, with what all its recipes set alike."""
+
+    sizes: ModelSizes
+    multi_latent_attention: bool
+    hybrid: bool
+    sizes_source: Text
+    settings: Settings
+    environment: Mapping[str, Text]
+    recipes: Mapping[str, RecipeRow]
+
+
+class RecipeTable(Row):
+    """``recipes.yaml``, by model."""
+
+    models: Mapping[str, ModelRow]
 
 
 @cache
@@ -69,77 +122,23 @@ def tuned_recipes() -> tuple[TunedRecipe, ...]:
 
 
 def load_tuned_recipes(path: Path) -> tuple[TunedRecipe, ...]:
-    """The recipes in ``path``; raises RuleBaseError that lists every error."""
-    problems = Problems()
-    top = problems.fields(load_strict(path, problems), ("models",))
-    recipes = tuple(
-        recipe
-        for name, node in problems.entries(top.get("models")).items()
-        for recipe in _read_model(name, node, problems)
-    )
-    problems.raise_if_any()
-    return recipes
-
-
-def _read_model(name: str, node: Node, problems: Problems) -> list[TunedRecipe]:
-    entry = problems.fields(node, _MODEL)
-    sizes = problems.fields(entry.get("sizes"), SIZES)
-    for size in sizes.values():
-        if problems.integer(size) < 1:
-            problems.add(size, "expected a size of 1 or more")
-    problems.text(entry.get("sizes_source"))
-    model = TunedModel(
-        name=name,
-        sizes=MappingProxyType({key: problems.integer(size) for key, size in sizes.items()}),
-        multi_latent_attention=problems.flag(entry.get("multi_latent_attention")),
-        hybrid=problems.flag(entry.get("hybrid")),
-    )
-    settings = _read_settings(entry.get("settings"), problems)
-    environment = _read_environment(entry.get("environment"), problems)
-    recipes = problems.entries(entry.get("recipes")).items()
-    return [_read_recipe(one, at, model, settings, environment, problems) for one, at in recipes]
-
-
-def _read_recipe(
-    name: str,
-    node: Node,
-    model: TunedModel,
-    settings: Mapping[str, ConfigData],
-    environment: Mapping[str, str],
-    problems: Problems,
-) -> TunedRecipe:
-    entry = problems.fields(node, _RECIPE)
-    gpus = problems.integer(entry.get("gpus"))
-    if gpus < 1:
-        problems.add(node, "expected 1 GPU or more")
-    variant = entry.get("variant")
-    return TunedRecipe(
-        name=name,
-        model=model,
-        gpu=problems.text(entry.get("gpu")),
-        gpus=gpus,
-        precision=problems.text(entry.get("precision")),
-        variant="" if variant is not None and variant.value == "" else problems.text(variant),
-        source=problems.text(entry.get("source")),
-        settings=MappingProxyType({**settings, **_read_settings(entry.get("settings"), problems)}),
-        environment=MappingProxyType({**environment, **_read_environment(entry.get("environment"), problems)}),
-    )
-
-
-def _read_settings(node: Node | None, problems: Problems) -> Mapping[str, ConfigData]:
-    """Values of config keys, in the form their type has."""
-    keys = config_keys().keys
-    settings: dict[str, ConfigData] = {}
-    for name, value in problems.entries(node).items():
-        if name not in keys:
-            problems.add(value, f"{name} is no key{suggest(name, keys)}")
-            continue
-        try:
-            settings[name] = fit(keys[name].type, problems.value(value))
-        except ValueError as error:
-            problems.add(value, f"{name}: {error}")
-    return settings
-
-
-def _read_environment(node: Node | None, problems: Problems) -> Mapping[str, str]:
-    return {name: problems.text(value) for name, value in problems.entries(node).items()}
+    """The recipes in ``path``, each with the settings of its model; RuleBaseError lists every error."""
+    recipes = []
+    for name, row in load_table(path, RecipeTable).models.items():
+        sizes = MappingProxyType(row.sizes.model_dump())
+        model = TunedModel(name, sizes, row.multi_latent_attention, row.hybrid)
+        for recipe_name, recipe in row.recipes.items():
+            recipes.append(
+                TunedRecipe(
+                    name=recipe_name,
+                    model=model,
+                    gpu=recipe.gpu,
+                    gpus=recipe.gpus,
+                    precision=recipe.precision,
+                    variant=recipe.variant,
+                    source=recipe.source,
+                    settings=MappingProxyType({**row.settings, **recipe.settings}),
+                    environment=MappingProxyType({**row.environment, **recipe.environment}),
+                )
+            )
+    return tuple(recipes)

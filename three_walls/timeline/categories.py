@@ -12,7 +12,7 @@ import polars as pl
 
 from three_walls.model.buckets import CATEGORIES, SEND_RECV
 from three_walls.tables.attribution_thresholds import attribution_thresholds
-from three_walls.tables.kernel_patterns import KernelPattern
+from three_walls.tables.kernels import KernelPattern
 
 CATEGORY = pl.Enum(CATEGORIES)
 """What an operation is, in order of precedence; an unknown name raises."""
@@ -71,12 +71,12 @@ def _classify_name(
     pattern = match_kernel(f"{short} {demangled}".strip(), patterns)
     if pattern is None:
         return name_id, short_name_id, UNCLASSIFIED, None, False, short or demangled or "(no name)"
-    return name_id, short_name_id, pattern.category, pattern.phase, pattern.anchor, None
+    return name_id, short_name_id, pattern.category, pattern.phase, pattern.anchor == "step", None
 
 
 def match_kernel(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:
     """The first pattern found in ``text`` (short name, space, demangled name), or None."""
-    return next((pattern for pattern in patterns if pattern.regex.search(text)), None)
+    return next((row for row in patterns if row.pattern.search(text)), None)
 
 
 def _category_without_name() -> pl.Expr:

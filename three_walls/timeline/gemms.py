@@ -53,7 +53,7 @@ def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: b
     found: dict[int, Product] = {}
     inside: Counter[int] = Counter()
     for index, operator in enumerate(operators.found):
-        operands = table.products.get(operator.name)
+        operands = table.gemms.get(operator.name)
         size = _multiply(operator.sizes, operands) if operands and operator.sizes else None
         if size is None:
             continue

@@ -12,7 +12,7 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import RunConfig
 from three_walls.tables.collective_owners import collective_owners
-from three_walls.tables.kernel_patterns import KernelPattern, load_api_patterns, load_kernel_patterns, union_of
+from three_walls.tables.kernels import KernelPattern, load_api_patterns, load_kernel_patterns, union_of
 from three_walls.timeline.categories import classify, mark_unfused_attention
 from three_walls.timeline.communication_owners import ALL_TO_ALL_TEXTS, resolve_collectives, resolve_send_recv
 from three_walls.timeline.communicators import join_communicators
@@ -74,7 +74,7 @@ class Timeline:
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
     """The NVTX ranges an analysis reads: steps, the user's, owners of communication, nodes of overlapped layers."""
-    owners = tuple(text for row in collective_owners().rows for text in row.texts)
+    owners = tuple(text for row in collective_owners().owners for text in row.texts)
     return WantedRanges(
         needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS),
         expression=re.compile(step_range) if step_range else None,
@@ -115,7 +115,7 @@ def _classify_operations(trace: Trace, patterns: Sequence[KernelPattern], config
     classified = join_communicators(classify(launched, trace.names, patterns), trace.nccl_calls)
     all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
     exchanged = resolve_send_recv(classified, all_to_all, config)
-    return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners().rows, config))
+    return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config))
 
 
 def _join_launches(trace: Trace) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from three_walls.model.errors import InputError
 from three_walls.model.examination import Answer
 from three_walls.report.examination_json import render_examination
 from three_walls.report.examination_text import format_examination
-from three_walls.tables.capture_rules import capture_rules
+from three_walls.tables.capture import capture_rules
 
 
 def whole(rank: int = 0, world: int = 1, begins_ns: int = 0) -> TraceBuilder:

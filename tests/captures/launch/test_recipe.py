@@ -13,7 +13,8 @@ from three_walls.captures.launch.recipe import CaptureRequest, make_recipe, read
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.model.errors import RuleBaseError, UsageError
 from three_walls.report.capture_text import format_recipe
-from three_walls.tables.capture_rules import capture_rules, load_capture_rules
+from three_walls.tables.capture import CaptureRules, capture_rules
+from three_walls.tables.loader import load_table
 
 NSYS = ("nsys", "profile", "-o", "'rank%q{RANK}'")
 
@@ -65,8 +66,8 @@ def test_the_settings_read_back_as_they_were_meant() -> None:
     bridge = read_command_line(["python", "run_recipe.py", *shlex.split(" ".join(spell_settings(settings, "bridge")))])
     others = "--num-layers 4 --hidden-size 8".split()  # noqa: SIM905
     megatron = read_command_line(["python", "pretrain_gpt.py", *others, *spell_settings(settings, "megatron-lm")])
-    for settings_read in (bridge, megatron):
-        assert {key: settings_read.config.values[key].value for key in settings} == settings
+    for found in (bridge, megatron):
+        assert {key: found.values[key].value for key in settings} == settings
 
 
 def test_a_recipe_is_a_shell_script_with_reasons(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_every_problem_of_the_rules_is_reported_at_once(tmp_path: Path) -> None:
         "nsys: []\ncapabilities:\n  x: {title: t, claims: [c], remedy: r, settings: {profile_rank: [0]}}\n"
     )
     with pytest.raises(RuleBaseError) as caught:
-        load_capture_rules(path)
+        load_table(path, CaptureRules)
     assert "did you mean profile_ranks?" in str(caught.value)
     assert "not a regular expression" in str(caught.value)
 

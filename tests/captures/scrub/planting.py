@@ -13,7 +13,7 @@ from pathlib import Path
 
 from three_walls.tables.config_keys import config_keys, flags_of, paths_of
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.scrub_rules import scrub_rules
+from three_walls.tables.scrub import scrub_rules
 
 STEM = "Zwergelstern"
 """No word of any language, and no key's shape: nothing but the forms of the places can tell that it is a secret."""
@@ -85,7 +85,7 @@ def _loosen(database: sqlite3.Connection) -> None:
 def _create_tables_of_the_rules(database: sqlite3.Connection) -> None:
     """Tables that this export does not have; columns that it lacks."""
     there = _tables(database)
-    for table, columns in scrub_rules().tables.items():
+    for table, columns in scrub_rules().column_kinds.items():
         if table not in there:
             database.execute(f'CREATE TABLE "{table}" ({", ".join(f"{name!r}" for name in columns)})')
         have = {row[1] for row in database.execute(f'PRAGMA table_info("{table}")')}
@@ -123,7 +123,7 @@ def _plant_strings(database: sqlite3.Connection, planted: Planted) -> None:
     string_id("StringIds, an environment's name", "A=b\0", "=c\0PWD=/")
     for table in _tables(database):
         names = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
-        kinds = scrub_rules().tables.get(table, {})
+        kinds = scrub_rules().column_kinds.get(table, {})
         row = database.execute(f'SELECT * FROM "{table}" LIMIT 1').fetchone() or (1,) * len(names)
         for index, name in enumerate(names):
             if kinds.get(name) in ID_KINDS or name.lower().endswith("nameid"):
@@ -178,7 +178,7 @@ def _megatron_words(planted: Planted) -> list[str]:
 
 def _bridge_words(planted: Planted) -> list[str]:
     words = ["scripts/run_recipe.py", "--recipe", planted.marker("--recipe"), f"--recipe={planted.marker('--recipe=')}"]
-    for option in config_keys().script_options:
+    for option in config_keys().bridge_scripts.options:
         words += [option, planted.marker(option), f"{option}={planted.marker(f'{option}=')}"]
     for key in config_keys().keys.values():
         for path in paths_of(key):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,17 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from three_walls.captures.scrub import leaks
+from three_walls.captures.scrub import secrets as secrets_module
 from three_walls.captures.scrub.command_line import reduce_command
-from three_walls.captures.scrub.leaks import scan_for_leaks
-from three_walls.captures.scrub.secrets import Secrets
+from three_walls.captures.scrub.secrets import Secrets, looks_random, scan_for_leaks
 from three_walls.captures.scrub.texts import TextFilter
-from three_walls.captures.scrub.traits import looks_random
 from three_walls.inputs.config.command_line import read_command_line
-from three_walls.tables.scrub_rules import scrub_rules
+from three_walls.inputs.config.merge import merge_sources
+from three_walls.model.config import RunConfig
+from three_walls.tables.scrub import scrub_rules
 from three_walls.timeline.timeline import NODE_TEXTS, wanted_ranges
 
 SCRIPTS = scrub_rules().scripts
+
+
+def config_of(words: Sequence[str]) -> RunConfig:
+    return merge_sources([read_command_line(words)])
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ SCRIPTS = scrub_rules().scripts
     ],
 )
 def test_ranges_of_libraries_stay(text: str) -> None:
-    assert TextFilter(scrub_rules(), Secrets()).judge("range_texts", text) == text
+    assert TextFilter(scrub_rules(), Secrets()).filter("range_texts", text) == text
 
 
 @pytest.mark.parametrize(
@@ -51,24 +56,24 @@ def test_ranges_of_libraries_stay(text: str) -> None:
     ],
 )
 def test_other_ranges_get_a_number(text: str) -> None:
-    judge = TextFilter(scrub_rules(), Secrets())
-    assert judge.judge("range_texts", text) == "range-1"
-    assert judge.judge("range_ids", text) == "range-2"  # ids and texts are counted on
-    assert judge.judge("range_texts", text) == "range-1"  # and the same text stays the same range
+    texts = TextFilter(scrub_rules(), Secrets())
+    assert texts.filter("range_texts", text) == "range-1"
+    assert texts.filter("range_ids", text) == "range-2"  # ids and texts are counted on
+    assert texts.filter("range_texts", text) == "range-1"  # and the same text stays the same range
 
 
 def test_a_range_that_names_the_user_gets_a_number() -> None:
     secrets = Secrets()
     secrets.add_variables(['USER="graph"'], are_kept=True)
-    judge = TextFilter(scrub_rules(), secrets)
-    assert judge.judge("range_texts", "graph.forward") == "range-1"
-    assert judge.judge("range_texts", "graphed.forward") == "graphed.forward"
+    texts = TextFilter(scrub_rules(), secrets)
+    assert texts.filter("range_texts", "graph.forward") == "range-1"
+    assert texts.filter("range_texts", "graphed.forward") == "graphed.forward"
 
 
 @pytest.mark.parametrize("needle", [one for one in wanted_ranges(None).needles if one not in NODE_TEXTS])
 def test_what_analysis_looks_for_inside_of_a_range_stays_of_one_that_does_not(needle: str) -> None:
     text = f"alice's run/{needle}7 of hunter2"
-    kept = TextFilter(scrub_rules(), Secrets()).judge("range_texts", text)
+    kept = TextFilter(scrub_rules(), Secrets()).filter("range_texts", text)
     assert kept.startswith("range-1 ")
     assert needle in kept
     assert ("alice" in kept, "hunter2" in kept) == (False, False)
@@ -76,23 +81,23 @@ def test_what_analysis_looks_for_inside_of_a_range_stays_of_one_that_does_not(ne
 
 @pytest.mark.parametrize("text", NODE_TEXTS)
 def test_ranges_that_analysis_knows_by_their_whole_text_stay(text: str) -> None:
-    assert TextFilter(scrub_rules(), Secrets()).judge("range_ids", text) == text
+    assert TextFilter(scrub_rules(), Secrets()).filter("range_ids", text) == text
 
 
 @pytest.mark.parametrize("sizes", ["[[4096, 2048], [2048, 128]]", "[]", "[[], [1, 2], [[3]], []]"])
 def test_sizes_of_an_operator_stay_and_other_texts_in_their_place_do_not(sizes: str) -> None:
-    judge = TextFilter(scrub_rules(), Secrets())
+    texts = TextFilter(scrub_rules(), Secrets())
     text = f"aten::mm, op_id = 12, sizes = {sizes}, input_op_ids = [(11,0), (-1,0)]"
-    assert judge.judge("range_ids", text) == text
-    assert judge.judge("range_texts", text) == text
-    assert judge.judge("range_texts", text.replace("12", "hunter2")) == "range-1"
+    assert texts.filter("range_ids", text) == text
+    assert texts.filter("range_texts", text) == text
+    assert texts.filter("range_texts", text.replace("12", "hunter2")) == "range-1"
 
 
 def test_paths_inside_of_kernel_names_are_cut_out_and_the_rest_stays() -> None:
-    judge = TextFilter(scrub_rules(), Secrets())
-    assert judge.judge("kernel_ids", "void f<lambda at /home/a/x.cu:12>(int)") == "void f<lambda at <path>>(int)"
+    texts = TextFilter(scrub_rules(), Secrets())
+    assert texts.filter("kernel_ids", "void f<lambda at /home/a/x.cu:12>(int)") == "void f<lambda at <path>>(int)"
     plain = "void at::native::reduce_kernel<512, 1, at::native::func_wrapper_t<float, float(*)(float)>>"
-    assert judge.judge("kernel_ids", plain) == plain
+    assert texts.filter("kernel_ids", plain) == plain
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_a_megatron_command_keeps_its_settings_and_nothing_else() -> None:
     assert reduced.words[:2] == ("python", "pretrain_gpt.py")
     assert {"--num-layers", "4", "--hidden-size=64", "--overlap-grad-reduce", "[0,1]"} <= set(reduced.words)
     assert {"node7:29500", "/scratch/alice", "abc", "--wandb-api-key"} <= set(reduced.dropped)
-    assert read_command_line(reduced.words).config == read_command_line(words).config
+    assert config_of(reduced.words) == config_of(words)
 
 
 def test_a_bridge_command_keeps_known_overrides_and_the_paths_of_others() -> None:
@@ -130,7 +135,7 @@ def test_a_bridge_command_keeps_known_overrides_and_the_paths_of_others() -> Non
     words = command.split()
     reduced = reduce_command(words, SCRIPTS)
     assert not [word for word in reduced.words if "alice" in word or "abc" in word]
-    assert read_command_line(reduced.words).config == read_command_line(words).config
+    assert config_of(reduced.words) == config_of(words)
 
 
 def test_a_command_inside_of_a_shell_string_is_reduced_too() -> None:
@@ -158,7 +163,7 @@ def test_a_strict_value_is_a_leak_wherever_it_is(tmp_path: Path, encoding: str) 
 def test_the_scan_finds_what_searching_one_by_one_finds(data: bytes, values: set[str], piece_bytes: int) -> None:
     for value in sorted(values)[::2]:
         data += value.encode("utf-16-le") + b"/" + value.encode()
-    with tempfile.TemporaryDirectory() as folder, patch.object(leaks, "_PIECE_BYTES", piece_bytes):
+    with tempfile.TemporaryDirectory() as folder, patch.object(secrets_module, "_PIECE_BYTES", piece_bytes):
         path = Path(folder) / "file"
         path.write_bytes(data)
         scan = scan_for_leaks(path, Secrets(strict=values), [])
@@ -167,7 +172,7 @@ def test_the_scan_finds_what_searching_one_by_one_finds(data: bytes, values: set
 
 
 def test_a_message_of_the_profiler_that_names_a_secret_is_replaced() -> None:
-    judge = TextFilter(scrub_rules(), Secrets())
-    assert judge.judge("sentences", "Process train --token abc failed") == "message-1"
-    assert judge.judge("sentences", "HF_TOKEN=abc was not exported") == "message-2"
-    assert judge.judge("sentences", "Profiling has started --wait=all") == "Profiling has started --wait=all"
+    texts = TextFilter(scrub_rules(), Secrets())
+    assert texts.filter("sentences", "Process train --token abc failed") == "message-1"
+    assert texts.filter("sentences", "HF_TOKEN=abc was not exported") == "message-2"
+    assert texts.filter("sentences", "Profiling has started --wait=all") == "Profiling has started --wait=all"

@@ -18,10 +18,10 @@ from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.captures.scrub.scrub import scrub
 from three_walls.cli.main import cli
+from three_walls.cli.scrub import describe_scrubbed
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
 from three_walls.report.overrides_file import render_overrides
-from three_walls.report.scrub_text import describe_scrubbed
 
 SOURCES = {"megatron_lm": "wide-nvlink-alltoall.sqlite", "bridge": "healthy-two-gpus.sqlite.xz"}
 
@@ -85,7 +85,7 @@ def test_no_marker_is_shown_by_any_command(tmp_path: Path, launcher: str) -> Non
 
 
 @pytest.mark.parametrize("launcher", SOURCES)
-def test_scrubbing_changes_nothing_that_analysis_says(tmp_path: Path, launcher: str) -> None:
+def test_scrubbing_changes_nothing_in_the_analysis(tmp_path: Path, launcher: str) -> None:
     planted = plant(tmp_path, launcher, in_numbers=False)
     (tmp_path / "out").mkdir()
     scrub(planted.path, tmp_path / "out" / planted.path.name)

@@ -18,8 +18,8 @@ from tests.captures.scrub.conftest import SECRETS, plant
 from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.captures.scrub import scrub as scrubbing
-from three_walls.captures.scrub.leaks import Scan
 from three_walls.captures.scrub.scrub import scrub
+from three_walls.captures.scrub.secrets import Scan
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
 from three_walls.model.errors import InputError, UsageError
@@ -160,7 +160,7 @@ def test_an_existing_file_stays_without_force(planted: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("suffix", "unpack"), [(".xz", lzma.decompress), (".zst", None)])
-def test_the_output_is_compressed_as_its_name_says(planted: Path, tmp_path: Path, suffix: str, unpack: Any) -> None:
+def test_the_output_is_compressed_as_its_name_asks(planted: Path, tmp_path: Path, suffix: str, unpack: Any) -> None:
     plain, packed = tmp_path / "out.sqlite", tmp_path / f"out.sqlite{suffix}"
     scrub(planted, plain)
     scrub(planted, packed)
@@ -204,7 +204,7 @@ def test_a_truncated_export_is_refused_in_one_line(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.sqlite", "whole.sqlite"]
 
 
-def test_of_payloads_only_what_nccl_says_of_its_call_stays(tmp_path: Path) -> None:
+def test_of_payloads_only_the_fields_of_nccl_calls_stay(tmp_path: Path) -> None:
     builder = TraceBuilder().steps(4)
     builder.nccl_schema(20, 32, (18, "NCCL communicator ID", None), (22, "Message size [bytes]", 8), (1, "tag", 16))
     builder.nccl_schema(21, 8, (1, "user of the job", None))

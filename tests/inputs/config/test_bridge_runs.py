@@ -7,16 +7,19 @@ local layers, no Transformer Engine) on one H200 (0.4.2, 0.5.1) or two (0.3.1, 0
 from __future__ import annotations
 
 import lzma
+from dataclasses import replace
 
 import pytest
 
 from tests.paths import BRIDGE_RUNS
 from three_walls.facts.model_shape import padded_vocabulary
 from three_walls.inputs.config.log_settings import read_log_settings
-from three_walls.inputs.config.merge import Merged, merge
+from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.saved_config import read_dump
-from three_walls.inputs.config.sources import SaidSettings
+from three_walls.inputs.config.sources import SourceSettings
 from three_walls.inputs.log.reader import read_logs
+from three_walls.model.config import RunConfig
+from three_walls.model.training_log import LogLayout
 
 RUNS = BRIDGE_RUNS
 RELEASES = {"0.3.1": "0.3", "0.4.2": "0.4", "0.5.1": "0.5", "0.6.2": "0.6"}
@@ -24,26 +27,25 @@ RELEASES = {"0.3.1": "0.3", "0.4.2": "0.4", "0.5.1": "0.5", "0.6.2": "0.6"}
 of_every_release = pytest.mark.parametrize("run", list(RELEASES))
 
 
-def saved(run: str, name: str = "run_config.yaml") -> SaidSettings:
+def saved(run: str, name: str = "run_config.yaml") -> SourceSettings:
     return read_dump(lzma.open(RUNS / run / f"{name}.xz", "rt").read(), "config file", name)
 
 
-def said_in_log(run: str) -> Merged:
-    log = read_logs([RUNS / run / "train.log.xz"])
-    summary, objects = log.non_default_settings, log.config_objects
-    layout = {"padded_vocab_size": log.layout.padded_vocab_size}
-    return merge(read_log_settings(summary=summary, versions=log.versions, layout=layout, objects=objects))
+def logged(run: str) -> RunConfig:
+    log = replace(read_logs([RUNS / run / "train.log.xz"]), argument_block=(), config_dump=None)
+    layout = LogLayout(padded_vocab_size=log.layout.padded_vocab_size)
+    return merge_sources(read_log_settings(replace(log, layout=layout)))
 
 
 @of_every_release
-def test_a_saved_configuration_tells_its_release_and_has_nothing_to_complain_of(run: str) -> None:
+def test_a_saved_configuration_shows_its_release_without_warnings(run: str) -> None:
     found = saved(run)
     assert (found.bridge_version, found.is_settled, found.warnings) == (RELEASES[run], True, ())
 
 
 @of_every_release
-def test_a_log_tells_its_release_by_the_summary(run: str) -> None:
-    found = said_in_log(run).config
+def test_a_log_shows_its_release_by_the_summary(run: str) -> None:
+    found = logged(run)
     assert (found.bridge_version, found.dialect) == (RELEASES[run], "bridge")
     assert found.values["cuda_graph_impl"].source == "Megatron Core default"  # left out, so it is none
 
@@ -52,8 +54,8 @@ def test_a_log_tells_its_release_by_the_summary(run: str) -> None:
 def test_the_vocabulary_is_known_before_the_model_has_it(run: str) -> None:
     """Saved before the tokenizer is built, ``model.vocab_size`` is null; the tokenizer's size is there."""
     found = saved(run)
-    assert padded_vocabulary(merge([found]).config) == (32_000, None)
-    assert padded_vocabulary(said_in_log(run).config) == (32_000, None)
+    assert padded_vocabulary(merge_sources([found])) == (32_000, None)
+    assert padded_vocabulary(logged(run)) == (32_000, None)
 
 
 @pytest.mark.parametrize("run", ["0.3.1", "0.6.2"])
@@ -66,7 +68,7 @@ def test_a_checkpoints_copy_agrees_with_the_one_saved_first(run: str) -> None:
 
 @of_every_release
 def test_log_and_saved_configuration_agree(run: str) -> None:
-    in_log = said_in_log(run).config.values
+    in_log = logged(run).values
     in_file = saved(run).values
     differing = {
         key: (in_log[key].value, in_file[key].value)

@@ -7,6 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from three_walls.inputs.config.command_line import read_command_line
+from three_walls.inputs.config.launchers import find_program
+from three_walls.inputs.config.merge import merge_sources
+from three_walls.model.config import RunConfig
 
 COMMON = shlex.split(
     "--use-mcore-models --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion "
@@ -21,12 +24,16 @@ COMMON = shlex.split(
 PYTHON = ["python3", "-W", "ignore", "/workspace/megatron-lm/pretrain_gpt.py"]
 
 
+def config_of(arguments: list[str]) -> RunConfig:
+    return merge_sources([read_command_line(arguments)])
+
+
 def values(arguments: list[str]) -> dict[str, object]:
-    return {name: found.value for name, found in read_command_line(arguments).config.values.items()}
+    return {name: found.value for name, found in config_of(arguments).values.items()}
 
 
 def source(arguments: list[str], key: str) -> str:
-    return read_command_line(arguments).config.values[key].source
+    return config_of(arguments).values[key].source
 
 
 @pytest.mark.parametrize(
@@ -51,10 +58,11 @@ def source(arguments: list[str], key: str) -> str:
     ids=["alltoall", "full recompute", "deepep", "ep overlap", "kv channels"],
 )
 def test_a_real_command_line_is_read_in_full(more: str, expected: dict[str, object]) -> None:
-    found = read_command_line([*PYTHON, *COMMON, *more.split()])
-    assert (found.config.dialect, found.script, found.said.warnings) == ("megatron_lm", "pretrain_gpt.py", ())
-    assert found.said.unknown == ("--lr", "--mock-data", "--use-mcore-models")
-    given = {name: value.value for name, value in found.config.values.items()}
+    line = [*PYTHON, *COMMON, *more.split()]
+    found = read_command_line(line)
+    assert (found.dialect, find_program(line).file_name, found.warnings) == ("megatron_lm", "pretrain_gpt.py", ())
+    assert found.unknown == ("--lr", "--mock-data", "--use-mcore-models")
+    given = values(line)
     assert expected.items() <= given.items()
     assert given["num_moe_experts"] == 8
     assert given["profile_ranks"] == (0, 1, 2, 3)
@@ -63,7 +71,7 @@ def test_a_real_command_line_is_read_in_full(more: str, expected: dict[str, obje
     assert given["check_for_nan_in_grad"] is False
 
 
-def test_each_value_says_where_it_comes_from() -> None:
+def test_each_value_has_its_source() -> None:
     line = [*PYTHON, *COMMON]
     assert source(line, "num_moe_experts") == "command line"
     assert source(line, "moe_token_dispatcher_type") == "Megatron-LM default"
@@ -115,10 +123,10 @@ def test_a_layout_leaves_the_number_of_virtual_stages_unknown() -> None:
 @pytest.mark.parametrize("flag", ["--yaml-cfg", "--config-file", "--use-checkpoint-args"])
 def test_defaults_are_unknown_when_a_file_may_set_them(flag: str) -> None:
     line = ["pretrain_gpt.py", *COMMON, flag, "x.yaml"]
-    found = read_command_line(line)
-    assert not found.config.knows("moe_token_dispatcher_type")
-    assert found.config.get("num_moe_experts") == 8
-    assert found.said.warnings == (f"{flag}: settings not on the command line are unknown",)
+    config = config_of(line)
+    assert not config.knows("moe_token_dispatcher_type")
+    assert config.get("num_moe_experts") == 8
+    assert read_command_line(line).warnings == (f"{flag}: settings not on the command line are unknown",)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +142,10 @@ def test_defaults_are_unknown_when_a_file_may_set_them(flag: str) -> None:
     ],
 )
 def test_launchers_in_front_are_skipped(launcher: str) -> None:
-    found = read_command_line([*launcher.split(), *COMMON])
-    assert found.config.get("num_layers") == 4
-    assert found.script is not None and found.script.removesuffix(".py").endswith("pretrain_gpt")
-    assert not any("nnodes" in name or "capture" in name for name in found.said.unknown)
+    line = [*launcher.split(), *COMMON]
+    assert config_of(line).get("num_layers") == 4
+    assert find_program(line).script_name == "pretrain_gpt"
+    assert not any("nnodes" in name or "capture" in name for name in read_command_line(line).unknown)
 
 
 def test_a_shell_string_is_read_up_to_the_end_of_its_command() -> None:
@@ -147,10 +155,11 @@ def test_a_shell_string_is_read_up_to_the_end_of_its_command() -> None:
 
 
 def test_a_value_of_the_wrong_type_is_withheld_with_a_warning() -> None:
-    found = read_command_line(["pretrain_gpt.py", *COMMON, "--num-layers", "many", "--seq-length"])
-    assert not found.config.knows("num_layers")
-    assert found.config.withheld_values["num_layers"].source == "command line: value of an unexpected form, not shown"
-    assert found.said.warnings == (
+    line = ["pretrain_gpt.py", *COMMON, "--num-layers", "many", "--seq-length"]
+    assert not config_of(line).knows("num_layers")
+    (withheld,) = config_of(line).withheld_values.values()
+    assert withheld.source == "command line: value of an unexpected form, not shown"
+    assert read_command_line(line).warnings == (
         "--num-layers: expected a whole number, found something else; not shown",
         "--seq-length: no value follows",
     )
@@ -190,9 +199,9 @@ BRIDGE = [
     ],
 )
 def test_bridge_overrides_are_read(override: str, key: str, value: object) -> None:
-    found = read_command_line([*BRIDGE, override])
-    assert (found.config.dialect, found.recipe) == ("bridge", "qwen3_30b_a3b_pretrain_config")
-    assert found.config.values[key].value == value
+    config = config_of([*BRIDGE, override])
+    assert config.dialect == "bridge"
+    assert config.values[key].value == value
 
 
 def test_a_recipe_decides_what_a_bridge_command_line_leaves_out() -> None:
@@ -214,9 +223,7 @@ def test_options_of_the_performance_scripts_are_read() -> None:
         "--moe_flex_dispatcher_backend hybridep --moe_a2a_overlap true --cuda_graph_scope attn,moe_router "
         "-rl 2 -hf s3cr3t model.moe_permute_fusion=true"
     )
-    found = read_command_line(line.split())
-    given = {name: value.value for name, value in found.config.values.items()}
-    assert found.recipe == "qwen3_30b_a3b"
+    given = values(line.split())
     assert given == {
         "moe_permute_fusion": True,
         "expert_model_parallel_size": 8,
@@ -232,12 +239,12 @@ def test_options_of_the_performance_scripts_are_read() -> None:
         "recompute_granularity": "full",
         "recompute_method": "block",
     }
-    assert "s3cr3t" not in repr(found)
+    assert "s3cr3t" not in repr(read_command_line(line.split()))
 
 
 def test_environment_on_the_command_line_is_read_only_where_it_may_be_shown() -> None:
-    found = read_command_line([*BRIDGE, "++env_vars.NCCL_DEBUG=INFO", "++env_vars.WANDB_API_KEY=s3cr3t"])
-    assert {name: value.value for name, value in found.config.environment.items()} == {"NCCL_DEBUG": "INFO"}
+    found = config_of([*BRIDGE, "++env_vars.NCCL_DEBUG=INFO", "++env_vars.WANDB_API_KEY=s3cr3t"])
+    assert {name: value.value for name, value in found.environment.items()} == {"NCCL_DEBUG": "INFO"}
     assert "s3cr3t" not in repr(found)
 
 
@@ -249,8 +256,8 @@ def test_values_of_unknown_options_are_not_kept() -> None:
 
 @pytest.mark.parametrize("line", ["", "python train.py --lr 1e-3 --num-layers 4", "./a.out x", "bash -c exit"])
 def test_another_program_is_unknown(line: str) -> None:
-    found = read_command_line(line.split())
-    assert (found.config.dialect, dict(found.config.values)) == ("unknown", {})
+    config = config_of(line.split())
+    assert (config.dialect, dict(config.values)) == ("unknown", {})
 
 
 PIECES = st.sampled_from(

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from three_walls.inputs.config.log_settings import read_argument_block, read_log_settings, read_printed, read_summary
-from three_walls.inputs.config.merge import merge
+from three_walls.inputs.config.merge import merge_sources
 from three_walls.model.config import ConfigValue
+from three_walls.model.training_log import LogLayout, TrainingLog
 from three_walls.tables.config_keys import config_keys
 
 # As core_v0.16.1 prints them.
@@ -87,28 +88,24 @@ def test_a_summary_is_read() -> None:
 
 
 def test_what_a_summary_leaves_out_has_cores_default_only_where_the_release_is_known() -> None:
-    known = merge(read_log_settings(summary=SUMMARY, versions=[("megatron_bridge", "0.4.2")])).config
+    log = TrainingLog(non_default_settings=SUMMARY, versions=(("megatron_bridge", "0.4.2"),))
+    known = merge_sources(read_log_settings(log))
     assert known.values["moe_router_topk"].source == "Megatron Core default"
     assert (known.get("moe_router_topk"), known.bridge_version) == (2, "0.4.2")
     assert not known.knows("multi_latent_attention")  # true by default in the class of those models
-    assert not merge(read_log_settings(summary=SUMMARY)).config.knows("moe_router_topk")
+    assert not merge_sources(read_log_settings(TrainingLog(non_default_settings=SUMMARY))).knows("moe_router_topk")
 
 
 def test_a_torn_dump_is_a_warning_and_the_rest_counts() -> None:
-    block, dump = read_log_settings(argument_block=BLOCK, config_dump="model: {num_layers: [1,")
+    block, dump = read_log_settings(TrainingLog(argument_block=BLOCK, config_dump="model: {num_layers: [1,"))
     assert block.values["num_moe_experts"].value == 128
-    assert "found no valid YAML" in dump.warnings[0]
+    assert "found invalid YAML" in dump.warnings[0]
     assert dump.dialect == "unknown"
 
 
 def test_sizes_that_a_log_prints_are_settings_and_sizes() -> None:
-    printed = {
-        "world_size": 16,
-        "data_parallel_size": 8,
-        "pipeline_model_parallel_size": 2,
-        "context_parallel_size": None,
-    }
-    (found,) = read_log_settings(layout=printed)
+    printed = LogLayout(world_size=16, data_parallel_size=8, pipeline_model_parallel_size=2)
+    (found,) = read_log_settings(TrainingLog(layout=printed))
     assert {name: value.value for name, value in found.values.items()} == {"pipeline_model_parallel_size": 2}
     assert {name: value.value for name, value in found.sizes.items()} == {"world_size": 16, "data_parallel_size": 8}
 
@@ -124,7 +121,7 @@ def test_what_megatron_core_set_up_counts_before_what_bridge_was_given_and_after
     )
     dump = "_target_: megatron.bridge.training.config.ConfigContainer\nddp:\n  overlap_grad_reduce: false\n"
     summary = (("ddp.average_in_collective", "True"),)
-    found = read_log_settings(config_dump=dump, summary=summary, objects=objects)
+    found = read_log_settings(TrainingLog(config_dump=dump, non_default_settings=summary, config_objects=objects))
     assert [one.source for one in found] == ["log summary", "log set-up", "log config"]
     assert dict(found[1].values) == {
         "overlap_grad_reduce": ConfigValue(True, "log set-up"),
@@ -132,24 +129,25 @@ def test_what_megatron_core_set_up_counts_before_what_bridge_was_given_and_after
         "ddp_average_in_collective": ConfigValue(False, "log set-up"),
         "main_grads_dtype": ConfigValue("fp32", "log set-up"),
     }
-    merged = merge(found)
-    assert merged.config.get("overlap_grad_reduce") is True
-    assert merged.config.get("ddp_average_in_collective") is True
+    merged = merge_sources(found)
+    assert merged.get("overlap_grad_reduce") is True
+    assert merged.get("ddp_average_in_collective") is True
     assert [one.key for one in merged.conflicts] == ["ddp_average_in_collective", "overlap_grad_reduce"]
 
 
 def test_the_gpus_of_a_progress_file_are_the_last_source_of_the_world_size() -> None:
-    alone = merge(read_log_settings(progress_gpus=16))
-    assert alone.config.sizes["world_size"] == ConfigValue(16, "progress file")
-    both = merge(read_log_settings(layout={"world_size": 8}, progress_gpus=16))
-    assert both.config.sizes["world_size"].value == 8
+    alone = merge_sources(read_log_settings(TrainingLog(), progress_gpus=16))
+    assert alone.sizes["world_size"] == ConfigValue(16, "progress file")
+    both = merge_sources(read_log_settings(TrainingLog(layout=LogLayout(world_size=8)), progress_gpus=16))
+    assert both.sizes["world_size"].value == 8
     (conflict,) = both.conflicts
     assert (conflict.key, [one.source for one in conflict.values]) == ("world_size", ["log layout", "progress file"])
-    assert merge(read_log_settings(layout={"world_size": 16}, progress_gpus=16)).conflicts == ()
+    agreeing = TrainingLog(layout=LogLayout(world_size=16))
+    assert merge_sources(read_log_settings(agreeing, progress_gpus=16)).conflicts == ()
 
 
-def test_a_log_without_settings_says_nothing() -> None:
-    assert read_log_settings(versions=[("torch", "2.9")]) == []
+def test_a_log_without_settings_gives_no_source() -> None:
+    assert read_log_settings(TrainingLog(versions=(("torch", "2.9"),))) == []
 
 
 @pytest.mark.parametrize(

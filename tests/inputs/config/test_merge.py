@@ -6,26 +6,27 @@ import pytest
 
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.log_settings import read_argument_block, read_log_settings
-from three_walls.inputs.config.merge import is_same, merge
+from three_walls.inputs.config.merge import is_same, merge_sources
 from three_walls.inputs.config.saved_config import read_dump
-from three_walls.inputs.config.sources import SaidSettings
-from three_walls.inputs.config.user_settings import read_user_settings
+from three_walls.inputs.config.sources import SourceSettings
+from three_walls.inputs.config.user_config import read_user_settings
 from three_walls.model.config import ConfigValue
 from three_walls.model.errors import UsageError
+from three_walls.model.training_log import LogLayout, TrainingLog
 
 LINE = "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 8 --num-experts 8 --seq-length 128"
 
 
-def launch(more: str = "") -> SaidSettings:
-    return read_command_line([*LINE.split(), *more.split()]).said
+def launch(more: str = "") -> SourceSettings:
+    return read_command_line([*LINE.split(), *more.split()])
 
 
 def test_the_source_of_highest_precedence_counts_and_the_others_are_listed() -> None:
     user = read_user_settings(["num_layers=1"])
     file = read_dump("model: {num_layers: 2}", "config file", "x")
     log = read_argument_block([("num_layers", "3")])
-    merged = merge([user, file, log, launch()])
-    assert merged.config.values["num_layers"] == ConfigValue(1, "--set")
+    merged = merge_sources([user, file, log, launch()])
+    assert merged.values["num_layers"] == ConfigValue(1, "--set")
     (conflict,) = merged.conflicts
     assert conflict.key == "num_layers"
     assert [(one.value, one.source) for one in conflict.values] == [
@@ -37,52 +38,52 @@ def test_the_source_of_highest_precedence_counts_and_the_others_are_listed() -> 
 
 
 def test_sources_that_agree_confirm_each_other() -> None:
-    merged = merge([read_argument_block([("num_layers", "4")]), launch()])
-    assert merged.config.values["num_layers"] == ConfigValue(4, "log arguments", ("command line",))
-    assert merged.config.values["num_layers"].is_said_by("command line")
+    merged = merge_sources([read_argument_block([("num_layers", "4")]), launch()])
+    assert merged.values["num_layers"] == ConfigValue(4, "log arguments", ("command line",))
+    assert merged.values["num_layers"].is_stated_by("command line")
     assert merged.conflicts == ()
 
 
 @pytest.mark.parametrize(("said", "disagrees"), [("null", False), ("30000000", True)])
 def test_what_megatron_core_filled_in_does_not_contradict_what_was_left_unset(said: str, disagrees: bool) -> None:
     file = read_dump(f"ddp: {{bucket_size: {said}}}", "config file", "x")
-    (set_up,) = read_log_settings(objects=(("ddp.bucket_size", "40000000"),))
+    (set_up,) = read_log_settings(TrainingLog(config_objects=(("ddp.bucket_size", "40000000"),)))
     for sources in ([file, set_up], [set_up, file]):
-        assert bool(merge(sources).conflicts) is disagrees
+        assert bool(merge_sources(sources).conflicts) is disagrees
 
 
 @pytest.mark.parametrize(("said", "disagrees"), [("None", False), ("32000", True)])
 def test_a_size_that_the_log_prints_once_it_is_worked_out_contradicts_no_unset_one(said: str, disagrees: bool) -> None:
     arguments = read_argument_block([("padded_vocab_size", said)])
-    (layout,) = read_log_settings(layout={"padded_vocab_size": 32128})
-    assert bool(merge([arguments, layout]).conflicts) is disagrees
+    (layout,) = read_log_settings(TrainingLog(layout=LogLayout(padded_vocab_size=32128)))
+    assert bool(merge_sources([arguments, layout]).conflicts) is disagrees
 
 
 def test_a_default_is_no_source_that_could_disagree() -> None:
-    merged = merge([read_argument_block([("moe_router_topk", "6")]), launch()])
-    assert (merged.config.get("moe_router_topk"), merged.conflicts) == (6, ())
-    assert merge([launch()]).config.values["moe_router_topk"] == ConfigValue(2, "Megatron-LM default")
+    merged = merge_sources([read_argument_block([("moe_router_topk", "6")]), launch()])
+    assert (merged.get("moe_router_topk"), merged.conflicts) == (6, ())
+    assert merge_sources([launch()]).values["moe_router_topk"] == ConfigValue(2, "Megatron-LM default")
 
 
 def test_what_follows_from_a_setting_follows_the_merged_one() -> None:
-    merged = merge([read_user_settings(["tensor_model_parallel_size=2"]), launch("--sequence-parallel")]).config
+    merged = merge_sources([read_user_settings(["tensor_model_parallel_size=2"]), launch("--sequence-parallel")])
     assert merged.values["expert_tensor_parallel_size"] == ConfigValue(2, "derived: tensor_model_parallel_size")
     assert merged.get("sequence_parallel") is True  # with one tensor-parallel rank Megatron-LM turns it off
-    assert merge([launch("--sequence-parallel")]).config.get("sequence_parallel") is False
+    assert merge_sources([launch("--sequence-parallel")]).get("sequence_parallel") is False
 
 
 def test_what_the_launcher_has_worked_out_is_not_derived_again() -> None:
     log = read_argument_block(
         [("virtual_pipeline_model_parallel_size", "2"), ("pipeline_model_parallel_layout", "Et|L")]
     )
-    assert merge([log, launch()]).config.get("virtual_pipeline_model_parallel_size") == 2
+    assert merge_sources([log, launch()]).get("virtual_pipeline_model_parallel_size") == 2
 
 
-def test_the_release_comes_from_the_first_source_that_tells_it() -> None:
+def test_the_release_comes_from_the_first_source_that_gives_it() -> None:
     file = read_dump(
         "model: {}\ntrain: {micro_batch_size: 1}\noptimizer: {}\nddp: {}\nenv_vars: {}", "config file", "x"
     )
-    config = merge([file, read_command_line(["run_recipe.py", "--recipe", "x"]).said]).config
+    config = merge_sources([file, read_command_line(["run_recipe.py", "--recipe", "x"])])
     assert (config.bridge_version, config.dialect) == ("0.6", "bridge")
     assert config.bridge_version_evidence == "config file: env_vars came with 0.6"
 
@@ -108,7 +109,7 @@ def test_the_last_setting_of_a_key_counts() -> None:
 
 
 def test_a_user_states_the_environment() -> None:
-    config = merge([read_user_settings(["env_vars.WORLD_SIZE=64"])]).config
+    config = merge_sources([read_user_settings(["env_vars.WORLD_SIZE=64"])])
     assert config.environment["WORLD_SIZE"] == ConfigValue("64", "--set")
 
 
@@ -122,7 +123,7 @@ def test_a_user_states_the_environment() -> None:
         ("num_layers", "expected key=value, found 'num_layers'"),
         ("+num_layers=3", "expected key=value"),
         ("", "expected key=value"),
-        ("env_vars.WANDB_API_KEY=x", "WANDB_API_KEY is no environment variable that three-walls reads"),
+        ("env_vars.WANDB_API_KEY=x", "WANDB_API_KEY is not an environment variable that three-walls reads"),
     ],
 )
 def test_a_mistake_of_the_user_is_one_line(word: str, said: str) -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from three_walls.inputs.config.plain_yaml import load_plain
 from three_walls.inputs.config.saved_config import read_config_file, read_dump
-from three_walls.inputs.config.sources import SaidSettings
+from three_walls.inputs.config.sources import SourceSettings
+from three_walls.inputs.config.yaml_data import read_yaml
 from three_walls.model.errors import InputError
 
 # What every release has; a test adds what is its own.
@@ -25,7 +25,7 @@ ddp: {use_distributed_optimizer: true, overlap_grad_reduce: true, grad_reduce_in
 SAVED = "scheduler: {wd_incr_steps: 51200}\n"
 
 
-def read(text: str) -> SaidSettings:
+def read(text: str) -> SourceSettings:
     return read_dump(text, "config file", "run_config.yaml")
 
 
@@ -36,30 +36,30 @@ def values(text: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("more", "release", "evidence"),
     [
-        ("dist: {lazy_init: false}\n", "0.3", "dist.lazy_init went after 0.3"),
+        ("dist: {lazy_init: false}\n", "0.3", "dist.lazy_init last existed in 0.3"),
         ("validation: {eval_iters: 0}\ndist: {lazy_mpu_init: null}\n", "0.4", "validation, dist.lazy_mpu_init"),
         ("validation: {eval_micro_batch_size: 1}\n", "0.5", "validation.eval_micro_batch_size came with 0.5"),
         ("env_vars: {NCCL_DEBUG: INFO}\n", "0.6", "env_vars came with 0.6"),
     ],
 )
-def test_the_release_is_told_by_the_newest_key(more: str, release: str, evidence: str) -> None:
+def test_the_release_is_inferred_from_the_newest_key(more: str, release: str, evidence: str) -> None:
     found = read(BASE + more)
     assert found.bridge_version == release
     assert evidence in found.bridge_version_evidence
 
 
-def test_main_is_told_by_its_own_key() -> None:
+def test_main_is_inferred_from_its_own_key() -> None:
     found = read(BASE.replace("ddp: {", "ddp: {megatron_fsdp_version: 1, "))
     assert found.bridge_version == "main"
 
 
-def test_keys_of_releases_that_never_met_tell_no_release() -> None:
+def test_keys_of_releases_that_never_coexisted_give_no_release() -> None:
     found = read(BASE + "env_vars: {}\ndist: {lazy_init: false}\n")
     assert found.bridge_version is None
-    assert "dist.lazy_init went after 0.3, env_vars came with 0.6" in found.warnings[0]
+    assert "dist.lazy_init last existed in 0.3, env_vars came with 0.6" in found.warnings[0]
 
 
-def test_a_part_of_a_configuration_tells_no_release() -> None:
+def test_a_part_of_a_configuration_gives_no_release() -> None:
     assert read("env_vars: {}\nmodel: {num_layers: 2}\n").bridge_version is None
 
 
@@ -100,7 +100,7 @@ optimizer:
     assert found.values["num_layers"].is_withheld  # the words of the call are no number, and nothing was called
 
 
-def test_an_object_in_place_of_a_value_is_left_out_and_said() -> None:
+def test_an_object_in_place_of_a_value_is_left_out_with_a_warning() -> None:
     found = read("model: {num_layers: {_target_: a.B}, hidden_size: 8}")
     assert "num_layers" not in found.values
     assert found.warnings == ("run_config.yaml: model.num_layers: expected a value, found an object; left out",)
@@ -209,15 +209,15 @@ def test_aliases_of_shared_parts_are_read() -> None:
     ("content", "said"),
     [
         (b"", "found nothing"),
-        (b"model: {num_layers: [1,", "found no valid YAML on line 2"),
+        (b"model: {num_layers: [1,", "found invalid YAML on line 2"),
         (b"- 1\n- 2\n", "found a list"),
         (b"just words", "found a single value"),
         (b"learning: {rate: 1}\n", "found none of its settings"),
-        (b"model: &m {inner: *m}\n", "found an alias of nothing before it on line 1"),
+        (b"model: &m {inner: *m}\n", "found an alias without an anchor before it on line 1"),
         (b"[" * 5000, "found more than 40 levels on line 1"),
-        (b"\xff\xfe\x00", "found a file that is no text"),
+        (b"\xff\xfe\x00", "found a file that is not UTF-8 text"),
         (b"a: 1\n---\nb: 2\n", "found more than one document"),
-        (b"a: 1\x00", "found no valid YAML"),
+        (b"a: 1\x00", "found invalid YAML"),
     ],
 )
 def test_what_is_no_configuration_is_one_line(tmp_path: Path, content: bytes, said: str) -> None:
@@ -257,7 +257,7 @@ def test_no_text_makes_the_reader_fail(text: str) -> None:
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.integers(0, 10**9), max_size=4))
 def test_plain_numbers_are_read_as_they_are_written(entries: dict[str, int]) -> None:
     text = "\n".join(f"'{name}': {value}" for name, value in entries.items()) or "{}"
-    assert load_plain(text) == entries
+    assert read_yaml(text) == entries
 
 
 def test_the_warnings_of_a_file_name_it_without_its_directories(tmp_path: Path) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.inputs.config.collected import known_words
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.environment import read_environment
 from three_walls.inputs.config.log_settings import read_argument_block
-from three_walls.inputs.config.merge import merge
+from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.saved_config import read_dump
-from three_walls.inputs.config.user_settings import read_user_settings
+from three_walls.inputs.config.sources import shown_words
+from three_walls.inputs.config.user_config import read_user_settings
 from three_walls.model.config import NOT_SHOWN, ConfigValue
-from three_walls.model.config_keys import ConfigKey
 from three_walls.model.errors import UsageError
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.config_keys import ConfigKey, config_keys
 
 LINE = "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 8 --bf16"
 KEYS = list(config_keys().keys.values())
@@ -23,7 +22,7 @@ SECRETS = ["hunter2", "hf_AbCdEfGhIjKlMnOpQrStUv", "/home/alice/model", "alice",
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_no_setting_takes_a_secret_for_a_value(key: ConfigKey) -> None:
-    assert [secret for secret in SECRETS if known_words(key, [secret]) is not None] == []
+    assert [secret for secret in SECRETS if shown_words(key, [secret]) is not None] == []
 
 
 @pytest.mark.parametrize(
@@ -45,14 +44,14 @@ def test_no_setting_takes_a_secret_for_a_value(key: ConfigKey) -> None:
     ],
 )
 def test_what_launch_scripts_write_passes(name: str, word: str) -> None:
-    known = known_words(config_keys().keys[name], [word])
+    known = shown_words(config_keys().keys[name], [word])
     assert known is not None
     (value,) = known
     assert str(value[0] if isinstance(value, tuple) else value) == word
 
 
 def test_a_withheld_flag_is_neither_its_default_nor_unset() -> None:
-    config = merge([read_command_line([*LINE.split(), "--moe-token-dispatcher-type", "hunter2"]).said]).config
+    config = merge_sources([read_command_line([*LINE.split(), "--moe-token-dispatcher-type", "hunter2"])])
     assert not config.knows("moe_token_dispatcher_type")
     assert config.withheld_values["moe_token_dispatcher_type"] == ConfigValue.withheld("command line")
     assert "hunter2" not in repr(config)
@@ -62,7 +61,7 @@ def test_a_withheld_flag_is_neither_its_default_nor_unset() -> None:
 
 def test_nothing_is_derived_from_or_in_place_of_a_withheld_value() -> None:
     words = [*LINE.split(), "--ffn-hidden-size", "hunter2", "--pipeline-model-parallel-layout", "hunter2"]
-    config = merge([read_command_line(words).said]).config
+    config = merge_sources([read_command_line(words)])
     assert not config.knows("ffn_hidden_size")  # not 4 x the hidden size
     assert not config.knows("virtual_pipeline_model_parallel_size")  # what a layout decides
 
@@ -79,12 +78,12 @@ def test_nothing_is_derived_from_or_in_place_of_a_withheld_value() -> None:
     ],
 )
 def test_overrides_of_bridge_are_withheld_too(word: str) -> None:
-    said = read_command_line(["run_recipe.py", "--recipe", "qwen3", "model.num_layers=4", word]).said
+    said = read_command_line(["run_recipe.py", "--recipe", "qwen3", "model.num_layers=4", word])
     assert "hunter2" not in repr(said)
 
 
 def test_so_are_options_of_its_scripts_logs_and_saved_configurations() -> None:
-    command = read_command_line(["run_recipe.py", "--moe_flex_dispatcher_backend", "hunter2", "-tp", "hunter2"]).said
+    command = read_command_line(["run_recipe.py", "--moe_flex_dispatcher_backend", "hunter2", "-tp", "hunter2"])
     log = read_argument_block([("tokenizer_type", "hunter2"), ("optimizer", "'hunter2'"), ("num_layers", "4")])
     saved = read_dump(
         "model: {num_layers: 4, attention_backend: hunter2}\nmixed_precision: hunter2\n"
@@ -98,9 +97,9 @@ def test_so_are_options_of_its_scripts_logs_and_saved_configurations() -> None:
 
 
 def test_a_withheld_value_counts_before_other_sources_and_disagrees_with_none() -> None:
-    log, launch = read_argument_block([("optimizer", "hunter2")]), read_command_line([*LINE.split()]).said
-    merged = merge([log, launch])
-    assert not merged.config.knows("optimizer")
+    log, launch = read_argument_block([("optimizer", "hunter2")]), read_command_line([*LINE.split()])
+    merged = merge_sources([log, launch])
+    assert not merged.knows("optimizer")
     assert merged.conflicts == ()
 
 
@@ -113,7 +112,7 @@ def test_a_variable_that_is_withheld_is_set_to_what_is_not_known() -> None:
     }
 
 
-def test_the_user_is_told_the_form_and_may_set_a_value_of_it() -> None:
+def test_the_user_is_shown_the_form_and_may_set_a_value_of_it() -> None:
     assert read_user_settings(["env_vars.NCCL_DEBUG=INFO"]).environment["NCCL_DEBUG"].value == "INFO"
     with pytest.raises(UsageError, match="--set NCCL_CHECK_MODE: expected one of DEFAULT, DEBUG_LOCAL, DEBUG_GLOBAL"):
         read_user_settings(["env_vars.NCCL_CHECK_MODE=hunter2"])

@@ -8,9 +8,9 @@ from three_walls.inputs.log.reader import read_logs
 from three_walls.model.training_log import TrainingLog
 
 
-def iteration(number: int, ms: float, batch: int = 8, skipped: int = 0, said_at: str = "2026-07-25 10:11:12") -> str:
+def iteration(number: int, ms: float, batch: int = 8, skipped: int = 0, printed_at: str = "2026-07-25 10:11:12") -> str:
     return (
-        f" [{said_at}] iteration {number:8d}/{50:8d} | consumed samples: {number * batch:12d} | "
+        f" [{printed_at}] iteration {number:8d}/{50:8d} | consumed samples: {number * batch:12d} | "
         f"elapsed time per iteration (ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): 61.4 | "
         f"learning rate: 2.999000E-04 | global batch size: {batch:5d} | lm loss: 7.968678E+00 | loss scale: 1.0 | "
         f"grad norm: 1.040 | number of skipped iterations: {skipped:3d} | number of nan iterations:   0 |"

@@ -15,12 +15,12 @@ from examples import ARGUMENTS, MEMORY_MB, OOM, SUMMARY, iteration, rank_timers,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from three_walls.inputs.limits import MOST_LINE_BYTES
 from three_walls.inputs.log.collector import Collector
 from three_walls.inputs.log.reader import read_logs, read_text
-from three_walls.inputs.log.scan import MOST_LINE_BYTES
 from three_walls.model.errors import InputError
 from three_walls.model.training_log import TrainingLog
-from three_walls.tables.log_grammar import log_grammar
+from three_walls.tables.log_lines import log_grammar
 
 LINES = [*ARGUMENTS, iteration(1, 900.0), MEMORY_MB, iteration(2, 377.0), OOM]
 TEXT = "".join(f"{line}\n" for line in LINES)
@@ -160,7 +160,7 @@ def test_a_directory_of_logs_is_one_run_and_a_repeated_line_counts_once(tmp_path
     assert [line.iteration for line in log.iterations] == [1, 2]
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_gives_nothing(tmp_path: Path) -> None:
     log = read(tmp_path)
     assert (log.iterations, log.argument_block, log.config_dump) == ((), (), None)
 

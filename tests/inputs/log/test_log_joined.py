@@ -88,7 +88,7 @@ def test_late_launches_count_less_what_the_profiler_added_and_slow_kernels_do_no
     assert facts.number("straggler_late_recoverable_ns") == (0 if is_the_profilers else late_ns)
 
 
-def test_more_than_all_host_time_leaves_none_and_says_that_more_is_wrong(tmp_path: Path) -> None:
+def test_more_than_all_host_time_leaves_none_and_warns_that_more_is_wrong(tmp_path: Path) -> None:
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(50.0)))
     assert report.facts.number("host_recoverable_ns") == 0
     (said,) = [w.message for w in report.warnings if w.code == "profiler-perturbation"]
@@ -188,7 +188,7 @@ def test_memory_and_exhaustion_are_facts_and_the_summary_holds_no_path(tmp_path:
     assert str(tmp_path) not in json.dumps(log)
 
 
-def test_a_file_that_is_no_log_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_is_named_as_none(tmp_path: Path) -> None:
     trace = starved_trace(tmp_path)
     assert "log-says-nothing" in codes(analyze(trace, logs=[trace]))
     assert "log-says-nothing" not in codes(analyze(trace, logs=log_of(tmp_path, iteration(1, 75.0))))
@@ -254,7 +254,7 @@ def test_a_slow_rank_of_the_timers_is_named_in_every_form(tmp_path: Path) -> Non
     assert "log-slow-rank" not in codes(analyze(trace, logs=log_of(tmp_path, *ranks_of(42.0))))
 
 
-def test_expert_groups_and_unknown_stages_are_said_beside_a_slow_rank(tmp_path: Path) -> None:
+def test_expert_groups_and_unknown_stages_are_named_next_to_a_slow_rank(tmp_path: Path) -> None:
     def message(flags: str) -> str:
         (tmp_path / "trace.sqlite").unlink(missing_ok=True)
         report = analyze(starved_trace(tmp_path, flags), logs=log_of(tmp_path, *ranks_of(52.0)))

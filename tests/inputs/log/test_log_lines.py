@@ -16,7 +16,7 @@ def test_an_iteration_line_gives_its_values(tmp_path: Path) -> None:
     line = read(tmp_path, iteration(41, 20147.3, batch=1024, skipped=1)).iterations[0]
     assert (line.iteration, line.elapsed_ns, line.global_batch_size) == (41, 20_147_300_000, 1024)
     assert (line.tflops_per_gpu, line.loss_scale, line.skipped_count, line.nan_count) == (61.4, 1.0, 1, 0)
-    assert (line.said_at, line.file_name) == ("2026-07-25 10:11:12", "train.log")
+    assert (line.printed_at, line.file_name) == ("2026-07-25 10:11:12", "train.log")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_lines_that_look_like_events_are_none(tmp_path: Path, alike: str) -> Non
     [
         ("{StragglerId(rank=11, node='host-7'), StragglerId(rank=3, node='host-7')}", "ranks 3, 11"),
         ("{5}", "ranks 5"),
-        ("host-7", "ranks not told"),
+        ("host-7", "ranks not stated"),
     ],
 )
 def test_slow_gpus_are_named_by_rank_and_never_by_host(tmp_path: Path, ranks: str, named: str) -> None:
@@ -198,7 +198,7 @@ def test_a_memory_line_cut_anywhere_gives_no_other_peak(tmp_path: Path, line: st
             assert memory.max_reserved_bytes in (None, whole.max_reserved_bytes)
 
 
-def test_versions_where_a_line_says_them(tmp_path: Path) -> None:
+def test_versions_are_read_where_a_line_states_them(tmp_path: Path) -> None:
     log = read(tmp_path, "PyTorch Version 2.7.0a0+79aa174", "megatron-core==0.16.1", "needs torch==2.1 or so")
     assert log.versions == (("megatron_core", "0.16.1"), ("torch", "2.7.0a0+79aa174"))
 

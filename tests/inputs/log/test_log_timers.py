@@ -17,7 +17,7 @@ from three_walls.inputs.log.steady_steps import Role
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.report import SlowRank, TimerSummary
 from three_walls.model.training_log import LogIteration, LogTimer, TimerKind, TimerPrint, TrainingLog
-from three_walls.tables.log_thresholds import default_log_thresholds
+from three_walls.tables.thresholds import default_log_thresholds
 
 MS = 1_000_000
 EIGHT = {rank: 100.0 + rank for rank in range(8)}
@@ -99,7 +99,7 @@ def test_a_torn_rank_is_left_out_and_the_others_stay(tmp_path: Path, torn: str) 
 def test_of_many_prints_a_share_from_all_over_the_run_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr("three_walls.inputs.log.collector.MOST_TIMER_VALUES", 100)
+    monkeypatch.setattr("three_walls.inputs.limits.MOST_TIMER_VALUES", 100)
     timers = [(n % 2, rank_timers({"optimizer" if n % 2 else "evaluate": EIGHT})) for n in range(count)]
     lines = [line for n, (_, printed) in enumerate(timers) for line in [iteration(n + 1, 300.0), *printed]]
     log = read(tmp_path, *lines)

@@ -10,7 +10,7 @@ from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 
 from three_walls import analyze
 from three_walls.facts.log_progress import summarize_progress
-from three_walls.inputs.log.progress import MOST_JOBS
+from three_walls.inputs import limits
 from three_walls.inputs.log.reader import read_logs
 from three_walls.model.report import Report
 from three_walls.model.training_log import ProgressJob
@@ -39,13 +39,13 @@ TWO_JOBS = [
 ]
 
 
-def test_a_job_is_its_start_and_what_its_last_checkpoint_says(tmp_path: Path) -> None:
+def test_a_job_is_its_start_and_its_last_checkpoint(tmp_path: Path) -> None:
     first, second = read(tmp_path, *TWO_JOBS, name="progress.txt").jobs
     assert first == ProgressJob(8, "2026-07-25 10:00:00", 2, 200, 55.0, 55.0, 200_000_000)
     assert second == ProgressJob(8, "2026-07-26 10:00:00", 1, 300, 52.0, 9.5, 300_000_000)
 
 
-def test_it_is_told_by_its_lines_and_not_by_its_name(tmp_path: Path) -> None:
+def test_it_is_recognised_by_its_lines_and_not_by_its_name(tmp_path: Path) -> None:
     assert len(read(tmp_path, *TWO_JOBS, name="what.log").jobs) == 2
     assert read(tmp_path, "2026-07-25 10:00:00 all fine", "# GPUs: 8", name="progress.txt").jobs == ()
     (tmp_path / "sub").mkdir()
@@ -83,7 +83,7 @@ def test_the_latest_jobs_are_kept(tmp_path: Path) -> None:
         line("Starting job", at=f"2026-07-25 10:{n // 60 % 60:02d}:{n % 60:02d}", gpus=1 + n) for n in range(1_500)
     ]
     jobs = read(tmp_path, *starts).jobs
-    assert (len(jobs), jobs[-1].gpus) == (MOST_JOBS, 1_500)
+    assert (len(jobs), jobs[-1].gpus) == (limits.MOST_JOBS, 1_500)
 
 
 def test_only_jobs_with_as_many_gpus_as_the_run_are_the_runs() -> None:
@@ -113,7 +113,7 @@ def report_of(tmp_path: Path, progress: list[str], world: str | None = "8") -> R
     return analyze(builder.write(tmp_path / "trace.sqlite"), logs=logs)
 
 
-def test_throughput_stands_beside_that_of_iterations_and_no_idle_time_is_in_a_step(tmp_path: Path) -> None:
+def test_throughput_is_given_next_to_that_of_iterations_and_no_idle_time_is_in_a_step(tmp_path: Path) -> None:
     report = report_of(tmp_path, TWO_JOBS)
     number = report.facts.number
     assert number("log_tflops_per_gpu") == 61.4

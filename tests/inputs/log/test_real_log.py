@@ -8,7 +8,7 @@ from tests.paths import SAMPLES
 from three_walls import analyze
 
 
-def test_a_real_log_tells_what_the_profiler_added() -> None:
+def test_a_real_log_shows_what_the_profiler_added() -> None:
     report = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite", logs=SAMPLES / "wide-nvlink-alltoall.train.log.xz")
     assert report.log is not None
     assert report.log.roles == {"steady": 6, "warm-up": 2, "profiled": 2, "profiler's stop": 1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from three_walls.inputs.log.steady_steps import ProfiledRange, Role, tell_apart
+from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
 from three_walls.model.training_log import LogEvent, LogIteration
 
 SIX_TO_NINE = ProfiledRange(6, 9)
@@ -19,7 +19,7 @@ def lines(*lengths: float, every: int = 1, batch: int = 8) -> list[LogIteration]
 
 
 def roles(iterations: list[LogIteration], profiled: ProfiledRange | None = None, *events: LogEvent) -> list[str]:
-    return [role.value for role in tell_apart(iterations, events, profiled)]
+    return [role.value for role in classify_iterations(iterations, events, profiled)]
 
 
 def test_warm_up_is_what_lies_above_the_plateau_however_long_it_is() -> None:
@@ -28,7 +28,7 @@ def test_warm_up_is_what_lies_above_the_plateau_however_long_it_is() -> None:
     assert roles(lines(230, 232, 230, 231, 229, 230)) == ["steady"] * 6
 
 
-def test_the_profilers_range_and_its_stop_are_told_by_number() -> None:
+def test_the_profilers_range_and_its_stop_are_found_by_number() -> None:
     found = roles(lines(900, 377, 377, 376, 377, 377, 2432, 821, 726, 4638, 377), SIX_TO_NINE)
     assert found == ["warm-up"] + ["steady"] * 5 + ["profiled"] * 3 + ["profiler's stop", "steady"]
 
@@ -92,5 +92,5 @@ def test_profiled_iterations_are_never_steady(
     said: list[tuple[int, int, int | None]], at: ProfiledRange | None
 ) -> None:
     found = [LogIteration(number, ns, global_batch_size=batch) for number, ns, batch in said]
-    for line, role in zip(found, tell_apart(found, (), at), strict=True):
+    for line, role in zip(found, classify_iterations(found, (), at), strict=True):
         assert role is not Role.STEADY or at is None or not at.start < line.iteration <= at.end + 1

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from three_walls.inputs.memory_snapshot import plain_pickle
+from three_walls.inputs import limits
 from three_walls.inputs.memory_snapshot.load import load_snapshot
 from three_walls.inputs.memory_snapshot.plain_pickle import NotPlainError, read_plain_pickle
 from three_walls.model.errors import InputError
 
+MILLION = 1_000_000
 SCALARS = st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False) | st.text()
 PLAIN = st.recursive(
     SCALARS,
@@ -111,9 +112,9 @@ HOSTILE = {
     "an end within a container": b"\x80\x02](K\x01.",
     "no end": b"\x80\x02N",
     "nothing": b"",
-    "millions that wait": b"\x80\x02" + b"N" * (plain_pickle.MOST_STACK + 2),
-    "deep nesting": deep(plain_pickle.MOST_STACK + 2),
-    "millions of open containers": b"\x80\x02" + b"(" * (plain_pickle.MOST_STACK + 3),
+    "millions that wait": b"\x80\x02" + b"N" * (MILLION + 2),
+    "deep nesting": deep(MILLION + 2),
+    "millions of open containers": b"\x80\x02" + b"(" * (MILLION + 3),
     "an append below the mark": b"\x80\x02](K\x01a.",
     "text that is no UTF-8": b"\x80\x04\x8c\x01\xff.",
     "a future protocol": b"\x80\x09N.",
@@ -142,7 +143,34 @@ def test_a_class_in_the_extension_registry_is_refused() -> None:
 
 
 def test_containers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_pickle, "MOST_CONTAINERS", 3)
+    monkeypatch.setattr(limits, "MOST_SNAPSHOT_CONTAINERS", 3)
     assert read_plain_pickle(pickle.dumps([[], []])) == [[], []]
     with pytest.raises(NotPlainError, match="more than 3"):
         read_plain_pickle(pickle.dumps([[], [], []]))
+
+
+def tuples_of_tuples(levels: int) -> bytes:
+    """A dict whose key is a tuple that holds a tuple twice, and so on: 2**levels parts when it is hashed."""
+    doubled = b"".join(b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86\x94" for n in range(levels))
+    return b"\x80\x04}K\x01K\x02\x86\x94" + doubled + b"Ns."
+
+
+@pytest.mark.parametrize("between", [b"", b"\x80\x04", b"\x95" + bytes(8)], ids=["nothing", "a protocol", "a frame"])
+def test_a_key_that_would_take_ages_to_hash_is_refused(between: bytes) -> None:
+    data = tuples_of_tuples(60).replace(b"\x86\x94", b"\x86" + between + b"\x94")
+    with pytest.raises(NotPlainError, match="a nested tuple is used again"):
+        read_plain_pickle(data)
+
+
+def test_a_flat_tuple_may_be_shared() -> None:
+    pool = (0, 7)
+    assert read_plain_pickle(pickle.dumps([{"pool": pool}, {"pool": pool}])) == [{"pool": pool}] * 2
+
+
+def test_entries_that_a_pickle_repeats_by_reference_are_refused(tmp_path: Path) -> None:
+    block = {"size": 1, "state": "active_allocated", "frames": []}
+    segment = {"device": 0, "address": 1, "total_size": 1, "blocks": [block] * 30_000}
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": [segment] * 30_000}))
+    with pytest.raises(InputError, match="repeats its entries by reference"):
+        load_snapshot(path)

@@ -26,7 +26,8 @@ from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
 from three_walls.report.json_schema import load_schema
 from three_walls.report.text_report import print_report
-from three_walls.tables.allocation_stacks import allocation_stacks, load_allocation_stacks
+from three_walls.tables.allocation_stacks import AllocationStacks, allocation_stacks
+from three_walls.tables.loader import load_table
 
 RISE_AND_FALL = [
     event("segment_alloc", 0, 100, []),
@@ -138,7 +139,7 @@ def test_releases_in_a_row_count_once() -> None:
         ("/x/mine.py", "helper", "other"),
     ],
 )
-def test_stacks_tell_what_an_allocation_is_for(tmp_path: Path, file: str, function: str, category: str) -> None:
+def test_stacks_show_what_an_allocation_is_for(tmp_path: Path, file: str, function: str, category: str) -> None:
     frames = [frame(function, file)]
     said = read(tmp_path, snapshot([event("alloc", 0, 8, frames)], block(0, 8, frames=frames)))
     assert [one.category for one in said.shares] == [category]
@@ -151,7 +152,7 @@ def test_an_allocation_without_a_stack_has_no_category_of_its_own() -> None:
 def test_a_category_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("stacks:\n  - {category: activation, pattern: x, because: y}\nignored: []\n")
     with pytest.raises(RuleBaseError, match="did you mean activations"):
-        load_allocation_stacks(tmp_path / "a.yaml")
+        load_table(tmp_path / "a.yaml", AllocationStacks)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_data_that_is_no_snapshot_is_refused_in_one_line(tmp_path: Path, value: 
     assert "\n" not in str(caught.value)
 
 
-def test_the_same_snapshot_as_json_says_the_same(tmp_path: Path) -> None:
+def test_the_same_snapshot_as_json_gives_the_same(tmp_path: Path) -> None:
     value = snapshot(RISE_AND_FALL, *AT_END)
     (tmp_path / "snapshot.json").write_text(json.dumps(value))
     assert read_memory_snapshot(tmp_path / "snapshot.json").shares == read(tmp_path, value).shares

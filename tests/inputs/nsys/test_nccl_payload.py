@@ -103,7 +103,7 @@ def test_a_schema_that_two_processes_define_differently_is_not_used(tmp_path: Pa
     assert read(tmp_path, builder) == ([], 0)
 
 
-def test_an_export_without_payload_says_so(tmp_path: Path) -> None:
+def test_an_export_without_payload_has_a_reason(tmp_path: Path) -> None:
     plain = TraceBuilder().steps(4).nvtx("user", 1, 2)
     without = plain.write(tmp_path / "without.sqlite", without=("NVTX_EVENTS.binaryData",))
     assert analyze(without).capabilities["nccl_payload"].startswith("no column NVTX_EVENTS.binaryData")

@@ -195,7 +195,7 @@ def test_kernels_of_a_graph_that_were_recorded_win_over_its_envelope(tmp_path: P
     assert report.facts.number("graph_kernel_fraction") == 0.5  # the product, not the update
 
 
-def test_without_node_ids_nothing_is_said_of_graphs(tmp_path: Path) -> None:
+def test_without_node_ids_nothing_is_known_of_graphs(tmp_path: Path) -> None:
     report = analyze(TraceBuilder().steps(4).write(tmp_path / "trace.sqlite", without=(f"{KERNEL}.graphNodeId",)))
     assert "graphNodeId" in str(report.facts.get("graph_kernel_fraction").missing_reason)
 
@@ -234,7 +234,7 @@ def test_an_export_without_kernels_has_nothing_to_analyze(tmp_path: Path) -> Non
         analyze(path)
 
 
-def test_a_rank_without_kernels_is_left_out_beside_one_that_has_some(tmp_path: Path) -> None:
+def test_a_rank_without_kernels_is_left_out_next_to_one_that_has_some(tmp_path: Path) -> None:
     idle = TraceBuilder().api("cudaMalloc_v3020", 1, 2).write(tmp_path / "a.sqlite")
     busy = TraceBuilder().steps(4).write(tmp_path / "b.sqlite")
     report = analyze([idle, busy])

@@ -10,13 +10,12 @@ import polars as pl
 
 from three_walls.inputs.nsys.capabilities import common_capabilities
 from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.launch import launch_environment
 from three_walls.inputs.nsys.nccl_payload import holds_payloads
-from three_walls.inputs.nsys.range_window import has_operator_sizes
 from three_walls.inputs.nsys.reader import Trace, read_trace
-from three_walls.inputs.nsys.recorded_environment import launch_environment
 from three_walls.inputs.nsys.source import find_traces, plain_sqlite
-from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS
-from three_walls.tables.kernel_patterns import load_api_patterns, union_of
+from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, has_operator_sizes
+from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 from three_walls.timeline.steps import TRAINING_STEP_TEXT
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges

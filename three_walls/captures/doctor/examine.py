@@ -13,9 +13,9 @@ from three_walls.model.config import ConfigData
 from three_walls.model.examination import Answer, Check, Examination
 from three_walls.model.units import ns_to_ms
 from three_walls.tables.attribution_thresholds import attribution_thresholds
-from three_walls.tables.capture_rules import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
-from three_walls.tables.rank_thresholds import default_rank_thresholds
-from three_walls.tables.safe_words import cut_sentence
+from three_walls.tables.capture import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
+from three_walls.tables.scrub import cut_sentence
+from three_walls.tables.thresholds import default_rank_thresholds
 
 _PROGRAM = "python pretrain_gpt.py ..."
 _MOST_LISTED_RANKS = 64

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
-from three_walls.tables.capture_rules import BRIDGE
+from three_walls.tables.capture import BRIDGE
 from three_walls.tables.config_keys import config_keys
 
 TORCHRUN, SRUN = "torchrun", "srun"

@@ -11,7 +11,7 @@ from three_walls.captures.launch.commands import SRUN, find_launcher, report_nam
 from three_walls.model.capture import CaptureRecipe, CaptureStep
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
-from three_walls.tables.capture_rules import BRIDGE, FRAMEWORKS, NsysOption, capture_rules
+from three_walls.tables.capture import BRIDGE, FRAMEWORKS, NsysOption, capture_rules
 
 _EXAMPLES = {
     ("torchrun", "bridge"): "torchrun --nproc-per-node 8 run_recipe.py --recipe RECIPE",

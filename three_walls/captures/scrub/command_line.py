@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from three_walls.inputs.config.bridge_arguments import is_bridge_override
-from three_walls.inputs.config.collected import known_value, known_words
-from three_walls.inputs.config.command_line import find_dialect
+from three_walls.inputs.config.command_line import VARIABLE_PREFIX, find_dialect, is_bridge_override, is_flag
 from three_walls.inputs.config.launchers import Program, find_program
-from three_walls.inputs.config.overrides import read_setting
+from three_walls.inputs.config.sources import shown_value, shown_words
+from three_walls.inputs.config.written_values import read_overrides
 from three_walls.model.config import ConfigData
-from three_walls.model.config_keys import ConfigKey
-from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
+from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_flag, keys_by_path
 from three_walls.tables.config_values import takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hydra_overrides import Override
 
 REMOVED = "removed"
-"""Stands for what is not of its form; it is of no setting's form itself, so that analysis withholds it too."""
+"""Replaces what is not of its form. It has no setting's form itself, so analysis withholds it too."""
 
 OTHER_SCRIPT = "train.py"
 _OTHER_SETTING = "other"
-_VARIABLES = "env_vars."
 
 
 @dataclass(frozen=True, slots=True)
 class ReducedCommand:
-    """``words`` to keep and the words that are ``dropped`` (values of unknown options, paths, launchers)."""
+    """The ``words`` to keep, and those that are ``dropped`` (values of unknown options, paths, launchers)."""
 
     words: tuple[str, ...]
     dropped: tuple[str, ...]
@@ -68,33 +65,29 @@ def _megatron_words(arguments: Sequence[str]) -> list[str]:
                 kept.append(flag)
             continue
         if has_equals:
-            kept.append(f"{flag}={_known(key, [attached])[0]}")
+            kept.append(f"{flag}={_shown(key, [attached])[0]}")
             continue
         kept.append(flag)
         if key.type == "bool":
             continue
         end = index + 1 if not takes_several_words(key.type) else len(arguments)
         values = []
-        while index < min(end, len(arguments)) and not _is_flag(arguments[index]):
+        while index < min(end, len(arguments)) and not is_flag(arguments[index]):
             values.append(arguments[index])
             index += 1
-        kept += _known(key, values)
+        kept += _shown(key, values)
     return kept
 
 
-def _is_flag(word: str) -> bool:
-    return word.startswith("-") and not word[1:2].isdigit() and word[1:2] != "."
-
-
-def _known(key: ConfigKey, words: Sequence[str]) -> Sequence[str]:
-    """``words`` where they are a value of ``key``; no part of them where they are none."""
-    return words if not words or known_words(key, words) is not None else [REMOVED]
+def _shown(key: ConfigKey, words: Sequence[str]) -> Sequence[str]:
+    """``words`` where they are a value of ``key``; no part of them otherwise."""
+    return words if not words or shown_words(key, words) is not None else [REMOVED]
 
 
 def _bridge_words(arguments: Sequence[str]) -> list[str]:
     kept: list[str] = []
     table = config_keys()
-    known = table.script_options.keys() | table.recipe_options | table.script_shorthands.keys()
+    known = table.bridge_scripts.options.keys() | table.bridge_scripts.recipe | table.bridge_scripts.implied.keys()
     for index, word in enumerate(arguments):
         option, has_equals, attached = word.partition("=")
         if option in known:
@@ -103,38 +96,38 @@ def _bridge_words(arguments: Sequence[str]) -> list[str]:
             if not has_equals and following and not following.startswith("-") and not is_bridge_override(following):
                 kept.append(_option_value(option, following))
         elif is_bridge_override(word):
-            kept += [_override(one) for one in read_setting(word)]
+            kept += [_reduce_override(override) for override in read_overrides(word)]
     return kept
 
 
 def _option_value(option: str, value: str) -> str:
-    """The value of a script's option; the recipe's name is read by nobody."""
-    keys = [config_keys().keys[name] for name in config_keys().script_options.get(option, ())]
+    """The value of a script's option; that of the recipe's name is not read by analysis."""
+    keys = [config_keys().keys[name] for name in config_keys().bridge_scripts.options.get(option, ())]
     is_known = all(
-        value == "None" or known_words(key, value.split(",") if takes_several_words(key.type) else [value]) is not None
+        value == "None" or shown_words(key, value.split(",") if takes_several_words(key.type) else [value]) is not None
         for key in keys
     )
     return value if keys and is_known else REMOVED
 
 
-def _override(one: Override) -> str:
-    """A known setting with its value; of another one its section alone (that it is there says something)."""
-    section = one.path.partition(".")[0]
-    if one.path.startswith(_VARIABLES):
-        is_known, is_shown = _judge_variable(one.path.removeprefix(_VARIABLES), one)
+def _reduce_override(override: Override) -> str:
+    """A known setting with its value; of another one only its section, whose presence carries information."""
+    section = override.path.partition(".")[0]
+    if override.path.startswith(VARIABLE_PREFIX):
+        is_known, is_shown = _check_variable(override.path.removeprefix(VARIABLE_PREFIX), override)
     else:
-        key = keys_by_path().get(one.path)
-        is_known, is_shown = key is not None, key is not None and known_value(key, one.value) is not None
-    path = one.path if is_known else f"{section}.{_OTHER_SETTING}"
-    if one.prefix == "~":
+        key = keys_by_path().get(override.path)
+        is_known, is_shown = key is not None, key is not None and shown_value(key, override.value) is not None
+    path = override.path if is_known else f"{section}.{_OTHER_SETTING}"
+    if override.prefix == "~":
         return f"~{path}"
-    return f"{one.prefix}{path}={_written(one.value) if is_shown else REMOVED}"
+    return f"{override.prefix}{path}={_written(override.value) if is_shown else REMOVED}"
 
 
-def _judge_variable(name: str, one: Override) -> tuple[bool, bool]:
-    """Whether the variable is read at all, and whether its value may be shown."""
-    is_known = allowed_variables().allows(name) and not isinstance(one.value, tuple)
-    return is_known, is_known and (one.value is None or allowed_variables().shows(name, str(one.value)))
+def _check_variable(name: str, override: Override) -> tuple[bool, bool]:
+    """Whether analysis reads the variable, and whether its value may be shown."""
+    is_known = allowed_variables().allows(name) and not isinstance(override.value, tuple)
+    return is_known, is_known and (override.value is None or allowed_variables().shows(name, str(override.value)))
 
 
 def _written(value: ConfigData) -> str:

@@ -1,4 +1,4 @@
-"""Writes the new export: listed tables and columns, cell by cell, into a database that never held anything else."""
+"""Writes the new export: allowed tables and columns, cell by cell, into a database that never held anything else."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from three_walls.captures.scrub.texts import TextFilter
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.nccl_payload import read_layouts, reduce_payload
-from three_walls.tables.scrub_rules import ScrubRules
+from three_walls.tables.scrub import ScrubRules
 
 _ID_KINDS = ("kernel_ids", "call_ids", "label_ids", "range_ids")
-"""In the order in which they decide where one string is used as several kinds: a kernel keeps its name."""
+"""In order of precedence where one string is used as several kinds: a kernel keeps its name."""
 _BATCH = 10_000
 
 
@@ -32,13 +32,13 @@ Pairs = dict[str, list[tuple[str, str]]]
 """Name/value tables of the new export, rows in order."""
 
 
-def plain_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
+def select_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
     """Rows of name/value tables that the rules keep."""
     return {
         table: [
             (name, value)
             for name, value in export.pairs(table)
-            if any(named.fullmatch(name) and valued.fullmatch(value) for named, valued in patterns)
+            if any(named.fullmatch(name) and valued.fullmatch(value) for named, valued in patterns.items())
         ]
         for table, patterns in rules.pairs.items()
         if export.has(table, "name", "value")
@@ -46,7 +46,7 @@ def plain_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
 
 
 def write_export(
-    source: Path, export: NsysExport, target: Path, rules: ScrubRules, judge: TextFilter, pairs: Pairs
+    source: Path, export: NsysExport, target: Path, rules: ScrubRules, texts: TextFilter, pairs: Pairs
 ) -> Copied:
     """Creates ``target`` from ``source`` (an open ``export``); nothing is ever deleted from it, so nothing lingers.
 
@@ -58,7 +58,7 @@ def write_export(
         database.execute("PRAGMA journal_mode = OFF")
         database.execute("PRAGMA synchronous = OFF")
         database.execute(f"ATTACH '{_quoted(source.resolve().as_uri())}?mode=ro&immutable=1' AS original")
-        database.create_function("judged", 2, judge.judge, deterministic=True)
+        database.create_function("filtered", 2, texts.filter, deterministic=True)
         layouts = read_layouts(export)
         database.create_function("reduced", 1, lambda blob: reduce_payload(blob, layouts), deterministic=True)
         database.execute("BEGIN")
@@ -68,10 +68,10 @@ def write_export(
             copied.pairs[table] = len(export.pairs(table)) - len(rows)
         for table in sorted(export.columns):
             _copy_table(database, export, table, rules, copied)
-        copied.strings = _copy_strings(database, export, rules, judge)
+        copied.strings = _copy_strings(database, export, rules, texts)
         database.execute("COMMIT")
-        judge.kept.update(row[0] for row in database.execute("SELECT sql FROM main.sqlite_master"))
-    judge.kept.update(f"{name}={value}" for rows in pairs.values() for name, value in rows)
+        texts.kept.update(row[0] for row in database.execute("SELECT sql FROM main.sqlite_master"))
+    texts.kept.update(f"{name}={value}" for rows in pairs.values() for name, value in rows)
     return copied
 
 
@@ -81,9 +81,9 @@ def _copy_table(
     if table in rules.pairs or table == "StringIds":
         return
     have = export.columns[table]
-    kinds = {name: kind for name, kind in rules.tables.get(table, {}).items() if name in have}
+    kinds = {name: kind for name, kind in rules.column_kinds.get(table, {}).items() if name in have}
     if not kinds:
-        # Tables called ENUM_ hold constants of the format; to list them all would hide what matters.
+        # Tables named ENUM_ hold constants of the format; listing them all would hide what matters.
         if not table.startswith("ENUM_"):
             copied.tables[table] = int(export.rows(f'SELECT count(*) FROM "{_doubled(table)}"')[0][0])
         return
@@ -108,20 +108,20 @@ def _cell(name: str, kind: str) -> str:
     if kind == "nccl_payloads":
         return f'reduced("{name}")'
     if _is_text(kind):
-        return f"CASE WHEN typeof(\"{name}\") = 'text' THEN judged('{kind}', \"{name}\") END"
+        return f"CASE WHEN typeof(\"{name}\") = 'text' THEN filtered('{kind}', \"{name}\") END"
     return f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"
 
 
-def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, judge: TextFilter) -> int:
+def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, texts: TextFilter) -> int:
     """StringIds with the strings that kept columns refer to; returns how many were left out."""
     if not export.has("StringIds", "id", "value"):
         return 0
     _create(database, "StringIds", ["id INTEGER", "value TEXT"])
     uses: dict[int, str] = {}
     for kind in _ID_KINDS:
-        for table, columns in rules.tables.items():
-            for column, its_kind in columns.items():
-                if its_kind == kind and export.has(table, column):
+        for table, columns in rules.column_kinds.items():
+            for column, column_kind in columns.items():
+                if column_kind == kind and export.has(table, column):
                     rows = database.execute(
                         f'SELECT DISTINCT "{column}" FROM main."{table}" WHERE "{column}" IS NOT NULL'
                     )
@@ -133,7 +133,7 @@ def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: Scrub
         if number not in uses or not isinstance(text, str):
             left_out += 1
             continue
-        batch.append((number, judge.judge(uses[number], text)))
+        batch.append((number, texts.filter(uses[number], text)))
     for first in range(0, len(batch), _BATCH):
         database.executemany("INSERT INTO main.StringIds VALUES (?, ?)", batch[first : first + _BATCH])
     return left_out

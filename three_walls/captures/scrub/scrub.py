@@ -1,4 +1,4 @@
-"""Scrubs exports: a new file that analysis reads alike, without what tells of people and machines."""
+"""Scrubs exports: a new file that analysis reads alike, without anything that identifies people and machines."""
 
 from __future__ import annotations
 
@@ -8,32 +8,61 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import zstandard
 
 from three_walls.captures.scrub.command_line import REMOVED, reduce_command
-from three_walls.captures.scrub.copying import Copied, Pairs, plain_pairs, write_export
-from three_walls.captures.scrub.hosts import HostNames
-from three_walls.captures.scrub.leaks import scan_for_leaks
-from three_walls.captures.scrub.secrets import Secrets, find_secrets
+from three_walls.captures.scrub.copying import Pairs, select_pairs, write_export
+from three_walls.captures.scrub.secrets import Secrets, find_secrets, scan_for_leaks
 from three_walls.captures.scrub.texts import TextFilter
 from three_walls.inputs.config.environment import read_environment, unquote
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import read_host
-from three_walls.inputs.nsys.reader import check_is_nsys, launch_words
-from three_walls.inputs.nsys.recorded_environment import environment_blocks, launch_environment
+from three_walls.inputs.nsys.launch import environment_blocks, launch_environment, launch_words
+from three_walls.inputs.nsys.reader import check_is_nsys
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_sqlite
+from three_walls.model.config import ConfigValue
 from three_walls.model.errors import InputError, UsageError
-from three_walls.model.scrubbed import Scrubbed
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.scrub_rules import ScrubRules, scrub_rules
+from three_walls.tables.scrub import ScrubRules, scrub_rules
 
 _CHUNK_BYTES = 1 << 20
+_HOST_NUMBERS = ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
 
 
-def scrub(source: Path, target: Path, force: bool = False) -> list[Scrubbed]:
+@dataclass(frozen=True, slots=True)
+class ScrubSummary:
+    """What was left out of one export: names and counts only, never a value."""
+
+    source: Path
+    target: Path
+    source_bytes: int
+    target_bytes: int
+    tables: Mapping[str, int]
+    """Tables left out, with their rows."""
+    columns: tuple[str, ...]
+    """Columns left out of tables that stay."""
+    pairs: Mapping[str, int]
+    """Rows left out of name/value tables."""
+    strings: int
+    """Strings left out of StringIds, ``blocks`` of them environments of whole processes."""
+    blocks: int
+    variables: tuple[str, ...]
+    """Names of the environment variables left out."""
+    arguments: int
+    """Words of the command line left out."""
+    texts: Mapping[str, int]
+    """Different texts that were replaced, by what replaces them (``range``: range-1, range-2, ...)."""
+    host: str | None
+    """What the machine is called now."""
+    searched: int
+    """How many removed values were searched for in the bytes of the new file; none was found."""
+
+
+def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]:
     """Scrubs ``source`` into ``target``: a file into a file, or every export of a directory into another directory.
 
     The exports of a directory share their hosts' pseudonyms. Raises UsageError where the target may not be written,
@@ -41,13 +70,19 @@ def scrub(source: Path, target: Path, force: bool = False) -> list[Scrubbed]:
     """
     sources = find_traces([source])
     is_directory = source.is_dir()
-    targets = [target / one.name for one in sources] if is_directory else [target]
-    for one, its_target in zip(sources, targets, strict=True):
-        _check_target(one, its_target, force)
+    targets = [target / path.name for path in sources] if is_directory else [target]
+    for source_path, target_path in zip(sources, targets, strict=True):
+        _check_target(source_path, target_path, force)
     if is_directory:
-        _make_directory(target)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{target}: cannot be created ({error.strerror})") from error
     hosts = HostNames(is_whole_run=is_directory)
-    return [_scrub_one(one, its_target, hosts) for one, its_target in zip(sources, targets, strict=True)]
+    return [
+        _scrub_export(source_path, target_path, hosts)
+        for source_path, target_path in zip(sources, targets, strict=True)
+    ]
 
 
 def _check_target(source: Path, target: Path, force: bool) -> None:
@@ -61,14 +96,7 @@ def _check_target(source: Path, target: Path, force: bool) -> None:
         raise UsageError(f"{target}: expected a name that ends in .sqlite, .sqlite.xz or .sqlite.zst")
 
 
-def _make_directory(target: Path) -> None:
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be created ({error.strerror})") from error
-
-
-def _scrub_one(source: Path, target: Path, hosts: HostNames) -> Scrubbed:
+def _scrub_export(source: Path, target: Path, hosts: HostNames) -> ScrubSummary:
     digest = hash_file(source)
     try:
         staging = tempfile.TemporaryDirectory(dir=target.parent, prefix=".scrubbing-")
@@ -77,16 +105,16 @@ def _scrub_one(source: Path, target: Path, hosts: HostNames) -> Scrubbed:
     with staging as folder, plain_sqlite(source) as plain, NsysExport(plain, source) as export:
         check_is_nsys(export, source)
         rules, secrets = scrub_rules(), find_secrets(export)
-        pairs = plain_pairs(export, rules)
+        pairs = select_pairs(export, rules)
         arguments = _add_launch(export, pairs, secrets, rules)
         host = _add_host(export, pairs, hosts, digest)
-        judge = TextFilter(rules, secrets)
+        texts = TextFilter(rules, secrets)
         new = Path(folder).resolve() / "export.sqlite"
         try:
-            copied = write_export(plain, export, new, rules, judge, pairs)
+            copied = write_export(plain, export, new, rules, texts, pairs)
         except sqlite3.Error as error:
             raise InputError(f"{source}: expected a complete export, found a damaged database ({error})") from error
-        scan = scan_for_leaks(new, secrets, judge.kept)
+        scan = scan_for_leaks(new, secrets, texts.kept)
         if scan.leaked:
             raise InputError(
                 f"{source}: {scan.leaked} of {scan.searched} removed values are still in the scrubbed file, so it was "
@@ -95,11 +123,26 @@ def _scrub_one(source: Path, target: Path, hosts: HostNames) -> Scrubbed:
         packed = _pack(new, target.suffix)
         packed.chmod(0o644 & ~_umask())
         packed.replace(target)
-        return _summarize(source, target, export, copied, secrets, judge, arguments, host, scan.searched)
+        return ScrubSummary(
+            source=source,
+            target=target,
+            source_bytes=source.stat().st_size,
+            target_bytes=target.stat().st_size,
+            tables=dict(sorted(copied.tables.items())),
+            columns=tuple(sorted(copied.columns)),
+            pairs=dict(sorted(copied.pairs.items())),
+            strings=copied.strings,
+            blocks=len(environment_blocks(export)),
+            variables=tuple(sorted(secrets.variables)),
+            arguments=arguments,
+            texts=dict(sorted(texts.replaced.items())),
+            host=host,
+            searched=scan.searched,
+        )
 
 
 def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: ScrubRules) -> int:
-    """Adds the reduced command line and the variables that may be shown; how many words were left out."""
+    """Adds the reduced command line and the variables that may be shown; returns how many words were left out."""
     words = launch_words(export)
     reduced = reduce_command(words, rules.scripts)
     _note_dropped(words, frozenset(reduced.dropped), secrets)
@@ -156,30 +199,35 @@ def _umask() -> int:
     return mask
 
 
-def _summarize(
-    source: Path,
-    target: Path,
-    export: NsysExport,
-    copied: Copied,
-    secrets: Secrets,
-    judge: TextFilter,
-    arguments: int,
-    host: str | None,
-    searched: int,
-) -> Scrubbed:
-    return Scrubbed(
-        source=source,
-        target=target,
-        source_bytes=source.stat().st_size,
-        target_bytes=target.stat().st_size,
-        tables=dict(sorted(copied.tables.items())),
-        columns=tuple(sorted(copied.columns)),
-        pairs=dict(sorted(copied.pairs.items())),
-        strings=copied.strings,
-        blocks=len(environment_blocks(export)),
-        variables=tuple(sorted(secrets.variables)),
-        arguments=arguments,
-        texts=dict(sorted(judge.replaced.items())),
-        host=host,
-        searched=searched,
-    )
+@dataclass(slots=True)
+class HostNames:
+    """Pseudonyms of one call of scrub; exports that are scrubbed together share it."""
+
+    is_whole_run: bool
+    known: dict[str, str] = field(default_factory=dict)
+
+    def name(self, host: str, environment: Mapping[str, ConfigValue], digest: str) -> str:
+        """``host-1``, ``host-2``, ... for exports scrubbed together, in the order met.
+
+        For an export scrubbed alone the launcher's host number counts, so that the exports of a run agree. Where there
+        is none and the run has several hosts, the name is the export's own: two hosts must never look like one.
+        """
+        if host not in self.known:
+            self.known[host] = self._choose(environment, digest)
+        return self.known[host]
+
+    def _choose(self, environment: Mapping[str, ConfigValue], digest: str) -> str:
+        if self.is_whole_run:
+            return f"host-{len(self.known) + 1}"
+        for variable in _HOST_NUMBERS:
+            number = _number(environment, variable)
+            if number is not None:
+                return f"host-{number + 1}"
+        world, local = _number(environment, "WORLD_SIZE"), _number(environment, "LOCAL_WORLD_SIZE")
+        return "host-1" if world is not None and world == local else f"host-of-{digest[:8]}"
+
+
+def _number(environment: Mapping[str, ConfigValue], variable: str) -> int | None:
+    found = environment.get(variable)
+    text = str(found.value) if found is not None else ""
+    return int(text) if text.isdecimal() and len(text) < 10 else None

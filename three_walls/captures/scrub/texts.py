@@ -1,18 +1,15 @@
-"""Which texts stay as they are, and what stands for the others."""
+"""Which texts stay as they are, and what replaces the others."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
-from three_walls.captures.scrub.secrets import Secrets
-from three_walls.captures.scrub.traits import looks_random
+from three_walls.captures.scrub.secrets import Secrets, looks_random
 from three_walls.inputs.nsys.identity import UNNAMED_GPU
 from three_walls.inputs.nsys.nccl_payload import FIELD_NAMES
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.private_texts import cut_private, holds_key
-from three_walls.tables.safe_words import cut_sentence, is_plain
-from three_walls.tables.scrub_rules import ScrubRules
+from three_walls.tables.scrub import ScrubRules, cut_private, cut_sentence, holds_key, is_safe_text
 
 _CALL = re.compile(r"(cu|nv|nccl)[A-Za-z]\w{0,120}", re.ASCII)
 # emit_nvtx appends `, seq = 12, op_id = 3, sizes = [[1, 2], []], input_op_ids = [(0,-1)]` to an operator's name.
@@ -23,7 +20,7 @@ _HASHED = "CompiledFxGraph"
 
 @dataclass(slots=True)
 class TextFilter:
-    """Decides on one export's texts; the same text always gets the same answer.
+    """Filters the texts of one export; the same text is always replaced alike.
 
     ``replaced``: per kind, how many different texts were replaced. ``kept``: what stays, each once and without the
     numbers behind an operator's name.
@@ -35,61 +32,61 @@ class TextFilter:
     kept: set[str] = field(default_factory=set)
     _known: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def judge(self, kind: str, text: str) -> str:
-        """``text``, or what stands for it. ``kind`` is one of knowledge.scrub_rules.COLUMN_KINDS."""
+    def filter(self, kind: str, text: str) -> str:
+        """``text``, or what replaces it. ``kind`` is one of ``tables.scrub.COLUMN_KINDS``."""
         head, tail = _split_operator(text) if kind in ("range_ids", "range_texts") else (text, "")
         found = self._known.get((kind, head))
         if found is None:
-            found = self._known[kind, head] = self._decide(kind, head)
+            found = self._known[kind, head] = self._filter_head(kind, head)
             self.kept.add(found)
         return found + tail
 
-    def _decide(self, kind: str, text: str) -> str:
+    def _filter_head(self, kind: str, text: str) -> str:
         match kind:
             case "kernel_ids":
-                return self._or_pseudonym(cut_private(text), "kernel", is_harmless=True)
+                return self._keep_or_number(cut_private(text), "kernel", is_safe=True)
             case "call_ids":
                 is_call = _CALL.fullmatch(text) is not None and not holds_key(text)
-                return self._or_pseudonym(text, "call", is_call or is_plain(text))
+                return self._keep_or_number(text, "call", is_call or is_safe_text(text))
             case "range_ids" | "range_texts":
-                return self._range(text)
+                return self._filter_range(text)
             case "gpu_names":
-                return text if is_plain(text) and not self.secrets.is_in(text) else UNNAMED_GPU
+                return text if is_safe_text(text) and not self.secrets.occur_in(text) else UNNAMED_GPU
             case "sentences":
-                return self._or_pseudonym(cut_sentence(text), "message", not _names_a_secret(text))
+                return self._keep_or_number(cut_sentence(text), "message", not _names_secret(text))
             case "field_names":
-                return self._or_pseudonym(text, "field", text in FIELD_NAMES)
+                return self._keep_or_number(text, "field", text in FIELD_NAMES)
             case _:
-                return self._or_pseudonym(text, "label", is_plain(text))
+                return self._keep_or_number(text, "label", is_safe_text(text))
 
-    def _range(self, text: str) -> str:
-        """``text``, or a number with what analysis finds in it."""
-        found = self._or_pseudonym(text, "range", self._is_range(text))
-        parts = [] if found == text else [part[0] for part in self.rules.parts.finditer(text)]
+    def _filter_range(self, text: str) -> str:
+        """``text``, or a number and the parts of it that analysis looks for."""
+        found = self._keep_or_number(text, "range", self._is_safe_range(text))
+        parts = [] if found == text else [part[0] for part in self.rules.any_part.finditer(text)]
         return " ".join([found, *parts])
 
-    def _is_range(self, text: str) -> bool:
-        if is_plain(text):
+    def _is_safe_range(self, text: str) -> bool:
+        if is_safe_text(text):
             return True
-        if holds_key(text) or not any(pattern.fullmatch(text) for pattern in self.rules.ranges):
+        if holds_key(text) or not any(row.pattern.fullmatch(text) for row in self.rules.ranges):
             return False
         return _HASHED in text or not looks_random(text)
 
-    def _or_pseudonym(self, text: str, stem: str, is_harmless: bool) -> str:
-        if is_harmless and not self.secrets.is_in(text):
+    def _keep_or_number(self, text: str, stem: str, is_safe: bool) -> str:
+        if is_safe and not self.secrets.occur_in(text):
             return text
         self.replaced[stem] = self.replaced.get(stem, 0) + 1
         return f"{stem}-{self.replaced[stem]}"
 
 
-def _names_a_secret(sentence: str) -> bool:
-    """Whether an option or a variable that looks secret is in it, and so maybe its value: ``--token abc``."""
+def _names_secret(sentence: str) -> bool:
+    """Whether it holds an option or a variable that looks secret, and so maybe its value: ``--token abc``."""
     named = [word.partition("=")[0] for word in sentence.split() if word.startswith("-") or "=" in word]
     return any(map(allowed_variables().looks_secret, named))
 
 
 def _split_operator(text: str) -> tuple[str, str]:
-    """Name and numbers of an operator's range; a text without such numbers is all name."""
+    """The name and the numbers of an operator's range; a text without such numbers is all name."""
     start = _TAIL_START.search(text)
     if start is None or not _OPERATOR_TAIL.fullmatch(text, start.start()):
         return text, ""

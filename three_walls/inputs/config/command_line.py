@@ -1,48 +1,57 @@
-"""The run's configuration, as far as the process's command line tells it."""
+"""The settings on a process's command line: Megatron-LM's flags, or the options and overrides of Megatron-Bridge."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+import re
+from collections.abc import Sequence
+from functools import cache
 
-from three_walls.inputs.config.bridge_arguments import find_recipe, is_bridge_override, read_bridge_arguments
-from three_walls.inputs.config.collected import COMMAND_LINE, Settings
+from three_walls.inputs.config.environment import variable_value
 from three_walls.inputs.config.launchers import Program, find_program
-from three_walls.inputs.config.megatron_flags import read_flags
-from three_walls.inputs.config.merge import merge
-from three_walls.inputs.config.sources import SaidSettings
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.tables.config_keys import config_keys, keys_by_flag
+from three_walls.inputs.config.sources import SettingsBuilder, SourceSettings
+from three_walls.inputs.config.written_values import read_overrides
+from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_flag, keys_by_path
+from three_walls.tables.config_values import takes_several_words
+from three_walls.tables.environment_variables import allowed_variables
+from three_walls.tables.hydra_overrides import Override, read_override
 
 _BRIDGE_SCRIPTS = {"run_recipe", "run_script", "setup_experiment"}
-_MEGATRON_FLAGS_AT_LEAST = 3  # one or two could be any program's
+_SECTIONS_WITHOUT_KEYS = {
+    "dataset",
+    "tokenizer",
+    "scheduler",
+    "checkpoint",
+    "straggler",
+    "validation",
+    "peft",
+    "env_vars",
+}
+_LEAST_MEGATRON_FLAGS = 3  # one or two could be any program's
+_NEGATIVE_NUMBER = re.compile(r"-\.?\d")
+VARIABLE_PREFIX = "env_vars."
+"""Begins the path of an override that sets an environment variable."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
-    """What a command line says. ``said.environment`` holds only what the command line itself sets."""
+def read_command_line(words: Sequence[str]) -> SourceSettings:
+    """Settings of a process's command line, launchers in front included. Never raises.
 
-    said: SaidSettings
-    script: str | None
-    """File name (or module) of the training script; no directory."""
-    recipe: str | None
-
-    @property
-    def config(self) -> RunConfig:
-        """The configuration as far as the command line alone tells it."""
-        return merge([self.said]).config
-
-
-def read_command_line(arguments: Sequence[str]) -> CommandLine:
-    """Read the words of a process's command line, launchers in front included. Never raises."""
-    program = find_program(arguments)
+    Its environment holds only what the command line itself sets.
+    """
+    program = find_program(words)
     dialect = find_dialect(program)
+    settings = SettingsBuilder()
+    brings_in_file = False
     if dialect == "bridge":
-        return _read_bridge(program)
-    if dialect == "megatron_lm":
-        return _read_megatron(program)
-    return CommandLine(SaidSettings(COMMAND_LINE), program.file_name, None)
+        _read_bridge_arguments(program.arguments, settings)
+    elif dialect == "megatron_lm":
+        _read_flags(program.arguments, settings)
+        file_flags = {word.partition("=")[0] for word in program.arguments} & config_keys().defaults_unknown_with
+        brings_in_file = bool(file_flags)
+        if brings_in_file:
+            flags = ", ".join(sorted(file_flags))
+            settings.warnings.append(f"{flags}: settings not on the command line are unknown")
+    settings.unknown = [name for name in settings.unknown if name not in config_keys().defaults_unknown_with]
+    return settings.build(dialect, leaves_out_defaults=dialect == "megatron_lm" and not brings_in_file)
 
 
 def find_dialect(program: Program) -> str:
@@ -52,36 +61,140 @@ def find_dialect(program: Program) -> str:
     if program.script_name in _BRIDGE_SCRIPTS or names_recipe or any(map(is_bridge_override, words)):
         return "bridge"
     flags = {word.partition("=")[0] for word in words}
-    return "megatron_lm" if len(flags & keys_by_flag().keys()) >= _MEGATRON_FLAGS_AT_LEAST else "unknown"
+    return "megatron_lm" if len(flags & keys_by_flag().keys()) >= _LEAST_MEGATRON_FLAGS else "unknown"
 
 
-def _read_megatron(program: Program) -> CommandLine:
-    settings = Settings()
-    read_flags(program.arguments, settings)
-    given = {word.partition("=")[0] for word in program.arguments}
-    from_file = sorted(given & config_keys().defaults_unknown_with)
-    if from_file:
-        settings.warnings.append(f"{', '.join(from_file)}: settings not on the command line are unknown")
-    said = _said(settings, {}, "megatron_lm", leaves_out_defaults=not from_file)
-    return CommandLine(said, program.file_name, None)
+def _read_flags(arguments: Sequence[str], settings: SettingsBuilder) -> None:
+    """Megatron-LM's ``--flag value``, ``--flag=value``, switches and lists."""
+    table = config_keys()
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        index += 1
+        if not word.startswith("--") or word == "--":
+            continue
+        flag, has_equals, attached = word.partition("=")
+        key = keys_by_flag().get(flag)
+        if key is not None:
+            words = (attached,) if has_equals else tuple(arguments[index : _end_of_values(arguments, index)])
+            used = _read_flag(key, flag, words, settings)
+            index += 0 if has_equals else used
+        for name, value in table.shorthands.get(flag, {}).items():
+            settings.set(name, value)
+        if key is None and flag not in table.shorthands:
+            settings.note_unknown(flag)
 
 
-def _read_bridge(program: Program) -> CommandLine:
-    settings = Settings()
-    environment = read_bridge_arguments(program.arguments, settings)
-    said = _said(settings, environment, "bridge", leaves_out_defaults=False)
-    return CommandLine(said, program.file_name, find_recipe(program.arguments))
+def _read_flag(key: ConfigKey, flag: str, words: tuple[str, ...], settings: SettingsBuilder) -> int:
+    """Reads one known flag; the number of following words that it used up."""
+    spelling = key.megatron_lm
+    assert spelling is not None
+    if key.type == "bool":
+        is_negated = flag == spelling.negated_flag or (spelling.flag is None and flag in spelling.aliases)
+        settings.set(key.name, not is_negated)
+        return 0
+    used = words if takes_several_words(key.type) else words[:1]
+    if not used:
+        settings.warnings.append(f"{flag}: no value follows")
+        return 0
+    settings.set_words(key, used, flag)
+    return len(used)
 
 
-def _said(
-    settings: Settings, environment: Mapping[str, ConfigValue], dialect: str, leaves_out_defaults: bool
-) -> SaidSettings:
-    return SaidSettings(
-        COMMAND_LINE,
-        MappingProxyType(settings.values),
-        MappingProxyType(dict(environment)),
-        dialect=dialect,
-        leaves_out_defaults=leaves_out_defaults,
-        unknown=tuple(sorted(set(settings.unknown) - config_keys().defaults_unknown_with)),
-        warnings=tuple(settings.warnings),
-    )
+def _end_of_values(arguments: Sequence[str], start: int) -> int:
+    """Index of the next word that is a flag."""
+    end = start
+    while end < len(arguments) and not is_flag(arguments[end]):
+        end += 1
+    return end
+
+
+def is_flag(word: str) -> bool:
+    """Whether ``word`` is a flag rather than a value, which may be a negative number."""
+    return word.startswith("-") and len(word) > 1 and not _NEGATIVE_NUMBER.match(word)
+
+
+def is_bridge_override(word: str) -> bool:
+    """Whether ``word`` overrides a section of Megatron-Bridge's configuration."""
+    return any(override.path.partition(".")[0] in _bridge_sections() for override in read_override(word))
+
+
+@cache
+def _bridge_sections() -> frozenset[str]:
+    return frozenset(path.partition(".")[0] for path in keys_by_path()) | _SECTIONS_WITHOUT_KEYS
+
+
+def _read_bridge_arguments(arguments: Sequence[str], settings: SettingsBuilder) -> None:
+    """Hydra overrides, then the options of Megatron-Bridge's scripts, which let their options win."""
+    for word in arguments:
+        for override in read_overrides(word):
+            if override.path.startswith(VARIABLE_PREFIX):
+                _read_variable(override, settings)
+            else:
+                _read_bridge_setting(override, settings)
+    for option, value in _options(arguments):
+        _read_option(option, value, settings)
+
+
+def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Options with the word that follows each (or stands after its ``=``); empty when none does."""
+    found = []
+    for index, word in enumerate(arguments):
+        if not word.startswith("-") or word.strip("-") == "":
+            continue
+        option, has_equals, attached = word.partition("=")
+        following = arguments[index + 1] if index + 1 < len(arguments) else ""
+        is_value = not following.startswith("-") and not is_bridge_override(following)
+        found.append((option, attached if has_equals else following if is_value else ""))
+    return found
+
+
+def _read_option(option: str, value: str, settings: SettingsBuilder) -> None:
+    table = config_keys()
+    if option not in table.bridge_scripts.options:
+        if option not in table.bridge_scripts.recipe:
+            settings.note_unknown(option)
+        return
+    for name in table.bridge_scripts.options[option]:
+        key = table.keys[name]
+        if value == "None":
+            settings.set(key.name, None)
+        elif value:
+            settings.set_words(key, value.split(",") if takes_several_words(key.type) else [value], option)
+        else:
+            settings.warnings.append(f"{option}: no value follows")
+    if value.lower() not in ("", "none", "false"):
+        for name, implied in table.bridge_scripts.implied.get(option, {}).items():
+            settings.set(name, implied, f"derived: {option}")
+
+
+def _read_bridge_setting(override: Override, settings: SettingsBuilder) -> None:
+    path = override.path
+    if path.startswith("comm_overlap.") and override.prefix == "":
+        # Without + the override is an error unless the run has a CommOverlapConfig; this run was accepted.
+        settings.set("comm_overlap", "CommOverlapConfig", "derived: plain override of comm_overlap")
+    if path.startswith("mixed_precision.") and override.prefix == "":
+        settings.set("mixed_precision", "MixedPrecisionConfig", "derived: plain override of mixed_precision")
+    key = keys_by_path().get(path)
+    if key is None:
+        settings.note_unknown(path)
+    elif override.prefix == "~":
+        settings.values.pop(key.name, None)
+    else:
+        settings.set_value(key, override.value, path)
+        if path == "mixed_precision":
+            set_precision_recipe(override.value, settings)
+
+
+def set_precision_recipe(name: object, settings: SettingsBuilder) -> None:
+    """Sets what a registered precision recipe sets; an unknown name sets nothing."""
+    recipe = str(name).replace("-", "_")
+    for key, value in config_keys().precision_recipes.get(recipe, {}).items():
+        settings.set(key, value, f"derived: mixed_precision={recipe}")
+
+
+def _read_variable(override: Override, settings: SettingsBuilder) -> None:
+    name, value = override.path.removeprefix(VARIABLE_PREFIX), override.value
+    if override.prefix != "~" and allowed_variables().allows(name) and not isinstance(value, tuple):
+        text = None if value is None else str(value)
+        settings.environment[name] = variable_value(name, text, settings.source)

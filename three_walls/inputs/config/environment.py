@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from three_walls.inputs.config.sources import ENVIRONMENT
 from three_walls.model.config import ConfigValue
 from three_walls.tables.environment_variables import allowed_variables
-
-ENVIRONMENT = "environment"
 
 
 def read_environment(rows: Iterable[str]) -> dict[str, ConfigValue]:

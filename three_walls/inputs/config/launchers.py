@@ -1,4 +1,4 @@
-"""Finds the training script and its arguments behind what launched it: python, torchrun, numactl, nsys, bash -c."""
+"""Finds the training script and its arguments behind its launchers: python, torchrun, numactl, nsys, bash -c."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from three_walls.inputs import limits
+
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 # What ends a command in a shell string: a new command, a pipe, a redirection.
 _END_OF_COMMAND = re.compile(r"(;|&&?|\|\|?|\d?>{1,2}(&?\d.*|/.*)?|<|\d?>{1,2})")
-_MOST_NESTED_SHELLS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def find_program(words: Sequence[str]) -> Program:
 
 def _find(words: tuple[str, ...], depth: int) -> Program:
     inner = _shell_string(words)
-    if inner is not None and depth < _MOST_NESTED_SHELLS:
+    if inner is not None and depth < limits.MOST_NESTED_SHELLS:
         found = [_find(command, depth + 1) for command in _commands(inner)]
         with_script = [program for program in found if program.script is not None]
         return with_script[0] if with_script else Program(None, ())

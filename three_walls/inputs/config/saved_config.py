@@ -1,52 +1,50 @@
 """Megatron-Bridge's saved configuration (``run_config.yaml``, or the dump in a log), every release since 0.3.
 
 A configuration is saved before or after Bridge's ``validate``, which moves what ``comm_overlap`` and
-``mixed_precision`` say into ``model``, ``ddp`` and ``optimizer``. After it the values in force stand there; before it
+``mixed_precision`` state into ``model``, ``ddp`` and ``optimizer``. After it the values in force stand there; before it
 a null of ``comm_overlap`` is "automatic", and so unknown. The schedule's steps are set by ``validate`` alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from three_walls.inputs.config.bridge_arguments import give_precision_recipe
-from three_walls.inputs.config.bridge_release import infer_release
-from three_walls.inputs.config.collected import Settings
+from three_walls.inputs.config.command_line import set_precision_recipe
 from three_walls.inputs.config.environment import variable_value
-from three_walls.inputs.config.given_files import read_text_file
-from three_walls.inputs.config.plain_yaml import load_plain
-from three_walls.inputs.config.saved_values import describe, plain_value
-from three_walls.inputs.config.saved_vocabulary import give_vocabulary
-from three_walls.inputs.config.sources import CONFIG_FILE, SaidSettings
-from three_walls.model.config import ConfigValue
-from three_walls.model.config_keys import ConfigKey
+from three_walls.inputs.config.sources import CONFIG_FILE, SettingsBuilder, SourceSettings
+from three_walls.inputs.config.written_values import describe, plain_value
+from three_walls.inputs.config.yaml_data import read_yaml
+from three_walls.inputs.given_files import read_text_file
+from three_walls.model.config import ConfigValue, as_size
 from three_walls.model.errors import InputError
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.bridge import bridge_releases
+from three_walls.tables.config_keys import ConfigKey, config_keys
 from three_walls.tables.environment_variables import allowed_variables
 
 _WHOLE = ("model", "train", "optimizer", "ddp")
+"""Sections that a whole configuration has; a part of one is no evidence of a release."""
 _OBJECTS = {"comm_overlap": "CommOverlapConfig", "mixed_precision": "MixedPrecisionConfig"}
 _SET_BY_VALIDATE = ("scheduler.wd_incr_steps", "scheduler.lr_decay_steps", "comm_overlap.data_parallel_size")
 EXPECTED = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
 
 
-def read_config_file(path: Path) -> SaidSettings:
+def read_config_file(path: Path) -> SourceSettings:
     """The configuration saved in ``path``; raises InputError with one line where it is none.
 
     Its warnings, which a report shows, name the file without its directories.
     """
-    said = read_dump(read_text_file(path, EXPECTED), CONFIG_FILE, str(path))
-    return replace(said, warnings=tuple(note.replace(str(path), path.name, 1) for note in said.warnings))
+    settings = read_dump(read_text_file(path, EXPECTED), CONFIG_FILE, str(path))
+    warnings = tuple(warning.replace(str(path), path.name, 1) for warning in settings.warnings)
+    return replace(settings, warnings=warnings)
 
 
-def read_dump(text: str, source: str, shown_as: str) -> SaidSettings:
+def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
     """The configuration that YAML ``text`` holds; raises InputError, its line beginning with ``shown_as``."""
     try:
-        root = load_plain(text)
+        root = read_yaml(text)
     except ValueError as error:
         raise InputError(f"{shown_as}: expected {EXPECTED}, found {error}") from error
     if not isinstance(root, dict):
@@ -54,29 +52,50 @@ def read_dump(text: str, source: str, shown_as: str) -> SaidSettings:
     config = _by_path(root)
     if not any(path in config for path in _known_paths()):
         raise InputError(f"{shown_as}: expected {EXPECTED}, found none of its settings")
-    settings = Settings(source=source)
+    builder = SettingsBuilder(source)
     is_settled = any(config.get(path) is not None for path in _SET_BY_VALIDATE)
     for key in config_keys().keys.values():
-        _read_key(key, root, config, is_settled, settings)
-    give_vocabulary(config, settings)
+        _read_key(key, root, config, is_settled, builder)
+    _read_vocabulary(config, builder)
     if isinstance(root.get("mixed_precision"), str) and not is_settled:
-        give_precision_recipe(root["mixed_precision"], settings)
-    said = SaidSettings(
-        source,
-        MappingProxyType(settings.values),
-        MappingProxyType(_environment(root.get("env_vars"), source)),
-        MappingProxyType(_sizes(config, source)),
-        dialect="bridge",
-        is_settled=is_settled,
-        warnings=tuple(f"{shown_as}: {note}" for note in settings.warnings),
-    )
+        set_precision_recipe(root["mixed_precision"], builder)
+    _read_environment(root.get("env_vars"), builder)
+    data_parallel_size = as_size(config.get("comm_overlap.data_parallel_size"))
+    if data_parallel_size:
+        builder.sizes["data_parallel_size"] = ConfigValue(data_parallel_size, source)
+    settings = builder.build("bridge", is_settled, warnings_begin=f"{shown_as}: ")
     if not all(isinstance(root.get(section), dict) for section in _WHOLE):
-        return said
+        return settings
     version, evidence = infer_release({*root, *config})
     if version is None:
-        note = f"{shown_as}: Megatron-Bridge's release cannot be told ({evidence})"
-        return replace(said, warnings=(*said.warnings, note))
-    return replace(said, bridge_version=version, bridge_version_evidence=f"{source}: {evidence}")
+        note = f"{shown_as}: Megatron-Bridge's release cannot be inferred ({evidence})"
+        return replace(settings, warnings=(*settings.warnings, note))
+    return replace(settings, bridge_version=version, bridge_version_evidence=f"{source}: {evidence}")
+
+
+def infer_release(paths: Collection[str]) -> tuple[str | None, str]:
+    """(release, evidence) from the sections and ``section.key`` of a whole saved configuration or of a log's summary.
+
+    The newest release that came with one of the keys; (None, reason) where keys of releases that never coexisted occur
+    together.
+    """
+    releases = bridge_releases()
+    newest, markers = 0, list[str]()
+    for index, release in enumerate(releases):
+        found = [path for path in release.came_with if path in paths]
+        if found:
+            newest, markers = index, found
+    for release in releases[:newest]:
+        gone = [path for path in release.last_with if path in paths]
+        if gone:
+            return None, f"{gone[0]} last existed in {release.name}, {markers[0]} came with {releases[newest].name}"
+    name = releases[newest].name
+    if markers:
+        return name, f"{', '.join(markers[:2])} came with {name}"
+    gone = [path for path in releases[0].last_with if path in paths]
+    if gone:
+        return name, f"{', '.join(gone[:2])} last existed in {name}"
+    return None, "none of its keys belongs to one release"
 
 
 def _known_paths() -> Iterator[str]:
@@ -99,22 +118,26 @@ def _by_path(root: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_key(
-    key: ConfigKey, root: Mapping[str, Any], config: Mapping[str, Any], is_settled: bool, settings: Settings
+    key: ConfigKey, root: Mapping[str, Any], config: Mapping[str, Any], is_settled: bool, settings: SettingsBuilder
 ) -> None:
     if key.name in _OBJECTS:
         if key.name in root:
-            settings.give_value(key, _object_name(key.name, root[key.name]), key.name)
+            settings.set_value(key, _object_name(key.name, root[key.name]), key.name)
         return
     present = [path for path in _places(key, root, is_settled) if path in config]
     raw = [config[path] for path in present]
-    if key.type == "bool" and key.bridge is not None and len(key.bridge.paths) > 1 and any(one is True for one in raw):
-        settings.give(key.name, True)  # either place turns it on
+    has_several_paths = key.bridge is not None and len(key.bridge.paths) > 1
+    if key.type == "bool" and has_several_paths and any(value is True for value in raw):
+        settings.set(key.name, True)  # either place turns it on
         return
     first = next((index for index, value in enumerate(raw) if value is not None), None)
-    if first is None and not _is_automatic(key, root, is_settled) and raw:
-        settings.give(key.name, None)
-    elif first is not None:
-        _give(key, raw[first], present[first], settings)
+    if first is not None:
+        try:
+            settings.set_value(key, plain_value(key, raw[first]), present[first])
+        except ValueError as error:
+            settings.warnings.append(f"{present[first]}: {error}; left out")
+    elif raw and not _is_automatic(key, root, is_settled):
+        settings.set(key.name, None)
 
 
 def _places(key: ConfigKey, root: Mapping[str, Any], is_settled: bool) -> list[str]:
@@ -135,8 +158,8 @@ def _object_section(key: ConfigKey) -> str | None:
     """The section that ``validate`` moves the key's value out of."""
     if key.bridge is None:
         return None
-    of_paths = [path.partition(".")[0] for path in (key.bridge.paths or key.bridge.in_force)]
-    return next((section for section in of_paths if section in _OBJECTS), None)
+    sections = [path.partition(".")[0] for path in (key.bridge.paths or key.bridge.in_force)]
+    return next((section for section in sections if section in _OBJECTS), None)
 
 
 def _is_automatic(key: ConfigKey, root: Mapping[str, Any], is_settled: bool) -> bool:
@@ -151,24 +174,35 @@ def _object_name(section: str, value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _give(key: ConfigKey, raw: Any, path: str, settings: Settings) -> None:
-    try:
-        value = plain_value(key, raw)
-    except ValueError as error:
-        settings.warnings.append(f"{path}: {error}; left out")
-        return
-    settings.give_value(key, value, path)
-
-
-def _environment(entries: Any, source: str) -> dict[str, ConfigValue]:
-    found: dict[str, ConfigValue] = {}
-    for name, value in entries.items() if isinstance(entries, dict) else ():
+def _read_environment(variables: Any, settings: SettingsBuilder) -> None:
+    for name, value in variables.items() if isinstance(variables, dict) else ():
         if allowed_variables().allows(name) and not isinstance(value, dict | list):
-            found[name] = variable_value(name, value if value is None else str(value), source)
-    return found
+            text = None if value is None else str(value)
+            settings.environment[name] = variable_value(name, text, settings.source)
 
 
-def _sizes(config: Mapping[str, Any], source: str) -> dict[str, ConfigValue]:
-    size = config.get("comm_overlap.data_parallel_size")
-    is_size = isinstance(size, int) and not isinstance(size, bool) and size > 0
-    return {"data_parallel_size": ConfigValue(size, source)} if is_size else {}
+_SIZE_IS_GIVEN = "NullTokenizer"
+"""The tokenizer whose size stands in the configuration; the others' sizes stand in their files."""
+
+
+def _read_vocabulary(config: Mapping[str, Any], settings: SettingsBuilder) -> None:
+    """The vocabulary of the run, as far as ``config`` (values by path) determines it: its size, or the size padded.
+
+    Bridge saves the configuration before it builds the tokenizer, and only then knows the vocabulary: it takes the
+    tokenizer's where the model has none (or where ``tokenizer.use_tokenizer_vocab_size`` asks for it) and pads it, and
+    leaves the model's own size as it is. A checkpoint's copy is saved after that; ``model.should_pad_vocab``
+    distinguishes the two.
+
+    Source: ``_validate_and_set_vocab_size`` in megatron/bridge/training/setup.py; runs of Bridge 0.3.1 to 0.6.2.
+    """
+    model_size = as_size(config.get("model.vocab_size"))
+    is_padded_later = config.get("model.should_pad_vocab") is True
+    if model_size and is_padded_later:
+        return
+    if model_size and config.get("tokenizer.use_tokenizer_vocab_size") is not True:
+        if "model.should_pad_vocab" in config:
+            settings.set("padded_vocab_size", model_size)
+        return
+    tokenizer_size = as_size(config.get("tokenizer.vocab_size"))
+    if tokenizer_size and config.get("tokenizer.tokenizer_type") == _SIZE_IS_GIVEN:
+        settings.set("vocab_size", tokenizer_size)

@@ -1,21 +1,34 @@
-"""What one source says of a run's settings, and the names of the sources, highest precedence first."""
+"""The settings that one source gives, and the names of the sources, highest precedence first.
+
+A :class:`SettingsBuilder` collects them, typed by tables/config-keys.yaml; what it cannot read is a warning or is
+withheld, never a reason to fail.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from three_walls.model.config import ConfigValue
+from three_walls.model.config import ConfigData, ConfigValue
+from three_walls.tables.config_keys import ConfigKey, form_of, may_be_shown
+from three_walls.tables.config_values import fit, read_words
 
 USER = "--set"
 CONFIG_FILE = "config file"
 LOG_ARGUMENTS = "log arguments"
-LOG_CONFIG = "log config"
 LOG_SUMMARY = "log summary"
 LOG_OBJECTS = "log set-up"
+LOG_CONFIG = "log config"
 LOG_LAYOUT = "log layout"
 LOG_PROGRESS = "progress file"
+COMMAND_LINE = "command line"
+ENVIRONMENT = "environment"
+
+ShownValue = tuple[ConfigData] | None
+"""A value that may be shown, alone in a tuple because it may be None itself; or None: there is none."""
+_OPTION_NAME = re.compile(r"--[A-Za-z][\w-]{0,60}|-[A-Za-z]{1,4}|[A-Za-z_]\w*(\.\w+)*")
 
 
 def _nothing() -> Mapping[str, ConfigValue]:
@@ -23,8 +36,8 @@ def _nothing() -> Mapping[str, ConfigValue]:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidSettings:
-    """Settings, environment and sizes as one source gives them; nothing is filled in."""
+class SourceSettings:
+    """Settings, environment and sizes as one source gives them; no default is filled in."""
 
     source: str
     values: Mapping[str, ConfigValue] = field(default_factory=_nothing)
@@ -35,9 +48,86 @@ class SaidSettings:
     leaves_out_defaults: bool = False
     """Whether an absent setting is known to have its default."""
     is_settled: bool = False
-    """Whether the launcher (or the user) has already worked out what follows from what."""
+    """Whether the launcher (or the user) has already worked out the settings that follow from others."""
     bridge_version: str | None = None
     bridge_version_evidence: str = ""
     unknown: tuple[str, ...] = ()
     """Names that the table does not know, sorted; their values are not kept."""
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class SettingsBuilder:
+    """Collects what one source gives. A later word overrides an earlier one, as in every launcher."""
+
+    source: str = COMMAND_LINE
+    values: dict[str, ConfigValue] = field(default_factory=dict)
+    environment: dict[str, ConfigValue] = field(default_factory=dict)
+    sizes: dict[str, ConfigValue] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """Names of options that the table does not know; their values are not kept, they may be secrets."""
+
+    def build(
+        self,
+        dialect: str = "unknown",
+        is_settled: bool = False,
+        leaves_out_defaults: bool = False,
+        warnings_begin: str = "",
+    ) -> SourceSettings:
+        """What was collected; each warning begins with ``warnings_begin``."""
+        return SourceSettings(
+            self.source,
+            MappingProxyType(self.values),
+            MappingProxyType(self.environment),
+            MappingProxyType(self.sizes),
+            dialect=dialect,
+            leaves_out_defaults=leaves_out_defaults,
+            is_settled=is_settled,
+            unknown=tuple(sorted(set(self.unknown))),
+            warnings=tuple(warnings_begin + warning for warning in self.warnings),
+        )
+
+    def note_unknown(self, name: str) -> None:
+        """Keeps the name of an unknown option, unless it may carry a value (``-kSECRET``)."""
+        if _OPTION_NAME.fullmatch(name):
+            self.unknown.append(name)
+
+    def set(self, key: str, value: ConfigData, source: str | None = None) -> None:
+        """Sets ``key``; ``source`` is given where the value is not this source's own (a default, a derived value)."""
+        self.values[key] = ConfigValue(value, source or self.source)
+
+    def set_words(self, key: ConfigKey, words: Sequence[str], name: str) -> None:
+        """Sets ``key``, which this source calls ``name``, to the words; withheld if they are not of its form."""
+        self._set_shown(key, shown_words(key, words), name)
+
+    def set_value(self, key: ConfigKey, value: ConfigData, name: str) -> None:
+        """Sets ``key``, which this source calls ``name``, to a parsed value; withheld if it is not of its form."""
+        self._set_shown(key, shown_value(key, value), name)
+
+    def _set_shown(self, key: ConfigKey, shown: ShownValue, name: str) -> None:
+        if shown is not None:
+            self.set(key.name, shown[0])
+            return
+        self.values[key.name] = ConfigValue.withheld(self.source)
+        self.warnings.append(f"{name}: expected {form_of(key)}, found something else; not shown")
+
+
+def shown_words(key: ConfigKey, words: Sequence[str]) -> ShownValue:
+    """``words`` as a value of ``key``; None for what is not of its form."""
+    try:
+        return shown_value(key, read_words(key.type, words))
+    except ValueError:
+        return None
+
+
+def shown_value(key: ConfigKey, value: ConfigData) -> ShownValue:
+    """``value`` in the form of ``key``; None for what is not of its form, and may therefore be a secret."""
+    words = value if isinstance(value, tuple) else (value,)
+    if len(words) == 1 and isinstance(words[0], str) and words[0] in key.read_as:
+        return (key.read_as[words[0]],)
+    try:
+        fitted = fit(key.type, value)
+    except ValueError:
+        return None
+    return (fitted,) if may_be_shown(key, fitted) else None

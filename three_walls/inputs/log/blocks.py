@@ -1,20 +1,14 @@
-"""Blocks: lines that belong together, written by one process while others write in between."""
+"""Blocks: lines of one process that belong together, while other processes write in between."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from three_walls.inputs import limits
 from three_walls.inputs.log.lines import SourceLine
 from three_walls.model.training_log import LogIteration
-from three_walls.tables.log_grammar import BlockRow, LogGrammar
-
-MOST_FOREIGN_LINES = 100_000
-"""Lines in a row of other processes, while a block is open: after more it was never closed."""
-MOST_FOREIGN_LINES_OF_PRINTS = 1_000
-"""The same of a block that is printed again and again, all at once."""
-MOST_ENTRIES = 200_000
-"""Twelve timers of 16,384 ranks."""
+from three_walls.tables.log_lines import BlockRow, LogGrammar
 
 
 @dataclass(slots=True)
@@ -29,32 +23,35 @@ class Block:
     section: str = ""
     number: int = -1
     """The last name of the section, where names count up."""
-    strange: int = 0
+    unexpected: int = 0
+    """Lines in a row of the same process that do not belong here."""
     foreign: int = 0
+    """Lines in a row of other processes."""
     is_closed: bool = False
 
     def read(self, line: SourceLine) -> None:
         """Takes ``line`` if it belongs here; closes the block where it ends."""
         if line.origin != self.origin:
             self.foreign += 1
-            self.is_closed = self.foreign > (MOST_FOREIGN_LINES_OF_PRINTS if self.row.repeats else MOST_FOREIGN_LINES)
+            most = limits.MOST_FOREIGN_LINES_OF_PRINTS if self.row.repeats else limits.MOST_FOREIGN_LINES
+            self.is_closed = self.foreign > most
             return
         self.foreign = 0
         if not line.is_ended:
             return
         if self.row.section and (heading := self.row.section.match(line.text)):
-            self.section, self.number, self.strange = f"{heading['section']}.", -1, 0
+            self.section, self.number, self.unexpected = f"{heading['section']}.", -1, 0
         elif match := self.row.line.match(line.text):
             groups = match.groupdict()
-            self._take(groups.get("name") or "", groups["value"])
+            self._add(groups.get("name") or "", groups["value"])
         elif (self.entries or self.row.repeats) and self.row.closes.search(line.text):
             self.is_closed = True
         elif line.text.strip():
-            self.strange += 1
-            self.is_closed = self.strange > self.row.patience
+            self.unexpected += 1
+            self.is_closed = self.unexpected > self.row.patience
 
-    def _take(self, name: str, value: str) -> None:
-        self.strange = 0
+    def _add(self, name: str, value: str) -> None:
+        self.unexpected = 0
         if self.row.counts_up:
             if int(name) <= self.number:
                 self.section = ""  # the heading of another section was torn
@@ -62,7 +59,7 @@ class Block:
             if not self.section:
                 return
         self.entries.append((self.section + name, value))
-        self.is_closed = len(self.entries) >= MOST_ENTRIES
+        self.is_closed = len(self.entries) >= limits.MOST_BLOCK_ENTRIES
 
 
 def open_block(line: SourceLine, raw: bytes, grammar: LogGrammar, known: Collection[str]) -> Block | None:

@@ -1,19 +1,19 @@
-"""Gathers what the lines say into one :class:`TrainingLog`, whatever their number: every list has a limit."""
+"""Collects the statements of all lines in one :class:`TrainingLog`; whatever their number, every list has a limit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from three_walls.inputs import limits
 from three_walls.inputs.log.blocks import Block
-from three_walls.inputs.log.config_objects import read_fields
 from three_walls.inputs.log.lines import Statement, Value
-from three_walls.inputs.log.timers import read_rank_timers, read_timers, timer_of_ranks
 from three_walls.model.training_log import (
     LogEvent,
     LogIteration,
     LogLayout,
+    LogTimer,
     MemoryReport,
     OutOfMemory,
     ProgressJob,
@@ -22,12 +22,8 @@ from three_walls.model.training_log import (
     TimerPrint,
     TrainingLog,
 )
+from three_walls.model.units import NS_PER_MS
 
-MOST_ITERATIONS = 100_000
-MOST_OF_A_KIND = 1_000
-MOST_RANKS = 100_000
-MOST_TIMER_VALUES = 100_000
-"""Values of timers that are kept: 800 prints of 12 timers on 8 ranks, 8 on 1,024. Of more, a share is read."""
 _GOLDEN = 0.6180339887498949
 DETECTOR = "straggler-detector"
 """The timer that the lines of --log-straggler make."""
@@ -44,8 +40,10 @@ _EVENTS = (
     "failure",
     "memory_snapshot",
 )
+_OPENING, _CLOSING = "([{<", ")]}>"
+_FIELD = re.compile(r"\s*([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _EXPERT_SIZE = ("expert_model_parallel_size", "model.expert_model_parallel_size")
-_SHORT = {
+_LAYOUT_NAMES = {
     "world": "world_size",
     "dp": "data_parallel_size",
     "tp": "tensor_model_parallel_size",
@@ -57,18 +55,18 @@ _SHORT = {
 
 @dataclass(slots=True)
 class Collector:
-    """What was read so far: of settings the first block, of memory the peaks, of timers a share of the prints."""
+    """What was read so far: the first block of settings, the peaks of memory, a share of the prints of timers."""
 
     iterations: dict[LogIteration, None] = field(default_factory=dict)
     step_times: list[StepTimeLine] = field(default_factory=list)
     memory: dict[int, MemoryReport] = field(default_factory=dict)
     theoretical: TheoreticalMemory | None = None
     timers: dict[TimerPrint, int] = field(default_factory=dict)
-    """Print -> its number among all prints."""
+    """Each print with its number among all prints."""
     timer_values: int = 0
     prints: int = 0
     share: float = 1.0
-    """Of the prints that are read."""
+    """The share of the prints that is read."""
     jobs: list[ProgressJob] = field(default_factory=list)
     layout: dict[str, int] = field(default_factory=dict)
     contradictions: set[str] = field(default_factory=set)
@@ -83,38 +81,38 @@ class Collector:
     torn: int = 0
     left_out: int = 0
 
-    def add(self, said: Statement, file_name: str) -> None:
-        """Takes one line's values."""
-        values = said.values
-        if said.kind == "step_time":
+    def add(self, statement: Statement, file_name: str) -> None:
+        """Adds the values of one line."""
+        kind, values = statement.kind, statement.values
+        if kind == "step_time":
             self._add_step_time(values, file_name)
-        elif said.kind == "memory":
+        elif kind == "memory":
             self._add_memory(values)
-        elif said.kind == "theoretical_memory":
+        elif kind == "theoretical_memory":
             self.theoretical = TheoreticalMemory(
                 _int(values["weights"]), _maybe(values, "activation"), _maybe(values, "total")
             )
-        elif said.kind == "parameters":
+        elif kind == "parameters":
             self.parameters = self.parameters or [_int(values["parameters"])]
-        elif said.kind == "parameters_per_rank":
+        elif kind == "parameters_per_rank":
             self.parameters_per_rank = max(self.parameters_per_rank or 0, _int(values["parameters"]))
-        elif said.kind == "layout":
+        elif kind == "layout":
             for name, value in values.items():
-                if self.layout.setdefault(_SHORT[name], _int(value)) != value:
-                    self.contradictions.add(_SHORT[name])
-        elif said.kind == "version":
+                if self.layout.setdefault(_LAYOUT_NAMES[name], _int(value)) != value:
+                    self.contradictions.add(_LAYOUT_NAMES[name])
+        elif kind == "version":
             for name, value in values.items():
                 self.versions.setdefault(name, str(value))
-        elif said.kind == "config_object":
+        elif kind == "config_object":
             for name, text in values.items():
-                self.objects[name] = self.objects.get(name) or read_fields(str(text))
-        elif said.kind == "straggler":
-            self._add_event(said.kind, _without_hosts(values), None)
-        elif said.kind in _EVENTS:
-            self._add_event(said.kind, said.text, _maybe(values, "iteration"))
+                self.objects[name] = self.objects.get(name) or _read_fields(str(text))
+        elif kind == "straggler":
+            self._add_event(kind, _without_hosts(values), None)
+        elif kind in _EVENTS:
+            self._add_event(kind, statement.text, _maybe(values, "iteration"))
 
     def add_block(self, block: Block) -> None:
-        """Takes a block that is over."""
+        """Adds a block that is complete."""
         if block.row.kind in TIMERS:
             self._add_timers(TimerPrint(block.after, TIMERS[block.row.kind](block.entries)))
         elif block.entries:
@@ -136,7 +134,9 @@ class Collector:
             layout=LogLayout(**self.layout, expert_model_parallel_size=_expert_size((*arguments, *settings))),
             parameters_count=self.parameters[0] if self.parameters else None,
             parameters_per_rank_count=self.parameters_per_rank,
-            events=tuple(sorted(self.events.values(), key=lambda one: (one.kind, one.iteration or 0, one.text))),
+            events=tuple(
+                sorted(self.events.values(), key=lambda event: (event.kind, event.iteration or 0, event.text))
+            ),
             ooms=tuple(self.ooms),
             argument_block=arguments,
             config_dump="".join(f"{line}\n" for _, line in dump) if dump else None,
@@ -154,14 +154,14 @@ class Collector:
         )
 
     def add_iteration(self, line: LogIteration) -> None:
-        """Takes an iteration line; one that was said before counts once."""
-        if len(self.iterations) < MOST_ITERATIONS:
+        """Adds an iteration line; one that was printed before counts once."""
+        if len(self.iterations) < limits.MOST_ITERATIONS:
             self.iterations.setdefault(line)
         elif line not in self.iterations:
             self.left_out += 1
 
     def _add_step_time(self, values: Mapping[str, Value], file_name: str) -> None:
-        if len(self.step_times) < MOST_ITERATIONS:
+        if len(self.step_times) < limits.MOST_ITERATIONS:
             self.step_times.append(StepTimeLine(_int(values["elapsed"]), float(values["tflops"]), file_name))
         else:
             self.left_out += 1
@@ -169,7 +169,7 @@ class Collector:
     def _add_memory(self, values: Mapping[str, Value]) -> None:
         rank = _int(values["rank"])
         old = self.memory.get(rank) or MemoryReport(rank)
-        if rank not in self.memory and len(self.memory) >= MOST_RANKS:
+        if rank not in self.memory and len(self.memory) >= limits.MOST_RANKS:
             return
         allocated, reserved = _maybe(values, "allocated"), _maybe(values, "reserved")
         self.memory[rank] = MemoryReport(
@@ -184,7 +184,7 @@ class Collector:
         )
 
     def add_oom(self, values: Mapping[str, Value], raised_in: str) -> None:
-        """Takes a report of memory exhausted, with the frame that it was raised in, where one was read."""
+        """Adds a report of exhausted memory, with the frame that it was raised in, where one was read."""
         report = OutOfMemory(
             requested_bytes=_int(values["requested"]),
             gpu=_maybe(values, "gpu"),
@@ -195,27 +195,27 @@ class Collector:
             reserved_unallocated_bytes=_maybe(values, "reserved_unallocated"),
             raised_in=raised_in,
         )
-        if len(self.ooms) < MOST_OF_A_KIND:
+        if len(self.ooms) < limits.MOST_EVENTS_OF_A_KIND:
             self.ooms.setdefault(report)
 
     def add_extremes(self, values: Mapping[str, Value], after: LogIteration | None) -> None:
-        """Takes a line of --log-straggler: the fastest and the slowest rank, as a timer of these two."""
+        """Adds a line of --log-straggler: the fastest and the slowest rank, as a timer of these two."""
         ranks_ns = {
             _int(values["fastest"]): _int(values["shortest"]),
             _int(values["slowest"]): _int(values["longest"]),
         }
         if self.wants_print():
-            self._add_timers(TimerPrint(after, (timer_of_ranks(DETECTOR, ranks_ns),)))
+            self._add_timers(TimerPrint(after, (_timer_of_ranks(DETECTOR, ranks_ns),)))
 
     def _add_event(self, kind: str, text: str, iteration: int | None) -> None:
         key = (kind, text)
         if key in self.events:
             self.events[key] = replace(self.events[key], count=self.events[key].count + 1)
-        elif len(self.events) < MOST_OF_A_KIND * len(_EVENTS):
+        elif len(self.events) < limits.MOST_EVENTS_OF_A_KIND * len(_EVENTS):
             self.events[key] = LogEvent(kind, text, iteration)
 
     def wants_print(self) -> bool:
-        """Whether the print of timers that begins now is to be read: all at first, later a random share of them."""
+        """Whether to read the print of timers that begins now: all at first, later a share of them from all over."""
         self.prints += 1
         return self._is_kept(self.prints)
 
@@ -224,18 +224,15 @@ class Collector:
             return
         self.timers[printed] = self.prints
         self.timer_values += _count_values(printed)
-        while self.timer_values > MOST_TIMER_VALUES and len(self.timers) > 1:
+        while self.timer_values > limits.MOST_TIMER_VALUES and len(self.timers) > 1:
             self.share /= 2
-            for one in [one for one, number in self.timers.items() if not self._is_kept(number)]:
-                del self.timers[one]
-                self.timer_values -= _count_values(one)
+            for dropped in [kept for kept, number in self.timers.items() if not self._is_kept(number)]:
+                del self.timers[dropped]
+                self.timer_values -= _count_values(dropped)
 
     def _is_kept(self, number: int) -> bool:
-        """Multiples of the golden ratio are spread evenly, and follow no rhythm in which timers are printed."""
+        """Multiples of the golden ratio are spread evenly: where two kinds of prints alternate, both are kept."""
         return number * _GOLDEN % 1.0 < self.share
-
-
-TIMERS = {"timers": read_timers, "rank_timers": read_rank_timers}
 
 
 def as_iteration(values: Mapping[str, Value], run: int, file_name: str) -> LogIteration:
@@ -248,10 +245,14 @@ def as_iteration(values: Mapping[str, Value], run: int, file_name: str) -> LogIt
         loss_scale=_float(values, "loss_scale"),
         skipped_count=_int(values["skipped"]),
         nan_count=_int(values["nan"]),
-        said_at=str(values.get("said_at", "")),
+        printed_at=str(values.get("printed_at", "")),
         run=run,
         file_name=file_name,
     )
+
+
+def _event_order(event: LogEvent) -> tuple[str, int, str]:
+    return event.kind, event.iteration or 0, event.text
 
 
 def _count_values(printed: TimerPrint) -> int:
@@ -259,12 +260,12 @@ def _count_values(printed: TimerPrint) -> int:
 
 
 def _without_hosts(values: Mapping[str, Value]) -> str:
-    """What nvidia-resiliency-ext says of ranks, without the names of their hosts."""
-    said = str(values["ranks"])
-    plain = said if re.fullmatch(r"[\[{(][\d, ]*[)}\]]", said) else ""
-    ranks = re.findall(r"\brank=(\d{1,7})\b", said) or re.findall(r"\b\d{1,7}\b", plain)
+    """The ranks that nvidia-resiliency-ext reports, without the names of their hosts."""
+    text = str(values["ranks"])
+    numbers_alone = text if re.fullmatch(r"[\[{(][\d, ]*[)}\]]", text) else ""
+    ranks = re.findall(r"\brank=(\d{1,7})\b", text) or re.findall(r"\b\d{1,7}\b", numbers_alone)
     named = ", ".join(map(str, sorted({int(rank) for rank in ranks})))
-    return f"some GPUs {values['what']}: ranks {named or 'not told'}"
+    return f"some GPUs {values['what']}: ranks {named or 'not stated'}"
 
 
 def _expert_size(settings: tuple[tuple[str, str], ...]) -> int | None:
@@ -272,7 +273,7 @@ def _expert_size(settings: tuple[tuple[str, str], ...]) -> int | None:
 
 
 def _largest(old: int | None, new: int | None) -> int | None:
-    return max((one for one in (old, new) if one is not None), default=None)
+    return max((value for value in (old, new) if value is not None), default=None)
 
 
 def _int(value: Value) -> int:
@@ -286,3 +287,65 @@ def _maybe(values: Mapping[str, Value], name: str) -> int | None:
 
 def _float(values: Mapping[str, Value], name: str) -> float | None:
     return float(values[name]) if name in values else None
+
+
+def _read_fields(text: str) -> tuple[tuple[str, str], ...]:
+    """Fields of a printed object (``overlap_grad_reduce=True, bucket_size=None``), in order; none where it was torn.
+
+    ``text`` stands between the object's parentheses. What is not ``name=value`` is left out.
+    """
+    matches = (_FIELD.fullmatch(part) for part in _split_at_commas(text))
+    return tuple((match[1], match[2].strip()) for match in matches if match)
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """``text`` split at its commas, but not at those in quotes or brackets; nothing where those do not close."""
+    parts, start, depth, quote = [], 0, 0, ""
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in _OPENING:
+            depth += 1
+        elif letter in _CLOSING:
+            depth -= 1
+        elif letter == "," and not depth:
+            parts.append(text[start:place])
+            start = place + 1
+    return [] if depth or quote else [*parts, text[start:]]
+
+
+_Entries = Iterable[tuple[str, str]]
+"""Names and values of a block of timers; tables/log-lines.yaml lets only numbers with two decimals through."""
+
+
+def _read_timers(entries: _Entries) -> tuple[LogTimer, ...]:
+    """Timers of (name, ``12.00`` or ``(11.50, 12.00)``) pairs, by name; of a name that comes again, the last."""
+    found = {}
+    for name, text in entries:
+        shortest, _, longest = text.strip("()").rpartition(", ")
+        found[name] = LogTimer(name, _ns(shortest) if shortest else None, _ns(longest))
+    return tuple(found[name] for name in sorted(found))
+
+
+def _read_rank_timers(entries: _Entries) -> tuple[LogTimer, ...]:
+    """Timers of (``name.rank``, milliseconds) pairs, by name."""
+    ranks: dict[str, dict[int, int]] = {}
+    for entry, text in entries:
+        name, _, rank = entry.rpartition(".")
+        ranks.setdefault(name, {})[int(rank)] = _ns(text)
+    return tuple(_timer_of_ranks(name, ranks[name]) for name in sorted(ranks))
+
+
+def _timer_of_ranks(name: str, ranks_ns: dict[int, int]) -> LogTimer:
+    """The timer of these ranks; at least one."""
+    return LogTimer(name, min(ranks_ns.values()), max(ranks_ns.values()), tuple(sorted(ranks_ns.items())))
+
+
+def _ns(milliseconds: str) -> int:
+    return round(float(milliseconds) * NS_PER_MS)
+
+
+TIMERS = {"timers": _read_timers, "rank_timers": _read_rank_timers}
+"""Kinds of blocks that print timers -> how their entries are read."""

@@ -1,4 +1,4 @@
-"""Log files on disk, plain or compressed, as streams of UTF-8 bytes that are only ever read."""
+"""Log files, plain or compressed, as streams of UTF-8 bytes; they are only ever read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 
 import zstandard
 
-from three_walls.inputs.config.given_files import is_directory
+from three_walls.inputs.given_files import is_directory
 from three_walls.model.errors import InputError
 
 CHUNK_BYTES = 1 << 20
@@ -28,7 +28,7 @@ class _Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """``is_named``: the user gave the file itself, so it must be readable; else a directory that holds it."""
+    """``is_named``: the user named the file itself, so it must be readable; otherwise a directory that holds it."""
 
     path: Path
     is_named: bool
@@ -62,7 +62,7 @@ def _plain_name(path: Path) -> Path:
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
-    """The file's text in pieces of about a MiB, as UTF-8; bytes in any other encoding pass as they are.
+    """The file's text in chunks of about a MiB, as UTF-8; bytes in any other encoding pass as they are.
 
     A compressed file that ends early is read as far as it goes: the log of a running job does. Raises InputError
     where the file cannot be read or its compression is damaged.
@@ -81,17 +81,17 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 def _unpack(suffix: str, file: BinaryIO) -> Iterator[bytes]:
     if suffix == ".xz":
         with lzma.LZMAFile(file) as stream:
-            yield from _slices(stream)
+            yield from _chunks(stream)
     elif suffix == ".gz":
         with gzip.GzipFile(fileobj=file) as stream:
-            yield from _slices(stream)
+            yield from _chunks(stream)
     elif suffix == ".zst":
-        yield from _slices(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+        yield from _chunks(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
     else:
-        yield from _slices(file)
+        yield from _chunks(file)
 
 
-def _slices(stream: _Readable) -> Iterator[bytes]:
+def _chunks(stream: _Readable) -> Iterator[bytes]:
     while chunk := stream.read(CHUNK_BYTES):
         yield chunk
 
@@ -99,10 +99,10 @@ def _slices(stream: _Readable) -> Iterator[bytes]:
 def _decode(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """UTF-16 with its mark as UTF-8, and no NUL bytes (sparse files, UTF-16 without its mark)."""
     decoder = None
-    for place, chunk in enumerate(chunks):
-        if place == 0 and chunk[:2] in _UTF16_MARKS:
+    for number, chunk in enumerate(chunks):
+        if number == 0 and chunk[:2] in _UTF16_MARKS:
             decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
         text = decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
-        if place == 0:
+        if number == 0:
             text = text.removeprefix(codecs.BOM_UTF8)
         yield text.replace(b"\0", b"") if b"\0" in text else text

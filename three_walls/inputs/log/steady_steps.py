@@ -1,4 +1,4 @@
-"""Which iterations of a log show the run as it is: neither warm-up, nor profiled, nor spoilt by something else."""
+"""Which iterations of a log are steady: neither warm-up, nor profiled, nor disturbed by something else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 
 from three_walls.model.training_log import LogEvent, LogIteration
-from three_walls.tables.log_thresholds import LogThresholds, default_log_thresholds
+from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 _DISTURBING = ("evaluation", "checkpoint")
 
@@ -39,7 +39,7 @@ class ProfiledRange:
     end: int
 
 
-def tell_apart(
+def classify_iterations(
     iterations: Sequence[LogIteration],
     events: Iterable[LogEvent],
     profiled: ProfiledRange | None,
@@ -59,7 +59,7 @@ def tell_apart(
     firsts = _first_covered(iterations)
     for line, first in zip(iterations, firsts, strict=True):
         covered = range(first, line.iteration + 1)
-        roles.append(_told_by_itself(line, covered, profiled, disturbed, batch))
+        roles.append(_role_by_itself(line, covered, profiled, disturbed, batch))
     candidates = [place for place, role in enumerate(roles) if role is Role.STEADY]
     if not candidates:
         return tuple(roles)
@@ -80,7 +80,7 @@ def tell_apart(
     return tuple(roles)
 
 
-def _told_by_itself(
+def _role_by_itself(
     line: LogIteration, covered: range, profiled: ProfiledRange | None, disturbed: set[int], batch: int | None
 ) -> Role:
     if profiled and covered.start <= profiled.end and covered.stop > profiled.start + 1:
@@ -91,7 +91,7 @@ def _told_by_itself(
         return Role.SKIPPED
     if line.global_batch_size != batch:
         return Role.OTHER_BATCH
-    if len(covered) == 1 and line.iteration in disturbed:  # in an average over many it does not show
+    if len(covered) == 1 and line.iteration in disturbed:  # an average over many does not show it
         return Role.DISTURBED
     return Role.STEADY
 
@@ -124,5 +124,5 @@ def _plateau(lengths: Sequence[int], limits: LogThresholds) -> tuple[float, floa
     later = lengths[len(lengths) // 2 :]
     middle = median(later)
     deviation = median(abs(length - middle) for length in later)
-    room = max(limits.minimum_step_tolerance_fraction * middle, limits.tolerance_in_deviations * deviation)
-    return middle - room, middle + room
+    tolerance = max(limits.minimum_step_tolerance_fraction * middle, limits.tolerance_in_deviations * deviation)
+    return middle - tolerance, middle + tolerance

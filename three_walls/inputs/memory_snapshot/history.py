@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 Frames = tuple[str, ...]
 
@@ -17,7 +16,7 @@ _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An allocator event; ``frames`` is None where the entry has no stack field at all."""
+    """An allocator event; ``frames`` is empty where the entry has no stack."""
 
     action: str
     address: int
@@ -45,22 +44,22 @@ class Peak:
 def find_peak(events: Sequence[Event], at_end: Mapping[int, Live], reserved_at_end_bytes: int) -> Peak:
     """The first moment with the most allocated memory. ``at_end``: blocks in use at the snapshot, by address."""
     live = _undo(events, at_end)
-    allocated = sum(one.size_bytes for one in live.values())
-    reserved = reserved_at_end_bytes - sum(_RESERVES.get(one.action, 0) * one.size_bytes for one in events)
-    best, best_at, reserved_then, most_reserved = allocated, 0, reserved, reserved
-    sizes = {address: one.size_bytes for address, one in live.items()}
-    for at, event in enumerate(events, start=1):
+    allocated = sum(block.size_bytes for block in live.values())
+    reserved = reserved_at_end_bytes - sum(_RESERVES.get(event.action, 0) * event.size_bytes for event in events)
+    most_allocated, events_before_peak, reserved_then, most_reserved = allocated, 0, reserved, reserved
+    sizes = {address: block.size_bytes for address, block in live.items()}
+    for count, event in enumerate(events, start=1):
         reserved += _RESERVES.get(event.action, 0) * event.size_bytes
         allocated += _apply(event, sizes)
         most_reserved = max(most_reserved, reserved)
-        if allocated > best:
-            best, best_at, reserved_then = allocated, at, reserved
-    for event in events[:best_at]:
+        if allocated > most_allocated:
+            most_allocated, events_before_peak, reserved_then = allocated, count, reserved
+    for event in events[:events_before_peak]:
         if event.action == "alloc":
             live[event.address] = Live(event.size_bytes, event.frames)
         elif event.action == "free_requested":
             live.pop(event.address, None)
-    return Peak(best, reserved_then, most_reserved, tuple(live.values()))
+    return Peak(most_allocated, reserved_then, most_reserved, tuple(live.values()))
 
 
 def _undo(events: Sequence[Event], at_end: Mapping[int, Live]) -> dict[int, Live]:
@@ -71,11 +70,11 @@ def _undo(events: Sequence[Event], at_end: Mapping[int, Live]) -> dict[int, Live
             live.pop(event.address, None)
         elif event.action == "free_requested":
             live[event.address] = Live(event.size_bytes, None)
-    return {address: Live(one.size_bytes, None) for address, one in live.items()}
+    return {address: Live(block.size_bytes, None) for address, block in live.items()}
 
 
 def _apply(event: Event, sizes: dict[int, int]) -> int:
-    """Change of the allocated memory; ``sizes`` of the blocks in use follow."""
+    """Applies ``event`` to ``sizes`` (bytes of the blocks in use, by address); the change of allocated memory."""
     if event.action == "alloc":
         before = sizes.get(event.address, 0)  # an address that was never freed in the recording is used again
         sizes[event.address] = event.size_bytes
@@ -86,7 +85,7 @@ def _apply(event: Event, sizes: dict[int, int]) -> int:
 
 
 def count_releases(events: Sequence[Event]) -> int:
-    """How often segments went back to the driver; several in a row are one release."""
+    """How often segments went back to the driver; several in a row count as one release."""
     releases = 0
     was_release = False
     for event in events:
@@ -94,8 +93,3 @@ def count_releases(events: Sequence[Event]) -> int:
         releases += is_release and not was_release
         was_release = is_release
     return releases
-
-
-def read_event(entry: Mapping[str, Any], frames: Frames) -> Event:
-    """An entry of ``device_traces`` whose fields were checked."""
-    return Event(entry["action"], entry.get("addr", 0), entry.get("size", 0), frames)

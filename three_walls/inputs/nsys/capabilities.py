@@ -1,4 +1,4 @@
-"""What an export can support: each capability is there, or missing for a reason that names the remedy.
+"""What an export can support: each capability is present, or missing for a reason that names the remedy.
 
 Every later claim names what it needs; a missing table is a lack of evidence, never evidence of absence.
 """
@@ -14,7 +14,7 @@ from three_walls.inputs.nsys.tables import API, COPIES, GRAPHS, KERNELS, MEMORY_
 
 YES = "yes"
 NONE_RECORDED = "none recorded"
-"""The export is lazy: a table without events is not there. Where kernels were captured, so were copies."""
+"""The export is lazy: a table without events does not exist. Where kernels were captured, so were copies."""
 
 _CAPTURED_WITH_KERNELS = ("copies", "copy_memory_kinds", "memsets")
 
@@ -89,7 +89,7 @@ def _inside_graphs(export: NsysExport, launches_graphs: bool) -> str:
 
 
 def common_capabilities(found: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    """What every trace supports; where one lacks something, its reason stands."""
+    """What every trace supports; where one trace lacks something, its reason is given."""
     common = dict(found[0])
     for capabilities in found[1:]:
         for name, state in capabilities.items():

@@ -1,6 +1,6 @@
 """One Nsight Systems export, opened read-only: which tables and columns it has, and their rows.
 
-Tables and columns are probed, never assumed from a version: the format says that it will change, and a
+Tables and columns are probed, never assumed from a version: the format reserves the right to change, and a
 table without events is simply not there.
 """
 
@@ -35,7 +35,7 @@ class NsysExport:
         # A percent sign or question mark in a path must not be read as part of the URI.
         self._uri = f"{plain.resolve().as_uri()}?mode=ro&immutable=1"
         self.columns: dict[str, tuple[str, ...]] = {}
-        with self._explaining():
+        with self._errors_explained():
             self._small = sqlite3.connect(self._uri, uri=True)
         try:
             self.columns = self._probe()
@@ -50,7 +50,7 @@ class NsysExport:
         self._small.close()
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _errors_explained(self) -> Iterator[None]:
         try:
             yield
         # Damage that shows only while rows are fetched comes through polars.
@@ -58,7 +58,7 @@ class NsysExport:
             raise InputError(f"{self.shown_as}: {_BROKEN} ({_first_line(error)})") from error
 
     def _probe(self) -> dict[str, tuple[str, ...]]:
-        with self._explaining():
+        with self._errors_explained():
             names = [row[0] for row in self._small.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             return {
                 name: tuple(row[1] for row in self._small.execute(f'PRAGMA table_info("{name}")')) for name in names
@@ -70,7 +70,7 @@ class NsysExport:
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a small query. Raises InputError if the database is damaged."""
-        with self._explaining():
+        with self._errors_explained():
             return self._small.execute(sql, parameters).fetchall()
 
     def pairs(self, table: str, key: str = "name", value: str = "value") -> list[tuple[str, str]]:
@@ -98,7 +98,7 @@ class NsysExport:
             for ours, theirs in columns.items()
         ]
         sql = f'SELECT {", ".join(wanted)} FROM "{table}" {where}'
-        with self._explaining(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
+        with self._errors_explained(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
             cursor.execute(sql)
             frame = cursor.fetch_polars()
         return frame.select(pl.col(name).cast(dtype) for name, dtype in types.items())
@@ -108,14 +108,14 @@ class NsysExport:
 
         Only these: an export's StringIds also hold the environment of every process on the machine.
         """
-        wanted = sorted({int(one) for one in ids.drop_nulls().to_list()})
+        wanted = sorted({int(number) for number in ids.drop_nulls().to_list()})
         if not wanted or not self.has("StringIds", "id", "value"):
             return {}
         found: dict[int, str] = {}
         for first in range(0, len(wanted), 500):  # SQLite's oldest limit on parameters is 999
-            some = wanted[first : first + 500]
-            marks = ",".join("?" * len(some))
-            rows = self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some)
+            batch = wanted[first : first + 500]
+            marks = ",".join("?" * len(batch))
+            rows = self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", batch)
             found.update((number, text) for number, text in rows if isinstance(text, str))
         return found
 
@@ -123,7 +123,7 @@ class NsysExport:
         """Ids and texts of StringIds that are ``wanted``."""
         if not self.has("StringIds", "id", "value"):
             return {}
-        with self._explaining():
+        with self._errors_explained():
             rows = self._small.execute("SELECT id, value FROM StringIds")
             return {
                 number: text

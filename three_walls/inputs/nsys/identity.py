@@ -1,4 +1,4 @@
-"""Who is who: the ranks in an export. A rank is one GPU of one process of one report.
+"""The ranks in an export. A rank is one GPU of one process of one capture.
 
 Never the device id alone: with one process per rank and CUDA_VISIBLE_DEVICES every rank can be device 0.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.model.config import ConfigValue
-from three_walls.tables.safe_words import is_plain
+from three_walls.tables.scrub import is_safe_text
 
 UNNAMED_GPU = "GPU of another name"
 """Stands for a name that no driver gives a GPU."""
@@ -36,7 +36,7 @@ class Rank:
     rank_index: int
     rank: int
     rank_source: str
-    """``environment`` where the launcher's variable says so; else ``order`` (numbered as found)."""
+    """``environment`` where the launcher's variable gives it; else ``order`` (numbered as found)."""
     process: int  # globalPid
     device: int
     host: str | None
@@ -45,7 +45,7 @@ class Rank:
 
 
 def read_gpu(export: NsysExport) -> Gpu | None:
-    """The GPU model of the machine; None if it has none recorded, or several different ones.
+    """The GPU model of the machine; None if none was recorded, or several different ones.
 
     CUDA_VISIBLE_DEVICES renumbers devices, so a device number is not trusted to pick between models.
     """
@@ -56,7 +56,7 @@ def read_gpu(export: NsysExport) -> Gpu | None:
     wanted = [column if column in have else "NULL" for column in ("computeMajor", "computeMinor", "totalMemory")]
     models = {
         Gpu(
-            name=str(name) if is_plain(str(name)) else UNNAMED_GPU,
+            name=str(name) if is_safe_text(str(name)) else UNNAMED_GPU,
             sm=None if major is None or minor is None else f"sm_{major}{minor}",
             memory_bytes=memory if isinstance(memory, int) else None,
         )
@@ -82,8 +82,8 @@ def identify_ranks(
 ) -> tuple[Rank, ...]:
     """Ranks for ``devices`` (process, device), those with kernels, in order.
 
-    The launcher's RANK speaks of one process only: with several GPUs in a report it is not used, and ranks
-    are numbered as found.
+    The launcher's RANK is of one process only: with several GPUs in a capture it is not used, and ranks are numbered
+    as found.
     """
     gpu = read_gpu(export)
     host = read_host(export)

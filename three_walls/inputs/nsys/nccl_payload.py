@@ -1,9 +1,9 @@
-"""What NCCL says of each call in its own NVTX ranges: communicator, bytes, peer.
+"""What NCCL records of each call in its own NVTX ranges: communicator, bytes, peer.
 
 Recent exports hold the payload of a range as a blob (NVTX_EVENTS.binaryData): 32 bytes of header (u32 domain, u32,
 u32 schema id, u32, u64 payload size, u64), then the fields where NVTX_PAYLOAD_SCHEMA_ENTRIES of that domain and schema
-puts them. The schemas change with NCCL's version, so that fields are found by name; a payload whose size is not what
-its schema says is refused and counted.
+puts them. The schemas change with NCCL's version, so fields are found by name; a payload whose size is not the one
+its schema states is refused and counted.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def read_nccl_calls(export: NsysExport) -> tuple[pl.DataFrame, int]:
         layout = _layout_of(payload, layouts)
         if layout is None:
             continue  # some other library's payload
-        said = _decode(payload, layout)
-        if said is None:
+        fields = _decode(payload, layout)
+        if fields is None:
             refused += 1
-        elif "message_bytes" in said:  # without a message it makes or destroys a communicator
+        elif "message_bytes" in fields:  # without a message it makes or destroys a communicator
             row = {"thread": thread, "start_ns": start_ns, "end_ns": end_ns, "call_name": name}
-            calls.append(row | said)
+            calls.append(row | fields)
     if not calls:
         return pl.DataFrame(schema=NCCL_CALLS), refused
     marks = [
@@ -91,7 +91,7 @@ def read_nccl_calls(export: NsysExport) -> tuple[pl.DataFrame, int]:
 
 
 def reduce_payload(blob: object, layouts: Layouts) -> bytes | None:
-    """A payload that says the same to ``read_nccl_calls`` and holds nothing else; None if that does not read it."""
+    """A payload in which ``read_nccl_calls`` reads the same and that holds nothing else; None if it reads nothing."""
     payload = _bytes_of(blob)
     layout = _layout_of(payload, layouts)
     if layout is None or _decode(payload, layout) is None:
@@ -99,14 +99,14 @@ def reduce_payload(blob: object, layouts: Layouts) -> bytes | None:
     domain, _, schema, _, payload_bytes, _ = _HEADER.unpack_from(payload)
     reduced = bytearray(len(payload))
     _HEADER.pack_into(reduced, 0, domain, 0, schema, 0, payload_bytes, 0)
-    for one in layout.fields:
-        place = slice(_HEADER.size + one.offset, _HEADER.size + one.offset + one.form.size)
+    for field in layout.fields:
+        place = slice(_HEADER.size + field.offset, _HEADER.size + field.offset + field.form.size)
         reduced[place] = payload[place]
     return bytes(reduced)
 
 
 def _ranges(export: NsysExport, condition: str, only: tuple[str, ...] = ()) -> list[tuple[int, int, int, str, object]]:
-    """Finished ranges: thread, start, end, text, payload; ``only`` those of these texts."""
+    """Finished ranges as thread, start, end, text, payload; with ``only``, those of these texts."""
     text, joined = "e.text" if "text" in export.columns[NVTX] else "NULL", ""
     if "textId" in export.columns[NVTX] and export.has("StringIds", "id", "value"):
         text, joined = f"coalesce({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
@@ -140,9 +140,9 @@ def _decode(payload: bytes, layout: _Layout) -> dict[str, int] | None:
     payload_bytes = _HEADER.unpack_from(payload)[4]
     if payload_bytes != layout.payload_bytes or len(payload) != _HEADER.size + payload_bytes:
         return None
-    if any(one.offset < 0 or one.offset + one.form.size > payload_bytes for one in layout.fields):
+    if any(field.offset < 0 or field.offset + field.form.size > payload_bytes for field in layout.fields):
         return None
-    return {one.name: one.form.unpack_from(payload, _HEADER.size + one.offset)[0] for one in layout.fields}
+    return {field.name: field.form.unpack_from(payload, _HEADER.size + field.offset)[0] for field in layout.fields}
 
 
 def read_layouts(export: NsysExport) -> Layouts:
@@ -163,10 +163,11 @@ def read_layouts(export: NsysExport) -> Layouts:
     for domain, schema, order, kind, name, offset in export.rows(entries):
         if name in _FIELDS and kind in _FORMATS and (offset is not None or order == 0):
             # An offset that is not given is 0 for the first entry and unknown for all others.
-            one = _Field(_FIELDS[name], offset or 0, _FORMATS[kind])
-            fields.setdefault((domain, schema), {}).setdefault(one.name, set()).add(one)
-    return {
-        key: _Layout(sizes[key].copy().pop(), tuple(one.copy().pop() for _, one in sorted(found.items())))
-        for key, found in fields.items()
-        if "communicator" in found and len(sizes.get(key, ())) == 1 and all(len(one) == 1 for one in found.values())
-    }
+            field = _Field(_FIELDS[name], offset or 0, _FORMATS[kind])
+            fields.setdefault((domain, schema), {}).setdefault(field.name, set()).add(field)
+    layouts = {}
+    for key, found in fields.items():
+        is_unique = len(sizes.get(key, ())) == 1 and all(len(variants) == 1 for variants in found.values())
+        if "communicator" in found and is_unique:
+            layouts[key] = _Layout(sizes[key].pop(), tuple(variants.pop() for _, variants in sorted(found.items())))
+    return layouts

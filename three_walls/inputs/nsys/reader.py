@@ -1,4 +1,4 @@
-"""A trace file -> tables, identities and what the capture itself says of the run."""
+"""A trace file -> tables, ranks and what the capture itself records of the run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import polars as pl
 
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.environment import read_environment, secret_names
-from three_walls.inputs.config.merge import merge
-from three_walls.inputs.config.sources import SaidSettings
+from three_walls.inputs.config.merge import merge_sources
+from three_walls.inputs.config.sources import SourceSettings
 from three_walls.inputs.nsys.capabilities import probe_capabilities
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import Rank, identify_ranks
+from three_walls.inputs.nsys.launch import launch_environment, launch_words, other_environments
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
-from three_walls.inputs.nsys.recorded_environment import launch_environment, other_environments
 from three_walls.inputs.nsys.schemas import OPERATIONS, conform
 from three_walls.inputs.nsys.source import hash_file, plain_sqlite
 from three_walls.inputs.nsys.tables import (
@@ -35,28 +35,26 @@ from three_walls.inputs.nsys.tables import (
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError
 from three_walls.model.report import InputFile, ReportWarning
-from three_walls.tables.private_texts import cut_private
+from three_walls.tables.scrub import cut_private
 
 # An export has at least one of these; any other SQLite file has none.
 _NSYS_TABLES = ("META_DATA_EXPORT", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS")
 _CUPTI_PREFIX = "CUPTI_ACTIVITY_KIND_"
 
-_ARGUMENT = re.compile(r"^(?:PROCESS_0:)?ARGUMENT_(\d+)$")
-_COMMAND = ("PROCESS_0:COMMAND", "COMMAND")
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){0,4}(-[0-9a-f]{6,16}(v\d)?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One export, read. Frames follow ``trace/schemas.py``; ``names`` resolves their name ids.
+    """One export, read. Frames follow ``schemas.py``; ``names`` resolves their name ids.
 
-    ``report`` is unique within one analysis. Frames with host ids (process, thread) have it as a column, because
+    ``capture_id`` is unique within one analysis. Frames with host ids (process, thread) have it as a column, because
     two hosts can have the same process and thread numbers.
     """
 
     input: InputFile
     path: Path
-    """Where it was read, for a second look at one step; no output names it."""
+    """Where it was read, to read one step again; no output names it."""
     capture_id: int
     ranks: tuple[Rank, ...]
     operations: pl.DataFrame
@@ -68,13 +66,13 @@ class Trace:
     nccl_calls: pl.DataFrame
     memory_events: pl.DataFrame
     session_start_ns: int | None
-    """UTC of the session's time 0, in ns since the epoch: what puts reports of one host on one clock."""
+    """UTC of the session's time 0, in ns since the epoch: it puts captures of one host on one clock."""
     names: Mapping[int, str]
-    """Of kernels and calls, without paths (a lambda's name has that of its file) and keys."""
+    """Of kernels and calls, without paths (a lambda's name has the path of its file) and keys."""
     config: RunConfig
-    """What the launch alone says, defaults filled in."""
-    launch: SaidSettings
-    """The same as it was said: what other sources are merged with."""
+    """The settings that the launch alone gives, defaults filled in."""
+    launch: SourceSettings
+    """The same without the defaults: what other sources are merged with."""
     capabilities: Mapping[str, str]
     warnings: tuple[ReportWarning, ...]
 
@@ -82,8 +80,7 @@ class Trace:
 def read_trace(
     path: Path, capture_id: int, first_rank_index: int, wanted: WantedRanges, graph_launch: re.Pattern[str]
 ) -> Trace:
-    """Reads ``path`` (plain, .xz or .zst). It becomes report number ``report``; its ranks get tracks from
-    ``first_rank_index`` on.
+    """Reads ``path`` (plain, .xz or .zst) as capture ``capture_id``; its ranks are numbered from ``first_rank_index``.
 
     ``wanted`` picks the NVTX ranges to read, ``graph_launch`` the API calls that launch CUDA graphs.
     A trace without kernels comes back with no ranks. Raises InputError if it is no Nsight Systems export.
@@ -97,28 +94,27 @@ def read_trace(
             pl.concat([operations["name_id"], operations["short_name_id"], api_calls["name_id"]]).unique()
         )
         names = {number: cut_private(text) for number, text in texts.items()}
-        launches_graphs = any(
-            graph_launch.search(names.get(one, "")) for one in api_calls["name_id"].unique().to_list()
-        )
+        call_names = [names.get(name_id, "") for name_id in api_calls["name_id"].unique().to_list()]
+        launches_graphs = any(map(graph_launch.search, call_names))
         rows = launch_environment(export)
         nccl_calls, refused = read_nccl_calls(export)
         launch, notes = _read_launch(export, rows)
-        config = merge([launch]).config
+        config = merge_sources([launch])
         devices = _devices_with_kernels(operations)
         ranks = identify_ranks(export, devices, config.environment, first_rank_index)
-        of_capture = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
+        capture_column = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
         return Trace(
             input=_describe(export, path, digest),
             path=path,
             capture_id=capture_id,
             ranks=ranks,
             operations=_with_rank_indices(operations, ranks),
-            api_calls=api_calls.with_columns(of_capture),
-            ranges=read_ranges(export, wanted).with_columns(of_capture),
-            overhead=read_overhead(export).with_columns(of_capture),
-            stream_waits=read_stream_waits(export).with_columns(of_capture),
-            event_records=read_event_records(export).with_columns(of_capture),
-            nccl_calls=nccl_calls.with_columns(of_capture),
+            api_calls=api_calls.with_columns(capture_column),
+            ranges=read_ranges(export, wanted).with_columns(capture_column),
+            overhead=read_overhead(export).with_columns(capture_column),
+            stream_waits=read_stream_waits(export).with_columns(capture_column),
+            event_records=read_event_records(export).with_columns(capture_column),
+            nccl_calls=nccl_calls.with_columns(capture_column),
             memory_events=read_memory_events(export),
             session_start_ns=_session_start_ns(export),
             names=names,
@@ -126,9 +122,7 @@ def read_trace(
             launch=launch,
             capabilities=probe_capabilities(export, launches_graphs),
             warnings=(
-                *_untimed_warning(path, untimed),
-                *_refused_warning(path, refused),
-                *_secret_warning(path, [*rows, *other_environments(export)]),
+                *_warn_of_contents(path, untimed, refused, secret_names([*rows, *other_environments(export)])),
                 *notes,
             ),
         )
@@ -146,8 +140,8 @@ def check_is_nsys(export: NsysExport, path: Path) -> None:
 
 
 def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
-    said = dict(export.pairs("META_DATA_EXPORT"))
-    product, schema = said.get("EXPORT_PRODUCT_VERSION", ""), said.get("EXPORT_SCHEMA_VERSION", "")
+    metadata = dict(export.pairs("META_DATA_EXPORT"))
+    product, schema = metadata.get("EXPORT_PRODUCT_VERSION", ""), metadata.get("EXPORT_SCHEMA_VERSION", "")
     return InputFile(
         path.name,
         digest,
@@ -179,52 +173,31 @@ def _session_start_ns(export: NsysExport) -> int | None:
     return rows[0][0] if rows and isinstance(rows[0][0], int) else None
 
 
-def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SaidSettings, list[ReportWarning]]:
-    """What the launched command line and its environment say; what both set, the command line decides."""
-    said = read_command_line(launch_words(export)).said
-    environment = read_environment(rows) | dict(said.environment)
-    launch = replace(said, environment=MappingProxyType(dict(sorted(environment.items()))))
-    return launch, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in said.warnings]
+def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SourceSettings, list[ReportWarning]]:
+    """Settings of the launched command line and its environment; where both set a variable, the command line counts."""
+    command_line = read_command_line(launch_words(export))
+    environment = read_environment(rows) | dict(command_line.environment)
+    launch = replace(command_line, environment=MappingProxyType(dict(sorted(environment.items()))))
+    return launch, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in launch.warnings]
 
 
-def launch_words(export: NsysExport) -> list[str]:
-    """The command line that the profiler launched, word by word; empty if not recorded."""
-    words: dict[int, str] = {}
-    for name, value in export.pairs("META_DATA_CAPTURE"):
-        found = _ARGUMENT.match(name)
-        if found:
-            words[int(found.group(1))] = value
-        elif name in _COMMAND:
-            words[-1] = value
-    return [words[order] for order in sorted(words)]
-
-
-def _untimed_warning(path: Path, untimed: int) -> list[ReportWarning]:
-    if not untimed:
-        return []
-    message = (
-        f"{path.name}: {untimed} device operations have no usable time (the profiler could not time them): left out"
-    )
-    return [ReportWarning("untimed-operations", message)]
-
-
-def _refused_warning(path: Path, refused: int) -> list[ReportWarning]:
-    if not refused:
-        return []
-    message = (
-        f"{path.name}: the payloads of {refused} NCCL calls are not of the size that their schema states: not read, so "
-        "that their communicators stay unknown"
-    )
-    return [ReportWarning("nccl-payload", message)]
-
-
-def _secret_warning(path: Path, rows: list[str]) -> list[ReportWarning]:
-    names = secret_names(rows)
-    if not names:
-        return []
-    message = (
-        f"{path.name} holds environment variables that look like secrets ({', '.join(names)}): "
-        "their values are not shown here, but they are in the file; before you share it: three-walls scrub "
-        f"{path.name} scrubbed.sqlite"
-    )
-    return [ReportWarning("secrets-in-trace", message)]
+def _warn_of_contents(path: Path, untimed: int, refused: int, secrets: tuple[str, ...]) -> list[ReportWarning]:
+    """``untimed`` operations, ``refused`` payloads of NCCL, and the names of variables that look like secrets."""
+    warnings = []
+    if untimed:
+        message = f"{untimed} device operations have no usable time (the profiler could not time them): left out"
+        warnings.append(ReportWarning("untimed-operations", f"{path.name}: {message}"))
+    if refused:
+        message = (
+            f"{path.name}: the payloads of {refused} NCCL calls do not have the size that their schema states: not "
+            "read, so their communicators stay unknown"
+        )
+        warnings.append(ReportWarning("nccl-payload", message))
+    if secrets:
+        message = (
+            f"{path.name} holds environment variables that look like secrets ({', '.join(secrets)}): their values are "
+            "not shown here, but they are in the file; before you share it: three-walls scrub "
+            f"{path.name} scrubbed.sqlite"
+        )
+        warnings.append(ReportWarning("secrets-in-trace", message))
+    return warnings

@@ -8,13 +8,13 @@ KINDS = pl.Enum(["kernel", "memcpy", "memset", "graph"])
 
 OPERATIONS = pl.Schema(
     {
-        "rank_index": pl.Int64(),  # index of the rank (one GPU of one process of one report) in Trace.ranks
+        "rank_index": pl.Int64(),  # index of the rank (one GPU of one process of one capture) in Trace.ranks
         "kind": KINDS,  # what sort of device operation
         "start_ns": pl.Int64(),  # session clock, inclusive
         "end_ns": pl.Int64(),  # session clock, exclusive: intervals are half-open
         "stream": pl.Int64(),  # CUDA stream within the process
         "correlation": pl.Int64(),  # joins the API call that launched it, within the process; null if unknown
-        "name_id": pl.Int64(),  # kernel's demangled name (StringIds of its report); null for other kinds
+        "name_id": pl.Int64(),  # kernel's demangled name (StringIds of its capture); null for other kinds
         "short_name_id": pl.Int64(),  # kernel's short name; null for other kinds
         "copy_kind": pl.Int64(),  # ENUM_CUDA_MEMCPY_OPER; null unless a copy
         "source_kind": pl.Int64(),  # ENUM_CUDA_MEM_KIND of the source; null unless a copy or not recorded

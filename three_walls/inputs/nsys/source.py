@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from three_walls.inputs.config.given_files import is_directory
+from three_walls.inputs.given_files import is_directory
 from three_walls.model.errors import InputError
 
 SQLITE_MAGIC = b"SQLite format 3\x00"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
@@ -17,6 +18,7 @@ from three_walls.inputs.nsys.schemas import (
     STREAM_WAITS,
     conform,
 )
+from three_walls.inputs.nsys.source import plain_sqlite
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -29,11 +31,16 @@ EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
-# syncType of cudaStreamWaitEvent. Exports up to schema 3.11 number the types otherwise than their own enum table says:
-# 2 there is an event query, 3 both cudaStreamWaitEvent and cudaStreamSynchronize. The API call tells them apart.
+# syncType of cudaStreamWaitEvent. Exports up to schema 3.11 do not number the types as their own enum table does: there
+# 2 is an event query, 3 both cudaStreamWaitEvent and cudaStreamSynchronize. The API call distinguishes them.
 STREAM_WAIT_TYPES = (2, 3)
 NO_STREAM = 2**32 - 1
 NVTX_RANGE_TYPES = (59, 60)  # push/pop and start/end
+PUSH_POP = 59
+"""eventType of ranges that a thread pushes and pops, which nest; those it starts and ends may cross each other."""
+
+_WITH_SIZES = "aten::*, sizes = *"
+"""How ``emit_nvtx(record_shapes=True)`` writes an operator, as SQLite's GLOB."""
 
 # globalTid is <hw:8><vm:8><pid:24><tid:24>; its process's globalPid has the last field zero.
 THREADS_PER_PROCESS = 1 << 24
@@ -60,7 +67,7 @@ _ONLY_SOME_HAVE = (
     "grid_z",
 )
 
-_OWN: dict[str, tuple[str, dict[str, str]]] = {
+_COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
     "kernel": (
         KERNELS,
         {
@@ -90,14 +97,14 @@ _OWN: dict[str, tuple[str, dict[str, str]]] = {
 def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataFrame, int]:
     """Every device operation of the export, sorted, and how many rows had no usable time.
 
-    ``only_process`` stands where an export does not say which process an operation is of.
+    ``only_process`` is filled in where an export does not record the process of an operation.
 
     Columns: those of schemas.OPERATIONS but ``rank_index``, plus ``process`` (globalPid) and ``device``.
     CUPTI writes start = end = 0 (or end < start) for what it could not time; a graph that starts on the
     host has an impossible device. Such rows are dropped and counted. Row order is not guaranteed by the
     exporter, so it is made total here.
     """
-    read = [_read_kind(export, kind) for kind in _OWN]
+    read = [_read_kind(export, kind) for kind in _COLUMNS_OF_KIND]
     everything = pl.concat(read).with_columns(
         pl.col("process").fill_null(only_process), pl.col("device").fill_null(0), pl.col("stream").fill_null(0)
     )
@@ -109,9 +116,9 @@ def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataF
 
 
 def _read_kind(export: NsysExport, kind: str) -> pl.DataFrame:
-    table, own = _OWN[kind]
-    frame = export.frame(table, _COMMON | own)
-    missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own]
+    table, own_columns = _COLUMNS_OF_KIND[kind]
+    frame = export.frame(table, _COMMON | own_columns)
+    missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
     return frame.with_columns(*missing, kind=pl.lit(kind)).select("kind", *_COMMON, *_ONLY_SOME_HAVE)
 
 
@@ -141,9 +148,9 @@ _EVENT_COLUMNS = {
 
 
 def read_stream_waits(export: NsysExport) -> pl.DataFrame:
-    """Streams told to wait for an event (schemas.STREAM_WAITS), in no order; empty if not recorded.
+    """Waits of streams for an event (schemas.STREAM_WAITS), in no order; empty if not recorded.
 
-    Threads that wait for a stream are among them: only the name of the API call tells.
+    Threads that wait for a stream are among them; only the name of the API call distinguishes them.
     """
     if not export.has(SYNCHRONIZATIONS, "syncType", "eventId"):
         return pl.DataFrame(schema=STREAM_WAITS)
@@ -234,6 +241,40 @@ def _ranges_with_inline_text(export: NsysExport, wanted: WantedRanges) -> pl.Dat
     texts = [text for text in frame["text"].unique().to_list() if wanted.wants(text)]
     kept = frame.filter(pl.col("text").is_in(texts)).with_columns(process=process_of("thread"))
     return conform(kept, HOST_RANGES)
+
+
+def has_operator_sizes(export: NsysExport) -> bool:
+    """Whether some range is an operator of PyTorch that states the sizes of its arguments."""
+    places = (("StringIds", "value"), (NVTX, "text"))
+    return any(
+        export.has(table, column)
+        and bool(export.rows(f'SELECT 1 FROM "{table}" WHERE "{column}" GLOB ? LIMIT 1', (_WITH_SIZES,)))
+        for table, column in places
+    )
+
+
+def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) -> pl.DataFrame:
+    """Nested ranges (schemas.HOST_RANGES) of ``process`` that were open at some time from ``begin_ns`` to ``until_ns``.
+
+    An export of a long capture holds millions of ranges, most of them PyTorch's operators; :func:`read_ranges` takes
+    only the few that all steps need. Once a step is chosen, its own ranges are read from the file again. They are
+    sorted by thread and start, the outer before the inner. Raises InputError where the file can no longer be read.
+    """
+    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+        if not export.has(NVTX, "start", "end", "eventType", "globalTid"):
+            return pl.DataFrame(schema=HOST_RANGES)
+        where = f"WHERE eventType = {PUSH_POP} AND start <= {until_ns:d} AND (end >= {begin_ns:d} OR end IS NULL)"
+        columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId", "text": "text"}
+        frame = export.frame(NVTX, columns, where, text=("text",)).with_columns(process=process_of("thread"))
+        of_process = frame.filter(pl.col("process") == process)
+        texts = export.strings(of_process.filter(pl.col("text").is_null())["text_id"])
+    named = of_process.with_columns(
+        text=pl.coalesce("text", pl.col("text_id").replace_strict(texts, default=None, return_dtype=pl.String))
+    )
+    timed = conform(named, HOST_RANGES).drop_nulls(["text", "start_ns"])
+    return timed.sort(
+        "thread", "start_ns", pl.col("end_ns").fill_null(2**62), "text", descending=[False, False, True, False]
+    )
 
 
 def read_overhead(export: NsysExport) -> pl.DataFrame:

@@ -1,1 +1,1 @@
-"""Megatron-Bridge itself, run on a CPU, as the judge of overrides."""
+"""Runs Megatron-Bridge itself on a CPU to judge overrides."""

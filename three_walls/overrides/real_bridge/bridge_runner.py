@@ -1,13 +1,17 @@
-"""Runs Megatron-Bridge's own override and validation code on requests; JSON in on stdin, JSON out on stdout.
+"""Runs Megatron-Bridge's own override and validation code on requests: JSON in on stdin, JSON out on stdout.
 
     python bridge_runner.py < request.json
 
-It runs by its path in the interpreter that has Megatron-Bridge, which need not have three-walls. The request has
-``cases``: each with ``recipe`` (a function's name) or ``config`` (path of a run_config.yaml), ``overrides``,
-``environment``, ``prepare`` and ``python`` (lines that edit ``cfg``, before and after the overrides) and ``show``
-(paths whose values to return); and what ``stubs.stand_in`` takes. The answer has ``bridge`` (its version) and
-one result per case: ``applied`` and ``validated``, the ``message`` of what failed, ``failing`` (per override that fails
-alone, its message), ``values``, and with ``dump`` every plain field of the configuration before the overrides.
+It runs by its path in the interpreter that has Megatron-Bridge, which need not have three-walls. A request holds what
+``stubs.install_stubs`` takes, and ``cases``, each with
+
+* ``recipe`` (a function's name) or ``config`` (path of a run_config.yaml),
+* ``overrides``, ``environment`` and ``world_size``,
+* ``prepare`` and ``python``: lines that edit ``cfg`` before and after the overrides,
+* ``show``: paths whose values to return; ``dump``: return every plain field of the configuration before the overrides.
+
+The answer holds ``bridge`` (its version), or ``error``, and one result per case: ``applied`` and ``validated``, the
+``message`` of what failed, ``failing`` (the message of each override that fails alone), ``values`` and ``dump``.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 def main() -> None:
-    """Answers one request."""
+    """Answer the request on stdin."""
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     request = json.load(sys.stdin)
@@ -41,12 +45,12 @@ def main() -> None:
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
-        from stubs import stand_in
+        from stubs import install_stubs
 
-        stand_in(request)
+        install_stubs(request)
         from megatron.bridge.package_info import __version__
     except Exception as error:
-        return {"error": _say(error)}
+        return {"error": _describe(error)}
     return {"bridge": __version__, "results": [_run(case, request) for case in request["cases"]]}
 
 
@@ -68,10 +72,10 @@ def _apply_and_validate(case: Mapping[str, Any]) -> dict[str, Any]:
 
     result: dict[str, Any] = {"applied": False, "validated": False, "message": "", "failing": {}, "values": {}}
     try:
-        make = _maker(case)
+        make = _find_factory(case)
         make()
     except Exception as error:
-        return {**result, "message": f"the configuration cannot be made: {_say(error)}"}
+        return {**result, "message": f"the configuration cannot be made: {_describe(error)}"}
     if case.get("dump"):
         result["dump"] = _dump(make())
     overrides = list(case.get("overrides") or [])
@@ -83,18 +87,18 @@ def _apply_and_validate(case: Mapping[str, Any]) -> dict[str, Any]:
         result["applied"] = True
     except Exception as error:
         failing = dict(_failing_alone(make, overrides))
-        return {**result, "message": _say(error), "failing": failing}
+        return {**result, "message": _describe(error), "failing": failing}
     try:
         runtime_config_update(config)
         result["validated"] = True
     except Exception as error:
-        result["message"] = _say(error)
+        result["message"] = _describe(error)
     result["values"] = {path: _value(config, path) for path in case.get("show") or []}
     return result
 
 
 def _smallest_world(model: Any) -> int:
-    """GPUs of one copy of the model, where nobody said how many the run has."""
+    """GPUs of one copy of the model, for a request that does not state how many the run has."""
     dense = model.tensor_model_parallel_size * model.context_parallel_size
     experts = model.expert_model_parallel_size * (model.expert_tensor_parallel_size or model.tensor_model_parallel_size)
     size: int = model.pipeline_model_parallel_size * math.lcm(dense, experts)
@@ -104,15 +108,15 @@ def _smallest_world(model: Any) -> int:
 def _failing_alone(make: Callable[[], Any], overrides: list[str]) -> Iterator[tuple[str, str]]:
     from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
 
-    for one in overrides:
+    for override in overrides:
         try:
-            process_config_with_overrides(make(), cli_overrides=[one])
+            process_config_with_overrides(make(), cli_overrides=[override])
         except Exception as error:
-            yield one, _say(error)
+            yield override, _describe(error)
 
 
-def _maker(case: Mapping[str, Any]) -> Callable[[], Any]:
-    """A function that makes the configuration anew."""
+def _find_factory(case: Mapping[str, Any]) -> Callable[[], Any]:
+    """A function that makes a new configuration each time: overrides change the one they are applied to."""
     if case.get("config"):
         from megatron.bridge.training.config import ConfigContainer
 
@@ -128,22 +132,22 @@ def _maker(case: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def find_recipe(name: str) -> Callable[[], Any]:
-    """The recipe function, looked for in every module of the recipes that imports."""
-    from stubs import bare_package
+    """The recipe function; raises LookupError where no module of the recipes has it."""
+    from stubs import add_bare_package
 
     recipes = importlib.import_module("megatron.bridge.recipes")
-    for path in _files_that_hold(name, Path(next(iter(recipes.__path__)))):
+    for path in _find_modules(name, Path(next(iter(recipes.__path__)))):
         parts = path.relative_to(next(iter(recipes.__path__))).with_suffix("").parts
         for depth in range(1, len(parts)):
-            bare_package(".".join(("megatron.bridge.recipes", *parts[:depth])))
+            add_bare_package(".".join(("megatron.bridge.recipes", *parts[:depth])))
         module = importlib.import_module(".".join(("megatron.bridge.recipes", *parts)))
         recipe: Callable[[], Any] = getattr(module, name)
         return recipe
     raise LookupError(f"Megatron-Bridge has no recipe {name}")
 
 
-def _files_that_hold(name: str, folder: Path) -> list[Path]:
-    """Modules that define the recipe, then those that give another one this name (from 0.6 on some do)."""
+def _find_modules(name: str, folder: Path) -> list[Path]:
+    """Modules that define the recipe, then those that import or assign another one by this name (from 0.6 on)."""
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))}
     defined = [path for path, text in texts.items() if f"def {name}(" in text]
     named = re.compile(rf"\bas {re.escape(name)}\b|^{re.escape(name)}\s*=", re.MULTILINE)
@@ -158,7 +162,7 @@ def _value(config: Any, path: str) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return getattr(value, "name", None) or str(value)
@@ -167,19 +171,22 @@ def _plain(value: Any) -> Any:
 def _dump(config: Any) -> dict[str, Any]:
     """Every plain field of every section, by path."""
     found: dict[str, Any] = {}
-    for section, part in vars(config).items():
-        if part is None or isinstance(part, (str, int)):
-            found[section] = part
-        elif isinstance(part, dict):  # env_vars
-            found[section] = "dict"
-            found.update({f"{section}.{name}": _plain(value) for name, value in part.items()})
-        elif hasattr(part, "__dict__"):
-            found[section] = type(part).__name__
-            found.update({f"{section}.{name}": _plain(value) for name, value in vars(part).items() if name[:1] != "_"})
+    for section, content in vars(config).items():
+        if content is None or isinstance(content, (str, int)):
+            found[section] = content
+            continue
+        if isinstance(content, dict):  # env_vars
+            fields = content
+        elif hasattr(content, "__dict__"):
+            fields = {name: value for name, value in vars(content).items() if not name.startswith("_")}
+        else:
+            continue
+        found[section] = type(content).__name__
+        found.update({f"{section}.{name}": _plain(value) for name, value in fields.items()})
     return found
 
 
-def _say(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:600]
 
 

@@ -1,15 +1,15 @@
-"""Stands in for what Megatron-Bridge wants of a GPU machine, so that its configuration classes run on any CPU.
+"""Stubs for what Megatron-Bridge needs of a GPU machine, so that its configuration classes run on any CPU.
 
-Only the standard library and Megatron-Bridge's own dependencies are imported: this runs in their interpreter. What is
-replaced, in the order in which an import or a validation meets it, and only where the real thing is missing:
+Only the standard library and Megatron-Bridge's own dependencies are imported: this runs in their interpreter. These are
+replaced, in the order in which an import or a validation reaches them, and only where the real one is missing:
 
-1. CUDA's device properties (asked whether the GPU can run DeepEP): the GPU that is named in the request.
-2. Transformer Engine: some modules import it without need; others ask for its version. The stand-in has the version of
-   the request. Megatron Core is imported before it is in place, so that Core takes its paths without it.
-3. Fused kernels that Core asserts, and Bridge's questions whether fusions are available: there, as on a GPU machine.
-4. ``megatron.energon``, ``modelopt``: imported by data and quantization code that no check reaches.
-5. ``megatron.bridge.recipes`` imports every model family; the one family that is asked for is imported alone.
-6. The model hub: a recipe reads a model's shape from it. A folder of ``<owner>/<model>/config.json`` replaces it.
+1. CUDA's device properties, which decide whether the GPU can run DeepEP: those of the GPU that the request names.
+2. Transformer Engine: some modules import it without using it, others read its version. The stub has the version of
+   the request. Megatron Core is imported before the stub is in place, so that Core takes its paths without it.
+3. Fused kernels that Core asserts, and Bridge's checks whether fusions are available: present, as on a GPU machine.
+4. ``megatron.energon`` and ``modelopt``: imported by data and quantization code that no check reaches.
+5. ``megatron.bridge.recipes`` imports every model family: only the family of the requested recipe is imported.
+6. The model hub, from which a recipe reads a model's shape: a folder of ``<owner>/<model>/config.json`` replaces it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_STAND_INS = [
+_OPTIONAL_MODULES = [
     "modelopt",
     "modelopt.torch",
     "modelopt.torch.quantization",
@@ -71,37 +71,37 @@ _FUSED_KERNELS = [
 ]
 
 
-def stand_in(request: dict[str, Any]) -> None:
-    """Replace what is missing. ``request``: gpu_name, gpu_major, gpu_minor, transformer_engine, world_size, models."""
+def install_stubs(request: dict[str, Any]) -> None:
+    """Replace what is missing. ``request``: gpu_name, gpu_major, gpu_minor, transformer_engine, models."""
     os.environ.pop("WORLD_SIZE", None)
     os.environ.setdefault("RANK", "0")
     _replace_optional_packages()
     if importlib.util.find_spec("transformer_engine") is None:
         _replace_gpu(request)
         _replace_transformer_engine(str(request.get("transformer_engine") or "2.12.0"))
-    bare_package("megatron.bridge.recipes")
+    add_bare_package("megatron.bridge.recipes")
     if request.get("models"):
         _read_models_from(Path(request["models"]))
 
 
 def _replace_optional_packages() -> None:
-    """After Core, which tries to import some of them, and before any part of Bridge, which needs them."""
+    """Replace them after Core, which tries to import some, and before any part of Bridge, which needs them."""
     for name in _CORE_MODULES:
         _can_import(name)
-    for name in _STAND_INS:
+    for name in _OPTIONAL_MODULES:
         if not _can_import(name):
-            _module(name).__dict__["__getattr__"] = _make_class
+            _add_module(name).__dict__["__getattr__"] = _make_class
 
 
-def bare_package(name: str) -> None:
-    """Put a package in place without running its ``__init__``, so that one module of it can be imported alone."""
+def add_bare_package(name: str) -> None:
+    """Add a package without running its ``__init__``, so that one module of it can be imported alone."""
     if name in sys.modules:
         return
     parent, _, leaf = name.rpartition(".")
-    above = importlib.import_module(parent)
-    module = _module(name)
-    module.__path__ = [str(Path(next(iter(above.__path__))) / leaf)]
-    setattr(above, leaf, module)
+    parent_package = importlib.import_module(parent)
+    module = _add_module(name)
+    module.__path__ = [str(Path(next(iter(parent_package.__path__))) / leaf)]
+    setattr(parent_package, leaf, module)
 
 
 def _replace_gpu(request: dict[str, Any]) -> None:
@@ -120,11 +120,11 @@ def _replace_transformer_engine(version: str) -> None:
     from packaging.version import Version
 
     megatron.core.utils._te_version = Version(version)
-    engine = _module("transformer_engine")
+    engine = _add_module("transformer_engine")
     engine.__dict__["__version__"] = version
     for name in ("pytorch", "pytorch.ops", "pytorch.optimizers"):
-        module = _module(f"transformer_engine.{name}")
-        module.__dict__["__getattr__"] = lambda wanted: _make_class(wanted, torch.nn.Module)
+        module = _add_module(f"transformer_engine.{name}")
+        module.__dict__["__getattr__"] = lambda attribute: _make_class(attribute, torch.nn.Module)
     sys.modules["transformer_engine.pytorch.optimizers"].__dict__["FusedAdam"] = _FusedAdam
     engine.__dict__["pytorch"] = sys.modules["transformer_engine.pytorch"]
     for name in ("ops", "optimizers"):
@@ -133,7 +133,7 @@ def _replace_transformer_engine(version: str) -> None:
 
 
 class _FusedAdam:
-    """Megatron Core looks at these arguments to tell whether the precision-aware optimizer is supported."""
+    """Megatron Core inspects these arguments to decide whether the precision-aware optimizer is supported."""
 
     def __init__(
         self,
@@ -153,12 +153,12 @@ def _declare_fusions() -> None:
     for module in (moe_utils, rope_utils):
         for name in _FUSED_KERNELS:
             if getattr(module, name, None) is None:
-                setattr(module, name, _present)
-    for name in [one for one in vars(fusions) if one.startswith("can_enable")]:
-        setattr(fusions, name, _yes)
+                setattr(module, name, _do_nothing)
+    for name in [attribute for attribute in vars(fusions) if attribute.startswith("can_enable")]:
+        setattr(fusions, name, _return_true)
         for module in list(sys.modules.values()):
             if getattr(module, "__name__", "").startswith("megatron.bridge") and hasattr(module, name):
-                setattr(module, name, _yes)
+                setattr(module, name, _return_true)
 
 
 def _read_models_from(folder: Path) -> None:
@@ -176,7 +176,7 @@ def _read_models_from(folder: Path) -> None:
     AutoBridge.from_hf_pretrained = classmethod(from_folder)  # type: ignore[arg-type]
 
 
-def _module(name: str) -> types.ModuleType:
+def _add_module(name: str) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     module.__path__ = []
@@ -193,14 +193,14 @@ def _make_class(name: str, *bases: type) -> type:
 def _can_import(name: str) -> bool:
     try:
         importlib.import_module(name)
-    except Exception:  # whatever a half-installed package raises, it is not there
+    except Exception:  # whatever a half-installed package raises, it cannot be used
         return False
     return True
 
 
-def _present(*_: Any, **__: Any) -> None:
+def _do_nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _yes(*_: Any, **__: Any) -> bool:
+def _return_true(*_: Any, **__: Any) -> bool:
     return True

@@ -1,26 +1,57 @@
-"""``three-walls verify``: overrides judged by our checker, and by Megatron-Bridge where it can be imported."""
+"""Overrides judged by our checker, and by Megatron-Bridge itself where an interpreter has it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from three_walls.model.errors import UsageError
 from three_walls.overrides.check import OverrideCheck, check_overrides
-from three_walls.overrides.merged_config import Settings
-from three_walls.overrides.real_bridge.configuration import guess_release, read_run_config, settings_of_paths
-from three_walls.overrides.real_bridge.overrides_text import WrittenOverrides, read_overrides
-from three_walls.overrides.real_bridge.process import INSTALL, NoBridgeError, ask_bridge
+from three_walls.overrides.merged_config import MergedConfig, config_of_paths
 from three_walls.overrides.spell import NEWEST_BRIDGE
 from three_walls.rules.conditions import Truth
-from three_walls.tables.bridge_schema import bridge_schema
+from three_walls.tables.bridge import bridge_schema
 
-FEW_NAMES = 6
+RUNNER = Path(__file__).with_name("bridge_runner.py")
+INSTALL = "pip install --no-deps megatron-bridge megatron-core, and torch, transformers, omegaconf, hydra-core"
+TIMEOUT_S = 600
+SHOWN_NAMES = 6
 """Constraints of unknown answer that are listed by name: without a configuration there are a hundred."""
 
 _TRUTHS = {Truth.HOLDS: "ok", Truth.FAILS: "FAILS", Truth.UNKNOWN: "unknown"}
+
+
+class NoBridgeError(Exception):
+    """Megatron-Bridge cannot be run; the message explains why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOverrides:
+    """Hydra overrides and environment variables, as an overrides.txt has them."""
+
+    overrides: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The run that the overrides are for: a ``recipe`` by its name, or a saved configuration in ``config_file``."""
+
+    recipe: str | None
+    config_file: Path | None
+    config: MergedConfig | None
+    """What ``config_file`` holds."""
+    release: str | None
+    """The Megatron-Bridge release to check against, as stated or as the configuration shows."""
+    python: str
+    """The interpreter that has Megatron-Bridge, if any has."""
+    gpu_name: str | None = None
+    world_size: int | None = None
+    models: Path | None = None
+    """A folder of ``<owner>/<model>/config.json``, where the model hub is out of reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,54 +59,60 @@ class Verification:
     """Lines for a person, and whether nothing failed."""
 
     lines: tuple[str, ...]
-    is_fine: bool
+    is_valid: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What the overrides are for. One of ``recipe`` and ``config`` is given."""
-
-    recipe: str | None
-    config: Path | None
-    bridge_version: str | None
-    python: str
-    gpu_name: str | None = None
-    world_size: int | None = None
-    models: Path | None = None
-    """A folder of ``<owner>/<model>/config.json``, where the model hub is out of reach."""
-
-
-def verify(path: Path, target: Target) -> Verification:
-    """Judges the overrides in ``path``. Raises the errors of ``three_walls.model.errors``."""
-    if (target.recipe is None) == (target.config is None):
-        raise UsageError("verify: expected either --recipe NAME or --config run_config.yaml, found both or neither")
-    written = read_overrides(path)
-    settings = read_run_config(target.config) if target.config is not None else None
-    answer, why_not = _ask(written, target)
-    guessed = guess_release(settings) if settings is not None else None
-    version = target.bridge_version or guessed or (answer or {}).get("bridge") or NEWEST_BRIDGE
-    if settings is None:
-        dump = answer["results"][0].get("dump") if answer else None
-        settings = settings_of_paths(dump) if dump else Settings({}, {})
-    platform: dict[str, Any] = {"gpu_name": target.gpu_name, "world_size": target.world_size}
-    settings = replace(settings, platform={name: value for name, value in platform.items() if value is not None})
-    check = check_overrides(written.overrides, settings, version, written.environment)
+def verify(written: WrittenOverrides, target: Target) -> Verification:
+    """Judges the overrides: names, types, words and constraints, then Megatron-Bridge's own validation."""
+    answer, reason = _ask_about(written, target)
     result = answer["results"][0] if answer else None
-    lines = (
-        *_describe(target, version, check),
-        *_checker_lines(check),
-        *(_bridge_lines(written, result, answer["bridge"]) if answer and result else _no_bridge(why_not)),
-    )
+    release = target.release or (answer or {}).get("bridge") or NEWEST_BRIDGE
+    config = target.config
+    if config is None:
+        dump = result.get("dump") if result else None
+        config = config_of_paths(dump) if dump else MergedConfig({})
+    platform: dict[str, Any] = {"gpu_name": target.gpu_name, "world_size": target.world_size}
+    config = replace(config, platform={name: value for name, value in platform.items() if value is not None})
+    check = check_overrides(written.overrides, config, release, written.environment)
+    lines = [_describe_target(target, release, check), *_describe_check(check)]
+    if answer and result:
+        lines += _describe_answer(written, result, answer["bridge"])
+    else:
+        lines.append(f"Megatron-Bridge itself was not run: {reason}. To run it: {INSTALL}")
     bridge_fails = result is not None and not (result["applied"] and result["validated"])
-    return Verification(lines, check.is_sound and not bridge_fails)
+    return Verification(tuple(lines), check.is_valid and not bridge_fails)
 
 
-def _ask(written: WrittenOverrides, target: Target) -> tuple[dict[str, Any] | None, str]:
+def ask_bridge(python: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ``bridge_runner.py``; raises NoBridgeError where Megatron-Bridge cannot be imported."""
+    try:
+        done = subprocess.run(
+            [python, str(RUNNER)],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoBridgeError(f"{python}: {error}") from error
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise NoBridgeError(f"{python}: {last}") from error
+    if "error" in answer:
+        raise NoBridgeError(str(answer["error"]))
+    return answer
+
+
+def _ask_about(written: WrittenOverrides, target: Target) -> tuple[dict[str, Any] | None, str]:
+    """Megatron-Bridge's answer, or None and why there is none."""
     case = {
         "recipe": target.recipe,
-        "config": str(target.config.resolve()) if target.config is not None else None,
+        "config": str(target.config_file.resolve()) if target.config_file is not None else None,
         "overrides": list(written.overrides),
-        "environment": written.environment,
+        "environment": dict(written.environment),
         "dump": True,
     }
     request = {
@@ -90,35 +127,33 @@ def _ask(written: WrittenOverrides, target: Target) -> tuple[dict[str, Any] | No
         return None, str(error)
 
 
-def _describe(target: Target, version: str, check: OverrideCheck) -> Iterator[str]:
-    of = target.recipe or (target.config.name if target.config is not None else "")
-    schema = "" if check.release == version else f", judged by what is known of {check.release}"
-    unsaid = (
-        "" if target.bridge_version or check.release != bridge_schema(NEWEST_BRIDGE).release else " (the newest known)"
-    )
-    yield f"{of}, Megatron-Bridge {version}{unsaid}{schema}"
+def _describe_target(target: Target, release: str, check: OverrideCheck) -> str:
+    run = target.recipe or (target.config_file.name if target.config_file is not None else "")
+    is_newest = not target.release and check.release == bridge_schema(NEWEST_BRIDGE).release
+    remark = " (the newest known release)" if is_newest else ""
+    if check.release != release:
+        remark += f", checked against what is known of {check.release}"
+    return f"Overrides for {run}, Megatron-Bridge {release}{remark}:"
 
 
-def _checker_lines(check: OverrideCheck) -> Iterator[str]:
-    for one in check.overrides:
-        yield f"{_TRUTHS[one.truth]:8}{one.text}" + (f": {one.message}" if one.message else "")
+def _describe_check(check: OverrideCheck) -> Iterator[str]:
+    for override in check.overrides:
+        message = f": {override.message}" if override.message else ""
+        yield f"{_TRUTHS[override.truth]:8}{override.text}{message}"
     for note in check.broken:
         yield f"FAILS   {note.name}: {note.text} [{note.source}]"
     if check.unknown:
-        names = ", ".join(check.unknown[:FEW_NAMES])
-        more = ", ... (--config run_config.yaml tells more)" if len(check.unknown) > FEW_NAMES else ""
-        yield f"unknown {len(check.unknown)} constraints compare settings that are not known: {names}{more}"
+        names = ", ".join(check.unknown[:SHOWN_NAMES])
+        more = ", ... (--config run_config.yaml shows more of them)" if len(check.unknown) > SHOWN_NAMES else ""
+        yield f"unknown {len(check.unknown)} constraints depend on settings that are not known: {names}{more}"
 
 
-def _bridge_lines(written: WrittenOverrides, result: dict[str, Any], version: str) -> Iterator[str]:
+def _describe_answer(written: WrittenOverrides, result: dict[str, Any], version: str) -> Iterator[str]:
+    """What Megatron-Bridge did; where the overrides do not apply together, it tried each of them alone."""
     state = "validated" if result["validated"] else "applied" if result["applied"] else "ok alone"
     yield f"Megatron-Bridge {version} itself:"
-    for one in written.overrides:
-        failed = result["failing"].get(one)
-        yield f"FAILS     {one}: {failed}" if failed else f"{state:9} {one}"
+    for override in written.overrides:
+        failure = result["failing"].get(override)
+        yield f"FAILS     {override}: {failure}" if failure else f"{state:9} {override}"
     if result["message"]:
         yield f"FAILS     {result['message']}"
-
-
-def _no_bridge(why_not: str) -> Iterator[str]:
-    yield f"Megatron-Bridge itself was not asked: {why_not or 'it cannot be imported'}; to ask it: {INSTALL}"

@@ -1,0 +1,104 @@
+"""What a release requires of a whole configuration is read strictly and judged with three answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.overrides.builders import config, edit
+from three_walls.model.config import ConfigData
+from three_walls.model.errors import RuleBaseError
+from three_walls.overrides.check import find_problems
+from three_walls.overrides.constraints import constraint_table, judge_constraints, load_constraints
+from three_walls.overrides.merged_config import MergedConfig
+from three_walls.tables.bridge import known_releases
+
+TABLE = """\
+remainders:
+  heads_by_tensor: {of: [num_attention_heads], by: [tensor_model_parallel_size]}
+platform: [gpu_name]
+constraints:
+  heads_divide:
+    needs: {config.remainder.heads_by_tensor: {equals: 0}}
+    message: num_attention_heads must be a multiple of tensor parallel size
+    source: bridge:src/megatron/bridge/training/config.py:1
+"""
+
+
+def load(folder: Path, text: str) -> str:
+    """The errors in the table; empty if there are none."""
+    (folder / "constraints.yaml").write_text(text)
+    try:
+        load_constraints(folder / "constraints.yaml")
+    except RuleBaseError as error:
+        return str(error).replace(str(folder), "")
+    return ""
+
+
+def test_a_table_without_a_mistake_is_read(tmp_path: Path) -> None:
+    assert load(tmp_path, TABLE) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "message"),
+    [
+        ("config.remainder.heads_by_tensor", "config.remainder.head_by_tensor", ":6:13:", "heads_by_tensor"),
+        ("config.remainder.heads_by_tensor", "config.model.no_such_field", ":6:13:", "unknown fact"),
+        ("config.remainder.heads_by_tensor", "env.NCCL_ALGO", ":6:37:", "text"),
+        ("{equals: 0}", "{equal: 0}", ":6:48:", "did you mean equals?"),
+        ("    needs:", "    need:", ":6:5:", "did you mean needs?"),
+        ("source: bridge:", "source: brigde:", ":8:13:", "did you mean bridge?"),
+        ("source: bridge", "failure_mode: later\n    source: bridge", ":8:19:", "expected one of refused"),
+        ("[num_attention_heads]", "[num_attention_head]", ":2:26:", "did you mean config.num_attention_heads?"),
+        ("by: [tensor_model_parallel_size]", "by: tensor_model_parallel_size", ":2:52:", "expected a list"),
+    ],
+)
+def test_a_mistake_is_reported_with_its_place(tmp_path: Path, old: str, new: str, place: str, message: str) -> None:
+    errors = load(tmp_path, TABLE.replace(old, new))
+    assert f"{place} " in errors
+    assert message in errors
+
+
+def test_a_constraint_has_needs_or_needs_any_but_not_both(tmp_path: Path) -> None:
+    both = TABLE.replace("    message:", "    needs_any: [{config.bf16: {equals: true}}]\n    message:")
+    assert "a constraint has either needs or needs_any" in load(tmp_path, both)
+
+
+def judge(values: dict[str, ConfigData], version: str = "0.6.2") -> tuple[list[str], tuple[str, ...]]:
+    broken, unknown = judge_constraints(MergedConfig(values), version)
+    return [note.name for note in broken], unknown
+
+
+@pytest.mark.parametrize(("tensor", "is_broken"), [(8, False), (6, True), (None, False)])
+def test_a_remainder_decides_where_both_settings_are_known(tensor: int | None, is_broken: bool) -> None:
+    name = "heads_divide_over_tensor_ranks"
+    broken, unknown = judge({"num_attention_heads": 32, "tensor_model_parallel_size": tensor})
+    assert (name in broken, name in unknown) == (is_broken, False)
+
+
+def test_a_setting_that_is_not_known_leaves_its_constraint_unknown() -> None:
+    broken, unknown = judge({"num_attention_heads": 32})
+    assert broken == []
+    assert "heads_divide_over_tensor_ranks" in unknown
+
+
+def test_a_constraint_is_judged_only_in_the_releases_that_check_it() -> None:
+    for name, constraint in constraint_table().constraints.items():
+        checked_in = [release for release in known_releases() if constraint.is_checked_in(release)]
+        assert checked_in, name
+        for release in known_releases():
+            assert (name in judge({}, release)[1]) <= (release in checked_in), name
+
+
+def test_an_edit_is_blamed_for_the_constraint_that_it_breaks() -> None:
+    overlap = edit("overlap_moe_expert_parallel_comm", True)
+    (problem,) = find_problems([overlap], config(recompute_granularity="full"))
+    assert problem.name == "ep_overlap_excludes_full_recompute"
+    assert problem.text.startswith("disable full recomputation when enabling overlap_moe_expert_parallel_comm")
+    assert find_problems([overlap], config(recompute_granularity=None)) == ()
+
+
+def test_an_edit_is_not_blamed_for_a_constraint_that_was_broken_before() -> None:
+    broken_already = config(sequence_parallel=True, tensor_model_parallel_size=1)
+    assert find_problems([edit("moe_permute_fusion", True)], broken_already) == ()

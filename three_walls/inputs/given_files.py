@@ -1,0 +1,39 @@
+"""Files that a user names. They may be anything: reading a pipe or a device could block or go on for ever."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from three_walls.inputs import limits
+from three_walls.model.errors import InputError
+
+
+def is_directory(path: Path) -> bool:
+    """Whether ``path`` is a directory rather than a file; raises InputError where it is neither or does not exist."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        reason = "no such file or directory" if missing else f"cannot be read ({error.strerror})"
+        raise InputError(f"{path}: {reason}") from error
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise InputError(f"{path}: expected a file, found a pipe or a device; save what it gives as a file first")
+    return stat.S_ISDIR(mode)
+
+
+def read_text_file(path: Path, expected: str) -> str:
+    """The UTF-8 text in ``path``. Raises InputError, which names what was ``expected``, where there is none."""
+    try:
+        if not path.exists() or is_directory(path):
+            raise InputError(f"{path}: expected {expected}, found {'a directory' if path.exists() else 'no such file'}")
+        with path.open("rb") as file:
+            content = file.read(limits.MOST_TEXT_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > limits.MOST_TEXT_BYTES:
+        raise InputError(f"{path}: expected {expected}, found more than {limits.MOST_TEXT_BYTES // 1024**2} MiB")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected {expected}, found a file that is not UTF-8 text") from error

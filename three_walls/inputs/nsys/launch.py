@@ -1,0 +1,60 @@
+"""What an export records of the launch: the command line, and environments in more places than that of the launch.
+
+Nsight Systems stores the launched process's variables as rows of META_DATA_CAPTURE, the profiler's own environment in
+one value of TARGET_INFO_SYSTEM_ENV, and the whole environment block of every process that it saw in StringIds.
+"""
+
+from __future__ import annotations
+
+import re
+
+from three_walls.inputs.nsys.export import NsysExport
+
+_ARGUMENT = re.compile(r"^(?:PROCESS_0:)?ARGUMENT_(\d+)$")
+_COMMAND = ("PROCESS_0:COMMAND", "COMMAND")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+
+
+def launch_words(export: NsysExport) -> list[str]:
+    """The command line that the profiler launched, word by word; empty if not recorded."""
+    words: dict[int, str] = {}
+    for name, value in export.pairs("META_DATA_CAPTURE"):
+        found = _ARGUMENT.match(name)
+        if found:
+            words[int(found.group(1))] = value
+        elif name in _COMMAND:
+            words[-1] = value
+    return [words[order] for order in sorted(words)]
+
+
+def launch_environment(export: NsysExport) -> list[str]:
+    """``NAME="value"`` rows of the launched processes."""
+    return [value for name, value in export.pairs("META_DATA_CAPTURE") if name.endswith("ENVIRONMENT_VARIABLE")]
+
+
+def other_environments(export: NsysExport) -> list[str]:
+    """``NAME=value`` rows of every other environment in the export; never shown, only searched for names."""
+    blocks = [value for name, value in export.pairs("TARGET_INFO_SYSTEM_ENV") if name == "DeviceEnvironment"]
+    rows = [row for block in blocks for row in _split_at_semicolons(block)]
+    for text in environment_blocks(export).values():
+        rows.extend(row for row in text.split("\0") if "=" in row)
+    return rows
+
+
+def environment_blocks(export: NsysExport) -> dict[int, str]:
+    """Texts of StringIds that are environment blocks (NUL between the variables), by id."""
+    if not export.has("StringIds", "id", "value"):
+        return {}
+    rows = export.rows("SELECT id, value FROM StringIds WHERE instr(value, char(0)) > 0")
+    return {int(number): text for number, text in rows if isinstance(text, str)}
+
+
+def _split_at_semicolons(block: str) -> list[str]:
+    """Variables of ``A=1;B=2``; what follows a semicolon within a value belongs to that value."""
+    rows: list[str] = []
+    for part in block.split(";"):
+        if _VARIABLE.match(part) or not rows:
+            rows.append(part)
+        else:
+            rows[-1] += f";{part}"
+    return rows

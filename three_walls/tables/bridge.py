@@ -1,0 +1,186 @@
+"""What is known of Megatron-Bridge's releases.
+
+* ``generated/bridge/<release>.yaml``: what a configuration may hold; made by ``tools/bridge_schema.py``;
+* ``generated/bridge/type-mismatches/``: which values of a wrong type a release refuses; made by
+  ``tools/bridge_type_mismatches.py``;
+* ``bridge-accepted-values.yaml``: what becomes of the wrong values that it accepts (reviewed);
+* ``bridge-releases.yaml``: by which keys a saved configuration shows its release.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, RootModel
+
+from three_walls.model.failure_mode import FailureMode
+from three_walls.resources import GENERATED_DIR, TABLES_DIR
+from three_walls.tables.loader import ByName, NamedRow, Row, Scalar, Text, Texts, Value, load_table
+
+BRIDGE_DIR = GENERATED_DIR / "bridge"
+MAIN = "main"
+_KIND = re.compile(r"(list\[)?(bool|int|float|str|null|any|dict|dtype|callable|(enum|object):\w.*)\]?")
+_RELEASE = re.compile(r"v?(\d+)(?:\.(\d+))?")
+_AFTER_EVERY_RELEASE = (0, 7)
+"""What main counts as; raise it with the schema of main."""
+
+
+def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    for kind in kinds:
+        if not _KIND.fullmatch(kind):
+            raise ValueError(f"unknown kind {kind}")
+    return kinds
+
+
+class FieldType(Row):
+    """The type of one field of a configuration."""
+
+    kinds: Annotated[Texts, AfterValidator(_check_kinds)] = Field(alias="type")
+    """Kinds of values: ``bool``, ``list[str]``, ``enum:AttnBackend``."""
+    values: tuple[Scalar, ...] = ()
+    """What a text or number has to be; empty: anything."""
+    default: Value = None
+
+    @property
+    def has_default(self) -> bool:
+        return "default" in self.model_fields_set
+
+
+class Section(Row):
+    """One part of the configuration, ``model`` for example."""
+
+    itself: FieldType
+    fields: Mapping[str, FieldType]
+
+
+class EnumType(Row):
+    """An enum whose members an override spells by class and number."""
+
+    module: Text
+    members: Mapping[str, int]
+
+
+class BridgeSchema(Row):
+    """What a configuration of one release may hold."""
+
+    release: Text = Field(alias="bridge")
+    core: Text
+    """The Megatron Core that the release ships with."""
+    enums: Mapping[str, EnumType]
+    sections: Mapping[str, Section]
+
+    def find(self, path: str) -> FieldType | None:
+        """The type of ``section`` or ``section.field``; ``None`` where the release has no such field."""
+        name, _, field = path.partition(".")
+        section = self.sections.get(name)
+        if section is None:
+            return None
+        return section.fields.get(field) if field else section.itself
+
+    def paths(self) -> tuple[str, ...]:
+        """Every ``section.field``."""
+        return tuple(f"{name}.{field}" for name, section in self.sections.items() for field in section.fields)
+
+
+class BridgeRelease(NamedRow):
+    """Keys (or sections) that are new in a release, and keys that the next release no longer has."""
+
+    came_with: Texts = ()
+    last_with: Texts = ()
+
+
+class ReleaseTable(Row):
+    """``bridge-releases.yaml``, oldest release first."""
+
+    releases: ByName[BridgeRelease]
+
+
+MismatchKind = Literal["word", "text", "integer", "fraction", "flag", "list", "element", "mapping", "nothing"]
+"""Kinds of values that do not fit a field: ``word`` is a text (or number) that is none of those the field knows,
+``element`` an element of the wrong kind in a list, ``nothing`` is null, the others a value of this kind where the field
+takes another."""
+
+
+class MeasuredMismatches(Row):
+    """What one release refuses, by path, as measured by asking it."""
+
+    bridge: Text
+    configurations: tuple[Text, ...]
+    """The configurations that were tried."""
+    refused: Mapping[str, frozenset[MismatchKind]]
+    """Kinds that were refused in every configuration."""
+    sometimes: Mapping[str, frozenset[MismatchKind]]
+    """Kinds that were refused in some configurations."""
+    not_tried: frozenset[Text]
+
+    def is_accepted(self, path: str, kind: str) -> bool | None:
+        """Whether the release accepts such a value; ``None`` where that depends, or was not tried."""
+        if kind in self.refused.get(path, ()):
+            return False
+        return None if kind in self.sometimes.get(path, ()) or path in self.not_tried else True
+
+
+def _check_path(path: str) -> str:
+    if not any(bridge_schema(release).find(path) for release in known_releases()):
+        raise ValueError(f"no release has a field {path}")
+    return path
+
+
+class AcceptedValue(Row):
+    """What becomes of values that Bridge accepts though they do not fit, and where upstream decides it."""
+
+    kinds: tuple[MismatchKind, ...]
+    failure_mode: Literal[FailureMode.FAILS_AT_BUILD, FailureMode.IGNORED]
+    source: Text
+
+
+class AcceptedValues(RootModel[dict[Annotated[str, AfterValidator(_check_path)], AcceptedValue]]):
+    """``bridge-accepted-values.yaml``, by path."""
+
+
+def release_number(version: str) -> tuple[int, int]:
+    """(major, minor) of a version: patch releases change no key. ``main`` is after every release."""
+    match = _RELEASE.match(version)
+    return _AFTER_EVERY_RELEASE if match is None else (int(match[1]), int(match[2] or 0))
+
+
+@cache
+def known_releases() -> tuple[str, ...]:
+    """Releases with a schema, oldest first."""
+    stems = (path.stem for path in BRIDGE_DIR.glob("*.yaml") if path.stem == MAIN or _RELEASE.match(path.stem))
+    return tuple(sorted(stems, key=release_number))
+
+
+def nearest_release(version: str) -> str:
+    """The known release that stands for ``version``: the last one that is not newer, else the oldest."""
+    not_newer = [release for release in known_releases() if release_number(release) <= release_number(version)]
+    return not_newer[-1] if not_newer else known_releases()[0]
+
+
+@cache
+def bridge_schema(version: str) -> BridgeSchema:
+    """The schema that stands for ``version``."""
+    return load_table(BRIDGE_DIR / f"{nearest_release(version)}.yaml", BridgeSchema)
+
+
+@cache
+def bridge_releases() -> tuple[BridgeRelease, ...]:
+    """The releases that the keys of a configuration tell apart, oldest first."""
+    return tuple(load_table(TABLES_DIR / "bridge-releases.yaml", ReleaseTable).releases.values())
+
+
+@cache
+def measured_mismatches(version: str) -> MeasuredMismatches:
+    """What is measured of the release that stands for ``version``."""
+    return load_table(BRIDGE_DIR / "type-mismatches" / f"{nearest_release(version)}.yaml", MeasuredMismatches)
+
+
+@cache
+def accepted_values() -> Mapping[tuple[str, str], AcceptedValue]:
+    """By path and kind, what becomes of values that Bridge accepts, as far as reviewed."""
+    rows = load_table(TABLES_DIR / "bridge-accepted-values.yaml", AcceptedValues).root
+    return MappingProxyType({(path, kind): row for path, row in rows.items() for kind in row.kinds})

@@ -1,0 +1,86 @@
+"""How to capture a run, and what each part of a capture is for: ``tables/capture.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from three_walls.resources import TABLES_DIR
+from three_walls.tables.config_keys import config_keys, contradictions_of_settings
+from three_walls.tables.loader import (
+    ByName,
+    NamedRow,
+    Pattern,
+    Row,
+    Text,
+    Texts,
+    Value,
+    between,
+    load_table,
+    one_of,
+    raise_contradictions,
+)
+
+BRIDGE, MEGATRON_LM = "bridge", "megatron-lm"
+FRAMEWORKS = (BRIDGE, MEGATRON_LM)
+
+
+class NsysOption(Row):
+    """An option of ``nsys profile``."""
+
+    option: Text
+    """As typed."""
+    when: Literal["always", "memory"]
+    """``memory``: only where it is asked for with ``--memory``."""
+    since: Text
+    """Oldest release that was seen to accept the option in this form."""
+    reason: Text
+
+
+class Capability(NamedRow):
+    """Something that a capture may hold."""
+
+    title: Text
+    """What the capture holds, if it does."""
+    claims: Texts
+    """What of a report depends on it."""
+    remedy: Text
+    """What to do if it is missing."""
+    nsys: Texts = ()
+    """Options of ``nsys profile`` that record it."""
+    settings: Mapping[str, Value] = Field(default_factory=dict)
+    """Config keys that record it, with their values."""
+    frameworks: tuple[Annotated[Text, one_of(FRAMEWORKS)], ...] = FRAMEWORKS
+    """Frameworks in which the settings do that."""
+
+    @model_validator(mode="after")
+    def check_settings(self) -> Capability:
+        raise_contradictions(contradictions_of_settings(self.settings, ("settings",), config_keys().keys))
+        return self
+
+
+class CaptureRules(Row):
+    """``capture.yaml``."""
+
+    first_step: int
+    last_step: int
+    minimum_steps: int
+    maximum_overhead_fraction: Annotated[float, between(0, 1)]
+    """Of the kept steps: up to this much time in which the profiler holds up the program is called low overhead."""
+    nsys: tuple[NsysOption, ...]
+    """In the order in which ``three-walls capture`` prints them."""
+    capabilities: ByName[Capability]
+    """In the order of ``three-walls doctor``."""
+    dropped: tuple[Pattern, ...]
+    """Messages of the profiler which say that events are missing."""
+    usual: tuple[Pattern, ...]
+    """Messages that sound like it and are not."""
+
+
+@cache
+def capture_rules() -> CaptureRules:
+    """The rules that ship with the program."""
+    return load_table(TABLES_DIR / "capture.yaml", CaptureRules)

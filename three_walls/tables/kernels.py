@@ -1,0 +1,108 @@
+"""What names of kernels and CUDA API calls mean.
+
+``kernel-categories.yaml``: kernel -> category. ``gemm-precisions.yaml``: GEMM kernel -> number format.
+``api-calls.yaml``: API call -> what it does to its thread. In each table the first pattern found in the name counts.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Annotated, Literal
+
+from three_walls.model.buckets import CATEGORIES, SEND_RECV
+from three_walls.resources import TABLES_DIR
+from three_walls.tables.hardware import BF16, FP8, NVFP4, GpuModel
+from three_walls.tables.loader import Pattern, Row, Text, load_table, one_of
+
+FP16 = "fp16"
+_RATE_OF = {BF16: BF16, FP16: BF16, FP8: FP8, NVFP4: NVFP4}
+"""Which peak of the hardware table holds; tensor cores run FP16 as fast as BF16."""
+
+
+class KernelPattern(Row):
+    """A row of ``kernel-categories.yaml``."""
+
+    category: Annotated[Text, one_of((*CATEGORIES, SEND_RECV))]
+    pattern: Pattern
+    """Searched in "<short name> <demangled name>"."""
+    phase: Literal["forward", "backward"] | None = None
+    """For one kernel per pass of attention: counted to recognize recompute."""
+    anchor: Literal["step"] | None = None
+    """``step``: the kernel marks the optimizer update that ends a step."""
+    reason: Text
+    """What the kernel is, or why the row stands here."""
+
+
+class ApiPattern(Row):
+    """A row of ``api-calls.yaml``."""
+
+    kind: Literal[
+        "synchronize", "graph_launch", "launch", "copy", "allocate", "module_load", "event_record", "stream_wait"
+    ]
+    pattern: Pattern
+    """Searched in the name of the call, which carries version suffixes."""
+    reason: Text
+
+
+class PrecisionPattern(Row):
+    """A row of ``gemm-precisions.yaml``."""
+
+    pattern: Pattern
+    """Searched in the kernel's name."""
+    precision: Literal["bf16", "fp16", "fp8", "nvfp4", "tf32", "fp32"]
+    """Number format of the two factors."""
+    reason: Text
+    """Where the name comes from."""
+
+
+class KernelTable(Row):
+    """``kernel-categories.yaml``."""
+
+    patterns: tuple[KernelPattern, ...]
+
+
+class ApiTable(Row):
+    """``api-calls.yaml``."""
+
+    patterns: tuple[ApiPattern, ...]
+
+
+class PrecisionTable(Row):
+    """``gemm-precisions.yaml``."""
+
+    precisions: tuple[PrecisionPattern, ...]
+
+
+@cache
+def load_kernel_patterns() -> tuple[KernelPattern, ...]:
+    """Categories of kernels, in order."""
+    return load_table(TABLES_DIR / "kernel-categories.yaml", KernelTable).patterns
+
+
+@cache
+def load_api_patterns() -> tuple[ApiPattern, ...]:
+    """Kinds of API calls, in order."""
+    return load_table(TABLES_DIR / "api-calls.yaml", ApiTable).patterns
+
+
+@cache
+def gemm_precisions() -> tuple[PrecisionPattern, ...]:
+    """Number formats of GEMM kernels, in order."""
+    return load_table(TABLES_DIR / "gemm-precisions.yaml", PrecisionTable).precisions
+
+
+def union_of(patterns: tuple[ApiPattern, ...], kind: str) -> re.Pattern[str]:
+    """One expression that is found where any pattern of ``kind`` is."""
+    return re.compile("|".join(f"(?:{row.pattern.pattern})" for row in patterns if row.kind == kind))
+
+
+def precision_of_kernel(name: str, default: str | None) -> str | None:
+    """The number format that the kernel's name states, else ``default``."""
+    return next((row.precision for row in gemm_precisions() if row.pattern.search(name)), default)
+
+
+def peak_of(gpu: GpuModel | None, precision: str | None) -> int | None:
+    """The GPU's dense operations per second in ``precision``; None where the hardware table has none."""
+    rate = _RATE_OF.get(precision or "")
+    return gpu.peak_flops(rate) if gpu is not None and rate is not None else None

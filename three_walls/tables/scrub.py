@@ -1,0 +1,188 @@
+"""What of an export may be shared: ``tables/scrub.yaml``, ``key-shapes.yaml`` and ``safe-words.yaml``.
+
+Settings and variables have forms of their own. The functions here judge all other texts, such as names of kernels and
+ranges, and messages: :func:`cut_private` replaces paths, addresses and keys; :func:`is_safe_text` accepts texts that
+consist of the field's own words; :func:`cut_sentence` keeps only such words of a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache, cached_property
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from three_walls.resources import TABLES_DIR
+from three_walls.tables.loader import Loc, Pattern, Row, Text, Texts, compiled, load_table, raise_contradictions
+
+PATH = re.compile(r"(?:[A-Za-z][\w+.-]*://|[A-Za-z]:\\|~?/)[^\s'\"<>|;,()\[\]]*[^\s'\"<>|;,()\[\].:]")
+"""A path or an address inside of a text."""
+_KEY_START = "(?<![A-Za-z0-9])"
+_LONGEST_TEXT = 160
+_FEWEST_LETTERS = 3  # of a word in a compound: shorter ones could spell anything
+_MOST_SINGLE_LETTERS = 2
+_NAME = re.compile(r"\w*[^\W\d_]\w*")
+_PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_NUMBER = re.compile(r"\d+")
+_MOST_DIGITS = 6  # of one number
+_MOST_DIGITS_TOGETHER = 12
+_ADDRESS = re.compile(r"(?<!\d)\d{1,3}(\.\d{1,3}){3}(:\d{1,5})?(?!\d)")
+_SAFE_CHARACTERS = re.compile(r"[\w .,:/+*#%()\[\]<>=-]+", re.ASCII)
+
+ColumnKind = Literal[
+    "numbers",
+    "kernel_ids",
+    "call_ids",
+    "label_ids",
+    "range_ids",
+    "range_texts",
+    "gpu_names",
+    "labels",
+    "sentences",
+    "field_names",
+    "nccl_payloads",
+]
+"""What a column holds; the header of ``scrub.yaml`` explains each."""
+AsciiPattern = Annotated[re.Pattern[str], compiled(re.ASCII)]
+
+
+def _check_columns(columns: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    kind_of: dict[str, str] = {}
+    wrong: list[tuple[Loc, str]] = []
+    for kind, names in columns.items():
+        for name in names:
+            if name in kind_of:
+                wrong.append(((kind,), f"column {name} is listed twice"))
+            kind_of[name] = kind
+    raise_contradictions(wrong)
+    return columns
+
+
+class RangePattern(Row):
+    """NVTX texts that may stay."""
+
+    pattern: AsciiPattern
+    reason: Text
+
+
+class ScrubRules(Row):
+    """``scrub.yaml``."""
+
+    tables: Mapping[str, Annotated[Mapping[ColumnKind, Texts], AfterValidator(_check_columns)]]
+    """Table -> kind -> columns."""
+    pairs: Mapping[str, Mapping[Pattern, AsciiPattern]]
+    """Table of names and values -> expression that matches a whole name -> values that may stay with it."""
+    ranges: tuple[RangePattern, ...]
+    parts: tuple[Pattern, ...]
+    """What stays of a range that does not stay as a whole."""
+    scripts: frozenset[Text]
+    """Training scripts whose file name stays."""
+
+    @cached_property
+    def column_kinds(self) -> Mapping[str, Mapping[str, str]]:
+        """Table -> column -> kind, in the order of the file."""
+        return {
+            table: {name: kind for kind, names in columns.items() for name in names}
+            for table, columns in self.tables.items()
+        }
+
+    @cached_property
+    def any_part(self) -> re.Pattern[str]:
+        """Any of :attr:`parts`."""
+        return re.compile("|".join(part.pattern for part in self.parts))
+
+
+class KeyShape(Row):
+    """What the keys (secrets) of one issuer look like."""
+
+    pattern: Pattern
+    reason: Text
+
+
+class KeyShapes(Row):
+    """``key-shapes.yaml``."""
+
+    shapes: tuple[KeyShape, ...]
+
+    @cached_property
+    def any_shape(self) -> re.Pattern[str]:
+        """Any of the shapes, where it begins a word."""
+        return re.compile(f"{_KEY_START}(?:{'|'.join(shape.pattern.pattern for shape in self.shapes)})", re.ASCII)
+
+
+def _check_word(word: str) -> str:
+    if not re.fullmatch(r"[a-z]{2,}", word):
+        raise ValueError(f"expected a word in lower case, found {word}")
+    return word
+
+
+class SafeWords(Row):
+    """``safe-words.yaml``."""
+
+    words: frozenset[Annotated[Text, AfterValidator(_check_word)]]
+
+
+@cache
+def scrub_rules() -> ScrubRules:
+    """The rules that ship with the program."""
+    return load_table(TABLES_DIR / "scrub.yaml", ScrubRules)
+
+
+@cache
+def key_shapes() -> re.Pattern[str]:
+    """Anything that has the shape of a key."""
+    return load_table(TABLES_DIR / "key-shapes.yaml", KeyShapes).any_shape
+
+
+@cache
+def safe_words() -> frozenset[str]:
+    """The words of the field, in lower case."""
+    return load_table(TABLES_DIR / "safe-words.yaml", SafeWords).words
+
+
+def cut_private(text: str) -> str:
+    """``text`` with every path, address and key replaced."""
+    return key_shapes().sub("<key>", PATH.sub("<path>", text))
+
+
+def holds_key(text: str) -> bool:
+    """Whether something in ``text`` has the shape of a key."""
+    return key_shapes().search(text) is not None
+
+
+def is_safe_text(text: str) -> bool:
+    """Whether ``text`` consists of safe words, small numbers and signs."""
+    if len(text) > _LONGEST_TEXT or not _SAFE_CHARACTERS.fullmatch(text) or holds_key(text) or _ADDRESS.search(text):
+        return False
+    lengths = [len(digits) for digits in _NUMBER.findall(text)]
+    if sum(lengths) > _MOST_DIGITS_TOGETHER or max(lengths, default=0) > _MOST_DIGITS:
+        return False
+    return all(map(_is_safe_name, _NAME.findall(text)))
+
+
+def cut_sentence(text: str) -> str:
+    """A message of the profiler without paths, addresses, keys and words that are not safe."""
+    cut = _ADDRESS.sub("<address>", cut_private(text))
+    return _NAME.sub(lambda found: found[0] if _is_safe_name(found[0]) else "<word>", cut)
+
+
+@cache
+def is_safe_piece(piece: str) -> bool:
+    """Whether letters of one case are a safe word, a single letter, or safe words written together."""
+    piece = piece.lower()
+    words = safe_words()
+    if len(piece) == 1 or piece in words:
+        return True
+    ends = {0}  # where a word may end
+    for end in range(_FEWEST_LETTERS, len(piece) + 1):
+        if any(end - start >= _FEWEST_LETTERS and piece[start:end] in words for start in ends):
+            ends.add(end)
+    return len(piece) in ends
+
+
+def _is_safe_name(name: str) -> bool:
+    pieces = _PIECE.findall(name)
+    single_letters = sum(len(piece) == 1 for piece in pieces)  # many of them, with digits between, are a key
+    return name.isascii() and single_letters <= _MOST_SINGLE_LETTERS and all(map(is_safe_piece, pieces))

@@ -1,0 +1,167 @@
+"""Thresholds: one model per YAML of thresholds, one field per threshold.
+
+An entry of the file is ``name: {value: ..., reason: ...}``. To add a threshold, add the entry and the field of the same
+name. The reasons stand in the file; the docstrings here give the meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from three_walls.resources import TABLES_DIR
+from three_walls.tables.loader import Row, Text, between, load_table
+
+
+class ReasonedNumber(Row):
+    """An entry of a file of thresholds."""
+
+    value: float
+    reason: Text
+
+
+def _value_of(entry: object) -> float:
+    return ReasonedNumber.model_validate(entry).value
+
+
+def _number_generations(generations: object) -> object:
+    if not isinstance(generations, list) or not all(isinstance(families, list) for families in generations):
+        raise ValueError("expected a list of lists of GPU families")
+    return {family: place for place, families in enumerate(generations) for family in families}
+
+
+Reasoned = BeforeValidator(_value_of)
+"""Reads an entry as its value."""
+Fraction = Annotated[float, between(0, 1), Reasoned]
+Ratio = Annotated[float, between(0, 100), Reasoned]
+Count = Annotated[float, between(0, 100), Reasoned]
+Milliseconds = Annotated[float, between(0, 10), Reasoned]
+
+
+class VerdictThresholds(Row):
+    """``verdict.yaml``: when a verdict is given. Fractions of the step, unless the field says otherwise."""
+
+    minimum_recoverable_fraction: Fraction
+    """Below this recoverable time no wall is named."""
+    minimum_margin_fraction: Fraction
+    """Walls closer to each other than this are not ranked."""
+    minimum_compute_busy_fraction: Fraction
+    """From this much compute on, the step is compute-bound."""
+    notable_wait_fraction: Fraction
+    """Waiting for peers above this is reported."""
+    maximum_wait_fraction: Fraction
+    """Above this much unexplained waiting for peers no wall is named."""
+    maximum_unexplained_idle_fraction: Fraction
+    """Above this much idle time that belongs to no wall no wall is named."""
+    maximum_cuda_graph_fraction: Fraction
+    """Above this much time in CUDA graphs recorded as a whole no wall is named."""
+    maximum_unclassified_fraction: Fraction
+    """Above this much time in unclassified kernels no wall is named."""
+    minimum_plan_gain_fraction: Fraction
+    """A gain that is likely or at most below this leaves the edit out of the plan."""
+    comparable_gain_fraction: Fraction
+    """Of the largest likely gain: gains above this count as equal, and the wall of the verdict goes first."""
+
+
+class RankThresholds(Row):
+    """``ranks.yaml``: when one rank is said to hold up the others."""
+
+    minimum_late_fraction: Fraction
+    """Of the step: a rank that delays its group by less is not a straggler."""
+    minimum_blame_fraction: Fraction
+    """Of a wait: the part that has to end with one rank's arrival before that rank is blamed for the wait."""
+    minimum_resolved_fraction: Fraction
+    """Of a class's time: the part whose calls have to match before the class is split into wait and transfer."""
+    minimum_cause_fraction: Fraction
+    """Of the time a rank was late: the part that a cause has to explain to be named."""
+    minimum_slow_outside_fraction: Fraction
+    """Of the excess compute: the part outside of the experts that tells a slow GPU from imbalance."""
+    maximum_end_spread_ms: Milliseconds
+    """Calls that end further apart are not matched as one collective."""
+    maximum_even_end_spread_ms: Milliseconds
+    """The same for collectives that end evenly: all-reduce and all-gather."""
+    maximum_even_end_spread_fraction: Fraction
+    """Of the shortest call: what a long transfer may add to :attr:`maximum_even_end_spread_ms`."""
+    minimum_start_skew_fraction: Fraction
+    """Of the step: captures that start further apart than this affect the first captured steps."""
+
+    @property
+    def maximum_end_spread_ns(self) -> int:
+        return round(self.maximum_end_spread_ms * 1e6)
+
+    @property
+    def maximum_even_end_spread_ns(self) -> int:
+        return round(self.maximum_even_end_spread_ms * 1e6)
+
+
+class LogThresholds(Row):
+    """``log.yaml``: steady iterations, logs of another run, slow ranks, short memory."""
+
+    minimum_step_tolerance_fraction: Fraction
+    """Of the median iteration: one that differs by less is steady."""
+    tolerance_in_deviations: Ratio
+    """Times the run's own median deviation: the tolerance of a run that jitters more."""
+    minimum_steady_count: Count
+    """Steady iterations needed for a spread."""
+    minimum_iterations_per_captured_step: Count
+    """Iterations in the log per captured step from which on their median counts as unprofiled."""
+    minimum_perturbation_ratio: Ratio
+    """Traced step to unprofiled iteration: above it the profiler made the step longer."""
+    minimum_step_ratio: Ratio
+    """Traced step to unprofiled iteration: below it the log is of another run."""
+    maximum_step_ratio: Ratio
+    """Traced step to unprofiled iteration: above it the log is of another run."""
+    slow_rank_ratio: Ratio
+    """A rank's own work to that of the typical rank: above it the rank is slow."""
+    slow_rank_prints_fraction: Fraction
+    """Of the timer prints: the part in which a rank has to be slow."""
+    near_limit_fraction: Fraction
+    """Of the device's memory, allocated: above it memory is short."""
+    reserved_limit_fraction: Fraction
+    """Of the device's memory, reserved: above it memory is short."""
+
+
+class RecipeLimits(Row):
+    """``nearest-recipe.yaml``: what counts as near when a tuned recipe is searched."""
+
+    largest_size_ratio: Annotated[float, between(1, 100), Reasoned]
+    """Hidden size, experts, top-k and expert FFN of a near recipe each differ by no more than this factor."""
+    layers_weight: Fraction
+    """Weight of the number of layers in the distance."""
+    other_kind_ratio: Annotated[float, between(1, 100), Reasoned]
+    """Factor that another kind of attention (MLA) or of layers (Mamba, linear attention) counts as."""
+    generations: Annotated[Mapping[str, int], BeforeValidator(_number_generations)]
+    """GPU family -> position of its generation, from 0; the file lists the families of each generation, older first."""
+    benchmark_settings: frozenset[Text]
+    """Settings of benchmarks only: they save work that production needs, or change what is learned."""
+    batch_settings: frozenset[Text]
+    """Settings that are shown and marked: they change what is learned, or follow memory."""
+    newer_names: Mapping[str, Text]
+    """Key of a recipe -> key that holds the same in newer releases."""
+
+
+@cache
+def default_thresholds() -> VerdictThresholds:
+    """The thresholds of the verdict that ship with the program."""
+    return load_table(TABLES_DIR / "verdict.yaml", VerdictThresholds)
+
+
+@cache
+def default_rank_thresholds() -> RankThresholds:
+    """The thresholds of the comparison of ranks that ship with the program."""
+    return load_table(TABLES_DIR / "ranks.yaml", RankThresholds)
+
+
+@cache
+def default_log_thresholds() -> LogThresholds:
+    """The thresholds of the training log that ship with the program."""
+    return load_table(TABLES_DIR / "log.yaml", LogThresholds)
+
+
+@cache
+def recipe_limits() -> RecipeLimits:
+    """The limits of the search for a tuned recipe that ship with the program."""
+    return load_table(TABLES_DIR / "nearest-recipe.yaml", RecipeLimits)

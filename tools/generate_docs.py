@@ -1,0 +1,84 @@
+"""Writes docs/generated: the reference of commands and facts, from the program itself.
+
+    python -m tools.generate_docs           # write
+    python -m tools.generate_docs --check   # exit 1 if a file is not up to date
+
+Every page is plain Markdown, so it reads the same in the repository and on the site that mkdocs builds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from three_walls.cli.main import cli
+from three_walls.model.glossary import GLOSSARY
+
+OUT = Path(__file__).resolve().parent.parent / "docs" / "generated"
+NOTE = "<!-- Written by tools/generate_docs.py; do not edit. -->"
+
+
+def command_reference() -> str:
+    """The help text of every command, as the terminal prints it at 100 columns."""
+    lines = [NOTE, "", "# Commands", ""]
+    for path, command in _commands(cli, ("three-walls",)):
+        context = click.Context(command, info_name=" ".join(path), terminal_width=100, max_content_width=100)
+        lines += [f"## {' '.join(path)}", "", "```text", command.get_help(context), "```", ""]
+    return "\n".join(lines)
+
+
+def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _commands(child, (*path, name))
+
+
+def fact_reference() -> str:
+    """Every fact with its unit and definition, in order of definition."""
+    lines = [
+        NOTE,
+        "",
+        "# Facts",
+        "",
+        "What a report may hold and a rule may compare. Settings of the run are facts too: `config.<key>` and",
+        "`env.<VARIABLE>`. Unless the meaning says otherwise, a time is of the representative step. What the inputs",
+        "cannot give is missing, with the reason; it is never zero.",
+        "",
+        "| fact | unit | meaning | not the same as | needs of the trace |",
+        "|---|---|---|---|---|",
+    ]
+    for fact in GLOSSARY:
+        cells = (f"`{fact.name}`", fact.unit, fact.meaning, fact.not_the_same_as, ", ".join(fact.needs))
+        lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+    return "\n".join([*lines, ""])
+
+
+PAGES: dict[str, Callable[[], str]] = {"commands.md": command_reference, "facts.md": fact_reference}
+
+
+def main(arguments: list[str]) -> int:
+    """Write every page, or name those that are not up to date."""
+    stale = []
+    for name, make in PAGES.items():
+        path, text = OUT / name, make()
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            OUT.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    if "--check" in arguments and stale:
+        print(f"not up to date: {', '.join(stale)}; run: make docs", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
