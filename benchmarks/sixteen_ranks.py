@@ -32,7 +32,7 @@ SLOW, TOKENS = 1.3, 2.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found beside what is true. ``errors_ns``: largest |found - true| of any rank, by quantity."""
+    """What was found and what is true. ``errors_ns``: largest |found - true| of any rank, by quantity."""
 
     errors_ns: dict[str, int]
     stragglers: dict[int, str]
@@ -66,7 +66,7 @@ def measure(folder: Path, ranks: int = 16, layers: int = 24, steps: int = 6) -> 
     began = time.perf_counter()
     report = analyze(paths)
     took = time.perf_counter() - began
-    found = {one.rank: one.cause for one in report.stragglers}
+    found = {straggler.rank: straggler.cause for straggler in report.stragglers}
     return Outcome(_errors(run, report), found, expected, took, report)
 
 

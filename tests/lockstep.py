@@ -1,6 +1,6 @@
 """Several ranks of one run, simulated in lockstep, each with its own trace: every time in them is known exactly.
 
-A step is ``layers`` times attention (product, flash attention, router product), dispatch, expert GEMMs, combine;
+A step is ``layers`` times attention (GEMM, flash attention, router GEMM), dispatch, expert GEMMs, combine;
 then a gradient all-reduce over the world and the update. A call starts on a rank when that rank arrives and ends on
 all members ``transfer`` after the last arrival.
 """
@@ -31,7 +31,7 @@ class Behaviour:
 
     slow: float = 1.0  # every compute kernel takes so many times as long
     tokens: float = 1.0  # so many times the expert kernels, on as much larger grids
-    persistent: bool = False  # its expert product has one grid for any number of tokens; its activation has not
+    persistent: bool = False  # its expert GEMM has one grid for any number of tokens; its activation does not
     starved_ns: int = 0  # before attention of every layer the host is late by this
     blocked_ns: int = 0  # the same, in a synchronizing call
     capture_delay_ns: int = 0  # its profiler starts so much later: the first step waits for it

@@ -1,6 +1,6 @@
 """A pipeline of several stages under 1F1B, simulated call by call: every wait in an exchange is known exactly.
 
-A forward pass is flash attention and a product, a backward pass a product and attention's backward. An exchange
+A forward pass is flash attention and a GEMM, a backward pass a GEMM and attention's backward. An exchange
 starts on a rank when that rank comes to it and ends on both ``transfer_ns`` after the second came.
 """
 
@@ -110,12 +110,12 @@ class PipelineRun:
             return False
         starts = {rank: arrived.pop((rank, peer)), peer: arrived.pop((peer, rank))}
         end = max(starts.values()) + self.transfer_ns
-        for one, start in starts.items():
-            other = peer if one == rank else rank
-            stream = EXCHANGE_STREAM + (10 * (other > one) if self.streams_by_neighbour else 0)
-            self.builders[one].kernel(SEND_RECV, start, end, stream=stream, launched=max(start - 40 * US, 1))
-            self.truth[(one, self.step)] += max(starts.values()) - start
-            self.now[one] = end
+        for member, start in starts.items():
+            other = peer if member == rank else rank
+            stream = EXCHANGE_STREAM + (10 * (other > member) if self.streams_by_neighbour else 0)
+            self.builders[member].kernel(SEND_RECV, start, end, stream=stream, launched=max(start - 40 * US, 1))
+            self.truth[(member, self.step)] += max(starts.values()) - start
+            self.now[member] = end
         met[(peer, rank)] += 1
         return True
 

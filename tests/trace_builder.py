@@ -203,7 +203,7 @@ class TraceBuilder:
         return self
 
     def steps(self, count: int, length: int = 1000) -> TraceBuilder:
-        """``count`` plain steps from t=1: products for 60% of each, then an update; everything launched in time."""
+        """``count`` plain steps from t=1: GEMMs for 60% of each, then an update; everything launched in time."""
         for order in range(count):
             at = 1 + order * length
             self.kernel(GEMM, at, at + 6 * length // 10, launched=max(at - 5, 0))

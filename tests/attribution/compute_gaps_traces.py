@@ -20,7 +20,7 @@ Causes = dict[tuple[str, str], int]
 
 
 def three_steps(next_launched: int | None, stream: int = 7) -> TraceBuilder:
-    """Per step a product, a gap of 500 us, and an update launched at ``next_launched`` on ``stream``."""
+    """Per step a GEMM, a gap of 500 us, and an update launched at ``next_launched`` on ``stream``."""
     builder = TraceBuilder()
     for at in (1, 1 + STEP, 1 + 2 * STEP):
         builder.kernel(GEMM, at, at + BUSY, launched=max(at - 5 * US, 0))
@@ -38,8 +38,8 @@ def causes(tmp_path: Path, builder: TraceBuilder, without: tuple[str, ...] = ())
     report = analyze(builder.write(tmp_path / "trace.sqlite", without=without))
     rank = report.ranks[0]
     assert [(step.start_ns, step.end_ns) for step in rank.steps if step.kept] == [(1 + STEP, 1 + 2 * STEP)]
-    assert sum(one.ns for one in rank.gap_causes) == absent_ns(rank)
-    return {(one.cause, one.detail): round(one.ns / US) for one in rank.gap_causes if one.ns >= US}
+    assert sum(gap.ns for gap in rank.gap_causes) == absent_ns(rank)
+    return {(gap.cause, gap.detail): round(gap.ns / US) for gap in rank.gap_causes if gap.ns >= US}
 
 
 def absent_ns(rank: RankReport) -> int:

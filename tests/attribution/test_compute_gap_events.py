@@ -1,4 +1,4 @@
-"""Why no compute ran: events that one stream waited for, told by id, by order, by elimination, or not at all."""
+"""Why no compute ran: events that a stream waited for, identified by id, by order, by elimination, or not at all."""
 
 from __future__ import annotations
 

@@ -52,10 +52,10 @@ def test_the_causes_sum_to_the_time_without_compute(
         builder = anything(operations, calls, events)
         first = analyze(builder.write(Path(folder) / "first.sqlite"))
         shuffled = analyze(builder.write(Path(folder) / "second.sqlite", shuffle=7))
-    assert [one.ns > 0 for one in first.ranks[0].gap_causes].count(False) == 0
-    assert sum(one.ns for one in first.ranks[0].gap_causes) == absent_ns(first.ranks[0])
+    assert [gap.ns > 0 for gap in first.ranks[0].gap_causes].count(False) == 0
+    assert sum(gap.ns for gap in first.ranks[0].gap_causes) == absent_ns(first.ranks[0])
     assert causes_of(first) == causes_of(shuffled)
 
 
 def causes_of(report: Report) -> list[tuple[str, str, int]]:
-    return [(one.cause, one.detail, one.ns) for rank in report.ranks for one in rank.gap_causes]
+    return [(gap.cause, gap.detail, gap.ns) for rank in report.ranks for gap in rank.gap_causes]

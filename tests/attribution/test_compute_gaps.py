@@ -73,7 +73,7 @@ def test_a_late_launch_is_split_by_what_its_thread_did(tmp_path: Path, call: str
 def test_calls_that_say_nothing_are_nothing_visible() -> None:
     assert kind_of("cudaEventQuery_v3020") is None
     assert kind_of("cuKernelGetName") is None
-    assert set(DOING.values()) == {str(one) for one in Cause if one.startswith("starved_")} - {
+    assert set(DOING.values()) == {str(cause) for cause in Cause if cause.startswith("starved_")} - {
         str(Cause.NOTHING_VISIBLE)
     }
 
@@ -150,7 +150,7 @@ def test_a_launched_node_of_a_graph_waits_for_another_part_of_it(tmp_path: Path)
 
 
 def test_a_gap_that_the_step_cuts_is_explained_by_what_follows(tmp_path: Path) -> None:
-    # A step begins with its first kernel, here a collective; the product behind it was launched late.
+    # A step begins with its first kernel, here a collective; the GEMM after it was launched late.
     builder = TraceBuilder()
     for order, at in enumerate(begins()):
         builder.nvtx(f"training_step_{order}", at - 100 if order else 0, at - 100 + STEP)
@@ -169,7 +169,7 @@ def test_a_gap_that_the_capture_ends_is_explained_by_nothing(tmp_path: Path) -> 
     builder = TraceBuilder()
     builder.kernel(GEMM, 1, 1 + 400 * US, launched=0).copy(2, 900 * US, STEP, stream=9)
     rank = analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0]
-    assert [(one.cause, one.detail) for one in rank.gap_causes] == [("unexplained", "no compute follows")]
+    assert [(gap.cause, gap.detail) for gap in rank.gap_causes] == [("unexplained", "no compute follows")]
     assert rank.gap_causes[0].ns == STEP - 1 - 400 * US
 
 
@@ -182,6 +182,6 @@ def test_more_details_than_a_sweep_can_tell_apart_share_one(tmp_path: Path) -> N
             builder.record_event(5 + order, stream=100 + order, called=at + 20)
             builder.wait_event(5 + order, stream=7, called=at + 30)
     report = analyze(builder.write(tmp_path / "trace.sqlite"))
-    details = [one.detail for one in report.ranks[0].gap_causes if one.cause == "blocking"]
+    details = [gap.detail for gap in report.ranks[0].gap_causes if gap.cause == "blocking"]
     assert "other" in details and len(details) < 62
-    assert sum(one.ns for one in report.ranks[0].gap_causes) == absent_ns(report.ranks[0])
+    assert sum(gap.ns for gap in report.ranks[0].gap_causes) == absent_ns(report.ranks[0])

@@ -19,7 +19,7 @@ def idle(tmp_path: Path, builder: TraceBuilder) -> dict[str, int]:
 
 
 def three_steps(busy_until: int, next_launched: int | None) -> TraceBuilder:
-    """Per step a product until ``busy_until``, a gap, and an update from 900 on, launched at ``next_launched``."""
+    """Per step a GEMM until ``busy_until``, a gap, and an update from 900 on, launched at ``next_launched``."""
     builder = TraceBuilder()
     for at in (1, 1001, 2001):
         builder.kernel(GEMM, at, at + busy_until, launched=max(at - 5, 0))

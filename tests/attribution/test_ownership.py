@@ -23,7 +23,7 @@ SOME = ("gemm", "attention", "elementwise", "ep_all_to_all", "all_gather", "copy
 
 Row = tuple[int, str, int, int]
 operation = st.tuples(st.integers(0, 1), st.sampled_from(SOME), st.integers(-5, 80), st.integers(0, 30)).map(
-    lambda one: (one[0], one[1], one[2], one[2] + one[3])
+    lambda row: (row[0], row[1], row[2], row[2] + row[3])
 )
 
 
@@ -84,8 +84,8 @@ def test_the_order_of_rows_does_not_matter(rows: list[Row], random: object) -> N
 def test_compute_owns_what_it_overlaps_and_communication_the_rest() -> None:
     rows: list[Row] = [(0, "ep_all_to_all", 0, 20), (0, "gemm", 10, 30)]
     slices = slice_steps(operations(rows), no_causes(), steps())
-    mine = {bucket: ns for t, s, bucket, ns in own_time(slices, steps()).rows() if (t, s) == (0, 0)}
-    assert mine == {"ep_all_to_all": 10, "gemm": 20, "idle_other": 10}
+    budget = {bucket: ns for t, s, bucket, ns in own_time(slices, steps()).rows() if (t, s) == (0, 0)}
+    assert budget == {"ep_all_to_all": 10, "gemm": 20, "idle_other": 10}
     assert measure_exposure(slices).rows() == [(0, 0, "ep_all_to_all", 20, 10, 10)]
 
 

@@ -1,4 +1,4 @@
-"""Transfer and waiting, told apart by what the fastest calls of a kind took."""
+"""Transfer and waiting, separated by what the fastest calls of a kind took."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP = 100 * MS
 
 
 def exchanges(tmp_path: Path, durations_ms: list[float], hidden: bool = False) -> Report:
-    """Three steps, each with exchanges of these durations, 8 ms apart, beside a product if ``hidden``."""
+    """Three steps, each with exchanges of these durations, 8 ms apart, concurrent with a GEMM if ``hidden``."""
     builder = TraceBuilder().launched_as(
         f"{MEGATRON} --expert-model-parallel-size 8", RANK="0", WORLD_SIZE="8", LOCAL_WORLD_SIZE="8"
     )

@@ -19,12 +19,12 @@ LATE = Behaviour(capture_delay_ns=900 * MS)
 def test_a_late_profiler_is_a_warning_and_no_straggler(tmp_path: Path) -> None:
     run = simulate([Behaviour(), LATE, Behaviour()])
     report = analyze(run.write(tmp_path))
-    (said,) = [one.message for one in report.warnings if one.code == "capture-start-skew"]
-    assert "begin 900 ms apart" in said
-    assert "waits up to 900 ms" in said
-    assert "all are dropped already" in said
+    (message,) = [warning.message for warning in report.warnings if warning.code == "capture-start-skew"]
+    assert "begin 900 ms apart" in message
+    assert "waits up to 900 ms" in message
+    assert "all are dropped already" in message
     assert report.stragglers == ()
-    assert all(one.wait_ns == 0 for one in report.waits)
+    assert all(wait.wait_ns == 0 for wait in report.waits)
 
 
 def test_a_kept_step_that_it_touches_is_dropped(tmp_path: Path) -> None:
@@ -41,15 +41,15 @@ def test_a_kept_step_that_it_touches_is_dropped(tmp_path: Path) -> None:
             opened = closed + 45_001
     report = analyze(run.write(tmp_path))
     assert report.step.source == "nvtx training_step"
-    touched = [(one.rank, one.index) for one in report.step.dropped if "last rank's capture" in one.reason]
+    touched = [(step.rank, step.index) for step in report.step.dropped if "last rank's capture" in step.reason]
     assert touched == [(0, 0), (2, 0)]
-    assert all(one.wait_ns == 0 for one in report.waits)
+    assert all(wait.wait_ns == 0 for wait in report.waits)
     assert report.stragglers == ()
 
 
 def test_profilers_that_start_together_are_not_mentioned(tmp_path: Path) -> None:
     report = analyze(simulate([Behaviour(), Behaviour(slow=1.3)]).write(tmp_path))
-    assert "capture-start-skew" not in {one.code for one in report.warnings}
+    assert "capture-start-skew" not in {warning.code for warning in report.warnings}
 
 
 FOUR = (0, 1000, 2000, 3000)
@@ -75,9 +75,9 @@ def test_captures_that_begin_seconds_apart_give_the_answer_of_those_that_begin_t
 ) -> None:
     report = analyze(delayed(delays, steps).write(tmp_path / "apart"))
     together = analyze(delayed([0] * len(delays), steps).write(tmp_path / "together"))
-    (said,) = [one.message for one in report.warnings if one.code == "capture-start-skew"]
-    assert "begin 3000 ms apart" in said
-    assert "capture-start-skew" not in {one.code for one in together.warnings}
+    (message,) = [warning.message for warning in report.warnings if warning.code == "capture-start-skew"]
+    assert "begin 3000 ms apart" in message
+    assert "capture-start-skew" not in {warning.code for warning in together.warnings}
     assert kept(report) == [usable] * len(delays)
     assert report.stragglers == ()
     assert (report.waits, report.budget) == (together.waits, together.budget)
@@ -104,7 +104,7 @@ def test_a_first_step_that_is_cut_elsewhere_on_each_rank_is_dropped_on_all(tmp_p
     run = cut(simulate([Behaviour(), Behaviour(slow=1.3), Behaviour(), Behaviour()], steps=4), (0.3, 0.6, 0.1, 0.8))
     report = analyze(run.write(tmp_path))
     assert kept(report) == [[1, 2]] * 4
-    assert [(one.rank, one.late_ns) for one in report.stragglers] == [(1, run.truth.late[(1, 1)])]
+    assert [(straggler.rank, straggler.late_ns) for straggler in report.stragglers] == [(1, run.truth.late[(1, 1)])]
 
 
 def test_captures_that_begin_in_different_steps_compare_the_same_steps(tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_captures_that_begin_in_different_steps_compare_the_same_steps(tmp_path:
     assert report.alignment is not None
     assert (report.alignment.method, report.alignment.residual_ns_p95) == (SESSION_CLOCKS, 0)
     assert kept(report) == [[3]] * 4
-    assert [(one.rank, one.late_ns) for one in report.stragglers] == [(2, run.truth.late[(2, 3)])]
-    waits = [one for one in report.waits if one.communication_class == "ep_all_to_all"]
-    assert [one.wait_ns for one in waits] == [run.truth.waits[(rank, 3)]["ep_all_to_all"] for rank in range(4)]
+    assert [(straggler.rank, straggler.late_ns) for straggler in report.stragglers] == [(2, run.truth.late[(2, 3)])]
+    waits = [wait for wait in report.waits if wait.communication_class == "ep_all_to_all"]
+    assert [wait.wait_ns for wait in waits] == [run.truth.waits[(rank, 3)]["ep_all_to_all"] for rank in range(4)]
 
 
 def test_a_step_that_one_rank_did_not_capture_is_not_compared(tmp_path: Path) -> None:
@@ -124,7 +124,9 @@ def test_a_step_that_one_rank_did_not_capture_is_not_compared(tmp_path: Path) ->
     report = analyze(run.write(tmp_path))
     assert report.stragglers == ()
     assert kept(report)[1] == [2]
-    assert not any(one.resolved for one in report.waits if one.communication_class == "ep_all_to_all" and one.rank != 1)
+    assert not any(
+        wait.resolved for wait in report.waits if wait.communication_class == "ep_all_to_all" and wait.rank != 1
+    )
 
 
 def test_the_order_of_captures_that_begin_in_one_step_is_left_alone(tmp_path: Path) -> None:
@@ -132,4 +134,4 @@ def test_the_order_of_captures_that_begin_in_one_step_is_left_alone(tmp_path: Pa
     run = simulate([Behaviour(), Behaviour(clock_ahead_ns=700 * MS)], steps=5)
     report = analyze(run.write(tmp_path))
     assert kept(report) == [[1, 2, 3]] * 2
-    assert all(one.resolved for one in report.waits)
+    assert all(wait.resolved for wait in report.waits)

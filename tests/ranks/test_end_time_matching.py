@@ -38,7 +38,7 @@ def compare(tmp_path: Path, meetings: list[Meeting], flags: str = "--pipeline-mo
 
 
 def all_reduces(report: Report) -> list[Wait]:
-    return [one for one in report.waits if one.communication_class == "all_reduce"]
+    return [wait for wait in report.waits if wait.communication_class == "all_reduce"]
 
 
 MIXED: list[Meeting] = [
@@ -52,8 +52,8 @@ MIXED: list[Meeting] = [
 
 def test_each_call_finds_its_own_group(tmp_path: Path) -> None:
     found = all_reduces(compare(tmp_path, MIXED))
-    assert all(one.resolved for one in found)
-    waited = {one.rank: (one.wait_ns, one.transfer_ns) for one in found}
+    assert all(wait.resolved for wait in found)
+    waited = {wait.rank: (wait.wait_ns, wait.transfer_ns) for wait in found}
     # First of a pair waits 10 us, second not at all; of all four rank 0 waits 30, rank 3 nothing.
     assert waited == {
         0: ((10 + 10 + 30) * US, (50 + 40 + 30) * US),
@@ -65,29 +65,29 @@ def test_each_call_finds_its_own_group(tmp_path: Path) -> None:
 
 def test_a_call_that_only_the_last_stage_makes_shifts_no_other(tmp_path: Path) -> None:
     found = all_reduces(compare(tmp_path, [*MIXED[:4], ((2, 3), 450, 20), MIXED[4]]))
-    assert all(one.resolved for one in found)
-    assert {one.rank: one.wait_ns for one in found} == {0: 50 * US, 1: 30 * US, 2: 30 * US, 3: 0}
+    assert all(wait.resolved for wait in found)
+    assert {wait.rank: wait.wait_ns for wait in found} == {0: 50 * US, 1: 30 * US, 2: 30 * US, 3: 0}
 
 
 def test_calls_that_no_group_leaves_together_are_not_split(tmp_path: Path) -> None:
     apart: list[Meeting] = [((rank,), 100 + 200 * rank, 150) for rank in EVERYONE]
     found = all_reduces(compare(tmp_path, apart))
     assert len(found) == 4
-    assert not any(one.resolved for one in found)
-    assert all("do not fit together in time" in one.note for one in found)
+    assert not any(wait.resolved for wait in found)
+    assert all("do not fit together in time" in wait.note for wait in found)
 
 
 def test_a_rank_with_two_calls_that_end_at_once_is_put_together_with_nobody(tmp_path: Path) -> None:
     one_each: list[Meeting] = [((0, 2), 100, 50), ((0, 2), 300, 50)]
-    assert all(one.resolved for one in all_reduces(compare(tmp_path / "one", one_each)))
+    assert all(wait.resolved for wait in all_reduces(compare(tmp_path / "one", one_each)))
     twice: list[Meeting] = [*one_each, ((0,), 105, 55), ((0,), 305, 55)]
     found = all_reduces(compare(tmp_path / "two", twice))
-    assert {one.rank for one in found} == {0, 2}
-    assert not any(one.resolved for one in found)
+    assert {wait.rank for wait in found} == {0, 2}
+    assert not any(wait.resolved for wait in found)
 
 
 @pytest.mark.parametrize("flags", ["", "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1"])
 def test_ranks_that_leave_together_but_are_no_group_are_not_put_together(tmp_path: Path, flags: str) -> None:
     crossed: list[Meeting] = [((0, 3), 100, 50), ((1, 2), 400, 50)]
     found = all_reduces(compare(tmp_path, crossed, flags))
-    assert not any(one.resolved for one in found)
+    assert not any(wait.resolved for wait in found)

@@ -17,7 +17,7 @@ STEP = 1
 
 
 def exchanges(report: Report) -> list[Wait]:
-    return [one for one in report.waits if one.communication_class == "pipeline_p2p"]
+    return [wait for wait in report.waits if wait.communication_class == "pipeline_p2p"]
 
 
 def test_the_order_of_a_middle_stage_is_megatrons() -> None:
@@ -43,17 +43,17 @@ def test_every_exchange_of_a_1f1b_pipeline_is_split_exactly(tmp_path: Path, stag
     run = simulate_pipeline(stages, micro_batches)
     report = analyze(run.write(tmp_path))
     found = exchanges(report)
-    assert [one.rank for one in found] == list(range(stages))
-    assert all(one.resolved for one in found)
-    assert [one.wait_ns for one in found] == [run.truth[(rank, STEP)] for rank in range(stages)]
-    assert [one.transfer_ns for one in found] == [
+    assert [wait.rank for wait in found] == list(range(stages))
+    assert all(wait.resolved for wait in found)
+    assert [wait.wait_ns for wait in found] == [run.truth[(rank, STEP)] for rank in range(stages)]
+    assert [wait.transfer_ns for wait in found] == [
         run.transfer_ns * len(list_exchanges(rank, stages, micro_batches)) for rank in range(stages)
     ]
 
 
 def test_with_two_stages_each_waits_for_the_other(tmp_path: Path) -> None:
     found = exchanges(analyze(simulate_pipeline(2, 4).write(tmp_path)))
-    assert [one.awaited_rank for one in found] == [1, 0]
+    assert [wait.awaited_rank for wait in found] == [1, 0]
 
 
 def by_neighbour(run: PipelineRun) -> None:
@@ -69,8 +69,8 @@ def test_several_streams_or_another_schedule_make_no_difference(tmp_path: Path, 
     assert callable(odd)
     run = simulate_pipeline(4, 8, odd=odd)
     found = exchanges(analyze(run.write(tmp_path)))
-    assert all(one.resolved for one in found)
-    assert [one.wait_ns for one in found] == [run.truth[(rank, STEP)] for rank in range(4)]
+    assert all(wait.resolved for wait in found)
+    assert [wait.wait_ns for wait in found] == [run.truth[(rank, STEP)] for rank in range(4)]
 
 
 def test_exchanges_that_fit_neither_order_nor_time_are_not_paired(tmp_path: Path) -> None:
@@ -81,16 +81,16 @@ def test_exchanges_that_fit_neither_order_nor_time_are_not_paired(tmp_path: Path
                 row["end"] -= 200_000 * order
                 row["start"] = min(row["start"], row["end"] - 1)
     found = exchanges(analyze(run.write(tmp_path)))
-    assert not any(one.resolved or one.awaited_rank is not None for one in found)
-    assert all("do not follow the 1F1B schedule" in one.note for one in found[1:3])
+    assert not any(wait.resolved or wait.awaited_rank is not None for wait in found)
+    assert all("do not follow the 1F1B schedule" in wait.note for wait in found[1:3])
 
 
 def test_a_missing_neighbour_is_the_reason(tmp_path: Path) -> None:
     run = simulate_pipeline(4, 8)
     found = exchanges(analyze(run.write(tmp_path)[::3]))
-    assert [one.rank for one in found] == [0, 3]
-    assert not any(one.resolved for one in found)
-    assert all("the neighbouring stage was not captured" in one.note for one in found)
+    assert [wait.rank for wait in found] == [0, 3]
+    assert not any(wait.resolved for wait in found)
+    assert all("the neighbouring stage was not captured" in wait.note for wait in found)
 
 
 def test_pairs_whose_ends_lie_apart_are_not_resolved(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_pairs_whose_ends_lie_apart_are_not_resolved(tmp_path: Path) -> None:
         if row["streamId"] == EXCHANGE_STREAM:
             row["end"] += 500_000
     found = exchanges(analyze(run.write(tmp_path)))
-    assert not any(one.resolved for one in found)
+    assert not any(wait.resolved for wait in found)
 
 
 def test_an_exchange_too_many_is_left_over_and_the_others_are_paired_by_time(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_an_exchange_too_many_is_left_over_and_the_others_are_paired_by_time(tmp
     inside = run.now[0] * 3 // 8  # the middle of the second of four steps
     run.builders[0].kernel(SEND_RECV, inside, inside + 50_000, stream=EXCHANGE_STREAM)
     found = exchanges(analyze(run.write(tmp_path)))
-    assert [one.wait_ns for one in found] == [run.truth[(rank, STEP)] for rank in range(2)]
-    assert [one.transfer_ns for one in found] == [5 * run.transfer_ns + 50_000, 5 * run.transfer_ns]
+    assert [wait.wait_ns for wait in found] == [run.truth[(rank, STEP)] for rank in range(2)]
+    assert [wait.transfer_ns for wait in found] == [5 * run.transfer_ns + 50_000, 5 * run.transfer_ns]
 
 
 def test_stages_of_a_healthy_pipeline_are_no_stragglers(tmp_path: Path) -> None:
@@ -122,14 +122,14 @@ def test_a_stage_with_more_layers_is_no_straggler_but_it_is_waited_for(tmp_path:
 
     report = analyze(simulate_pipeline(4, 8, odd=longer).write(tmp_path))
     assert report.stragglers == ()
-    assert {one.awaited_rank for one in exchanges(report) if one.rank in (1, 3)} == {2}
+    assert {wait.awaited_rank for wait in exchanges(report) if wait.rank in (1, 3)} == {2}
 
 
 def test_processes_numbered_as_found_stand_on_no_stage(tmp_path: Path) -> None:
     run = simulate_pipeline(4, 8)
     report = analyze(merge(tmp_path / "all.sqlite", *run.builders))
-    assert "rank-not-in-trace" in {one.code for one in report.warnings}
-    assert {one.stage for one in report.pipeline_phases} == {None}
-    assert not any(one.resolved for one in exchanges(report))
+    assert "rank-not-in-trace" in {warning.code for warning in report.warnings}
+    assert {phase.stage for phase in report.pipeline_phases} == {None}
+    assert not any(wait.resolved for wait in exchanges(report))
     apart = analyze(simulate_pipeline(4, 8).write(tmp_path / "apart"))
-    assert {one.stage for one in apart.pipeline_phases} == {0, 1, 2, 3}
+    assert {phase.stage for phase in apart.pipeline_phases} == {0, 1, 2, 3}

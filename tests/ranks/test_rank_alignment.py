@@ -101,7 +101,7 @@ def test_other_hosts_give_the_same_waits(tmp_path: Path, odd: dict[str, float]) 
         truth = run.truth.waits[(wait.rank, 2)][wait.communication_class]
         assert wait.wait_ns is not None
         assert abs(wait.wait_ns - truth) <= 7 * residual
-    assert [one.rank for one in report.stragglers] == [1]
+    assert [straggler.rank for straggler in report.stragglers] == [1]
 
 
 def test_clocks_that_cannot_be_put_together_resolve_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

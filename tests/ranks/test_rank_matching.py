@@ -1,4 +1,4 @@
-"""Calls of several ranks are put together only where order tells which belong together."""
+"""Calls of several ranks are matched only where order shows which belong together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USUAL = Behaviour()
 
 
 def rows(report: Report) -> list[tuple[str, int, int | None, int | None]]:
-    return [(one.communication_class, one.rank, one.wait_ns, one.transfer_ns) for one in report.waits]
+    return [(wait.communication_class, wait.rank, wait.wait_ns, wait.transfer_ns) for wait in report.waits]
 
 
 def test_one_report_of_all_ranks_gives_the_waits_of_separate_ones(tmp_path: Path) -> None:
@@ -27,7 +27,11 @@ def test_one_report_of_all_ranks_gives_the_waits_of_separate_ones(tmp_path: Path
     apart = analyze(separate.write(tmp_path / "apart"))
     together = analyze(merge(tmp_path / "merged.sqlite", *run.builders))
     assert rows(apart) == rows(together)
-    assert [one.rank for one in apart.stragglers] == [one.rank for one in together.stragglers] == [1]
+    assert (
+        [straggler.rank for straggler in apart.stragglers]
+        == [straggler.rank for straggler in together.stragglers]
+        == [1]
+    )
 
 
 def test_unequal_numbers_of_calls_are_not_compared(tmp_path: Path) -> None:
@@ -35,12 +39,12 @@ def test_unequal_numbers_of_calls_are_not_compared(tmp_path: Path) -> None:
     middle = run.own(0, run.now[0] // 2)
     run.builders[0].kernel(SEND_RECV, middle, middle + US, stream=COMMUNICATION_STREAM)
     report = analyze(run.write(tmp_path))
-    exchange = [one for one in report.waits if one.communication_class == "ep_all_to_all"]
+    exchange = [wait for wait in report.waits if wait.communication_class == "ep_all_to_all"]
     assert len(exchange) == 2
-    assert not any(one.resolved for one in exchange)
-    assert all("the ranks made 6 to 7 calls of it" in one.note for one in exchange)
-    assert all(one.awaited_rank is None for one in exchange)
-    assert all(one.resolved for one in report.waits if one.communication_class == "all_reduce")
+    assert not any(wait.resolved for wait in exchange)
+    assert all("the ranks made 6 to 7 calls of it" in wait.note for wait in exchange)
+    assert all(wait.awaited_rank is None for wait in exchange)
+    assert all(wait.resolved for wait in report.waits if wait.communication_class == "all_reduce")
 
 
 def test_calls_that_do_not_overlap_are_no_collective(tmp_path: Path) -> None:
@@ -51,9 +55,9 @@ def test_calls_that_do_not_overlap_are_no_collective(tmp_path: Path) -> None:
             start = run.own(rank, at + rank * 2 * MS)
             run.builders[rank].kernel(ALL_GATHER, start, start + US, stream=30)
     report = analyze(run.write(tmp_path))
-    gathers = [one for one in report.waits if one.communication_class == "ep_control"]
+    gathers = [wait for wait in report.waits if wait.communication_class == "ep_control"]
     assert len(gathers) == 2
-    assert not any(one.resolved for one in gathers)
+    assert not any(wait.resolved for wait in gathers)
 
 
 def test_ranks_without_communication_are_compared_in_nothing(tmp_path: Path) -> None:
@@ -85,8 +89,8 @@ def config(world: int, **sizes: int) -> RunConfig:
 def groups_of(name: str, world: int, **sizes: int) -> list[list[int]]:
     ranks = [Rank(n, n, "environment", n, 0, None, None, "") for n in range(world)]
     members = find_members(ranks, config(world, **sizes))
-    mine = members.filter(members["class"] == name)
-    return [part["rank_index"].to_list() for _, part in mine.group_by("group", maintain_order=True)]
+    of_class = members.filter(members["class"] == name)
+    return [part["rank_index"].to_list() for _, part in of_class.group_by("group", maintain_order=True)]
 
 
 def test_expert_groups_are_megatrons() -> None:

@@ -20,15 +20,15 @@ def test_the_shipped_ones_load() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         (SHIPPED.replace("minimum_late_fraction", "minimum_lat_fraction"), "did you mean"),
         (SHIPPED.replace("value: 0.05", "value: 5.0"), "expected a number from 0 to 1"),
         (SHIPPED.replace("value: 0.05", "value: '0.05'"), "expected a number"),
     ],
 )
-def test_mistakes_are_refused(tmp_path: Path, wrong: str, said: str) -> None:
+def test_mistakes_are_refused(tmp_path: Path, wrong: str, expected: str) -> None:
     path = tmp_path / "ranks.yaml"
     path.write_text(wrong)
-    with pytest.raises(RuleBaseError, match=said):
+    with pytest.raises(RuleBaseError, match=expected):
         load_table(path, RankThresholds)

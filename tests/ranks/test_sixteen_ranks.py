@@ -31,4 +31,4 @@ def test_eight_ranks_on_two_hosts_have_no_error(benchmark: ModuleType, tmp_path:
     assert outcome.errors_ns
     assert {name: error for name, error in outcome.errors_ns.items() if error} == {}
     assert outcome.stragglers == outcome.expected
-    assert all(one.resolved for one in outcome.report.waits)
+    assert all(wait.resolved for wait in outcome.report.waits)

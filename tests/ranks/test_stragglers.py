@@ -33,8 +33,8 @@ def test_the_late_rank_is_named_with_its_cause(tmp_path: Path, odd: Behaviour, c
     assert {wait.awaited_rank for wait in report.waits if wait.rank != 2 and wait.wait_ns} == {2}
 
 
-def test_more_tokens_in_a_persistent_product_are_no_slow_gpu(tmp_path: Path) -> None:
-    # Its name and grid are those of its peers' products; only the activation's grid shows the tokens.
+def test_more_tokens_in_a_persistent_gemm_are_no_slow_gpu(tmp_path: Path) -> None:
+    # Its name and grid are those of its peers' GEMMs; only the activation's grid shows the tokens.
     ranks = [Behaviour(persistent=True), Behaviour(persistent=True, tokens=2.0), Behaviour(persistent=True)]
     (straggler,) = analyze(simulate(ranks).write(tmp_path)).stragglers
     assert (straggler.rank, straggler.cause) == (1, "expert_imbalance"), straggler.evidence
@@ -143,9 +143,9 @@ def test_only_waiting_makes_a_late_stage_where_both_ends_were_captured(
             builder.kernel(ADAM, reduced, first + 100 * MS)
         paths.append(builder.write(tmp_path / f"rank{rank}.sqlite"))
     report = analyze(paths)
-    (late,) = [one for one in report.stragglers if one.rank == 1]
+    (late,) = [straggler for straggler in report.stragglers if straggler.rank == 1]
     assert (late.cause, late.late_ns) == (cause, 40 * MS), late.evidence
     assert words in late.evidence
-    (exchange,) = [one for one in report.waits if (one.communication_class, one.rank) == ("pipeline_p2p", 1)]
+    (exchange,) = [wait for wait in report.waits if (wait.communication_class, wait.rank) == ("pipeline_p2p", 1)]
     assert exchange.resolved
     assert exchange.wait_ns == (40 * MS if stage_is_late else 0)

@@ -1,4 +1,4 @@
-"""Unfused attention is told by its place between two GEMMs."""
+"""Unfused attention is recognised by its place between two GEMMs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attention(at: int, builder: TraceBuilder, softmax: str) -> None:
     builder.kernel(POINTWISE, at + 290, at + 300)  # somebody else's
 
 
-def test_mask_softmax_and_copies_between_the_products_are_one_thing(tmp_path: Path) -> None:
+def test_mask_softmax_and_copies_between_the_gemms_are_one_thing(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for at in (1, 1001, 2001, 3001):
         attention(at, builder, SOFTMAX)
@@ -57,7 +57,7 @@ def test_a_long_stretch_holds_other_work_and_is_left_alone(tmp_path: Path) -> No
     assert (owned["attention_unfused"], owned["elementwise"]) == (10, 30)
 
 
-def test_another_stream_is_not_between_the_products(tmp_path: Path) -> None:
+def test_another_stream_is_not_between_the_gemms(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for at in (1, 1001, 2001, 3001):
         attention(at, builder, SOFTMAX)

@@ -1,4 +1,4 @@
-"""Whose a collective is: what says so, and that what says nothing changes nothing."""
+"""The owner of a collective: what shows it, and that what shows nothing changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DISTRIBUTED = "--use-distributed-optimizer"
 
 
 def owners(tmp_path: Path, kernel: str, flags: str, text: str = "", *, grid: int = 24) -> set[str]:
-    """Classes of a collective at the end of each step's products, launched inside ``text``."""
+    """Classes of a collective at the end of each step's GEMMs, launched inside ``text``."""
     builder = TraceBuilder().steps(4).launched_as(f"{MEGATRON} {flags}", RANK="0", WORLD_SIZE="8")
     for at in (602, 1602, 2602, 3602):
         builder.kernel(kernel, at, at + 40, stream=20, launched=at - 5, grid=grid)
@@ -57,7 +57,7 @@ def test_coalesced_collectives_are_data_parallel(tmp_path: Path) -> None:
     assert owners(tmp_path, ALL_GATHER, f"{TP2} {DISTRIBUTED}", text) == {"data_parallel"}
     c10d = "c10d::allgather_into_tensor_coalesced_, seq = 1, op_id = 7"
     assert owners(tmp_path, ALL_GATHER, f"{TP2} {DISTRIBUTED}", c10d) == {"data_parallel"}
-    # Another all-gather of PyTorch says nothing of its owner.
+    # Another all-gather of PyTorch shows nothing about its owner.
     assert owners(tmp_path, ALL_GATHER, f"{TP2} {DISTRIBUTED}", "nccl:_all_gather_base, op_id = 7") == {"all_gather"}
 
 
@@ -100,7 +100,7 @@ def of_communicator(tmp_path: Path, communicators: tuple[int, int], flags: str =
             builder.nccl_call("ncclAllGather", start - 6, start - 3, 20, struct.pack("<QQ", communicator, 64))
         builder.nvtx("_ReduceScatterToSequenceParallelRegionBackward, seq = 1", at - 8, at - 2)
     report = analyze(builder.write(Path(mkdtemp(dir=tmp_path)) / "trace.sqlite"))
-    return {name: one.busy_ns for name, one in report.ranks[0].communication.items()}
+    return {name: communication.busy_ns for name, communication in report.ranks[0].communication.items()}
 
 
 def test_one_range_speaks_for_its_communicator_and_for_no_other(tmp_path: Path) -> None:
@@ -159,4 +159,4 @@ def test_much_time_of_unknown_owner_withholds_the_times_of_data_and_tensor_paral
     assert withheld.value is None
     assert "cannot be classified into tensor and data parallelism" in (withheld.missing_reason or "")
     assert dp_exposed(tmp_path, 40, TP2).value == 0
-    assert dp_exposed(tmp_path, 60, DISTRIBUTED).value == 60  # told by the sizes
+    assert dp_exposed(tmp_path, 60, DISTRIBUTED).value == 60  # known from the sizes

@@ -14,7 +14,7 @@ LABELS = ("first", "second", "third")
 WINDOWS = [(0, 0, 0, 40), (0, 1, 40, 70), (1, 0, 10, 60)]  # track, step, start, end
 
 interval = st.tuples(st.integers(0, 1), st.sampled_from(LABELS), st.integers(-5, 80), st.integers(0, 40)).map(
-    lambda one: (one[0], one[1], one[2], one[2] + one[3])
+    lambda row: (row[0], row[1], row[2], row[2] + row[3])
 )
 intervals = st.lists(interval, max_size=25)
 
@@ -36,10 +36,10 @@ def nanoseconds(rows: list[tuple[int, str, int, int]], rank_index: int, label: s
 def test_merging_keeps_every_nanosecond_once(rows: list[tuple[int, str, int, int]]) -> None:
     merged = merge_overlapping(frame(rows), ["rank_index"]).rows()
     for rank_index in (0, 1):
-        mine = [(a, b) for t, a, b in merged if t == rank_index]
-        covered = [at for a, b in mine for at in range(a, b)]
+        union = [(a, b) for t, a, b in merged if t == rank_index]
+        covered = [at for a, b in union for at in range(a, b)]
         assert sorted(covered) == sorted(nanoseconds(rows, rank_index))
-        assert all(b < c for (_, b), (c, _) in pairwise(mine))  # disjoint, and none touch
+        assert all(b < c for (_, b), (c, _) in pairwise(union))  # disjoint, and none touch
 
 
 @given(intervals)
@@ -68,10 +68,10 @@ def test_the_sweep_covers_each_window_and_knows_what_is_active(rows: list[tuple[
     inside = intersect(frame(rows), windows(), ["rank_index"], carry=["step"])
     slices = sweep(inside, windows(), "label", LABELS, ["rank_index", "step"]).rows()
     for rank_index, step, start, end in WINDOWS:
-        mine = [(a, b, active) for t, s, a, b, active in slices if (t, s) == (rank_index, step)]
-        assert [a for a, _, _ in mine] == [start, *[b for _, b, _ in mine[:-1]]]
-        assert mine[-1][1] == end
-        for a, b, active in mine:
+        of_step = [(a, b, active) for t, s, a, b, active in slices if (t, s) == (rank_index, step)]
+        assert [a for a, _, _ in of_step] == [start, *[b for _, b, _ in of_step[:-1]]]
+        assert of_step[-1][1] == end
+        for a, b, active in of_step:
             for at in range(a, b):
                 expected = [label for label in LABELS if at in nanoseconds(rows, rank_index, label)]
                 assert active == mask_of(expected, LABELS)

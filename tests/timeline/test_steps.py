@@ -30,7 +30,7 @@ def test_training_step_ranges_win_over_everything_else(tmp_path: Path) -> None:
     assert [step.index for step in report.ranks[0].steps] == [10, 11, 12, 13, 14]
     assert [step.kept for step in report.ranks[0].steps] == [False, True, True, True, False]
     assert report.step.median_ns == 1000
-    assert {one.index: one.reason.split(":")[0] for one in report.step.dropped} == {
+    assert {step.index: step.reason.split(":")[0] for step in report.step.dropped} == {
         10: "starts where the capture starts",
         14: "ends where the capture ends",
     }
@@ -70,8 +70,8 @@ def test_a_step_is_not_cut_between_two_clusters_of_one_optimizer_phase(tmp_path:
     assert [(start, end) for _, start, end, _ in bounds(report)] == [(1, 951), (951, 1951), (1951, 2951)]
 
 
-def test_products_inside_the_update_itself_are_no_new_step(tmp_path: Path) -> None:
-    # Muon orthogonalises with a few small products between its update kernels.
+def test_gemms_inside_the_update_itself_are_no_new_step(tmp_path: Path) -> None:
+    # Muon orthogonalises with a few small GEMMs between its update kernels.
     builder = TraceBuilder()
     for at in (1, 1001, 2001):
         builder.kernel(GEMM, at, at + 600)

@@ -1,4 +1,4 @@
-"""What a capture can support, and what not: the negative beside the positive."""
+"""What a capture can support, and what not: the negative next to the positive."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_there_is_a_judge_for_every_capability_and_no_other() -> None:
     assert list(JUDGES) == list(capture_rules().capabilities)
 
 
-def test_a_good_capture_is_told_so(tmp_path: Path) -> None:
+def test_a_good_capture_supports_everything(tmp_path: Path) -> None:
     path = add_messages(whole().write(tmp_path / "rank0.sqlite"), "Number of CUDA events collected: 12.")
-    said = answers(path)
-    assert {name for name, answer in said.items() if answer != "yes"} == {"nccl_payload", "memory_usage"}
+    answer_of = answers(path)
+    assert {name for name, answer in answer_of.items() if answer != "yes"} == {"nccl_payload", "memory_usage"}
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_two_captured_steps_leave_no_clean_one_and_four_leave_two(tmp_path: Path
 
 def test_a_launch_without_settings_or_environment_is_told(tmp_path: Path) -> None:
     path = TraceBuilder().steps(4).write(tmp_path / "trace.sqlite")
-    said = answers(path)
-    assert (said["command_line"], said["environment"], said["ranks_known"]) == ("no", "no", "no")
-    assert said["all_ranks"] == "unknown"
+    answer_of = answers(path)
+    assert (answer_of["command_line"], answer_of["environment"], answer_of["ranks_known"]) == ("no", "no", "no")
+    assert answer_of["all_ranks"] == "unknown"
 
 
 def test_captured_ranks_are_counted_against_the_world(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_clocks_of_two_hosts_say_nothing_of_a_skew(tmp_path: Path) -> None:
 def test_of_a_message_only_plain_words_are_repeated(tmp_path: Path) -> None:
     message = "14 records were dropped by hunter2, see /home/alice/x, token hf_AbCdEfGhIjKlMnOp"
     path = add_messages(whole().write(tmp_path / "a.sqlite"), message)
-    check = next(one for one in examine([path]).checks if one.name == "no_drops")
+    check = next(check for check in examine([path]).checks if check.name == "no_drops")
     assert check.found == "14 records were dropped by <word>, see <path>, token <key>"
 
 

@@ -140,5 +140,5 @@ def test_every_problem_of_the_rules_is_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_options_that_capabilities_name_are_options_of_the_recipe() -> None:
-    known = {one.option for one in capture_rules().nsys}
-    assert {option for one in capture_rules().capabilities.values() for option in one.nsys} <= known
+    known = {row.option for row in capture_rules().nsys}
+    assert {option for capability in capture_rules().capabilities.values() for option in capability.nsys} <= known
