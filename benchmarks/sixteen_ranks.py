@@ -56,7 +56,7 @@ def build(ranks: int, layers: int, steps: int) -> tuple[Run, dict[int, str]]:
             )
         )
     run = simulate(behaviours, steps=steps, group=ranks // 2, layers=layers)
-    return run, {slow: "slow compute", imbalanced: "expert imbalance"}
+    return run, {slow: "slow_compute", imbalanced: "expert_imbalance"}
 
 
 def measure(folder: Path, ranks: int = 16, layers: int = 24, steps: int = 6) -> Outcome:

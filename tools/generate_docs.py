@@ -48,7 +48,7 @@ def fact_reference() -> str:
         "# Facts",
         "",
         "What a report may hold and a rule may compare. Settings of the run are facts too: `config.<key>` and",
-        "`env.<VARIABLE>`. Unless the meaning says otherwise, a time is that of the representative step. What the inputs",
+        "`env.<VARIABLE>`. Unless the meaning says otherwise, a time is of the representative step. What the inputs",
         "cannot give is missing, with the reason; it is never zero.",
         "",
         "| fact | unit | meaning | not the same as | needs of the trace |",

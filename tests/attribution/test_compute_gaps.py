@@ -9,8 +9,11 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 
 from tests.attribution.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from three_walls import analyze
-from three_walls.attribution.gap_causes import LATENCY_NS, Cause
+from three_walls.attribution.compute_gaps import Cause
 from three_walls.attribution.host_activity import DOING, kind_of
+from three_walls.tables.attribution_thresholds import attribution_thresholds
+
+LATENCY_NS = attribution_thresholds().maximum_launch_latency_ns
 
 
 def test_a_step_without_gaps_has_no_causes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from three_walls.attribution.ownership import (
     slice_steps,
 )
 from three_walls.model.buckets import CATEGORIES, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, IDLE_BUCKETS
-from three_walls.timeline.schemas import CATEGORY
+from three_walls.timeline.categories import CATEGORY
 
 STEPS = [(0, 0, 0, 40), (0, 1, 40, 70), (1, 0, 10, 60)]  # track, step, start, end
 SOME = ("gemm", "attention", "elementwise", "ep_all_to_all", "all_gather", "copy_d2h_pinned", "memset", "cuda_graph")

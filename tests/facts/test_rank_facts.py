@@ -20,7 +20,7 @@ def test_the_latest_rank_gives_the_facts(tmp_path: Path) -> None:
     late_ns = run.truth.late[(2, 2)]
     assert facts.number("straggler_late_ns") == facts.number("straggler_late_recoverable_ns") == late_ns
     assert facts.number("straggler_late_fraction") == pytest.approx(late_ns / (facts.number("step_ns") or 0))
-    assert facts.get("straggler_cause").value == "slow compute"
+    assert facts.get("straggler_cause").value == "slow_compute"
 
 
 def test_ranks_that_keep_up_are_late_by_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from lockstep import MS, Behaviour, Run, simulate
 
 from three_walls import analyze
 from three_walls.model.report import Report
-from three_walls.ranks.alignment import SESSION_CLOCKS
+from three_walls.ranks.clock import SESSION_CLOCKS
 
 LATE = Behaviour(capture_delay_ns=900 * MS)
 
@@ -87,7 +87,7 @@ def test_captures_that_begin_seconds_apart_give_the_answer_of_those_that_begin_t
 def test_a_slow_rank_is_found_behind_a_late_profiler(tmp_path: Path) -> None:
     run = delayed(FOUR, steps=3, slow=1)
     (straggler,) = analyze(run.write(tmp_path)).stragglers
-    assert (straggler.rank, straggler.cause) == (1, "slow compute")
+    assert (straggler.rank, straggler.cause) == (1, "slow_compute")
     assert straggler.late_ns == run.truth.late[(1, 1)]
 
 

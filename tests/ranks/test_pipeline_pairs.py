@@ -11,7 +11,7 @@ from trace_builder import SEND_RECV, merge
 
 from three_walls import analyze
 from three_walls.model.report import Report, Wait
-from three_walls.ranks.pipeline_schedule import NEXT, PREVIOUS, list_exchanges
+from three_walls.ranks.pipeline_pairs import NEXT, PREVIOUS, list_exchanges
 
 STEP = 1
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from lockstep import MS, Behaviour, simulate
 
 from three_walls import analyze
-from three_walls.ranks import alignment
-from three_walls.ranks.alignment import FITTED, FITTED_WITH_DRIFT, NOT_RESOLVABLE, SESSION_CLOCKS, Source, align
+from three_walls.ranks.clock import FITTED, FITTED_WITH_DRIFT, NOT_RESOLVABLE, SESSION_CLOCKS, ClockSource, align
 from three_walls.ranks.matching import Matched
+from three_walls.tables.attribution_thresholds import attribution_thresholds
 
 USUAL = Behaviour()
 
@@ -30,8 +30,8 @@ def matched_ends(offset_ns: int, drift: float, jitter: list[int], name: str = "a
     return Matched(calls, calls, calls.clear())
 
 
-def sources(hosts: tuple[str, str] = ("a", "b"), second_session: int | None = None) -> list[Source]:
-    return [Source(0, 0, 0, hosts[0], 0), Source(1, 1, 1, hosts[1], second_session)]
+def sources(hosts: tuple[str, str] = ("a", "b"), second_session: int | None = None) -> list[ClockSource]:
+    return [ClockSource(0, 0, 0, hosts[0], 0), ClockSource(1, 1, 1, hosts[1], second_session)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,12 +105,13 @@ def test_other_hosts_give_the_same_waits(tmp_path: Path, odd: dict[str, float]) 
 
 
 def test_clocks_that_cannot_be_put_together_resolve_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alignment, "FEWEST_ENDS", 1_000)
+    many = attribution_thresholds().model_copy(update={"minimum_common_ends": 1_000})
+    monkeypatch.setattr("three_walls.ranks.clock.attribution_thresholds", lambda: many)
     report = analyze(simulate([USUAL, Behaviour(slow=1.4, host="node1")]).write(tmp_path))
     assert report.alignment is not None
     assert report.alignment.method == NOT_RESOLVABLE
     assert report.stragglers == ()
-    assert {wait.note for wait in report.waits} == {"shortest participant: the ranks' clocks could not be put together"}
+    assert {wait.note for wait in report.waits} == {"shortest participant: the ranks' clocks could not be aligned"}
 
 
 def test_one_rank_has_nothing_to_align(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_one_rank_has_nothing_to_align(tmp_path: Path) -> None:
 
 
 def test_processes_of_one_report_are_on_one_clock_however_uneven_their_ends() -> None:
-    both = [Source(0, 0, 0, "a", None), Source(1, 1, 0, "a", None)]
+    both = [ClockSource(0, 0, 0, "a", None), ClockSource(1, 1, 0, "a", None)]
     # Calls of two groups that order put together: no clock is wrong, and none must be fitted to hide it.
     clock = align(both, matched_ends(0, 0.0, [5 * MS, -5 * MS] * 10))
     assert clock.alignment is not None

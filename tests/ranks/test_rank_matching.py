@@ -11,7 +11,7 @@ from three_walls import analyze
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.report import Report
-from three_walls.ranks.alignment import NOT_RESOLVABLE
+from three_walls.ranks.clock import NOT_RESOLVABLE
 from three_walls.ranks.groups import find_members
 
 USUAL = Behaviour()

@@ -16,10 +16,10 @@ USUAL = Behaviour()
 @pytest.mark.parametrize(
     ("odd", "cause", "words"),
     [
-        (Behaviour(slow=1.3), "slow compute", "took 1.30 times as long"),
-        (Behaviour(tokens=2.0), "expert imbalance", "between dispatch and combine"),
-        (Behaviour(starved_ns=MS), "launch-starved", "idle with nothing launched"),
-        (Behaviour(blocked_ns=MS), "host-blocked", "in a synchronizing call"),
+        (Behaviour(slow=1.3), "slow_compute", "took 1.30 times as long"),
+        (Behaviour(tokens=2.0), "expert_imbalance", "between dispatch and combine"),
+        (Behaviour(starved_ns=MS), "launch_starved", "idle with nothing launched"),
+        (Behaviour(blocked_ns=MS), "host_blocked", "in a synchronizing call"),
     ],
 )
 def test_the_late_rank_is_named_with_its_cause(tmp_path: Path, odd: Behaviour, cause: str, words: str) -> None:
@@ -37,13 +37,13 @@ def test_more_tokens_in_a_persistent_product_are_no_slow_gpu(tmp_path: Path) -> 
     # Its name and grid are those of its peers' products; only the activation's grid shows the tokens.
     ranks = [Behaviour(persistent=True), Behaviour(persistent=True, tokens=2.0), Behaviour(persistent=True)]
     (straggler,) = analyze(simulate(ranks).write(tmp_path)).stragglers
-    assert (straggler.rank, straggler.cause) == (1, "expert imbalance"), straggler.evidence
+    assert (straggler.rank, straggler.cause) == (1, "expert_imbalance"), straggler.evidence
 
 
 def test_a_slow_gpu_with_other_tokens_is_still_slow(tmp_path: Path) -> None:
     ranks = [Behaviour(persistent=True), Behaviour(persistent=True, tokens=1.25, slow=1.4), Behaviour(persistent=True)]
     (straggler,) = analyze(simulate(ranks).write(tmp_path)).stragglers
-    assert (straggler.rank, straggler.cause) == (1, "slow compute"), straggler.evidence
+    assert (straggler.rank, straggler.cause) == (1, "slow_compute"), straggler.evidence
 
 
 def test_every_wait_is_exact_and_waits_and_transfers_sum_to_the_calls(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_a_rank_that_waited_for_an_earlier_stage_is_a_late_stage(tmp_path: Path)
             builder.kernel(ADAM, first + 95 * MS, first + 100 * MS)
         paths.append(builder.write(tmp_path / f"rank{rank}.sqlite"))
     (straggler,) = analyze(paths).stragglers
-    assert (straggler.rank, straggler.cause, straggler.late_ns) == (1, "late stage", 40 * MS)
+    assert (straggler.rank, straggler.cause, straggler.late_ns) == (1, "late_stage", 40 * MS)
 
 
 @pytest.mark.parametrize(
     ("stage_is_late", "cause", "words"),
-    [(True, "late stage", "waited there for rank 3, of another stage"), (False, "unknown", "at most")],
+    [(True, "late_stage", "waited there for rank 3, of another stage"), (False, "unknown", "at most")],
 )
 def test_only_waiting_makes_a_late_stage_where_both_ends_were_captured(
     tmp_path: Path, stage_is_late: bool, cause: str, words: str

@@ -30,7 +30,7 @@ ALIGNMENT = Alignment("median offset of matched collective ends", 8_200, 41_500)
 STRAGGLERS = (
     Straggler(5, 1_800_000, "unknown", ""),
     Straggler(
-        0, 12 * MS, "slow compute", "grouped_gemm takes 144 ms, 138 ms on the median rank; 1.09x the mean tokens"
+        0, 12 * MS, "slow_compute", "grouped_gemm takes 144 ms, 138 ms on the median rank; 1.09x the mean tokens"
     ),
 )
 

@@ -6,6 +6,7 @@ from functools import cache
 
 import polars as pl
 
+from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.kernels import ApiPattern, load_api_patterns
 from three_walls.timeline.intervals import intersect
 
@@ -21,10 +22,7 @@ DOING = {
     "event_record": "starved_launching",
     "stream_wait": "starved_launching",
 }
-"""Kind of API call -> cause of starvation. Calls of no kind (queries, attributes) take no time worth a name."""
-
-RETURN_NS = 50_000
-"""A synchronizing call returns some ten microseconds after what it waits for ended; later, it waited for more."""
+"""Kind of API call -> cause of starvation. Calls of no kind (queries, attributes) take no notable time."""
 
 _VERSION = r"(_ptsz|_ptds|_v\d+)+$"
 
@@ -52,8 +50,8 @@ def _patterns() -> tuple[ApiPattern, ...]:
 def name_activities(late: pl.DataFrame, api_calls: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """The CUDA calls of the launching threads within ``late``: gap, start_ns, end_ns, cause, detail.
 
-    ``late`` (track, capture_id, thread, gap, start_ns, end_ns) has no overlaps within a track. ``detail`` is the call,
-    and of a synchronizing call also the operation that released it.
+    ``late`` (rank_index, capture_id, thread, gap, start_ns, end_ns) has no overlaps within a rank. ``detail`` is the
+    call, and of a synchronizing call also the operation that released it.
     """
     threads = late.select("rank_index", *THREAD).unique()
     calls = (
@@ -84,7 +82,7 @@ def _name_releaser(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFram
     A synchronizing call returns when the device has caught up, so what ended last, just before its return,
     released it; a call that found the device ready waited for nothing.
     """
-    # Of several that end together the same one is named whatever their order.
+    # Of several that end together the same operation is named, whatever their order.
     ends = operations.select("rank_index", "category", "stream", released_ns="end_ns").sort(
         "released_ns", "stream", "category"
     )
@@ -97,5 +95,5 @@ def _name_releaser(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFram
         check_sortedness=False,
     )
     named = pl.format(" until {} on stream {}", pl.col("category").cast(pl.String), pl.col("stream"))
-    earliest = pl.max_horizontal("begun_ns", pl.col("returned_ns") - RETURN_NS)
+    earliest = pl.max_horizontal("begun_ns", pl.col("returned_ns") - attribution_thresholds().maximum_return_ns)
     return found.with_columns(released_by=pl.when(pl.col("released_ns") > earliest).then(named).otherwise(pl.lit("")))

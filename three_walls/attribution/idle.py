@@ -1,49 +1,42 @@
 """Why the device was idle: the host late (starved or blocked), the profiler, or something else.
 
-A gap is a stretch of a step in which nothing runs on the device. It ends with some operation; until that
-operation's launch call began, the device could not have run it, so that part of the gap is the host's. It is
-*blocked* where the launching thread sat in a synchronizing call, *profiler* where the profiler held that thread
-up, and *starved* in between (Python, launches of other streams, allocation, nothing visible). After the call
-began, or where no call is recorded, the gap is ``idle_other``.
+An idle gap is a stretch of a step in which nothing runs on the device. It ends with some operation; until the launch
+call of that operation began, the device could not have run it, so that part of the gap is the host's. It is *blocked*
+where the launching thread was in a synchronizing call, *profiler* where the profiler delayed that thread, and *starved*
+in between (Python, launches of other streams, allocation, nothing visible). After the call began, or where no call is
+recorded, the gap is ``idle_other``.
 
-A long time from launch to start is no starvation: it means the host is ahead.
+A long time from launch to start is no starvation: it means that the host is ahead.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from three_walls.timeline.intervals import gaps_within, intersect, merge_overlapping
+from three_walls.attribution.host_activity import THREAD
+from three_walls.timeline.intervals import DURATION, gaps_within, intersect, merge_overlapping
+from three_walls.timeline.steps import STEP
+from three_walls.timeline.timeline import Timeline
 
-STEP = ("rank_index", "step")
-THREAD = ("capture_id", "thread")
 
-
-def explain_idle(
-    operations: pl.DataFrame,
-    steps: pl.DataFrame,
-    synchronizing: pl.DataFrame,
-    overhead: pl.DataFrame,
-) -> pl.DataFrame:
+def explain_idle(timeline: Timeline) -> pl.DataFrame:
     """Causes of idle time as labelled intervals: rank_index, step, start_ns, end_ns, label.
 
-    ``operations``: all device operations with launches. ``steps``: windows. ``synchronizing``: API calls that
-    wait for the device (capture_id, thread, start_ns, end_ns). ``overhead``: when the profiler held up a thread
-    (same columns). Labels are ``launch_starved`` (the whole late part), ``host_blocked`` and ``profiler`` (parts
-    of it); the precedence of the buckets settles which owns an instant. Idle time under no label is ``idle_other``.
+    Labels are ``launch_starved`` (all time until the launch), ``host_blocked`` and ``profiler`` (parts of it); the
+    precedence of the buckets decides which one owns an instant. Idle time under no label is ``idle_other``.
     """
-    late = _late_parts(operations, steps)
-    blocked = intersect(late, merge_overlapping(synchronizing, THREAD), THREAD)
-    held_up = intersect(late, merge_overlapping(overhead, THREAD), THREAD)
+    late = _find_late_launches(timeline.operations, timeline.steps)
+    blocked = intersect(late, merge_overlapping(timeline.synchronizing, THREAD), THREAD)
+    delayed = intersect(late, merge_overlapping(timeline.overhead, THREAD), THREAD)
     labelled = [
         part.select(*STEP, "start_ns", "end_ns", label=pl.lit(label))
-        for part, label in ((late, "launch_starved"), (blocked, "host_blocked"), (held_up, "profiler"))
+        for part, label in ((late, "launch_starved"), (blocked, "host_blocked"), (delayed, "profiler"))
     ]
     return pl.concat(labelled)
 
 
-def _late_parts(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The part of each gap before the launch of the operation that ends it, with the launching thread.
+def _find_late_launches(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The part of each idle gap before the launch of the operation that ends it, with the launching thread.
 
     Columns: rank_index, step, capture_id, thread, start_ns, end_ns.
     """
@@ -70,11 +63,10 @@ def _late_parts(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         strategy="forward",
         check_sortedness=False,
     )
-    late_until = pl.min_horizontal("end_ns", "launch_start_ns")
     return (
         ended_by.drop_nulls("launch_start_ns")
-        .with_columns(end_ns=late_until)
-        .filter(pl.col("end_ns") > pl.col("start_ns"))
+        .with_columns(end_ns=pl.min_horizontal("end_ns", "launch_start_ns"))
+        .filter(DURATION > 0)
         .select(*STEP, *THREAD, "start_ns", "end_ns")
         .sort(*STEP, "start_ns")
     )

@@ -1,14 +1,18 @@
-"""Which operation another one had to wait for because its stream was told to: the edges that events make.
+"""What ran on the device while the next compute operation had to wait for it, by stream order and by events.
 
-A stream that waits for an event waits for whatever the recording stream was given before the record. The pair
-is told by ``event_sync`` where the export has it, else by the last record of that event id before the wait.
+An operation waits for everything before it on its stream, and for what its stream was made to wait for by an event;
+and for what that stream ran before it, and so on. Whatever of it runs inside a gap blocks the operation that ends the
+gap. Compute cannot be part of it: a gap is where no compute runs.
+
+A stream that waits for an event waits for whatever was launched on the recording stream before the record. The pair is
+identified by ``event_sync`` where the export has it, else by the last record of that event id before the wait.
 
 Not every record is listed: CUPTI leaves out those of ``cudaEventRecordWithFlags`` (PyTorch's usual one). Then the
 producer is found by elimination. The record was called before the wait, so the producer is, on some other
 stream, the last operation launched before it; and it ended before the waiting operation began. Of these
-candidates the one that ended last is the producer if the waiting operation began at once after it; else it only
-bounds how long the wait can have held the stream. With their listed records hidden, 1777 of the 1793 waits that held
-a stream in five real traces found their producer again by elimination, and none of 1653 that held nobody found one.
+candidates the last one to end is the producer if the waiting operation began at once after it; else it only bounds how
+long the wait can have delayed the stream. With their listed records hidden, 1777 of the 1793 waits that delayed a
+stream in five real traces found their producer again by elimination, and none of 1653 that delayed nobody found one.
 """
 
 from __future__ import annotations
@@ -18,21 +22,22 @@ from typing import Literal
 import polars as pl
 
 from three_walls.attribution.host_activity import calls_of_kind
+from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.timeline.intervals import DURATION, intersect
 
 PROCESS = ("capture_id", "process")
 CALL = (*PROCESS, "correlation")
 
-AT_ONCE_NS = 20_000
-"""A stream goes on some microseconds after the event it waits for; later, something else held it."""
+_NEED = ("rank_index", "stream", "gap", "start_ns", "end_ns")
 
 
 def find_edges(
     operations: pl.DataFrame, api_calls: pl.DataFrame, stream_waits: pl.DataFrame, event_records: pl.DataFrame
 ) -> pl.DataFrame:
-    """Pairs of operations tied by an event: op, producer, producer_stream, producer_end_ns, resolved.
+    """Pairs of operations connected by an event: op, producer, producer_stream, producer_end_ns, resolved.
 
-    ``operations`` have a unique ``op``; so has each waiting operation, the next launched on its stream after the
-    wait. Where ``resolved`` is false, ``producer`` is the latest that can have been waited for, null if none is known.
+    ``operations`` have a unique ``op``. The waiting operation is the next one launched on its stream after the wait.
+    Where ``resolved`` is false, ``producer`` is the latest that it can have waited for, null if none is known.
     """
     calls = calls_of_kind(api_calls, ("event_record", "stream_wait")).select(*CALL, "thread", "kind", at_ns="start_ns")
     waits = _next_launched(_called(stream_waits, calls, "stream_wait"), operations)
@@ -50,13 +55,13 @@ def find_edges(
 
 def _called(rows: pl.DataFrame, calls: pl.DataFrame, kind: str) -> pl.DataFrame:
     """``rows`` (waits or records) with when and by which thread they were called; other calls' rows are left out."""
-    mine = calls.filter(pl.col("kind") == kind).select(*CALL, "thread", "at_ns")
-    first = mine.sort(*CALL, "at_ns", "thread").unique(CALL, keep="first", maintain_order=True)
+    of_kind = calls.filter(pl.col("kind") == kind).select(*CALL, "thread", "at_ns")
+    first = of_kind.sort(*CALL, "at_ns", "thread").unique(CALL, keep="first", maintain_order=True)
     return rows.join(first, on=CALL).with_row_index("row")
 
 
 def _next_launched(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """``waits`` with the operation that each holds up: op, op_start_ns, rank_index."""
+    """``waits`` with the operation that each delays: op, op_start_ns, rank_index."""
     launched = operations.drop_nulls("launch_start_ns").select(
         *PROCESS, "stream", "op", "rank_index", op_start_ns="start_ns", launch_ns="launch_start_ns"
     )
@@ -99,7 +104,7 @@ def _join_nearest(
     by: list[str],
     strategy: Literal["forward", "backward"],
 ) -> pl.DataFrame:
-    """``left`` with the row of ``right`` (sorted by ``other_at``) nearest to ``at`` among those alike in ``by``."""
+    """``left`` with the row of ``right`` (sorted by ``other_at``) nearest to ``at`` among those with equal ``by``."""
     return left.sort(at).join_asof(
         right,
         left_on=at,
@@ -128,7 +133,7 @@ def _eliminate(waits: pl.DataFrame, unlisted: pl.DataFrame, operations: pl.DataF
             "producer",
             "producer_end_ns",
             "producer_stream",
-            resolved=gap_ns.is_between(0, AT_ONCE_NS).fill_null(value=False),
+            resolved=gap_ns.is_between(0, attribution_thresholds().maximum_event_latency_ns).fill_null(value=False),
         )
     )
 
@@ -162,7 +167,7 @@ def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     in_order, by_end = ended.sort("launch_ns", "producer_end_ns"), ended.sort("producer_end_ns")
     launched_before = _join_nearest(pairs, in_order, "bound_ns", "launch_ns", by, "backward").select(found)
     ended_before = _join_nearest(pairs, by_end, "op_start_ns", "producer_end_ns", by, "backward").select(found)
-    # A stream runs in order of launch: of the two the one that ended first meets both conditions.
+    # A stream runs in order of launch: the earlier of the two meets both conditions.
     both = launched_before.drop_nulls().join(ended_before.drop_nulls(), on=["row", "producer_stream"], suffix="_ended")
     is_first = pl.col("producer_end_ns") <= pl.col("producer_end_ns_ended")
     return both.select(
@@ -171,3 +176,67 @@ def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
         producer=pl.when(is_first).then("producer").otherwise("producer_ended"),
         producer_end_ns=pl.min_horizontal("producer_end_ns", "producer_end_ns_ended"),
     )
+
+
+def find_blocking(
+    gaps: pl.DataFrame, operations: pl.DataFrame, edges: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """What ran in each of ``gaps`` (blocking) and what may have delayed its end (stalled).
+
+    ``gaps``: rank_index, gap, start_ns, end_ns, and op and stream of the operation that ends it. ``operations``: all
+    but compute, with ``op``. ``edges``: see find_edges.
+    Both results: gap, start_ns, end_ns, detail.
+    """
+    begin = gaps.select("gap", gap_start_ns="start_ns", gap_end_ns="end_ns")
+    ended_by = edges.join(gaps.select("op", "rank_index", "gap"), on="op").join(begin, on="gap")
+    found = [_running(gaps.select(*_NEED), operations)]
+    delayed_by = [ended_by]
+    for _ in range(attribution_thresholds().followed_events):
+        waiting = edges.join(found[-1].select("op", "rank_index", "gap").unique(), on="op").join(begin, on="gap")
+        delayed_by.append(waiting)
+        needs = _needs(pl.concat([ended_by, waiting]) if len(found) == 1 else waiting)
+        if needs.is_empty():
+            break
+        found.append(_running(needs, operations))
+    running = pl.concat(found).select("gap", "start_ns", "end_ns", detail=_describe())
+    return running, _stalled(pl.concat(delayed_by), operations)
+
+
+def _running(needs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """Operations of each needed stream within the needed time: op, rank_index, stream, category, start, end, gap."""
+    candidates = operations.select("op", "rank_index", "stream", "category", "start_ns", "end_ns")
+    return intersect(candidates, needs, ["rank_index", "stream"], carry=["gap"])
+
+
+def _needs(edges: pl.DataFrame) -> pl.DataFrame:
+    """Per gap and stream, the time until the last producer there ended, one row each (columns of _NEED)."""
+    late = edges.filter(pl.col("resolved") & (pl.col("producer_end_ns") > pl.col("gap_start_ns")))
+    return (
+        late.group_by("rank_index", "gap", "producer_stream")
+        .agg(
+            start_ns=pl.col("gap_start_ns").first(),
+            end_ns=pl.min_horizontal(pl.col("producer_end_ns").max(), pl.col("gap_end_ns").first()),
+        )
+        .select("rank_index", "gap", "start_ns", "end_ns", stream="producer_stream")
+        .select(*_NEED)
+    )
+
+
+def _stalled(edges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """From the start of the gap until the latest candidate of an event that could not be resolved ended."""
+    open_ends = edges.filter(~pl.col("resolved")).join(
+        operations.select(producer="op", category="category", stream="stream"), on="producer", how="left"
+    )
+    until = pl.min_horizontal("gap_end_ns", pl.col("producer_end_ns").fill_null(2**62))
+    return open_ends.select(
+        "gap",
+        start_ns="gap_start_ns",
+        end_ns=until,
+        detail=pl.when(pl.col("category").is_null())
+        .then(pl.lit("an event that is not listed"))
+        .otherwise(pl.format("perhaps {}", _describe())),
+    ).filter(DURATION > 0)
+
+
+def _describe() -> pl.Expr:
+    return pl.format("{} on stream {}", pl.col("category").cast(pl.String), pl.col("stream"))

@@ -1,104 +1,136 @@
-"""How much of exposed communication is transfer, how much waiting for peers: a proxy from one rank.
+"""How much of exposed communication is transfer and how much is waiting for peers.
 
-The duration of a collective includes waiting until its peers arrive. Calls of one kind on one rank repeat many
-times a step with like sizes, so a call that found its peers ready shows what the transfer takes. Each call
-counts as transfer for at most the lowest tenth of its kind's durations; the rest is waiting.
+Where calls of several ranks are matched it is measured: a call transfers from the arrival of its last member to its end
+(``ranks/arrivals.py``).
 
-Calls that carry next to nothing (``ep_control``: counts, notices, barriers) move it in microseconds: there the shortest
-call is the transfer of each, and no more than :data:`CONTROL_AT_MOST_NS`.
+Elsewhere it is estimated from one rank. The duration of a collective includes waiting until its peers arrive. Calls of
+one kind on one rank repeat many times a step with similar sizes, so a call that found its peers ready shows what the
+transfer takes. Each call counts as transfer for at most the lowest tenth of its kind's durations; the rest is waiting.
 
-It is a proxy: low where message sizes vary a lot, high where even the fastest tenth waited. With one call or a
-few per step nothing can be told, and all of it counts as transfer.
+Calls that carry next to nothing (``ep_control``: counts, notices, barriers) move it in microseconds. There the shortest
+call is the transfer of each, up to the threshold ``maximum_control_ns``.
+
+The estimate is low where message sizes vary a lot, high where even the fastest tenth waited. With one call or a few per
+step nothing is known, and all of it counts as transfer.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from three_walls.attribution.ownership import COMPUTE_MASK, STEP
+from three_walls.attribution.ownership import not_computing
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES
-from three_walls.timeline.intervals import intersect, merge_overlapping
+from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.ranks.matching import CLASS
+from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
+from three_walls.timeline.steps import STEP
+from three_walls.timeline.timeline import Timeline
 
-SMALL_GAP_RATIO = 3.0
-"""Exchanges of one stream carry tokens (megabytes) or counts and probabilities (kilobytes). Sorted by duration there is
-a jump between the two: 0.08 to 0.3 ms over NVLink, 0.14 to 3.7 ms through host memory, in the bundled traces."""
-
-SMALL_AT_MOST_NS = 500_000
-"""No exchange of counts takes longer than this, unless it waits."""
-
-READY_QUANTILE = 0.1
-"""Share of the calls of a kind that are taken to have found all peers ready.
-
-On eight H200s whose hosts kept each other waiting (128 experts, EP 8) nine in ten exchanges took 0.6 to 15 ms, the
-lowest tenth the 0.3 to 0.6 ms that NVLink needs; a quartile would have called waiting transfer.
-"""
-
-CONTROL_AT_MOST_NS = 50_000
-"""Kilobytes arrive within this time on any link of a cluster; over NVLink they took 6 us where all ranks were seen."""
-
-FEWEST_CALLS = 8
-"""With fewer calls of a kind per rank a quantile means nothing."""
-
-_DURATION = pl.col("end_ns") - pl.col("start_ns")
 _KIND = ("rank_index", "category", "stream", "name_id", "small")
 _EXCHANGES = ("ep_all_to_all", "send_recv_ambiguous")
 
 
-def split_transfer(operations: pl.DataFrame, steps: pl.DataFrame, slices: pl.DataFrame) -> pl.DataFrame:
+def measure_transfer(
+    timeline: Timeline, matched_ranks: MatchedRanks, slices: pl.DataFrame, exposure: pl.DataFrame
+) -> pl.DataFrame:
     """Per step and communication class: rank_index, step, class, transfer_exposed_ns (at most the exposed time).
 
-    Only kept steps of ``steps`` lend their calls to the quantiles.
+    Measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
+    """
+    exposed_stretches = not_computing(slices)
+    resolved = matched_ranks.class_splits.filter("resolved").select(CLASS)
+    measured = _measure(matched_ranks, resolved, exposed_stretches)
+    return (
+        _estimate(timeline, exposed_stretches)
+        .join(exposure.select(*CLASS, "exposed_ns"), on=CLASS, how="full", coalesce=True)
+        .join(resolved.with_columns(is_resolved=pl.lit(value=True)), on=CLASS, how="left")
+        .join(measured, on=CLASS, how="left")
+        .select(
+            *CLASS,
+            transfer_exposed_ns=pl.when("is_resolved")
+            .then(pl.min_horizontal(pl.col("measured_ns").fill_null(0), "exposed_ns"))
+            .otherwise("estimated_ns"),
+        )
+        .drop_nulls("transfer_exposed_ns")
+        .sort(CLASS)
+    )
+
+
+def _measure(matched_ranks: MatchedRanks, resolved: pl.DataFrame, exposed_stretches: pl.DataFrame) -> pl.DataFrame:
+    """The exposed transfer of ``resolved`` classes: rank_index, step, class, measured_ns.
+
+    A call transfers from the latest arrival to its end; a call that is not matched transfers all the time. Exposed is
+    the part of their union in which no compute kernel runs, so that it never exceeds the exposed time.
+    """
+    transferring = (
+        matched_ranks.matched.everything.join(resolved, on=CLASS, how="semi")
+        .join(matched_ranks.arrivals.select("call", "wait_ns"), on="call", how="left")
+        .select("rank_index", "class", "end_ns", start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0))
+    )
+    united = merge_overlapping(transferring, ["rank_index", "class"])
+    exposed = intersect(united, exposed_stretches, ["rank_index"], carry=["step"])
+    return exposed.group_by(CLASS).agg(measured_ns=DURATION.sum())
+
+
+def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFrame:
+    """The estimate from each rank alone: rank_index, step, class, estimated_ns.
+
+    Only kept steps contribute their calls to the quantiles.
     """
     calls = (
-        operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-        .with_columns(duration_ns=_DURATION)
+        timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .with_columns(duration_ns=DURATION)
         .with_row_index("call")
         .pipe(_mark_small)
     )
-    inside = intersect(calls, steps, ["rank_index"], carry=["step", "kept"])
-    floors = (
-        inside.filter("kept")
-        .group_by(_KIND)
-        .agg(
-            floor_ns=pl.col("duration_ns").quantile(READY_QUANTILE, interpolation="lower").cast(pl.Int64),
-            shortest_ns=pl.col("duration_ns").min(),
-            calls=pl.col("call").n_unique(),
-        )
-        .with_columns(
-            floor_ns=pl.when(pl.col("category") == "ep_control")
-            .then(pl.min_horizontal("shortest_ns", pl.lit(CONTROL_AT_MOST_NS)))
-            .when(pl.col("calls") >= FEWEST_CALLS)
-            .then("floor_ns")
-        )
-    )
-    not_computing = merge_overlapping(slices.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)
+    inside = intersect(calls, timeline.steps, ["rank_index"], carry=["step", "kept"])
     exposed = (
-        intersect(inside.select("call", *STEP, "start_ns", "end_ns"), not_computing, STEP)
+        intersect(inside.select("call", *STEP, "start_ns", "end_ns"), exposed_stretches, STEP)
         .group_by("call", *STEP)
-        .agg(exposed_ns=_DURATION.sum())
+        .agg(exposed_ns=DURATION.sum())
     )
     return (
         inside.select("call", *STEP, *(name for name in _KIND if name != "rank_index"))
         .join(exposed, on=["call", *STEP])
-        .join(floors, on=_KIND, how="left", nulls_equal=True)
-        .with_columns(transfer_ns=pl.min_horizontal("exposed_ns", pl.col("floor_ns").fill_null(2**62)))
+        .join(_ready_durations(inside), on=_KIND, how="left", nulls_equal=True)
+        .with_columns(transfer_ns=pl.min_horizontal("exposed_ns", pl.col("ready_ns").fill_null(2**62)))
         .group_by(*STEP, pl.col("category").cast(pl.String).alias("class"))
-        .agg(transfer_exposed_ns=pl.col("transfer_ns").sum())
-        .sort(*STEP, "class")
+        .agg(estimated_ns=pl.col("transfer_ns").sum())
+    )
+
+
+def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
+    """Per kind of call, what it takes where the peers are ready: the columns of _KIND, ready_ns (null if not known)."""
+    thresholds = attribution_thresholds()
+    quantile = pl.col("duration_ns").quantile(thresholds.ready_quantile, interpolation="lower").cast(pl.Int64)
+    return (
+        calls.filter("kept")
+        .group_by(_KIND)
+        .agg(quantile_ns=quantile, shortest_ns=pl.col("duration_ns").min(), calls=pl.col("call").n_unique())
+        .select(
+            *_KIND,
+            ready_ns=pl.when(pl.col("category") == "ep_control")
+            .then(pl.min_horizontal("shortest_ns", pl.lit(thresholds.maximum_control_ns)))
+            .when(pl.col("calls") >= thresholds.minimum_calls)
+            .then("quantile_ns"),
+        )
     )
 
 
 def _mark_small(calls: pl.DataFrame) -> pl.DataFrame:
     """``calls`` with ``small``: exchanges below the widest jump in the durations of their stream's shorter half."""
+    thresholds = attribution_thresholds()
     stream = ["rank_index", "category", "stream", "name_id"]
     before = pl.col("duration_ns").shift(1).over(stream)
     in_shorter_half = pl.int_range(pl.len()).over(stream) <= pl.len().over(stream) // 2
-    jump = pl.when(in_shorter_half & (before <= SMALL_AT_MOST_NS)).then(pl.col("duration_ns") / before.clip(1))
+    may_be_small = in_shorter_half & (before <= thresholds.maximum_small_exchange_ns)
+    jump = pl.when(may_be_small).then(pl.col("duration_ns") / before.clip(1))
     widest = (
         calls.filter(pl.col("category").is_in(list(_EXCHANGES)))
         .sort(*stream, "duration_ns")
         .with_columns(jump=jump)
-        .filter(pl.col("jump") >= SMALL_GAP_RATIO)
+        .filter(pl.col("jump") >= thresholds.minimum_small_exchange_ratio)
         .sort(*stream, "jump", "duration_ns")
         .group_by(stream, maintain_order=True)
         .agg(carries_tokens_ns=pl.col("duration_ns").last())

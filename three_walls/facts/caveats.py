@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from three_walls.attribution.straggler_causes import StragglerCause
 from three_walls.facts.attention_passes import RECOMPUTES_RATIO
 from three_walls.inputs.nsys.capabilities import YES
 from three_walls.inputs.nsys.reader import Trace
@@ -41,8 +42,8 @@ def warn_of_stragglers(stragglers: Sequence[Straggler], facts: FactSheet) -> tup
     return tuple(
         ReportWarning(
             "straggler",
-            f"rank {one.rank} makes the others wait for {one.late_ns / step_ns:.0%} of the step ({one.cause}): "
-            f"{_what_to_make_of(one, facts)}",
+            f"rank {one.rank} makes the others wait for {one.late_ns / step_ns:.0%} of the step "
+            f"({StragglerCause(one.cause).words}): {_what_to_make_of(one, facts)}",
         )
         for one in stragglers
         if step_ns and one.late_ns >= MUCH_WAITING_FRACTION * step_ns
@@ -52,7 +53,7 @@ def warn_of_stragglers(stragglers: Sequence[Straggler], facts: FactSheet) -> tup
 def _what_to_make_of(straggler: Straggler, facts: FactSheet) -> str:
     """The profiler slows launches, not on every rank alike: what it adds to a step can be all of a delay."""
     excess_ns = facts.number("profiler_excess_ns") or 0
-    if straggler.cause == "launch-starved" and excess_ns >= straggler.late_ns:
+    if straggler.cause == StragglerCause.LAUNCH_STARVED and excess_ns >= straggler.late_ns:
         return (
             "by the log the profiler adds more than that to a step, and it slows launches: that rank may be late in "
             "traced steps only; compare the ranks' unprofiled step times before looking for a cause"

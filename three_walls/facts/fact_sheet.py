@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.attribution.straggler_causes import StragglerCause
 from three_walls.facts.graph_coverage import IS_NODE
 from three_walls.facts.layout import derive_layout
 from three_walls.facts.memory_pressure import classify_memory_pressure
@@ -192,7 +193,7 @@ def _sum_unfused(known: Mapping[str, Known]) -> dict[str, Known]:
 def _late_beyond_profiler(known: Mapping[str, Known]) -> Known:
     """What the latest rank is late; without what the profiler added where slow launches made it late."""
     late = known.get("straggler_late_ns", (None, _NO_STEP))
-    is_starved = known.get("straggler_cause", (None, None))[0] == "launch-starved"
+    is_starved = known.get("straggler_cause", (None, None))[0] == StragglerCause.LAUNCH_STARVED
     return _beyond_profiler(late, known) if is_starved else late
 
 

@@ -17,7 +17,7 @@ from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import GpuModel
 from three_walls.tables.kernels import peak_of, precision_of_kernel
 from three_walls.tables.torch_operators import torch_operators
-from three_walls.timeline.attention_context import PRODUCTS
+from three_walls.timeline.categories import GEMM_CATEGORIES
 from three_walls.timeline.gemms import Product, find_gemms, gemms_of_operations
 from three_walls.timeline.operators import Operators
 
@@ -54,7 +54,7 @@ def tabulate_gemms(
     sequence parallelism may be on (``find_gemms``).
     """
     kernels = operations.filter(
-        pl.col("category").cast(pl.String).is_in(PRODUCTS) & (pl.col("kind").cast(pl.String) == "kernel")
+        pl.col("category").cast(pl.String).is_in(GEMM_CATEGORIES) & (pl.col("kind").cast(pl.String) == "kernel")
     )
     found = find_gemms(operators, torch_operators(), may_gather_tokens)
     ranges = gemms_of_operations(operators, found, kernels.select("launch_thread", "launch_start_ns").rows())

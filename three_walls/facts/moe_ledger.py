@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from three_walls.attribution.ownership import COMPUTE_MASK
-from three_walls.attribution.transfer import FEWEST_CALLS, READY_QUANTILE
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
 from three_walls.facts.ep_link import ep_link_bytes_per_s
 from three_walls.facts.exchange_volume import exchange_bytes
@@ -27,6 +26,7 @@ from three_walls.facts.stream_order import PRODUCTS
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import MoePart
+from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.hardware import GpuModel
 from three_walls.timeline.intervals import intersect, merge_overlapping
 
@@ -190,16 +190,15 @@ def _speeds(
     if not sent or found.exchanges is None:
         return {}, None, reason or "expert-parallel size 1: nothing is sent"
     calls = _token_calls(found.exchanges.join(passes.select("pass", "direction"), on="pass"))
-    fastest = pl.col("duration_ns").quantile(READY_QUANTILE, interpolation="lower")
-    by_part = calls.group_by("part").agg(fastest, calls=pl.len()).filter(_CAN_TELL).rows()
-    together = calls.select(fastest, calls=pl.len()).filter(_CAN_TELL)
+    thresholds = attribution_thresholds()
+    fastest = pl.col("duration_ns").quantile(thresholds.ready_quantile, interpolation="lower")
+    is_known = (pl.col("calls") >= thresholds.minimum_calls) & (pl.col("duration_ns") > 0)
+    by_part = calls.group_by("part").agg(fastest, calls=pl.len()).filter(is_known).rows()
+    together = calls.select(fastest, calls=pl.len()).filter(is_known)
     if together.is_empty():
-        return {}, None, f"fewer than {FEWEST_CALLS} exchanges of tokens in the step"
+        return {}, None, f"fewer than {thresholds.minimum_calls} exchanges of tokens in the step"
     speeds = {str(part): sent * 1e9 / duration for part, duration, _ in by_part}
     return speeds, sent * 1e9 / float(together["duration_ns"][0]), None
-
-
-_CAN_TELL = (pl.col("calls") >= FEWEST_CALLS) & (pl.col("duration_ns") > 0)
 
 
 def _token_calls(exchanges: pl.DataFrame) -> pl.DataFrame:

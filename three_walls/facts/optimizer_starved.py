@@ -7,7 +7,7 @@ import polars as pl
 from three_walls.attribution.ownership import LABELS
 from three_walls.model.fact import FactValue
 from three_walls.timeline.intervals import mask_of
-from three_walls.timeline.optimizer_phases import MODEL_WORK
+from three_walls.timeline.steps import MODEL_WORK
 
 _STARVED = mask_of(["launch_starved"], LABELS)
 

@@ -22,7 +22,7 @@ import polars as pl
 from three_walls.facts.attention_passes import BACKWARD, FORWARD
 from three_walls.facts.moe_passes import EXCHANGES
 from three_walls.facts.stream_order import PRODUCTS
-from three_walls.timeline.schedule_ranges import (
+from three_walls.timeline.timeline import (
     ATTENTION,
     COMBINE_NODE,
     DISPATCH_NODE,

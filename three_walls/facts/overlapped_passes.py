@@ -16,7 +16,7 @@ from three_walls.facts.attention_passes import BACKWARD, FORWARD
 from three_walls.facts.moe_parts import EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
 from three_walls.facts.moe_passes import COMBINE, DISPATCH, EXCHANGES, LayerPasses
 from three_walls.facts.stream_order import PRODUCTS
-from three_walls.timeline.schedule_ranges import ATTENTION, COMBINE_NODE, DISPATCH_NODE, EXPERTS, WEIGHT_GRADIENTS
+from three_walls.timeline.timeline import ATTENTION, COMBINE_NODE, DISPATCH_NODE, EXPERTS, WEIGHT_GRADIENTS
 
 _ORDER = {
     FORWARD: [ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE],

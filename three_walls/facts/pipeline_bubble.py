@@ -20,10 +20,10 @@ from three_walls.model.buckets import BUCKETS, EP_CATEGORIES, Group
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.model.report import PipelinePhase
-from three_walls.ranks.comparison import MatchedRanks, RankComparison
+from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
-from three_walls.timeline.median_step import median_steps
+from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
 _EXCHANGE_MASK = mask_of([EXCHANGE], LABELS)
@@ -39,13 +39,12 @@ def measure_pipeline(
     timeline: Timeline,
     attribution: Attribution,
     matched_ranks: MatchedRanks,
-    comparison: RankComparison,
-    rank_of: Mapping[int, int],
     config: RunConfig,
 ) -> tuple[PipelinePhase, ...]:
     """The phases of every rank's median kept step, by rank; none without a pipeline."""
     if not _has_pipeline(timeline, config):
         return ()
+    rank_of = matched_ranks.rank_of
     medians = median_steps(timeline.steps)
     representative = pl.DataFrame(
         list(medians.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row"
@@ -54,13 +53,11 @@ def measure_pipeline(
     everywhere, reason = _phases_of(timeline, representative)
     drains = _drains(everywhere, matched_ranks).join(representative, on=["rank_index", "step"], how="semi")
     phases = everywhere.join(representative, on=["rank_index", "step"], how="semi")
-    measured = _measure(
-        slices, phases, _split_exchanges(matched_ranks, comparison, representative), drains.drop("step")
-    )
+    measured = _measure(slices, phases, _split_exchanges(matched_ranks, representative), drains.drop("step"))
     _check_sums(measured, attribution, representative)
     places = matched_ranks.pipeline.places if matched_ranks.pipeline else {}
     drained = set(drains["rank_index"].to_list())
-    reasons = {one.rank: one.note for one in comparison.waits if one.communication_class == EXCHANGE}
+    reasons = {one.rank: one.note for one in attribution.waits if one.communication_class == EXCHANGE}
     rows = [
         _row(
             row,
@@ -140,11 +137,9 @@ def _drains(phases: pl.DataFrame, matched_ranks: MatchedRanks) -> pl.DataFrame:
     )
 
 
-def _split_exchanges(
-    matched_ranks: MatchedRanks, comparison: RankComparison, representative: pl.DataFrame
-) -> pl.DataFrame:
+def _split_exchanges(matched_ranks: MatchedRanks, representative: pl.DataFrame) -> pl.DataFrame:
     """Exchanges of the median steps: rank_index, start_ns, waited_until_ns (null if not resolved), end_ns."""
-    resolved = comparison.arrivals.filter("resolved").select("call", "wait_ns")
+    resolved = matched_ranks.arrivals.filter("resolved").select("call", "wait_ns")
     return (
         matched_ranks.matched.everything.filter(pl.col("class") == EXCHANGE)
         .join(representative, on=["rank_index", "step"], how="semi")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from three_walls.attribution.attribution import Attribution
 from three_walls.model.fact import FactValue
-from three_walls.ranks.comparison import MatchedRanks, RankComparison
+from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.timeline.timeline import Timeline
 
 Known = tuple[FactValue, str | None]
@@ -14,20 +15,19 @@ _ONE_RANK = "needs the traces of several ranks"
 _NOT_MATCHED = "no call of several ranks could be put together in a kept step"
 
 
-def rank_facts(
-    matched_ranks: MatchedRanks, comparison: RankComparison, timeline: Timeline, ranks_count: int
-) -> dict[str, Known]:
+def rank_facts(matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline) -> dict[str, Known]:
     """``straggler_*`` and ``capture_start_*`` of the glossary. ``timeline``: with the skewed steps dropped."""
-    return {**_straggler(comparison, ranks_count), **_capture_start(matched_ranks, timeline, ranks_count)}
+    ranks_count = len(matched_ranks.ranks)
+    return {**_straggler(matched_ranks, attribution), **_capture_start(matched_ranks, timeline, ranks_count)}
 
 
-def _straggler(comparison: RankComparison, ranks_count: int) -> dict[str, Known]:
+def _straggler(matched_ranks: MatchedRanks, attribution: Attribution) -> dict[str, Known]:
     """Of the latest straggler; nobody late is 0 ns, and that only where calls were compared."""
-    if comparison.stragglers:
-        latest = comparison.stragglers[0]
+    if attribution.stragglers:
+        latest = attribution.stragglers[0]
         return {"straggler_late_ns": (latest.late_ns, None), "straggler_cause": (latest.cause, None)}
-    if comparison.arrivals.filter(pl.col("kept") & pl.col("resolved")).is_empty():
-        missing = (None, _ONE_RANK if ranks_count < 2 else _NOT_MATCHED)
+    if matched_ranks.arrivals.filter(pl.col("kept") & pl.col("resolved")).is_empty():
+        missing = (None, _ONE_RANK if len(matched_ranks.ranks) < 2 else _NOT_MATCHED)
         return {"straggler_late_ns": missing, "straggler_cause": missing}
     return {"straggler_late_ns": (0, None), "straggler_cause": (None, "no rank was late")}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.timeline.median_step import median_steps
+from three_walls.timeline.steps import median_steps
 
 STEP = ("rank_index", "step")
 

@@ -13,7 +13,7 @@ from three_walls.model.buckets import (
     EP_CATEGORIES,
     IDLE_BUCKETS,
 )
-from three_walls.timeline.collective_owner import BY_OPERATION
+from three_walls.timeline.communication_owners import BY_OPERATION
 
 _OTHER_COMMUNICATION = tuple(name for name in COMMUNICATION_CATEGORIES if name not in EP_CATEGORIES)
 _HOST_COPIES = ("copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable")

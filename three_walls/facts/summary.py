@@ -21,8 +21,7 @@ from three_walls.model.report import (
     StepSummary,
     UnclassifiedKernel,
 )
-from three_walls.timeline.median_step import median_steps
-from three_walls.timeline.steps import StepSource
+from three_walls.timeline.steps import StepSource, median_steps
 from three_walls.timeline.timeline import Timeline
 
 MOST_UNCLASSIFIED = 20

@@ -492,7 +492,7 @@ GLOSSARY: tuple[FactDefinition, ...] = (
     FactDefinition(
         "straggler_cause",
         "text",
-        "Why that rank is late: slow compute, expert imbalance, launch-starved, host-blocked, late stage or unknown.",
+        "Why that rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
     ),
     _ns(
         "capture_start_skew_ns",

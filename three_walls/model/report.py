@@ -119,7 +119,7 @@ class Straggler:
     late_ns: int
     """Time per step by which its arrivals delayed the group, beyond the second-to-last rank."""
     cause: str
-    """``slow compute``, ``expert imbalance``, ``launch-starved``, ``host-blocked``, ``late stage`` or ``unknown``."""
+    """``slow_compute``, ``expert_imbalance``, ``launch_starved``, ``host_blocked``, ``late_stage`` or ``unknown``."""
     evidence: str
 
 

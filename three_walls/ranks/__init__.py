@@ -1,1 +1,1 @@
-"""Attributions of several ranks -> one clock, matched calls, who waited for whom and why."""
+"""Timelines of several ranks -> matched calls on one clock, and steps that are numbered alike on all ranks."""

@@ -1,84 +1,130 @@
-"""Profilers that started at different moments: the first captured collectives wait for the last of them."""
+"""Captures that began at different moments: one numbering of their steps, and the steps that this makes useless.
+
+Steps without a number of their own are counted from the beginning of each capture. Captures that ``cudaProfilerStart``
+opens begin in the same step; those opened by time or by hand need not, and then equal numbers are different steps. And
+wherever profilers start at different moments the first captured collectives wait for the last of them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import polars as pl
 
+from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
-from three_walls.ranks.alignment import CommonClock
-from three_walls.tables.thresholds import RankThresholds
+from three_walls.ranks.clock import CommonClock
+from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.timeline.intervals import DURATION
+from three_walls.timeline.steps import STEP, StepSource
+from three_walls.timeline.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class CaptureStart:
-    """``affected``: steps (track, step) during which some rank's capture had not begun yet; ``warnings`` about it.
+class CaptureStartSkew:
+    """How far apart the captures of the ranks begin. ``steps`` (rank_index, step): those that this touches.
 
-    ``skew_ns``: from the first rank's first operation to that of the last; None where the clocks do not tell.
+    ``skew_ns``: from the first rank's first operation to that of the last; None where the clocks do not show it.
     """
 
-    affected: pl.DataFrame
-    warnings: tuple[ReportWarning, ...]
+    steps: pl.DataFrame
     skew_ns: int | None = None
+    warnings: tuple[ReportWarning, ...] = ()
 
 
-def find_capture_start_skew(
-    operations: pl.DataFrame,
-    steps: pl.DataFrame,
-    arrivals: pl.DataFrame,
-    clock: CommonClock,
-    thresholds: RankThresholds,
-) -> CaptureStart:
-    """Compares when the captures of the ranks begin with the length of a step. ``arrivals``: see measure_arrivals."""
-    nothing = CaptureStart(steps.select("rank_index", "step").clear(), ())
-    if not clock.is_resolved:
-        return nothing
-    first = clock.put(operations.group_by("rank_index").agg(pl.col("start_ns").min(), pl.col("end_ns").min()))
-    begin, last_begin = first.select(pl.col("common_start_ns").min(), last=pl.col("common_start_ns").max()).row(0)
-    skew_ns = int(last_begin) - int(begin)
-    step_ns = _median_length(steps)
-    nothing = replace(nothing, skew_ns=skew_ns)
-    if step_ns is None or skew_ns <= max(thresholds.minimum_start_skew_fraction * step_ns, clock.error_ns):
-        return nothing
-    windows = clock.put(steps)
-    # An edge that is the last capture's own beginning is not before it, but for the error of the clocks.
-    began_before = pl.col("common_start_ns") + clock.error_ns < last_begin
-    affected = windows.filter(began_before)
-    if affected.is_empty():
-        return nothing
-    kept = affected.filter("kept")
-    return CaptureStart(affected.select("rank_index", "step"), (_warn(skew_ns, arrivals, affected, kept),), skew_ns)
+def number_steps(timeline: Timeline, traces: Sequence[Trace]) -> pl.DataFrame:
+    """``timeline.steps`` with steps of one moment numbered alike, counted from the capture that began first.
 
-
-def without_affected(steps: pl.DataFrame, affected: pl.DataFrame) -> pl.DataFrame:
-    """``steps`` with kept ones that the skew touches dropped, unless a rank would have no step left."""
-    marked = steps.join(
-        affected.with_columns(hit=pl.lit(value=True)), on=["rank_index", "step"], how="left", maintain_order="left"
-    ).with_columns(hit=pl.col("hit").fill_null(value=False) & pl.col("kept"))
-    others = (pl.col("kept") & ~pl.col("hit")).any().over("rank_index")
-    said = "began before the last rank's capture did: its first collectives wait for that profiler's start"
-    return marked.with_columns(
-        kept=pl.col("kept") & ~(pl.col("hit") & others),
-        reason=pl.when("hit").then(pl.lit(said)).otherwise("reason"),
-    ).drop("hit")
-
-
-def _warn(skew_ns: int, arrivals: pl.DataFrame, affected: pl.DataFrame, kept: pl.DataFrame) -> ReportWarning:
-    hit = arrivals.join(affected.select("rank_index", "step"), on=["rank_index", "step"], how="semi")
-    # The first steps often hold uneven numbers of calls, then nothing is matched there and nothing known of waits.
-    longest = hit.select(pl.col("wait_ns").max()).item() if hit.height else None
-    waited = f", and a collective there waits up to {ns_to_ms(longest):.0f} ms" if longest else ""
-    state = "kept steps are among them and compare no ranks" if kept.height else "all are dropped already"
-    return ReportWarning(
-        "capture-start-skew",
-        f"the ranks' captures begin {ns_to_ms(skew_ns):.0f} ms apart{waited}: that is the profilers' start, not the "
-        f"run; {affected.height} steps begin before the last capture does ({state})",
+    Before the clocks are aligned only ranks of one host whose captures record when they began have comparable times.
+    A rank is renumbered only if its steps end apart from those of its number and together with those of another.
+    """
+    session_start_ns = {rank.rank_index: trace.session_start_ns for trace in traces for rank in trace.ranks}
+    hosts = {rank.host for trace in traces for rank in trace.ranks}
+    counted = {rank_index for rank_index, source in timeline.sources.items() if source is StepSource.OPTIMIZER}
+    starts_known = None not in session_start_ns.values()
+    if len(hosts) != 1 or None in hosts or counted != set(session_start_ns) or not starts_known:
+        return timeline.steps
+    by_rank = timeline.steps.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True)
+    ends = {
+        int(rank_index): [end_ns + (session_start_ns[int(rank_index)] or 0) for end_ns in steps["end_ns"].to_list()]
+        for (rank_index,), steps in by_rank
+    }
+    first = min(ends, key=lambda rank_index: (ends[rank_index][0], rank_index))
+    shifts = {rank_index: _find_shift(ends_ns, ends[first]) for rank_index, ends_ns in ends.items()}
+    return timeline.steps.with_columns(
+        step=pl.col("step") + pl.col("rank_index").replace_strict(shifts, return_dtype=pl.Int64)
     )
 
 
-def _median_length(steps: pl.DataFrame) -> float | None:
-    lengths = steps.filter("kept").select(ns=pl.col("end_ns") - pl.col("start_ns"))["ns"]
-    middle = lengths.median()
-    return float(middle) if isinstance(middle, int | float) else None
+def _find_shift(ends_ns: list[int], first_ends_ns: list[int]) -> int:
+    """How many steps after the first capture this one began, from the ends of steps; 0 where it is not clear."""
+    thresholds = attribution_thresholds()
+    least = thresholds.minimum_common_steps
+    distances = [_median_distance(ends_ns, first_ends_ns[shift:]) for shift in range(len(first_ends_ns) - least + 1)]
+    if len(ends_ns) < least or len(distances) < 2:
+        return 0
+    lengths = sorted(end - start for start, end in pairwise(first_ends_ns))
+    step_ns = lengths[len(lengths) // 2]
+    best = min(range(len(distances)), key=lambda shift: distances[shift])
+    is_clear = (
+        distances[0] > thresholds.different_step_fraction * step_ns
+        and distances[best] <= thresholds.same_step_fraction * step_ns
+    )
+    return best if is_clear else 0
+
+
+def _median_distance(ends_ns: list[int], other_ends_ns: list[int]) -> int:
+    distances = sorted(abs(end - other) for end, other in zip(ends_ns, other_ends_ns, strict=False))
+    return distances[len(distances) // 2]
+
+
+def find_capture_start_skew(timeline: Timeline, arrivals: pl.DataFrame, clock: CommonClock) -> CaptureStartSkew:
+    """Compares when the captures of the ranks begin with the length of a step. ``arrivals``: see measure_arrivals."""
+    steps = timeline.steps
+    no_steps = steps.select(*STEP).clear()
+    if not clock.is_resolved:
+        return CaptureStartSkew(no_steps)
+    first = clock.put(timeline.operations.group_by("rank_index").agg(pl.col("start_ns").min(), pl.col("end_ns").min()))
+    first_begin, last_begin = first.select(pl.col("common_start_ns").min(), last=pl.col("common_start_ns").max()).row(0)
+    skew_ns = int(last_begin) - int(first_begin)
+    step_ns = steps.filter("kept").select(ns=DURATION)["ns"].median()
+    is_small = not isinstance(step_ns, int | float) or skew_ns <= max(
+        default_rank_thresholds().minimum_start_skew_fraction * step_ns, clock.error_ns
+    )
+    # The last capture's own first step begins with it, not before, except for the error of the clocks.
+    began_before = pl.col("common_start_ns") + clock.error_ns < last_begin
+    affected = clock.put(steps).filter(began_before)
+    if is_small or affected.is_empty():
+        return CaptureStartSkew(no_steps, skew_ns)
+    return CaptureStartSkew(affected.select(*STEP), skew_ns, (_warn_of_skew(skew_ns, arrivals, affected),))
+
+
+def _warn_of_skew(skew_ns: int, arrivals: pl.DataFrame, affected: pl.DataFrame) -> ReportWarning:
+    # The first steps often hold uneven numbers of calls; then nothing is matched there and no wait is known.
+    calls = arrivals.join(affected.select(*STEP), on=STEP, how="semi")
+    longest = calls.select(pl.col("wait_ns").max()).item() if calls.height else None
+    waited = f", and a collective there waits up to {ns_to_ms(longest):.0f} ms" if longest else ""
+    kept = affected["kept"].any()
+    state = "kept steps are among them and do not compare ranks" if kept else "all are dropped already"
+    return ReportWarning(
+        "capture-start-skew",
+        f"the ranks' captures begin {ns_to_ms(skew_ns):.0f} ms apart{waited}: this is the start of the profilers, not "
+        f"the run; {affected.height} steps begin before the last capture does ({state})",
+    )
+
+
+def drop_skewed_steps(steps: pl.DataFrame, skewed: pl.DataFrame) -> pl.DataFrame:
+    """``steps`` with the kept ones among ``skewed`` dropped, unless a rank would have no step left."""
+    marked = steps.join(
+        skewed.with_columns(is_skewed=pl.lit(value=True)), on=STEP, how="left", maintain_order="left"
+    ).with_columns(is_skewed=pl.col("is_skewed").fill_null(value=False) & pl.col("kept"))
+    has_others = (pl.col("kept") & ~pl.col("is_skewed")).any().over("rank_index")
+    reason = "began before the last rank's capture did: its first collectives wait for that rank's profiler to start"
+    return marked.with_columns(
+        kept=pl.col("kept") & ~(pl.col("is_skewed") & has_others),
+        reason=pl.when("is_skewed").then(pl.lit(reason)).otherwise("reason"),
+    ).drop("is_skewed")

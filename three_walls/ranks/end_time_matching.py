@@ -1,14 +1,14 @@
-"""Collectives whose group neither the config nor a communicator tells, found by the moment at which they are left.
+"""Collectives whose group neither the config nor a communicator states, found by the moment at which ranks leave them.
 
 A class can run in several groups (gradients of dense layers and of experts, norms over all model-parallel ranks, the
 embeddings of the first and last stage), and ranks of different stages make different numbers of its calls, so order
 does not match them. But all members of an all-reduce, an all-gather or a reduce-scatter leave it together: calls that
 end at one moment on the common clock, one per rank, on exactly the ranks of one group that Megatron makes, are one.
 
-Two groups often reduce side by side, tens of microseconds apart. So the largest group counts whose members leave as
-evenly as such a call does, and only then the one that leaves most evenly of those within the spread of any collective.
-A reduce-scatter of 3 ms can end as unevenly as two groups side by side: what order had put together, and what fits in
-time, is not divided.
+Two groups often reduce at the same time, tens of microseconds apart. So the first choice is the largest group whose
+members leave as evenly as those of such a call do; only then the group that leaves most evenly within the spread of any
+collective. A reduce-scatter of 3 ms can end as unevenly as two groups at the same time: calls that order has matched
+and that fit in time are not divided.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.ranks.alignment import CommonClock
+from three_walls.ranks.clock import CommonClock
 from three_walls.ranks.matching import Matched
-from three_walls.tables.thresholds import RankThresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 
 CLASSES = ("data_parallel", "tensor_parallel", "all_reduce", "all_gather", "reduce_scatter")
-"""Collectives that no member can leave before all have come, and that all leave at once."""
+"""Collectives that no member can leave before all have arrived, and that all leave at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     """``number``: as in Matched.everything; times on the common clock.
 
-    ``whole``: tracks of the calls that order had put together with it, if they fit in time.
+    ``whole``: rank indices of the calls that order has matched with it, if they fit in time.
     """
 
     number: int
@@ -42,7 +42,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """How far apart the ends of one collective may lie: always ``even_ns`` or this share of its shortest call."""
+    """How far apart the ends of one collective may lie: always ``even_ns``, or this share of its shortest call."""
 
     even_ns: int
     even_fraction: float
@@ -53,21 +53,20 @@ class _Spread:
 
 
 _Queues = Mapping[int, deque[_Call]]
-"""By track: calls of one class and step that are not put together yet, by their ends."""
+"""By rank index: calls of one class and step that are not matched yet, by their ends."""
 
 
-def match_by_end_time(
-    matched: Matched, groups: Sequence[frozenset[int]], clock: CommonClock, thresholds: RankThresholds
-) -> Matched:
-    """``matched`` with the calls of one moment put together where their class can run in several groups.
+def match_by_end_time(matched: Matched, groups: Sequence[frozenset[int]], clock: CommonClock) -> Matched:
+    """``matched`` with the calls of one moment matched where their class can run in several groups.
 
-    ``groups``: tracks of every group of ranks that may call a collective, if all of its ranks were captured.
+    ``groups``: rank indices of every group that may call a collective, if all of its ranks were captured.
     """
     if not clock.is_resolved or not groups:
         return matched
-    unsure = matched.everything.join(_sure_calls(matched), on="call", how="anti")
+    sure_calls = matched.calls.filter("sure").select("call")
+    unsure = matched.everything.join(sure_calls, on="call", how="anti")
     calls = clock.put(unsure.filter(pl.col("class").is_in(list(CLASSES)))).drop_nulls("common_end_ns")
-    found = _find(calls, groups, _spread(clock, thresholds), matched)
+    found = _find(calls, groups, _measure_spread(clock), matched)
     if found.is_empty():
         return matched
     rows = calls.join(found, on="call").with_columns(
@@ -78,7 +77,7 @@ def match_by_end_time(
         complete=pl.lit(value=True),
         kept=pl.col("kept").all().over("instance"),
     )
-    # What order had put together with one of these calls is not one collective.
+    # What order has matched with one of these calls is not one collective.
     broken = matched.calls.join(rows, on="call", how="semi").select("instance").unique()
     kept = matched.calls.join(broken, on="instance", how="anti")
     renewed = rows.sort("instance", "rank_index").select(matched.calls.columns)
@@ -89,11 +88,8 @@ def match_by_end_time(
     )
 
 
-def _sure_calls(matched: Matched) -> pl.DataFrame:
-    return matched.calls.filter("sure").select("call")
-
-
-def _spread(clock: CommonClock, thresholds: RankThresholds) -> _Spread:
+def _measure_spread(clock: CommonClock) -> _Spread:
+    thresholds = default_rank_thresholds()
     widest_ns = thresholds.maximum_end_spread_ns
     even_ns = max(thresholds.maximum_even_end_spread_ns, 0 if clock.is_exact else clock.error_ns)
     return _Spread(min(even_ns, widest_ns), thresholds.maximum_even_end_spread_fraction, widest_ns)
@@ -124,7 +120,7 @@ def _find(calls: pl.DataFrame, groups: Sequence[frozenset[int]], spread: _Spread
 
 
 def _without_twins(calls: pl.DataFrame, spread: _Spread) -> pl.DataFrame:
-    """``calls`` without those that one rank runs at once and that end together: which one is meant cannot be told."""
+    """``calls`` without those that one rank runs at once and that end together: nothing distinguishes them."""
     key = ["rank_index", "class", "step"]
     ordered = calls.sort(*key, "common_end_ns", "common_start_ns", "call")
     start, end = pl.col("common_start_ns"), pl.col("common_end_ns")
@@ -134,7 +130,7 @@ def _without_twins(calls: pl.DataFrame, spread: _Spread) -> pl.DataFrame:
 
 
 def _fitting(calls: pl.DataFrame, matched: Matched, spread: _Spread) -> pl.DataFrame:
-    """Calls that order had put together, of whole groups and fitting in time: call, whole (tracks, sorted)."""
+    """Calls that order has matched, of whole groups and fitting in time: call, whole (rank indices, sorted)."""
     ends = pl.col("common_end_ns")
     fits = (ends.max() - ends.min() <= spread.widest_ns) & (pl.col("common_start_ns").max() <= ends.min())
     return (
@@ -154,9 +150,9 @@ def _collectives(
 ) -> Iterator[list[int]]:
     """Call numbers of each collective. Takes from ``queues`` until all are empty."""
     while queues:
-        # Whatever ended before the earliest of the heads has been put together already, or never will be.
+        # Whatever ended before the earliest of the heads has been matched already, or never will be.
         first = min(queues, key=lambda rank_index: (queues[rank_index][0].end_ns, rank_index))
-        members = _meet(queues, [group for group in groups if first in group], spread)
+        members = _choose_group(queues, [group for group in groups if first in group], spread)
         whole = queues[first][0].whole
         if (
             members
@@ -171,19 +167,20 @@ def _collectives(
             yield heads
 
 
-def _meet(queues: _Queues, groups: Sequence[frozenset[int]], spread: _Spread) -> frozenset[int] | None:
-    """The one of ``groups`` (the largest first) whose next calls are one collective; None if there is none."""
+def _choose_group(queues: _Queues, groups: Sequence[frozenset[int]], spread: _Spread) -> frozenset[int] | None:
+    """The first of ``groups`` (the largest first) whose next calls are one collective; None if there is none."""
     fitting = []
     for members in groups:
         if not members <= queues.keys():
             continue
         heads = [queues[rank_index][0] for rank_index in members]
-        apart_ns = max(one.end_ns for one in heads) - min(one.end_ns for one in heads)
-        even_ns = spread.even(min(one.end_ns - one.start_ns for one in heads))
-        # Nobody leaves before the last has come.
-        overlap = max(one.start_ns for one in heads) <= min(one.end_ns for one in heads) + spread.even_ns
+        first_end_ns = min(call.end_ns for call in heads)
+        apart_ns = max(call.end_ns for call in heads) - first_end_ns
+        even_ns = spread.even(min(call.end_ns - call.start_ns for call in heads))
+        # Nobody leaves before the last member has arrived.
+        overlap = max(call.start_ns for call in heads) <= first_end_ns + spread.even_ns
         if overlap and apart_ns <= spread.widest_ns:
             if apart_ns <= even_ns:
                 return members
             fitting.append((apart_ns, members))
-    return min(fitting, key=lambda one: one[0])[1] if fitting else None
+    return min(fitting, key=lambda candidate: candidate[0])[1] if fitting else None

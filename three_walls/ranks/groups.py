@@ -1,4 +1,4 @@
-"""Which ranks take part in a communication class's calls: Megatron's rank groups, as far as the config tells.
+"""Which ranks take part in the calls of a communication class: Megatron's rank groups, as far as the config states.
 
 Megatron numbers ranks in the order tp-cp-ep-dp-pp (``RankGenerator`` of megatron/core/parallel_state.py): tensor
 parallelism changes fastest, pipeline stages slowest. Dense layers divide the world into tp x cp x dp x pp, experts
@@ -21,13 +21,13 @@ from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.model.config import RunConfig
 
 PAIRWISE = ("pipeline_p2p", "context_ring")
-"""Exchanges between neighbours: calls of one rank have different partners, so their order does not match them."""
+"""Exchanges between neighbours: the calls of one rank have different partners, so order does not match them."""
 
 MEMBERS = pl.Schema(
     {
         "rank_index": pl.Int64,
         "class": pl.String,
-        "group": pl.Int64,  # tracks with the same number take part together
+        "group": pl.Int64,  # ranks with the same number take part together
         "captured": pl.Int64,  # ranks of the group that were captured
         "size": pl.Int64,  # ranks of the group; null if not known
         "sure": pl.Boolean,  # whether the class can run in this group only
@@ -38,8 +38,8 @@ GroupOf = Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    """Parallel sizes; ``world`` is divisible by the products that Megatron requires."""
+class _RankGroups:
+    """Parallel sizes and the number of each rank's group; ``world`` is divisible as Megatron requires."""
 
     world: int
     tp: int
@@ -89,12 +89,12 @@ class _Layout:
 def find_members(ranks: Sequence[Rank], config: RunConfig) -> pl.DataFrame:
     """MEMBERS: the group of every captured rank for every class whose calls are the same in all members."""
     world = _world_size(ranks, config)
-    layout = _read_layout(ranks, config, world)
+    groups = _read_groups(ranks, config, world)
     rows = []
     for name in COMMUNICATION_CATEGORIES:
         if name in PAIRWISE:
             continue
-        group_of, size, sure = _group_of_class(name, layout, world)
+        group_of, size, sure = _group_of_class(name, groups, world)
         captured = Counter(group_of(rank.rank) for rank in ranks)
         for rank in ranks:
             group = group_of(rank.rank)
@@ -108,63 +108,63 @@ def captures_everyone(ranks: Sequence[Rank], config: RunConfig) -> bool:
 
 
 def list_groups(ranks: Sequence[Rank], config: RunConfig) -> tuple[frozenset[int], ...]:
-    """Tracks of every group of several ranks that Megatron makes and that was captured whole, each once."""
+    """Rank indices of every group of several ranks that Megatron makes and that was fully captured, each once."""
     world = _world_size(ranks, config)
-    layout = _read_layout(ranks, config, world)
-    if layout is None:
+    groups = _read_groups(ranks, config, world)
+    if groups is None:
         return ()
-    track_of = {rank.rank: rank.rank_index for rank in ranks}
+    rank_index_of = {rank.rank: rank.rank_index for rank in ranks}
     found: dict[frozenset[int], None] = {}
     for group_of in (
         lambda _: 0,
-        layout.data,
-        layout.expert_data,
-        layout.tensor,
-        layout.pipeline,
-        layout.model,
-        layout.expert,
-        layout.expert_and_tensor,
+        groups.data,
+        groups.expert_data,
+        groups.tensor,
+        groups.pipeline,
+        groups.model,
+        groups.expert,
+        groups.expert_and_tensor,
     ):
         members: dict[int, list[int]] = {}
-        for rank in range(layout.world):
+        for rank in range(groups.world):
             members.setdefault(group_of(rank), []).append(rank)
-        groups = list(members.values())
-        if group_of == layout.pipeline and _are_numbered(ranks):  # the first and last stage share their embeddings
-            groups += [[one[0], one[-1]] for one in groups]
-        for group in groups:
-            if len(set(group)) > 1 and all(rank in track_of for rank in group):
-                found[frozenset(track_of[rank] for rank in group)] = None
+        lists = list(members.values())
+        if group_of == groups.pipeline and _are_numbered(ranks):  # the first and last stage share their embeddings
+            lists += [[group[0], group[-1]] for group in lists]
+        for group in lists:
+            if len(set(group)) > 1 and all(rank in rank_index_of for rank in group):
+                found[frozenset(rank_index_of[rank] for rank in group)] = None
     return tuple(found)
 
 
-def _group_of_class(name: str, layout: _Layout | None, world: int | None) -> tuple[GroupOf, int | None, bool]:
-    """Group number by rank, size of a group, and whether the class can run in these groups only."""
+def _group_of_class(name: str, groups: _RankGroups | None, world: int | None) -> tuple[GroupOf, int | None, bool]:
+    """Group number by rank, size of a group (None if not known), and whether the class runs in these groups only."""
 
     def everyone(_: int) -> int:
         return 0
 
-    if layout is None or name == "send_recv_ambiguous":
-        # Expert exchange among all ranks is one group whatever the config says, but it does not say that it is.
+    if groups is None or name == "send_recv_ambiguous":
+        # Expert exchange among all ranks is one group whatever the config states, but nothing states that it is.
         return everyone, world, False
     if name == "ep_all_to_all":
-        return layout.expert, layout.ep, True
+        return groups.expert, groups.ep, True
     if name in ("ep_dispatch_combine", "ep_control"):
-        return layout.expert_and_tensor, layout.ep * layout.etp, True
-    if name == "tensor_parallel" and layout.etp in (1, layout.tp):
-        return layout.tensor, layout.tp, True
-    if name == "data_parallel" and layout.edp in (1, layout.dp * layout.cp):
-        same = layout.edp == 1 or layout.ep * layout.etp == layout.tp
-        return layout.data, layout.dp * layout.cp, same
-    sizes = {layout.tp, layout.cp, layout.pp, layout.ep, layout.etp, layout.dp, layout.edp, layout.dp * layout.cp}
-    if sizes <= {1, layout.world}:
-        return everyone, layout.world, True
-    if layout.dp * layout.cp > 1:
-        return layout.data, layout.dp * layout.cp, False
-    return everyone, layout.world, False
+        return groups.expert_and_tensor, groups.ep * groups.etp, True
+    if name == "tensor_parallel" and groups.etp in (1, groups.tp):
+        return groups.tensor, groups.tp, True
+    if name == "data_parallel" and groups.edp in (1, groups.dp * groups.cp):
+        same = groups.edp == 1 or groups.ep * groups.etp == groups.tp
+        return groups.data, groups.dp * groups.cp, same
+    sizes = {groups.tp, groups.cp, groups.pp, groups.ep, groups.etp, groups.dp, groups.edp, groups.dp * groups.cp}
+    if sizes <= {1, groups.world}:
+        return everyone, groups.world, True
+    if groups.dp * groups.cp > 1:
+        return groups.data, groups.dp * groups.cp, False
+    return everyone, groups.world, False
 
 
 def _are_numbered(ranks: Sequence[Rank]) -> bool:
-    """Whether the launcher said every rank's number."""
+    """Whether the launcher recorded every rank's number."""
     return all(rank.rank_source == "environment" for rank in ranks)
 
 
@@ -177,9 +177,9 @@ def _world_size(ranks: Sequence[Rank], config: RunConfig) -> int | None:
     return world if len(numbers) == len(ranks) and numbers <= set(range(world)) else None
 
 
-def _read_layout(ranks: Sequence[Rank], config: RunConfig, world: int | None) -> _Layout | None:
-    known = read_layout(config)
-    tp, cp, pp, ep, etp = known.tp, known.cp, known.pp, known.ep, known.etp
+def _read_groups(ranks: Sequence[Rank], config: RunConfig, world: int | None) -> _RankGroups | None:
+    layout = read_layout(config)
+    tp, cp, pp, ep, etp = layout.tp, layout.cp, layout.pp, layout.ep, layout.etp
     if world is None or tp is None or cp is None or pp is None or ep is None or etp is None:
         return None
     if world % (tp * cp * pp) or world % (etp * ep * pp):
@@ -187,14 +187,14 @@ def _read_layout(ranks: Sequence[Rank], config: RunConfig, world: int | None) ->
     # Numbered in the order found, ranks cannot be placed in a group smaller than the world.
     if not _are_numbered(ranks) and any(1 < size < world for size in (tp, cp, pp, ep, etp, ep * etp)):
         return None
-    return _Layout(world, tp, cp, pp, ep, etp)
+    return _RankGroups(world, tp, cp, pp, ep, etp)
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """``places``: stage and lane by track; ranks of one lane differ in their stage only and exchange with each other.
+    """``places``: stage and lane by rank index. Ranks of one lane differ only in their stage and exchange with another.
 
-    ``micro_batches``: per step and rank, as the config says; None where it does not.
+    ``micro_batches``: per step and rank, as the config states; None where it does not.
     """
 
     stages: int
@@ -203,15 +203,16 @@ class Pipeline:
 
 
 def find_pipeline(ranks: Sequence[Rank], config: RunConfig) -> Pipeline | None:
-    """Where each captured rank stands in the pipeline; None without one, or where the layout is not known.
+    """Where each captured rank stands in the pipeline; None without a pipeline, or where the layout is not known.
 
-    Nor where ranks are numbered as found: processes start in any order, so that number is no stage.
+    None also where ranks are numbered in the order found: processes start in any order, so that number is no stage.
     """
-    layout = _read_layout(ranks, config, _world_size(ranks, config))
-    if layout is None or layout.pp == 1 or not _are_numbered(ranks):
+    groups = _read_groups(ranks, config, _world_size(ranks, config))
+    if groups is None or groups.pp == 1 or not _are_numbered(ranks):
         return None
-    width = layout.world // layout.pp
-    micro, whole = config.size("micro_batch_size"), config.size("global_batch_size")
-    fits = micro is not None and whole is not None and whole % (micro * layout.dp) == 0
-    count = whole // (micro * layout.dp) if fits and micro is not None and whole is not None else None
-    return Pipeline(layout.pp, count, {one.rank_index: divmod(one.rank, width) for one in ranks})
+    width = groups.world // groups.pp
+    micro, total = config.size("micro_batch_size"), config.size("global_batch_size")
+    count = None
+    if micro is not None and total is not None and total % (micro * groups.dp) == 0:
+        count = total // (micro * groups.dp)
+    return Pipeline(groups.pp, count, {rank.rank_index: divmod(rank.rank, width) for rank in ranks})

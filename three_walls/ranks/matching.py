@@ -1,8 +1,8 @@
 """Which calls of different ranks are one collective: the n-th of their class and stream in the same step.
 
 Calls are matched by order, and only where every captured rank of the group made equally many in that step. Where
-NCCL's own ranges name the communicator it stands for group and role in :data:`KEY`; all that follows goes by
-``instance`` alone.
+NCCL's own ranges name the communicator, it replaces group and role in :data:`KEY`; everything later uses ``instance``
+alone.
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
+from three_walls.timeline.intervals import DURATION
+from three_walls.timeline.steps import STEP
+from three_walls.timeline.timeline import Timeline
+
+CLASS = (*STEP, "class")
+"""What identifies the calls of one class in a step of a rank."""
 
 KEY = ("class", "group", "role")
-"""What tells sequences of calls apart within one step."""
+"""What distinguishes sequences of calls within one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +29,8 @@ class Matched:
     start_ns, end_ns.
 
     ``calls``: one row per rank and collective: the above, and instance, group, role, captured, size, sure, complete;
-    ``kept`` says that the step is kept in all members. ``abstained``: sequences that could not be matched: class,
-    group, role, step, kept, because. Times are of each rank's own clock.
+    ``kept`` here means that the step is kept in all members. ``abstained``: sequences that could not be matched: class,
+    group, role, step, kept, reason. Times are on each rank's own clock.
     """
 
     everything: pl.DataFrame
@@ -32,15 +38,13 @@ class Matched:
     abstained: pl.DataFrame
 
 
-def match_calls(
-    operations: pl.DataFrame, steps: pl.DataFrame, members: pl.DataFrame, *, all_captured: bool = False
-) -> Matched:
-    """Matches the communication of all tracks. ``members``: see groups.MEMBERS.
+def match_calls(timeline: Timeline, members: pl.DataFrame, *, all_captured: bool = False) -> Matched:
+    """Matches the communication of all ranks. ``members``: see groups.MEMBERS.
 
-    ``all_captured``: whether every rank of the run is among the tracks; then so is every member of a communicator.
+    ``all_captured``: whether every rank of the run was captured; then so was every member of a communicator.
     """
-    everything = _in_steps(operations, steps)
-    numbered = _number(everything, _roles(operations), members, all_captured=all_captured)
+    everything = _list_communication(timeline)
+    numbered = _number(everything, _roles(timeline.operations), members, all_captured=all_captured)
     counts = numbered.group_by(*KEY, "step", "rank_index").agg(pl.len(), pl.col("captured", "kept").first())
     sequences = counts.group_by(*KEY, "step").agg(
         captured=pl.col("captured").first(),
@@ -71,11 +75,11 @@ def _explain(sequences: pl.DataFrame) -> pl.DataFrame:
     return sequences.select(*KEY, "step", kept="kept_in_all", reason=reason).sort(*KEY, "step")
 
 
-def _in_steps(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Communication with the step in which it began."""
-    windows = steps.select("rank_index", "step", "kept", opened_ns="start_ns", closed_ns="end_ns").sort("opened_ns")
+def _list_communication(timeline: Timeline) -> pl.DataFrame:
+    """Communication of all ranks with the step in which it began."""
+    windows = timeline.steps.select(*STEP, "kept", opened_ns="start_ns", closed_ns="end_ns").sort("opened_ns")
     return (
-        operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
         .select(
             "rank_index",
             "stream",
@@ -102,7 +106,7 @@ def _roles(operations: pl.DataFrame) -> pl.DataFrame:
     computing = (
         operations.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
         .group_by("rank_index", "stream")
-        .agg(work_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .agg(work_ns=DURATION.sum())
         .sort(["rank_index", "work_ns", "stream"], descending=[False, True, False])
         .unique("rank_index", keep="first", maintain_order=True)
         .select("rank_index", main="stream")
@@ -128,7 +132,7 @@ def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame, *, 
     size = pl.when("sure").then("size").when(pl.lit(all_captured)).then(seen)
     return (
         by_class.with_columns(
-            # Groups of communicators are told from the others by their sign.
+            # The sign distinguishes groups of communicators from the others.
             group=pl.when(named).then(-pl.col("communicator").rank("dense").cast(pl.Int64)).otherwise("group"),
             role=pl.when(named).then(0).otherwise("role"),
             captured=pl.when(named).then(seen).otherwise("captured"),

@@ -1,34 +1,40 @@
 """Which pipeline exchanges of neighbouring stages are one: by order, else by the moment at which both leave.
 
-Of two neighbours that talk to nobody else through a stream the n-th exchange of one is the n-th of the other. A stage
-in the middle talks to two: its order is that of the 1F1B schedule where the number of its calls says so. What order
-does not tell is paired on the common clock, both ends of an exchange being left together. Either way
-``measure_arrivals`` holds a pair to that: one whose ends lie apart is not resolved.
+Of two neighbours that exchange with nobody else through a stream the n-th exchange of one is the n-th of the other. A
+stage in the middle exchanges with two: its order is that of the 1F1B schedule where the number of its calls shows it.
+What order does not decide is paired on the common clock, because both sides leave an exchange together. Either way
+``measure_arrivals`` checks this: a pair whose ends lie apart is not resolved.
+
+Megatron's non-interleaved 1F1B schedule (``forward_backward_pipelining_without_interleaving`` of
+megatron/core/pipeline_parallel/schedules.py): stage s of p with m micro-batches runs w = min(p - s - 1, m) forward
+passes ahead (receive from the previous stage, send to the next), then m - w rounds of one forward and one backward pass
+(exchange with the next, then with the previous), then w backward passes (receive from the next, send to the previous).
+Every call of ``P2PCommunicator`` is with one neighbour. Batched it is one kernel; else a call that sends and receives
+is two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import polars as pl
 
-from three_walls.ranks.alignment import CommonClock
+from three_walls.ranks.clock import CommonClock
 from three_walls.ranks.groups import Pipeline
 from three_walls.ranks.matching import Matched
-from three_walls.ranks.pipeline_schedule import PREVIOUS, list_exchanges
-from three_walls.tables.thresholds import RankThresholds
+from three_walls.tables.thresholds import default_rank_thresholds
 
 EXCHANGE = "pipeline_p2p"
+
+PREVIOUS, NEXT = "previous", "next"
 
 _LINK = ["step", "lane", "link", "role"]
 """Exchanges of one link (between stage ``link`` and the next), in a sequence of its own."""
 
 _NO_NEIGHBOUR = "the neighbouring stage was not captured"
-_NO_ORDER = "the stages' exchanges do not follow the 1F1B schedule, and no two of them are left together"
+_NO_ORDER = "the stages' exchanges do not follow the 1F1B schedule, and no two of them end together"
 
 
 def pair_by_order(matched: Matched, pipeline: Pipeline | None) -> Matched:
-    """``matched`` with the exchanges that order pairs, as ``calls``; of the others ``abstained`` says why."""
+    """``matched`` with the exchanges that order pairs, as ``calls``; ``abstained`` states why the others are not."""
     calls = _list_calls(matched, pipeline)
     if pipeline is None or calls.is_empty():
         return matched
@@ -40,42 +46,47 @@ def pair_by_order(matched: Matched, pipeline: Pipeline | None) -> Matched:
         .filter((pl.col("sides") == 2) & (pl.col("fewest") == pl.col("most")) & pl.col("link").is_not_null())
     )
     pairs = linked.join(agree.select(_LINK), on=_LINK, how="semi")
-    return _with_pairs(matched, pairs, _LINK, calls, pipeline)
+    return _add_pairs(matched, pairs, calls, pipeline)
 
 
-def pair_by_time(
-    matched: Matched, pipeline: Pipeline | None, clock: CommonClock, thresholds: RankThresholds
-) -> Matched:
+def pair_by_time(matched: Matched, pipeline: Pipeline | None, clock: CommonClock) -> Matched:
     """``matched`` with more exchanges paired: those that end together with one call of a neighbour, and only one."""
-    left = _list_calls(matched, pipeline).join(matched.calls, on="call", how="anti")
-    if pipeline is None or left.is_empty() or not clock.is_resolved:
+    unpaired = _list_calls(matched, pipeline).join(matched.calls, on="call", how="anti")
+    if pipeline is None or unpaired.is_empty() or not clock.is_resolved:
         return matched
-    ends = clock.put(left).select("call", "step", "lane", "stage", "common_end_ns")
-    after = _nearest(ends, 1, thresholds).rename({"call": "first", "found": "second"})
-    before = _nearest(ends, -1, thresholds).rename({"call": "second", "found": "first"})
+    ends = clock.put(unpaired).select("call", "step", "lane", "stage", "common_end_ns")
+    after = _nearest(ends, 1).rename({"call": "first", "found": "second"})
+    before = _nearest(ends, -1).rename({"call": "second", "found": "first"})
     mutual = after.join(before, on=["first", "second"])
-    # A call that is left together with both neighbours' holds exchanges with both, or is told apart from neither.
+    # A call that ends together with calls of both neighbours holds exchanges with both, or matches either.
     once = mutual.join(mutual, left_on="first", right_on="second", how="anti").join(
         mutual, left_on="second", right_on="first", how="anti"
     )
     sides = pl.concat([once.select("first", call="first"), once.select("first", call="second")])
-    pairs = left.join(sides, on="call").with_columns(link=pl.col("stage").min().over("first"), role=pl.lit(0, pl.Int64))
-    pairs = pairs.with_columns(order=pl.col("first").cast(pl.Int64)).drop("first")
-    return _with_pairs(matched, pairs, _LINK, left, pipeline)
-
-
-def find_pipeline_waits(arrivals: pl.DataFrame, rank_of: Mapping[int, int]) -> pl.DataFrame:
-    """Resolved waiting in exchanges: rank_index, start_ns, end_ns (own clock), awaited (last rank, or null)."""
-    return arrivals.filter((pl.col("class") == EXCHANGE) & pl.col("resolved")).select(
-        "rank_index",
-        "start_ns",
-        end_ns=pl.col("start_ns") + pl.col("wait_ns"),
-        awaited=pl.col("last").replace_strict(dict(rank_of), default=None, return_dtype=pl.Int64),
+    pairs = unpaired.join(sides, on="call").with_columns(
+        link=pl.col("stage").min().over("first"), role=pl.lit(0, pl.Int64)
     )
+    pairs = pairs.with_columns(order=pl.col("first").cast(pl.Int64)).drop("first")
+    return _add_pairs(matched, pairs, unpaired, pipeline)
+
+
+def list_exchanges(stage: int, stages: int, micro_batches: int, *, batched: bool = True) -> list[str]:
+    """The neighbour of every exchange of ``stage`` (from 0) in one step, in order."""
+    ahead = min(stages - stage - 1, micro_batches)
+    rounds = micro_batches - ahead
+    both = 1 if batched else 2
+    order = [PREVIOUS, NEXT] * ahead
+    if rounds:
+        order += [PREVIOUS]
+        order += ([NEXT] * both + [PREVIOUS] * both) * (rounds - 1)
+        order += [NEXT] * both + [PREVIOUS]
+    order += [NEXT, PREVIOUS] * ahead
+    absent = {PREVIOUS} if stage == 0 else {NEXT} if stage == stages - 1 else set()
+    return [neighbour for neighbour in order if neighbour not in absent]
 
 
 def _list_calls(matched: Matched, pipeline: Pipeline | None) -> pl.DataFrame:
-    """Exchanges of all tracks with ``stage`` and ``lane``, in order."""
+    """Exchanges of all ranks with ``stage`` and ``lane``, in order."""
     places = [] if pipeline is None else [(rank_index, *place) for rank_index, place in pipeline.places.items()]
     schema = {"rank_index": pl.Int64, "stage": pl.Int64, "lane": pl.Int64}
     return (
@@ -110,7 +121,7 @@ def _schedules(pipeline: Pipeline) -> pl.DataFrame:
 
 
 def _order_within_link(linked: pl.DataFrame) -> pl.DataFrame:
-    """``linked`` with ``role`` and ``order``. Two stages may talk through several streams, in order of creation.
+    """``linked`` with ``role`` and ``order``. Two stages may exchange through several streams, in order of creation.
 
     (Unbatched exchanges of a pipeline of two run on two communicators so that both directions overlap.)
     """
@@ -120,7 +131,7 @@ def _order_within_link(linked: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _nearest(ends: pl.DataFrame, towards: int, thresholds: RankThresholds) -> pl.DataFrame:
+def _nearest(ends: pl.DataFrame, towards: int) -> pl.DataFrame:
     """Per call the call of the neighbour ``towards`` (1 next, -1 previous) that ends nearest: call, found."""
     others = ends.select("step", "lane", "common_end_ns", found="call", stage=pl.col("stage") - towards)
     return (
@@ -130,7 +141,7 @@ def _nearest(ends: pl.DataFrame, towards: int, thresholds: RankThresholds) -> pl
             on="common_end_ns",
             by=["step", "lane", "stage"],
             strategy="nearest",
-            tolerance=thresholds.maximum_end_spread_ns,
+            tolerance=default_rank_thresholds().maximum_end_spread_ns,
             check_sortedness=False,
         )
         .drop_nulls("found")
@@ -138,16 +149,14 @@ def _nearest(ends: pl.DataFrame, towards: int, thresholds: RankThresholds) -> pl
     )
 
 
-def _with_pairs(
-    matched: Matched, pairs: pl.DataFrame, key: list[str], among: pl.DataFrame, pipeline: Pipeline
-) -> Matched:
-    """Adds ``pairs`` (two rows per ``key`` and order) as calls, and the reasons of those ``among`` left."""
+def _add_pairs(matched: Matched, pairs: pl.DataFrame, candidates: pl.DataFrame, pipeline: Pipeline) -> Matched:
+    """Adds ``pairs`` (two rows per link and order) as calls, and the reasons why other ``candidates`` are none."""
     highest = matched.calls["instance"].max()
     offset = highest + 1 if isinstance(highest, int) else 0
     rows = (
-        pairs.sort(*key, "order", "rank_index")
+        pairs.sort(*_LINK, "order", "rank_index")
         .with_columns(
-            instance=pl.struct(*key, "order").rle_id().cast(pl.Int64) + offset,
+            instance=pl.struct(*_LINK, "order").rle_id().cast(pl.Int64) + offset,
             group=pl.col("lane") * pipeline.stages + pl.col("link"),
             captured=pl.lit(2, pl.Int64),
             size=pl.lit(2, pl.Int64),
@@ -156,22 +165,22 @@ def _with_pairs(
         )
         .with_columns(kept=pl.col("kept").all().over("instance"))
     )
-    left = among.join(rows, on="call", how="anti")
+    unpaired = candidates.join(rows, on="call", how="anti")
     others = matched.abstained.filter(pl.col("class") != EXCHANGE)
     return Matched(
         matched.everything,
         pl.concat([matched.calls, rows.select(matched.calls.columns).match_to_schema(matched.calls.schema)]),
-        pl.concat([others, _explain(left, pipeline).match_to_schema(others.schema)]),
+        pl.concat([others, _explain(unpaired, pipeline).match_to_schema(others.schema)]),
     )
 
 
-def _explain(left: pl.DataFrame, pipeline: Pipeline) -> pl.DataFrame:
-    """Why the exchanges ``left`` are not paired: class, group, role, step, kept, because."""
+def _explain(unpaired: pl.DataFrame, pipeline: Pipeline) -> pl.DataFrame:
+    """Why exchanges are not paired: class, group, role, step, kept, reason."""
     captured = set(pipeline.places.values())
     rows = []
-    for stage, lane, step, kept in left.select("stage", "lane", "step", "kept").unique().sort(pl.all()).rows():
-        neighbours = {one for one in (stage - 1, stage + 1) if 0 <= one < pipeline.stages}
-        missing = any((one, lane) not in captured for one in neighbours)
+    for stage, lane, step, kept in unpaired.select("stage", "lane", "step", "kept").unique().sort(pl.all()).rows():
+        neighbours = [other for other in (stage - 1, stage + 1) if 0 <= other < pipeline.stages]
+        missing = any((neighbour, lane) not in captured for neighbour in neighbours)
         group = lane * pipeline.stages + stage
         rows.append((EXCHANGE, group, 0, step, kept, _NO_NEIGHBOUR if missing else _NO_ORDER))
     names = ("class", "group", "role", "step", "kept", "reason")

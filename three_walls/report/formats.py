@@ -37,6 +37,11 @@ def format_wall(wall: Wall | None, sub_wall: SubWall | None = None) -> str:
     return name if sub_wall is None else f"{name}, {_SUB_WALL_NAMES[sub_wall]}"
 
 
+def straggler_cause_words(cause: str) -> str:
+    """The id of a straggler's cause in words: ``slow compute``."""
+    return cause.replace("_", " ")
+
+
 def _decimals(value_ms: float) -> int:
     """Decimals that leave three significant digits or so: more would claim a precision that no step time has."""
     size = abs(value_ms)

@@ -31,6 +31,7 @@ from three_walls.report.formats import (
     format_ratio,
     format_share,
     shorten,
+    straggler_cause_words,
 )
 from three_walls.report.text_parts import heading, indent, indent_table, make_table, plain
 from three_walls.report.views import find_representative_rank
@@ -76,7 +77,7 @@ def show_waits(report: Report) -> Iterator[RenderableType]:
     yield heading("Who waited for whom", "per step")
     for one in order_stragglers(report):
         line = plain(f"rank {one.rank} made the others wait {format_ms(one.late_ns)} a step: ", "bold")
-        line.append(plain("cause unknown" if one.cause == UNKNOWN else one.cause, "bold yellow"))
+        line.append(plain("cause unknown" if one.cause == UNKNOWN else straggler_cause_words(one.cause), "bold yellow"))
         yield indent(line.append(plain(f" - {one.evidence}" if one.evidence else "", "not bold")))
     waits = summarize_waits(report)
     if waits:

@@ -1,7 +1,7 @@
-"""Which communicator an NCCL kernel ran on, where NCCL's own ranges say so.
+"""Which communicator an NCCL kernel ran on, where NCCL's own ranges state it.
 
 A kernel is launched inside the range of its call, or, where calls are grouped, inside the end of the outermost group.
-Calls of several communicators in one group launch several kernels, and nothing says which is whose: those stay unknown.
+Calls of several communicators in one group launch several kernels, and nothing distinguishes them: those stay unknown.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import polars as pl
 from three_walls.inputs.nsys.nccl_payload import GROUP_END, GROUP_START
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, SEND_RECV
 
-_OF_NCCL = [*COMMUNICATION_CATEGORIES, SEND_RECV]
+_NCCL_CATEGORIES = [*COMMUNICATION_CATEGORIES, SEND_RECV]
 _IS_MARK = pl.col("call_name").is_in([GROUP_START, GROUP_END])
 
 
 def join_communicators(operations: pl.DataFrame, nccl_calls: pl.DataFrame) -> pl.DataFrame:
-    """``operations`` of one report with ``communicator`` and ``message_bytes``; null where the call is not known.
+    """``operations`` of one capture with ``communicator`` and ``message_bytes``; null where the call is not known.
 
-    ``nccl_calls``: trace.schemas.NCCL_CALLS of the same report. The message of a group is what it sends (all of it, if
+    ``nccl_calls``: NCCL_CALLS of the same capture. The message of a group is what it sends (all of it, if
     it sends nothing), and known only where one kernel carries it.
     """
     if nccl_calls.is_empty():
@@ -27,15 +27,15 @@ def join_communicators(operations: pl.DataFrame, nccl_calls: pl.DataFrame) -> pl
         )
     numbered = operations.with_row_index("row")
     launches = (
-        numbered.filter(pl.col("category").cast(pl.String).is_in(_OF_NCCL))
+        numbered.filter(pl.col("category").cast(pl.String).is_in(_NCCL_CATEGORIES))
         .select("row", "launch_start_ns", thread="launch_thread")
         .drop_nulls()
         .sort("launch_start_ns")
     )
     calls = _number_groups(nccl_calls)
-    alone = calls.filter(~_IS_MARK & (pl.col("depth") == 0))
-    of_calls = _inside(launches, alone, ["communicator", "message_bytes"]).drop("thread")
-    found = pl.concat([of_calls, _of_groups(launches, calls)])
+    ungrouped = calls.filter(~_IS_MARK & (pl.col("depth") == 0))
+    outside_groups = _inside(launches, ungrouped, ["communicator", "message_bytes"]).drop("thread")
+    found = pl.concat([outside_groups, _inside_groups(launches, calls)])
     return numbered.join(found, on="row", how="left", maintain_order="left").drop("row")
 
 
@@ -54,7 +54,7 @@ def _number_groups(calls: pl.DataFrame) -> pl.DataFrame:
     return ordered.with_columns(group=begins.cast(pl.Int64).cum_sum().over("thread"))
 
 
-def _of_groups(launches: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _inside_groups(launches: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Launches inside the end of an outermost group: row, communicator, message_bytes."""
     key = ["thread", "group"]
     sends = pl.col("call_name") == "ncclSend"
@@ -69,8 +69,8 @@ def _of_groups(launches: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     )
     ends = calls.filter((pl.col("call_name") == GROUP_END) & (pl.col("depth") == 0))
     inside = _inside(launches, ends, ["group"]).join(groups, on=key)
-    one_kernel = pl.len().over(key) == 1
-    return inside.select("row", "communicator", message_bytes=pl.when(one_kernel).then("message_bytes"))
+    is_alone = pl.len().over(key) == 1
+    return inside.select("row", "communicator", message_bytes=pl.when(is_alone).then("message_bytes"))
 
 
 def _inside(launches: pl.DataFrame, ranges: pl.DataFrame, carry: list[str]) -> pl.DataFrame:

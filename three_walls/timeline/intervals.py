@@ -1,4 +1,4 @@
-"""Interval algebra on frames: merge, complement, intersect, and the sweep. Written once, used everywhere.
+"""Interval algebra on frames: merge, complement, intersect and sweep; used wherever time is compared.
 
 An interval is a row with ``start_ns`` (inclusive) and ``end_ns`` (exclusive), both Int64. ``by`` names the
 columns within which intervals are compared (a rank, a step, a thread). Empty intervals (start = end) own no
@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+
+DURATION = pl.col("end_ns") - pl.col("start_ns")
+"""Length of an interval, in ns."""
 
 
 def merge_overlapping(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -33,7 +36,7 @@ def merge_overlapping(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFram
 def gaps_within(busy: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """What ``windows`` hold that ``busy`` does not: disjoint, sorted.
 
-    ``by`` must tell windows apart (rank and step); ``busy`` has the same columns.
+    ``by`` must identify each window (rank and step); ``busy`` has the same columns.
     Columns: ``by``, start_ns, end_ns.
     """
     clipped = merge_overlapping(busy, by)
@@ -61,7 +64,8 @@ def intersect(left: pl.DataFrame, disjoint: pl.DataFrame, by: Sequence[str], car
     starts = right.select(*by, "row", at="start_ns")
     ends = right.select(*by, "row", at="end_ns")
     indexed = _not_empty(left).with_row_index("left_row")
-    # The overlapping ones are a run: from the first that ends after my start to the last that starts before my end.
+    # The overlapping ones are consecutive: from the first that ends after the interval's start to the last that
+    # starts before its end.
     first = (
         indexed.sort("start_ns")
         .join_asof(
@@ -109,11 +113,11 @@ def intersect(left: pl.DataFrame, disjoint: pl.DataFrame, by: Sequence[str], car
 def sweep(
     intervals: pl.DataFrame, windows: pl.DataFrame, label: str, labels: Sequence[str], by: Sequence[str]
 ) -> pl.DataFrame:
-    """Cuts ``windows`` where any interval starts or ends; each piece knows which labels are active in it.
+    """Cuts ``windows`` where any interval starts or ends; each slice states which labels are active in it.
 
     ``intervals`` lie within the windows and carry ``label``, one of ``labels``. In the result, ``active`` is
     a bit set: bit i is ``labels[i]``, so the lowest set bit is the first active label in their order.
-    The pieces of a window cover it exactly. Columns: ``by``, start_ns, end_ns, active.
+    The slices of a window cover it exactly. Columns: ``by``, start_ns, end_ns, active.
     """
     if len(labels) > 62:
         raise ValueError("a bit set in an Int64 holds at most 62 labels")
@@ -132,7 +136,7 @@ def sweep(
             windows.select(*by, at_ns="end_ns", change=pl.lit(0, dtype=pl.Int64)),
         ]
     )
-    # Every window's changes sum to zero, so one running sum serves all; pieces of no length, where several edges
+    # Every window's changes sum to zero, so one running sum serves all; slices of no length, where several edges
     # share an instant and the sum is not complete yet, drop out.
     same_window = pl.all_horizontal(pl.col(name).shift(-1) == pl.col(name) for name in by)
     return _not_empty(

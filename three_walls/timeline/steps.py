@@ -1,7 +1,7 @@
 """Where the training steps begin and end, per rank, and which of them conclusions may rest on.
 
-Order of trust: Megatron-Bridge's NVTX ``training_step_N``; the user's ranges; a recurring optimizer phase;
-else the capture as one window, said so.
+Order of trust: Megatron-Bridge's NVTX ``training_step_N``; the user's ranges; a recurring optimizer phase; else the
+whole capture as one window, which the report states.
 """
 
 from __future__ import annotations
@@ -13,15 +13,32 @@ from enum import StrEnum
 
 import polars as pl
 
-from three_walls.timeline.optimizer_phases import phase_ends
-from three_walls.timeline.schemas import STEPS
+from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.timeline.intervals import DURATION
+
+STEP = ("rank_index", "step")
+"""What identifies a step of a rank."""
+
+STEPS = pl.Schema(
+    {
+        "rank_index": pl.Int64,
+        "step": pl.Int64,  # training step where its number is known, else its order since the first capture began
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+        "kept": pl.Boolean,  # whether conclusions may rest on it
+        "reason": pl.String,  # why it was dropped, or kept in spite of something; empty if there is nothing to state
+    }
+)
 
 TRAINING_STEP_TEXT = "training_step_"
 """In the range's text, before the number; emitted by Megatron-Bridge (since 2026) with profiling.nvtx_ranges=true."""
 
+MODEL_WORK = ("gemm", "grouped_gemm", "attention", "cuda_graph")
+"""What forward and backward passes consist of; an optimizer phase has next to none of it."""
+
 
 class StepSource(StrEnum):
-    """What told the steps apart, most trustworthy first."""
+    """Where the boundaries of the steps come from, most trustworthy first."""
 
     TRAINING_STEP = "nvtx training_step"
     USER_RANGE = "user's step range"
@@ -31,7 +48,7 @@ class StepSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A candidate step. ``opens_at_edge``: nothing before it was captured; ``closes_at_edge``: nothing after."""
+    """A candidate step. ``opens_at_edge``: nothing before it was captured; ``closes_at_edge``: nothing after it."""
 
     index: int
     start_ns: int
@@ -43,123 +60,158 @@ class _Window:
 def find_steps(
     operations: pl.DataFrame, training_steps: pl.DataFrame, user_ranges: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[int, StepSource]]:
-    """Steps of every track (schemas.STEPS), sorted, and what told them apart on each track.
+    """Steps of every rank (STEPS), sorted, and the source of each rank's step boundaries.
 
     ``operations`` are classified, with launches; the ranges are NVTX ranges of the same processes.
     """
-    found: list[pl.DataFrame] = []
+    steps: list[pl.DataFrame] = []
     sources: dict[int, StepSource] = {}
-    for (rank_index,), mine in operations.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True):
-        windows, source = _windows_of(mine, training_steps, user_ranges)
+    by_rank = operations.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True)
+    for (rank_index,), rank_operations in by_rank:
+        windows, source = _find_windows(rank_operations, training_steps, user_ranges)
         sources[int(rank_index)] = source
-        found.append(_judge(int(rank_index), windows, source))
-    return pl.concat(found).sort("rank_index", "start_ns"), sources
+        steps.append(_keep_or_drop(int(rank_index), windows, source))
+    return pl.concat(steps).sort("rank_index", "start_ns"), sources
 
 
-def _windows_of(
-    mine: pl.DataFrame, training_steps: pl.DataFrame, user_ranges: pl.DataFrame
+def median_steps(steps: pl.DataFrame) -> dict[int, int]:
+    """Per rank index the step of median length among its kept ones (the lower of two; ties: the earlier)."""
+    middle = (
+        steps.filter("kept")
+        .with_columns(length_ns=DURATION)
+        .sort("rank_index", "length_ns", "start_ns")
+        .group_by("rank_index", maintain_order=True)
+        .agg(pl.col("step").get((pl.len() - 1) // 2))
+    )
+    return {int(rank_index): int(step) for rank_index, step in middle.rows()}
+
+
+def _find_windows(
+    operations: pl.DataFrame, training_steps: pl.DataFrame, user_ranges: pl.DataFrame
 ) -> tuple[list[_Window], StepSource]:
     for ranges, source in ((training_steps, StepSource.TRAINING_STEP), (user_ranges, StepSource.USER_RANGE)):
-        windows = _windows_from_ranges(mine, ranges)
+        windows = _windows_from_ranges(operations, ranges)
         if windows:
             return windows, source
-    windows = _windows_from_anchors(mine)
+    windows = _windows_from_optimizer(operations)
     if windows:
         return windows, StepSource.OPTIMIZER
-    first, last = _extent(mine)
+    first, last = _extent(operations)
     return [_Window(0, first, last, opens_at_edge=True, closes_at_edge=True)], StepSource.ONE_WINDOW
 
 
-def _extent(mine: pl.DataFrame) -> tuple[int, int]:
-    first, last = mine.select(first=pl.col("start_ns").min(), last=pl.col("end_ns").max()).row(0)
+def _extent(operations: pl.DataFrame) -> tuple[int, int]:
+    first, last = operations.select(first=pl.col("start_ns").min(), last=pl.col("end_ns").max()).row(0)
     return int(first), int(last)
 
 
-def _windows_from_ranges(mine: pl.DataFrame, ranges: pl.DataFrame) -> list[_Window]:
+def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list[_Window]:
     """Host ranges projected to the device: a step runs from its first kernel to the next step's first kernel."""
-    capture_id, process = mine.select("capture_id", "process").row(0)
+    capture_id, process = operations.select("capture_id", "process").row(0)
     of_this_process = (pl.col("capture_id") == capture_id) & (pl.col("process") == process)
     outermost = _outermost(ranges.filter(of_this_process & pl.col("end_ns").is_not_null()))
     if not outermost:
         return []
-    kernels = mine.filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
+    kernels = operations.filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
     projected: list[tuple[int, int, int]] = []
     for text, start_ns, end_ns in outermost:
-        own = kernels.filter(pl.col("launch_start_ns").is_between(start_ns, end_ns, closed="left"))
-        if own.is_empty():
+        launched = kernels.filter(pl.col("launch_start_ns").is_between(start_ns, end_ns, closed="left"))
+        if launched.is_empty():
             continue
-        first, last = _extent(own)
-        projected.append((_number_in(text, len(projected)), first, last))
-    first_of_all, _ = _extent(mine)
+        numbers = re.findall(r"\d+", text)
+        projected.append((int(numbers[-1]) if numbers else len(projected), *_extent(launched)))
+    first_of_all, _ = _extent(operations)
+    longest_pause = attribution_thresholds().maximum_pause_fraction
     windows = []
     for order, (index, first, last) in enumerate(projected):
         is_last = order == len(projected) - 1
         # The host works between two ranges too (logging, data): that is the earlier step's time. A pause far
         # longer than the step (evaluation, a checkpoint) is not.
         next_first = last if is_last else projected[order + 1][1]
-        end_ns = next_first if is_last or next_first - last <= (last - first) // 2 else last
+        end_ns = next_first if is_last or next_first - last <= longest_pause * (last - first) else last
         windows.append(_Window(index, first, max(end_ns, first + 1), first <= first_of_all, is_last))
     return windows
 
 
 def _outermost(ranges: pl.DataFrame) -> list[tuple[str, int, int]]:
-    kept: list[tuple[str, int, int]] = []
-    for text, start_ns, end_ns in (
-        ranges.sort("start_ns", "end_ns", descending=[False, True]).select("text", "start_ns", "end_ns").rows()
-    ):
-        if not kept or start_ns >= kept[-1][2]:
-            kept.append((text, start_ns, end_ns))
-    return kept
+    """Text, start and end of the ranges that lie in no other."""
+    found: list[tuple[str, int, int]] = []
+    in_order = ranges.sort("start_ns", "end_ns", descending=[False, True])
+    for text, start_ns, end_ns in in_order.select("text", "start_ns", "end_ns").rows():
+        if not found or start_ns >= found[-1][2]:
+            found.append((text, start_ns, end_ns))
+    return found
 
 
-def _number_in(text: str, otherwise: int) -> int:
-    numbers = re.findall(r"\d+", text)
-    return int(numbers[-1]) if numbers else otherwise
-
-
-def _windows_from_anchors(mine: pl.DataFrame) -> list[_Window]:
+def _windows_from_optimizer(operations: pl.DataFrame) -> list[_Window]:
     """A step runs from the end of one optimizer phase to the end of the next."""
-    ends = phase_ends(mine)
+    ends = _optimizer_phase_ends(operations)
     if not ends:
         return []
-    first, _ = _extent(mine)
-    goes_on = not mine.filter(pl.col("start_ns") >= ends[-1]).is_empty()  # something follows the last update
+    first, _ = _extent(operations)
+    continues = not operations.filter(pl.col("start_ns") >= ends[-1]).is_empty()  # work follows the last update
     starts = [first, *ends[:-1]]
     return [
-        _Window(order, start, end, opens_at_edge=order == 0, closes_at_edge=order == len(ends) - 1 and not goes_on)
+        _Window(order, start, end, opens_at_edge=order == 0, closes_at_edge=order == len(ends) - 1 and not continues)
         for order, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
 
 
-def _judge(rank_index: int, windows: Sequence[_Window], source: StepSource) -> pl.DataFrame:
-    """Keeps the windows that conclusions may rest on, and says why not of the others."""
+def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
+    """When each optimizer phase of one rank ends (end of its last update kernel), in order.
+
+    Collectives can split an optimizer phase into several clusters; a step must not be cut there. So consecutive
+    clusters belong together unless real model work lies between them.
+    """
+    anchors = operations.filter(pl.col("anchor")).select("start_ns", "end_ns").sort("start_ns", "end_ns")
+    if anchors.is_empty():
+        return []
+    work = (
+        operations.filter(pl.col("category").is_in(list(MODEL_WORK)))
+        .sort("start_ns")
+        .select("start_ns", work_ns=DURATION.cum_sum())
+    )
+    done = anchors.join_asof(work, on="start_ns", strategy="backward").with_columns(pl.col("work_ns").fill_null(0))
+    total = int(work["work_ns"][-1]) if work.height else 0
+    # The stretches between anchors, and what comes before the first and after the last one.
+    between = done["work_ns"].diff().fill_null(0).to_list()
+    longest = max([*between, done["work_ns"][0], total - done["work_ns"][-1]])
+    least = attribution_thresholds().same_optimizer_phase_fraction * longest
+    opens = [order == 0 or between[order] > least for order in range(done.height)]
+    phases = done.with_columns(phase=pl.Series(opens).cast(pl.Int64).cum_sum())
+    ends = phases.group_by("phase", maintain_order=True).agg(pl.col("end_ns").max())
+    return [int(end) for end in ends["end_ns"]]
+
+
+def _keep_or_drop(rank_index: int, windows: Sequence[_Window], source: StepSource) -> pl.DataFrame:
+    """STEPS of one rank: keeps the windows that conclusions may rest on and states the reason for the others."""
     clean = [window for window in windows if not window.opens_at_edge and not window.closes_at_edge]
     rows = []
     for window in windows:
         if clean:
             kept = window in clean
-            reason = _edge_sentence(window) or (_ONE_OF_TWO if len(windows) == 2 else "")
+            reason = _describe_edge(window) or (_ONE_OF_TWO if len(windows) == 2 else "")
         elif len(windows) == 1:
-            kept, reason = True, "the capture holds no other: it may be cut at either end"
+            kept, reason = True, "the only step in the capture: it may be cut at either end"
         else:
             # Two steps. The first contains the profiler's start, which takes seconds and differs per rank.
             kept = not window.opens_at_edge
-            reason = _kept_of_two(source) if kept else _edge_sentence(window)
+            reason = _describe_kept_of_two(source) if kept else _describe_edge(window)
         rows.append((rank_index, window.index, window.start_ns, window.end_ns, kept, reason))
     return pl.DataFrame(rows, schema=STEPS, orient="row")
 
 
-_ONE_OF_TWO = "the only whole step: two were captured, and the first starts where the capture starts"
+_ONE_OF_TWO = "the only complete step: two were captured, and the first starts where the capture starts"
 
 
-def _edge_sentence(window: _Window) -> str:
+def _describe_edge(window: _Window) -> str:
     if window.opens_at_edge:
-        return "starts where the capture starts: it may be cut, and holds the profiler's own start"
+        return "starts where the capture starts: it may be cut, and it contains the profiler's own start"
     if window.closes_at_edge:
-        return "ends where the capture ends: it may be cut, or held up by the profiler's stop"
+        return "ends where the capture ends: it may be cut, or delayed by the profiler's stop"
     return ""
 
 
-def _kept_of_two(source: StepSource) -> str:
+def _describe_kept_of_two(source: StepSource) -> str:
     end = "its end is the capture's last optimizer update" if source is StepSource.OPTIMIZER else "its range was closed"
-    return f"kept though it ends near the capture's end: only two steps were captured, and {end}"
+    return f"kept although it ends near the end of the capture: only two steps were captured, and {end}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -12,39 +12,68 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import RunConfig
 from three_walls.tables.collective_owners import collective_owners
-from three_walls.tables.kernels import KernelPattern
-from three_walls.timeline.attention_context import mark_unfused_attention
-from three_walls.timeline.collective_owner import resolve_collectives
+from three_walls.tables.kernels import KernelPattern, load_api_patterns, load_kernel_patterns, union_of
+from three_walls.timeline.categories import classify, mark_unfused_attention
+from three_walls.timeline.communication_owners import ALL_TO_ALL_TEXTS, resolve_collectives, resolve_send_recv
 from three_walls.timeline.communicators import join_communicators
-from three_walls.timeline.kernels import classify
-from three_walls.timeline.launches import join_launches
-from three_walls.timeline.schedule_ranges import NODE_TEXTS, schedule_nodes
-from three_walls.timeline.send_recv import ALL_TO_ALL_TEXTS, resolve_send_recv
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
+
+# NVTX ranges of Megatron's expert-parallel overlap. Megatron Core's ``ScheduleNode`` (pipeline_parallel/utils.py) puts
+# a range around each node of a layer that it launches, always up to 0.16 and with ``nvtx_ranges`` since. A range is
+# named for the node and its direction; delayed weight gradients have one of their own
+# (models/gpt/fine_grained_callables.py).
+ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE = "attn", "moe_dispatch", "mlp", "moe_combine"
+WEIGHT_GRADIENTS = "wgrad"
+
+NODE_TEXTS = (
+    *(
+        f"{node} {direction}"
+        for node in (ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE)
+        for direction in ("forward", "backward")
+    ),
+    f"{EXPERTS} {WEIGHT_GRADIENTS}",
+)
+
+SCHEDULE_NODES = pl.Schema(
+    {
+        "capture_id": pl.Int64,
+        "process": pl.Int64,
+        "node": pl.String,  # attn, moe_dispatch, mlp or moe_combine
+        "direction": pl.String,  # forward, backward or wgrad
+        "start_ns": pl.Int64,  # when the host began to launch the node
+        "end_ns": pl.Int64,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """``operations``: categorised, with launches, sorted by track and start. ``steps``: schemas.STEPS.
-
-    ``synchronizing``: API calls that wait for the device. ``overhead``: when the profiler held up a thread.
-    """
+    """All device operations and steps of a run, with the host activity that explains them."""
 
     operations: pl.DataFrame
+    """Classified, with launches, sorted by rank and start."""
     steps: pl.DataFrame
+    """steps.STEPS."""
     sources: Mapping[int, StepSource]
+    """By rank index."""
     synchronizing: pl.DataFrame
+    """API calls that wait for the device."""
     overhead: pl.DataFrame
+    """When the profiler delayed a thread."""
     api_calls: pl.DataFrame
-    """All CUDA API calls with ``report`` and the call's name as ``name``: what host threads were doing."""
+    """All CUDA API calls with ``capture_id`` and the call's name as ``name``: what host threads were doing."""
     stream_waits: pl.DataFrame
     event_records: pl.DataFrame
     schedule_nodes: pl.DataFrame
-    """What each host launched for which node of a layer under expert-parallel overlap (schedule_ranges)."""
+    """What each host launched for which node of a layer under expert-parallel overlap (SCHEDULE_NODES)."""
+
+    def with_steps(self, steps: pl.DataFrame) -> Timeline:
+        """This timeline with its steps numbered and kept as ``steps`` (STEPS) states."""
+        return replace(self, steps=steps)
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
-    """The NVTX ranges an analysis reads: steps, the user's, owners of exchanges, nodes of overlapped layers."""
+    """The NVTX ranges an analysis reads: steps, the user's, owners of communication, nodes of overlapped layers."""
     owners = tuple(text for row in collective_owners().owners for text in row.texts)
     return WantedRanges(
         needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS),
@@ -52,63 +81,98 @@ def wanted_ranges(step_range: str | None) -> WantedRanges:
     )
 
 
-def build_timeline(
-    traces: Sequence[Trace],
-    patterns: Sequence[KernelPattern],
-    synchronize: re.Pattern[str],
-    config: RunConfig,
-    step_range: str | None,
-) -> Timeline:
-    """Puts the traces of one run on one table. Clocks stay each report's own: ranks are never compared in time."""
-    operations = pl.concat([_categorise(trace, patterns, config) for trace in traces]).sort(
+def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str | None) -> Timeline:
+    """Puts the traces of one run into one table. Each capture keeps its own clock, and each rank its own steps.
+
+    Comparing ranks (``three_walls.ranks``) numbers the steps alike and drops those of which a rank captured a part.
+    """
+    patterns = load_kernel_patterns()
+    synchronize = union_of(load_api_patterns(), "synchronize")
+    operations = pl.concat([_classify_operations(trace, patterns, config) for trace in traces]).sort(
         "rank_index", "start_ns", "end_ns", "stream", "correlation"
     )
     ranges = pl.concat([trace.ranges for trace in traces])
     steps, sources = find_steps(
         operations,
-        training_steps=_ranges_named(ranges, WantedRanges((TRAINING_STEP_TEXT,))),
-        user_ranges=_ranges_named(ranges, WantedRanges((), re.compile(step_range))) if step_range else ranges.clear(),
+        training_steps=_select_ranges(ranges, WantedRanges((TRAINING_STEP_TEXT,))),
+        user_ranges=_select_ranges(ranges, WantedRanges((), re.compile(step_range))) if step_range else ranges.clear(),
     )
     return Timeline(
         operations=operations,
         steps=steps,
         sources=sources,
-        synchronizing=pl.concat([_calls_named(trace, synchronize) for trace in traces]),
+        synchronizing=pl.concat([_select_calls(trace, synchronize) for trace in traces]),
         overhead=pl.concat([trace.overhead for trace in traces]),
         api_calls=pl.concat([_with_call_names(trace) for trace in traces]),
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
         event_records=pl.concat([trace.event_records for trace in traces]),
-        schedule_nodes=schedule_nodes(ranges),
+        schedule_nodes=_list_schedule_nodes(ranges),
     )
 
 
-def _categorise(trace: Trace, patterns: Sequence[KernelPattern], config: RunConfig) -> pl.DataFrame:
+def _classify_operations(trace: Trace, patterns: Sequence[KernelPattern], config: RunConfig) -> pl.DataFrame:
+    launched = _join_launches(trace)
+    classified = join_communicators(classify(launched, trace.names, patterns), trace.nccl_calls)
+    all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
+    exchanged = resolve_send_recv(classified, all_to_all, config)
+    return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config))
+
+
+def _join_launches(trace: Trace) -> pl.DataFrame:
+    """Operations with their host side: capture_id, process, launch_start_ns, launch_end_ns, launch_thread.
+
+    The launch columns are null where the API call was not recorded. Correlation ids are unique within one process
+    only: two ranks in one capture share them.
+    """
     processes = pl.DataFrame(
         [(rank.rank_index, trace.capture_id, rank.process) for rank in trace.ranks],
         schema={"rank_index": pl.Int64, "capture_id": pl.Int64, "process": pl.Int64},
         orient="row",
     )
-    launched = join_launches(trace.operations, trace.api_calls, processes)
-    all_to_all = _ranges_named(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
-    classified = join_communicators(classify(launched, trace.names, patterns), trace.nccl_calls)
-    exchanged = resolve_send_recv(classified, all_to_all, config)
-    return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config))
+    operations = trace.operations.join(processes, on="rank_index", how="left", maintain_order="left")
+    key = ["process", "correlation"]
+    launches = (
+        trace.api_calls.join(operations, on=key, how="semi")
+        .sort("process", "correlation", "start_ns")
+        .unique(key, keep="first", maintain_order=True)
+        .select(
+            "process",
+            "correlation",
+            launch_start_ns="start_ns",
+            launch_end_ns="end_ns",
+            launch_thread="thread",
+        )
+    )
+    return operations.join(launches, on=key, how="left", maintain_order="left")
 
 
 def _with_call_names(trace: Trace) -> pl.DataFrame:
-    ids = trace.api_calls["name_id"].unique().to_list()
+    name_ids = trace.api_calls["name_id"].unique().to_list()
     names = pl.DataFrame(
-        {"name_id": ids, "name": [trace.names.get(one, "") for one in ids]},
+        {"name_id": name_ids, "name": [trace.names.get(name_id, "") for name_id in name_ids]},
         schema={"name_id": pl.Int64, "name": pl.Categorical},
     )
     return trace.api_calls.join(names, on="name_id", how="left").drop("name_id")
 
 
-def _ranges_named(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:
+def _select_ranges(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:
     texts = [text for text in ranges["text"].unique().to_list() if wanted.wants(text)]
     return ranges.filter(pl.col("text").is_in(texts))
 
 
-def _calls_named(trace: Trace, wanted: re.Pattern[str]) -> pl.DataFrame:
-    ids = [number for number, name in trace.names.items() if wanted.search(name)]
-    return trace.api_calls.filter(pl.col("name_id").is_in(ids)).select("capture_id", "thread", "start_ns", "end_ns")
+def _select_calls(trace: Trace, wanted: re.Pattern[str]) -> pl.DataFrame:
+    name_ids = [name_id for name_id, name in trace.names.items() if wanted.search(name)]
+    return trace.api_calls.filter(pl.col("name_id").is_in(name_ids)).select(
+        "capture_id", "thread", "start_ns", "end_ns"
+    )
+
+
+def _list_schedule_nodes(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The schedule's nodes among NVTX ``ranges`` (SCHEDULE_NODES), sorted; a range that stayed open is left out."""
+    words = pl.col("text").str.split(" ")
+    return (
+        ranges.filter(pl.col("text").is_in(NODE_TEXTS) & pl.col("end_ns").is_not_null())
+        .with_columns(node=words.list.first(), direction=words.list.last())
+        .match_to_schema(SCHEDULE_NODES, extra_columns="ignore")
+        .sort("capture_id", "process", "start_ns", "end_ns", "node")
+    )

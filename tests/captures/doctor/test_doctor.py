@@ -10,8 +10,7 @@ import pytest
 from trace_builder import ADAM, GEMM, MEGATRON, PROCESS, TraceBuilder
 
 from tests.paths import SAMPLES
-from three_walls.captures.doctor.checks import JUDGES
-from three_walls.captures.doctor.examine import examine
+from three_walls.captures.doctor.examine import JUDGES, examine
 from three_walls.model.errors import InputError
 from three_walls.model.examination import Answer
 from three_walls.report.examination_json import render_examination

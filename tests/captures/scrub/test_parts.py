@@ -18,8 +18,7 @@ from three_walls.captures.scrub.texts import TextFilter
 from three_walls.captures.scrub.traits import looks_random
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.tables.scrub import scrub_rules
-from three_walls.timeline.schedule_ranges import NODE_TEXTS
-from three_walls.timeline.timeline import wanted_ranges
+from three_walls.timeline.timeline import NODE_TEXTS, wanted_ranges
 
 SCRIPTS = scrub_rules().scripts
 

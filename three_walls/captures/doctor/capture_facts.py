@@ -1,4 +1,4 @@
-"""What the captures of one run hold, measured; judging it is another module's job."""
+"""What the captures of one run contain, measured; ``examine.py`` judges it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from pathlib import Path
 
 import polars as pl
 
-from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.capabilities import common_capabilities
+from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.nccl_payload import holds_payloads
+from three_walls.inputs.nsys.range_window import has_operator_sizes
+from three_walls.inputs.nsys.reader import Trace, read_trace
+from three_walls.inputs.nsys.recorded_environment import launch_environment
+from three_walls.inputs.nsys.source import find_traces, plain_sqlite
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS
-from three_walls.timeline.intervals import intersect, merge_overlapping
+from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 from three_walls.timeline.steps import TRAINING_STEP_TEXT
-from three_walls.timeline.timeline import Timeline
+from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureFacts:
-    """Of all traces together. None: not known. Files are names without directories."""
+    """Facts of all traces together. None: not known. Files are names without directories."""
 
     traces: int
     without_kernels: tuple[str, ...]
@@ -28,14 +35,14 @@ class CaptureFacts:
     training_step_ranges: int
     step_sources: tuple[str, ...]
     clean_steps: int | None
-    """Of the rank that has the fewest: steps that touch neither edge of the capture."""
+    """Steps that touch neither edge of the capture, of the rank that has the fewest."""
     ranks: tuple[int, ...]
-    ranks_told: bool
-    """Whether the launcher's variable names every rank."""
+    ranks_recorded: bool
+    """Whether the launcher's variable was recorded for every rank."""
     world_size: int | None
     hosts: int | None
     session_starts: int
-    """Traces that say when their clock began."""
+    """Traces that record when their clock began."""
     start_skew_ns: int | None
     step_ns: float | None
     stream_waits: int
@@ -44,18 +51,18 @@ class CaptureFacts:
     """Traces whose command line names settings of a known framework."""
     with_environment: int
     overhead_fraction: float | None
-    """Share of the kept steps during which the profiler held up some thread of the rank, of the worst rank."""
+    """Share of the kept steps during which the profiler delayed some thread of the rank, of the worst rank."""
     messages: tuple[str, ...]
-    """What the profilers said, each once."""
+    """Messages of the profilers, each once."""
     capabilities: Mapping[str, str]
     nccl_payload: bool
     operator_sizes: bool
-    """Whether every trace has operators of PyTorch that say the sizes of their arguments."""
+    """Whether every trace has operators of PyTorch with the shapes of their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
-    """What the trace reader does not carry: read beside it, per file."""
+class _Extras:
+    """What the trace reader does not carry, per file."""
 
     messages: tuple[str, ...]
     has_nccl_payload: bool
@@ -63,29 +70,41 @@ class Extras:
     has_operator_sizes: bool
 
 
-def measure(
-    traces: Sequence[Trace], timeline: Timeline | None, extras: Sequence[Extras], capabilities: Mapping[str, str]
-) -> CaptureFacts:
+def read_captures(paths: Sequence[Path], step_range: str | None = None) -> tuple[list[Trace], CaptureFacts]:
+    """The exports ``paths`` (files or directories of one run) and their facts; InputError where one cannot be read."""
+    traces: list[Trace] = []
+    extras: list[_Extras] = []
+    graph_launch = union_of(load_api_patterns(), "graph_launch")
+    for order, path in enumerate(find_traces(list(paths))):
+        first_rank_index = sum(len(trace.ranks) for trace in traces)
+        traces.append(read_trace(path, order, first_rank_index, wanted_ranges(step_range), graph_launch))
+        extras.append(_read_extras(path))
+    with_kernels = [trace for trace in traces if trace.ranks]
+    timeline = build_timeline(with_kernels, with_kernels[0].config, step_range) if with_kernels else None
+    return traces, _measure(traces, timeline, extras)
+
+
+def _measure(traces: Sequence[Trace], timeline: Timeline | None, extras: Sequence[_Extras]) -> CaptureFacts:
     """Facts of ``traces``; ``timeline`` is None where no trace has kernels."""
     ranks = [rank for trace in traces for rank in trace.ranks]
     environments = [trace.config.environment for trace in traces if trace.ranks]
-    worlds = {str(one["WORLD_SIZE"].value) for one in environments if "WORLD_SIZE" in one}
+    worlds = {str(names["WORLD_SIZE"].value) for names in environments if "WORLD_SIZE" in names}
     world = worlds.pop() if len(worlds) == 1 else ""
     hosts = {rank.host for rank in ranks}
     return CaptureFacts(
         traces=len(traces),
         without_kernels=tuple(Path(trace.input.path_name).name for trace in traces if not trace.ranks),
-        kernels=0 if timeline is None else _count(timeline.operations, pl.col("kind") == "kernel"),
+        kernels=0 if timeline is None else timeline.operations.filter(pl.col("kind") == "kernel").height,
         api_calls=sum(trace.api_calls.height for trace in traces),
         launched_fraction=None if timeline is None else _launched_fraction(timeline.operations),
         training_step_ranges=sum(
             trace.ranges.filter(pl.col("text").str.contains(TRAINING_STEP_TEXT, literal=True)).height
             for trace in traces
         ),
-        step_sources=() if timeline is None else tuple(sorted({str(one) for one in timeline.sources.values()})),
+        step_sources=() if timeline is None else tuple(sorted({str(source) for source in timeline.sources.values()})),
         clean_steps=None if timeline is None else _fewest_clean_steps(timeline.steps),
         ranks=tuple(sorted(rank.rank for rank in ranks)),
-        ranks_told=bool(ranks) and all(rank.rank_source != "order" for rank in ranks),
+        ranks_recorded=bool(ranks) and all(rank.rank_source != "order" for rank in ranks),
         world_size=int(world) if world.isdecimal() and len(world) < 10 else None,
         hosts=None if None in hosts or not hosts else len(hosts),
         session_starts=sum(trace.session_start_ns is not None for trace in traces),
@@ -94,22 +113,32 @@ def measure(
         stream_waits=sum(trace.stream_waits.height for trace in traces),
         event_records=sum(trace.event_records.height for trace in traces),
         with_command=sum(trace.config.dialect != "unknown" for trace in traces if trace.ranks),
-        with_environment=sum(one.has_environment for one, trace in zip(extras, traces, strict=True) if trace.ranks),
+        with_environment=sum(extra.has_environment for extra, trace in zip(extras, traces, strict=True) if trace.ranks),
         overhead_fraction=None if timeline is None else _worst_overhead(traces, timeline),
-        messages=tuple(dict.fromkeys(message for one in extras for message in one.messages)),
-        capabilities=capabilities,
-        nccl_payload=bool(extras) and all(one.has_nccl_payload for one in extras),
-        operator_sizes=bool(extras) and all(one.has_operator_sizes for one in extras),
+        messages=tuple(dict.fromkeys(message for extra in extras for message in extra.messages)),
+        capabilities=common_capabilities([trace.capabilities for trace in traces]),
+        nccl_payload=bool(extras) and all(extra.has_nccl_payload for extra in extras),
+        operator_sizes=bool(extras) and all(extra.has_operator_sizes for extra in extras),
     )
 
 
-def _count(operations: pl.DataFrame, which: pl.Expr) -> int:
-    return operations.filter(which).height
+def _read_extras(path: Path) -> _Extras:
+    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+        texts = (
+            export.rows("SELECT DISTINCT text FROM DIAGNOSTIC_EVENT") if export.has("DIAGNOSTIC_EVENT", "text") else []
+        )
+        return _Extras(
+            messages=tuple(sorted(str(text) for (text,) in texts if text is not None)),
+            has_nccl_payload=holds_payloads(export),
+            has_environment=bool(launch_environment(export)),
+            has_operator_sizes=has_operator_sizes(export),
+        )
 
 
 def _launched_fraction(operations: pl.DataFrame) -> float | None:
-    own = operations.filter((pl.col("kind") == "kernel") & (pl.col("graph_node").fill_null(0) == 0))
-    return own.filter(pl.col("launch_start_ns").is_not_null()).height / own.height if own.height else None
+    outside_graphs = operations.filter((pl.col("kind") == "kernel") & (pl.col("graph_node").fill_null(0) == 0))
+    launched = outside_graphs.filter(pl.col("launch_start_ns").is_not_null())
+    return launched.height / outside_graphs.height if outside_graphs.height else None
 
 
 def _fewest_clean_steps(steps: pl.DataFrame) -> int:
@@ -118,12 +147,12 @@ def _fewest_clean_steps(steps: pl.DataFrame) -> int:
 
 
 def _median_step(steps: pl.DataFrame) -> float | None:
-    middle = steps.filter("kept").select(ns=pl.col("end_ns") - pl.col("start_ns"))["ns"].median()
+    middle = steps.filter("kept").select(ns=DURATION)["ns"].median()
     return float(middle) if isinstance(middle, int | float) else None
 
 
 def _start_skew(traces: Sequence[Trace]) -> int | None:
-    """Between the first device operations of the reports, on the clock of the sessions' UTC starts."""
+    """Between the first device operations of the captures, on the clock of the sessions' UTC starts."""
     firsts = [
         trace.session_start_ns + int(first)
         for trace in traces
@@ -137,15 +166,16 @@ def _worst_overhead(traces: Sequence[Trace], timeline: Timeline) -> float | None
     for trace in traces:
         for rank in trace.ranks:
             steps = timeline.steps.filter((pl.col("rank_index") == rank.rank_index) & pl.col("kept"))
-            length_ns = _length(steps)
+            length_ns = _total_ns(steps)
             if length_ns:
-                own = trace.overhead.filter(pl.col("thread") - pl.col("thread") % THREADS_PER_PROCESS == rank.process)
-                held = merge_overlapping(
-                    own.with_columns(rank_index=pl.lit(rank.rank_index, dtype=pl.Int64)), ["rank_index"]
+                process = pl.col("thread") - pl.col("thread") % THREADS_PER_PROCESS
+                delays = trace.overhead.filter(process == rank.process)
+                delayed = merge_overlapping(
+                    delays.with_columns(rank_index=pl.lit(rank.rank_index, dtype=pl.Int64)), ["rank_index"]
                 )
-                worst = max(worst or 0.0, _length(intersect(held, steps, ["rank_index"])) / length_ns)
+                worst = max(worst or 0.0, _total_ns(intersect(delayed, steps, ["rank_index"])) / length_ns)
     return worst
 
 
-def _length(intervals: pl.DataFrame) -> int:
-    return int(intervals.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0)
+def _total_ns(intervals: pl.DataFrame) -> int:
+    return int(intervals.select(DURATION.sum()).item() or 0)

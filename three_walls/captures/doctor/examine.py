@@ -1,81 +1,48 @@
-"""Reads the captures of one run and says what they can support."""
+"""Judges what the captures of one run can support: one answer per capability of ``tables/capture.yaml``."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from three_walls.captures.doctor.capture_facts import CaptureFacts, Extras, measure
-from three_walls.captures.doctor.checks import JUDGES
+from three_walls.captures.doctor.capture_facts import CaptureFacts, read_captures
+from three_walls.captures.launch.commands import spell_settings
 from three_walls.captures.launch.recipe import profiler_words
-from three_walls.captures.launch.settings import spell_settings
-from three_walls.inputs.nsys.capabilities import common_capabilities
-from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.nccl_payload import holds_payloads
-from three_walls.inputs.nsys.range_window import has_operator_sizes
-from three_walls.inputs.nsys.reader import Trace, read_trace
-from three_walls.inputs.nsys.recorded_environment import launch_environment
-from three_walls.inputs.nsys.source import find_traces, plain_sqlite
+from three_walls.inputs.nsys.capabilities import YES
 from three_walls.model.config import ConfigData
 from three_walls.model.examination import Answer, Check, Examination
+from three_walls.model.units import ns_to_ms
+from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.capture import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
-from three_walls.tables.kernels import load_api_patterns, load_kernel_patterns, union_of
-from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
+from three_walls.tables.scrub import cut_sentence
+from three_walls.tables.thresholds import default_rank_thresholds
 
 _PROGRAM = "python pretrain_gpt.py ..."
 _MOST_LISTED_RANKS = 64
 """Of a larger run the ranks to profile are an example: nobody captures them all."""
 
+Judgement = tuple[Answer, str]
+Judge = Callable[[CaptureFacts, CaptureRules], Judgement]
+
+_MOST_MESSAGES = 2
+
 
 def examine(paths: Sequence[Path], step_range: str | None = None) -> Examination:
-    """What the exports ``paths`` (files or directories of one run) support; InputError where one cannot be read."""
-    files = find_traces(list(paths))
-    traces: list[Trace] = []
-    extras: list[Extras] = []
-    api_patterns = load_api_patterns()
-    rank_indices = 0
-    for order, path in enumerate(files):
-        traces.append(
-            read_trace(path, order, rank_indices, wanted_ranges(step_range), union_of(api_patterns, "graph_launch"))
-        )
-        rank_indices += len(traces[-1].ranks)
-        extras.append(_read_extras(path))
-    timeline = _timeline([one for one in traces if one.ranks], union_of(api_patterns, "synchronize"), step_range)
-    facts = measure(traces, timeline, extras, common_capabilities([one.capabilities for one in traces]))
-    return judge(facts, traces, capture_rules())
+    """What the exports ``paths`` (files or directories of one run) support, and one command for all that is missing.
 
-
-def _timeline(traces: Sequence[Trace], synchronize: re.Pattern[str], step_range: str | None) -> Timeline | None:
-    if not traces:
-        return None
-    return build_timeline(traces, load_kernel_patterns(), synchronize, traces[0].config, step_range)
-
-
-def _read_extras(path: Path) -> Extras:
-    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
-        texts = (
-            export.rows("SELECT DISTINCT text FROM DIAGNOSTIC_EVENT") if export.has("DIAGNOSTIC_EVENT", "text") else []
-        )
-        return Extras(
-            messages=tuple(sorted(str(text) for (text,) in texts if text is not None)),
-            has_nccl_payload=holds_payloads(export),
-            has_environment=bool(launch_environment(export)),
-            has_operator_sizes=has_operator_sizes(export),
-        )
-
-
-def judge(facts: CaptureFacts, traces: Sequence[Trace], rules: CaptureRules) -> Examination:
-    """Every capability of ``rules``, answered from ``facts``, and one command for all that is missing."""
+    InputError where one cannot be read.
+    """
+    traces, facts = read_captures(paths, step_range)
+    rules = capture_rules()
     checks = tuple(_check(capability, facts, rules) for capability in rules.capabilities.values())
     missing = [rules.capabilities[check.name] for check in checks if check.answer is Answer.NO]
-    is_missing = any(one.nsys or one.settings for one in missing)
-    memory = any(option == "--cuda-memory-usage=true" for one in missing for option in one.nsys)
+    can_be_recorded = any(capability.nsys or capability.settings for capability in missing)
+    memory = any("--cuda-memory-usage=true" in capability.nsys for capability in missing)
     return Examination(
         inputs=tuple(trace.input for trace in traces),
         ranks=len(facts.ranks),
         checks=checks,
-        recapture=" ".join([*profiler_words("torchrun", memory), _PROGRAM]) if is_missing else None,
+        recapture=" ".join([*profiler_words("torchrun", memory), _PROGRAM]) if can_be_recorded else None,
         bridge=_spell(missing, facts, BRIDGE),
         megatron_lm=_spell(missing, facts, MEGATRON_LM),
     )
@@ -99,7 +66,7 @@ def _check(capability: Capability, facts: CaptureFacts, rules: CaptureRules) -> 
 
 
 def _spell(capabilities: Sequence[Capability], facts: CaptureFacts, framework: str) -> tuple[str, ...]:
-    """Settings of all of them; the ranks to profile are those of the run, where it says how many there are."""
+    """Settings that record all of them; the ranks to profile are those of the run, if it records how many there are."""
     settings: dict[str, ConfigData] = {}
     for capability in capabilities:
         if framework in capability.frameworks:
@@ -107,3 +74,163 @@ def _spell(capabilities: Sequence[Capability], facts: CaptureFacts, framework: s
     if "profile_ranks" in settings and facts.world_size is not None and facts.world_size <= _MOST_LISTED_RANKS:
         settings["profile_ranks"] = tuple(range(facts.world_size))
     return spell_settings({"use_nsys_profiler": True, **settings} if settings else {}, framework)
+
+
+def judge_kernels(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    if facts.without_kernels:
+        return Answer.NO, f"no CUDA kernels in {', '.join(facts.without_kernels)}"
+    return Answer.YES, f"{facts.kernels:,} kernels in {_reports(facts.traces)}"
+
+
+def judge_clean_steps(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    if facts.clean_steps is None:
+        return Answer.UNKNOWN, "there are no kernels to find steps in"
+    found = f"{facts.clean_steps} on the rank with the fewest; boundaries from {' and '.join(facts.step_sources)}"
+    return (Answer.YES if facts.clean_steps >= 2 else Answer.NO), found
+
+
+def judge_training_steps(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    if facts.training_step_ranges:
+        return Answer.YES, f"{facts.training_step_ranges:,} ranges"
+    return Answer.NO, f"none; step boundaries from {' and '.join(facts.step_sources) or 'nothing'}"
+
+
+def judge_operator_sizes(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    if facts.operator_sizes:
+        return Answer.YES, f"in {_reports(facts.traces)}"
+    return Answer.NO, "no operator range (aten::...) with shapes, or not in every report"
+
+
+def judge_launches(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    if not facts.api_calls:
+        return Answer.NO, "no API calls"
+    if facts.launched_fraction is None:
+        return Answer.UNKNOWN, f"{facts.api_calls:,} API calls, and no kernel outside CUDA graphs to join them with"
+    least = attribution_thresholds().minimum_joined_launches_fraction
+    answer = Answer.YES if facts.launched_fraction >= least else Answer.NO
+    return answer, f"{facts.api_calls:,} API calls; {facts.launched_fraction:.1%} of the kernels have their launch call"
+
+
+def judge_graph_nodes(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    state = facts.capabilities.get("inside_cuda_graphs", "not checked")
+    return (Answer.YES, "every kernel is visible") if state == YES else (Answer.NO, state)
+
+
+def judge_all_ranks(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    count = len(set(facts.ranks))
+    if facts.world_size is None:
+        return Answer.UNKNOWN, f"{count} captured; the launch does not record how many there are (WORLD_SIZE)"
+    return (Answer.YES if count >= facts.world_size else Answer.NO), f"{count} of {facts.world_size} captured"
+
+
+def judge_ranks_known(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    if len(set(facts.ranks)) < len(facts.ranks):
+        return Answer.NO, "several reports have the same rank number: are they all of one run?"
+    if facts.ranks_recorded:
+        return Answer.YES, f"ranks {', '.join(map(str, facts.ranks[:16]))}{', ...' if len(facts.ranks) > 16 else ''}"
+    return (
+        Answer.NO,
+        "no rank variable of the launcher, or several ranks in one report: numbered in the order found",
+    )
+
+
+def judge_one_clock(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    missing = [] if facts.hosts is not None else ["its host"]
+    missing += [] if facts.session_starts == facts.traces else ["when its clock began"]
+    if missing:
+        return Answer.NO, f"some report does not record {' and '.join(missing)}"
+    return Answer.YES, f"{facts.hosts} host{'s' if facts.hosts != 1 else ''}"
+
+
+def judge_start_skew(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    if facts.traces < 2:
+        return Answer.YES, "one report"
+    if facts.start_skew_ns is None or facts.step_ns is None:
+        return Answer.UNKNOWN, "the reports do not record when their clocks began, or contain no step"
+    found = f"they begin {ns_to_ms(facts.start_skew_ns):,.0f} ms apart; a step takes {facts.step_ns / 1e6:,.0f} ms"
+    if facts.hosts is None or facts.hosts > 1:
+        return Answer.UNKNOWN, f"{found}; the hosts' clocks may differ by as much"
+    most = default_rank_thresholds().minimum_start_skew_fraction * facts.step_ns
+    return (Answer.YES if facts.start_skew_ns <= most else Answer.NO), found
+
+
+def judge_event_edges(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    if not facts.stream_waits:
+        state = facts.capabilities.get("synchronization", "not checked")
+        return (Answer.YES, "no stream waits for an event") if state == YES else (Answer.NO, state)
+    pairs = "each wait identifies its record" if facts.capabilities.get("event_sync_ids") == YES else "paired by order"
+    return Answer.YES, f"{facts.stream_waits:,} waits and {facts.event_records:,} listed records, {pairs}"
+
+
+def judge_nccl_payload(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    return (
+        (Answer.YES, "recorded")
+        if facts.nccl_payload
+        else (Answer.NO, "NCCL's NVTX ranges have no payload in the export")
+    )
+
+
+def judge_memory_usage(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    state = facts.capabilities.get("gpu_memory_usage", "not checked")
+    return (Answer.YES, "recorded") if state == YES else (Answer.NO, state)
+
+
+def judge_command_line(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    count = facts.traces - len(facts.without_kernels)
+    found = f"Megatron settings in {facts.with_command} of {_reports(count)}"
+    return (Answer.YES if count and facts.with_command == count else Answer.NO), found
+
+
+def judge_environment(facts: CaptureFacts, _: CaptureRules) -> Judgement:
+    count = facts.traces - len(facts.without_kernels)
+    found = f"recorded in {facts.with_environment} of {_reports(count)}"
+    return (Answer.YES if count and facts.with_environment == count else Answer.NO), found
+
+
+def judge_profiler_overhead(facts: CaptureFacts, rules: CaptureRules) -> Judgement:
+    if facts.overhead_fraction is None:
+        return Answer.UNKNOWN, "no step was kept"
+    found = f"by its own account it delayed a thread for {facts.overhead_fraction:.1%} of the kept steps"
+    is_low = facts.overhead_fraction <= rules.maximum_overhead_fraction
+    note = "; what it adds to every launch is not included" if is_low else ""
+    return (Answer.YES if is_low else Answer.NO), found + note
+
+
+def judge_no_drops(facts: CaptureFacts, rules: CaptureRules) -> Judgement:
+    dropped = [text for text in facts.messages if any(pattern.search(text) for pattern in rules.dropped)]
+    if dropped:
+        return Answer.NO, "; ".join(" ".join(cut_sentence(text).split()) for text in dropped[:_MOST_MESSAGES])
+    if facts.capabilities.get("diagnostics") != YES:
+        return Answer.UNKNOWN, "the export contains no messages of the profiler"
+    if any(pattern.search(text) for text in facts.messages for pattern in rules.usual):
+        return (
+            Answer.YES,
+            "the profiler's warning is the usual one for captures that end before the program",
+        )
+    return Answer.YES, "the profiler reports none"
+
+
+def _reports(count: int) -> str:
+    return f"{count} report{'s' if count != 1 else ''}"
+
+
+JUDGES: dict[str, Judge] = {
+    "kernels": judge_kernels,
+    "clean_steps": judge_clean_steps,
+    "training_steps": judge_training_steps,
+    "operator_sizes": judge_operator_sizes,
+    "launches": judge_launches,
+    "graph_nodes": judge_graph_nodes,
+    "all_ranks": judge_all_ranks,
+    "ranks_known": judge_ranks_known,
+    "one_clock": judge_one_clock,
+    "start_skew": judge_start_skew,
+    "event_edges": judge_event_edges,
+    "nccl_payload": judge_nccl_payload,
+    "memory_usage": judge_memory_usage,
+    "command_line": judge_command_line,
+    "environment": judge_environment,
+    "profiler_overhead": judge_profiler_overhead,
+    "no_drops": judge_no_drops,
+}
+"""One per capability of ``tables/capture.yaml``."""

@@ -1,4 +1,4 @@
-"""From a set-up to the commands that capture it, export it and analyze it."""
+"""From a setup to the commands that capture it, export it and analyze it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from three_walls.captures.launch.commands import SRUN, find_launcher, report_name, wrap
-from three_walls.captures.launch.settings import spell_settings
+from three_walls.captures.launch.commands import SRUN, find_launcher, report_name, spell_settings, wrap
 from three_walls.model.capture import CaptureRecipe, CaptureStep
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
@@ -25,7 +24,7 @@ _MOST_RANKS = 65536
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """What to capture. ``first_step`` is the first profiled one, ``end_step`` the first that is not."""
+    """What to capture. ``first_step`` is the first profiled step, ``end_step`` the first one that is not."""
 
     launcher: str
     framework: str
@@ -38,7 +37,7 @@ class CaptureRequest:
 
 
 def read_steps(text: str) -> tuple[int, int]:
-    """``10-14``: profiled are steps 10 to 13, four of them. Raises UsageError for less than the rules' minimum."""
+    """``10-14``: steps 10 to 13 are profiled, four of them. Raises UsageError for fewer than the rules' minimum."""
     match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
     if match is None:
         raise UsageError(f"--steps: expected two numbers like 10-14, found {text}")
@@ -46,7 +45,7 @@ def read_steps(text: str) -> tuple[int, int]:
     least = capture_rules().minimum_steps
     if end - first < least:
         raise UsageError(
-            f"--steps: expected at least {least} steps (the first holds the profiler's start, the last its stop), "
+            f"--steps: expected at least {least} steps (the first contains the profiler's start, the last its stop), "
             f"found {max(0, end - first)} in {text}"
         )
     return first, end
@@ -68,30 +67,32 @@ def read_ranks(text: str) -> tuple[int, ...]:
 
 def profiler_words(launcher: str, memory: bool) -> tuple[str, ...]:
     """``nsys profile`` with its options, for a shell."""
-    options = [one.option for one in _options(memory)]
+    options = [row.option for row in _select_options(memory)]
     return ("nsys", "profile", *options, "-o", shlex.quote(report_name(launcher)))
 
 
-def _options(memory: bool) -> list[NsysOption]:
-    return [one for one in capture_rules().nsys if one.when == "always" or memory]
+def _select_options(memory: bool) -> list[NsysOption]:
+    return [row for row in capture_rules().nsys if row.when == "always" or memory]
 
 
 def make_recipe(request: CaptureRequest) -> CaptureRecipe:
-    """The commands for ``request``. Raises UsageError for a command in which the profiler has no place."""
+    """The commands for ``request``. Raises UsageError for a command that runs no program to profile."""
     if request.framework not in FRAMEWORKS:
         raise UsageError(f"--framework: expected one of {', '.join(FRAMEWORKS)}, found {request.framework}")
     command = request.command or tuple(_EXAMPLES[request.launcher, request.framework].split())
     wrapped = wrap(command, profiler_words(request.launcher, request.memory), _settings(request))
     return CaptureRecipe(
         (
-            CaptureStep(("where the reports go",), "mkdir -p profiles"),
-            CaptureStep((*_about_launch(request, command), *_about_steps(request), *_about_options(request)), wrapped),
+            CaptureStep(("the folder for the reports",), "mkdir -p profiles"),
             CaptureStep(
-                ("the exports that are analyzed; where an nsys is, on any machine",),
+                (*_explain_launch(request, command), *_explain_steps(request), *_explain_options(request)), wrapped
+            ),
+            CaptureStep(
+                ("export the reports, on any machine that has nsys",),
                 'for report in profiles/*.nsys-rep; do nsys export --type sqlite -o "${report%.nsys-rep}.sqlite" '
                 '"$report"; done',
             ),
-            CaptureStep(("what this capture can support, and what is missing",), "three-walls doctor profiles/"),
+            CaptureStep(("check what this capture can support and what is missing",), "three-walls doctor profiles/"),
             CaptureStep((), "three-walls analyze profiles/ --out report"),
         )
     )
@@ -110,38 +111,38 @@ def _settings(request: CaptureRequest) -> tuple[str, ...]:
     return spell_settings(settings, request.framework)
 
 
-def _about_launch(request: CaptureRequest, command: Sequence[str]) -> list[str]:
-    reasons = ["one report per rank: the profiler runs inside of the launcher, so each report knows its rank"]
+def _explain_launch(request: CaptureRequest, command: Sequence[str]) -> list[str]:
+    reasons = ["one report per rank: the profiler runs inside the launcher, so each report records its rank"]
     if request.launcher != SRUN and find_launcher(command) is not None:
         reasons.append("--no-python: torchrun starts the profiler, the profiler starts python")
     if not request.command:
-        reasons.append("put your own command behind `three-walls capture ... --` and it is wrapped as it is")
+        reasons.append("to wrap your own command, give it after `three-walls capture ... --`")
     return reasons
 
 
-def _about_steps(request: CaptureRequest) -> list[str]:
+def _explain_steps(request: CaptureRequest) -> list[str]:
     count = request.end_step - request.first_step
     ranks = f"{len(request.ranks)} ranks" if len(request.ranks) > 1 else "1 rank"
     reasons = [
-        f"steps {request.first_step} to {request.end_step - 1} of {ranks}: the first holds the profiler's start and "
-        f"the last its stop, so {count - 2} are clean; train at least to step {request.end_step}",
-        "profile every rank of an expert-parallel group: only then waiting for peers is told from transfer",
+        f"steps {request.first_step} to {request.end_step - 1} of {ranks}: the first contains the profiler's start "
+        f"and the last its stop, so {count - 2} are clean; train at least to step {request.end_step}",
+        "profile every rank of an expert-parallel group: only then waiting for peers is separated from transfer",
         "log interval 1: the log's unprofiled step times show what the profiler costs",
     ]
     if request.framework == BRIDGE:
-        reasons.append("profiling.nvtx_ranges stays off: its ranges slow every iteration, the unprofiled ones too")
-        reasons.append("record_shapes: operators say their sizes: products by shape, ceilings of fused kernels")
+        reasons.append("profiling.nvtx_ranges stays off: its ranges slow every iteration, also the unprofiled ones")
+        reasons.append("record_shapes: records operator shapes, for GEMMs by shape and upper bounds of fused kernels")
     return reasons
 
 
-def _about_options(request: CaptureRequest) -> list[str]:
+def _explain_options(request: CaptureRequest) -> list[str]:
     by_release: dict[str, list[NsysOption]] = {}
-    for one in _options(request.memory):
-        by_release.setdefault(one.since, []).append(one)
+    for row in _select_options(request.memory):
+        by_release.setdefault(row.since, []).append(row)
     reasons = []
     for since, options in sorted(by_release.items()):
-        reasons += [f"{one.option}: {one.reason}" for one in options]
+        reasons += [f"{row.option}: {row.reason}" for row in options]
         reasons.append(f"the options above were checked with nsys {since} and newer")
     if request.graphs:
-        reasons.append("with CUDA graphs, tracing by node slows their launches: compare with the log's step times")
+        reasons.append("with CUDA graphs, tracing by node slows their launches: compare with the step times in the log")
     return reasons

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from three_walls.tables.kernels import load_api_patterns, load_kernel_patterns, union_of
-from three_walls.timeline.kernels import match_kernel
+from three_walls.timeline.categories import match_kernel
 
 PATTERNS = load_kernel_patterns()
 
@@ -150,7 +150,7 @@ def test_only_the_update_itself_marks_a_step() -> None:
     norm = match_kernel("void multi_tensor_apply_kernel<TensorListMetadata<1>, L2NormFunctor<float>>", PATTERNS)
     assert update is not None
     assert norm is not None
-    assert (update.anchor, norm.anchor) == (True, False)
+    assert (update.anchor, norm.anchor) == ("step", None)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """One clock for all ranks, and how far it can be trusted.
 
-Reports of one host share a hardware clock: each says at which UTC time its own time 0 was, and the differences are
+Captures on one host share a hardware clock: each records at which UTC time its own time 0 was, and the differences are
 exact (four H200s of one host: ends of matched all-reduces agree within 2 us, of all-to-alls within 20 us, which is the
 exchange and not the clock). Clocks of different hosts are milliseconds apart, so there the offset is fitted: ranks
-leave a collective together, so the median difference of their ends is the difference of their clocks. A
-constant lateness of a rank's *ends* (tens of microseconds at most) would be taken for an offset.
+leave a collective together, so the median difference of their ends is the difference of their clocks. If the *ends* of
+one rank were constantly late (by tens of microseconds at most), that would be taken for an offset.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.inputs.nsys.identity import Rank
+from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.report import Alignment
 from three_walls.ranks.matching import Matched
+from three_walls.tables.attribution_thresholds import attribution_thresholds
 
 SESSION_CLOCKS = "session clocks"
 FITTED = "fitted on collective ends (offset)"
@@ -25,18 +26,6 @@ NOT_RESOLVABLE = "not resolvable"
 
 SIMULTANEOUS = ("data_parallel", "tensor_parallel", "all_reduce", "all_gather", "reduce_scatter")
 """Every member leaves these with the same data; an all-to-all ends earlier where fewer tokens arrive."""
-
-FEWEST_ENDS = 4
-"""With fewer ends in common a median means nothing; hosts often share but one or two calls per step."""
-
-CLEARLY_BETTER = 0.5
-"""What is fitted must bring the residual's p95 below this share of what the simpler clock leaves."""
-
-SAME_HOST_IS_WRONG_NS = 1_000_000
-"""Session clocks of one host agree to microseconds. A worse residual that a fit removes: not one host after all.
-
-Containers of different machines often share a host name.
-"""
 
 CLOCKS = pl.Schema(
     {
@@ -49,8 +38,8 @@ CLOCKS = pl.Schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a rank's times come from: its report, and what that says of host and clock."""
+class ClockSource:
+    """Where a rank's times come from: its capture, and the host and clock that the capture records."""
 
     rank_index: int
     rank: int
@@ -81,23 +70,24 @@ class CommonClock:
         return (self.alignment.residual_ns_p95 or 0) if self.alignment else 0
 
     def put(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """``frame`` (with track, start_ns, end_ns) and common_start_ns, common_end_ns."""
+        """``frame`` (with rank_index, start_ns, end_ns) and its times on this clock: common_start_ns, common_end_ns."""
         return _on_common_clock(frame, self.rank_indices).drop("capture_id", "offset_ns", "drift", "pivot_ns")
 
 
-def sources_of(ranks: Sequence[Rank], capture_of: dict[int, int], session_of: dict[int, int | None]) -> list[Source]:
-    """Sources by rank number. ``capture_of``: report by track; ``session_of``: session start by report."""
-    found = [
-        Source(r.rank_index, r.rank, capture_of[r.rank_index], r.host, session_of[capture_of[r.rank_index]])
-        for r in ranks
+def list_clock_sources(traces: Sequence[Trace]) -> list[ClockSource]:
+    """The source of every rank's times, by rank number."""
+    sources = [
+        ClockSource(rank.rank_index, rank.rank, trace.capture_id, rank.host, trace.session_start_ns)
+        for trace in traces
+        for rank in trace.ranks
     ]
-    return sorted(found, key=lambda one: (one.rank, one.rank_index))
+    return sorted(sources, key=lambda source: (source.rank, source.rank_index))
 
 
-def align(sources: Sequence[Source], matched: Matched) -> CommonClock:
-    """Puts all tracks on the clock of the lowest rank."""
+def align(sources: Sequence[ClockSource], matched: Matched) -> CommonClock:
+    """Puts all ranks on the clock of the lowest rank."""
     rank_indices = pl.DataFrame(
-        [(one.rank_index, one.capture_id) for one in sources],
+        [(source.rank_index, source.capture_id) for source in sources],
         schema={"rank_index": pl.Int64, "capture_id": pl.Int64},
         orient="row",
     )
@@ -107,45 +97,50 @@ def align(sources: Sequence[Source], matched: Matched) -> CommonClock:
     if session is not None:
         ends = next((tier for tier in tiers if tier.height), tiers[-1])
         by_session = _finish(session, rank_indices, ends, SESSION_CLOCKS, single=len(sources) == 1)
-        # One report has one clock: uneven ends there are calls of different groups, which no fit removes.
-        if rank_indices["capture_id"].n_unique() == 1 or by_session.error_ns <= SAME_HOST_IS_WRONG_NS:
+        # One capture has one clock: uneven ends there are calls of different groups, which no fit removes.
+        plausible = by_session.error_ns <= attribution_thresholds().maximum_same_host_error_ns
+        if rank_indices["capture_id"].n_unique() == 1 or plausible:
             return by_session
     by_ends = _fitted(tiers, rank_indices, sources[0].capture_id)
-    if by_session is None or (by_ends.is_resolved and by_ends.error_ns < CLEARLY_BETTER * by_session.error_ns):
+    if by_session is None or (by_ends.is_resolved and _is_clearly_better(by_ends, by_session)):
         return by_ends
     return by_session
 
 
+def _is_clearly_better(clock: CommonClock, simpler: CommonClock) -> bool:
+    return clock.error_ns < attribution_thresholds().better_clock_fraction * simpler.error_ns
+
+
 def _fitted(tiers: Sequence[pl.DataFrame], rank_indices: pl.DataFrame, reference: int) -> CommonClock:
-    """The clock from the best ends that reach every report, with drift where that is clearly better."""
-    reports = rank_indices["capture_id"].n_unique()
+    """The clock from the best ends that reach every capture, with drift where that is clearly better."""
+    captures = rank_indices["capture_id"].n_unique()
     for ends in tiers:
         clocks = _fit(ends, reference, with_drift=False)
-        if clocks.height == reports:
+        if clocks.height == captures:
             with_offset = _finish(clocks, rank_indices, ends, FITTED)
             with_drift = _finish(_fit(ends, reference, with_drift=True), rank_indices, ends, FITTED_WITH_DRIFT)
-            return with_drift if with_drift.error_ns < CLEARLY_BETTER * with_offset.error_ns else with_offset
+            return with_drift if _is_clearly_better(with_drift, with_offset) else with_offset
     return _finish(_fit(tiers[-1], reference, with_drift=False), rank_indices, tiers[-1].clear(), NOT_RESOLVABLE)
 
 
-def _session_clocks(sources: Sequence[Source]) -> pl.DataFrame | None:
-    """CLOCKS from session starts; None if the reports are not all of one host, or do not say."""
-    reports = {one.capture_id: one for one in sources}
-    if len(reports) == 1:
+def _session_clocks(sources: Sequence[ClockSource]) -> pl.DataFrame | None:
+    """CLOCKS from session starts; None if the captures are not all of one host, or do not record it."""
+    captures = {source.capture_id: source for source in sources}
+    if len(captures) == 1:
         return pl.DataFrame([(sources[0].capture_id, 0.0, 0.0, 0.0)], schema=CLOCKS, orient="row")
     first = sources[0].session_start_ns
-    if len({one.host for one in sources}) > 1 or sources[0].host is None or first is None:
+    if len({source.host for source in sources}) > 1 or sources[0].host is None or first is None:
         return None
     rows = []
-    for one in reports.values():
-        if one.session_start_ns is None:
+    for source in captures.values():
+        if source.session_start_ns is None:
             return None
-        rows.append((one.capture_id, float(one.session_start_ns - first), 0.0, 0.0))
+        rows.append((source.capture_id, float(source.session_start_ns - first), 0.0, 0.0))
     return pl.DataFrame(rows, schema=CLOCKS, orient="row")
 
 
 def _tiers(calls: pl.DataFrame, rank_indices: pl.DataFrame) -> list[pl.DataFrame]:
-    """Matched ends, the most trustworthy first: of groups that are sure and of classes that are left at once."""
+    """Matched ends, the most trustworthy first: of groups that are sure and of classes whose members leave at once."""
     ends = calls.join(rank_indices, on="rank_index").select(
         "instance", "rank_index", "capture_id", "class", "sure", "start_ns", "end_ns"
     )
@@ -155,24 +150,24 @@ def _tiers(calls: pl.DataFrame, rank_indices: pl.DataFrame) -> list[pl.DataFrame
 
 
 def _fit(ends: pl.DataFrame, reference: int, *, with_drift: bool) -> pl.DataFrame:
-    """CLOCKS of all reports that share enough calls with the reference, directly or through others."""
+    """CLOCKS of all captures that share enough calls with the reference, directly or through others."""
     clocks = pl.DataFrame([(reference, 0.0, 0.0, 0.0)], schema=CLOCKS, orient="row")
     while True:
-        per_track = ends.select("rank_index", "capture_id").unique().join(clocks, on="capture_id")
-        aligned = _on_common_clock(ends.drop("capture_id"), per_track)
+        per_rank = ends.select("rank_index", "capture_id").unique().join(clocks, on="capture_id")
+        aligned = _on_common_clock(ends.drop("capture_id"), per_rank)
         known = aligned.drop_nulls("common_end_ns").group_by("instance").agg(target_ns=pl.col("common_end_ns").median())
         differences = (
             ends.join(clocks, on="capture_id", how="anti")
             .join(known, on="instance")
             .with_columns(difference_ns=pl.col("target_ns") - pl.col("end_ns"))
         )
-        found = _clock_per_report(differences, with_drift=with_drift)
+        found = _clock_per_capture(differences, with_drift=with_drift)
         if found.is_empty():
             return clocks
         clocks = pl.concat([clocks, found])
 
 
-def _clock_per_report(differences: pl.DataFrame, *, with_drift: bool) -> pl.DataFrame:
+def _clock_per_capture(differences: pl.DataFrame, *, with_drift: bool) -> pl.DataFrame:
     """Offset: the median difference. Drift: between the medians of the first and of the last third."""
     third = (pl.col("end_ns").rank("ordinal").over("capture_id") - 1) * 3 // pl.len().over("capture_id")
     slopes = (
@@ -185,10 +180,14 @@ def _clock_per_report(differences: pl.DataFrame, *, with_drift: bool) -> pl.Data
             ends=pl.len(),
         )
     )
+    minimum_ends = attribution_thresholds().minimum_common_ends
     drift = pl.when(pl.lit(with_drift) & (pl.col("run") > 0)).then(pl.col("rise") / pl.col("run")).otherwise(0.0)
     level = pl.col("difference_ns") - pl.col("drift") * (pl.col("end_ns") - pl.col("pivot_ns"))
     return (
-        differences.join(slopes.filter(pl.col("ends") >= FEWEST_ENDS).with_columns(drift=drift), on="capture_id")
+        differences.join(
+            slopes.filter(pl.col("ends") >= minimum_ends).with_columns(drift=drift),
+            on="capture_id",
+        )
         .group_by("capture_id", "drift", "pivot_ns")
         .agg(offset_ns=level.median())
         .select(pl.col(name).cast(dtype) for name, dtype in CLOCKS.items())
@@ -203,27 +202,27 @@ def _of_third(column: str, which: int) -> pl.Expr:
 def _finish(
     clocks: pl.DataFrame, rank_indices: pl.DataFrame, ends: pl.DataFrame, method: str, *, single: bool = False
 ) -> CommonClock:
-    """The clock of every track with the residuals that it leaves on ``ends``."""
-    per_track = rank_indices.join(clocks, on="capture_id")
-    residuals = _residuals(ends, per_track)
-    found = [residuals.quantile(share, interpolation="higher") for share in (0.5, 0.95)]
-    p50, p95 = (None if one is None else round(one) for one in found)
-    return CommonClock(per_track, None if single else Alignment(method, p50, p95))
+    """The clock of every rank with the residuals that it leaves on ``ends``."""
+    per_rank = rank_indices.join(clocks, on="capture_id")
+    residuals = _residuals(ends, per_rank)
+    quantiles = [residuals.quantile(share, interpolation="higher") for share in (0.5, 0.95)]
+    p50, p95 = (None if quantile is None else round(quantile) for quantile in quantiles)
+    return CommonClock(per_rank, None if single else Alignment(method, p50, p95))
 
 
-def _residuals(ends: pl.DataFrame, per_track: pl.DataFrame) -> pl.Series:
-    """|end - end of the lowest track of the same call| on the common clock, for all the others."""
-    common = _on_common_clock(ends.drop("capture_id"), per_track).sort("instance", "rank_index")
+def _residuals(ends: pl.DataFrame, per_rank: pl.DataFrame) -> pl.Series:
+    """|end - end of the lowest rank of the same call| on the common clock, for all the others."""
+    common = _on_common_clock(ends.drop("capture_id"), per_rank).sort("instance", "rank_index")
     first = pl.col("common_end_ns").first().over("instance")
     is_first = pl.col("rank_index") == pl.col("rank_index").first().over("instance")
     return common.with_columns(residual=(pl.col("common_end_ns") - first).abs()).filter(~is_first)["residual"]
 
 
-def _on_common_clock(frame: pl.DataFrame, per_track: pl.DataFrame) -> pl.DataFrame:
+def _on_common_clock(frame: pl.DataFrame, per_rank: pl.DataFrame) -> pl.DataFrame:
     def common(name: str) -> pl.Expr:
         correction = pl.col("offset_ns") + pl.col("drift") * (pl.col(name) - pl.col("pivot_ns"))
         return pl.col(name) + correction.round().cast(pl.Int64)
 
-    return frame.join(per_track, on="rank_index", how="left", maintain_order="left").with_columns(
+    return frame.join(per_rank, on="rank_index", how="left", maintain_order="left").with_columns(
         common_start_ns=common("start_ns"), common_end_ns=common("end_ns")
     )

@@ -1,0 +1,127 @@
+"""What each device operation is: kernel name -> category, copies by direction, unfused attention by its surroundings.
+
+Kernel names are matched with the ordered patterns of ``tables/kernel-categories.yaml``, once per distinct name
+(thousands), never per kernel (millions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from three_walls.model.buckets import CATEGORIES, SEND_RECV
+from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.kernels import KernelPattern
+
+CATEGORY = pl.Enum(CATEGORIES)
+"""What an operation is, in order of precedence; an unknown name raises."""
+
+CATEGORY_OR_SEND_RECV = pl.Enum([*CATEGORIES, SEND_RECV])
+"""The same before the owner of each NCCL SendRecv kernel is known."""
+
+GEMM_CATEGORIES = ("gemm", "grouped_gemm")
+UNCLASSIFIED = "unclassified"
+UNFUSED_ATTENTION = "attention_unfused"
+
+_GENERIC_CATEGORIES = ("elementwise", "copy_d2d", "memset", UNCLASSIFIED)
+"""Generic categories that belong to unfused attention when they surround its softmax."""
+
+# ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND of the export.
+_HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE, _PEER_TO_PEER = 1, 2, 8, 10
+_PAGEABLE = 0
+
+
+def classify(operations: pl.DataFrame, names: Mapping[int, str], patterns: Sequence[KernelPattern]) -> pl.DataFrame:
+    """``operations`` with four more columns that state what each one is.
+
+    category  bucket name, or ``send_recv`` while it is not known whose exchange it is
+    phase     ``forward`` or ``backward`` for the one kernel per attention pass that is counted, else null
+    anchor    whether it marks the optimizer update
+    unknown   the kernel's short name where no pattern matched, else null
+    """
+    distinct = operations.filter(pl.col("kind") == "kernel").select("name_id", "short_name_id").unique()
+    pairs = distinct.sort("name_id", "short_name_id").rows()
+    rows = [_classify_name(name_id, short_name_id, names, patterns) for name_id, short_name_id in pairs]
+    schema = {
+        "name_id": pl.Int64,
+        "short_name_id": pl.Int64,
+        "category": pl.String,
+        "phase": pl.String,
+        "anchor": pl.Boolean,
+        "unknown": pl.String,
+    }
+    classified = pl.DataFrame(rows, schema=schema, orient="row")
+    return operations.join(
+        classified, on=["name_id", "short_name_id"], how="left", nulls_equal=True, maintain_order="left"
+    ).with_columns(
+        category=pl.when(pl.col("kind") == "kernel")
+        .then("category")
+        .otherwise(_category_without_name())
+        .cast(CATEGORY_OR_SEND_RECV),
+        anchor=pl.col("anchor").fill_null(value=False),
+    )
+
+
+def _classify_name(
+    name_id: int | None, short_name_id: int | None, names: Mapping[int, str], patterns: Sequence[KernelPattern]
+) -> tuple[int | None, int | None, str, str | None, bool, str | None]:
+    demangled = names.get(name_id, "") if name_id is not None else ""
+    short = names.get(short_name_id, "") if short_name_id is not None else ""
+    pattern = match_kernel(f"{short} {demangled}".strip(), patterns)
+    if pattern is None:
+        return name_id, short_name_id, UNCLASSIFIED, None, False, short or demangled or "(no name)"
+    return name_id, short_name_id, pattern.category, pattern.phase, pattern.anchor == "step", None
+
+
+def match_kernel(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:
+    """The first pattern found in ``text`` (short name, space, demangled name), or None."""
+    return next((row for row in patterns if row.pattern.search(text)), None)
+
+
+def _category_without_name() -> pl.Expr:
+    """The category of graphs, memsets and copies."""
+    copy = pl.col("copy_kind")
+    from_pageable = (pl.col("source_kind") == _PAGEABLE).fill_null(value=False)
+    to_pageable = (pl.col("target_kind") == _PAGEABLE).fill_null(value=False)
+    return (
+        pl.when(pl.col("kind") == "graph")
+        .then(pl.lit("cuda_graph"))
+        .when(pl.col("kind") == "memset")
+        .then(pl.lit("memset"))
+        .when((copy == _HOST_TO_DEVICE) & from_pageable)
+        .then(pl.lit("copy_h2d_pageable"))
+        .when(copy == _HOST_TO_DEVICE)
+        .then(pl.lit("copy_h2d_pinned"))
+        .when((copy == _DEVICE_TO_HOST) & to_pageable)
+        .then(pl.lit("copy_d2h_pageable"))
+        .when(copy == _DEVICE_TO_HOST)
+        .then(pl.lit("copy_d2h_pinned"))
+        .when(copy == _DEVICE_TO_DEVICE)
+        .then(pl.lit("copy_d2d"))
+        .when(copy == _PEER_TO_PEER)
+        .then(pl.lit("copy_p2p"))
+        .otherwise(pl.lit("copy_other"))
+    )
+
+
+def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
+    """``operations`` with the generic work around each attention softmax moved to ``attention_unfused``.
+
+    Unfused attention is GEMM, mask, scale, softmax, GEMM. Its masks, scales and copies of the score matrix are
+    generic pointwise kernels that no name identifies, but their place does: they run on one stream of one rank between
+    two consecutive GEMMs, with a softmax among them, and the stretch is short enough to hold nothing else. A fused
+    kernel removes all of them, so they are counted together.
+    """
+    stretch = ["rank_index", "stream", "stretch"]
+    in_order = operations.with_row_index("row").sort("rank_index", "stream", "start_ns", "end_ns", "row")
+    is_gemm = pl.col("category").is_in(list(GEMM_CATEGORIES))
+    with_stretch = in_order.with_columns(stretch=is_gemm.cast(pl.Int64).cum_sum().over("rank_index", "stream"))
+    has_softmax = (pl.col("category") == UNFUSED_ATTENTION).any().over(stretch)
+    is_short = pl.len().over(stretch) <= attribution_thresholds().maximum_operations_between_gemms
+    category = (
+        pl.when(has_softmax & is_short & pl.col("category").is_in(list(_GENERIC_CATEGORIES)))
+        .then(pl.lit(UNFUSED_ATTENTION, dtype=CATEGORY))
+        .otherwise("category")
+    )
+    return with_stretch.with_columns(category=category).sort("row").drop("row", "stretch")
