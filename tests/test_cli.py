@@ -153,9 +153,9 @@ def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == b"three-walls: error: output: cannot be read or written (No space left on device)\n"
 
 
-def test_markdown_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.md").write_bytes(b"\xff\xfe")
-    done = three_walls("rules", "coverage", "--into", "x.md", cwd=tmp_path)
+def test_a_file_of_overrides_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "overrides.txt").write_bytes(b"\xff\xfe")
+    done = three_walls("verify", "overrides.txt", "--recipe", "vanilla_gpt_pretrain_config", cwd=tmp_path)
     assert done.returncode == 3
     assert "no text (not UTF-8)" in done.stderr
 
