@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
-from three_walls.cli.main import SUMMARIES
 
 
 def three_walls(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -87,26 +85,6 @@ def test_help_shows_examples_and_exit_codes(tmp_path: Path) -> None:
         assert word in done.stdout
 
 
-def test_the_list_of_commands_gives_each_its_own_first_sentence_and_imports_none(tmp_path: Path) -> None:
-    (tmp_path / "rich.py").write_text("raise SystemExit('imported')\n")
-    done = three_walls("--help", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    listed = " ".join(done.stdout.split())
-    for name, summary in SUMMARIES.items():
-        command = importlib.import_module(f"three_walls.cli.{name}")
-        assert (getattr(command, f"{name}_command").help or "").startswith(summary)
-        assert f"{name} {summary}" in listed
-
-
-def test_the_default_is_short_and_full_shows_every_section(tmp_path: Path) -> None:
-    TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
-    short = three_walls("analyze", "rank0.sqlite", cwd=tmp_path).stdout
-    full = three_walls("analyze", "rank0.sqlite", "--full", cwd=tmp_path).stdout
-    assert "THE THREE WALLS" in full
-    assert "THE THREE WALLS" not in short
-    assert "--full" in short
-
-
 def test_facts_defines_every_fact(tmp_path: Path) -> None:
     done = three_walls("facts", cwd=tmp_path)
     assert done.returncode == 0
@@ -131,15 +109,13 @@ def test_settings_and_a_saved_configuration_are_merged_and_said_with_their_sourc
     done = three_walls("analyze", "rank0.sqlite", *options, "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    settings = report["config"]["values"] | report["config"]["environment"]
-    found = {key: (settings[key]["value"], settings[key]["source"]) for key in ("num_moe_experts", "num_layers")}
-    assert found == {"num_moe_experts": (60, "config file"), "num_layers": (2, "--set")}
-    assert (settings["WORLD_SIZE"]["value"], settings["WORLD_SIZE"]["source"]) == ("16", "--set")
-    conflicts = {conflict["key"]: conflict["values"] for conflict in report["config_conflicts"]}
-    assert [(value["value"], value["source"]) for value in conflicts["num_layers"]] == [
-        (2, "--set"),
-        (4, "config file"),
-    ]
+    assert report["config"]["num_moe_experts"] == {"value": 60, "source": "config file"}
+    assert report["config"]["num_layers"] == {"value": 2, "source": "--set"}
+    assert report["environment"]["WORLD_SIZE"] == {"value": "16", "source": "--set"}
+    assert {
+        "key": "num_layers",
+        "values": [{"value": 2, "source": "--set"}, {"value": 4, "source": "config file"}],
+    } in (report["config_conflicts"])
     codes = {warning["code"]: warning["message"] for warning in report["warnings"]}
     assert codes["layout-contradiction"] == "the number of experts (60) is not divisible by EP (8)"
     assert "config-conflict" not in codes  # the user meant it
@@ -177,7 +153,14 @@ def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == b"three-walls: error: output: cannot be read or written (No space left on device)\n"
 
 
+def test_a_file_of_overrides_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "overrides.txt").write_bytes(b"\xff\xfe")
+    done = three_walls("verify", "overrides.txt", "--recipe", "vanilla_gpt_pretrain_config", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "no text (not UTF-8)" in done.stderr
+
+
 def test_an_interrupt_while_the_program_is_still_loading_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "polars.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
-    done = three_walls("analyze", "trace.sqlite", cwd=tmp_path)
+    done = three_walls("facts", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "three-walls: error: interrupted\n")

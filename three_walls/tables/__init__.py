@@ -1,1 +1,1 @@
-"""Reviewed data files (`tables/*.yaml`), each read into typed rows."""
+"""Reviewed data files (`tables/*.yaml`), each with its typed model."""

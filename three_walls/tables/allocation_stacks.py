@@ -26,7 +26,7 @@ class AllocationStacks(Row):
     stacks: tuple[StackPattern, ...]
     """In order of precedence."""
     ignored: tuple[Pattern, ...]
-    """Frames that do not tell who allocates."""
+    """Frames that do not show who allocates."""
 
     def category(self, frames: Sequence[str]) -> str:
         """Category of an allocation that ``frames`` made."""
@@ -38,7 +38,7 @@ class AllocationStacks(Row):
         return OTHER
 
     def relevant(self, frames: Sequence[str]) -> list[str]:
-        """The frames that tell who allocates."""
+        """The frames that show who allocates."""
         return [frame for frame in frames if not any(pattern.search(frame) for pattern in self.ignored)]
 
 

@@ -169,7 +169,7 @@ def bridge_schema(version: str) -> BridgeSchema:
 
 @cache
 def bridge_releases() -> tuple[BridgeRelease, ...]:
-    """The releases that the keys of a configuration tell apart, oldest first."""
+    """The releases that can be recognized by the keys of a configuration, oldest first."""
     return tuple(load_table(TABLES_DIR / "bridge-releases.yaml", ReleaseTable).releases.values())
 
 

@@ -75,9 +75,9 @@ class CaptureRules(Row):
     capabilities: ByName[Capability]
     """In the order of ``three-walls doctor``."""
     dropped: tuple[Pattern, ...]
-    """Messages of the profiler which say that events are missing."""
+    """Messages of the profiler about missing events."""
     usual: tuple[Pattern, ...]
-    """Messages that sound like it and are not."""
+    """Messages that sound like it and are harmless."""
 
 
 @cache

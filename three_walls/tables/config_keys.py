@@ -156,7 +156,7 @@ class ConfigKeyTable(Row):
     shorthands: Mapping[str, Settings]
     """Megatron-LM flag -> values of keys that it sets other than, or besides, its own."""
     defaults_unknown_with: frozenset[Text]
-    """Flags that read settings from a file, so that an absent flag says nothing."""
+    """Flags that read settings from a file, so that an absent flag has no meaning."""
     bridge_scripts: BridgeScripts
     precision_recipes: Mapping[str, Settings]
     """Megatron-Bridge precision recipe -> values of keys that it sets."""

@@ -26,7 +26,7 @@ class Override:
 
 
 def read_override(word: str) -> list[Override]:
-    """Settings that one word makes: several when its value is a dict, none when it is no override."""
+    """The settings of one word: several when its value is a dict, none when it is no override."""
     match = _OVERRIDE.fullmatch(word)
     if match is None or (match["value"] is None and match["prefix"] != "~"):
         return []
@@ -46,7 +46,7 @@ def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
 
 
 def read_value(text: str) -> ConfigData:
-    """A value as Hydra reads it; what is no constant, number or list is text."""
+    """A value as Hydra reads it; anything that is no constant, number or list is text."""
     if text.startswith("[") and text.endswith("]") and len(text) > 1:
         return tuple(_scalar(item.strip()) for item in _split(text[1:-1]))
     return _scalar(text)
@@ -65,7 +65,7 @@ def _scalar(text: str) -> ConfigScalar:
 
 
 def _split(text: str) -> list[str]:
-    """Elements between commas that stand in no quotes and no brackets."""
+    """Elements between commas that are outside of quotes and brackets."""
     parts, start, depth, quote = [], 0, 0, ""
     for index, character in enumerate(text):
         if quote:

@@ -42,7 +42,7 @@ Milliseconds = Annotated[float, between(0, 10), Reasoned]
 
 
 class VerdictThresholds(Row):
-    """``verdict.yaml``: when a verdict is given. Fractions of the step, unless the field says otherwise."""
+    """``verdict.yaml``: when a verdict is given. Fractions of the step, unless the name states otherwise."""
 
     minimum_recoverable_fraction: Fraction
     """Below this recoverable time no wall is named."""
@@ -67,7 +67,7 @@ class VerdictThresholds(Row):
 
 
 class RankThresholds(Row):
-    """``ranks.yaml``: when one rank is said to hold up the others."""
+    """``ranks.yaml``: when a rank is reported as a straggler."""
 
     minimum_late_fraction: Fraction
     """Of the step: a rank that delays its group by less is not a straggler."""
@@ -78,7 +78,7 @@ class RankThresholds(Row):
     minimum_cause_fraction: Fraction
     """Of the time a rank was late: the part that a cause has to explain to be named."""
     minimum_slow_outside_fraction: Fraction
-    """Of the excess compute: the part outside of the experts that tells a slow GPU from imbalance."""
+    """Of the excess compute: the part outside of the experts from which on a slow GPU is the cause, not imbalance."""
     maximum_end_spread_ms: Milliseconds
     """Calls that end further apart are not matched as one collective."""
     maximum_even_end_spread_ms: Milliseconds
