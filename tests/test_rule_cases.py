@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.model.glossary import GLOSSARY
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.resources import RULES_DIR
 from three_walls.rules.cases import load_cases
 from three_walls.rules.derive import check_cases
 from three_walls.rules.load import cases_file, load_rules, rule_files
 
-RULES = {rule.id: rule for rule in load_rules(RULES_DIR, definitions=GLOSSARY)}
+RULES = {rule.id: rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
 
 
 @pytest.mark.parametrize("path", rule_files(RULES_DIR), ids=lambda path: path.stem)
 def test_rule_cases(path: Path) -> None:
-    report = check_cases(RULES[path.stem], load_cases(cases_file(path), definitions=GLOSSARY))
+    report = check_cases(RULES[path.stem], load_cases(cases_file(path), definitions=DEFINITIONS))
     assert report.failures == []
     assert report.written >= 2
     assert report.derived >= 1

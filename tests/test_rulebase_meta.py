@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 import yaml
 
+from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.model.fact import FactSheet
-from three_walls.model.glossary import GLOSSARY, GLOSSARY_BY_NAME, is_known_fact
 from three_walls.model.rule import (
     NO_BASIS,
     UPPER_BOUND,
@@ -26,13 +26,12 @@ from three_walls.rules.conditions import KnownFacts
 from three_walls.rules.derive import derive_cases
 from three_walls.rules.judge import judge_with_size
 from three_walls.rules.load import cases_file, load_rules, rule_files
-from three_walls.rules.pools import PARENTS
 from three_walls.rules.sources import check_pointer, load_sources
 from three_walls.rules.warnings import load_warnings
 from tools.generate_rules_index import INDEX, index_of
 
-unit_of = KnownFacts.of(GLOSSARY).unit_of
-RULES = load_rules(RULES_DIR, definitions=GLOSSARY)
+unit_of = KnownFacts.of(DEFINITIONS).unit_of
+RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
 
@@ -46,7 +45,7 @@ def edits_of(rule: Rule) -> Iterator[Edit]:
 def cases_of(rule_id: str) -> tuple[tuple[Case, FactSheet], ...]:
     """The written and derived cases of a rule, with the facts they are judged on."""
     path = next(path for path in rule_files(RULES_DIR) if path.stem == rule_id)
-    written = load_cases(cases_file(path), definitions=GLOSSARY)
+    written = load_cases(cases_file(path), definitions=DEFINITIONS)
     derived, _ = derive_cases(next(rule for rule in RULES if rule.id == rule_id), written)
     return tuple((case, written.facts_of(case)) for case in (*written.cases, *derived))
 
@@ -76,11 +75,11 @@ def test_docs_say_what_why_and_how(rule: Rule) -> None:
 
 
 @each_rule
-def test_every_fact_is_in_the_glossary(rule: Rule) -> None:
+def test_every_fact_is_defined(rule: Rule) -> None:
     names = [condition.fact for condition in conditions_of(rule)]
     names += [term.pool for term in rule.gain.terms]
     names += [edit.to_fact for edit in rule.edits if edit.to_fact]
-    assert [name for name in names if not is_known_fact(name)] == []
+    assert [name for name in names if unit_of(name) is None] == []
 
 
 @each_rule
@@ -142,7 +141,7 @@ def test_every_setting_is_a_known_config_key(rule: Rule) -> None:
 
 
 def test_the_index_of_rules_is_up_to_date() -> None:
-    warnings = load_warnings(RULES_DIR, definitions=GLOSSARY)
+    warnings = load_warnings(RULES_DIR, definitions=DEFINITIONS)
     assert INDEX.read_text(encoding="utf-8") == index_of(RULES, warnings), "run python -m tools.generate_rules_index"
 
 
@@ -247,12 +246,14 @@ def test_some_case_leaves_a_ceiling_out_that_is_too_small_to_measure(rule: Rule)
 @each_rule
 def test_every_pool_of_a_gain_knows_the_sums_it_is_part_of(rule: Rule) -> None:
     for term in rule.gain.terms:
-        assert term.pool in PARENTS, f"{term.pool} has no entry in three_walls/rules/pools.py"
+        assert DEFINITION_BY_NAME[term.pool].pool, f"{term.pool} is declared without a Pool"
 
 
-def test_the_sums_of_a_pool_are_times_of_the_glossary_and_hold_the_sums_of_their_parts() -> None:
-    for pool, parents in PARENTS.items():
-        for name in (pool, *parents):
-            assert GLOSSARY_BY_NAME[name].unit == "ns"
-        for parent in parents:
-            assert set(PARENTS.get(parent, ())) <= {pool, *parents}, f"{pool}: {parent}"
+def test_the_sums_of_a_pool_are_defined_times_and_hold_the_sums_of_their_parts() -> None:
+    pools = {one.name: one.pool for one in DEFINITIONS if one.pool}
+    for name, pool in pools.items():
+        assert name not in pool.part_of
+        assert {DEFINITION_BY_NAME[part].unit for part in (name, *pool.part_of)} == {"ns"}
+        for parent in pool.part_of:
+            parents = pools[parent].part_of if parent in pools else ()
+            assert set(parents) <= {name, *pool.part_of}, f"{name}: {parent}"

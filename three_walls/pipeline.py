@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,33 +11,22 @@ from pathlib import Path
 from three_walls.attribution.attribution import Attribution, attribute
 from three_walls.facts.caveats import collect_caveats
 from three_walls.facts.config_caveats import warn_of_settings
-from three_walls.facts.efficiency import MeasuredEfficiency, measure_efficiency
-from three_walls.facts.fact_sheet import collect_facts
 from three_walls.facts.log_caveats import warn_of_log
-from three_walls.facts.log_facts import JoinedLog, join_log
-from three_walls.facts.memory_snapshot import with_snapshot_facts
-from three_walls.facts.operator_details import OperatorDetails, measure_operators
+from three_walls.facts.measure import Details, measure_facts
 from three_walls.facts.outliers import warn_of_outliers
-from three_walls.facts.pipeline_bubble import measure_pipeline, pipeline_facts
-from three_walls.facts.rank_facts import rank_facts
-from three_walls.facts.representative import Representative, choose_representative
-from three_walls.facts.step_details import StepDetails, measure_step_details
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.facts.summary import (
-    count_captured_steps,
     list_unclassified,
     summarize_budget,
     summarize_ranks,
     summarize_steps,
 )
-from three_walls.inputs.nsys.capabilities import common_capabilities
-from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Overrides, PlanStep
-from three_walls.model.glossary import GLOSSARY
-from three_walls.model.report import KnownGoodRecipe, PipelinePhase, Report, ReportWarning, Straggler, Verdict
+from three_walls.model.report import KnownGoodRecipe, Report, ReportWarning, Straggler, Verdict
 from three_walls.model.rule import Rule, WarningRule
 from three_walls.overrides.check import find_problems
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
@@ -48,7 +37,6 @@ from three_walls.rules.load import load_rules
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
-from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -96,10 +84,10 @@ def analyze(
     progress("attributing every nanosecond")
     attribution = attribute(timeline, matched_ranks, traces)
     progress("measuring facts")
-    measured = _measure_facts(inputs, timeline, matched_ranks, attribution)
+    facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
     progress("judging rules")
-    diagnosis = _diagnose(rule_base, measured.facts, attribution.stragglers, run_config, bridge_version, allowed)
-    return _build_report(inputs, timeline, matched_ranks, attribution, measured, diagnosis)
+    diagnosis = _diagnose(rule_base, facts, attribution.stragglers, run_config, bridge_version, allowed)
+    return _build_report(inputs, timeline, matched_ranks, attribution, details, diagnosis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +99,15 @@ class _RuleBase:
 def _load_rule_base(more: Path | None) -> _RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``more``."""
     directories = (RULES_DIR, *([more] if more else []))
-    return _RuleBase(load_rules(*directories, definitions=GLOSSARY), load_warnings(*directories, definitions=GLOSSARY))
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """What is measured of the run, and of the step that represents it (None without a kept step)."""
-
-    representative: Representative | None
-    capabilities: Mapping[str, str]
-    step_details: StepDetails
-    phases: tuple[PipelinePhase, ...]
-    log: JoinedLog
-    efficiency: MeasuredEfficiency
-    operators: OperatorDetails
-    facts: FactSheet
+    rules = load_rules(*directories, definitions=DEFINITIONS)
+    return _RuleBase(rules, load_warnings(*directories, definitions=DEFINITIONS))
 
 
 @dataclass(frozen=True, slots=True)
 class _Diagnosis:
-    """What the rules make of the facts."""
+    """The facts, and what the rules make of them."""
 
+    facts: FactSheet
     verdict: Verdict
     findings: tuple[Finding, ...]
     plan: tuple[PlanStep, ...]
@@ -139,76 +115,6 @@ class _Diagnosis:
     warnings: tuple[ReportWarning, ...]
     recipe: KnownGoodRecipe | None
     no_recipe_reason: str
-
-
-def _measure_facts(
-    inputs: Inputs, timeline: Timeline, matched_ranks: MatchedRanks, attribution: Attribution
-) -> _Measured:
-    traces, ranks, config = inputs.with_kernels, inputs.ranks, inputs.config
-    gpu = find_gpu(ranks[0].gpu.name, ranks[0].gpu.sm) if ranks[0].gpu else None
-    capabilities = common_capabilities([trace.capabilities for trace in traces])
-    rank_of = dict(matched_ranks.rank_of)
-    phases = measure_pipeline(timeline, attribution, matched_ranks, config)
-    representative = choose_representative(attribution, rank_of)
-    names = _kernel_names(traces, representative)
-    step_details = measure_step_details(timeline, attribution, representative, names, config, gpu, capabilities)
-    step_ns = representative.step_ns if representative else None
-    log = join_log(inputs.log, inputs.config_of_trace, config, step_ns, count_captured_steps(timeline))
-    efficiency = measure_efficiency(
-        traces,
-        timeline,
-        attribution,
-        representative,
-        step_details.ledger.parts,
-        config,
-        gpu,
-        union_of(load_api_patterns(), "allocate"),
-        unprofiled_step_ns=log.whole("unprofiled_step_ns"),
-        log_peak_memory_bytes=log.whole("log_peak_memory_bytes"),
-        log_memory_iterations=log.whole("log_memory_iterations_count"),
-    )
-    operators = _measure_operators(traces, timeline, attribution, representative, config, gpu)
-    measured = {
-        **step_details.facts,
-        **(pipeline_facts(phases, rank_of[representative.rank_index]) if representative else {}),
-        **rank_facts(matched_ranks, attribution, timeline),
-        **efficiency.facts,
-        **operators.facts,
-    }
-    facts = collect_facts(timeline, attribution, representative, ranks, config, gpu, capabilities, measured, log.facts)
-    return _Measured(
-        representative=representative,
-        capabilities=capabilities,
-        step_details=step_details,
-        phases=phases,
-        log=log,
-        efficiency=efficiency,
-        operators=operators,
-        facts=with_snapshot_facts(facts, inputs.snapshot),
-    )
-
-
-def _measure_operators(
-    traces: Sequence[Trace],
-    timeline: Timeline,
-    attribution: Attribution,
-    representative: Representative | None,
-    config: RunConfig,
-    gpu: GpuModel | None,
-) -> OperatorDetails:
-    if representative is None:
-        return OperatorDetails()
-    rank_index = representative.rank_index
-    trace, rank = next((trace, rank) for trace in traces for rank in trace.ranks if rank.rank_index == rank_index)
-    return measure_operators(trace, rank, timeline, attribution, representative, config, gpu)
-
-
-def _kernel_names(traces: Sequence[Trace], representative: Representative | None) -> Mapping[int, str]:
-    """Kernel names in the trace of the representative rank: name ids are valid within one trace only."""
-    if representative is None:
-        return {}
-    rank_index = representative.rank_index
-    return next(trace.names for trace in traces if any(rank.rank_index == rank_index for rank in trace.ranks))
 
 
 def _diagnose(
@@ -226,7 +132,7 @@ def _diagnose(
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
     warnings = judge_warnings(rule_base.warnings, facts, stragglers)
-    return _Diagnosis(verdict, tuple(findings), plan, overrides, warnings, recipe, no_recipe_reason)
+    return _Diagnosis(facts, verdict, tuple(findings), plan, overrides, warnings, recipe, no_recipe_reason)
 
 
 def _build_report(
@@ -234,40 +140,43 @@ def _build_report(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
     attribution: Attribution,
-    measured: _Measured,
+    details: Details,
     diagnosis: _Diagnosis,
 ) -> Report:
-    ranks, representative, facts = inputs.ranks, measured.representative, measured.facts
+    ranks, step, facts = inputs.ranks, details.step, diagnosis.facts
     return Report(
         tool_version=VERSION,
         inputs=tuple(trace.input for trace in inputs.traces),
         verdict=diagnosis.verdict,
         step=summarize_steps(timeline, ranks),
         ranks=summarize_ranks(attribution, ranks),
-        budget=summarize_budget(attribution, representative) if representative else (),
-        budget_of=representative.why if representative else "no step could be kept",
+        budget=summarize_budget(step) if step else (),
+        budget_of=step.why if step else "no step could be kept",
         config=inputs.config,
         facts=facts,
         findings=diagnosis.findings,
         plan=diagnosis.plan,
         overrides=diagnosis.overrides,
-        warnings=(*diagnosis.warnings, *_collect_warnings(inputs, timeline, matched_ranks, attribution, measured)),
-        unclassified=list_unclassified(timeline, representative) if representative else (),
-        capabilities=measured.capabilities,
+        warnings=(
+            *diagnosis.warnings,
+            *_collect_warnings(inputs, timeline, matched_ranks, attribution, facts, details),
+        ),
+        unclassified=list_unclassified(timeline, step) if step else (),
+        capabilities=details.run.capabilities,
         stragglers=attribution.stragglers,
         waits=attribution.waits,
         alignment=matched_ranks.clock.alignment,
-        moe_layers=measured.step_details.ledger.parts,
-        overlap_slowdown=measured.step_details.overlap_slowdown,
-        pipeline_phases=measured.phases,
-        log=measured.log.summary,
+        moe_layers=details.moe_layers,
+        overlap_slowdown=details.overlap_slowdown,
+        pipeline_phases=details.pipeline_phases,
+        log=details.log.summary,
         memory_snapshot=inputs.snapshot,
-        recompute_layers=measured.step_details.recompute_layers,
-        graph_coverage=measured.step_details.graph_coverage,
+        recompute_layers=details.recompute_layers,
+        graph_coverage=details.graph_coverage,
         config_conflicts=inputs.config.conflicts,
-        efficiency=measured.efficiency.roles,
-        gemm_shapes=measured.operators.shapes,
-        copies=measured.efficiency.copies,
+        efficiency=details.efficiency,
+        gemm_shapes=details.gemm_shapes,
+        copies=details.copies,
         first_trial=choose_first_trial(diagnosis.plan, facts),
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,
@@ -279,15 +188,15 @@ def _collect_warnings(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
     attribution: Attribution,
-    measured: _Measured,
+    facts: FactSheet,
+    details: Details,
 ) -> tuple[ReportWarning, ...]:
-    facts = measured.facts
     return (
-        *collect_caveats(inputs.traces, timeline, measured.capabilities),
-        *warn_of_log(inputs.log, measured.log, facts),
+        *collect_caveats(inputs.traces, timeline, details.run.capabilities),
+        *warn_of_log(inputs.log, details.log, facts),
         *warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
-        *measured.step_details.warnings,
+        *details.warnings,
         *warn_of_outliers(attribution, dict(matched_ranks.rank_of)),
     )
 

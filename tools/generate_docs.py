@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from three_walls.cli.main import cli
-from three_walls.model.glossary import GLOSSARY
+from three_walls.facts.registry import DEFINITIONS
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "generated"
 NOTE = "<!-- Written by tools/generate_docs.py; do not edit. -->"
@@ -54,7 +54,7 @@ def fact_reference() -> str:
         "| fact | unit | meaning | not the same as | needs of the trace |",
         "|---|---|---|---|---|",
     ]
-    for fact in GLOSSARY:
+    for fact in DEFINITIONS:
         cells = (f"`{fact.name}`", fact.unit, fact.meaning, fact.not_the_same_as, ", ".join(fact.needs))
         lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     return "\n".join([*lines, ""])

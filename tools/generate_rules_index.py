@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from three_walls.model.glossary import GLOSSARY
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.rule import Rule, WarningRule
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
@@ -59,8 +59,8 @@ def _lines(rules: tuple[Rule, ...], warnings: tuple[WarningRule, ...]) -> Iterat
 def main() -> None:
     """Writes the file."""
     INDEX.parent.mkdir(parents=True, exist_ok=True)
-    rules = load_rules(RULES_DIR, definitions=GLOSSARY)
-    INDEX.write_text(index_of(rules, load_warnings(RULES_DIR, definitions=GLOSSARY)), encoding="utf-8")
+    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
+    INDEX.write_text(index_of(rules, load_warnings(RULES_DIR, definitions=DEFINITIONS)), encoding="utf-8")
 
 
 if __name__ == "__main__":

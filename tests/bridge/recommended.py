@@ -15,9 +15,9 @@ from typing import Any
 
 from tests.bridge.cases import PLATFORM, RECIPE, RELEASE, recipe_config
 from tests.overrides.builders import config, edit
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Outcome, Overrides, PlannedEdit
-from three_walls.model.glossary import GLOSSARY
 from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, MergedConfig
 from three_walls.overrides.spell import spell
 from three_walls.resources import RULES_DIR
@@ -158,9 +158,9 @@ def recommended_cases() -> tuple[EditedRun, ...]:
 
 
 def _find_recommended() -> Iterator[EditedRun]:
-    rules = {rule.id: rule for rule in load_rules(RULES_DIR, definitions=GLOSSARY)}
+    rules = {rule.id: rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
     for path in rule_files(RULES_DIR):
-        found = load_cases(cases_file(path), definitions=GLOSSARY)
+        found = load_cases(cases_file(path), definitions=DEFINITIONS)
         for case in found.cases:
             facts = found.facts_of(case)
             finding = judge(rules[found.rule], facts)

@@ -1,11 +1,11 @@
 """A small MoE model as a trace: layers of known kernels, back to back, so that every part's time can be added up.
 
-A forward layer takes 175 ns, of which 95 ns are before its experts' products:
-norm 10, product 10, attention 10, product 10, norm 10, router 10, permute 10 | tokens 30, probabilities 5 |
-two products 20 | tokens 30 | unpermute 10, add 10. Replayed it runs the same.
+A forward layer takes 175 ns, of which 95 ns are before its expert GEMMs:
+norm 10, GEMM 10, attention 10, GEMM 10, norm 10, router 10, permute 10 | tokens 30, probabilities 5 |
+two GEMMs 20 | tokens 30 | unpermute 10, add 10. Replayed it runs the same.
 A backward layer takes 225 ns:
-add 10, unpermute 10 | tokens 30 | four products 40 | probabilities 5, tokens 30 | permute 10, router 10, norm 10,
-two products 20, attention 10, two products 20, norm 20.
+add 10, unpermute 10 | tokens 30 | four GEMMs 40 | probabilities 5, tokens 30 | permute 10, router 10, norm 10,
+two GEMMs 20, attention 10, two GEMMs 20, norm 20.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Model:
         return self
 
     def forward(self, expert: int = 10) -> Model:
-        """``expert``: length of an expert's product."""
+        """``expert``: length of an expert GEMM."""
         self.run((NORM, 10), (GEMM, 10), (FORWARD, 10), (GEMM, 10), (NORM, 10), (ROUTER, 10), (PERMUTE, 10))
         if self.deepep:
             self.run((NOTIFY, 5), (DISPATCH, 30), *[(GEMM, expert)] * 2, (COMBINE, 30))

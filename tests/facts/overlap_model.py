@@ -26,7 +26,7 @@ COMPUTE, COMMUNICATE = 7, 31
 Kernels = tuple[tuple[str, int], ...]
 
 NODES: dict[str, tuple[int, Kernels]] = {
-    # Attention permutes for itself (rotary embedding) before its product: that is no part of the MoE layer.
+    # Attention permutes for itself (rotary embedding) before its GEMM: that is no part of the MoE layer.
     "attn forward": (
         COMPUTE,
         ((NORM, 10), (PERMUTE, 10), (GEMM, 10), (FORWARD, 10), (GEMM, 10), (NORM, 10), (ROUTER, 10), (PERMUTE, 10)),

@@ -1,4 +1,4 @@
-"""Efficiency of whole traces: utilization, copies, the driver's memory, and what is said where something is missing."""
+"""Efficiency of whole traces: utilization, copies, the driver's memory, and the reason where something is missing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.facts.model_runs import wide, without
+from tests.facts.views import run_view
 from tests.paths import SAMPLES
 from tests.trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 from three_walls import analyze
-from three_walls.facts.efficiency import _utilization, count_work
+from three_walls.facts.efficiency.model_flops import MFU, MFU_TRACED, measure_utilization
 from three_walls.model.report import Report
 from three_walls.tables.hardware import GpuModel, find_gpu
 
@@ -20,7 +21,7 @@ STEP = 1_000_000
 
 
 def five_steps(gpu: str = "NVIDIA H200") -> TraceBuilder:
-    """Steps of a product, a copy of each size, and an update."""
+    """Steps of a GEMM, a copy of each size, and an update."""
     trace = TraceBuilder(gpus=[gpu])
     command = f"{MEGATRON} --vocab-size 512 --transformer-impl local"
     trace.launched_as(command, RANK="0", WORLD_SIZE="8", LOCAL_WORLD_SIZE="8")
@@ -65,21 +66,21 @@ def test_work_time_and_peak_make_the_utilization(tmp_path: Path) -> None:
 
 def test_the_logs_step_gives_the_utilization_of_unprofiled_steps() -> None:
     config = wide(fp8=None)
-    found = _utilization(count_work(config), config, H200, traced_step_ns=300_000_000, unprofiled_step_ns=232_900_000)
-    # The log said 162.4 TFLOP/s per GPU at 232.9 ms; the peak is 989.5.
-    assert found["mfu_fraction"][0] == pytest.approx(162.4 / 989.5, rel=0.003)
-    assert found["mfu_traced_fraction"][0] == pytest.approx(162.4 / 989.5 * 232.9 / 300, rel=0.003)
+    found = measure_utilization(run_view(config, H200), traced_step_ns=300_000_000, unprofiled_step_ns=232_900_000)
+    # The log has 162.4 TFLOP/s per GPU at 232.9 ms; the peak is 989.5.
+    assert found[MFU].value == pytest.approx(162.4 / 989.5, rel=0.003)
+    assert found[MFU_TRACED].value == pytest.approx(162.4 / 989.5 * 232.9 / 300, rel=0.003)
 
 
 @pytest.mark.parametrize(
     ("missing", "gpu", "reason"),
     [("seq_length", H200, "seq_length"), ("fp8", H200, "fp8"), ("", None, "hardware.yaml")],
 )
-def test_a_utilization_that_cannot_be_told_says_why(missing: str, gpu: GpuModel | None, reason: str) -> None:
+def test_a_missing_utilization_has_its_reason(missing: str, gpu: GpuModel | None, reason: str) -> None:
     config = without(wide(fp8=None), missing)
-    found = _utilization(count_work(config), config, gpu, 1, 1)
-    assert found["mfu_fraction"][0] is None
-    assert reason in str(found["mfu_fraction"][1])
+    utilization = measure_utilization(run_view(config, gpu), 1, 1)[MFU]
+    assert utilization.value is None
+    assert reason in str(utilization.missing_reason)
 
 
 def test_the_drivers_peak_is_the_most_held_at_once(tmp_path: Path) -> None:

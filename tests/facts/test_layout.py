@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from three_walls.facts.layout import derive_layout
+from tests.facts.views import pairs, run_view
+from three_walls.facts.layout import measure_layout
 from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.tables.hardware import find_gpu
+from three_walls.model.fact import FactValue
+from three_walls.tables.hardware import GpuModel, find_gpu
 
 H200 = find_gpu("NVIDIA H200")
+
+
+def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[FactValue, str | None]]:
+    return pairs(measure_layout(run_view(config, gpu)))
 
 
 def config(world: int = 64, per_node: int = 8, **values: int) -> RunConfig:
@@ -156,20 +162,62 @@ def test_the_overlap_and_the_flex_dispatcher_are_meant_to_run_beside_computing(
 def test_the_layout_is_completed_for_experts_and_nodes() -> None:
     facts = derive_layout(config(world=64, num_moe_experts=128, seq_length=4096, tensor_model_parallel_size=2), H200)
     assert facts["world_size"] == (64, None)
-    assert facts["nodes_count"] == (8, None)
     assert facts["expert_data_parallel_size"] == (8, None)
     assert facts["experts_per_rank_count"] == (16, None)
-    assert facts["ranks_per_nvlink_domain_count"] == (8, None)
     # 8 ranks x 4096 / TP 2 tokens x top-8 over 128 experts
     assert facts["tokens_per_expert_count"] == (1024.0, None)
-
-
-def test_a_rack_joins_ranks_of_several_nodes_by_nvlink_and_a_server_only_its_own() -> None:
-    rack = find_gpu("NVIDIA GB200")
-    assert derive_layout(config(world=64, per_node=4), rack)["ranks_per_nvlink_domain_count"] == (64, None)
-    assert derive_layout(config(world=64, per_node=4), H200)["ranks_per_nvlink_domain_count"] == (4, None)
 
 
 def test_a_world_that_does_not_divide_has_no_data_parallel_size() -> None:
     value, reason = derive_layout(config(tensor_model_parallel_size=3), H200)["data_parallel_size"]
     assert value is None and reason
+
+
+def sizes(
+    world: int | None = 16, micro_batches: int | None = 8, **values: int
+) -> dict[str, tuple[FactValue, str | None]]:
+    run = {
+        "micro_batch_size": 4,
+        "num_moe_experts": 64,
+        "tensor_model_parallel_size": 1,
+        "context_parallel_size": 1,
+        "expert_model_parallel_size": 4,
+        "expert_tensor_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+    } | values
+    if world and micro_batches:
+        replicas = world // run["pipeline_model_parallel_size"]
+        run["global_batch_size"] = run["micro_batch_size"] * replicas * micro_batches
+    environment = {"WORLD_SIZE": ConfigValue(str(world), "test")} if world else {}
+    return derive_layout(RunConfig({key: ConfigValue(value, "test") for key, value in run.items()}, environment), H200)
+
+
+@pytest.mark.parametrize(("size", "smaller"), [(16, 8), (2, 1), (3, 1), (9, 3)])
+def test_the_smaller_micro_batch_is_the_largest_proper_divisor(size: int, smaller: int) -> None:
+    assert sizes(micro_batch_size=size)["smaller_micro_batch_size"] == (smaller, None)
+
+
+def test_one_sequence_cannot_be_split() -> None:
+    assert sizes(micro_batch_size=1)["smaller_micro_batch_size"][0] is None
+
+
+def test_a_micro_batch_doubles_where_there_are_two_to_join() -> None:
+    assert sizes()["larger_micro_batch_size"] == (8, None)
+    assert sizes(micro_batches=1)["larger_micro_batch_size"][0] is None
+    assert sizes(micro_batches=None)["larger_micro_batch_size"][0] is None
+
+
+def test_joined_micro_batches_still_fill_the_pipeline() -> None:
+    assert sizes(pipeline_model_parallel_size=4)["larger_micro_batch_size"] == (8, None)
+    assert sizes(pipeline_model_parallel_size=8)["larger_micro_batch_size"][0] is None
+    virtual = {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 2}
+    assert sizes(micro_batches=12, **virtual)["larger_micro_batch_size"][0] is None
+    assert sizes(micro_batches=16, **virtual)["larger_micro_batch_size"] == (8, None)
+
+
+def test_expert_groups_double_where_experts_and_ranks_allow() -> None:
+    assert sizes()["larger_expert_parallel_size"] == (8, None)
+    assert sizes(num_moe_experts=4)["larger_expert_parallel_size"][0] is None
+    assert sizes(world=4)["larger_expert_parallel_size"][0] is None
+    assert sizes(world=None)["larger_expert_parallel_size"][0] is None
+    assert sizes(pipeline_model_parallel_size=4)["larger_expert_parallel_size"][0] is None

@@ -64,7 +64,7 @@ def test_a_product_that_is_faster_beside_pays_nothing(tmp_path: Path) -> None:
 def test_products_that_are_not_the_same_are_not_compared(tmp_path: Path, different: dict[str, object]) -> None:
     report = steps(tmp_path, **({"alone": [100, 101, 102], "beside": [130, 130, 130]} | different))  # type: ignore[arg-type]
     assert report.overlap_slowdown == ()
-    assert "3 times alone and 3 times beside" in str(report.facts.get("overlap_slowdown_ns").missing_reason)
+    assert "3 times alone and 3 times concurrent" in str(report.facts.get("overlap_slowdown_ns").missing_reason)
 
 
 def test_without_grids_nothing_is_compared(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from trace_builder import GEMM
 from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.facts.attention_passes import find_passes
-from three_walls.facts.pipeline_bubble import bubble_beyond_schedule_ns
-from three_walls.facts.pipeline_phases import find_phases
+from three_walls.facts.pipeline_schedule import bubble_beyond_schedule_ns, find_phases
 from three_walls.model.report import PipelinePhase, Report
 
 STEP_MS = 31.2

@@ -1,4 +1,4 @@
-"""Work that fused kernels would take over, told by the operators around the launches."""
+"""Work that fused kernels would take over, found by the operators around the launches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 
 from tests.facts.model_runs import toy
+from tests.facts.views import pairs, run_view, step_view
 from tests.paths import SAMPLES
 from tests.timeline.test_operators import nest
 from three_walls import analyze
 from three_walls.attribution.ownership import LABELS
 from three_walls.facts.unfused_ops import measure_unfused_ops
-from three_walls.tables.torch_operators import torch_operators
 from three_walls.timeline.intervals import mask_of
 
 STEP = (0, 1000)
@@ -36,7 +36,8 @@ def measure(
 ) -> dict[str, int | str | None]:
     """Each fact's value, or the reason why there is none."""
     operators = nest(*((text, start, end, 1) for text, start, end in ranges))
-    found = measure_unfused_ops(kernels, slices() if cut is None else cut, operators, torch_operators(), CONFIG, STEP)
+    step = step_view(kernels, slices() if cut is None else cut, run_view(CONFIG), STEP)
+    found = pairs(measure_unfused_ops(step, operators))
     return {name: reason or value for name, (value, reason) in found.items()}  # type: ignore[misc]
 
 
@@ -57,7 +58,7 @@ def test_time_in_which_something_else_computes_is_not_counted() -> None:
     assert found["loss_kernels_ns"] == 10
 
 
-def test_exchanges_beside_it_do_not_make_it_less() -> None:
+def test_concurrent_exchanges_do_not_make_it_less() -> None:
     kernels = operations(("elementwise", 5, 100, 130), ("ep_all_to_all", 50, 110, 500))
     found = measure(kernels, ("_VocabParallelCrossEntropy, seq = 1, op_id = 1, sizes = [[16, 1, 32]]", 0, 10))
     assert found["loss_kernels_ns"] == 30
@@ -97,7 +98,7 @@ def test_the_rotary_embedding_works_on_tensors_of_queries_or_keys(text: str, is_
     assert (found["rope_kernels_ns"] == 30) is is_turned
 
 
-def test_the_innermost_operator_with_sizes_decides() -> None:
+def test_the_innermost_operator_with_shapes_decides() -> None:
     found = measure(
         operations(("elementwise", 5, 100, 130)),
         ("MulBackward0, seq = 1, op_id = 1, sizes = [[16, 1, 8]]", 0, 10),
@@ -112,7 +113,7 @@ def test_the_innermost_operator_with_sizes_decides() -> None:
     [
         ("router", "aten::topk, op_id = 1, sizes = [[16, 4], [], []]", True),
         ("elementwise", "aten::sum, op_id = 1, sizes = [[16, 1, 2], []]", True),  # the two experts chosen
-        ("gemm", "aten::mm, op_id = 1, sizes = [[16, 4], [4, 8]]", False),  # the router's own product stays
+        ("gemm", "aten::mm, op_id = 1, sizes = [[16, 4], [4, 8]]", False),  # the router's own GEMM stays
         ("elementwise", "aten::mul, op_id = 1, sizes = [[4, 4], []]", False),  # no tokens
     ],
 )
@@ -124,7 +125,7 @@ def test_the_choice_of_experts_works_on_tokens_by_experts(category: str, text: s
 def test_the_residual_path_adds_hidden_states() -> None:
     added, other = (f"aten::{name}, op_id = 1, sizes = [[16, 1, 8], [16, 1, 8]]" for name in ("add", "silu"))
     assert measure(operations(("elementwise", 5, 100, 130)), (added, 0, 10))["bias_dropout_add_kernels_ns"] == 30
-    assert "none could be told" in str(
+    assert "no kernel of this operation" in str(
         measure(operations(("elementwise", 5, 100, 130)), (other, 0, 10))["bias_dropout_add_kernels_ns"]
     )
 
@@ -149,7 +150,7 @@ def test_without_ranges_of_operators_nothing_is_known_rather_than_zero() -> None
     assert all("no ranges of PyTorch's operators" in str(reason) for reason in found.values())
 
 
-def test_where_sizes_are_known_of_few_kernels_work_told_by_sizes_is_unknown() -> None:
+def test_where_few_kernels_have_shapes_work_found_by_shapes_is_unknown() -> None:
     kernels = operations(*(("elementwise", at, 100 + at, 101 + at) for at in (5, 15, 25)))
     found = measure(kernels, (TURNED, 0, 10), ("aten::mul, op_id = 2", 11, 30))
     assert "launched only 33% of the pointwise work" in str(found["rope_kernels_ns"])
@@ -157,9 +158,11 @@ def test_where_sizes_are_known_of_few_kernels_work_told_by_sizes_is_unknown() ->
     assert everywhere["rope_kernels_ns"] == 3
 
 
-def test_on_a_real_trace_the_parts_fit_into_the_pointwise_work_they_are_told_from() -> None:
+def test_on_a_real_trace_the_parts_fit_into_the_pointwise_work_that_they_are_part_of() -> None:
     facts = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite").facts
-    parts = {work: facts.number(f"{work}_kernels_ns") for work in ("loss", "wgrad_accumulation", "rope", "residual")}
+    parts = {
+        work: facts.number(f"{work}_kernels_ns") for work in ("loss", "wgrad_accumulation", "rope", "bias_dropout_add")
+    }
     assert all(ns is not None and ns > 500_000 for ns in parts.values()), parts
     assert sum(ns or 0 for ns in parts.values()) < (facts.number("elementwise_ns") or 0) + (
         facts.number("permute_ns") or 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import Wall
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet
-from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import (
     FREES_MEMORY,
     UPPER_BOUND,
@@ -25,7 +25,7 @@ from three_walls.rules.pools import rederive_fractions
 
 MS = 1_000_000
 
-KNOWN = KnownFacts.of(GLOSSARY)
+KNOWN = KnownFacts.of(DEFINITIONS)
 
 
 def sheet_of(values: Mapping[str, ConfigData], environment_is_known: bool = False) -> FactSheet:

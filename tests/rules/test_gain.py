@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rules.builders import MS, ceiling, room, rule, run
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.fact import FactSheet
-from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import GainTerm, Rule
 from three_walls.rules.gain import Level, apply_gain, estimate
 from three_walls.rules.judge import judge
@@ -169,7 +169,7 @@ def test_no_time_is_made_and_fractions_follow(pool: str, share: float, level: Le
     for fact in left.facts.values():
         if fact.unit == "ns" and fact.name != "ep_hidden_ns":
             assert 0 <= number(left, fact.name) <= number(facts, fact.name)
-    for definition in GLOSSARY:
+    for definition in DEFINITIONS:
         part, whole = left.number(definition.numerator), left.number(definition.denominator)
         if part is not None and whole and not left.get(definition.name).is_missing:
             assert number(left, definition.name) == pytest.approx(part / whole)

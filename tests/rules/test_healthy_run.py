@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.rules.builders import MS, rule, run, sheet_of
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import SubWall
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Outcome
-from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Condition
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
@@ -55,7 +55,7 @@ MEASURED: dict[str, ConfigData] = {
 
 
 def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None:
-    rules = load_rules(RULES_DIR, definitions=GLOSSARY)
+    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
     findings, plan = make_plan(rules, sheet_of(MEASURED))
     of_symptoms = {rule.id for rule in rules if any(condition.fact in MEASURED for condition in rule.when)}
     assert {one.outcome for one in findings if one.rule in of_symptoms} == {Outcome.NOT_NEEDED}

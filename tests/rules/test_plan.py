@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rules.builders import MS, ceiling, requirement, room, rule, run, sheet_of
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Finding, Outcome, PlanStep
-from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Condition, Edit, Rule
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import make_plan
 
-SHIPPED = load_rules(RULES_DIR, definitions=GLOSSARY)
+SHIPPED = load_rules(RULES_DIR, definitions=DEFINITIONS)
 
 TRANSFER = "ep_transfer_exposed_ns"
 

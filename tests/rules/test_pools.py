@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.rules.builders import sheet_of
-from three_walls.rules.pools import PARENTS, remove_from_pool
+from three_walls.rules.pools import remove_from_pool
 
 FACTS = {
     "step_ns": 1_000,
@@ -50,7 +50,3 @@ def test_fractions_follow() -> None:
 
 def test_a_pool_never_goes_below_nothing() -> None:
     assert after("launch_starved_recoverable_ns", 500)["rope_launch_starved_ns"] == 0
-
-
-def test_no_pool_is_its_own_sum() -> None:
-    assert all(pool not in parents for pool, parents in PARENTS.items())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.errors import RuleBaseError
-from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Condition
 from three_walls.rules.cases import load_cases
 from three_walls.rules.load import load_rules
@@ -69,12 +69,12 @@ def rules_directory(tmp_path: Path, text: str = RULE, name: str = "late-host") -
 
 def complaints(tmp_path: Path, text: str, name: str = "late-host") -> list[str]:
     with pytest.raises(RuleBaseError) as caught:
-        load_rules(rules_directory(tmp_path, text, name), definitions=GLOSSARY)
+        load_rules(rules_directory(tmp_path, text, name), definitions=DEFINITIONS)
     return [line.removeprefix(f"{tmp_path}/compute-host/{name}.yaml:") for line in str(caught.value).splitlines()]
 
 
 def test_a_correct_rule_is_read_in_full(tmp_path: Path) -> None:
-    (rule,) = load_rules(rules_directory(tmp_path), definitions=GLOSSARY)
+    (rule,) = load_rules(rules_directory(tmp_path), definitions=DEFINITIONS)
     assert rule.id == "late-host"
     assert rule.path == "compute-host/late-host.yaml"
     assert rule.when == (
@@ -92,7 +92,7 @@ def test_cases_and_tables_at_the_top_are_no_rules(tmp_path: Path) -> None:
     directory = rules_directory(tmp_path)
     (directory / "compute-host" / "late-host.cases.yaml").write_text("rule: late-host", encoding="utf-8")
     (directory / "hardware.yaml").write_text("not: a rule", encoding="utf-8")
-    assert len(load_rules(directory, definitions=GLOSSARY)) == 1
+    assert len(load_rules(directory, definitions=DEFINITIONS)) == 1
 
 
 def test_all_errors_of_a_file_are_told_at_once_with_their_places(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
     directory = rules_directory(tmp_path, RULE.replace("id: late-host", "id: other"))
     (directory / "compute-host" / "broken.yaml").write_text("id: [", encoding="utf-8")
     with pytest.raises(RuleBaseError) as caught:
-        load_rules(directory, definitions=GLOSSARY)
+        load_rules(directory, definitions=DEFINITIONS)
     broken, misnamed = str(caught.value).splitlines()
     assert "broken.yaml:" in broken
     assert "not valid YAML" in broken
@@ -180,13 +180,13 @@ ROOM_FOR_IT = RULE.replace(
 
 def test_a_ceiling_has_a_high_end_alone(tmp_path: Path) -> None:
     text = CEILING_OF_IT.replace("basis: upper_bound", "basis: upper_bound\n  at_most: idle_ns")
-    (rule,) = load_rules(rules_directory(tmp_path, text), definitions=GLOSSARY)
+    (rule,) = load_rules(rules_directory(tmp_path, text), definitions=DEFINITIONS)
     assert (rule.gain.terms[0].low, rule.gain.terms[0].likely, rule.gain.terms[0].high) == (0.0, None, 0.6)
     assert (rule.gain.is_upper_bound, rule.gain.at_most) == (True, "idle_ns")
 
 
 def test_what_makes_room_has_a_cost(tmp_path: Path) -> None:
-    (rule,) = load_rules(rules_directory(tmp_path, ROOM_FOR_IT), definitions=GLOSSARY)
+    (rule,) = load_rules(rules_directory(tmp_path, ROOM_FOR_IT), definitions=DEFINITIONS)
     assert (rule.gain.terms, rule.gain.cost_fraction, rule.gain.cost_is_estimated) == ((), 0.02, True)
 
 
@@ -228,7 +228,7 @@ def test_cases_complain_about_unknown_facts_and_expectations(tmp_path: Path) -> 
         encoding="utf-8",
     )
     with pytest.raises(RuleBaseError) as caught:
-        load_cases(path, definitions=GLOSSARY)
+        load_cases(path, definitions=DEFINITIONS)
     text = str(caught.value)
     assert "2:12: unknown fact no_such_fact" in text
     assert "4:32: unknown key colour" in text or "unknown key colour" in text

@@ -6,9 +6,9 @@ from functools import partial
 from types import MappingProxyType
 
 from tests.rules.builders import rule, run
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.finding import Outcome
-from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Edit
 from three_walls.overrides.check import find_problems
 from three_walls.resources import RULES_DIR
@@ -59,10 +59,10 @@ def test_an_earlier_edit_makes_a_later_one_possible() -> None:
 
 
 def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recommends_it() -> None:
-    rules = {one.id: one for one in load_rules(RULES_DIR, definitions=GLOSSARY)}
+    rules = {one.id: one for one in load_rules(RULES_DIR, definitions=DEFINITIONS)}
     judged = 0
     for path in rule_files(RULES_DIR):
-        cases = load_cases(cases_file(path), definitions=GLOSSARY)
+        cases = load_cases(cases_file(path), definitions=DEFINITIONS)
         for case in cases.cases:
             facts = cases.facts_of(case)
             finding = judge(rules[cases.rule], facts)

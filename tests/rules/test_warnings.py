@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.rules.builders import MS, sheet_of
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import RuleBaseError
 from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.glossary import GLOSSARY
 from three_walls.model.report import Straggler
 from three_walls.resources import RULES_DIR
 from three_walls.rules.warnings import judge_warnings, load_warnings
 
-WARNINGS = load_warnings(RULES_DIR, definitions=GLOSSARY)
+WARNINGS = load_warnings(RULES_DIR, definitions=DEFINITIONS)
 
 
 def codes(**values: ConfigData) -> list[str]:
@@ -92,5 +92,5 @@ def test_mistakes_in_a_warning_have_their_place(tmp_path: Path, text: str, compl
     (tmp_path / "warnings").mkdir()
     (tmp_path / "warnings" / "c.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(RuleBaseError) as caught:
-        load_warnings(tmp_path, definitions=GLOSSARY)
+        load_warnings(tmp_path, definitions=DEFINITIONS)
     assert complaint in str(caught.value)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.paths import SAMPLES
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.inputs.config.environment import unquote
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.launch import launch_environment
 from three_walls.inputs.nsys.source import plain_sqlite
-from three_walls.model.glossary import GLOSSARY
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.tables.environment_variables import allowed_variables
@@ -172,7 +172,7 @@ def test_every_environment_of_nvidias_recipes_passes_whole() -> None:
 def test_what_the_rules_set_may_be_shown() -> None:
     edits = [
         edit
-        for rule in load_rules(RULES_DIR, definitions=GLOSSARY)
+        for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)
         for edit in rule.edits
         if edit.kind == "env" and edit.to is not None
     ]

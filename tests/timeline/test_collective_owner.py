@@ -157,6 +157,6 @@ def dp_exposed(tmp_path: Path, length: int, flags: str) -> Fact:
 def test_much_time_of_unknown_owner_withholds_the_times_of_data_and_tensor_parallelism(tmp_path: Path) -> None:
     withheld = dp_exposed(tmp_path, 60, TP2)  # 60 of 1000 ns
     assert withheld.value is None
-    assert "cannot be told apart into tensor and data parallelism" in (withheld.missing_reason or "")
+    assert "cannot be classified into tensor and data parallelism" in (withheld.missing_reason or "")
     assert dp_exposed(tmp_path, 40, TP2).value == 0
     assert dp_exposed(tmp_path, 60, DISTRIBUTED).value == 60  # told by the sizes

@@ -102,5 +102,5 @@ def test_what_stays_ambiguous_leaves_every_fact_on_experts_missing(tmp_path: Pat
     assert report.ranks[0].communication.keys() == {"send_recv_ambiguous"}
     fact = report.facts.get("ep_exposed_ns")
     assert fact.is_missing
-    assert "cannot be told apart" in str(fact.missing_reason)
+    assert "cannot be classified" in str(fact.missing_reason)
     assert report.facts.number("collective_exposed_ns") == 100

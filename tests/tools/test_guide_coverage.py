@@ -12,15 +12,16 @@ import yaml
 
 from tests.paths import REPOSITORY
 from three_walls.cli.main import cli
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.errors import RuleBaseError
-from three_walls.model.glossary import GLOSSARY, is_known_fact
 from three_walls.resources import RULES_DIR, TEMPLATES_DIR
+from three_walls.rules.conditions import KnownFacts
 from three_walls.rules.load import load_rules
 from tools.guide_coverage import KINDS, PAGE, Coverage, Statement, coverage_page, read_coverage
 
 ROOT = REPOSITORY
 COVERAGE = read_coverage()
-RULES = {rule.id for rule in load_rules(RULES_DIR, definitions=GLOSSARY)}
+RULES = {rule.id for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
 CODE_AGAINST_DOCUMENTATION = "Where documentation and code disagree"
 
 
@@ -60,7 +61,7 @@ def test_every_rule_is_called_for_by_a_statement_or_says_what_it_comes_from() ->
 
 
 def test_every_fact_that_is_named_exists() -> None:
-    assert [name for name in named("fact") if not is_known_fact(name)] == []
+    assert [name for name in named("fact") if KnownFacts.of(DEFINITIONS).unit_of(name) is None] == []
 
 
 def test_every_warning_that_is_named_exists() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from three_walls.report.definitions import all_definitions
+from three_walls.facts.registry import DEFINITIONS
 
 
 @click.command("facts")
@@ -13,7 +13,7 @@ def facts_command() -> None:
 
     Settings are facts too: config.<key> (keys of tables/config-keys.yaml) and env.<VARIABLE>.
     """
-    for entry in all_definitions():
+    for entry in DEFINITIONS:
         click.echo(f"{entry.name} [{entry.unit}]")
         click.echo(f"    {entry.meaning}")
         if entry.not_the_same_as:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.errors import UsageError
-from three_walls.model.glossary import GLOSSARY
 from three_walls.model.rule import Rule
 from three_walls.report.text_rule import describe_rule, describe_warning
 from three_walls.resources import RULES_DIR
@@ -51,7 +51,7 @@ def list_command(directory: Path | None) -> None:
 @_OWN
 def warnings_command(directory: Path | None) -> None:
     """One line per warning that is a comparison of facts: code, conditions, exceptions."""
-    for warning in load_warnings(RULES_DIR, *([directory] if directory else []), definitions=GLOSSARY):
+    for warning in load_warnings(RULES_DIR, *([directory] if directory else []), definitions=DEFINITIONS):
         click.echo(f"{warning.code:<36} {describe_warning(warning)}")
 
 
@@ -105,7 +105,7 @@ def test_command(directory: Path | None) -> None:
             click.echo(f"{path.stem}: has no cases (expected {cases_file(path).name} in the same folder)")
             failed += 1
             continue
-        cases = load_cases(cases_file(path), definitions=GLOSSARY)
+        cases = load_cases(cases_file(path), definitions=DEFINITIONS)
         report = check_cases(rules[cases.rule], cases)
         written, derived, failed = (
             written + report.written,
@@ -120,7 +120,7 @@ def test_command(directory: Path | None) -> None:
 
 
 def _load(directory: Path | None) -> tuple[Rule, ...]:
-    return load_rules(RULES_DIR, *([directory] if directory else []), definitions=GLOSSARY)
+    return load_rules(RULES_DIR, *([directory] if directory else []), definitions=DEFINITIONS)
 
 
 def _files(directory: Path | None) -> tuple[Path, ...]:

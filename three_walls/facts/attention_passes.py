@@ -1,17 +1,16 @@
-"""Passes of attention in a step: which are forward, which backward, which forward ones are replays.
+"""Passes of attention in a step: forward, backward, and the forward passes that recompute replays.
 
-Every layer runs attention forward once and backward once per micro-batch; under recompute it runs forward again
-right before its backward. So the order of the passes shows the layers, whatever else runs between them.
+Every layer runs attention forward once and backward once per micro-batch. Under recompute it runs forward again
+right before its backward pass. So the order of the passes shows the layers, whatever else runs between them.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
+from three_walls.tables.thresholds import fact_thresholds
 
-RECOMPUTES_RATIO = 1.25
-"""Below this ratio no layer is taken to be replayed: every layer replayed gives 2, a quarter of them 1.25."""
+FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
 
 PASSES = pl.Schema(
     {
@@ -19,17 +18,18 @@ PASSES = pl.Schema(
         "end_ns": pl.Int64,
         "stream": pl.Int64,
         "category": pl.String,
-        "phase": pl.String,  # forward or backward, as the kernel's name says
+        "phase": pl.String,  # forward or backward, from the kernel's name
         "direction": pl.String,  # forward, backward or recompute
-        "partner": pl.Int64,  # which forward pass of the step (from 0) it is, replays, or goes back through; or null
+        "partner": pl.Int64,  # number (from 0) of the forward pass that it is, replays or reverses; null if unknown
     }
 )
 
 
 def find_passes(operations: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
-    """The passes of one rank's ``operations`` that start in ``window`` [start, end), in order (PASSES).
+    """The attention passes of one rank's ``operations`` that start in ``window`` [start, end), in order (PASSES).
 
-    ``direction`` is null throughout where attention is replayed but the replays cannot be told from the others.
+    ``direction`` is null throughout where attention is replayed and replays cannot be distinguished from the other
+    forward passes.
     """
     passes = (
         operations.filter(
@@ -40,85 +40,90 @@ def find_passes(operations: pl.DataFrame, window: tuple[int, int]) -> pl.DataFra
     )
     phases = passes["phase"].to_list()
     replays = _find_replays(phases)
-    directions = None if replays is None else _directions(phases, replays)
-    partners = [None] * len(phases) if directions is None else _partners(directions)
+    directions: list[str | None] = [None] * len(phases)
+    partners: list[int | None] = [None] * len(phases)
+    if replays is not None:
+        known_directions = [RECOMPUTE if place in replays else phase for place, phase in enumerate(phases)]
+        directions = list(known_directions)
+        partners = _find_partners(known_directions)
     return passes.with_columns(
-        direction=pl.Series(directions or [None] * len(phases), dtype=pl.String),
-        partner=pl.Series(partners, dtype=pl.Int64),
+        direction=pl.Series(directions, dtype=pl.String), partner=pl.Series(partners, dtype=pl.Int64)
     ).match_to_schema(PASSES)
 
 
 def count_phases(passes: pl.DataFrame) -> tuple[int, int]:
-    """(forward, backward) passes, replays among the forward ones."""
+    """(forward, backward) passes; replays count as forward."""
     forward = int((passes["phase"] == FORWARD).sum())
     return forward, passes.height - forward
 
 
-def _directions(phases: list[str], replays: set[int]) -> list[str]:
-    return [RECOMPUTE if place in replays else phase for place, phase in enumerate(phases)]
+def is_recomputing(forward: int, backward: int) -> bool:
+    """Whether so many more ``forward`` than ``backward`` passes are taken to replay layers."""
+    return backward > 0 and forward >= fact_thresholds().minimum_recompute_ratio * backward
 
 
 def _find_replays(phases: list[str]) -> set[int] | None:
-    """Places of the replayed passes; None where they cannot be told from the other forward passes."""
+    """Places of the replayed passes; None where they cannot be distinguished from the other forward passes."""
     forward, backward = phases.count(FORWARD), phases.count(BACKWARD)
-    if not backward or forward < RECOMPUTES_RATIO * backward:
+    if not is_recomputing(forward, backward):
         return set()
-    for found in (_before_each_backward(phases), _beyond_each_micro_batch(phases)):
-        if found is not None and len(found) == forward - backward:
-            return found
+    for replays in (_replays_of_every_layer(phases), _replays_of_some_layers(phases)):
+        if replays is not None and len(replays) == forward - backward:
+            return replays
     return None
 
 
-def _before_each_backward(phases: list[str]) -> set[int]:
-    """Every backward pass replays: of the forward passes before n backward passes the last n are replays."""
-    found: set[int] = set()
-    before = after = 0
+def _replays_of_every_layer(phases: list[str]) -> set[int]:
+    """Every backward pass has a replay: of the forward passes before n backward passes the last n are replays."""
+    replays: set[int] = set()
+    forward_run = backward_run = 0
     for place, phase in enumerate([*phases, FORWARD]):
         if phase == BACKWARD:
-            after += 1
-        elif after:
-            replayed = min(before, after)
-            found |= set(range(place - after - replayed, place - after))
-            before, after = 1, 0
+            backward_run += 1
+        elif backward_run:
+            replayed = min(forward_run, backward_run)
+            replays |= set(range(place - backward_run - replayed, place - backward_run))
+            forward_run, backward_run = 1, 0
         else:
-            before += 1
-    return found
+            forward_run += 1
+    return replays
 
 
-def _beyond_each_micro_batch(phases: list[str]) -> set[int] | None:
-    """Only some layers replay: a micro-batch of L layers begins with L forward passes; the others in it are replays.
+def _replays_of_some_layers(phases: list[str]) -> set[int] | None:
+    """Only some layers are replayed: a micro-batch of L layers begins with L forward passes; its others are replays.
 
-    L is the smallest number that fits all of the step: micro-batches end with their L-th backward pass.
+    L is the smallest number that fits all of the step.
     """
     backward = phases.count(BACKWARD)
     for layers in (number for number in range(1, backward + 1) if backward % number == 0):
-        found = _split_by(phases, layers)
-        if found is not None:
-            return found
+        replays = _replays_with_layers(phases, layers)
+        if replays is not None:
+            return replays
     return None
 
 
-def _split_by(phases: list[str], layers: int) -> set[int] | None:
-    found: set[int] = set()
-    place = 0
-    ends = [at for at, phase in enumerate(phases) if phase == BACKWARD]
-    for last in ends[layers - 1 :: layers]:
-        if phases[place : place + layers] != [FORWARD] * layers:
+def _replays_with_layers(phases: list[str], layers: int) -> set[int] | None:
+    """Places of the replays if each micro-batch ends with its ``layers``-th backward pass; None where that fails."""
+    replays: set[int] = set()
+    begin = 0
+    backward_places = [place for place, phase in enumerate(phases) if phase == BACKWARD]
+    for end in backward_places[layers - 1 :: layers]:
+        if phases[begin : begin + layers] != [FORWARD] * layers:
             return None
-        again = {at for at in range(place + layers, last) if phases[at] == FORWARD}
-        if len(again) > layers:
+        replayed = {place for place in range(begin + layers, end) if phases[place] == FORWARD}
+        if len(replayed) > layers:
             return None
-        found |= again
-        place = last + 1
-    return found
+        replays |= replayed
+        begin = end + 1
+    return replays
 
 
-def _partners(directions: list[str]) -> list[int | None]:
-    """Per pass the forward pass (counted from 0) of the same layer: layers go back in the reverse order."""
+def _find_partners(directions: list[str]) -> list[int | None]:
+    """Per pass the number of the forward pass of the same layer: layers go backward in the reverse order."""
     partners: list[int | None] = []
     open_passes: list[int] = []
     forward = 0
-    left = _left_in_run(directions)
+    remaining = _remaining_in_run(directions)
     for place, direction in enumerate(directions):
         if direction == FORWARD:
             partners.append(forward)
@@ -128,13 +133,13 @@ def _partners(directions: list[str]) -> list[int | None]:
             partners.append(open_passes.pop() if open_passes else None)
         else:
             # Replays run forward: the n-th from the end of a run belongs to the n-th layer from the top.
-            partners.append(open_passes[-left[place]] if left[place] <= len(open_passes) else None)
+            partners.append(open_passes[-remaining[place]] if remaining[place] <= len(open_passes) else None)
     return partners
 
 
-def _left_in_run(directions: list[str]) -> list[int]:
-    """Per place how many replays follow one another from there on, itself included."""
-    left: list[int] = []
+def _remaining_in_run(directions: list[str]) -> list[int]:
+    """Per place the number of consecutive replays from there on, itself included; 0 for other passes."""
+    remaining: list[int] = []
     for direction in reversed(directions):
-        left.append(1 + (left[-1] if left else 0) if direction == RECOMPUTE else 0)
-    return left[::-1]
+        remaining.append(1 + (remaining[-1] if remaining else 0) if direction == RECOMPUTE else 0)
+    return remaining[::-1]

@@ -1,161 +1,250 @@
-"""Facts that follow from the config and the machine: data-parallel size, micro-batches, how far a group reaches."""
+"""How the run is laid out: world and group sizes, micro-batches, hosts and NVLink domains that a group reaches.
+
+All of it follows from the configuration, the launch environment and the GPU model.
+"""
 
 from __future__ import annotations
 
-from three_walls.facts.next_sizes import derive_next_sizes
-from three_walls.inputs.config.parallel_layout import ParallelLayout, read_layout
+from three_walls.facts.step_view import RunView
+from three_walls.inputs.config.parallel_layout import ParallelLayout
 from three_walls.model.config import NOT_SHOWN, RunConfig
-from three_walls.model.fact import FactValue
+from three_walls.model.fact import FactGroup, Measurement, Measurements, known, known_or_missing, missing
 from three_walls.tables.hardware import GpuModel
 
 LARGEST_SERVER_GPUS = 8
-"""HGX and DGX boards join at most so many GPUs by NVLink (tables/hardware.yaml has the rest)."""
+"""HGX and DGX boards join at most so many GPUs by NVLink; in a larger domain NVLink joins hosts (a rack)."""
+
 _PRESET_BACKEND = "deepep"
 
+facts = FactGroup("Layout of the run")
 
-def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[FactValue, str | None]]:
-    """Fact name -> (value, None) or (None, why it is missing)."""
-    layout = read_layout(config)
-    world, per_node, ep, dp = layout.world, layout.per_node, layout.ep, layout.dp
-    facts: dict[str, tuple[FactValue, str | None]] = {
-        "world_size": _or_missing(world, "neither WORLD_SIZE nor a log or config says it"),
-        "nodes_count": _or_missing(layout.nodes, "needs WORLD_SIZE and LOCAL_WORLD_SIZE"),
-        "ranks_per_nvlink_domain_count": _or_missing(
-            _in_nvlink_domain(world, per_node, gpu), "needs WORLD_SIZE, LOCAL_WORLD_SIZE and a known GPU"
-        ),
-        "data_parallel_size": _or_missing(dp, "needs WORLD_SIZE and the parallel sizes"),
-        "expert_data_parallel_size": _or_missing(layout.edp, "needs WORLD_SIZE and the expert-parallel sizes"),
-        "experts_per_rank_count": _or_missing(
-            _experts_per_rank(config, ep), "needs the experts and their parallel size"
-        ),
-        "tokens_per_expert_count": _or_missing(
-            _tokens_per_expert(config, layout), "needs sequence, micro-batch, experts, top-k and the parallel sizes"
-        ),
-        "gpus_per_node": _or_missing(per_node, "LOCAL_WORLD_SIZE is not in the trace's environment"),
-        "num_microbatches": _or_missing(
-            _microbatches(config, dp), "needs micro and global batch size and the data-parallel size"
-        ),
-    }
-    facts["pipeline_bubble_expected_fraction"] = _expected_bubble(config, layout.pp, _microbatches(config, dp))
-    facts["ep_is_meant_to_overlap"] = _is_meant_to_overlap(config)
-    facts["dp_spans_nodes"] = _or_missing(
-        _dp_spans_nodes(config, layout), "needs WORLD_SIZE, LOCAL_WORLD_SIZE and the parallel sizes"
-    )
-    facts |= derive_next_sizes(config, world, _microbatches(config, dp))
-    return facts | _describe_expert_group(config, layout, gpu)
+NUM_MICROBATCHES = facts.fact(
+    "num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."
+)
+WORLD_SIZE = facts.fact("world_size", "count", "Ranks of the run: WORLD_SIZE, or what its log or configuration states.")
+DATA_PARALLEL_SIZE = facts.fact("data_parallel_size", "count", "World size / (TP x PP x CP).")
+EXPERT_DATA_PARALLEL_SIZE = facts.fact("expert_data_parallel_size", "count", "World size / (ETP x EP x PP).")
+EXPERTS_PER_RANK = facts.fact("experts_per_rank_count", "count", "Experts of a layer on one rank: experts / EP.")
+TOKENS_PER_EXPERT = facts.fact(
+    "tokens_per_expert_count",
+    "count",
+    "Tokens per expert and micro-batch, with uniform routing and no drops: sequence x MBS x top-k x EP x ETP / "
+    "(CP x TP x experts).",
+)
+GPUS_PER_NODE = facts.fact("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE).")
+EP_SPANS_NODES = facts.fact("ep_spans_nodes", "flag", "Whether an expert-parallel group spans more than one host.")
+EP_IS_MEANT_TO_OVERLAP = facts.fact(
+    "ep_is_meant_to_overlap",
+    "flag",
+    "Whether expert communication runs on its own stream, concurrent with compute: EP overlap is on, or the dispatcher "
+    "is flex.",
+)
+DP_SPANS_NODES = facts.fact(
+    "dp_spans_nodes", "flag", "Whether the ranks that hold the same pipeline stage are on more than one host."
+)
+EP_WITHIN_NVLINK_DOMAIN = facts.fact(
+    "ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits into the GPU's NVLink domain."
+)
+EP_RANKS_PER_NVLINK_DOMAIN = facts.fact(
+    "ep_ranks_per_nvlink_domain_count",
+    "count",
+    "Ranks of an expert-parallel group that fit into one NVLink domain of the GPU model.",
+    "Where the ranks were placed: a job on parts of several racks has fewer of them together.",
+)
+EXPERT_SHAPES_ARE_STATIC = facts.fact(
+    "expert_shapes_are_static",
+    "flag",
+    "Whether experts work on a fixed number of rows: padded to their capacity, or with a paged stash.",
+)
+FLEX_BACKEND_IS_CHOSEN = facts.fact(
+    "flex_backend_is_chosen",
+    "flag",
+    "Whether the run itself chose the backend of the flex dispatcher: on its command line, or another than the preset.",
+)
+EXPERT_GROUP_RANKS = facts.fact(
+    "expert_group_ranks_count", "count", "Ranks that share the experts of a layer: EP x ETP."
+)
+EXPERTS_SPLIT_OVER_GROUP = facts.fact(
+    "experts_split_over_group",
+    "flag",
+    "Whether the number of experts is a multiple of EP x ETP, so that each rank can hold whole experts.",
+)
+HYBRIDEP_TOPOLOGY = facts.fact(
+    "hybridep_topology",
+    "text",
+    "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN, NVLINK_DOMAIN_SIZE and USE_MNNVL, compared with what the tuned "
+    "launchers set on this GPU: as launched, different, or unset (some are not set).",
+)
+EP_INTERNODE_UNIQUE_COPIES = facts.fact(
+    "ep_internode_unique_copies_fraction",
+    "fraction",
+    "Token copies that cross nodes with one copy per destination node, over those with one copy per chosen expert: "
+    "N(1-(1-1/N)^k)/k for N nodes of an EP group and top-k, with uniform routing.",
+)
+PIPELINE_BUBBLE_EXPECTED = facts.fact(
+    "pipeline_bubble_expected_fraction",
+    "fraction",
+    "Fraction of the step that an even 1F1B schedule leaves idle: (p-1) / (m*v + p-1) for p stages, m micro-batches, "
+    "v virtual stages per rank.",
+    "A measured time: uneven stages and exchanges add to it.",
+)
+SMALLER_MICRO_BATCH = facts.fact(
+    "smaller_micro_batch_size", "count", "Largest proper divisor of the micro-batch size; missing where it is 1."
+)
+LARGER_MICRO_BATCH = facts.fact(
+    "larger_micro_batch_size",
+    "count",
+    "Twice the micro-batch size; missing where half as many micro-batches would not fill the pipeline.",
+)
+LARGER_EXPERT_PARALLEL = facts.fact(
+    "larger_expert_parallel_size",
+    "count",
+    "Twice the expert-parallel size; missing where experts or ranks cannot be split that way.",
+)
 
 
-def _describe_expert_group(
-    config: RunConfig, layout: ParallelLayout, gpu: GpuModel | None
-) -> dict[str, tuple[FactValue, str | None]]:
-    """How far a group of ranks that share the experts reaches, and how it is told to its dispatcher."""
-    world, per_node = layout.world, layout.per_node
-    reach = layout.ep * layout.etp if layout.ep and layout.etp else None
-    spans = None
-    if reach is not None and reach == 1:
-        spans = False
-    elif reach is not None and per_node is not None:
-        # Groups of consecutive ranks: one that is larger than a node reaches beyond it.
-        spans = reach > per_node if world is None else min(reach, world) > per_node
-    domain = None if gpu is None else gpu.nvlink_domain_gpus
-    within = None if reach is None or domain is None else reach <= domain
-    together = None if reach is None or domain is None else min(reach, domain)
-    experts = config.whole_number("num_moe_experts")
-    splits = experts % reach == 0 if experts and reach else None
-    of_domain = "needs the expert-parallel size and a GPU of known NVLink domain"
+def measure_layout(run: RunView) -> Measurements:
+    """Every fact of this group, each missing with its reason where an input is not known."""
+    config, layout = run.config, run.layout
     return {
-        "ep_spans_nodes": _or_missing(spans, "needs the expert-parallel size and LOCAL_WORLD_SIZE"),
-        "ep_within_nvlink_domain": _or_missing(within, of_domain),
-        "ep_ranks_per_nvlink_domain_count": _or_missing(together, of_domain),
-        "hybridep_topology": _hybridep_topology(config, together, gpu),
-        "flex_backend_is_chosen": _is_chosen(config),
-        "expert_shapes_are_static": _have_static_experts(config),
-        "expert_group_ranks_count": _or_missing(reach, "needs the expert-parallel size"),
-        "experts_split_over_group": _or_missing(splits, "needs the number of experts and the expert-parallel size"),
-        "ep_internode_unique_copies_fraction": _unique_copies(config, reach, per_node, spans),
+        WORLD_SIZE: known_or_missing(layout.world, "neither WORLD_SIZE nor a log or config says it"),
+        DATA_PARALLEL_SIZE: known_or_missing(layout.data, "needs WORLD_SIZE and the parallel sizes"),
+        EXPERT_DATA_PARALLEL_SIZE: known_or_missing(
+            layout.expert_data, "needs WORLD_SIZE and the expert-parallel sizes"
+        ),
+        EXPERTS_PER_RANK: known_or_missing(
+            _experts_per_rank(config, layout), "needs the number of experts and their parallel size"
+        ),
+        TOKENS_PER_EXPERT: known_or_missing(
+            _tokens_per_expert(config, layout),
+            "needs sequence, micro-batch, experts, top-k and the parallel sizes",
+        ),
+        GPUS_PER_NODE: known_or_missing(layout.ranks_per_node, "LOCAL_WORLD_SIZE is not in the trace's environment"),
+        NUM_MICROBATCHES: known_or_missing(
+            layout.microbatches, "needs micro and global batch size and the data-parallel size"
+        ),
+        PIPELINE_BUBBLE_EXPECTED: _expected_bubble(config, layout),
+        EP_IS_MEANT_TO_OVERLAP: _is_meant_to_overlap(config),
+        DP_SPANS_NODES: known_or_missing(
+            _dp_spans_nodes(config, layout), "needs WORLD_SIZE, LOCAL_WORLD_SIZE and the parallel sizes"
+        ),
+        EXPERT_SHAPES_ARE_STATIC: _have_static_experts(config),
+        FLEX_BACKEND_IS_CHOSEN: _is_flex_backend_chosen(config),
+        **_measure_expert_group(run),
+        SMALLER_MICRO_BATCH: _smaller_micro_batch(layout),
+        LARGER_MICRO_BATCH: _larger_micro_batch(config, layout),
+        LARGER_EXPERT_PARALLEL: _larger_expert_parallel(config, layout),
     }
 
 
-def _have_static_experts(config: RunConfig) -> tuple[FactValue, str | None]:
+def ep_spans_nodes(layout: ParallelLayout) -> Measurement[bool]:
+    """Whether an expert-parallel group spans hosts. Its ranks are consecutive, so one larger than a host does."""
+    group, per_node = layout.expert_group, layout.ranks_per_node
+    if group == 1:
+        return known(False)
+    if group is None or per_node is None:
+        return missing("needs the expert-parallel size and LOCAL_WORLD_SIZE")
+    return known((group if layout.world is None else min(group, layout.world)) > per_node)
+
+
+def ep_ranks_in_nvlink_domain(run: RunView) -> Measurement[int]:
+    """Ranks of an expert-parallel group that fit into one NVLink domain."""
+    group, domain = run.layout.expert_group, run.gpu.nvlink_domain_gpus if run.gpu else None
+    if group is None or domain is None:
+        return missing("needs the expert-parallel size and a GPU of known NVLink domain")
+    return known(min(group, domain))
+
+
+def _measure_expert_group(run: RunView) -> Measurements:
+    """How far a group of ranks that share the experts reaches, and what its dispatcher is told of that."""
+    config, layout = run.config, run.layout
+    group, together = layout.expert_group, ep_ranks_in_nvlink_domain(run)
+    experts = config.whole_number("num_moe_experts")
+    splits = experts % group == 0 if experts and group else None
+    return {
+        EP_SPANS_NODES: ep_spans_nodes(layout),
+        EP_WITHIN_NVLINK_DOMAIN: together if together.is_missing else known(together.value == group),
+        EP_RANKS_PER_NVLINK_DOMAIN: together,
+        HYBRIDEP_TOPOLOGY: _hybridep_topology(config, together.value, run.gpu),
+        EXPERT_GROUP_RANKS: known_or_missing(group, "needs the expert-parallel size"),
+        EXPERTS_SPLIT_OVER_GROUP: known_or_missing(splits, "needs the number of experts and the expert-parallel size"),
+        EP_INTERNODE_UNIQUE_COPIES: _unique_copies(config, layout),
+    }
+
+
+def _have_static_experts(config: RunConfig) -> Measurement[bool]:
     """A release that does not know the paged stash has none."""
     if config.get("moe_pad_expert_input_to_capacity") is True or config.get("moe_paged_stash") is True:
-        return True, None
+        return known(True)
     if not config.knows("moe_pad_expert_input_to_capacity"):
-        return None, "the config does not say moe_pad_expert_input_to_capacity"
-    return False, None
+        return missing("the config does not say moe_pad_expert_input_to_capacity")
+    return known(False)
 
 
-def _is_chosen(config: RunConfig) -> tuple[FactValue, str | None]:
-    """Both frameworks preset deepep, so that its being set says nothing: only a command line does, or another value."""
-    found = config.values.get("moe_flex_dispatcher_backend")
-    if found is None:
-        return None, "the flex dispatcher's backend is not known"
-    return found.value is not None and (found.value != _PRESET_BACKEND or found.source == "command line"), None
+def _is_flex_backend_chosen(config: RunConfig) -> Measurement[bool]:
+    """Both frameworks preset deepep, so only a command line or another value shows that the run chose it."""
+    backend = config.values.get("moe_flex_dispatcher_backend")
+    if backend is None:
+        return missing("the flex dispatcher's backend is not known")
+    is_chosen = backend.value != _PRESET_BACKEND or backend.source == "command line"
+    return known(backend.value is not None and is_chosen)
 
 
-def _hybridep_topology(config: RunConfig, together: int | None, gpu: GpuModel | None) -> tuple[FactValue, str | None]:
+def _hybridep_topology(config: RunConfig, together: int | None, gpu: GpuModel | None) -> Measurement[str]:
     """Compares three variables with what Megatron-Bridge's launchers set (scripts/performance/utils/utils.py)."""
     domain = None if gpu is None else gpu.nvlink_domain_gpus
     if together is None or domain is None or not config.environment_is_known:
-        return None, "needs the environment, the expert-parallel size and a known GPU"
-    wanted = {
+        return missing("needs the environment, the expert-parallel size and a known GPU")
+    expected = {
         "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": together,
         "NVLINK_DOMAIN_SIZE": domain,
         "USE_MNNVL": int(domain > LARGEST_SERVER_GPUS),
     }
-    if any(name in config.withheld_environment for name in wanted):
-        return None, f"one of its variables has a {NOT_SHOWN}"
-    found = {name: config.environment[name].value for name in wanted if name in config.environment}
-    if any(str(value) != str(wanted[name]) for name, value in found.items()):
-        return "different", None
-    return ("as launched" if len(found) == len(wanted) else "unset"), None
+    if any(name in config.withheld_environment for name in expected):
+        return missing(f"one of its variables has a {NOT_SHOWN}")
+    found = {name: config.environment[name].value for name in expected if name in config.environment}
+    if any(str(value) != str(expected[name]) for name, value in found.items()):
+        return known("different")
+    return known("as launched" if len(found) == len(expected) else "unset")
 
 
-def _expected_bubble(config: RunConfig, stages: int | None, micro_batches: int | None) -> tuple[FactValue, str | None]:
+def _expected_bubble(config: RunConfig, layout: ParallelLayout) -> Measurement[float]:
     """(p-1) / (m*v + p-1) of the step. Source: Narayanan et al., SC'21 (arXiv 2104.04473), sections 2.2.1 and 2.2.2.
 
     There the bubble is (p-1) / (m*v) of the time without it, which is m*v / (m*v + p-1) of the step.
     """
+    stages, microbatches = layout.pipeline, layout.microbatches
     if stages == 1:
-        return None, "no pipeline: one stage"
-    if not stages or not micro_batches or not config.knows("virtual_pipeline_model_parallel_size"):
-        return None, "needs the pipeline stages (virtual ones too) and the micro-batches per step"
-    virtual = config.whole_number("virtual_pipeline_model_parallel_size") or 1
-    return (stages - 1) / (micro_batches * virtual + stages - 1), None
+        return missing("no pipeline: one stage")
+    if not stages or not microbatches or not config.knows("virtual_pipeline_model_parallel_size"):
+        return missing("needs the pipeline stages (virtual ones too) and the micro-batches per step")
+    return known((stages - 1) / (microbatches * layout.virtual + stages - 1))
 
 
-def _is_meant_to_overlap(config: RunConfig) -> tuple[FactValue, str | None]:
+def _is_meant_to_overlap(config: RunConfig) -> Measurement[bool]:
     keys = ("overlap_moe_expert_parallel_comm", "moe_token_dispatcher_type")
     overlap, dispatcher = (config.get(key) for key in keys)
     if overlap is True or dispatcher == "flex":
-        return True, None
+        return known(True)
     if not all(config.knows(key) for key in keys):
-        return None, "needs the dispatcher and whether expert-parallel overlap is on"
-    return False, None
+        return missing("needs the dispatcher and whether expert-parallel overlap is on")
+    return known(False)
 
 
 def _dp_spans_nodes(config: RunConfig, layout: ParallelLayout) -> bool | None:
     """The ranks of a pipeline stage are consecutive, unless the mapping puts the stages within the replicas."""
-    if layout.dp == 1:
+    if layout.data == 1:
         return False
-    if not layout.world or not layout.per_node or not layout.pp or layout.dp is None:
+    if not layout.world or not layout.ranks_per_node or not layout.pipeline or layout.data is None:
         return None
     inside_replicas = config.get("use_tp_pp_dp_mapping") is True
-    reach = layout.world if inside_replicas else layout.world // layout.pp
-    return reach > layout.per_node
+    reach = layout.world if inside_replicas else layout.world // layout.pipeline
+    return reach > layout.ranks_per_node
 
 
-def _in_nvlink_domain(world: int | None, per_node: int | None, gpu: GpuModel | None) -> int | None:
-    if world is None or per_node is None or gpu is None or gpu.nvlink_domain_gpus is None:
-        return None
-    # Larger than a server is a rack whose NVLink joins hosts; in a server only its own GPUs are joined.
-    is_rack = gpu.nvlink_domain_gpus > LARGEST_SERVER_GPUS
-    return min(world, gpu.nvlink_domain_gpus, world if is_rack else per_node)
-
-
-def _experts_per_rank(config: RunConfig, ep: int | None) -> int | None:
+def _experts_per_rank(config: RunConfig, layout: ParallelLayout) -> int | None:
     experts = config.whole_number("num_moe_experts")
-    return experts // ep if experts and ep and experts % ep == 0 else None
+    return experts // layout.expert if experts and layout.expert and experts % layout.expert == 0 else None
 
 
 def _tokens_per_expert(config: RunConfig, layout: ParallelLayout) -> float | None:
@@ -164,34 +253,56 @@ def _tokens_per_expert(config: RunConfig, layout: ParallelLayout) -> float | Non
     A rank holds sequence x micro-batch / CP / TP tokens: with tensor parallelism MoE layers need sequence parallelism.
     """
     keys = ("seq_length", "micro_batch_size", "moe_router_topk", "num_moe_experts")
-    sequence, micro, top_k, experts = (config.whole_number(key) for key in keys)
-    if not (sequence and micro and top_k and experts):
+    sequence, micro_batch, top_k, experts = (config.whole_number(key) for key in keys)
+    if not (sequence and micro_batch and top_k and experts):
         return None
-    if not (layout.ep and layout.etp and layout.cp and layout.tp):
+    if not (layout.expert and layout.expert_tensor and layout.context and layout.tensor):
         return None
-    tokens = sequence * micro / (layout.cp * layout.tp) * layout.ep * layout.etp
+    tokens = sequence * micro_batch / (layout.context * layout.tensor) * layout.expert * layout.expert_tensor
     return tokens * top_k / experts
 
 
-def _unique_copies(
-    config: RunConfig, reach: int | None, per_node: int | None, spans: bool | None
-) -> tuple[FactValue, str | None]:
-    top_k = config.whole_number("moe_router_topk")
+def _unique_copies(config: RunConfig, layout: ParallelLayout) -> Measurement[float]:
+    top_k, spans = config.whole_number("moe_router_topk"), ep_spans_nodes(layout).value
     if spans is False:
-        return None, "the expert-parallel group stays inside one node"
-    if spans is None or reach is None or per_node is None or not top_k:
-        return None, "needs the expert-parallel size, LOCAL_WORLD_SIZE and top-k"
-    nodes = -(-reach // per_node)
-    return nodes * (1 - (1 - 1 / nodes) ** top_k) / top_k, None
+        return missing("the expert-parallel group stays inside one node")
+    if spans is None or layout.expert_group is None or layout.ranks_per_node is None or not top_k:
+        return missing("needs the expert-parallel size, LOCAL_WORLD_SIZE and top-k")
+    nodes = -(-layout.expert_group // layout.ranks_per_node)
+    return known(nodes * (1 - (1 - 1 / nodes) ** top_k) / top_k)
 
 
-def _microbatches(config: RunConfig, dp: int | None) -> int | None:
-    micro, global_ = config.whole_number("micro_batch_size"), config.whole_number("global_batch_size")
-    if not micro or not global_ or not dp:
-        return None
-    count, rest = divmod(global_, micro * dp)
-    return count if rest == 0 else None
+def _smaller_micro_batch(layout: ParallelLayout) -> Measurement[int]:
+    """The largest proper divisor: it divides whatever global batch the old size divides."""
+    size = layout.micro_batch
+    if size is None:
+        return missing("the config does not say micro_batch_size")
+    if size == 1:
+        return missing("a micro-batch of one sequence has no smaller one")
+    return known(next(size // factor for factor in range(2, size + 1) if size % factor == 0))
 
 
-def _or_missing(value: FactValue, reason: str) -> tuple[FactValue, str | None]:
-    return (None, reason) if value is None else (value, None)
+def _larger_micro_batch(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
+    """Twice the size at half as many micro-batches, of which a pipeline wants at least (virtual: a multiple of) p."""
+    size, count, stages = layout.micro_batch, layout.microbatches, layout.pipeline
+    if size is None or count is None or stages is None:
+        return missing("needs micro and global batch size, the parallel sizes and WORLD_SIZE")
+    if count % 2:
+        return missing(f"{count} micro-batches per step cannot be halved")
+    left = count // 2
+    is_interleaved = config.size("virtual_pipeline_model_parallel_size") is not None
+    if left < stages or (is_interleaved and left % stages):
+        return missing(f"{left} micro-batches would not keep {stages} pipeline stages busy")
+    return known(2 * size)
+
+
+def _larger_expert_parallel(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
+    """Twice the size, where it divides the experts, and stages x expert tensor x expert parallel divides the world."""
+    size, experts, stages = layout.expert, config.size("num_moe_experts"), layout.pipeline
+    if size is None or experts is None or stages is None or layout.expert_tensor is None or layout.world is None:
+        return missing("needs the number of experts, the parallel sizes and WORLD_SIZE")
+    if experts % (2 * size):
+        return missing(f"{experts} experts cannot be split over {2 * size} ranks")
+    if layout.world % (stages * layout.expert_tensor * 2 * size):
+        return missing(f"{layout.world} ranks cannot hold expert groups of {2 * size}")
+    return known(2 * size)

@@ -1,46 +1,94 @@
-"""Joins the training log with the trace: facts of the log, or why it says nothing about this trace."""
+"""Joins the training log with the trace: facts of the log, or why it cannot be of the traced run."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from three_walls.facts.log_progress import PROGRESS_FACTS, progress_facts, summarize_progress
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
 from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.log.same_run import find_other_sizes
+from three_walls.inputs.log.same_run import find_other_sizes, jobs_of_run
 from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
 from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactValue
-from three_walls.model.report import LogSummary
-from three_walls.model.training_log import LogIteration, TrainingLog
+from three_walls.model.fact import (
+    FactDefinition,
+    FactGroup,
+    FactValue,
+    Measurement,
+    Measurements,
+    Pool,
+    known,
+    known_or_missing,
+    missing,
+)
+from three_walls.model.report import LogSummary, ProgressSummary
+from three_walls.model.training_log import LogIteration, ProgressJob, TrainingLog
 from three_walls.model.units import ns_to_ms
 from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
-Known = tuple[FactValue, str | None]
-
 NO_LOG = "no training log was given (--log)"
 
-FACTS_OF_LOG = (
-    "unprofiled_step_ns",
-    "unprofiled_step_spread_ratio",
+facts = FactGroup("Training log")
+
+UNPROFILED_STEP = facts.duration(
+    "unprofiled_step_ns", "Median of the log's steady iterations outside the profiler's range."
+)
+UNPROFILED_STEP_SPREAD = facts.fact(
+    "unprofiled_step_spread_ratio", "ratio", "Longest over shortest of those iterations."
+)
+UNPROFILED_STEP_RANGE = facts.duration(
     "unprofiled_step_range_ns",
-    "unprofiled_steps_count",
+    "Longest less shortest of those iterations.",
+    "Time of one step: it is what differs between steps, in none of which a constant part shows.",
+    pool=Pool(is_device_busy=False),
+)
+UNPROFILED_STEPS = facts.fact("unprofiled_steps_count", "count", "Number of those iterations (lines of the log).")
+TRACED_STEP = facts.duration(
+    "traced_step_ns", "The representative step, as traced: to be compared with unprofiled_step_ns."
+)
+PROFILER_PERTURBATION = facts.fact(
     "profiler_perturbation_ratio",
+    "ratio",
+    "Traced step over unprofiled step: how much longer the profiler made it.",
+)
+PROFILER_EXCESS = facts.duration(
     "profiler_excess_ns",
-    "log_tflops_per_gpu",
-    *PROGRESS_FACTS,
-    "log_peak_memory_bytes",
-    "log_reserved_memory_bytes",
-    "log_memory_iterations_count",
-    "log_oom_count",
-    "log_allocator_retries_count",
+    "Traced step less unprofiled step, where that is more than iterations differ by themselves; else 0.",
+    "A part of the budget: which bucket it lies in is not measured.",
+)
+DEEPEP_UNAVAILABLE = facts.fact(
     "log_deepep_unavailable",
-    "log_hybridep_unavailable",
-    "log_unavailable_dispatchers",
+    "flag",
+    "The log reports that DeepEP is not installed or does not run on this GPU.",
+    "Proof that it is there: where the log reports nothing the fact is missing.",
+)
+HYBRIDEP_UNAVAILABLE = facts.fact("log_hybridep_unavailable", "flag", "The same of HybridEP.")
+UNAVAILABLE_DISPATCHERS = facts.fact(
+    "log_unavailable_dispatchers", "text", "The dispatchers that the log reports as unavailable; unset where none is."
+)
+LOG_TFLOPS = facts.fact(
+    "log_tflops_per_gpu", "tflops", "Model TFLOP/s per GPU as the log prints it; median, unprofiled."
+)
+LOG_PEAK_MEMORY = facts.fact(
+    "log_peak_memory_bytes", "bytes", "Largest peak of allocated memory, of the ranks that printed it."
+)
+LOG_RESERVED_MEMORY = facts.fact(
+    "log_reserved_memory_bytes", "bytes", "Largest peak of reserved memory, of the same ranks."
+)
+LOG_MEMORY_ITERATIONS = facts.fact(
+    "log_memory_iterations_count",
+    "count",
+    "Iterations of the run before the log's last memory line. After one, the peak lacks the optimizer's moments, which "
+    "its first update creates.",
+)
+LOG_OOMS = facts.fact("log_oom_count", "count", "Different out-of-memory errors in the log.")
+LOG_ALLOCATOR_RETRIES = facts.fact(
+    "log_allocator_retries_count",
+    "count",
+    "Allocations that failed at first, most of any rank: the allocator released its cache and tried again.",
 )
 _BACKENDS = ("DeepEP", "HybridEP")
 _REFUSED = r"\b{} is (?:not installed|supported for|only applicable)"
@@ -51,58 +99,56 @@ _IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)
 class JoinedLog:
     """What the log adds to the report. ``mismatch``: why it is of another run; empty if it is not."""
 
-    facts: Mapping[str, Known]
+    facts: Measurements
     summary: LogSummary | None
     mismatch: str = ""
 
-    def whole(self, name: str) -> int | None:
-        """The whole number of fact ``name``; None where the log does not say."""
-        value, _ = self.facts[name]
-        return value if isinstance(value, int) else None
+    def whole(self, definition: FactDefinition) -> int | None:
+        """The whole number of a fact; None where the log does not give it."""
+        return self.facts[definition].whole
 
 
 def join_log(
     log: TrainingLog | None,
+    trace_config: RunConfig,
     config: RunConfig,
-    merged: RunConfig,
     traced_step_ns: int | None,
     captured_steps: int,
 ) -> JoinedLog:
-    """Facts, summary and mismatch of ``log`` beside a trace.
+    """Facts, summary and mismatch of ``log`` for a trace.
 
-    ``config``: what the trace itself says of its run; ``merged``: what all sources say. ``traced_step_ns``: the
+    ``trace_config``: the run's settings by the trace alone; ``config``: by all sources. ``traced_step_ns``: the
     representative step; ``captured_steps``: how many steps the capture holds, kept or not.
     """
-    traced: dict[str, Known] = {"traced_step_ns": (traced_step_ns, None)} if traced_step_ns else {}
+    traced = {TRACED_STEP: known_or_missing(traced_step_ns, "no step could be kept")}
     if log is None:
-        return JoinedLog({**dict.fromkeys(FACTS_OF_LOG, (None, NO_LOG)), **traced}, None)
+        return JoinedLog({**dict.fromkeys(facts.definitions, missing(NO_LOG)), **traced}, None)
     limits = default_log_thresholds()
-    profiled, is_known = find_profiled_range(log, config)
+    profiled, is_known = find_profiled_range(log, trace_config)
     roles = classify_iterations(log.iterations, log.events, profiled, limits)
     steady = [line for line, role in zip(log.iterations, roles, strict=True) if role is Role.STEADY]
-    progress = summarize_progress(log.jobs, read_layout(merged).world)
-    facts = {
-        **_step_facts(steady, _why_no_median(log, steady, is_known, captured_steps, limits)),
-        **_memory_facts(log),
-        "log_tflops_per_gpu": _tflops(log, steady),
-        **progress_facts(log.jobs, progress),
-        "log_oom_count": (len(log.ooms), None),
-        **_dispatcher_facts(log),
+    measured: Measurements = {
+        **_measure_steps(steady, _why_no_median(log, steady, is_known, captured_steps, limits)),
+        **_measure_memory(log),
+        LOG_TFLOPS: _median_tflops(log, steady),
+        LOG_OOMS: known(len(log.ooms)),
+        **_measure_dispatchers(log),
     }
-    facts |= _perturbation(facts["unprofiled_step_ns"], traced_step_ns, limits)
-    mismatch = find_other_sizes(log, config) or _other_length(facts, limits)
+    measured = {**measured, **_measure_perturbation(measured[UNPROFILED_STEP], traced_step_ns, limits)}
+    mismatch = find_other_sizes(log, trace_config) or _other_length(measured, limits)
     if mismatch:
-        facts = dict.fromkeys(FACTS_OF_LOG, (None, f"the log is of another run: {mismatch}"))
-    summary = _summarize(log, roles, facts)
+        measured = dict.fromkeys(facts.definitions, missing(f"the log is of another run: {mismatch}"))
+    summary = _summarize(log, roles, measured)
     if not mismatch:
         role_of = dict(zip(log.iterations, roles, strict=True))
+        layout = read_layout(config)
         summary = replace(
             summary,
             timers=summarize_timers(log.timers, role_of),
-            slow_ranks=find_slow_ranks(log.timers, role_of, merged, limits),
-            progress=progress,
+            slow_ranks=find_slow_ranks(log.timers, role_of, config, limits),
+            progress=summarize_progress(log.jobs, layout.world),
         )
-    return JoinedLog({**facts, **traced}, summary, mismatch)
+    return JoinedLog({**measured, **traced}, summary, mismatch)
 
 
 def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRange | None, bool]:
@@ -110,14 +156,16 @@ def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRa
 
     The log's own arguments come before the trace's settings: the log may be of a run that was not profiled.
     """
-    said = dict(log.argument_block)
-    if said:
-        start, end, is_on = said.get("profile_step_start"), said.get("profile_step_end"), said.get("profile") == "True"
+    arguments = dict(log.argument_block)
+    if arguments:
+        start, end = arguments.get("profile_step_start"), arguments.get("profile_step_end")
+        is_on = arguments.get("profile") == "True"
     elif log.config_dump and (section := _IN_DUMP.search(log.config_dump)):
         start, end = _setting(section[1], "profile_step_start"), _setting(section[1], "profile_step_end")
         is_on = _setting(section[1], "use_nsys_profiler") == "true"
     else:
-        start, end = (_text(config, key) for key in ("profile_step_start", "profile_step_end"))
+        values = (config.get(key) for key in ("profile_step_start", "profile_step_end"))
+        start, end = (None if value is None else str(value) for value in values)
         is_on = True
     if not is_on:
         return None, True
@@ -131,15 +179,10 @@ def _setting(section: str, name: str) -> str | None:
     return found[1] if found else None
 
 
-def _text(config: RunConfig, key: str) -> str | None:
-    value = config.get(key)
-    return None if value is None else str(value)
-
-
 def _why_no_median(
     log: TrainingLog, steady: Sequence[LogIteration], is_known: bool, captured_steps: int, limits: LogThresholds
 ) -> str:
-    """Why no unprofiled median can be told; empty if it can."""
+    """Why there is no unprofiled median; empty if there is one."""
     if not log.iterations:
         return "the log holds no iteration line"
     if len(steady) < limits.minimum_steady_count:
@@ -149,122 +192,131 @@ def _why_no_median(
     return ""
 
 
-def _step_facts(steady: Sequence[LogIteration], reason: str) -> dict[str, Known]:
+def _measure_steps(steady: Sequence[LogIteration], reason: str) -> Measurements:
     if reason:
-        return {
-            "unprofiled_step_ns": (None, reason),
-            "unprofiled_step_spread_ratio": (None, reason),
-            "unprofiled_step_range_ns": (None, reason),
-            "unprofiled_steps_count": (len(steady), None),
-        }
+        times = (UNPROFILED_STEP, UNPROFILED_STEP_SPREAD, UNPROFILED_STEP_RANGE)
+        return {**dict.fromkeys(times, missing(reason)), UNPROFILED_STEPS: known(len(steady))}
     lengths = [line.elapsed_ns for line in steady]
+    shortest, longest = min(lengths), max(lengths)
     return {
-        "unprofiled_step_ns": (round(median(lengths)), None),
-        "unprofiled_step_spread_ratio": (max(lengths) / min(lengths), None)
-        if min(lengths)
-        else (None, "a step of 0 ms"),
-        "unprofiled_step_range_ns": (max(lengths) - min(lengths), None),
-        "unprofiled_steps_count": (len(steady), None),
+        UNPROFILED_STEP: known(round(median(lengths))),
+        UNPROFILED_STEP_SPREAD: known(longest / shortest) if shortest else missing("a step of 0 ms"),
+        UNPROFILED_STEP_RANGE: known(longest - shortest),
+        UNPROFILED_STEPS: known(len(steady)),
     }
 
 
-def _tflops(log: TrainingLog, steady: Sequence[LogIteration]) -> Known:
-    said = [line.tflops_per_gpu for line in steady if line.tflops_per_gpu is not None]
-    said = said or [line.tflops_per_gpu for line in log.step_times]
-    return (median(said), None) if said else (None, "the log prints no throughput (--log-throughput)")
+def _median_tflops(log: TrainingLog, steady: Sequence[LogIteration]) -> Measurement[float]:
+    printed = [line.tflops_per_gpu for line in steady if line.tflops_per_gpu is not None]
+    printed = printed or [line.tflops_per_gpu for line in log.step_times]
+    return known(median(printed)) if printed else missing("the log prints no throughput (--log-throughput)")
 
 
-def _dispatcher_facts(log: TrainingLog) -> dict[str, Known]:
-    """Which dispatchers' packages are not there, or not for this GPU; a log that says nothing proves nothing."""
-    said = [event.text for event in log.events if event.kind == "dispatcher"]
-    lacking = [name for name in _BACKENDS if any(re.search(_REFUSED.format(name), text) for text in said)]
+def _measure_dispatchers(log: TrainingLog) -> Measurements:
+    """Which dispatchers' packages are not there, or not for this GPU; a log that reports nothing proves nothing."""
+    texts = [event.text for event in log.events if event.kind == "dispatcher"]
+    lacking = [name for name in _BACKENDS if any(re.search(_REFUSED.format(name), text) for text in texts)]
 
-    def about(name: str) -> Known:
-        return (True, None) if name in lacking else (None, f"the log does not say whether {name} is there")
+    def unavailable(name: str) -> Measurement[bool]:
+        return known(True) if name in lacking else missing(f"the log does not say whether {name} is there")
 
     return {
-        "log_deepep_unavailable": about("DeepEP"),
-        "log_hybridep_unavailable": about("HybridEP"),
-        "log_unavailable_dispatchers": (", ".join(lacking) or None, None),
+        DEEPEP_UNAVAILABLE: unavailable("DeepEP"),
+        HYBRIDEP_UNAVAILABLE: unavailable("HybridEP"),
+        UNAVAILABLE_DISPATCHERS: known(", ".join(lacking) or None),
     }
 
 
-def _memory_facts(log: TrainingLog) -> dict[str, Known]:
-    def largest(values: list[int | None], reason: str) -> Known:
-        known = [value for value in values if value is not None]
-        return (max(known), None) if known else (None, reason)
+def _measure_memory(log: TrainingLog) -> Measurements:
+    def largest(values: list[int | None], reason: str) -> Measurement[int]:
+        return known_or_missing(max((value for value in values if value is not None), default=None), reason)
 
     no_line = "the log holds no memory line"
     return {
-        "log_peak_memory_bytes": largest([one.max_allocated_bytes for one in log.memory], no_line),
-        "log_reserved_memory_bytes": largest([one.max_reserved_bytes for one in log.memory], no_line),
-        "log_memory_iterations_count": _memory_iterations(log),
-        "log_allocator_retries_count": largest(
-            [one.allocator_retries_count for one in log.memory],
+        LOG_PEAK_MEMORY: largest([line.max_allocated_bytes for line in log.memory], no_line),
+        LOG_RESERVED_MEMORY: largest([line.max_reserved_bytes for line in log.memory], no_line),
+        LOG_MEMORY_ITERATIONS: _count_memory_iterations(log),
+        LOG_ALLOCATOR_RETRIES: largest(
+            [line.allocator_retries_count for line in log.memory],
             "the log does not count them (Megatron-Bridge does, Megatron-LM does not)",
         ),
     }
 
 
-def _memory_iterations(log: TrainingLog) -> Known:
-    """Iterations of this run before its last memory line; the one that the loop started at counts from there."""
-    printed = [one.after_iterations_count for one in log.memory if one.after_iterations_count is not None]
+def _count_memory_iterations(log: TrainingLog) -> Measurement[int]:
+    """Iterations of this run before its last memory line, counted from the iteration at which its loop started."""
+    printed = [line.after_iterations_count for line in log.memory if line.after_iterations_count is not None]
     if not printed:
-        return None, "no memory line of the log names its iteration"
-    started = [one.iteration for one in log.events if one.kind == "training_start" and one.iteration is not None]
-    return max(printed) - max((one for one in started if one < max(printed)), default=0), None
+        return missing("no memory line of the log names its iteration")
+    last = max(printed)
+    starts = [event.iteration for event in log.events if event.kind == "training_start" and event.iteration is not None]
+    return known(last - max((start for start in starts if start < last), default=0))
 
 
-def _perturbation(unprofiled: Known, traced_step_ns: int | None, limits: LogThresholds) -> dict[str, Known]:
-    length, reason = unprofiled
-    if not isinstance(length, int) or not length or not traced_step_ns:
-        missing = (None, reason or "no step could be kept")
-        return {"profiler_perturbation_ratio": missing, "profiler_excess_ns": missing}
+def _measure_perturbation(
+    unprofiled: Measurement[FactValue], traced_step_ns: int | None, limits: LogThresholds
+) -> Measurements:
+    length = unprofiled.whole
+    if not length or not traced_step_ns:
+        reason = unprofiled.missing_reason or "no step could be kept"
+        return dict.fromkeys((PROFILER_PERTURBATION, PROFILER_EXCESS), missing(reason))
     ratio = traced_step_ns / length
     excess_ns = traced_step_ns - length if ratio >= limits.minimum_perturbation_ratio else 0
-    return {"profiler_perturbation_ratio": (ratio, None), "profiler_excess_ns": (excess_ns, None)}
+    return {PROFILER_PERTURBATION: known(ratio), PROFILER_EXCESS: known(excess_ns)}
 
 
-def _other_length(facts: Mapping[str, Known], limits: LogThresholds) -> str:
+def _other_length(measured: Measurements, limits: LogThresholds) -> str:
     """Why the log's steps are not the traced ones, by their length; empty if they may be."""
-    ratio = facts["profiler_perturbation_ratio"][0]
-    if isinstance(ratio, float) and not limits.minimum_step_ratio <= ratio <= limits.maximum_step_ratio:
-        length = facts["unprofiled_step_ns"][0]
-        assert isinstance(length, int)
+    ratio, length = measured[PROFILER_PERTURBATION].value, measured[UNPROFILED_STEP].whole
+    if isinstance(ratio, float) and length and not limits.minimum_step_ratio <= ratio <= limits.maximum_step_ratio:
         return f"its steps take {ns_to_ms(length):.1f} ms, the traced one {ratio:.2f} times that"
     return ""
 
 
-def _summarize(log: TrainingLog, roles: Sequence[Role], facts: Mapping[str, Known]) -> LogSummary:
+def summarize_progress(jobs: Sequence[ProgressJob], world: int | None) -> ProgressSummary | None:
+    """The jobs with as many GPUs as the run has, together, from the progress file; None where there is none.
+
+    Megatron starts its cumulative throughput anew when the number of GPUs changes, so jobs before such a change count
+    as others of the same number of GPUs do: what the last checkpoint prints is Megatron's own sum.
+    """
+    run_jobs = jobs_of_run(jobs, world)
+    if not run_jobs:
+        return None
+    saved = [job for job in run_jobs if job.saves_count]
+    last = saved[-1] if saved else run_jobs[-1]
+    return ProgressSummary(
+        gpus=run_jobs[0].gpus,
+        jobs=len(run_jobs),
+        restarts=len(run_jobs) - 1,
+        saves=sum(job.saves_count for job in run_jobs),
+        last_iteration=last.last_iteration,
+        tokens=last.tokens_count,
+        job_tflops_per_gpu=last.job_tflops_per_gpu,
+        cumulative_tflops_per_gpu=last.cumulative_tflops_per_gpu,
+        other_gpus=tuple(sorted({job.gpus for job in jobs} - {run_jobs[0].gpus})),
+    )
+
+
+def _summarize(log: TrainingLog, roles: Sequence[Role], measured: Measurements) -> LogSummary:
     counts = Counter(role.value for role in roles)
-    theory = log.theoretical_memory
-
-    def whole(name: str) -> int | None:
-        value = facts[name][0]
-        return value if isinstance(value, int) else None
-
-    tflops = facts["log_tflops_per_gpu"][0]
+    events: Counter[str] = Counter()
+    for event in log.events:
+        events[event.kind] += event.count
+    theory, tflops = log.theoretical_memory, measured[LOG_TFLOPS].value
     return LogSummary(
         files=log.files,
         iterations=len(log.iterations) + log.left_out_count,
         roles={role.value: counts[role.value] for role in Role if counts[role.value]},
         torn_lines=log.torn_lines_count,
-        unprofiled_step_ns=whole("unprofiled_step_ns"),
-        peak_memory_bytes=whole("log_peak_memory_bytes"),
-        reserved_memory_bytes=whole("log_reserved_memory_bytes"),
-        allocator_retries=whole("log_allocator_retries_count"),
+        unprofiled_step_ns=measured[UNPROFILED_STEP].whole,
+        peak_memory_bytes=measured[LOG_PEAK_MEMORY].whole,
+        reserved_memory_bytes=measured[LOG_RESERVED_MEMORY].whole,
+        allocator_retries=measured[LOG_ALLOCATOR_RETRIES].whole,
         theoretical_memory_bytes=None if theory is None else theory.total_bytes or theory.weight_and_optimizer_bytes,
         parameters=log.parameters_count,
         ooms=len(log.ooms),
-        events=_count_events(log),
+        events=dict(sorted(events.items())),
         tflops_per_gpu=tflops if isinstance(tflops, float) else None,
-        device_memory_bytes=max((one.device_bytes for one in log.memory if one.device_bytes), default=None),
+        device_memory_bytes=max((line.device_bytes for line in log.memory if line.device_bytes), default=None),
         unread_files=log.unread,
     )
-
-
-def _count_events(log: TrainingLog) -> dict[str, int]:
-    counted: Counter[str] = Counter()
-    for event in log.events:
-        counted[event.kind] += event.count
-    return dict(sorted(counted.items()))

@@ -1,4 +1,4 @@
-"""What the timers of the log say: how long each takes, and which ranks take longer than others for the same work."""
+"""The timers of the log: how long each takes, and which ranks take longer than others for the same work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from three_walls.model.training_log import LogIteration, LogTimer, TimerKind, Ti
 from three_walls.tables.log_lines import log_timers
 from three_walls.tables.thresholds import LogThresholds
 
-_UNTOLD = -1
+_UNPLACED = -1
 
 Roles = Mapping[LogIteration, Role]
 RankTimes = Sequence[Mapping[int, int]]
@@ -31,32 +31,32 @@ def find_slow_ranks(
 ) -> tuple[SlowRank, ...]:
     """Ranks that take longer than the typical one for work of their own, print after print; the slowest first.
 
-    ``config`` tells the pipeline stages: only ranks of one stage have the same work, and are compared. Nobody is
-    named where there are stages and ranks cannot be placed in them.
+    Only ranks of one pipeline stage (from ``config``) have the same work, and are compared. Nobody is named where there
+    are stages and ranks cannot be placed in them.
     """
     stage_of = _stages(config)
     found: list[SlowRank] = []
     for name, kept in _timers_of_steady_steps(prints, roles).items():
         times = [dict(timer.ranks_ns) for timer in kept if timer.ranks_ns]
         if log_timers().kind_of(name) is TimerKind.WORK and len(times) >= limits.minimum_steady_count:
-            for stage in dict.fromkeys(stage_of(rank) for one in times for rank in one):
-                of_stage = [{rank: ns for rank, ns in one.items() if stage_of(rank) == stage} for one in times]
-                if stage != _UNTOLD:
-                    found.extend(_slow_ranks_of(name, stage, [one for one in of_stage if one], limits))
-    return tuple(sorted(found, key=lambda one: (-one.ns / one.typical_ns, one.rank, one.timer)))
+            for stage in dict.fromkeys(stage_of(rank) for printed in times for rank in printed):
+                of_stage = [{rank: ns for rank, ns in printed.items() if stage_of(rank) == stage} for printed in times]
+                if stage != _UNPLACED:
+                    found.extend(_slow_ranks_of(name, stage, [printed for printed in of_stage if printed], limits))
+    return tuple(sorted(found, key=lambda slow: (-slow.ns / slow.typical_ns, slow.rank, slow.timer)))
 
 
 def _stages(config: RunConfig) -> Callable[[int], int | None]:
-    """Rank -> its pipeline stage; None without a pipeline, ``_UNTOLD`` where ranks cannot be placed in it.
+    """Rank -> its pipeline stage; None without a pipeline, ``_UNPLACED`` where ranks cannot be placed in it.
 
     Megatron numbers stages slowest (``megatron/core/parallel_state.py``), unless ``use_tp_pp_dp_mapping``.
     """
     layout = read_layout(config)
-    if not layout.pp or layout.pp == 1:
+    if not layout.pipeline or layout.pipeline == 1:
         return lambda _: None
-    if config.get("use_tp_pp_dp_mapping") or not layout.world or layout.world % layout.pp:
-        return lambda _: _UNTOLD
-    width = layout.world // layout.pp
+    if config.get("use_tp_pp_dp_mapping") or not layout.world or layout.world % layout.pipeline:
+        return lambda _: _UNPLACED
+    width = layout.world // layout.pipeline
     return lambda rank: rank // width
 
 
@@ -118,9 +118,9 @@ def _slow_ranks_of(name: str, stage: int | None, times: RankTimes, limits: LogTh
 
 def _medians(times: RankTimes) -> dict[int, int]:
     """Median time of each rank that at least half of the prints hold: others were cut out of most of them."""
-    ranks = Counter(rank for one in times for rank in one)
+    ranks = Counter(rank for printed in times for rank in printed)
     held = sorted(rank for rank, count in ranks.items() if 2 * count >= len(times))
-    return {rank: round(median(one[rank] for one in times if rank in one)) for rank in held}
+    return {rank: round(median(printed[rank] for printed in times if rank in printed)) for rank in held}
 
 
 def _extremes(typical: Mapping[int, int]) -> tuple[int, int]:
@@ -131,7 +131,7 @@ def _extremes(typical: Mapping[int, int]) -> tuple[int, int]:
 def _count_outstanding(times: RankTimes, ratio: float) -> Counter[int]:
     """In how many prints each rank took ``ratio`` times the typical rank of that print."""
     counted: Counter[int] = Counter()
-    for one in times:
-        middle_ns = median_low(one.values())
-        counted.update(rank for rank, ns in one.items() if middle_ns and ns >= ratio * middle_ns)
+    for printed in times:
+        middle_ns = median_low(printed.values())
+        counted.update(rank for rank, ns in printed.items() if middle_ns and ns >= ratio * middle_ns)
     return counted

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from three_walls.model.config import RunConfig
+from three_walls.model.fact import Measurement, known, known_or_missing, missing
 
 DEFAULT_VOCABULARY_MULTIPLE = 128
 """``make_vocab_size_divisible_by`` of Megatron-LM and Megatron-Bridge."""
@@ -88,8 +89,8 @@ class ModelShape:
         return self.layers - 1 in self.moe_layers
 
 
-def read_model_shape(config: RunConfig) -> tuple[ModelShape | None, str | None]:
-    """(shape, None), or (None, which setting the config does not say or is not understood)."""
+def read_model_shape(config: RunConfig) -> Measurement[ModelShape]:
+    """The shape; missing where a setting is not known or not understood."""
     sizes = {key: config.whole_number(key) for key in ("num_layers", "hidden_size", "num_attention_heads")}
     sizes["seq_length"] = config.whole_number("seq_length")
     unknown = sorted(key for key, value in sizes.items() if not value)
@@ -97,25 +98,25 @@ def read_model_shape(config: RunConfig) -> tuple[ModelShape | None, str | None]:
     unknown += ["num_moe_experts"] if not config.knows("num_moe_experts") else []
     unknown += ["swiglu"] if is_gated is None else []
     if unknown:
-        return None, f"the config does not say {', '.join(unknown)}"
+        return missing(f"the config does not say {', '.join(unknown)}")
     for key in ("experimental_attention_variant", "hybrid_override_pattern"):
         if config.get(key):
-            return None, f"models with {key} are not counted"
-    vocabulary, reason = padded_vocabulary(config)
-    if vocabulary is None:
-        return None, reason
+            return missing(f"models with {key} are not counted")
+    vocabulary = padded_vocabulary(config)
+    if vocabulary.value is None:
+        return missing(str(vocabulary.missing_reason))
     layers, hidden, heads = (sizes[key] or 0 for key in ("num_layers", "hidden_size", "num_attention_heads"))
     attention = _read_attention(config, hidden, heads)
     mlp = _read_mlp(config, layers, hidden)
     if isinstance(attention, str):
-        return None, attention
+        return missing(attention)
     if isinstance(mlp, str):
-        return None, mlp
-    return ModelShape(
+        return missing(mlp)
+    shape = ModelShape(
         layers=layers,
         hidden=hidden,
         sequence=sizes["seq_length"] or 0,
-        vocabulary=vocabulary,
+        vocabulary=vocabulary.value,
         heads=heads,
         query=attention.query,
         key=attention.key,
@@ -132,25 +133,26 @@ def read_model_shape(config: RunConfig) -> tuple[ModelShape | None, str | None]:
         is_gated=is_gated is True,
         prediction_layers=config.whole_number("mtp_num_layers") or 0,
         is_tied=_is_tied(config),
-    ), None
+    )
+    return known(shape)
 
 
-def padded_vocabulary(config: RunConfig) -> tuple[int | None, str | None]:
+def padded_vocabulary(config: RunConfig) -> Measurement[int]:
     """Rows of the embedding: the vocabulary, padded to a multiple of the tensor-parallel size x 128 (by default).
 
     Source: ``_vocab_size_with_padding`` in megatron/training/tokenizer/tokenizer.py. A NullTokenizer adds one token.
     """
     padded = config.whole_number("padded_vocab_size")
     if padded:
-        return padded, None
+        return known(padded)
     size = config.whole_number("vocab_size")
     tensor = config.whole_number("tensor_model_parallel_size")
     if not size or not tensor:
-        return None, f"the config does not say {'vocab_size' if not size else 'tensor_model_parallel_size'}"
+        return missing(f"the config does not say {'vocab_size' if not size else 'tensor_model_parallel_size'}")
     if config.get("tokenizer_type") == "NullTokenizer":
         size += 1
     multiple = (config.whole_number("make_vocab_size_divisible_by") or DEFAULT_VOCABULARY_MULTIPLE) * tensor
-    return -(-size // multiple) * multiple, None
+    return known(-(-size // multiple) * multiple)
 
 
 def read_moe_pattern(value: object, layers: int) -> frozenset[int] | None:
@@ -165,14 +167,14 @@ def read_moe_pattern(value: object, layers: int) -> frozenset[int] | None:
     return frozenset(number for number, flag in enumerate(flags) if flag)
 
 
-def find_moe_layers(config: RunConfig, layers: int) -> tuple[frozenset[int] | None, str | None]:
-    """(numbers of the MoE layers of ``layers``, from 0, None), or (None, why they cannot be told).
+def find_moe_layers(config: RunConfig, layers: int) -> Measurement[frozenset[int]]:
+    """Numbers (from 0) of the MoE layers among ``layers``; missing where ``moe_layer_freq`` cannot be read.
 
-    A config that does not say ``moe_layer_freq`` has the default: all of them.
+    A configuration without ``moe_layer_freq`` has the default: all of them.
     """
     pattern = config.get("moe_layer_freq") if config.knows("moe_layer_freq") else 1
     found = read_moe_pattern(pattern, layers)
-    return found, None if found is not None else f"moe_layer_freq {pattern} does not say which layers are MoE layers"
+    return known_or_missing(found, f"moe_layer_freq {pattern} does not say which layers are MoE layers")
 
 
 def _read_pattern_text(text: str) -> tuple[int, ...]:
@@ -235,9 +237,10 @@ def _read_latent_attention(config: RunConfig, heads: int) -> _Attention | str:
 def _read_mlp(config: RunConfig, layers: int, hidden: int) -> _Mlp | str:
     """Its sizes, or what the config does not say."""
     experts = config.whole_number("num_moe_experts") or 0
-    moe_layers, reason = find_moe_layers(config, layers) if experts else (frozenset[int](), None)
-    if moe_layers is None:
-        return str(reason)
+    found = find_moe_layers(config, layers) if experts else known(frozenset[int]())
+    if found.value is None:
+        return str(found.missing_reason)
+    moe_layers = found.value
     dense_ffn = config.whole_number("ffn_hidden_size")
     expert_ffn = config.whole_number("moe_ffn_hidden_size") or dense_ffn
     top_k = config.whole_number("moe_router_topk")

@@ -9,7 +9,7 @@ import polars as pl
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.attribution.compute_gaps import summarize_gap_causes
-from three_walls.facts.representative import Representative
+from three_walls.facts.step_view import StepView
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES
 from three_walls.model.report import (
@@ -21,7 +21,7 @@ from three_walls.model.report import (
     StepSummary,
     UnclassifiedKernel,
 )
-from three_walls.timeline.steps import StepSource, median_steps
+from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
 MOST_UNCLASSIFIED = 20
@@ -30,12 +30,11 @@ MOST_UNCLASSIFIED = 20
 
 def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[RankReport, ...]:
     """One row per rank, by global rank; each with all of its steps and the budget of its median kept step."""
-    budgets = _budgets(attribution)
-    exposure = _exposure(attribution)
-    medians = median_steps(attribution.steps)
+    budgets, exposure, medians = _budgets(attribution), _exposure(attribution), median_steps(attribution.steps)
     rows = []
-    for rank in sorted(ranks, key=lambda one: (one.rank, one.rank_index)):
-        middle = medians.get(rank.rank_index)
+    for rank in sorted(ranks, key=lambda rank: (rank.rank, rank.rank_index)):
+        median = medians.get(rank.rank_index)
+        place = (rank.rank_index, -1 if median is None else median)
         rows.append(
             RankReport(
                 rank=rank.rank,
@@ -43,12 +42,12 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
                 gpu=rank.gpu.name if rank.gpu else None,
                 device=rank.device,
                 input_name=rank.input_name,
-                steps=_steps_of(attribution.steps, rank.rank_index, budgets),
-                median_index=middle,
-                budget=budgets.get((rank.rank_index, middle), {}) if middle is not None else {},
-                communication=exposure.get((rank.rank_index, middle), {}) if middle is not None else {},
-                gap_causes=summarize_gap_causes(attribution.compute_gaps, rank.rank_index, middle)
-                if middle is not None
+                steps=_list_steps(attribution.steps, rank.rank_index, budgets),
+                median_index=median,
+                budget=budgets.get(place, {}) if median is not None else {},
+                communication=exposure.get(place, {}) if median is not None else {},
+                gap_causes=summarize_gap_causes(attribution.compute_gaps, rank.rank_index, median)
+                if median is not None
                 else (),
             )
         )
@@ -56,7 +55,7 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
 
 
 def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
-    """What told the steps apart, which were kept and dropped, and how long the kept ones were."""
+    """How steps were found, which were kept and dropped, and how long the kept ones were."""
     rank_of = {rank.rank_index: rank.rank for rank in ranks}
     steps = timeline.steps.with_columns(length_ns=pl.col("end_ns") - pl.col("start_ns"))
     lengths = steps.filter("kept")["length_ns"].sort()
@@ -66,9 +65,9 @@ def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
     ]
     remarks = steps.filter(pl.col("kept") & (pl.col("reason") != ""))["reason"].unique().sort().to_list()
     return StepSummary(
-        source=_source_in_words(timeline.sources),
+        source=", ".join(sorted({str(source) for source in timeline.sources.values()})),
         kept=lengths.len(),
-        dropped=tuple(sorted(dropped, key=lambda one: (one.rank, one.index))),
+        dropped=tuple(sorted(dropped, key=lambda step: (step.rank, step.index))),
         median_ns=int(lengths[(lengths.len() - 1) // 2]) if lengths.len() else None,
         min_ns=int(lengths[0]) if lengths.len() else None,
         max_ns=int(lengths[-1]) if lengths.len() else None,
@@ -82,32 +81,19 @@ def count_captured_steps(timeline: Timeline) -> int:
     return int(per_rank[-1]) if per_rank.len() else 0
 
 
-def _source_in_words(sources: Mapping[int, StepSource]) -> str:
-    return ", ".join(sorted({str(source) for source in sources.values()}))
-
-
-def summarize_budget(attribution: Attribution, representative: Representative) -> tuple[BudgetRow, ...]:
+def summarize_budget(step: StepView) -> tuple[BudgetRow, ...]:
     """The representative step's budget in order of precedence, buckets without time left out."""
-    owned = _budgets(attribution)[(representative.rank_index, representative.step)]
     return tuple(
-        BudgetRow(
-            bucket.name,
-            bucket.group,
-            owned[bucket.name],
-            owned[bucket.name] / representative.step_ns,
-            bucket.definition,
-        )
+        BudgetRow(bucket.name, bucket.group, ns, ns / step.step_ns, bucket.definition)
         for bucket in BUCKETS
-        if owned.get(bucket.name)
+        if (ns := step.owned_ns(bucket.name))
     )
 
 
-def list_unclassified(timeline: Timeline, representative: Representative) -> tuple[UnclassifiedKernel, ...]:
-    """Kernels of the representative rank that no pattern knows, by time."""
+def list_unclassified(timeline: Timeline, step: StepView) -> tuple[UnclassifiedKernel, ...]:
+    """Kernels of the representative rank, in all of its steps, that no pattern matches, by time."""
     unknown = (
-        timeline.operations.filter(
-            (pl.col("rank_index") == representative.rank_index) & pl.col("unknown").is_not_null()
-        )
+        timeline.operations.filter((pl.col("rank_index") == step.rank_index) & pl.col("unknown").is_not_null())
         .group_by("unknown")
         .agg(kernel_ns=(pl.col("end_ns") - pl.col("start_ns")).sum(), count=pl.len())
         .sort(["kernel_ns", "unknown"], descending=[True, False])
@@ -116,13 +102,15 @@ def list_unclassified(timeline: Timeline, representative: Representative) -> tup
     return tuple(UnclassifiedKernel(str(name), int(ns), int(count)) for name, ns, count in unknown.rows())
 
 
-def _steps_of(
+def _list_steps(
     steps: pl.DataFrame, rank_index: int, budgets: Mapping[tuple[int, int], Mapping[str, int]]
 ) -> tuple[RankStep, ...]:
-    mine = steps.filter(pl.col("rank_index") == rank_index).select("step", "start_ns", "end_ns", "kept", "reason")
+    rows = (
+        steps.filter(pl.col("rank_index") == rank_index).select("step", "start_ns", "end_ns", "kept", "reason").rows()
+    )
     return tuple(
         RankStep(step, start, end, kept, reason, budgets.get((rank_index, step), {}))
-        for step, start, end, kept, reason in mine.rows()
+        for step, start, end, kept, reason in rows
     )
 
 

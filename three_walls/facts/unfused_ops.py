@@ -1,8 +1,8 @@
-"""Work that a fused kernel, or a setting, would take over: told by the operators around it, not by kernel names.
+"""Work that a fused kernel, or a setting, would take over: found by the operators around it, not by kernel names.
 
-Unfused, the loss, the rotary embedding or the choice of experts is a row of general pointwise kernels whose names say
-nothing. The range around a launch does, or the sizes of the tensors it works on. Each sum is a ceiling: it holds what
-else works on tensors of that kind, and a fused kernel keeps some of it.
+Unfused, the loss, the rotary embedding or the router's top-k is a row of general pointwise kernels whose names reveal
+nothing. The range around a launch does, or the shapes of the tensors it works on. Each sum is an upper bound: it holds
+what else works on tensors of that kind, and a fused kernel keeps some of it.
 """
 
 from __future__ import annotations
@@ -13,147 +13,177 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.attribution.ownership import LABELS
-from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
+from three_walls.facts.cuda_graphs import LAUNCH_STARVED_PARENTS
+from three_walls.facts.step import HOST_LAUNCHES
+from three_walls.facts.step_view import StepView
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactValue
-from three_walls.tables.torch_operators import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators
+from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
+from three_walls.tables.thresholds import fact_thresholds
+from three_walls.tables.torch_operators import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators, torch_operators
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
 from three_walls.timeline.operators import Operator, Operators, Sizes
 
 ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD = "rope", "router_topk", "bias_dropout_add"
-UNFUSED_OPS = (LOSS, WGRAD_ACCUMULATION, ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD)
-BARRIER_FACT = "barrier_exposed_ns"
 
-NO_OPERATORS = "no ranges of PyTorch's operators were recorded (recapture with --profile and -t cuda,nvtx)"
-_RECORD_SIZES = "(recapture with --profile; Megatron-Bridge also needs profiling.record_shapes=true)"
-_OF_PYTORCH = ("aten::", "c10d::", "nccl:", "autograd::")
-
-_POINTWISE = ("elementwise", "permute", "copy_d2d", "memset", "unclassified")
-_PLAIN = ("elementwise", "unclassified")
-_CHOOSING = ("router", *_POINTWISE)
-_ADDING = ("aten::add", "aten::add_", "aten::mul", "aten::div", "aten::dropout", "aten::native_dropout")
-_MOSTLY = 0.9
-"""Work told by sizes is known where so many of the pointwise operations have them: else some of it is not seen."""
-_STARVED = mask_of(["launch_starved"], LABELS)
-
-Known = tuple[FactValue, str | None]
-Fits = Callable[[str, Sizes], bool]
+facts = FactGroup("Unfused operations")
 
 
 @dataclass(frozen=True, slots=True)
-class _BySize:
-    """Operations of ``categories`` whose operator ``fits``, by its name and the sizes of its arguments."""
+class UnfusedFacts:
+    """The facts of one unfused operation."""
 
-    categories: tuple[str, ...]
-    fits: Fits
+    kernels: FactDefinition
+    launch_starved: FactDefinition
+    total: FactDefinition
+    """Both together."""
 
 
-def unfused_facts() -> tuple[str, ...]:
-    """Names of the facts measured here."""
-    return (
-        *(name for work in UNFUSED_OPS for name in (f"{work}_kernels_ns", f"{work}_launch_starved_ns")),
-        BARRIER_FACT,
+def _define(op: str, meaning: str, categories: tuple[str, ...] = ("elementwise_ns",)) -> UnfusedFacts:
+    """Time of ``op`` on the device, launch-starved time on the host, and both. ``categories``: facts of its kernels."""
+    return UnfusedFacts(
+        facts.duration(
+            f"{op}_kernels_ns",
+            f"{meaning} Only while nothing else computes.",
+            needs=HOST_LAUNCHES,
+            pool=Pool(part_of=(f"{op}_ns", *categories, "compute_busy_ns")),
+        ),
+        facts.duration(
+            f"{op}_launch_starved_ns",
+            "Launch-starved time that ends with one of those kernels, less a proportional share of what the profiler "
+            "is taken to have added.",
+            needs=HOST_LAUNCHES,
+            pool=Pool(part_of=(f"{op}_ns", *LAUNCH_STARVED_PARENTS), is_device_busy=False),
+        ),
+        facts.duration(
+            f"{op}_ns",
+            f"Both: {op}_kernels_ns and {op}_launch_starved_ns.",
+            needs=HOST_LAUNCHES,
+            share="Share of the step in that.",
+        ),
     )
 
 
-def measure_unfused_ops(
-    operations: pl.DataFrame,
-    slices: pl.DataFrame,
-    operators: Operators,
-    table: TorchOperators,
-    config: RunConfig,
-    step: tuple[int, int],
-) -> dict[str, Known]:
-    """``<work>_kernels_ns`` and ``<work>_launch_starved_ns`` per work, each with the reason where it is not told.
+UNFUSED_OPS: Mapping[str, UnfusedFacts] = {
+    ROPE: _define(
+        ROPE, "Pointwise kernels on tensors of queries' or keys' shape: the unfused rotary embedding, and copies."
+    ),
+    LOSS: _define(LOSS, "Pointwise kernels of the unfused loss, forward and backward."),
+    WGRAD_ACCUMULATION: _define(
+        WGRAD_ACCUMULATION, "Adding the gradient of each weight to the gradient buffer, after its GEMM."
+    ),
+    ROUTER_TOPK: _define(
+        ROUTER_TOPK, "Kernels on scores and maps of the experts: their choice and the balancing loss.", categories=()
+    ),
+    BIAS_DROPOUT_ADD: _define(
+        BIAS_DROPOUT_ADD, "Additions, dropout and scales on hidden states: the unfused residual path."
+    ),
+}
 
-    ``operations`` and ``slices``: of one rank's step [start, end). The first is time in which nothing else computes,
-    the second launch-starved time that ends with an operation of that work.
+BARRIER_EXPOSED = facts.duration(
+    "barrier_exposed_ns",
+    "Barriers of ranks (sums of one element) while no compute kernel runs.",
+    needs=HOST_LAUNCHES,
+    pool=Pool(part_of=("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")),
+)
+
+NO_OPERATORS = "no ranges of PyTorch's operators were recorded (recapture with --profile and -t cuda,nvtx)"
+_RECORD_SHAPES = "(recapture with --profile; Megatron-Bridge also needs profiling.record_shapes=true)"
+_PYTORCH_PREFIXES = ("aten::", "c10d::", "nccl:", "autograd::")
+
+_PLAIN = ("elementwise", "unclassified")
+_POINTWISE = ("elementwise", "permute", "copy_d2d", "memset", "unclassified")
+_ROUTING = ("router", *_POINTWISE)
+_RESIDUAL_OPERATORS = ("aten::add", "aten::add_", "aten::mul", "aten::div", "aten::dropout", "aten::native_dropout")
+
+_FOUND_BY_SHAPE = (ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD)
+"""What is measured only where enough of the pointwise work has recorded shapes."""
+
+_STARVED = mask_of(["launch_starved"], LABELS)
+
+
+@dataclass(frozen=True, slots=True)
+class _ShapeRule:
+    """Operations of ``categories`` whose operator ``matches``, by its name and the shapes of its arguments."""
+
+    categories: tuple[str, ...]
+    matches: Callable[[str, Sizes], bool]
+
+
+def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
+    """Per unfused operation its time on the device with nothing else computing, and the launch-starved time before it.
+
+    ``operators``: of the rank's process, around the launches of the step. The launch-starved time is what ends with
+    one of its kernels. The facts of both together are not among them.
     """
     if not any(_is_of_pytorch(operator) for operator in operators.found):
-        return dict.fromkeys(unfused_facts(), (None, NO_OPERATORS))
-    by_size = _size_rules(config)
-    marked = _mark(operations, operators, table, by_size)
-    has_sizes = _have_sizes(marked)
-    facts: dict[str, Known] = {}
-    for work in UNFUSED_OPS:
-        mine = marked.filter(pl.col("work") == work)
-        reason = None if mine.height else f"no operation of it ({work}) ran in the step, or none could be told"
-        if work in (ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD) and has_sizes < _MOSTLY:
-            reason = f"operators of known sizes launched only {has_sizes:.0%} of the pointwise work {_RECORD_SIZES}"
-        facts[f"{work}_kernels_ns"] = (None, reason) if reason else (_alone(mine, marked, work, step), None)
-        facts[f"{work}_launch_starved_ns"] = (None, reason) if reason else (_starved(work, marked, slices), None)
-    barriers = marked.filter(pl.col("work") == BARRIER)
-    facts[BARRIER_FACT] = _alone(barriers, marked, BARRIER, step), None
-    return facts
+        definitions = [definition for op in UNFUSED_OPS.values() for definition in (op.kernels, op.launch_starved)]
+        return dict.fromkeys([*definitions, BARRIER_EXPOSED], missing(NO_OPERATORS))
+    operations = _classify_operations(step.operations, operators, torch_operators(), _shape_rules(step.config))
+    shapes_known = _fraction_with_shapes(operations)
+    few_shapes = (
+        f"operators with recorded shapes launched only {shapes_known:.0%} of the pointwise work {_RECORD_SHAPES}"
+    )
+    measured: dict[FactDefinition, Measurement[int]] = {}
+    for op, op_facts in UNFUSED_OPS.items():
+        reason = None
+        if op in _FOUND_BY_SHAPE and shapes_known < fact_thresholds().minimum_shaped_fraction:
+            reason = few_shapes
+        elif not (operations["op"] == op).any():
+            reason = f"no kernel of this operation ({op}) was found in the step"
+        if reason:
+            measured |= dict.fromkeys((op_facts.kernels, op_facts.launch_starved), missing(reason))
+            continue
+        measured[op_facts.kernels] = known(_time_alone(op, operations, step.window))
+        measured[op_facts.launch_starved] = known(_launch_starved_time(op, operations, step.slices))
+    measured[BARRIER_EXPOSED] = known(_time_alone(BARRIER, operations, step.window))
+    return measured
+
+
+def finish_unfused(measured: Measurements, launch_starved_ns: int | None, recoverable_ns: int | None) -> Measurements:
+    """The launch-starved parts without what the profiler is taken to have added, and the sums with the kernels.
+
+    ``measured``: by :func:`measure_unfused_ops`. ``recoverable_ns``: what of the step's ``launch_starved_ns`` is not
+    taken to be the profiler's; each part loses the same fraction.
+    """
+    finished: dict[FactDefinition, Measurement[FactValue]] = {}
+    for op in UNFUSED_OPS.values():
+        kernels, starved = measured[op.kernels], measured[op.launch_starved]
+        if starved.whole is not None and launch_starved_ns and recoverable_ns is not None:
+            starved = known(starved.whole * recoverable_ns // launch_starved_ns)
+        reason = kernels.missing_reason or starved.missing_reason
+        total = missing(reason) if reason else known((kernels.whole or 0) + (starved.whole or 0))
+        finished |= {op.launch_starved: starved, op.total: total}
+    return finished
 
 
 def _is_of_pytorch(operator: Operator) -> bool:
-    """Whether emit_nvtx wrote the range: its operators have a namespace, its autograd functions a number or sizes."""
-    return operator.sizes is not None or operator.sequence is not None or operator.name.startswith(_OF_PYTORCH)
+    """Whether emit_nvtx wrote the range: its operators have a namespace, its autograd functions a number or shapes."""
+    return operator.sizes is not None or operator.sequence is not None or operator.name.startswith(_PYTORCH_PREFIXES)
 
 
-def _mark(
-    operations: pl.DataFrame, operators: Operators, table: TorchOperators, by_size: Mapping[str, _BySize]
-) -> pl.DataFrame:
-    """``operations`` with ``work`` (null for other work) and ``has_sizes`` (whether a range around says sizes)."""
-    rows = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns").iter_rows()
-    works: list[str | None] = []
-    sized: list[bool] = []
-    for category, thread, at in rows:
-        index = None if thread is None or at is None else operators.innermost(thread, at)
-        works.append(_tell(category, index, operators, table, by_size))
-        sized.append(next(_nearest_sizes(index, operators), None) is not None)
-    return operations.with_columns(work=pl.Series(works, dtype=pl.String), has_sizes=pl.Series(sized, dtype=pl.Boolean))
-
-
-def _have_sizes(marked: pl.DataFrame) -> float:
-    """Share of the pointwise operations that an operator of known sizes launched; 1 without any."""
-    pointwise = marked.filter(pl.col("category").cast(pl.String).is_in(_PLAIN))
-    return int(pointwise["has_sizes"].sum()) / pointwise.height if pointwise.height else 1.0
-
-
-def _tell(
-    category: str, index: int | None, operators: Operators, table: TorchOperators, by_size: Mapping[str, _BySize]
-) -> str | None:
-    """The work that an operation of ``category`` belongs to, launched inside the range ``index``."""
-    is_exchange = category in COMMUNICATION_CATEGORIES
-    for name in (operators.found[one].name for one in operators.around(index)):
-        for row in table.unfused:
-            if (row.work == BARRIER) == is_exchange and row.inside.search(name):
-                return None if category in ("gemm", "grouped_gemm") else row.work
-    for name, sizes in _nearest_sizes(index, operators):
-        for work, rule in by_size.items():
-            if category in rule.categories and rule.fits(name, sizes):
-                return work
-    return None
-
-
-def _nearest_sizes(index: int | None, operators: Operators) -> Iterator[tuple[str, Sizes]]:
-    """Name and sizes of the innermost range around that has any."""
-    for one in operators.around(index):
-        sizes = operators.found[one].sizes
-        if sizes and sizes[0]:
-            yield operators.found[one].name, sizes
-            return
-
-
-def _size_rules(config: RunConfig) -> dict[str, _BySize]:
-    """What tells work by the tensors it is done on; only what the config gives the sizes of."""
-    rules: dict[str, _BySize] = {}
+def _shape_rules(config: RunConfig) -> dict[str, _ShapeRule]:
+    """What identifies operations by the tensors they work on; only those whose shapes the config gives."""
+    rules: dict[str, _ShapeRule] = {}
     hidden, experts = config.whole_number("hidden_size"), config.whole_number("num_moe_experts")
-    top_k, rotated = config.whole_number("moe_router_topk"), _rotated(config)
+    top_k, rotated = config.whole_number("moe_router_topk"), _rotated_dimensions(config)
     if rotated:
-        rules[ROPE] = _BySize(_POINTWISE, lambda _, sizes: _is_rotated(sizes[0], rotated))
+        heads, channels = rotated
+        # Tokens x batch x heads x channels of queries or keys, whole or the half that is rotated.
+        rules[ROPE] = _ShapeRule(
+            _POINTWISE, lambda _, shapes: len(shapes[0]) == 4 and shapes[0][2] in heads and shapes[0][3] in channels
+        )
     if experts and top_k:
-        rules[ROUTER_TOPK] = _BySize(_CHOOSING, lambda _, sizes: _is_choice(sizes[0], experts, top_k))
+        rules[ROUTER_TOPK] = _ShapeRule(_ROUTING, lambda _, shapes: _is_routing(shapes[0], experts, top_k))
     if hidden:
-        rules[BIAS_DROPOUT_ADD] = _BySize(
-            _PLAIN, lambda name, sizes: name in _ADDING and len(sizes[0]) == 3 and sizes[0][-1] == hidden
+        rules[BIAS_DROPOUT_ADD] = _ShapeRule(
+            _PLAIN,
+            lambda name, shapes: name in _RESIDUAL_OPERATORS and len(shapes[0]) == 3 and shapes[0][-1] == hidden,
         )
     return rules
 
 
-def _rotated(config: RunConfig) -> tuple[frozenset[int], frozenset[int]] | None:
+def _rotated_dimensions(config: RunConfig) -> tuple[frozenset[int], frozenset[int]] | None:
     """(numbers of heads, channels of a head) of tensors that the rotary embedding works on; None where not known."""
     heads, tensor = config.whole_number("num_attention_heads"), config.whole_number("tensor_model_parallel_size")
     hidden = config.whole_number("hidden_size")
@@ -166,42 +196,92 @@ def _rotated(config: RunConfig) -> tuple[frozenset[int], frozenset[int]] | None:
     return frozenset((heads // tensor, max(1, groups // tensor), 1)), frozenset((channels, part, part // 2))
 
 
-def _is_rotated(size: Sequence[int], rotated: tuple[frozenset[int], frozenset[int]]) -> bool:
-    """Tokens x batch x heads x channels of queries or keys, whole or the half that is turned."""
-    heads, channels = rotated
-    return len(size) == 4 and size[2] in heads and size[3] in channels
+def _is_routing(shape: Sequence[int], experts: int, top_k: int) -> bool:
+    """Tokens (x batch) x experts, or x chosen experts: scores, maps of the choice, probabilities."""
+    return 2 <= len(shape) <= 3 and shape[-1] in (experts, top_k) and shape[0] > experts
 
 
-def _is_choice(size: Sequence[int], experts: int, top_k: int) -> bool:
-    """Tokens (x batch) x experts, or x experts chosen: scores, maps of the choice, probabilities."""
-    return 2 <= len(size) <= 3 and size[-1] in (experts, top_k) and size[0] > experts
+def _classify_operations(
+    operations: pl.DataFrame, operators: Operators, table: TorchOperators, rules: Mapping[str, _ShapeRule]
+) -> pl.DataFrame:
+    """``operations`` with ``op`` (null for other work) and ``has_shapes`` (whether a range around recorded shapes)."""
+    launches = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns").iter_rows()
+    ops: list[str | None] = []
+    has_shapes: list[bool] = []
+    for category, thread, at_ns in launches:
+        index = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
+        ops.append(_classify(category, index, operators, table, rules))
+        has_shapes.append(next(_nearest_shapes(index, operators), None) is not None)
+    return operations.with_columns(
+        op=pl.Series(ops, dtype=pl.String), has_shapes=pl.Series(has_shapes, dtype=pl.Boolean)
+    )
 
 
-def _alone(mine: pl.DataFrame, marked: pl.DataFrame, work: str, step: tuple[int, int]) -> int:
-    """Time of the step in which an operation of ``mine`` runs and no other work computes."""
-    is_other = (pl.col("work").is_null() | (pl.col("work") != work)) & pl.col("category").cast(pl.String).is_in(
+def _classify(
+    category: str,
+    index: int | None,
+    operators: Operators,
+    table: TorchOperators,
+    rules: Mapping[str, _ShapeRule],
+) -> str | None:
+    """The unfused operation of a kernel of ``category``, launched inside the range ``index``."""
+    is_exchange = category in COMMUNICATION_CATEGORIES
+    for around in operators.around(index):
+        for row in table.unfused:
+            if (row.work == BARRIER) == is_exchange and row.inside.search(operators.found[around].name):
+                return None if category in GEMM_CATEGORIES else row.work
+    for name, shapes in _nearest_shapes(index, operators):
+        for op, rule in rules.items():
+            if category in rule.categories and rule.matches(name, shapes):
+                return op
+    return None
+
+
+def _nearest_shapes(index: int | None, operators: Operators) -> Iterator[tuple[str, Sizes]]:
+    """Name and shapes of the innermost range around that recorded any."""
+    for around in operators.around(index):
+        shapes = operators.found[around].sizes
+        if shapes and shapes[0]:
+            yield operators.found[around].name, shapes
+            return
+
+
+def _fraction_with_shapes(operations: pl.DataFrame) -> float:
+    """Share of the pointwise operations that an operator with recorded shapes launched; 1 without any."""
+    pointwise = operations.filter(pl.col("category").cast(pl.String).is_in(_PLAIN))
+    return int(pointwise["has_shapes"].sum()) / pointwise.height if pointwise.height else 1.0
+
+
+def _time_alone(op: str, operations: pl.DataFrame, window: tuple[int, int]) -> int:
+    """Time of the step in which a kernel of ``op`` runs and no other work computes."""
+    kernels = operations.filter(pl.col("op") == op)
+    is_other = (pl.col("op").is_null() | (pl.col("op") != op)) & pl.col("category").cast(pl.String).is_in(
         COMPUTE_CATEGORIES
     )
-    bounds = {"start_ns": pl.lit(step[0], dtype=pl.Int64), "end_ns": pl.lit(step[1], dtype=pl.Int64)}
-    window = mine.select("rank_index").unique().with_columns(**bounds)
-    own = merge_overlapping(
-        intersect(mine.select("rank_index", "start_ns", "end_ns"), window, ["rank_index"]), ["rank_index"]
+    bounds = {"start_ns": pl.lit(window[0], dtype=pl.Int64), "end_ns": pl.lit(window[1], dtype=pl.Int64)}
+    step = kernels.select("rank_index").unique().with_columns(**bounds)
+    busy = merge_overlapping(
+        intersect(kernels.select("rank_index", "start_ns", "end_ns"), step, ["rank_index"]), ["rank_index"]
     )
-    beside = intersect(own, merge_overlapping(marked.filter(is_other), ["rank_index"]), ["rank_index"])
-    return _length(own) - _length(beside)
+    shared = intersect(busy, merge_overlapping(operations.filter(is_other), ["rank_index"]), ["rank_index"])
+    return _total_length(busy) - _total_length(shared)
 
 
-def _length(intervals: pl.DataFrame) -> int:
+def _total_length(intervals: pl.DataFrame) -> int:
     return int(intervals.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item())
 
 
-def _starved(work: str, marked: pl.DataFrame, slices: pl.DataFrame) -> int:
-    """Launch-starved time after which the next operation to start is one of ``work``."""
-    waits = slices.filter((pl.col("active") & _STARVED) != 0).select("end_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
-    next_started = waits.sort("end_ns").join_asof(
-        marked.select("start_ns", "work").sort("start_ns", "work"),
-        left_on="end_ns",
-        right_on="start_ns",
-        strategy="forward",
+def _launch_starved_time(op: str, operations: pl.DataFrame, slices: pl.DataFrame) -> int:
+    """Launch-starved time after which the next operation to start is one of ``op``."""
+    starved = slices.filter((pl.col("active") & _STARVED) != 0)
+    next_started = (
+        starved.select("end_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
+        .sort("end_ns")
+        .join_asof(
+            operations.select("start_ns", "op").sort("start_ns", "op"),
+            left_on="end_ns",
+            right_on="start_ns",
+            strategy="forward",
+        )
     )
-    return int(next_started.filter(pl.col("work") == work)["ns"].sum())
+    return int(next_started.filter(pl.col("op") == op)["ns"].sum())

@@ -159,3 +159,6 @@ SEND_RECV = "send_recv"
 
 EP_CATEGORIES = ("ep_all_to_all", "ep_dispatch_combine", "ep_control")
 """Communication of expert parallelism."""
+
+GEMM_CATEGORIES = ("gemm", "grouped_gemm")
+"""Kernels that multiply matrices."""

@@ -1,6 +1,7 @@
 """Facts: named numbers with a unit and a definition; the seam between measuring and advising.
 
-Left of the FactSheet nothing knows a rule; right of it nothing knows a trace.
+Left of the FactSheet nothing knows a rule; right of it nothing knows a trace. A fact is defined beside the code that
+measures it: :class:`FactGroup` makes the definition, ``facts/registry.py`` lists them all.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Generic, Never, TypeVar
 
 from three_walls.model.config import ConfigData
 
 FactValue = ConfigData
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 UNITS = (
     "ns",
@@ -30,6 +35,20 @@ UNITS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """Time that an edit can remove or hide, and the other facts that change with it."""
+
+    part_of: tuple[str, ...] = ()
+    """Every fact that contains this time as a summand, however indirectly; ``step_ns`` always does."""
+    is_device_busy: bool = True
+    """The device works in this time, so that ``device_busy_ns`` shrinks with it."""
+    union: str = ""
+    """For exposed communication: the union of that communication, exposed or hidden."""
+    hidden_part: str = ""
+    """The hidden part of that union: an edit that hides the exposed time moves it there."""
+
+
+@dataclass(frozen=True, slots=True)
 class FactDefinition:
     """What a fact means, once: read by the report, by the rule loader and by ``three-walls facts``."""
 
@@ -39,9 +58,114 @@ class FactDefinition:
     not_the_same_as: str = ""
     numerator: str = ""
     denominator: str = ""
-    """For a fraction: the facts it is the quotient of, so that a plan can re-derive it."""
+    """For a fraction: the facts it is the quotient of, so that a plan can derive it again."""
     needs: tuple[str, ...] = ()
-    """Capabilities of the trace without which the fact is missing (``trace/capabilities.py``)."""
+    """Capabilities of the trace without which the fact is missing (``inputs/nsys/capabilities.py``)."""
+    pool: Pool | None = None
+    """Set for time that a rule may gain from."""
+
+
+class FactGroup:
+    """Declares the facts of one subject, in order. Each module of ``facts`` that measures has one.
+
+    ``facts/registry.py`` joins the groups and refuses a name that is defined twice.
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.definitions: list[FactDefinition] = []
+
+    def fact(
+        self,
+        name: str,
+        unit: str,
+        meaning: str,
+        not_the_same_as: str = "",
+        *,
+        needs: tuple[str, ...] = (),
+    ) -> FactDefinition:
+        """Declares a fact. Raises ValueError for a unit that is not one of :data:`UNITS`."""
+        return self._add(FactDefinition(name, unit, meaning, not_the_same_as, needs=needs))
+
+    def duration(
+        self,
+        name: str,
+        meaning: str,
+        not_the_same_as: str = "",
+        *,
+        share: str = "",
+        needs: tuple[str, ...] = (),
+        pool: Pool | None = None,
+    ) -> FactDefinition:
+        """Declares a time in ns, ``<subject>_ns``.
+
+        ``share``: the meaning of ``<subject>_fraction``, its fraction of the step, where there is such a fact.
+        """
+        defined = self._add(FactDefinition(name, "ns", meaning, not_the_same_as, needs=needs, pool=pool))
+        if share:
+            self._add(
+                FactDefinition(
+                    f"{name.removesuffix('_ns')}_fraction", "fraction", share, numerator=name, denominator="step_ns"
+                )
+            )
+        return defined
+
+    def fraction(
+        self, name: str, numerator: FactDefinition, denominator: FactDefinition, meaning: str
+    ) -> FactDefinition:
+        """Declares a fraction that is derived from two facts: it is never measured itself."""
+        return self._add(
+            FactDefinition(name, "fraction", meaning, numerator=numerator.name, denominator=denominator.name)
+        )
+
+    def _add(self, definition: FactDefinition) -> FactDefinition:
+        if definition.unit not in UNITS:
+            raise ValueError(f"fact {definition.name}: {definition.unit} is not a unit")
+        self.definitions.append(definition)
+        return definition
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement(Generic[T_co]):
+    """A value, or the reason why there is none. ``None`` without a reason is a known "unset"."""
+
+    value: T_co | None
+    missing_reason: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        return self.missing_reason is not None
+
+    @property
+    def whole(self) -> int | None:
+        """The value where it is a whole number."""
+        return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
+
+
+def known(value: T) -> Measurement[T]:
+    """The measurement ``value``."""
+    return Measurement(value)
+
+
+def missing(reason: str) -> Measurement[Never]:
+    """No measurement, for ``reason``."""
+    return Measurement(None, reason)
+
+
+def known_or_missing(value: T | None, reason: str) -> Measurement[T]:
+    """The measurement ``value``; missing for ``reason`` where it is None."""
+    return Measurement(value) if value is not None else Measurement(None, reason)
+
+
+Measurements = Mapping[FactDefinition, Measurement[FactValue]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Generic[T_co]):
+    """``rows``: what the report shows in detail; ``facts``: the measurements that follow from it."""
+
+    rows: T_co
+    facts: Measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +176,8 @@ class Fact:
     value: FactValue
     unit: str
     missing_reason: str | None = None
+    definition: FactDefinition | None = None
+    """None for settings of the run (``config.*`` and ``env.*``)."""
 
     @property
     def is_missing(self) -> bool:

@@ -179,7 +179,7 @@ def _world_size(ranks: Sequence[Rank], config: RunConfig) -> int | None:
 
 def _read_groups(ranks: Sequence[Rank], config: RunConfig, world: int | None) -> _RankGroups | None:
     layout = read_layout(config)
-    tp, cp, pp, ep, etp = layout.tp, layout.cp, layout.pp, layout.ep, layout.etp
+    tp, cp, pp, ep, etp = layout.tensor, layout.context, layout.pipeline, layout.expert, layout.expert_tensor
     if world is None or tp is None or cp is None or pp is None or ep is None or etp is None:
         return None
     if world % (tp * cp * pp) or world % (etp * ep * pp):

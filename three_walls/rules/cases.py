@@ -141,5 +141,9 @@ def load_cases(path: Path, *, definitions: Iterable[FactDefinition]) -> RuleCase
 def sheet_of(values: Mapping[str, ConfigData], known: KnownFacts, environment_is_known: bool = False) -> FactSheet:
     """A fact sheet that holds exactly ``values``."""
     return FactSheet.of(
-        (Fact(name, value, known.unit_of(name) or "text") for name, value in values.items()), environment_is_known
+        (
+            Fact(name, value, known.unit_of(name) or "text", definition=known.definitions.get(name))
+            for name, value in values.items()
+        ),
+        environment_is_known,
     )

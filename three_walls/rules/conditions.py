@@ -16,7 +16,7 @@ conditions may compare come from the loader's validation context::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -54,11 +54,14 @@ class KnownFacts:
     """Unit by name. Misspelt names are compared with these names for a suggestion."""
     unit_of_other: Callable[[str], str | None] = unit_of_setting
     """Unit of a name that is not in ``units``; None where a condition may not compare it."""
+    definitions: Mapping[str, FactDefinition] = field(default_factory=dict)
+    """By name; empty where the names are no facts of a FactSheet."""
 
     @staticmethod
     def of(definitions: Iterable[FactDefinition]) -> KnownFacts:
         """The facts that are defined, and every setting and variable of a run."""
-        return KnownFacts({definition.name: definition.unit for definition in definitions})
+        by_name = {definition.name: definition for definition in definitions}
+        return KnownFacts({name: found.unit for name, found in by_name.items()}, definitions=by_name)
 
     def unit_of(self, name: str) -> str | None:
         """Unit of ``name``: ``config`` for settings, ``env`` for variables, None for a name that is not known."""

@@ -124,6 +124,27 @@ class LogThresholds(Row):
     """Of the device's memory, reserved: above it memory is short."""
 
 
+class FactThresholds(Row):
+    """``facts.yaml``: from which values on a fact counts as known, and what the kernels of a step are taken to show."""
+
+    maximum_ambiguous_fraction: Fraction
+    """Of the step: with more in SendRecv kernels of unknown owner no time of expert parallelism is given."""
+    minimum_recompute_ratio: Ratio
+    """Attention forward passes per backward pass from which layers are taken to be replayed."""
+    minimum_full_recompute_ratio: Ratio
+    """GEMMs from a replayed attention to its backward pass, in forward layers: from here on recompute is full."""
+    minimum_replayed_layer_ratio: Ratio
+    """GEMMs of a backward layer per GEMM of a forward layer from which work other than attention is replayed."""
+    minimum_shaped_fraction: Fraction
+    """Of the pointwise work: the part that needs recorded shapes before work found by shapes is known."""
+    minimum_overlap_calls: Count
+    """Calls of a GEMM, alone and concurrent with communication, needed to compare their medians."""
+    minimum_concurrent_fraction: Fraction
+    """Of a GEMM's time: concurrent communication from which the call counts as concurrent."""
+    maximum_alone_spread_ratio: Ratio
+    """Ninth over first tenth of the GEMM calls that ran alone: above it they are not of one size."""
+
+
 class RecipeLimits(Row):
     """``nearest-recipe.yaml``: what counts as near when a tuned recipe is searched."""
 
@@ -159,6 +180,12 @@ def default_rank_thresholds() -> RankThresholds:
 def default_log_thresholds() -> LogThresholds:
     """The thresholds of the training log that ship with the program."""
     return load_table(TABLES_DIR / "log.yaml", LogThresholds)
+
+
+@cache
+def fact_thresholds() -> FactThresholds:
+    """The thresholds of facts that ship with the program."""
+    return load_table(TABLES_DIR / "facts.yaml", FactThresholds)
 
 
 @cache

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from three_walls.model.buckets import CATEGORIES, SEND_RECV
+from three_walls.model.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
 from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.kernels import KernelPattern
 
@@ -20,7 +20,6 @@ CATEGORY = pl.Enum(CATEGORIES)
 CATEGORY_OR_SEND_RECV = pl.Enum([*CATEGORIES, SEND_RECV])
 """The same before the owner of each NCCL SendRecv kernel is known."""
 
-GEMM_CATEGORIES = ("gemm", "grouped_gemm")
 UNCLASSIFIED = "unclassified"
 UNFUSED_ATTENTION = "attention_unfused"
 

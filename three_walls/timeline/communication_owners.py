@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.model.buckets import SEND_RECV
+from three_walls.model.buckets import GEMM_CATEGORIES, SEND_RECV
 from three_walls.model.config import RunConfig
 from three_walls.tables.collective_owners import DATA_PARALLEL, TENSOR_PARALLEL, TOKENS, OwnerTexts
-from three_walls.timeline.categories import CATEGORY, CATEGORY_OR_SEND_RECV, GEMM_CATEGORIES
+from three_walls.timeline.categories import CATEGORY, CATEGORY_OR_SEND_RECV
 
 MEGATRON_TEXTS = ("_AllToAll",)
 """Ranges of Megatron Core's own all-to-all, which its token dispatcher calls (and nothing of context parallelism)."""

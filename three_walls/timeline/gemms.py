@@ -1,4 +1,4 @@
-"""GEMMs by PyTorch's operators: which range is one, of what size, in which direction of training."""
+"""GEMMs from PyTorch's operators: which range is one, of what shape, in which direction of training."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD, REPLAY = DIRECTIONS = (
     "backward",
     "replay",
 )
-"""``backward`` where it is one of the two gradients and cannot be told which, or both of them."""
+"""``backward`` where it is one of the two gradients and it is not known which, or both of them."""
 
 _OPERATIONS_PER_ENTRY = 2
 """A multiplication and an addition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """``batch`` products of an m x k and a k x n matrix, ``count`` times: 2 for both gradients of a linear layer."""
+class Gemm:
+    """``batch`` GEMMs of an m x k and a k x n matrix, ``count`` times: 2 for both gradients of a linear layer."""
 
     batch: int
     m: int
@@ -33,7 +33,7 @@ class Product:
     k: int
     direction: str
     weight: tuple[int, int] | None = None
-    """(n, k) of the weight where it is the product of a linear layer, in whichever direction."""
+    """(n, k) of the weight where it is the GEMM of a linear layer, in whichever direction."""
     tokens: int | None = None
     """Rows of that layer's input."""
     count: int = 1
@@ -43,14 +43,14 @@ class Product:
         return _OPERATIONS_PER_ENTRY * self.batch * self.m * self.n * self.k * self.count
 
 
-def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: bool = False) -> dict[int, Product]:
-    """Per range that runs one: its product. Ranges inside it belong to it unless they are one themselves.
+def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: bool = False) -> dict[int, Gemm]:
+    """The GEMM of each range that runs one, by index. Ranges inside it belong to it unless they are one themselves.
 
-    ``may_gather_tokens``: with sequence parallelism a linear layer gathers its tokens inside; only its gradient tells
-    then how many there are, and a layer without one has no product.
+    ``may_gather_tokens``: with sequence parallelism a linear layer gathers its tokens inside. Only its gradient shows
+    then how many there are, and a layer without one has no GEMM.
     """
     layers = _linear_layers(operators, table, may_gather_tokens)
-    found: dict[int, Product] = {}
+    gemms: dict[int, Gemm] = {}
     inside: Counter[int] = Counter()
     for index, operator in enumerate(operators.found):
         operands = table.gemms.get(operator.name)
@@ -58,23 +58,24 @@ def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: b
         if size is None:
             continue
         direction = _direction(operators, index, table)
-        layer = next((one for one in operators.around(operator.parent) if one in layers), None)
-        if layer is None:
-            found[index] = Product(*size, direction)
+        layer_index = next((around for around in operators.around(operator.parent) if around in layers), None)
+        if layer_index is None:
+            gemms[index] = Gemm(*size, direction)
             continue
-        of_layer = layers[layer]
+        layer = layers[layer_index]
         if direction == BACKWARD:
-            direction = _gradient(size[1:], of_layer, is_first=not inside[layer])
-        inside[layer] += 1
-        found[index] = Product(*size, direction, (of_layer.n, of_layer.k), of_layer.tokens)
-    for index, of_layer in layers.items():
+            direction = _gradient(size[1:], layer, is_first=not inside[layer_index])
+        inside[layer_index] += 1
+        gemms[index] = Gemm(*size, direction, (layer.n, layer.k), layer.tokens)
+    for index, layer in layers.items():
         direction = _direction(operators, index, table)
-        left = (2 if direction == BACKWARD else 1) - inside[index]
-        if left > 0 and of_layer.is_certain:
-            tokens, n, k = of_layer.tokens, of_layer.n, of_layer.k
+        remaining = (2 if direction == BACKWARD else 1) - inside[index]
+        if remaining > 0 and layer.is_certain:
             gradient = WEIGHT_GRADIENT if inside[index] else direction
-            found[index] = Product(1, tokens, n, k, gradient, (n, k), tokens, left)
-    return found
+            gemms[index] = Gemm(
+                1, layer.tokens, layer.n, layer.k, gradient, (layer.n, layer.k), layer.tokens, remaining
+            )
+    return gemms
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +99,23 @@ def _linear_layers(operators: Operators, table: TorchOperators, may_gather_token
         if size is not None:
             sizes[index] = size
             forward[operator.name, operator.sequence] = index
-    backward: dict[int, int] = {}
+    forward_of: dict[int, int] = {index: index for index in sizes}
     gathered: dict[tuple[str, tuple[int, int, int]], int] = {}
     for index, operator in enumerate(operators.found):
         name = operator.name.removesuffix("Backward")
-        of = forward.get((name, operator.sequence)) if name != operator.name and operator.sequence is not None else None
-        if of is None:
+        if name == operator.name or operator.sequence is None or (name, operator.sequence) not in forward:
             continue
-        backward[index] = of
-        rows = _rows_of_gradient(operator.sizes, sizes[of][1])
+        forward_index = forward_of[index] = forward[name, operator.sequence]
+        size = sizes[forward_index]
+        rows = _rows_of_gradient(operator.sizes, size[1])
         if rows is not None:
-            key = (name, sizes[of])
-            gathered[key] = max(rows, sizes[of][0], gathered.get(key, 0))
-
-    def layer_of(of: int) -> _Layer:
-        tokens, n, k = sizes[of]
-        rows = gathered.get((operators.found[of].name, sizes[of]))
-        return _Layer(rows or tokens, n, k, is_certain=rows is not None or not may_gather_tokens)
-
-    return {index: layer_of(of) for index, of in [*((one, one) for one in sizes), *backward.items()]}
+            gathered[name, size] = max(rows, size[0], gathered.get((name, size), 0))
+    layers: dict[int, _Layer] = {}
+    for index, forward_index in forward_of.items():
+        tokens, n, k = size = sizes[forward_index]
+        rows = gathered.get((operators.found[forward_index].name, size))
+        layers[index] = _Layer(rows or tokens, n, k, is_certain=rows is not None or not may_gather_tokens)
+    return layers
 
 
 def _rows_of_gradient(sizes: Sizes | None, n: int) -> int | None:
@@ -127,12 +126,12 @@ def _rows_of_gradient(sizes: Sizes | None, n: int) -> int | None:
 
 
 def _read_layer(sizes: Sizes, layer: LinearLayer) -> tuple[int, int, int] | None:
-    """(tokens, n, k) from the arguments' sizes; None where they are not those of a linear layer."""
+    """(tokens, n, k) from the arguments' shapes; None where they are not those of a linear layer."""
     if layer.input >= len(sizes) or len(sizes[layer.input]) < 2:
         return None
     *leading, k = sizes[layer.input]
-    behind = sizes[layer.input + 1 :] if layer.weight is None else sizes[layer.weight : layer.weight + 1]
-    weight = next((one for one in behind if len(one) == 2 and one[1] == k), None)
+    candidates = sizes[layer.input + 1 :] if layer.weight is None else sizes[layer.weight : layer.weight + 1]
+    weight = next((size for size in candidates if len(size) == 2 and size[1] == k), None)
     return (prod(leading), weight[0], k) if weight else None
 
 
@@ -154,9 +153,9 @@ def _multiply(sizes: Sizes, operands: tuple[int, int]) -> tuple[int, int, int, i
 
 
 def _direction(operators: Operators, index: int, table: TorchOperators) -> str:
-    """FORWARD, BACKWARD or REPLAY: what the nearest range that says so says."""
-    for one in operators.around(index):
-        name = operators.found[one].name
+    """FORWARD, BACKWARD or REPLAY, from the nearest range around that shows it."""
+    for around in operators.around(index):
+        name = operators.found[around].name
         if name in table.replays:
             return REPLAY
         if table.backward.search(name):
@@ -165,7 +164,7 @@ def _direction(operators: Operators, index: int, table: TorchOperators) -> str:
 
 
 def _gradient(size: tuple[int, int, int], layer: _Layer, is_first: bool) -> str:
-    """Which gradient a product (m, n, k) inside the backward range of a linear layer is.
+    """Which gradient a GEMM (m, n, k) inside the backward range of a linear layer is.
 
     The input's contracts the weight's rows, the weight's the tokens. Where both would fit, the input's comes first.
     """
@@ -177,16 +176,12 @@ def _gradient(size: tuple[int, int, int], layer: _Layer, is_first: bool) -> str:
     return INPUT_GRADIENT if of_input else WEIGHT_GRADIENT if of_weight else BACKWARD
 
 
-def gemms_of_operations(
-    operators: Operators, products: Mapping[int, Product], launches: list[tuple[int | None, int | None]]
+def gemms_of_launches(
+    operators: Operators, gemms: Mapping[int, Gemm], launches: list[tuple[int | None, int | None]]
 ) -> list[int | None]:
-    """Per launch (thread, time): index of the innermost range around it that is a product."""
-    return [_nearest(operators, products, *launch) for launch in launches]
-
-
-def _nearest(
-    operators: Operators, products: Mapping[int, Product], thread: int | None, at_ns: int | None
-) -> int | None:
-    if thread is None or at_ns is None:
-        return None
-    return next((one for one in operators.around(operators.innermost(thread, at_ns)) if one in products), None)
+    """Per launch (thread, time): index of the innermost range around it that is a GEMM."""
+    ranges: list[int | None] = []
+    for thread, at_ns in launches:
+        innermost = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
+        ranges.append(next((index for index in operators.around(innermost) if index in gemms), None))
+    return ranges

@@ -1,4 +1,4 @@
-"""PyTorch's operators around kernels: which one launched what, with which tensor sizes, inside which other ranges.
+"""PyTorch's operators around kernels: which one launched what, with which tensor shapes, inside which other ranges.
 
 ``torch.autograd.profiler.emit_nvtx(record_shapes=True)`` (Megatron's ``--profile``, Megatron-Bridge's
 ``profiling.record_shapes``, ``nsys profile --pytorch=autograd-shapes-nvtx``) writes one NVTX range per operator::
@@ -12,10 +12,13 @@ import json
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
+
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.tables import read_ranges_between
 
 _END_OF_NAME = re.compile(r", (?:seq = \d|op_id = \d|sizes = \[)")
 _SEQUENCE = re.compile(r", seq = (\d{1,18})")
@@ -27,7 +30,7 @@ Sizes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One range. ``sizes``: of each argument's tensor, () for what is none; None where sizes were not recorded."""
+    """One range. ``sizes``: the shape of each argument, () for one that is no tensor; None where none were recorded."""
 
     name: str
     sizes: Sizes | None
@@ -39,11 +42,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """The ranges of one process, as nested as its threads nested them. ``found``: an operator per range."""
+    """The ranges of one process, nested as its threads nested them. ``found``: an operator per range."""
 
     found: tuple[Operator, ...]
     starts: dict[int, list[int]]
-    """Per thread the starts of its ranges, ascending, and beside them (``order``) their indices in ``found``."""
+    """Per thread the starts of its ranges, ascending; ``order`` has their indices in ``found``."""
     order: dict[int, list[int]]
     ends: tuple[int, ...]
 
@@ -61,6 +64,17 @@ class Operators:
         while index is not None:
             yield index
             index = self.found[index].parent
+
+
+def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Operators:
+    """The ranges of ``process`` around the launches of ``operations``, read from the file again.
+
+    Raises InputError where the file cannot be read any more.
+    """
+    first, last = operations["launch_start_ns"].min(), operations["launch_start_ns"].max()
+    if not isinstance(first, int) or not isinstance(last, int):
+        return nest_operators(trace.ranges.clear())
+    return nest_operators(read_ranges_between(trace.path, process, first, last))
 
 
 def nest_operators(ranges: pl.DataFrame) -> Operators:
@@ -85,7 +99,7 @@ def nest_operators(ranges: pl.DataFrame) -> Operators:
 
 
 def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:
-    """(name, sizes of the arguments, sequence number) of a range's text; None for what it does not say."""
+    """(name, shapes of the arguments, sequence number) of a range's text; None for what it does not have."""
     end = _END_OF_NAME.search(text)
     if end is None:
         return text, None, None
@@ -98,10 +112,6 @@ def _read_sizes(text: str) -> Sizes | None:
         sizes = json.loads(text)
     except ValueError:  # cut off, as a profiler does with very long texts
         return None
-    if not all(isinstance(one, list) and _are_numbers(one) for one in sizes):
+    if not all(isinstance(size, list) and all(isinstance(length, int) for length in size) for size in sizes):
         return None
-    return tuple(tuple(one) for one in sizes)
-
-
-def _are_numbers(size: Sequence[object]) -> bool:
-    return all(isinstance(one, int) for one in size)
+    return tuple(tuple(size) for size in sizes)

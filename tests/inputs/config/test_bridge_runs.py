@@ -54,8 +54,8 @@ def test_a_log_shows_its_release_by_the_summary(run: str) -> None:
 def test_the_vocabulary_is_known_before_the_model_has_it(run: str) -> None:
     """Saved before the tokenizer is built, ``model.vocab_size`` is null; the tokenizer's size is there."""
     found = saved(run)
-    assert padded_vocabulary(merge_sources([found])) == (32_000, None)
-    assert padded_vocabulary(logged(run)) == (32_000, None)
+    assert padded_vocabulary(merge_sources([found])).value == 32_000
+    assert padded_vocabulary(logged(run)).value == 32_000
 
 
 @pytest.mark.parametrize("run", ["0.3.1", "0.6.2"])

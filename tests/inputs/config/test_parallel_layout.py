@@ -35,12 +35,14 @@ def config(
 
 def test_a_layout_is_completed() -> None:
     layout = read_layout(config())
-    assert (layout.world, layout.nodes, layout.dp, layout.edp) == (32, 4, 16, 2)
+    assert (layout.world, layout.nodes, layout.data, layout.expert_data) == (32, 4, 16, 2)
     assert find_contradictions(config(), range(32)) == ()
 
 
 def test_an_unset_expert_tensor_size_is_the_tensor_size() -> None:
-    assert read_layout(config({"expert_tensor_parallel_size": None, "tensor_model_parallel_size": 2})).etp == 2
+    assert (
+        read_layout(config({"expert_tensor_parallel_size": None, "tensor_model_parallel_size": 2})).expert_tensor == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,8 +62,8 @@ def test_the_world_is_read_where_it_is_said(environment: dict[str, str], sizes: 
 
 def test_ranks_per_node_of_the_scheduler_count_only_where_its_tasks_are_the_ranks() -> None:
     ranks = {"SLURM_NTASKS": "16", "SLURM_NTASKS_PER_NODE": "8"}
-    assert read_layout(config(environment=ranks)).per_node == 8
-    assert read_layout(config(environment=ranks | {"WORLD_SIZE": "32"})).per_node is None
+    assert read_layout(config(environment=ranks)).ranks_per_node == 8
+    assert read_layout(config(environment=ranks | {"WORLD_SIZE": "32"})).ranks_per_node is None
 
 
 @pytest.mark.parametrize(

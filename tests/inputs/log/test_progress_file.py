@@ -9,7 +9,7 @@ from examples import iteration, read
 from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 
 from three_walls import analyze
-from three_walls.facts.log_progress import summarize_progress
+from three_walls.facts.log_facts import summarize_progress
 from three_walls.inputs import limits
 from three_walls.inputs.log.reader import read_logs
 from three_walls.model.report import Report
@@ -117,11 +117,12 @@ def test_throughput_is_given_next_to_that_of_iterations_and_no_idle_time_is_in_a
     report = report_of(tmp_path, TWO_JOBS)
     number = report.facts.number
     assert number("log_tflops_per_gpu") == 61.4
-    assert number("log_job_tflops_per_gpu") == 52.0
-    assert number("log_cumulative_tflops_per_gpu") == 9.5
-    assert number("log_restarts_count") == 1
     assert number("unprofiled_step_ns") == 100 * MS
     assert report.log is not None
+    assert report.log.progress is not None
+    assert report.log.progress.job_tflops_per_gpu == 52.0
+    assert report.log.progress.cumulative_tflops_per_gpu == 9.5
+    assert report.log.progress.restarts == 1
     assert describe_progress(report.log) == (
         "Progress file: 61.4 TFLOP/s per GPU in steady iterations; 52.0 TFLOP/s per GPU since the last job's start "
         "(start-up, evaluation and checkpoints count); 9.5 TFLOP/s since the first job's start (time between jobs "
@@ -139,9 +140,6 @@ def test_a_progress_file_of_other_jobs_is_a_contradiction_and_gives_no_throughpu
     report = report_of(tmp_path, [line("Starting job", gpus=64), line(saved(100, 50.0, 50.0), gpus=64)])
     said = {one.code: one.message for one in report.warnings}
     assert "WORLD_SIZE is 8, but the world has 64 ranks by the progress file" in said["layout-contradiction"]
-    assert report.facts.get("log_job_tflops_per_gpu").missing_reason == (
-        "the progress file is of jobs with 64 GPUs, which the run does not have"
-    )
     assert report.log is not None
     assert report.log.progress is None
 

@@ -1,0 +1,164 @@
+"""Rows of shared experts in the ledger of MoE layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trace_builder import GEMM, POINTWISE, SEND_RECV
+
+from tests.facts.moe_model import (
+    BACKWARD,
+    FORWARD,
+    NORM,
+    NORM_BACKWARD,
+    PERMUTE,
+    ROUTER,
+    ROUTER_BACKWARD,
+    UNPERMUTE,
+    Model,
+    command,
+)
+from tests.facts.overlap_model import BACKWARD_NODES, BOTH_NODES, FORWARD_NODES, NODES, OverlappedModel
+from three_walls import analyze
+from three_walls.model.report import Report
+
+SHARED = "--moe-shared-expert-intermediate-size 64"
+
+EXPERT_FORWARD = ((GEMM, 7), (POINTWISE, 10), (GEMM, 7))
+EXPERT_BACKWARD = ((GEMM, 7), (GEMM, 7), (POINTWISE, 10), (GEMM, 7), (GEMM, 7))
+Kernels = tuple[tuple[str, int], ...]
+
+
+def routed(before: Kernels = EXPERT_FORWARD, after: Kernels = EXPERT_BACKWARD) -> Model:
+    """Three steps of two micro-batches through two layers; ``before`` the router, ``after`` its backward."""
+    model = Model()
+    for _ in range(3):
+        for _ in range(2):
+            for _ in range(2):
+                model.run((NORM, 10), (GEMM, 10), (FORWARD, 10), (GEMM, 10), (NORM, 10), *before)
+                model.run((POINTWISE, 10), (GEMM, 10), (ROUTER, 10), (PERMUTE, 10), (SEND_RECV, 30))
+                model.run((GEMM, 10), (GEMM, 10), (SEND_RECV, 30), (UNPERMUTE, 10), (POINTWISE, 10))
+            model.head()
+            for _ in range(2):
+                model.run((POINTWISE, 10), (SEND_RECV, 30), *[(GEMM, 10)] * 4, (SEND_RECV, 30), (PERMUTE, 10))
+                model.run((ROUTER_BACKWARD, 10), (GEMM, 10), (GEMM, 10), (POINTWISE, 10), *after, (NORM_BACKWARD, 10))
+                model.run((GEMM, 10), (GEMM, 10), (BACKWARD, 10), (GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 20))
+        model.update()
+    return model
+
+
+def capture_of(tmp_path: Path, model: Model | OverlappedModel, launched: str) -> Report:
+    model.builder.launched_as(launched, RANK="0", WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
+    return analyze(model.builder.write(tmp_path / "trace.sqlite"))
+
+
+def shared(report: Report) -> dict[tuple[int | None, str], tuple[int, int]]:
+    return {(row.layer, row.direction): (row.ns, row.calls) for row in report.moe_layers if row.part == "shared_expert"}
+
+
+EACH_LAYER = {
+    (layer, direction): {"forward": (28, 4), "backward": (56, 8)}[direction]
+    for layer in (0, 1)
+    for direction in ("forward", "backward")
+}
+
+
+def test_gemms_between_norm_and_router_are_shared_experts(tmp_path: Path) -> None:
+    report = capture_of(tmp_path, routed(), command(more=SHARED))
+    assert shared(report) == EACH_LAYER
+    assert report.facts.number("shared_expert_ns") == 2 * (28 + 56)
+
+
+def test_the_same_gemms_without_shared_experts_in_the_config_have_no_row(tmp_path: Path) -> None:
+    report = capture_of(tmp_path, routed(), command())
+    assert report.moe_layers != ()
+    assert shared(report) == {}
+    assert report.facts.number("shared_expert_ns") == 0
+
+
+def test_where_nothing_parts_the_routers_gemm_from_the_second_linear_layer(tmp_path: Path) -> None:
+    """Layer two runs as fc1, activation, fc2 and the router's GEMM in one run."""
+    model = routed(before=((GEMM, 7), (POINTWISE, 10), (GEMM, 7), (GEMM, 3)))
+    assert shared(capture_of(tmp_path, model, command(more=SHARED))) == EACH_LAYER
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (((GEMM, 7),), EXPERT_BACKWARD),
+        ((), EXPERT_BACKWARD),
+        (EXPERT_FORWARD, ((GEMM, 7), (GEMM, 7), (GEMM, 7), (GEMM, 7))),
+        (EXPERT_FORWARD, ()),
+    ],
+)
+def test_gemms_in_another_order_have_no_row_but_a_reason(tmp_path: Path, before: Kernels, after: Kernels) -> None:
+    report = capture_of(tmp_path, routed(before, after), command(more=SHARED))
+    assert shared(report) == {}
+    assert "order of shared experts" in str(report.facts.get("shared_expert_ns").missing_reason)
+
+
+def test_without_a_config_it_is_not_known_whether_there_are_any(tmp_path: Path) -> None:
+    report = analyze(routed().builder.write(tmp_path / "trace.sqlite"))
+    assert report.facts.get("shared_expert_ns").is_missing
+    assert shared(report) == {}
+
+
+def on_own_stream(streams: tuple[int, ...]) -> Model:
+    """GEMMs during each pass's first exchange, on ``streams`` in turn."""
+    model = routed((), ())
+    exchanges = [row for row in model.builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"] if row["end"] - row["start"] == 30]
+    for place, row in enumerate(exchanges):
+        goes_back = place % 8 >= 4
+        for order in range(2 if goes_back else 1):
+            at = row["start"] + 2 + 10 * order
+            model.builder.kernel(GEMM, at, at + 7, streams[place % len(streams)])
+    return model
+
+
+def test_overlapped_shared_experts_are_what_a_stream_of_their_own_multiplies(tmp_path: Path) -> None:
+    launched = command(more=f"{SHARED} --moe-shared-expert-overlap")
+    assert shared(capture_of(tmp_path, on_own_stream((40,)), launched)) == EACH_LAYER
+
+
+def test_gemms_on_several_side_streams_are_not_taken_for_shared_experts(tmp_path: Path) -> None:
+    """Grouped GEMMs spread over streams look the same."""
+    launched = command(more=f"{SHARED} --moe-shared-expert-overlap")
+    report = capture_of(tmp_path, on_own_stream((40, 41)), launched)
+    assert shared(report) == {}
+    assert "stream of their own" in str(report.facts.get("shared_expert_ns").missing_reason)
+
+
+def test_under_expert_overlap_they_are_gemms_of_attentions_node(tmp_path: Path) -> None:
+    begins, ends = NODES["attn forward"][1], NODES["attn backward"][1]
+    own = {
+        "attn forward": (*begins[:6], *EXPERT_FORWARD, (POINTWISE, 10), (GEMM, 10), *begins[6:]),
+        "attn backward": (*ends[:2], (GEMM, 10), (GEMM, 10), (POINTWISE, 10), *EXPERT_BACKWARD, *ends[2:]),
+    }
+    model = OverlappedModel()
+    for _ in range(3):
+        for name in FORWARD_NODES * 2 + BOTH_NODES * 2 + BACKWARD_NODES * 2:
+            model.node(name, own.get(name))
+        model.update()
+    report = capture_of(tmp_path, model, command(more=f"{SHARED} --overlap-moe-expert-parallel-comm"))
+    assert shared(report) == EACH_LAYER
+
+
+def test_attention_replayed_alone_parts_no_layer_from_its_exchanges(tmp_path: Path) -> None:
+    """Selective recompute replays attention behind the exchanges of its layer's backward."""
+    model = Model()
+    for _ in range(3):
+        for _ in range(2):
+            model.forward().forward().head()
+            for _ in range(2):
+                model.run((POINTWISE, 10), (SEND_RECV, 30), *[(GEMM, 10)] * 4, (SEND_RECV, 5), (SEND_RECV, 30))
+                model.run((ROUTER_BACKWARD, 10), (NORM_BACKWARD, 10), (GEMM, 10), (GEMM, 10), (FORWARD, 10))
+                model.run((BACKWARD, 10), (GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 20))
+        model.update()
+    report = capture_of(tmp_path, model, command(more="--recompute-granularity selective"))
+    assert report.facts.number("moe_layers_count") == 2
+    assert {row.direction for row in report.moe_layers} == {"forward", "backward"}
+    assert [(row.layer, row.kind, row.ns) for row in report.recompute_layers] == [
+        (0, "selective", 20),
+        (1, "selective", 20),
+    ]

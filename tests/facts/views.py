@@ -1,0 +1,54 @@
+"""Views of made-up runs and steps, and measurements in a form that is easy to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import cast
+
+import polars as pl
+
+from three_walls.facts.step_view import RunView, StepView
+from three_walls.inputs.config.parallel_layout import read_layout
+from three_walls.inputs.nsys.identity import Rank
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.model.config import RunConfig
+from three_walls.model.fact import FactValue, Measurements
+from three_walls.tables.hardware import GpuModel
+
+RANK = Rank(0, 0, "environment", 1, 0, "host", None, "trace.sqlite")
+
+
+def run_view(config: RunConfig | None = None, gpu: GpuModel | None = None) -> RunView:
+    config = config or RunConfig()
+    return RunView(config, read_layout(config), gpu)
+
+
+def pairs(measurements: Measurements) -> dict[str, tuple[FactValue, str | None]]:
+    """Value and missing reason by name."""
+    return {definition.name: (found.value, found.missing_reason) for definition, found in measurements.items()}
+
+
+def step_view(
+    operations: pl.DataFrame | None = None,
+    slices: pl.DataFrame | None = None,
+    run: RunView | None = None,
+    window: tuple[int, int] = (0, 1000),
+    names: Mapping[int, str] | None = None,
+) -> StepView:
+    """A step [start, end) of these frames; what measuring functions do not read of it is empty."""
+    return StepView(
+        run=run or run_view(),
+        trace=cast(Trace, SimpleNamespace(names=names or {})),
+        rank=RANK,
+        step=0,
+        start_ns=window[0],
+        end_ns=window[1],
+        operations=pl.DataFrame() if operations is None else operations,
+        slices=pl.DataFrame() if slices is None else slices,
+        budget_ns={},
+        transfer_ns={},
+        kept_steps=pl.DataFrame(),
+        schedule_nodes=pl.DataFrame(),
+        why="the only step",
+    )

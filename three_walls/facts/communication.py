@@ -1,0 +1,141 @@
+"""Communication of the representative step: exposed or hidden, transfer or waiting for peers, by its owner.
+
+Exposed is what runs while no compute kernel does. Its transfer is split from waiting in ``attribution/transfer.py``.
+"""
+
+from __future__ import annotations
+
+from three_walls.facts.step_view import StepView
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES, EP_CATEGORIES
+from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
+from three_walls.tables.collective_owners import collective_owners
+from three_walls.tables.thresholds import fact_thresholds
+from three_walls.timeline.communication_owners import BY_OPERATION
+
+_OTHER_CATEGORIES = tuple(name for name in COMMUNICATION_CATEGORIES if name not in EP_CATEGORIES)
+
+_PART_OF_COLLECTIVES = Pool(
+    part_of=("collective_transfer_exposed_ns", "collective_exposed_ns", "communication_recoverable_ns"),
+    union="collective_busy_ns",
+)
+
+facts = FactGroup("Communication")
+
+EP_BUSY = facts.duration("ep_busy_ns", "Union of expert-parallel communication: all-to-all, dispatch, combine, notify.")
+EP_EXPOSED = facts.duration(
+    "ep_exposed_ns",
+    "Expert-parallel communication while no compute kernel runs.",
+    "Blocking time: exposed communication may delay nobody. Nor transfer time: part of it is waiting for peers.",
+    share="Fraction of the step in exposed expert-parallel communication.",
+)
+EP_HIDDEN = facts.duration("ep_hidden_ns", "Expert-parallel communication while some compute kernel runs.")
+EP_HIDDEN_OF_BUSY = facts.fraction(
+    "ep_hidden_of_busy_fraction",
+    EP_HIDDEN,
+    EP_BUSY,
+    "Fraction of expert-parallel communication that is hidden behind compute.",
+)
+EP_TRANSFER_EXPOSED = facts.duration(
+    "ep_transfer_exposed_ns",
+    "Exposed EP time without waiting for peers: from the last member's arrival to the call's end where all ranks of "
+    "the group were captured; else each call counts at most what the fastest tenth of the token-carrying calls of its "
+    "kind on this rank took.",
+    "From one rank's durations, a measured transfer time: that proxy is low when message sizes vary.",
+    share="Fraction of the step in exposed EP transfer.",
+    pool=Pool(
+        part_of=("ep_exposed_ns", "communication_recoverable_ns"), union="ep_busy_ns", hidden_part="ep_hidden_ns"
+    ),
+)
+EP_WAIT_EXPOSED = facts.duration(
+    "ep_wait_exposed_ns",
+    "Exposed EP time beyond its transfer: waiting for peers to arrive.",
+    pool=Pool(part_of=("ep_exposed_ns", "wait_exposed_ns")),
+)
+COLLECTIVE_BUSY = facts.duration(
+    "collective_busy_ns", "Union of all other communication (data, tensor, pipeline, context parallel)."
+)
+COLLECTIVE_EXPOSED = facts.duration(
+    "collective_exposed_ns",
+    "Other communication while no compute kernel runs.",
+    share="Fraction of the step in other exposed communication.",
+)
+COLLECTIVE_TRANSFER_EXPOSED = facts.duration(
+    "collective_transfer_exposed_ns",
+    "Other exposed communication without waiting for peers; split as for ep_transfer_exposed_ns.",
+    pool=Pool(part_of=("collective_exposed_ns", "communication_recoverable_ns"), union="collective_busy_ns"),
+)
+COLLECTIVE_WAIT_EXPOSED = facts.duration(
+    "collective_wait_exposed_ns",
+    "Other exposed communication beyond that: waiting for peers.",
+    pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns")),
+)
+DP_EXPOSED = facts.duration(
+    "dp_exposed_ns",
+    "Exposed transfer of data parallelism: parameters and gradients. Collectives of unknown owner are not in it.",
+    share="Fraction of the step in exposed parameter and gradient transfer.",
+    pool=_PART_OF_COLLECTIVES,
+)
+TP_EXPOSED = facts.duration(
+    "tp_exposed_ns",
+    "Exposed transfer of tensor and sequence parallelism.",
+    share="Fraction of the step in exposed tensor-parallel transfer.",
+    pool=_PART_OF_COLLECTIVES,
+)
+CP_EXPOSED = facts.duration(
+    "cp_exposed_ns",
+    "Exposed transfer of context parallelism's ring; its other exchanges are not in it.",
+    share="Fraction of the step in exposed context-parallel ring transfer.",
+    pool=_PART_OF_COLLECTIVES,
+)
+WAIT_EXPOSED = facts.duration(
+    "wait_exposed_ns",
+    "Exposed communication that is waiting for peers, of all kinds.",
+    share="Fraction of the step spent waiting for peers.",
+)
+
+
+def measure_communication(step: StepView) -> Measurements:
+    """Every fact of this group."""
+    ep_busy_ns, ep_exposed_ns = step.union_ns(EP_CATEGORIES), step.union_ns(EP_CATEGORIES, exposed=True)
+    other_exposed_ns = step.union_ns(_OTHER_CATEGORIES, exposed=True)
+    ep_transfer_ns, other_transfer_ns = step.transferred_ns(EP_CATEGORIES), step.transferred_ns(_OTHER_CATEGORIES)
+    ep_wait_ns, other_wait_ns = ep_exposed_ns - ep_transfer_ns, other_exposed_ns - other_transfer_ns
+    # Waiting of both kinds may overlap: together it is no more than the time in which any communication is exposed.
+    wait_ns = min(ep_wait_ns + other_wait_ns, step.union_ns(COMMUNICATION_CATEGORIES, exposed=True))
+    return {
+        EP_BUSY: known(ep_busy_ns),
+        EP_EXPOSED: known(ep_exposed_ns),
+        EP_HIDDEN: known(ep_busy_ns - ep_exposed_ns),
+        EP_TRANSFER_EXPOSED: known(ep_transfer_ns),
+        EP_WAIT_EXPOSED: known(ep_wait_ns),
+        COLLECTIVE_BUSY: known(step.union_ns(_OTHER_CATEGORIES)),
+        COLLECTIVE_EXPOSED: known(other_exposed_ns),
+        COLLECTIVE_TRANSFER_EXPOSED: known(other_transfer_ns),
+        COLLECTIVE_WAIT_EXPOSED: known(other_wait_ns),
+        DP_EXPOSED: known(step.transferred_ns(("data_parallel",))),
+        TP_EXPOSED: known(step.transferred_ns(("tensor_parallel",))),
+        CP_EXPOSED: known(step.transferred_ns(("context_ring",))),
+        WAIT_EXPOSED: known(wait_ns),
+    }
+
+
+def withhold_unowned(step: StepView) -> Measurements:
+    """Facts that are measured but may not be given: too much communication of the step has no known owner."""
+    withheld: Measurements = {}
+    ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
+    if ambiguous_ns > fact_thresholds().maximum_ambiguous_fraction * step.step_ns:
+        reason = (
+            f"SendRecv kernels of {ambiguous_ns} ns cannot be classified into expert, pipeline and context exchange: "
+            "the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
+        )
+        ep_times = (EP_BUSY, EP_EXPOSED, EP_HIDDEN, EP_TRANSFER_EXPOSED, EP_WAIT_EXPOSED)
+        withheld = dict.fromkeys(ep_times, missing(reason))
+    unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
+    if unowned_ns > collective_owners().maximum_open_fraction * step.step_ns:
+        reason = (
+            f"collectives of {unowned_ns} ns cannot be classified into tensor and data parallelism: neither the "
+            "parallel sizes nor NVTX ranges identify their owner (capture with -t cuda,nvtx and Megatron's --profile, "
+            "or profile the launched command)"
+        )
+        withheld = {**withheld, DP_EXPOSED: missing(reason), TP_EXPOSED: missing(reason)}
+    return withheld

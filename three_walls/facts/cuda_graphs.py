@@ -1,0 +1,116 @@
+"""CUDA graphs: how much of a step they launch, what they leave out, and what a graph of the optimizer could save.
+
+With node granularity (``--cuda-graph-trace=node``) every kernel records whether a graph launched it. With graph
+granularity a graph is one envelope and its kernels are unknown, so no share is given. A trace can have both: kernels
+are counted by their own rows alone, an envelope adds none.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from three_walls.attribution.ownership import LABELS
+from three_walls.facts.step import HOST_LAUNCHES
+from three_walls.facts.step_view import StepView
+from three_walls.model.fact import FactGroup, Measured, Measurement, Pool, known, missing
+from three_walls.model.report import GraphCoverage, OutsideGraphs
+from three_walls.timeline.intervals import mask_of
+from three_walls.timeline.steps import MODEL_WORK
+
+facts = FactGroup("CUDA graphs")
+LAUNCH_STARVED_PARENTS = (
+    "launch_starved_ns",
+    "launch_starved_recoverable_ns",
+    "host_idle_ns",
+    "host_recoverable_ns",
+    "idle_ns",
+)
+"""Facts that contain launch-starved time."""
+
+OPTIMIZER_LAUNCH_STARVED = facts.duration(
+    "optimizer_launch_starved_ns",
+    "Launch-starved time from the first to the last optimizer kernel after the step's last GEMM.",
+    needs=HOST_LAUNCHES,
+    share="Share of the step in which the optimizer is launch-starved.",
+    pool=Pool(part_of=LAUNCH_STARVED_PARENTS, is_device_busy=False),
+)
+GRAPH_KERNEL_FRACTION = facts.fact(
+    "graph_kernel_fraction",
+    "fraction",
+    "Share of the step's kernels that ran inside CUDA graphs.",
+    needs=("graph_nodes", "inside_cuda_graphs"),
+)
+
+_STARVED = mask_of(["launch_starved"], LABELS)
+
+IS_NODE = pl.col("graph_node").fill_null(0) != 0
+"""Whether a graph launched the kernel. Exporters write no node as null or 0."""
+
+_WHOLE = "graphs of the step were recorded whole, without their kernels (recapture with --cuda-graph-trace=node)"
+
+
+def measure_graphs(step: StepView) -> Measured[GraphCoverage | None]:
+    """Coverage of the step by graphs; no row where no graph was launched."""
+    kernels = step.kernels
+    nodes = kernels.filter(IS_NODE)
+    fraction = known(nodes.height / kernels.height) if kernels.height else missing("no kernel ran in the step")
+    return Measured(
+        _measure_coverage(step, nodes),
+        {GRAPH_KERNEL_FRACTION: fraction, OPTIMIZER_LAUNCH_STARVED: measure_optimizer_starved(step)},
+    )
+
+
+def _measure_coverage(step: StepView, nodes: pl.DataFrame) -> GraphCoverage | None:
+    whole_graphs = _count_whole_graphs(step.started.filter(pl.col("kind") == "graph"), nodes)
+    reason = step.run.lacks("inside_cuda_graphs") or (_WHOLE if whole_graphs else "")
+    if nodes.is_empty() and not reason:
+        return None
+    kernels = step.kernels
+    return GraphCoverage(
+        kernels_inside=nodes.height,
+        kernels_outside=kernels.height - nodes.height,
+        whole_graphs=whole_graphs,
+        fraction=None if reason else nodes.height / kernels.height,
+        reason=reason,
+        outside=_sum_outside(kernels.filter(~IS_NODE)),
+    )
+
+
+def _count_whole_graphs(envelopes: pl.DataFrame, nodes: pl.DataFrame) -> int:
+    """Envelopes inside which no kernel of a graph was recorded: the others hide nothing."""
+    first_node = nodes.select(node_ns="start_ns").sort("node_ns")
+    joined = envelopes.sort("start_ns").join_asof(
+        first_node, left_on="start_ns", right_on="node_ns", strategy="forward", coalesce=False
+    )
+    return joined.filter((pl.col("node_ns") >= pl.col("end_ns")).fill_null(value=True)).height
+
+
+def _sum_outside(kernels: pl.DataFrame) -> tuple[OutsideGraphs, ...]:
+    """Per category the kernels launched one by one and the time of their launch calls, most kernels first."""
+    sums = (
+        kernels.with_columns(host_ns=pl.col("launch_end_ns") - pl.col("launch_start_ns"))
+        .group_by(pl.col("category").cast(pl.String))
+        .agg(calls=pl.len(), host_ns=pl.col("host_ns").sum(), is_known=pl.col("host_ns").is_not_null().all())
+        .sort("calls", "category", descending=[True, False])
+    )
+    return tuple(
+        OutsideGraphs(category, calls, int(host_ns) if is_known else None)
+        for category, calls, host_ns, is_known in sums.select("category", "calls", "host_ns", "is_known").rows()
+    )
+
+
+def measure_optimizer_starved(step: StepView) -> Measurement[int]:
+    """Launch-starved time inside the optimizer phase: what a graph of the optimizer's kernels could remove.
+
+    The phase is from the first to the last optimizer kernel after the step's last model work, so the GEMMs of Muon's
+    update begin it anew.
+    """
+    model_work_end = step.operations.filter(pl.col("category").is_in(list(MODEL_WORK)))["end_ns"].max()
+    optimizer = step.operations.filter(pl.col("category") == "optimizer")
+    phase = optimizer if model_work_end is None else optimizer.filter(pl.col("start_ns") >= model_work_end)
+    if phase.is_empty():
+        return missing("no optimizer kernel follows the step's last GEMM")
+    begin, end = phase["start_ns"].min(), phase["end_ns"].max()
+    inside = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(begin))
+    starved = step.slices.filter((pl.col("active") & _STARVED) != 0).select(ns=inside.clip(lower_bound=0))
+    return known(int(starved["ns"].sum()))

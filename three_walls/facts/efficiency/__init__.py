@@ -1,0 +1,1 @@
+"""Efficiency: floating point operations against the time that they take and the GPU's peak."""

@@ -1,0 +1,195 @@
+"""GEMMs by shape: what each reaches of the GPU's peak in the representative step.
+
+Shapes are those that PyTorch's operators were called with, so routing is as it was and a replay is distinguished from
+the forward pass. Nothing here is derived from the config but the names of the weights.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from three_walls.facts.efficiency.model_flops import precision_of
+from three_walls.facts.model_shape import ModelShape, read_model_shape
+from three_walls.facts.step_view import StepView
+from three_walls.model.buckets import GEMM_CATEGORIES
+from three_walls.model.fact import FactGroup, Measured, known, missing
+from three_walls.model.report import GemmShape
+from three_walls.model.units import NS_PER_S
+from three_walls.tables.hardware import GpuModel
+from three_walls.tables.kernels import peak_of, precision_of_kernel
+from three_walls.tables.torch_operators import torch_operators
+from three_walls.timeline.gemms import Gemm, find_gemms, gemms_of_launches
+from three_walls.timeline.operators import Operators
+
+facts = FactGroup("GEMM shapes")
+SHAPES_KNOWN = facts.fact(
+    "gemm_shapes_known_fraction",
+    "fraction",
+    "Share of the GEMMs' time whose shapes were recorded by the operators around their launches.",
+)
+
+NO_SHAPES = (
+    "no range around the GEMMs has the shapes of its arguments (recapture with --profile and -t cuda,nvtx; "
+    "Megatron-Bridge also needs profiling.record_shapes=true)"
+)
+
+SCORES = "attention scores"
+"""GEMMs of many small matrices at once: unfused attention's."""
+
+_Key = tuple[str, str | None, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class _Row:
+    """GEMMs of one key."""
+
+    role: str | None
+    gemms: list[Gemm] = field(default_factory=list)
+    ns_of_kernel: dict[str, int] = field(default_factory=dict)
+    """Time per kernel name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Names of the weights that one GPU holds, by (outputs, inputs).
+
+    Weights of experts see as many tokens as are routed to them, all others ``tokens``.
+    """
+
+    of_layers: Mapping[tuple[int, int], Sequence[str]]
+    of_experts: Mapping[tuple[int, int], Sequence[str]]
+    tokens: int | None
+
+    def role_of(self, size: tuple[int, int], tokens: int | None) -> str | None:
+        """The weight of ``size`` that multiplied ``tokens`` rows; "a or b" where that leaves a choice."""
+        of_layers = self.of_layers.get(size, ()) if tokens == self.tokens or None in (tokens, self.tokens) else ()
+        return " or ".join((*of_layers, *self.of_experts.get(size, ()))) or None
+
+
+NO_WEIGHTS = Weights({}, {}, None)
+
+
+def measure_gemm_shapes(step: StepView, operators: Operators) -> Measured[tuple[GemmShape, ...]]:
+    """The step's GEMMs by shape. ``operators``: of the rank's process, around the launches of the step."""
+    rows, fraction = tabulate_gemms(step, operators, _name_weights_of_run(step), precision_of(step.config).value)
+    return Measured(rows, {SHAPES_KNOWN: known(fraction) if fraction else missing(NO_SHAPES)})
+
+
+def tabulate_gemms(
+    step: StepView, operators: Operators, weights: Weights, precision: str | None
+) -> tuple[tuple[GemmShape, ...], float | None]:
+    """(rows by falling time, share of the GEMMs' time that they hold); the share is None without GEMMs.
+
+    ``weights``: what weights of a size are called. ``precision``: of GEMMs whose kernel's name does not state it.
+    """
+    config = step.config
+    kernels = step.operations.filter(
+        pl.col("category").cast(pl.String).is_in(GEMM_CATEGORIES) & (pl.col("kind").cast(pl.String) == "kernel")
+    )
+    # With sequence parallelism linear layers may gather the tokens that it spread.
+    may_gather_tokens = config.size("tensor_model_parallel_size") != 1 and config.get("sequence_parallel") is not False
+    gemms = find_gemms(operators, torch_operators(), may_gather_tokens)
+    ranges = gemms_of_launches(operators, gemms, kernels.select("launch_thread", "launch_start_ns").rows())
+    rows: dict[_Key, _Row] = {}
+    counted: set[int] = set()
+    known_ns = total_ns = 0
+    for index, (start, end, name_id) in zip(
+        ranges, kernels.select("start_ns", "end_ns", "name_id").rows(), strict=True
+    ):
+        total_ns += end - start
+        if index is None or not gemms[index].flops:
+            continue
+        known_ns += end - start
+        gemm, kernel = gemms[index], step.names.get(name_id, "")
+        role = _role_of(gemm, weights)
+        row = rows.setdefault(_key_of(gemm, role), _Row(role))
+        row.ns_of_kernel[kernel] = row.ns_of_kernel.get(kernel, 0) + end - start
+        if index not in counted:
+            counted.add(index)
+            row.gemms.append(gemm)
+    shapes = [_summarize(row, step.gpu, precision) for row in rows.values() if sum(row.ns_of_kernel.values())]
+    shapes.sort(key=lambda shape: (-shape.ns, shape.direction, shape.batch, shape.m, shape.n, shape.k))
+    return tuple(shapes), known_ns / total_ns if total_ns else None
+
+
+def _role_of(gemm: Gemm, weights: Weights) -> str | None:
+    if gemm.weight is not None:
+        return weights.role_of(gemm.weight, gemm.tokens)
+    return SCORES if gemm.batch > 1 else None
+
+
+def _key_of(gemm: Gemm, role: str | None) -> _Key:
+    """What GEMMs of one row share: the weight, whatever the number of tokens, or all dimensions."""
+    if gemm.weight is not None:
+        return gemm.direction, role, (*gemm.weight, gemm.count)
+    return gemm.direction, role, (gemm.batch, gemm.m, gemm.n, gemm.k)
+
+
+def _summarize(row: _Row, gpu: GpuModel | None, default_precision: str | None) -> GemmShape:
+    first = row.gemms[0]
+    flops = sum(gemm.flops for gemm in row.gemms)
+    ns = sum(row.ns_of_kernel.values())
+    kernel = min(row.ns_of_kernel, key=lambda name: (-row.ns_of_kernel[name], name))
+    precision = precision_of_kernel(kernel, default_precision)
+    peak = peak_of(gpu, precision)
+    achieved = flops * NS_PER_S / ns
+    return GemmShape(
+        role=row.role,
+        direction=first.direction,
+        batch=first.batch,
+        m=_range_of([gemm.m for gemm in row.gemms]),
+        n=_range_of([gemm.n for gemm in row.gemms]),
+        k=_range_of([gemm.k for gemm in row.gemms]),
+        calls=sum(gemm.count for gemm in row.gemms),
+        flops=flops,
+        ns=ns,
+        achieved_flops_per_s=achieved,
+        precision=precision,
+        peak_flops_per_s=peak,
+        fraction=achieved / peak if peak else None,
+        kernel=kernel,
+    )
+
+
+def _range_of(values: Sequence[int]) -> tuple[int, int]:
+    return min(values), max(values)
+
+
+def _name_weights_of_run(step: StepView) -> Weights:
+    """Names of the weights that the config gives the sizes of; none where it does not."""
+    shape, layout = read_model_shape(step.config).value, step.layout.complete().value
+    if shape is None or layout is None:
+        return NO_WEIGHTS
+    tokens = shape.sequence * layout.micro_batch // layout.context
+    return name_weights(shape, layout.tensor, layout.expert_tensor, tokens)
+
+
+def name_weights(shape: ModelShape, tensor: int, expert_tensor: int, tokens: int | None) -> Weights:
+    """Names of the weights of a model by their size; matrices of latent attention are left out.
+
+    ``tensor`` and ``expert_tensor``: sizes of tensor parallelism of layers and of experts. ``tokens``: of one
+    micro-batch on one GPU.
+    """
+    gate = 2 if shape.is_gated else 1
+    of_layers: dict[tuple[int, int], list[str]] = defaultdict(list)
+    of_experts: dict[tuple[int, int], list[str]] = defaultdict(list)
+    if shape.latent is None:
+        projected = shape.query + shape.key + shape.value
+        of_layers[projected // tensor, shape.hidden].append("query, key and value")
+        of_layers[shape.hidden, shape.context // tensor].append("attention output")
+    if shape.moe_layers:
+        of_layers[shape.experts, shape.hidden].append("router")
+        of_experts[gate * shape.expert_ffn // expert_tensor, shape.expert_hidden].append("expert input")
+        of_experts[shape.expert_hidden, shape.expert_ffn // expert_tensor].append("expert output")
+    if shape.moe_layers and shape.shared_ffn:
+        of_layers[gate * shape.shared_ffn // tensor, shape.hidden].append("shared expert input")
+        of_layers[shape.hidden, shape.shared_ffn // tensor].append("shared expert output")
+    if len(shape.moe_layers) < shape.layers:
+        of_layers[gate * shape.dense_ffn // tensor, shape.hidden].append("MLP input")
+        of_layers[shape.hidden, shape.dense_ffn // tensor].append("MLP output")
+    of_layers[shape.vocabulary // tensor, shape.hidden].append("logits")
+    return Weights(of_layers, of_experts, tokens)

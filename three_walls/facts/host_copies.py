@@ -1,0 +1,81 @@
+"""How fast copies between host and device ran, compared with the link between them."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from three_walls.facts.step_view import StepView
+from three_walls.model.fact import FactGroup, Measured, Measurement, known, known_or_missing, missing
+from three_walls.model.report import CopyBandwidth
+from three_walls.model.units import NS_PER_S
+
+TO_DEVICE = ("copy_h2d_pinned", "copy_h2d_pageable")
+TO_HOST = ("copy_d2h_pinned", "copy_d2h_pageable")
+
+LARGE_COPY_BYTES = 1 << 20
+"""A smaller copy is over before the link is full: its rate is the cost of starting a copy."""
+
+facts = FactGroup("Host copies")
+
+H2D_ACHIEVED = facts.fact(
+    "h2d_achieved_bytes_per_s",
+    "bytes_per_s",
+    "Bytes of the step's copies from the host of 1 MiB and more over the sum of their durations.",
+    needs=("copies",),
+)
+D2H_ACHIEVED = facts.fact(
+    "d2h_achieved_bytes_per_s", "bytes_per_s", "The same for copies to the host.", needs=("copies",)
+)
+HOST_LINK = facts.fact(
+    "host_link_bytes_per_s",
+    "bytes_per_s",
+    "The link between GPU and host memory in one direction (PCIe, NVLink-C2C), before protocol overhead.",
+)
+
+
+def measure_host_copies(step: StepView) -> Measured[tuple[CopyBandwidth, ...]]:
+    """One row per kind of host copy that starts in the step; rates are of the large copies."""
+    link = step.gpu.host_link_bytes_per_s if step.gpu else None
+    is_host_copy = pl.col("category").cast(pl.String).is_in([*TO_DEVICE, *TO_HOST])
+    copies = step.started.filter(is_host_copy).select(
+        pl.col("category").cast(pl.String),
+        pl.col("bytes").fill_null(0),
+        duration_ns=pl.col("end_ns") - pl.col("start_ns"),
+        is_large=pl.col("bytes").fill_null(0) >= LARGE_COPY_BYTES,
+    )
+    sums = copies.group_by("category").agg(
+        calls=pl.len(),
+        moved=pl.col("bytes").sum(),
+        ns=pl.col("duration_ns").sum(),
+        large_calls=pl.col("is_large").sum(),
+        large_bytes=pl.col("bytes").filter("is_large").sum(),
+        large_ns=pl.col("duration_ns").filter("is_large").sum(),
+    )
+    rows = tuple(
+        CopyBandwidth(
+            copy_class=row["category"],
+            calls=row["calls"],
+            bytes_moved=row["moved"],
+            ns=row["ns"],
+            large_calls=row["large_calls"],
+            bytes_per_s=row["large_bytes"] * NS_PER_S / row["large_ns"] if row["large_ns"] else None,
+            limit_bytes_per_s=link,
+        )
+        for row in sums.sort("category").iter_rows(named=True)
+    )
+    large = copies.filter("is_large")
+    return Measured(
+        rows,
+        {
+            H2D_ACHIEVED: _rate(large.filter(pl.col("category").is_in(TO_DEVICE))),
+            D2H_ACHIEVED: _rate(large.filter(pl.col("category").is_in(TO_HOST))),
+            HOST_LINK: known_or_missing(link or None, "the link to host memory is not known of this GPU"),
+        },
+    )
+
+
+def _rate(copies: pl.DataFrame) -> Measurement[float]:
+    duration_ns = int(copies["duration_ns"].sum())
+    if not duration_ns:
+        return missing(f"no copy of {LARGE_COPY_BYTES >> 20} MiB or more in the step")
+    return known(int(copies["bytes"].sum()) * NS_PER_S / duration_ns)

@@ -1,0 +1,203 @@
+"""Measures every fact of a run, and the rows that the report shows in detail: the one entry of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from three_walls.attribution.attribution import Attribution
+from three_walls.facts.attention_passes import find_passes
+from three_walls.facts.communication import measure_communication, withhold_unowned
+from three_walls.facts.cuda_graphs import measure_graphs
+from three_walls.facts.efficiency.gemm_shapes import measure_gemm_shapes
+from three_walls.facts.efficiency.model_flops import measure_utilization
+from three_walls.facts.efficiency.roles import measure_roles
+from three_walls.facts.host_copies import measure_host_copies
+from three_walls.facts.layout import measure_layout
+from three_walls.facts.log_facts import UNPROFILED_STEP, JoinedLog, join_log
+from three_walls.facts.machine import measure_machine
+from three_walls.facts.memory.estimate import measure_memory
+from three_walls.facts.memory.pressure import MEMORY_PRESSURE, classify_memory_pressure
+from three_walls.facts.memory.recorded import measure_driver_memory, measure_snapshot
+from three_walls.facts.moe.ledger import measure_moe_layers
+from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
+from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
+from three_walls.facts.ranks import measure_ranks
+from three_walls.facts.recompute.replays import measure_recompute, recompute_facts, sum_replays_by_layer
+from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
+from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
+from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
+from three_walls.facts.step_view import RunView, StepView, choose_step, view_run
+from three_walls.facts.summary import count_captured_steps
+from three_walls.facts.token_exchange import EP_LINK, link_bytes_per_s
+from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
+from three_walls.inputs.read_inputs import Inputs
+from three_walls.model.config import NOT_SHOWN, RunConfig
+from three_walls.model.fact import (
+    Fact,
+    FactDefinition,
+    FactSheet,
+    FactValue,
+    Measurement,
+    Measurements,
+    known,
+    missing,
+)
+from three_walls.model.report import (
+    CopyBandwidth,
+    Efficiency,
+    GemmShape,
+    GraphCoverage,
+    MoePart,
+    OverlapSlowdown,
+    PipelinePhase,
+    RecomputedLayer,
+    ReportWarning,
+)
+from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.tables.thresholds import default_log_thresholds
+from three_walls.timeline.operators import read_operators
+from three_walls.timeline.timeline import Timeline
+
+_NO_STEP = missing("no step could be kept")
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What the report shows besides facts. Without a kept step ``step`` is None and the rows of the step are empty."""
+
+    run: RunView
+    log: JoinedLog
+    pipeline_phases: tuple[PipelinePhase, ...]
+    step: StepView | None = None
+    moe_layers: tuple[MoePart, ...] = ()
+    overlap_slowdown: tuple[OverlapSlowdown, ...] = ()
+    recompute_layers: tuple[RecomputedLayer, ...] = ()
+    graph_coverage: GraphCoverage | None = None
+    efficiency: tuple[Efficiency, ...] = ()
+    gemm_shapes: tuple[GemmShape, ...] = ()
+    copies: tuple[CopyBandwidth, ...] = ()
+    warnings: tuple[ReportWarning, ...] = ()
+
+
+def measure_facts(
+    inputs: Inputs,
+    timeline: Timeline,
+    attribution: Attribution,
+    matched_ranks: MatchedRanks,
+) -> tuple[FactSheet, Details]:
+    """Every defined fact, missing with its reason where it cannot be measured, and the settings of the run as facts.
+
+    Raises InputError where the representative step's trace cannot be read any more.
+    """
+    traces = inputs.with_kernels
+    run = view_run(traces, inputs.config)
+    step = choose_step(traces, timeline, attribution, run)
+    step_ns = step.step_ns if step else None
+    log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
+    phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
+    details = Details(run, log, phases)
+    measured: Measurements = {
+        **measure_machine(run),
+        **measure_layout(run),
+        **log.facts,
+        **measure_ranks(matched_ranks, attribution, timeline),
+        **measure_memory(run.config, run.device.memory_bytes if run.device else None, log.facts),
+        **measure_snapshot(inputs.snapshot),
+        **measure_utilization(run, step_ns, log.whole(UNPROFILED_STEP)),
+        STEP_SPREAD: measure_spread(timeline.steps),
+    }
+    if step:
+        measured, details = _measure_details(step, measured, replace(details, step=step))
+    pressure = classify_memory_pressure(measured, default_log_thresholds())
+    return make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config), details
+
+
+def _measure_details(step: StepView, measured: Measurements, details: Details) -> tuple[Measurements, Details]:
+    """``measured`` with the facts of the representative step, and ``details`` with its rows."""
+    attention = find_passes(step.operations, step.window)
+    recompute = measure_recompute(step, attention)
+    moe_layers = measure_moe_layers(step, attention, recompute)
+    overlap_slowdown = measure_overlap_slowdown(step)
+    graphs = measure_graphs(step)
+    efficiency = measure_roles(step, moe_layers.rows)
+    operators = read_operators(step.trace, step.rank.process, step.operations)
+    gemm_shapes = measure_gemm_shapes(step, operators)
+    copies = measure_host_copies(step)
+    measured = {
+        **measured,
+        **measure_step(step),
+        **measure_communication(step),
+        **recompute_facts(recompute, attention),
+        **moe_layers.facts,
+        **overlap_slowdown.facts,
+        **graphs.facts,
+        **efficiency.facts,
+        **gemm_shapes.facts,
+        **copies.facts,
+        **measure_unfused_ops(step, operators),
+        **measure_driver_memory(step, union_of(load_api_patterns(), "allocate")),
+        **measure_bubble(details.pipeline_phases, step, measured),
+        EP_LINK: link_bytes_per_s(step.run),
+    }
+    measured = {**measured, **measure_recoverable(measured, recompute.cost_ns)}
+    starved, recoverable = measured[LAUNCH_STARVED].whole, measured[LAUNCH_STARVED_RECOVERABLE].whole
+    measured = {**measured, **finish_unfused(measured, starved, recoverable)}
+    # Last: upper bounds are sums of what was measured, also where a part may not be given by itself.
+    measured = {**measured, **withhold_unowned(step), **_withhold_unrecorded(step.run)}
+    return measured, replace(
+        details,
+        moe_layers=moe_layers.rows,
+        overlap_slowdown=overlap_slowdown.rows,
+        recompute_layers=sum_replays_by_layer(recompute, attention, step.config, step.layout.microbatches),
+        graph_coverage=graphs.rows,
+        efficiency=efficiency.rows,
+        gemm_shapes=gemm_shapes.rows,
+        copies=copies.rows,
+        warnings=moe_layers.warnings,
+    )
+
+
+def _withhold_unrecorded(run: RunView) -> Measurements:
+    """Facts that need what the traces did not record."""
+    withheld: dict[FactDefinition, Measurement[FactValue]] = {}
+    for definition in DEFINITIONS:
+        lacking = [reason for need in definition.needs if (reason := run.lacks(need))]
+        if lacking:
+            withheld[definition] = missing(lacking[0])
+    return withheld
+
+
+def make_sheet(measured: Measurements, config: RunConfig) -> FactSheet:
+    """All definitions in their order, then ``config.*`` and ``env.*``. Raises ValueError for an unlisted definition."""
+    unlisted = [each.name for each in measured if DEFINITION_BY_NAME.get(each.name) is not each]
+    if unlisted:
+        raise ValueError(f"facts measured that no group of facts/registry.py defines: {', '.join(unlisted)}")
+    facts = []
+    for definition in DEFINITIONS:
+        found = _derive_fraction(definition, measured) if definition.numerator else measured.get(definition, _NO_STEP)
+        facts.append(Fact(definition.name, found.value, definition.unit, found.missing_reason, definition))
+    settings = (
+        ("config", config.values, config.withheld_values),
+        ("env", config.environment, config.withheld_environment),
+    )
+    for kind, values, _ in settings:
+        facts += [Fact(f"{kind}.{key}", found.value, "config") for key, found in sorted(values.items())]
+    for kind, _, withheld in settings:
+        facts += [Fact(f"{kind}.{key}", None, "config", missing_reason=NOT_SHOWN) for key in sorted(withheld)]
+    return FactSheet.of(facts, config.environment_is_known)
+
+
+def _derive_fraction(
+    definition: FactDefinition, measured: Mapping[FactDefinition, Measurement[FactValue]]
+) -> Measurement[FactValue]:
+    numerator, denominator = (
+        measured.get(DEFINITION_BY_NAME[name], _NO_STEP) for name in (definition.numerator, definition.denominator)
+    )
+    reason = numerator.missing_reason or denominator.missing_reason
+    if reason:
+        return missing(reason)
+    if numerator.whole is None or not denominator.whole:
+        return missing(f"{definition.denominator} is zero")
+    return known(numerator.whole / denominator.whole)

@@ -1,0 +1,276 @@
+"""What a GPU needs for parameters, gradients, optimizer and activations, from the configuration; and its peak.
+
+Bytes per parameter under mixed precision: 2 of the parameter; 4 of the gradient (2 where gradients are reduced in
+bf16); the optimizer's fp32 copy and its moments, 12 with Adam. The distributed optimizer shards its part over the GPUs
+that hold the same parameters (megatron/core/optimizer/distrib_optimizer.py): over data and context parallelism, for
+experts over the replicas of the expert group, which ``compute_weight_and_optimizer_memory`` does not distinguish.
+Fragmentation, NCCL's buffers, the CUDA context and library workspaces come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from three_walls.facts.log_facts import LOG_MEMORY_ITERATIONS, LOG_PEAK_MEMORY
+from three_walls.facts.machine import GPU_MEMORY
+from three_walls.facts.memory.activations import estimate_activations
+from three_walls.facts.memory.parameters import count_parameters
+from three_walls.facts.model_shape import ModelShape, read_model_shape
+from three_walls.inputs.config.parallel_layout import CompleteLayout, read_layout
+from three_walls.model.config import ConfigValue, RunConfig
+from three_walls.model.fact import FactGroup, FactValue, Measurement, Measurements, known, known_or_missing, missing
+
+NO_DEVICE_MEMORY = "the trace does not say how much memory the GPU has"
+
+_MOMENTS = {"adam": 2, "sgd": 1}
+_DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+_FULLY_SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2")
+
+facts = FactGroup("Memory")
+
+PARAMETERS_PER_GPU = facts.fact(
+    "parameters_per_gpu_count",
+    "count",
+    "Parameters on a GPU of the fullest pipeline stage, from the configuration.",
+)
+MEMORY_PARAMETERS = facts.fact("memory_parameters_bytes", "bytes", "Those parameters, in the precision of the model.")
+MEMORY_GRADIENTS = facts.fact(
+    "memory_gradients_bytes", "bytes", "Their gradients, in the precision they are reduced in."
+)
+MEMORY_OPTIMIZER = facts.fact(
+    "memory_optimizer_bytes",
+    "bytes",
+    "The optimizer's copy of the parameters and its moments on that GPU, sharded by the distributed optimizer.",
+)
+MEMORY_ACTIVATIONS = facts.fact(
+    "memory_activations_bytes",
+    "bytes",
+    "Activations that wait for the backward pass at the peak, with the working set at that moment, estimated from the "
+    "configuration: in-flight micro-batches, recompute, unfused scores, balanced routing.",
+    "A measurement: compared with logs of unfused attention only, where it is within 3% of the peak.",
+)
+MEMORY_ESTIMATED_PEAK = facts.fact(
+    "memory_estimated_peak_bytes",
+    "bytes",
+    "Parameters, gradients, optimizer and activations of the fullest pipeline stage together.",
+    "Memory in use: the allocator's fragments, NCCL's buffers and the CUDA context come on top.",
+)
+MEMORY_HEADROOM = facts.fact(
+    "memory_headroom_bytes",
+    "bytes",
+    "Device memory less the log's peak (memory_peak_bytes), or where no log printed one, less the estimated one.",
+    "Memory that is free: see memory_estimated_peak_bytes for what neither figure contains.",
+)
+MEMORY_PEAK = facts.fact(
+    "memory_peak_bytes",
+    "bytes",
+    "The log's peak of allocated memory; with the optimizer's moments (estimated) added where the log prints memory "
+    "after its first iteration alone.",
+)
+MEMORY_PEAK_FRACTION = facts.fact(
+    "memory_peak_fraction", "fraction", "Fraction of the device memory that memory_peak_bytes takes."
+)
+MEMORY_PEAK_WITHOUT_RECOMPUTE = facts.fact(
+    "memory_peak_without_recompute_ratio",
+    "ratio",
+    "The log's peak with the estimated activations replaced by those without recompute, over device memory.",
+    "A measured peak: above 1 such a run would not fit.",
+)
+facts.fraction(
+    "memory_parameters_fraction",
+    MEMORY_PARAMETERS,
+    GPU_MEMORY,
+    "Fraction of the device memory that parameters take, from the configuration.",
+)
+facts.fraction(
+    "memory_optimizer_fraction",
+    MEMORY_OPTIMIZER,
+    GPU_MEMORY,
+    "Fraction of the device memory that the optimizer's state takes, from the configuration.",
+)
+facts.fraction(
+    "memory_activations_fraction",
+    MEMORY_ACTIVATIONS,
+    GPU_MEMORY,
+    "Fraction of the device memory that activations take at the peak, estimated from the configuration.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Bytes on one GPU of a pipeline stage."""
+
+    stage: int
+    parameter_count: int
+    parameters: int
+    gradients: int
+    optimizer: int
+    moments: int
+    """The part of ``optimizer`` that its first update creates."""
+    activations: Measurement[int]
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer + (self.activations.value or 0)
+
+
+def measure_memory(config: RunConfig, device_bytes: int | None, log: Measurements) -> Measurements:
+    """Every fact of this group. ``log``: what the training log gives; ``device_bytes``: memory of the GPU."""
+    estimated = estimate_stages(config)
+    stages = estimated.value
+    printed_bytes = log[LOG_PEAK_MEMORY].whole
+    peak = _later_peak(printed_bytes, log[LOG_MEMORY_ITERATIONS].whole, stages)
+    of_stage = _measure_fullest_stage(estimated)
+    used = of_stage[MEMORY_ESTIMATED_PEAK] if printed_bytes is None else peak
+    return {
+        **of_stage,
+        MEMORY_PEAK: peak,
+        MEMORY_PEAK_FRACTION: _of_device(peak, device_bytes),
+        MEMORY_HEADROOM: _headroom(device_bytes, used),
+        MEMORY_PEAK_WITHOUT_RECOMPUTE: _peak_without_recompute(config, device_bytes, peak, stages),
+    }
+
+
+def _measure_fullest_stage(estimated: Measurement[tuple[StageMemory, ...]]) -> Measurements:
+    if estimated.value is None:
+        parts = (PARAMETERS_PER_GPU, MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_ACTIVATIONS)
+        return dict.fromkeys((*parts, MEMORY_ESTIMATED_PEAK), missing(str(estimated.missing_reason)))
+    fullest = _fullest(estimated.value)
+    return {
+        PARAMETERS_PER_GPU: known(fullest.parameter_count),
+        MEMORY_PARAMETERS: known(fullest.parameters),
+        MEMORY_GRADIENTS: known(fullest.gradients),
+        MEMORY_OPTIMIZER: known(fullest.optimizer),
+        MEMORY_ACTIVATIONS: fullest.activations,
+        MEMORY_ESTIMATED_PEAK: fullest.activations if fullest.activations.is_missing else known(fullest.total),
+    }
+
+
+def _fullest(stages: tuple[StageMemory, ...]) -> StageMemory:
+    """The stage that needs most; of equals the first."""
+    return max(stages, key=lambda stage: (stage.total, -stage.stage))
+
+
+def _later_peak(
+    printed_bytes: int | None, iterations: int | None, stages: tuple[StageMemory, ...] | None
+) -> Measurement[int]:
+    """The peak of later iterations. Megatron-Bridge 0.3 prints memory once, after the first logged iteration.
+
+    Measured on H200s: 6.81 GB printed after iteration 1 and 9.00 GB in the end, with moments of 2.22 GB (Bridge 0.3.1);
+    15.81 GB after iteration 1 and 19.71 GB after 2, with moments of 3.92 GB (0.6.2).
+    """
+    if printed_bytes is None:
+        return missing("no training log printed the peak of allocated memory")
+    if iterations != 1:
+        return known(printed_bytes)
+    if stages is None:
+        return missing("the log prints memory after its first iteration alone, before the optimizer had its moments")
+    return known(printed_bytes + max(stage.moments for stage in stages))
+
+
+def estimate_stages(config: RunConfig) -> Measurement[tuple[StageMemory, ...]]:
+    """The memory of every pipeline stage; missing where the configuration leaves a size open, or is not modelled."""
+    shape = read_model_shape(config)
+    if shape.value is None:
+        return missing(str(shape.missing_reason))
+    if shape.value.is_tied is None:
+        return missing("the config does not say untie_embeddings_and_output_weights")
+    layout = read_layout(config).complete()
+    if layout.value is None:
+        return missing(str(layout.missing_reason))
+    stages = layout.value.layers_by_stage(config, shape.value.layers)
+    if stages is None:
+        return missing("the pipeline's stages hold unequal numbers of layers")
+    reason = _why_not_counted(config)
+    if reason:
+        return missing(reason)
+    return known(
+        tuple(_estimate_stage(shape.value, layout.value, config, layers, stage) for stage, layers in enumerate(stages))
+    )
+
+
+def _estimate_stage(
+    shape: ModelShape, layout: CompleteLayout, config: RunConfig, layers: tuple[int, ...], stage: int
+) -> StageMemory:
+    counts = count_parameters(shape, layout, config, layers, stage)
+    is_mixed = config.get("bf16") is True or config.get("fp16") is True
+    gradient = 4 if not is_mixed or config.get("grad_reduce_in_fp32") is not False else 2
+    state, moments = _optimizer_bytes_per_parameter(config, is_mixed)
+    shards, expert_shards = 1, 1
+    if config.get("use_distributed_optimizer") is True:
+        instances = config.whole_number("num_distributed_optimizer_instances") or 1
+        shards, expert_shards = (max(1, n // instances) for n in (layout.dense_replicas, layout.expert_data))
+    sharded = counts.dense / shards + counts.experts / expert_shards
+    return StageMemory(
+        stage=stage,
+        parameter_count=counts.total,
+        parameters=counts.total * (2 if is_mixed else 4),
+        gradients=counts.total * gradient,
+        optimizer=round(state * sharded),
+        moments=round(moments * sharded),
+        activations=estimate_activations(shape, layout, config, layers, stage),
+    )
+
+
+def _optimizer_bytes_per_parameter(config: RunConfig, is_mixed: bool) -> tuple[float, float]:
+    """(all that the optimizer keeps, its moments alone)."""
+    moments = _MOMENTS[str(config.get("optimizer") or "adam")]
+    if config.get("use_precision_aware_optimizer") is True:
+        states = [_DTYPE_BYTES.get(str(config.get(key)), 4) for key in ("exp_avg_dtype", "exp_avg_sq_dtype")]
+        # Of an fp32 copy only the half that the bf16 parameter lacks is kept (store_param_remainders, on by default).
+        of_moments, copy = sum(states[:moments]), 2
+    else:
+        of_moments, copy = 4 * moments, 4 if is_mixed else 0
+    offloaded = config.get("optimizer_offload_fraction")
+    if config.get("optimizer_cpu_offload") is True and isinstance(offloaded, int | float):
+        return (of_moments + copy) * (1 - offloaded), of_moments * (1 - offloaded)
+    return of_moments + copy, of_moments
+
+
+def _why_not_counted(config: RunConfig) -> str | None:
+    for key in _FULLY_SHARDED:
+        if config.get(key) is True:
+            return f"parameters sharded by {key} are not counted"
+    if config.get("fp8_param_gather") is True:
+        return "parameters kept in FP8 are not counted"
+    optimizer = config.get("optimizer") or "adam"
+    if optimizer not in _MOMENTS:
+        return f"the states of optimizer {optimizer} are not counted"
+    for key in ("use_distributed_optimizer", "bf16", "grad_reduce_in_fp32"):
+        if not config.knows(key):
+            return f"the config does not say {key}"
+    return None
+
+
+def _of_device(peak: Measurement[int], device_bytes: int | None) -> Measurement[float]:
+    if peak.value is None:
+        return missing(str(peak.missing_reason))
+    return known(peak.value / device_bytes) if device_bytes else missing(NO_DEVICE_MEMORY)
+
+
+def _headroom(device_bytes: int | None, used: Measurement[FactValue]) -> Measurement[int]:
+    if not device_bytes:
+        return missing(NO_DEVICE_MEMORY)
+    left = None if used.whole is None else device_bytes - used.whole
+    return known_or_missing(left, str(used.missing_reason))
+
+
+def _peak_without_recompute(
+    config: RunConfig, device_bytes: int | None, peak: Measurement[int], stages: tuple[StageMemory, ...] | None
+) -> Measurement[float]:
+    """Measured ``peak``, with the estimated activations replaced by those without recompute, over device memory.
+
+    The estimate counts twice, once against itself: what it leaves out (fragments, workspaces) is in the measured part.
+    """
+    if peak.value is None:
+        return missing(str(peak.missing_reason))
+    if not device_bytes:
+        return missing(NO_DEVICE_MEMORY)
+    plain = replace(config, values={**config.values, "recompute_granularity": ConfigValue(None, "without recompute")})
+    without = estimate_stages(plain)
+    if stages is None or without.value is None:
+        return missing(str(estimate_stages(config).missing_reason or without.missing_reason))
+    now, then = _fullest(stages).activations, _fullest(without.value).activations
+    if now.value is None or then.value is None:
+        return missing(str(now.missing_reason or then.missing_reason))
+    return known((peak.value + then.value - now.value) / device_bytes)

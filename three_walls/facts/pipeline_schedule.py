@@ -1,0 +1,307 @@
+"""The phases of a rank's step under pipeline parallelism, their exposed exchanges, and the pipeline bubble.
+
+A schedule (1F1B, interleaved or not) begins with forward passes alone, alternates, and ends with backward passes
+alone (Narayanan et al., SC'21, arXiv 2104.04473). Attention's passes show the turns, replays distinguished from
+forward passes, whatever else runs concurrently. A phase begins or ends where attention does: the rest of that one
+layer's pass lies beyond the edge.
+
+Until its passes are over a rank's bubble is waiting in pipeline exchanges (from its arrival to its neighbour's) while
+nothing computes and no tokens are exchanged: waiting for tokens is imbalance, not schedule. Then it is the time in
+which nothing computes until the last stage's passes are over too: the last stages finish first and wait out that part
+of their bubble in the gradients' collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from three_walls.attribution.attribution import Attribution
+from three_walls.attribution.ownership import COMPUTE_MASK, LABELS, ConservationError
+from three_walls.facts.attention_passes import BACKWARD, FORWARD, find_passes
+from three_walls.facts.layout import PIPELINE_BUBBLE_EXPECTED
+from three_walls.facts.step_view import StepView
+from three_walls.model.buckets import BUCKETS, EP_CATEGORIES, Group
+from three_walls.model.config import RunConfig
+from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
+from three_walls.model.report import PipelinePhase
+from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
+from three_walls.timeline.steps import median_steps
+from three_walls.timeline.timeline import Timeline
+
+WARM_UP, STEADY, COOL_DOWN, UPDATE = "warm-up", "steady", "cool-down", "update"
+WHOLE_STEP = "step"
+"""In place of the four where the passes do not show them."""
+
+EXCHANGE = "pipeline_p2p"
+
+_UPDATING = ("all_reduce", "reduce_scatter", "optimizer")
+"""What begins once the last backward pass is over: reducing gradients, their norm, the update."""
+
+_EXCHANGE_MASK = mask_of([EXCHANGE], LABELS)
+_EP_MASK = mask_of(EP_CATEGORIES, LABELS)
+_BUSY_MASK = mask_of([bucket.name for bucket in BUCKETS if bucket.group is not Group.IDLE], LABELS)
+_RANK_AND_STEP = ["rank_index", "step"]
+_RANK_AND_PHASE = ["rank_index", "phase"]
+
+_WAITING = ("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")
+"""What contains a bubble: but for the end of the step, where the device idles, it is waiting inside collectives."""
+
+Phase = tuple[str, int, int]
+"""Name, start and end (ns, half-open)."""
+
+facts = FactGroup("Pipeline")
+
+PIPELINE_BUBBLE = facts.duration(
+    "pipeline_bubble_ns",
+    "Nothing computes: waiting in pipeline exchanges for the neighbouring stage while no tokens are exchanged, and the "
+    "time from the end of the rank's last backward pass to that of the last stage of its pipeline.",
+    "Exposed pipeline exchange: a stage that finishes early waits in the gradients' collectives.",
+    share="Fraction of the step in the pipeline's bubble.",
+    pool=Pool(part_of=_WAITING, union="collective_busy_ns"),
+)
+PIPELINE_BUBBLE_EXCESS = facts.duration(
+    "pipeline_bubble_excess_ns",
+    "The pipeline's bubble beyond the one that an even 1F1B schedule leaves (at least 0): uneven stages, and "
+    "exchanges.",
+    share="Fraction of the step in the bubble beyond that of an even schedule.",
+    pool=Pool(part_of=("pipeline_bubble_ns", *_WAITING), union="collective_busy_ns"),
+)
+
+
+def measure_bubble(phases: tuple[PipelinePhase, ...], step: StepView, layout: Measurements) -> Measurements:
+    """Every fact of this group, from the phases of the representative rank. ``layout``: facts of ``measure_layout``."""
+    rank_phases = [phase for phase in phases if phase.rank == step.rank.rank]
+    if not rank_phases:
+        reason = "no pipeline: one stage, and no pipeline exchange was recorded"
+        return dict.fromkeys((PIPELINE_BUBBLE, PIPELINE_BUBBLE_EXCESS), missing(reason))
+    unknown = next((phase.note for phase in rank_phases if phase.bubble_ns is None), None)
+    if unknown is not None:
+        return dict.fromkeys((PIPELINE_BUBBLE, PIPELINE_BUBBLE_EXCESS), missing(unknown))
+    bubble_ns = sum(phase.bubble_ns or 0 for phase in rank_phases)
+    expected = layout[PIPELINE_BUBBLE_EXPECTED]
+    excess = (
+        known(bubble_beyond_schedule_ns(bubble_ns, expected.value, step.step_ns))
+        if isinstance(expected.value, float)
+        else missing(str(expected.missing_reason))
+    )
+    return {PIPELINE_BUBBLE: known(bubble_ns), PIPELINE_BUBBLE_EXCESS: excess}
+
+
+def bubble_beyond_schedule_ns(bubble_ns: int, expected_fraction: float, step_ns: int) -> int:
+    """The bubble that an even schedule, which leaves ``expected_fraction`` of the step idle, does not explain."""
+    return max(0, bubble_ns - round(expected_fraction * step_ns))
+
+
+def measure_pipeline(
+    timeline: Timeline,
+    attribution: Attribution,
+    matched_ranks: MatchedRanks,
+    config: RunConfig,
+) -> tuple[PipelinePhase, ...]:
+    """The phases of every rank's median kept step, by rank; none without a pipeline."""
+    if not _has_pipeline(timeline, config):
+        return ()
+    medians = pl.DataFrame(
+        list(median_steps(timeline.steps).items()),
+        schema={"rank_index": pl.Int64, "step": pl.Int64},
+        orient="row",
+    )
+    phases_of_all, reasons = _find_phases_of_ranks(timeline, medians)
+    drains = _find_drains(phases_of_all, matched_ranks).join(medians, on=_RANK_AND_STEP, how="semi")
+    measured = _measure(
+        attribution.slices.join(medians, on=_RANK_AND_STEP, how="semi"),
+        phases_of_all.join(medians, on=_RANK_AND_STEP, how="semi"),
+        _split_exchanges(matched_ranks, medians),
+        drains.drop("step"),
+    )
+    _check_sums(measured, attribution, medians)
+    places = matched_ranks.pipeline.places if matched_ranks.pipeline else {}
+    drained = set(drains["rank_index"].to_list())
+    notes = {wait.rank: wait.note for wait in attribution.waits if wait.communication_class == EXCHANGE}
+    rows = []
+    for row in measured.rows(named=True):
+        rank_index, rank = row["rank_index"], matched_ranks.rank_of[row["rank_index"]]
+        note = reasons.get((rank_index, row["step"])) or _why_no_bubble(row, rank_index in drained, notes.get(rank))
+        stage, _ = places.get(rank_index, (None, None))
+        bubble_ns = None if note else row["drained_ns" if row["phase"] == UPDATE else "waited_ns"]
+        rows.append(
+            PipelinePhase(
+                rank=rank,
+                stage=stage,
+                phase=row["phase"],
+                ns=row["ns"],
+                p2p_exposed_ns=row["exposed_ns"],
+                bubble_ns=bubble_ns,
+                ep_exposed_ns=row["ep_ns"],
+                idle_ns=row["idle_ns"],
+                note=note,
+            )
+        )
+    return tuple(sorted(rows, key=lambda phase: phase.rank))
+
+
+def find_phases(operations: pl.DataFrame, passes: pl.DataFrame, window: tuple[int, int]) -> tuple[list[Phase], str]:
+    """The phases of one rank's step, in order and without gaps; one whole, with the reason, where they do not show.
+
+    Warm-up: until the first backward pass begins. Steady: until the last forward pass ends. Cool-down: until the
+    last backward pass is over and its gradient sent: where the first kernel of gradients or optimizer begins after
+    it. Update: the rest. ``operations`` are the rank's in the step; ``passes``: see find_passes.
+    """
+    reason = _why_no_phases(passes["direction"].to_list())
+    if reason:
+        return [(WHOLE_STEP, *window)], reason
+    direction = pl.col("direction")
+    first_backward, last_forward, last_backward = passes.select(
+        pl.col("start_ns").filter(direction == BACKWARD).min(),
+        last_forward=pl.col("end_ns").filter(direction == FORWARD).max(),
+        last_backward=pl.col("end_ns").filter(direction == BACKWARD).max(),
+    ).row(0)
+    start, end = window
+    edges = [
+        start,
+        first_backward,
+        max(first_backward, last_forward),
+        _end_of_passes(operations, last_backward, window),
+    ]
+    edges = [min(edge, end) for edge in edges] + [end]
+    names = (WARM_UP, STEADY, COOL_DOWN, UPDATE)
+    return list(zip(names, edges[:-1], edges[1:], strict=True)), ""
+
+
+def _why_no_phases(directions: list[str | None]) -> str:
+    if not directions:
+        return "no attention kernel shows where its passes begin"
+    if None in directions:
+        return "replays of attention cannot be told from forward passes"
+    if BACKWARD not in directions:
+        return "no attention kernel of a backward pass was recorded"
+    if directions[0] != FORWARD or directions[-1] != BACKWARD:
+        return "the step does not begin with a forward and end with a backward pass"
+    return ""
+
+
+def _end_of_passes(operations: pl.DataFrame, last_backward: int, window: tuple[int, int]) -> int:
+    """The start of what follows the last backward pass, which reaches beyond attention and sends its gradient."""
+    started = operations.filter(pl.col("start_ns").is_between(*window, closed="left"))
+    sent = started.filter(pl.col("category") == EXCHANGE)["end_ns"].max()
+    over = max(last_backward, sent) if isinstance(sent, int) else last_backward
+    updating = started.filter(pl.col("category").is_in(list(_UPDATING)) & (pl.col("start_ns") >= over))
+    begins = updating["start_ns"].min()
+    return begins if isinstance(begins, int) else over
+
+
+def _has_pipeline(timeline: Timeline, config: RunConfig) -> bool:
+    size = config.get("pipeline_model_parallel_size")
+    if isinstance(size, int) and size > 1:
+        return True
+    return not timeline.operations.filter(pl.col("category") == EXCHANGE).is_empty()
+
+
+def _find_phases_of_ranks(timeline: Timeline, medians: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[int, int], str]]:
+    """Phases of all ranks in the steps of ``medians``: rank_index, step, place, phase, start_ns, end_ns.
+
+    And why a rank's step has none, by rank_index and step; empty where it has.
+    """
+    rows: list[tuple[int, int, int, str, int, int]] = []
+    reasons = {}
+    windows = timeline.steps.filter(pl.col("step").is_in(medians["step"].unique().to_list()))
+    for rank_index, step, start, end in windows.select("rank_index", "step", "start_ns", "end_ns").rows():
+        operations = timeline.operations.filter(
+            (pl.col("rank_index") == rank_index) & pl.col("start_ns").is_between(start, end, closed="left")
+        )
+        phases, reason = find_phases(operations, find_passes(operations, (start, end)), (start, end))
+        rows += [(rank_index, step, place, *phase) for place, phase in enumerate(phases)]
+        reasons[(rank_index, step)] = reason
+    names = ("rank_index", "step", "place", "phase", "start_ns", "end_ns")
+    types = (pl.Int64, pl.Int64, pl.Int64, pl.String, pl.Int64, pl.Int64)
+    return pl.DataFrame(rows, schema=dict(zip(names, types, strict=True)), orient="row"), reasons
+
+
+def _find_drains(phases: pl.DataFrame, matched_ranks: MatchedRanks) -> pl.DataFrame:
+    """From the end of a rank's passes to the end of the last of its pipeline's: rank_index, step, start_ns, end_ns.
+
+    Only where all stages of the pipeline were captured on one clock and their passes show.
+    """
+    pipeline = matched_ranks.pipeline
+    updates = phases.filter(pl.col("phase") == UPDATE).select("rank_index", "step", "start_ns", "end_ns")
+    if pipeline is None or not matched_ranks.clock.is_resolved:
+        return updates.clear()
+    lane_of = {rank_index: lane for rank_index, (_, lane) in pipeline.places.items()}
+    common = matched_ranks.clock.put(updates).with_columns(
+        lane=pl.col("rank_index").replace_strict(lane_of, return_dtype=pl.Int64)
+    )
+    return (
+        common.with_columns(
+            left_ns=pl.col("common_start_ns").max().over("lane", "step") - pl.col("common_start_ns"),
+            stages=pl.len().over("lane", "step"),
+        )
+        .filter(pl.col("stages") == pipeline.stages)
+        .select(
+            "rank_index", "step", "start_ns", end_ns=pl.min_horizontal("end_ns", pl.col("start_ns") + pl.col("left_ns"))
+        )
+    )
+
+
+def _split_exchanges(matched_ranks: MatchedRanks, medians: pl.DataFrame) -> pl.DataFrame:
+    """Exchanges of the median steps: rank_index, start_ns, waited_until_ns (null if not resolved), end_ns."""
+    resolved = matched_ranks.arrivals.filter("resolved").select("call", "wait_ns")
+    return (
+        matched_ranks.matched.everything.filter(pl.col("class") == EXCHANGE)
+        .join(medians, on=_RANK_AND_STEP, how="semi")
+        .join(resolved, on="call", how="left")
+        .select("rank_index", "start_ns", "end_ns", waited_until_ns=pl.col("start_ns") + pl.col("wait_ns"))
+    )
+
+
+def _measure(slices: pl.DataFrame, phases: pl.DataFrame, split: pl.DataFrame, drains: pl.DataFrame) -> pl.DataFrame:
+    """``phases`` with ns, exposed_ns, resolved_ns (of that), waited_ns, drained_ns, ep_ns and idle_ns."""
+    phase_slices = intersect(
+        slices.select("rank_index", "active", "start_ns", "end_ns"), phases, ["rank_index"], carry=["phase"]
+    )
+    not_computing = phase_slices.filter((pl.col("active") & COMPUTE_MASK) == 0)
+    exposed = not_computing.filter((pl.col("active") & _EXCHANGE_MASK) != 0)
+    # Where a resolved exchange and another overlap the resolved one counts.
+    resolved = split.drop_nulls("waited_until_ns")
+    waiting = resolved.select("rank_index", "start_ns", end_ns="waited_until_ns")
+    no_tokens = exposed.filter((pl.col("active") & _EP_MASK) == 0)
+    columns = {
+        "exposed_ns": exposed,
+        "resolved_ns": intersect(exposed, merge_overlapping(resolved, ["rank_index"]), ["rank_index"]),
+        "waited_ns": intersect(no_tokens, merge_overlapping(waiting, ["rank_index"]), ["rank_index"]),
+        "drained_ns": intersect(not_computing, drains, ["rank_index"]),
+        "ep_ns": not_computing.filter((pl.col("active") & _EP_MASK) != 0),
+        "idle_ns": phase_slices.filter((pl.col("active") & _BUSY_MASK) == 0),
+    }
+    result = phases.with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
+    for name, frame in columns.items():
+        sums = frame.group_by(_RANK_AND_PHASE).agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias(name))
+        result = result.join(sums, on=_RANK_AND_PHASE, how="left").with_columns(pl.col(name).fill_null(0))
+    return result.sort("rank_index", "place")
+
+
+def _check_sums(measured: pl.DataFrame, attribution: Attribution, medians: pl.DataFrame) -> None:
+    """Raises ConservationError unless the phases' exposed exchanges are those of the step."""
+    whole = attribution.exposure.filter(pl.col("class").cast(pl.String) == EXCHANGE).join(
+        medians, on=_RANK_AND_STEP, how="semi"
+    )
+    sums = measured.group_by("rank_index").agg(pl.col("exposed_ns").sum())
+    wrong = sums.join(whole, on="rank_index", how="left", suffix="_of_step").filter(
+        pl.col("exposed_ns") != pl.col("exposed_ns_of_step").fill_null(0)
+    )
+    if wrong.height:
+        raise ConservationError(f"phases do not sum to the step's exposed exchanges: {wrong.row(0, named=True)}")
+
+
+def _why_no_bubble(row: Mapping[str, int | str], is_drained: bool, why_not_split: str | None) -> str:
+    """Why the bubble of a phase (a row of _measure) is not known; empty where it is."""
+    if row["phase"] == UPDATE:
+        not_drained = "not all stages of its pipeline were captured on one clock with their passes"
+        return "" if is_drained else not_drained
+    least_ns = default_rank_thresholds().minimum_resolved_fraction * int(row["exposed_ns"])
+    if int(row["resolved_ns"]) >= least_ns:
+        return ""
+    return f"waiting and transfer cannot be separated ({why_not_split or 'its exchanges are not matched'})"

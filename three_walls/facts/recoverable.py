@@ -1,0 +1,78 @@
+"""Upper bounds, per wall, of what edits can give back: sums of facts; missing when a part that could be large is.
+
+What the profiler added to the step is taken to lie in time that waits for the host: it slows every launch.
+"""
+
+from __future__ import annotations
+
+from three_walls.attribution.straggler_causes import StragglerCause
+from three_walls.facts.communication import COLLECTIVE_TRANSFER_EXPOSED, EP_TRANSFER_EXPOSED
+from three_walls.facts.log_facts import PROFILER_EXCESS
+from three_walls.facts.ranks import STRAGGLER_CAUSE, STRAGGLER_LATE
+from three_walls.facts.step import ATTENTION_UNFUSED, HOST_IDLE, HOST_LAUNCHES, LAUNCH_STARVED, OFFLOAD_COPY_EXPOSED
+from three_walls.model.fact import FactGroup, FactValue, Measurement, Measurements, Pool, known
+
+facts = FactGroup("Recoverable time")
+
+MEMORY_RECOVERABLE = facts.duration(
+    "memory_recoverable_ns",
+    "Upper bound of what more memory would give back: recompute (where it can be priced) and exposed host copies.",
+)
+COMMUNICATION_RECOVERABLE = facts.duration(
+    "communication_recoverable_ns",
+    "Upper bound of what communication edits give back: exposed transfer of all communication.",
+)
+COMPUTE_RECOVERABLE = facts.duration(
+    "compute_recoverable_ns",
+    "Upper bound of what compute edits give back: pointwise work of unfused attention.",
+)
+HOST_RECOVERABLE = facts.duration(
+    "host_recoverable_ns",
+    "Upper bound of what host edits give back: launch-starved and host-blocked time, less profiler_excess_ns where a "
+    "log was given (at least 0).",
+    "A measured part: which part of the step the profiler lengthened is assumed, not seen.",
+    needs=HOST_LAUNCHES,
+)
+LAUNCH_STARVED_RECOVERABLE = facts.duration(
+    "launch_starved_recoverable_ns",
+    "Launch-starved time less profiler_excess_ns where a log was given (at least 0): the profiler slows every launch, "
+    "so what it added to the step is taken to lie here first.",
+    share="Fraction of the step that is launch-starved and not taken to be the profiler's.",
+    needs=HOST_LAUNCHES,
+    pool=Pool(part_of=("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"), is_device_busy=False),
+)
+STRAGGLER_LATE_RECOVERABLE = facts.duration(
+    "straggler_late_recoverable_ns",
+    "straggler_late_ns, less profiler_excess_ns where the rank is launch-starved and a log was given (at least 0): the "
+    "profiler slows launches, and not on every rank alike.",
+    share="Fraction of the step by which the latest rank is late and that is not taken to be the profiler's.",
+    pool=Pool(part_of=("straggler_late_ns",), is_device_busy=False),
+)
+
+
+def measure_recoverable(measured: Measurements, recompute: Measurement[FactValue]) -> Measurements:
+    """Every fact of this group, of those ``measured`` so far. ``recompute``: the time that replays take."""
+    # A warning names recompute that cannot be priced; exposed copies alone can be the wall.
+    memory = [recompute] if not recompute.is_missing else []
+    late, excess = measured[STRAGGLER_LATE], measured[PROFILER_EXCESS]
+    is_starved = measured[STRAGGLER_CAUSE].value == StragglerCause.LAUNCH_STARVED
+    return {
+        MEMORY_RECOVERABLE: _total(*memory, measured[OFFLOAD_COPY_EXPOSED]),
+        COMMUNICATION_RECOVERABLE: _total(measured[EP_TRANSFER_EXPOSED], measured[COLLECTIVE_TRANSFER_EXPOSED]),
+        COMPUTE_RECOVERABLE: measured[ATTENTION_UNFUSED],
+        HOST_RECOVERABLE: _beyond_profiler(measured[HOST_IDLE], excess),
+        LAUNCH_STARVED_RECOVERABLE: _beyond_profiler(measured[LAUNCH_STARVED], excess),
+        STRAGGLER_LATE_RECOVERABLE: _beyond_profiler(late, excess) if is_starved else late,
+    }
+
+
+def _total(*parts: Measurement[FactValue]) -> Measurement[FactValue]:
+    absent = next((part for part in parts if part.is_missing), None)
+    return absent or known(sum(part.whole or 0 for part in parts))
+
+
+def _beyond_profiler(time: Measurement[FactValue], excess: Measurement[FactValue]) -> Measurement[FactValue]:
+    """``time`` without what the profiler added to the step; all of it where no log gives that."""
+    if time.whole is None or excess.whole is None:
+        return time
+    return known(max(0, time.whole - excess.whole))
