@@ -81,7 +81,7 @@ def load_report(path: str | Path) -> Report:
             f"{path}: expected a report.json of schema {version}, found {place}: {first['msg']}"
         ) from error
     sheet = FactSheet.of(
-        (Fact(name, fact.value, fact.unit, fact.missing_reason) for name, fact in facts.items()),
+        (Fact(name, fact.value, fact.unit, fact.missing_reason, definition_of(name)) for name, fact in facts.items()),
         report.config.environment_is_known,
     )
     return replace(report, facts=sheet)
@@ -92,7 +92,8 @@ def report_schema() -> Json:
     schema = _report_type().json_schema(mode="serialization")
     facts = TypeAdapter(dict[str, DefinedFact]).json_schema(mode="serialization", ref_template="#/$defs/{model}")
     definitions: Json = {**schema.pop("$defs"), **facts.pop("$defs")}
-    del definitions["FactSheet"], definitions["Fact"]
+    for name in ("FactSheet", "Fact", "FactDefinition", "Pool"):  # a fact is written as a DefinedFact
+        del definitions[name]
     schema["properties"]["facts"] = {"type": "object", **facts}
     for part in (schema, *definitions.values()):
         if "properties" in part:
