@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from three_walls.rules.thresholds import Thresholds, default_thresholds
 
 from tests.rules.builders import MS, sheet_of
 from three_walls.model.buckets import SubWall, Wall
@@ -15,6 +14,7 @@ from three_walls.model.report import Verdict
 from three_walls.resources import TABLES_DIR
 from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.loader import load_table
+from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 
 def judged(without: tuple[str, ...] = (), **values: ConfigData) -> Verdict:
@@ -154,11 +154,11 @@ def test_graphs_and_unclassified_kernels_below_their_limits_do_not_matter() -> N
 
 def test_thresholds_are_read_strictly(tmp_path: Path) -> None:
     text = (TABLES_DIR / "verdict.yaml").read_text(encoding="utf-8")
-    assert load_table(TABLES_DIR / "verdict.yaml", Thresholds) == default_thresholds()
+    assert load_table(TABLES_DIR / "verdict.yaml", VerdictThresholds) == default_thresholds()
     path = tmp_path / "verdict.yaml"
     path.write_text(text.replace("value: 0.80", "value: 5").replace("minimum_margin", "minimal_margin"), "utf-8")
     with pytest.raises(RuleBaseError) as caught:
-        load_table(path, Thresholds)
+        load_table(path, VerdictThresholds)
     assert "expected a number from 0 to 1, found 5" in str(caught.value)
     assert "unknown key minimal_margin_fraction (did you mean minimum_margin_fraction?)" in str(caught.value)
     assert "key minimum_margin_fraction is missing" in str(caught.value)

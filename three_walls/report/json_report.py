@@ -16,9 +16,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from three_walls.model.errors import UsageError
-from three_walls.model.fact import Fact, FactSheet, FactValue
+from three_walls.model.fact import Fact, FactDefinition, FactSheet, FactValue
 from three_walls.model.report import SCHEMA_VERSION, Report
-from three_walls.report.definitions import definition_of
 
 Json = dict[str, Any]
 
@@ -80,11 +79,13 @@ def load_report(path: str | Path) -> Report:
         raise UsageError(
             f"{path}: expected a report.json of schema {version}, found {place}: {first['msg']}"
         ) from error
-    sheet = FactSheet.of(
-        (Fact(name, fact.value, fact.unit, fact.missing_reason, definition_of(name)) for name, fact in facts.items()),
-        report.config.environment_is_known,
-    )
+    sheet = FactSheet.of((_restore(name, fact) for name, fact in facts.items()), report.config.environment_is_known)
     return replace(report, facts=sheet)
+
+
+def _restore(name: str, fact: DefinedFact) -> Fact:
+    defined = FactDefinition(name, fact.unit, fact.meaning, fact.not_the_same_as, needs=fact.needs)
+    return Fact(name, fact.value, fact.unit, fact.missing_reason, defined if fact.meaning else None)
 
 
 def report_schema() -> Json:
@@ -107,8 +108,7 @@ def _report_type() -> TypeAdapter[Report]:
 
 
 def _define(fact: Fact) -> DefinedFact:
-    definition = definition_of(fact.name)
-    value = None if fact.is_missing else fact.value
+    definition, value = fact.definition, None if fact.is_missing else fact.value
     if definition is None:
         return DefinedFact(value, fact.unit, fact.missing_reason)
     return DefinedFact(
