@@ -109,13 +109,16 @@ def test_settings_and_a_saved_configuration_are_merged_and_said_with_their_sourc
     done = three_walls("analyze", "rank0.sqlite", *options, "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["config"]["num_moe_experts"] == {"value": 60, "source": "config file"}
-    assert report["config"]["num_layers"] == {"value": 2, "source": "--set"}
-    assert report["environment"]["WORLD_SIZE"] == {"value": "16", "source": "--set"}
+    assert report["config"]["values"]["num_moe_experts"] == {"value": 60, "source": "config file", "confirmed_by": []}
+    assert report["config"]["values"]["num_layers"] == {"value": 2, "source": "--set", "confirmed_by": []}
+    assert report["config"]["environment"]["WORLD_SIZE"] == {"value": "16", "source": "--set", "confirmed_by": []}
     assert {
         "key": "num_layers",
-        "values": [{"value": 2, "source": "--set"}, {"value": 4, "source": "config file"}],
-    } in (report["config_conflicts"])
+        "values": [
+            {"value": 2, "source": "--set", "confirmed_by": []},
+            {"value": 4, "source": "config file", "confirmed_by": []},
+        ],
+    } in report["config"]["conflicts"]
     codes = {warning["code"]: warning["message"] for warning in report["warnings"]}
     assert codes["layout-contradiction"] == "the number of experts (60) is not divisible by EP (8)"
     assert "config-conflict" not in codes  # the user meant it
@@ -157,7 +160,7 @@ def test_a_file_of_overrides_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "overrides.txt").write_bytes(b"\xff\xfe")
     done = three_walls("verify", "overrides.txt", "--recipe", "vanilla_gpt_pretrain_config", cwd=tmp_path)
     assert done.returncode == 3
-    assert "no text (not UTF-8)" in done.stderr
+    assert "found a file that is not UTF-8 text" in done.stderr
 
 
 def test_an_interrupt_while_the_program_is_still_loading_is_one_line(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
         (
             "dispatch-backward-overlap",
             [
-                "at most 1 of ep_transfer_exposed_ns",
+                "up to 1 of ep_transfer_exposed_ns",
                 "no more than expert_backward_gemm_ns",
                 "no more than dispatch_backward_exposed_ns",
                 "upper_bound: At most the exposed transfer",
@@ -68,7 +68,7 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
         ),
     ],
 )
-def test_a_ceiling_and_room_are_shown_with_their_figures(rule: str, lines: list[str]) -> None:
+def test_an_upper_bound_and_freed_memory_are_shown_with_their_figures(rule: str, lines: list[str]) -> None:
     shown = say("show", rule)[1]
     assert [line for line in lines if f"\n  {line}" not in shown] == []
 

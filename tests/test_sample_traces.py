@@ -27,7 +27,10 @@ EXPECT_KEYS = {
 }  # fmt: skip
 MUST_NOT_KEYS = {"walls", "plan", "buckets"}
 
-pytestmark = pytest.mark.parametrize("name", sorted(LABELS))
+# One worker analyzes a trace: the report is kept for the tests that follow.
+pytestmark = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in sorted(LABELS)]
+)
 
 
 @cache

@@ -170,7 +170,6 @@ def _build_report(
         memory_snapshot=inputs.snapshot,
         recompute_layers=details.recompute_layers,
         graph_coverage=details.graph_coverage,
-        config_conflicts=inputs.config.conflicts,
         efficiency=details.efficiency,
         gemm_shapes=details.gemm_shapes,
         copies=details.copies,

@@ -11,9 +11,10 @@ from tests.report import sample_advice, sample_diagnosis
 from tests.report.sample_diagnosis import MS
 from tests.report.sample_log import LOG
 from tests.report.sample_recipe import RECIPE
+from three_walls.facts.registry import DEFINITION_BY_NAME
 from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, SubWall, Wall
 from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.model.fact import Fact, FactSheet
+from three_walls.model.fact import Fact, FactSheet, FactValue
 from three_walls.model.finding import Overrides
 from three_walls.model.report import (
     BudgetRow,
@@ -53,6 +54,11 @@ BUDGET_MS = {
     "launch_starved": 34,
     "idle_other": 5,
 }
+
+
+def _fact(name: str, value: FactValue, unit: str, missing_reason: str | None = None) -> Fact:
+    """A fact with the definition that the product gives it."""
+    return Fact(name, value, unit, missing_reason, DEFINITION_BY_NAME.get(name))
 
 
 def sample_report() -> Report:
@@ -120,7 +126,7 @@ def abstained_report() -> Report:
         findings=(),
         plan=(),
         overrides=Overrides("0.4.2", (), (), {}),
-        facts=FactSheet.of([Fact("step_ns", None, "ns", "no steps were found")]),
+        facts=FactSheet.of([_fact("step_ns", None, "ns", "no steps were found")]),
         stragglers=(),
         waits=(),
         alignment=None,
@@ -241,24 +247,24 @@ def _config() -> RunConfig:
 def _facts() -> FactSheet:
     return FactSheet.of(
         [
-            Fact("step_ns", STEP_NS, "ns"),
-            Fact("step_spread_ratio", 1.038, "ratio"),
-            Fact("ranks_captured_count", 8, "count"),
-            Fact("kernel_count", 18_432, "count"),
-            Fact("compute_busy_ns", 403 * MS, "ns"),
-            Fact("compute_busy_fraction", 403 / 640, "fraction"),
-            Fact("ep_busy_ns", 171 * MS, "ns"),
-            Fact("ep_exposed_ns", 150 * MS, "ns"),
-            Fact("ep_exposed_fraction", 150 / 640, "fraction"),
-            Fact("ep_hidden_ns", 21 * MS, "ns"),
-            Fact("ep_transfer_exposed_ns", 119 * MS, "ns"),
-            Fact("host_idle_fraction", 45 / 640, "fraction"),
-            Fact("ep_spans_nodes", True, "flag"),
-            Fact("ep_within_nvlink_domain", None, "flag", "the GPUs of the second host were not captured"),
-            Fact("ep_internode_unique_copies_fraction", 0.25, "fraction"),
-            Fact("gpu.name", "NVIDIA H100 80GB HBM3", "text"),
-            Fact("gpu.memory_bytes", 80 * (1 << 30), "bytes"),
-            Fact("recompute_ns", None, "ns", "no NVTX ranges and no attention kernels to count replays by"),
-            Fact("config.moe_token_dispatcher_type", "alltoall", "config"),
+            _fact("step_ns", STEP_NS, "ns"),
+            _fact("step_spread_ratio", 1.038, "ratio"),
+            _fact("ranks_captured_count", 8, "count"),
+            _fact("kernel_count", 18_432, "count"),
+            _fact("compute_busy_ns", 403 * MS, "ns"),
+            _fact("compute_busy_fraction", 403 / 640, "fraction"),
+            _fact("ep_busy_ns", 171 * MS, "ns"),
+            _fact("ep_exposed_ns", 150 * MS, "ns"),
+            _fact("ep_exposed_fraction", 150 / 640, "fraction"),
+            _fact("ep_hidden_ns", 21 * MS, "ns"),
+            _fact("ep_transfer_exposed_ns", 119 * MS, "ns"),
+            _fact("host_idle_fraction", 45 / 640, "fraction"),
+            _fact("ep_spans_nodes", True, "flag"),
+            _fact("ep_within_nvlink_domain", None, "flag", "the GPUs of the second host were not captured"),
+            _fact("ep_internode_unique_copies_fraction", 0.25, "fraction"),
+            _fact("gpu.name", "NVIDIA H100 80GB HBM3", "text"),
+            _fact("gpu.memory_bytes", 80 * (1 << 30), "bytes"),
+            _fact("recompute_ns", None, "ns", "no NVTX ranges and no attention kernels to count replays by"),
+            _fact("config.moe_token_dispatcher_type", "alltoall", "config"),
         ]
     )

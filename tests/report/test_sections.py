@@ -9,6 +9,7 @@ import pytest
 from tests.report.rendered import lines_of, section_of, table_of
 from tests.report.sample_log import LOG
 from tests.report.sample_report import without_plan
+from three_walls.facts.registry import DEFINITION_BY_NAME
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
 from three_walls.model.report import (
@@ -354,7 +355,9 @@ def undecided(missing: dict[str, dict[str, str]], report: Report) -> list[list[s
         replace(of_rule, rule=rule, outcome=Outcome.UNKNOWN, missing=tuple(lacks)) for rule, lacks in missing.items()
     )
     reasons = {name: reason for lacks in missing.values() for name, reason in lacks.items()}
-    facts = FactSheet.of([Fact(name, None, "text", missing_reason=reason) for name, reason in reasons.items()])
+    facts = FactSheet.of(
+        Fact(name, None, "text", reason, DEFINITION_BY_NAME.get(name)) for name, reason in reasons.items()
+    )
     return lines_of(table_of(replace(report, plan=(), findings=findings, facts=facts), "missing_facts"))
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
@@ -14,7 +15,7 @@ from tests.paths import REPOSITORY
 from three_walls.cli.main import cli
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.errors import RuleBaseError
-from three_walls.resources import RULES_DIR, TEMPLATES_DIR
+from three_walls.resources import RULES_DIR
 from three_walls.rules.conditions import KnownFacts
 from three_walls.rules.load import load_rules
 from tools.guide_coverage import KINDS, PAGE, Coverage, Statement, coverage_page, read_coverage
@@ -69,12 +70,12 @@ def test_every_warning_that_is_named_exists() -> None:
 
 
 def test_every_field_of_the_report_that_is_named_exists() -> None:
-    schema = json.loads((TEMPLATES_DIR / "report.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((REPOSITORY / "docs" / "generated" / "report.schema.json").read_text(encoding="utf-8"))
     assert set(named("report")) - set(schema["properties"]) == set()
 
 
 def test_every_command_that_is_named_exists() -> None:
-    assert set(named("command")) - set(cli.commands) == set()
+    assert set(named("command")) - set(cli.list_commands(click.Context(cli))) == set()
 
 
 def test_every_document_that_is_named_exists() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.config import ConfigConflict, ConfigData, RunConfig
+from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
@@ -560,8 +560,6 @@ class Report:
     recompute_layers: tuple[RecomputedLayer, ...] = ()
     graph_coverage: GraphCoverage | None = None
     """Null where no CUDA graph was launched."""
-    config_conflicts: tuple[ConfigConflict, ...] = ()
-    """Settings for which two sources give different values; the first value of each counts."""
     efficiency: tuple[Efficiency, ...] = ()
     gemm_shapes: tuple[GemmShape, ...] = ()
     copies: tuple[CopyBandwidth, ...] = ()

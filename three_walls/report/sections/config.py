@@ -23,8 +23,8 @@ def config(report: Report) -> Section:
     rows = [SettingRow(key, "config", value) for key, value in sorted(run.values.items())]
     rows += [SettingRow(key, "env", value) for key, value in sorted(run.environment.items())]
     blocks: list[Block] = []
-    if report.config_conflicts:
-        items = tuple(map(_describe_conflict, report.config_conflicts))
+    if report.config.conflicts:
+        items = tuple(map(_describe_conflict, report.config.conflicts))
         blocks.append(Items(items, "Sources disagree; the first value counts"))
     if rows:
         columns = (
