@@ -9,11 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
-from three_walls.facts.caveats import collect_caveats
-from three_walls.facts.config_caveats import warn_of_settings
-from three_walls.facts.log_caveats import warn_of_log
 from three_walls.facts.measure import Details, measure_facts
-from three_walls.facts.outliers import warn_of_outliers
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.facts.summary import (
     list_unclassified,
@@ -21,6 +17,7 @@ from three_walls.facts.summary import (
     summarize_ranks,
     summarize_steps,
 )
+from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
@@ -157,7 +154,10 @@ def _build_report(
         findings=diagnosis.findings,
         plan=diagnosis.plan,
         overrides=diagnosis.overrides,
-        warnings=_collect_warnings(inputs, timeline, matched_ranks, attribution, details, diagnosis),
+        warnings=(
+            *diagnosis.warnings,
+            *collect_warnings(inputs, timeline, matched_ranks, attribution, details, facts),
+        ),
         unclassified=list_unclassified(timeline, step) if step else (),
         capabilities=details.run.capabilities,
         stragglers=attribution.stragglers,
@@ -176,25 +176,6 @@ def _build_report(
         first_trial=choose_first_trial(diagnosis.plan, facts),
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,
-    )
-
-
-def _collect_warnings(
-    inputs: Inputs,
-    timeline: Timeline,
-    matched_ranks: MatchedRanks,
-    attribution: Attribution,
-    details: Details,
-    diagnosis: _Diagnosis,
-) -> tuple[ReportWarning, ...]:
-    return (
-        *diagnosis.warnings,
-        *collect_caveats(inputs.traces, timeline, details.run.capabilities),
-        *warn_of_log(inputs.log, details.log, diagnosis.facts),
-        *warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
-        *matched_ranks.warnings,
-        *details.warnings,
-        *warn_of_outliers(attribution, dict(matched_ranks.rank_of)),
     )
 
 

@@ -41,7 +41,7 @@ MEASURED: dict[str, ConfigData] = {
     "wait_exposed_fraction": 0.0,
     "ep_exposed_fraction": 0.05,
     "collective_exposed_fraction": 0.02,
-    "overlap_tax_fraction": 0.0,
+    "overlap_slowdown_fraction": 0.0,
     "tp_exposed_fraction": 0.0,
     "straggler_late_fraction": 0.0,
     "straggler_late_recoverable_fraction": 0.0,

@@ -259,7 +259,7 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "attention_unfused_fraction": 0.0,
         "ep_exposed_fraction": 0.04,
         "collective_exposed_fraction": 0.02,
-        "overlap_tax_fraction": 0.0,
+        "overlap_slowdown_fraction": 0.0,
         "tp_exposed_fraction": 0.0,
         "straggler_late_fraction": 0.0,
         "straggler_late_recoverable_fraction": 0.0,

@@ -31,8 +31,11 @@ OVERLAP_SLOWDOWN = facts.duration(
     "A loss to avoid: it is the price of hiding communication, to be compared with what is hidden.",
     pool=Pool(part_of=("gemm_ns", "compute_busy_ns")),
 )
-OVERLAP_TAX = facts.fraction(
-    "overlap_tax_fraction", OVERLAP_SLOWDOWN, STEP, "Fraction of the step that GEMMs lose to concurrent communication."
+OVERLAP_SLOWDOWN_FRACTION = facts.fraction(
+    "overlap_slowdown_fraction",
+    OVERLAP_SLOWDOWN,
+    STEP,
+    "Fraction of the step that GEMMs lose to concurrent communication.",
 )
 
 

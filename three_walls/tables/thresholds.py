@@ -143,6 +143,12 @@ class FactThresholds(Row):
     """Of a GEMM's time: concurrent communication from which the call counts as concurrent."""
     maximum_alone_spread_ratio: Ratio
     """Ninth over first tenth of the GEMM calls that ran alone: above it they are not of one size."""
+    minimum_outlier_steps: Count
+    """Kept steps that a rank needs before one of them is reported as an outlier."""
+    minimum_outlier_deviations: Ratio
+    """Median absolute deviations above the median from which a step is an outlier."""
+    minimum_outlier_excess_fraction: Fraction
+    """Of the median step: a step that is longer by less is no outlier."""
 
 
 class RecipeLimits(Row):

@@ -91,8 +91,8 @@ def test_late_launches_count_less_what_the_profiler_added_and_slow_kernels_do_no
 def test_more_than_all_host_time_leaves_none_and_warns_that_more_is_wrong(tmp_path: Path) -> None:
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(50.0)))
     assert report.facts.number("host_recoverable_ns") == 0
-    (said,) = [w.message for w in report.warnings if w.code == "profiler-perturbation"]
-    assert "10.0 ms more lie elsewhere" in said
+    (warned,) = [w.message for w in report.warnings if w.code == "profiler-perturbation"]
+    assert "Another 10.0 ms lie elsewhere" in warned
 
 
 def test_a_difference_as_small_as_between_iterations_changes_nothing(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_what_the_run_complained_about_is_a_warning(tmp_path: Path) -> None:
     line = "WARNING:megatron.bridge:Key 'a.b' in overrides not found in config object ConfigContainer. Skipping."
     (said,) = [w for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, line)).warnings if "over" in w.code]
     assert said.code == "log-override-skipped"
-    assert said.message == "the log says: Key 'a.b' in overrides not found in config object ConfigContainer"
+    assert said.message == "The log reports: Key 'a.b' in overrides not found in config object ConfigContainer"
 
 
 @pytest.mark.parametrize(("reason", "is_warned"), [("TP size < 2", False), ("sequence_parallel=False", True)])
@@ -242,8 +242,8 @@ def test_a_slow_rank_of_the_timers_is_named_in_every_form(tmp_path: Path) -> Non
     report = analyze(trace, logs=log_of(tmp_path, *ranks_of(52.0)))
     (said,) = [w.message for w in report.warnings if w.code == "log-slow-rank"]
     assert said == (
-        "by the log's timers rank 5 takes 1.30 times as long as rank 0 in forward-compute (7 of 7 prints): "
-        "find out why before changing the config"
+        "By the log's timers, rank 5 takes 1.30 times as long as rank 0 in forward-compute (7 of 7 prints). "
+        "Find out why before you change the config."
     )
     log = json.loads(render_json(report))["log"]
     assert [(one["name"], one["slowest_rank"], one["longest_ns"]) for one in log["timers"]] == [
@@ -284,7 +284,7 @@ def test_graphs_that_hold_no_layer_and_slow_gpus_are_passed_on(tmp_path: Path) -
         "STRAGGLER DETECTION WARNING: Some GPUs performance dropped. Affected ranks: {3}",
     ]
     said = {w.code: w.message for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *lines)).warnings}
-    assert said["log-cuda-graphs"] == "the log says: No graphable layers"
-    assert said["log-straggler"] == "the log says: some GPUs performance dropped: ranks 3"
+    assert said["log-cuda-graphs"] == "The log reports: No graphable layers"
+    assert said["log-straggler"] == "The log reports: some GPUs performance dropped: ranks 3"
     fine = analyze(tmp_path / "trace.sqlite", logs=log_of(tmp_path, "12 graphable layers."))
     assert "log-cuda-graphs" not in codes(fine)

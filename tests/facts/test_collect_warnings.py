@@ -1,4 +1,4 @@
-"""A step that took much longer than the others is listed with its own cause."""
+"""Warnings with data of their own: a step that took much longer than the others is listed with its own cause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from three_walls import analyze
 from three_walls.model.report import ReportWarning
 
 
-def outliers(tmp_path: Path, pauses: list[int]) -> list[ReportWarning]:
+def outlier_warnings(tmp_path: Path, pauses: list[int]) -> list[ReportWarning]:
     """Steps of 1000 ns, each with an extra pause of the host before its update."""
     builder, at = TraceBuilder(), 1
     for pause in pauses:
@@ -23,14 +23,14 @@ def outliers(tmp_path: Path, pauses: list[int]) -> list[ReportWarning]:
 
 
 def test_a_long_step_is_named_with_what_made_it_long(tmp_path: Path) -> None:
-    (warning,) = outliers(tmp_path, [0, 0, 0, 0, 400, 0, 0, 0])
-    assert "rank 0, step 4" in warning.message
-    assert "most of it is launch_starved" in warning.message
+    (warning,) = outlier_warnings(tmp_path, [0, 0, 0, 0, 400, 0, 0, 0])
+    assert "Step 4 of rank 0" in warning.message
+    assert "Most of the difference is launch_starved" in warning.message
 
 
 def test_steps_within_a_few_percent_are_not_outliers(tmp_path: Path) -> None:
-    assert outliers(tmp_path, [0, 0, 0, 0, 40, 0, 0, 0]) == []
+    assert outlier_warnings(tmp_path, [0, 0, 0, 0, 40, 0, 0, 0]) == []
 
 
 def test_with_few_steps_nothing_is_usual(tmp_path: Path) -> None:
-    assert outliers(tmp_path, [0, 0, 400, 0, 0]) == []
+    assert outlier_warnings(tmp_path, [0, 0, 400, 0, 0]) == []
