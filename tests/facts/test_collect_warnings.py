@@ -25,7 +25,7 @@ def outlier_warnings(tmp_path: Path, pauses: list[int]) -> list[ReportWarning]:
 def test_a_long_step_is_named_with_what_made_it_long(tmp_path: Path) -> None:
     (warning,) = outlier_warnings(tmp_path, [0, 0, 0, 0, 400, 0, 0, 0])
     assert "Step 4 of rank 0" in warning.message
-    assert "Most of the difference is launch_starved" in warning.message
+    assert "The largest part of the difference is launch_starved" in warning.message
 
 
 def test_steps_within_a_few_percent_are_not_outliers(tmp_path: Path) -> None:

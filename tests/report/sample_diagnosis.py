@@ -34,7 +34,7 @@ STRAGGLERS = (
     ),
 )
 
-OVERLAP_SLOWDOWN_FRACTION = (
+OVERLAP_SLOWDOWN = (
     OverlapSlowdown("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "16x12x1", 96, 192, 310_000, 331_000, 4_032_000),
     OverlapSlowdown("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN", "8x22x1", 48, 96, 402_000, 467_000, 6_240_000),
     OverlapSlowdown(

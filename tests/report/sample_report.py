@@ -103,7 +103,7 @@ def sample_report() -> Report:
         waits=sample_diagnosis.waits(),
         alignment=sample_diagnosis.ALIGNMENT,
         moe_layers=sample_diagnosis.moe_layers(),
-        overlap_slowdown=sample_diagnosis.OVERLAP_SLOWDOWN_FRACTION,
+        overlap_slowdown=sample_diagnosis.OVERLAP_SLOWDOWN,
         recompute_layers=sample_diagnosis.RECOMPUTE_LAYERS,
         graph_coverage=sample_diagnosis.GRAPH_COVERAGE,
         efficiency=sample_diagnosis.EFFICIENCY,
