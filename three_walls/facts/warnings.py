@@ -331,8 +331,9 @@ def _warn_of_outlier_steps(attribution: Attribution, rank_of: Mapping[int, int])
                 bucket, growth_ns = _find_grown_bucket(attribution, rank_index, step, typical_step)
                 message = (
                     f"Step {step} of rank {rank_of[rank_index]} took {_ms(length_ns)}; the rank's median step takes "
-                    f"{_ms(median_ns)}. The largest part of the difference is {bucket}: {_ms(growth_ns)} more than in a typical "
-                    "step. All other figures rest on medians, without this step."
+                    f"{_ms(median_ns)}. The largest part of the difference is {bucket}: "
+                    f"{_ms(growth_ns)} more than in a typical step. All other figures rest on medians, without this "
+                    "step."
                 )
                 warnings.append(ReportWarning("outlier-step", message))
     return warnings
