@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -113,7 +114,8 @@ def read_table(
     if document is None:
         return None
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(document.value), strict=True, context=context)
+        table: T = _adapter(kind).validate_json(json.dumps(document.value), strict=True, context=context)
+        return table
     except ValidationError as error:
         refused = {problem.place for problem in problems}  # a value of refused form is no second problem
         known = set(_field_names(kind))
@@ -125,6 +127,12 @@ def read_table(
             if place not in refused:
                 problems.append(Problem(place, _sentence(detail, known)))
         return None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Kept, because building one takes as long as reading a small file, and rules are many files of one kind."""
+    return TypeAdapter(kind)
 
 
 def raise_problems(problems: Collection[Problem]) -> None:
