@@ -13,6 +13,8 @@ from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 
 def three_walls(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "three_walls", *map(str, arguments)]

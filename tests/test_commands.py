@@ -11,6 +11,8 @@ from trace_builder import TraceBuilder
 from tests.captures.scrub.conftest import SECRETS, plant
 from tests.test_cli import three_walls
 
+pytestmark = pytest.mark.slow
+
 
 def test_scrub_says_what_went_by_name_and_never_by_value(tmp_path: Path) -> None:
     plant(tmp_path / "rank0.sqlite")

@@ -14,6 +14,8 @@ from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -30,6 +30,8 @@ from three_walls.rules.sources import check_pointer, load_sources
 from three_walls.rules.warnings import load_warnings
 from tools.generate_rules_index import INDEX, index_of
 
+pytestmark = pytest.mark.slow
+
 unit_of = KnownFacts.of(DEFINITIONS).unit_of
 RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)

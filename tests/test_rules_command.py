@@ -11,6 +11,8 @@ from tests.rules.test_rulebase import RULE, rules_directory
 from three_walls.cli.main import cli
 from three_walls.model.errors import RuleBaseError, UsageError
 
+pytestmark = pytest.mark.slow
+
 CASES = """\
 rule: late-host
 workload: {gpu.sm: sm_90, launch_starved_fraction: 0.5, gpus_per_node: 8}

@@ -28,9 +28,12 @@ EXPECT_KEYS = {
 MUST_NOT_KEYS = {"walls", "plan", "buckets"}
 
 # One worker analyzes a trace: the report is kept for the tests that follow.
-pytestmark = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in sorted(LABELS)]
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in sorted(LABELS)]
+    ),
+]
 
 
 @cache

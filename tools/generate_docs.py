@@ -24,20 +24,21 @@ NOTE = "<!-- Written by tools/generate_docs.py; do not edit. -->"
 def command_reference() -> str:
     """The help text of every command, as the terminal prints it at 100 columns."""
     lines = [NOTE, "", "# Commands", ""]
-    for path, command in _commands(cli, ("three-walls",)):
-        context = click.Context(command, info_name=" ".join(path), terminal_width=100, max_content_width=100)
-        lines += [f"## {' '.join(path)}", "", "```text", command.get_help(context), "```", ""]
+    for context in _contexts(cli, "three-walls", None):
+        lines += [f"## {context.command_path}", "", "```text", context.get_help(), "```", ""]
     return "\n".join(lines)
 
 
-def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
+def _contexts(command: click.Command, name: str, parent: click.Context | None) -> Iterator[click.Context]:
+    """A context of ``command`` and of every command below it, as a call from the shell has them."""
+    settings = {"terminal_width": 100, "max_content_width": 100} | command.context_settings
+    context = click.Context(command, info_name=name, parent=parent, **settings)
+    yield context
     if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            child = command.get_command(context, name)
+        for child_name in command.list_commands(context):
+            child = command.get_command(context, child_name)
             assert child is not None
-            yield from _commands(child, (*path, name))
+            yield from _contexts(child, child_name, context)
 
 
 def fact_reference() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, SEND_RECV, TraceBuilder
@@ -12,6 +13,8 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, SEND_RECV, TraceBui
 from tests.attribution.compute_gaps_traces import absent_ns
 from three_walls import analyze
 from three_walls.model.report import Report
+
+pytestmark = pytest.mark.slow
 
 NAMES = (GEMM, POINTWISE, SEND_RECV, ALL_GATHER, None)
 CALLS = ("cudaStreamSynchronize_v3020", "cudaMalloc_v3020", "cudaMemsetAsync_v3020", "cudaEventQuery_v3020")

@@ -13,6 +13,8 @@ from three_walls.attribution.compute_gaps import Cause
 from three_walls.attribution.host_activity import DOING, kind_of
 from three_walls.tables.attribution_thresholds import attribution_thresholds
 
+pytestmark = pytest.mark.slow
+
 LATENCY_NS = attribution_thresholds().maximum_launch_latency_ns
 
 

@@ -17,6 +17,8 @@ from three_walls.model.fact import Measurement, known, missing
 from three_walls.model.report import GraphCoverage, OutsideGraphs, Report
 from three_walls.timeline.intervals import mask_of
 
+pytestmark = pytest.mark.slow
+
 BEGINS = (1, 1001, 2001, 3001)
 
 HOST_FACTS = ("launch_starved_ns", "host_blocked_ns", "host_idle_ns", "host_recoverable_ns")

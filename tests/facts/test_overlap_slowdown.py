@@ -11,6 +11,8 @@ from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.model.report import OverlapSlowdown, Report
 
+pytestmark = pytest.mark.slow
+
 
 def steps(
     tmp_path: Path,

@@ -25,6 +25,8 @@ from three_walls.facts.attention_passes import find_passes
 from three_walls.facts.pipeline_schedule import bubble_beyond_schedule_ns, find_phases
 from three_walls.model.report import PipelinePhase, Report
 
+pytestmark = pytest.mark.slow
+
 STEP_MS = 31.2
 
 DISPATCH = "void deep_ep::intranode::dispatch<8, 768>(int4*)"

@@ -13,6 +13,8 @@ from three_walls import analyze
 from three_walls.model.report import Report
 from three_walls.ranks.clock import SESSION_CLOCKS
 
+pytestmark = pytest.mark.slow
+
 LATE = Behaviour(capture_delay_ns=900 * MS)
 
 

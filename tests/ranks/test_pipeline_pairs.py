@@ -13,6 +13,8 @@ from three_walls import analyze
 from three_walls.model.report import Report, Wait
 from three_walls.ranks.pipeline_pairs import NEXT, PREVIOUS, list_exchanges
 
+pytestmark = pytest.mark.slow
+
 STEP = 1
 
 

@@ -10,6 +10,8 @@ from trace_builder import ADAM, GEMM, MEGATRON, SEND_RECV, TraceBuilder
 
 from three_walls import analyze
 
+pytestmark = pytest.mark.slow
+
 USUAL = Behaviour()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from types import MappingProxyType
 
+import pytest
+
 from tests.rules.builders import rule, run
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
@@ -17,6 +19,8 @@ from three_walls.rules.judge import judge
 from three_walls.rules.load import cases_file, load_rules, rule_files
 from three_walls.rules.plan import Validate, make_validated_plan
 from three_walls.tables.bridge import known_releases
+
+pytestmark = pytest.mark.slow
 
 
 def config(**values: ConfigData) -> RunConfig:

@@ -15,6 +15,8 @@ from three_walls import analyze
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES as COMMUNICATION
 from three_walls.model.fact import Fact
 
+pytestmark = pytest.mark.slow
+
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 REDUCE = "ncclDevKernel_Reduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

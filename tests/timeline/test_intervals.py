@@ -5,10 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from three_walls.timeline.intervals import gaps_within, intersect, mask_of, merge_overlapping, sweep
+
+pytestmark = pytest.mark.slow
 
 LABELS = ("first", "second", "third")
 WINDOWS = [(0, 0, 0, 40), (0, 1, 40, 70), (1, 0, 10, 60)]  # track, step, start, end

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -114,7 +114,7 @@ def read_table(
     if document is None:
         return None
     try:
-        table: T = _adapter(kind).validate_json(json.dumps(document.value), strict=True, context=context)
+        table: T = _adapter(cast("Any", kind)).validate_json(json.dumps(document.value), strict=True, context=context)
         return table
     except ValidationError as error:
         refused = {problem.place for problem in problems}  # a value of refused form is no second problem

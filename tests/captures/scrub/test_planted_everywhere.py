@@ -23,6 +23,8 @@ from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
 from three_walls.report.overrides_file import render_overrides
 
+pytestmark = pytest.mark.slow
+
 SOURCES = {"megatron_lm": "wide-nvlink-alltoall.sqlite", "bridge": "healthy-two-gpus.sqlite.xz"}
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"

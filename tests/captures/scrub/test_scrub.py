@@ -27,6 +27,8 @@ from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
 from three_walls.report.overrides_file import render_overrides
 
+pytestmark = pytest.mark.slow
+
 
 def comparable(path: Path) -> dict[str, Any]:
     """The report without what must differ: the files' names and hashes, the hosts' names, the warning of secrets."""

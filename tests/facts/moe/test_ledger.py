@@ -12,6 +12,8 @@ from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.model.report import MoePart, Report
 
+pytestmark = pytest.mark.slow
+
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 DEEPEP = "--moe-flex-dispatcher-backend deepep"
 

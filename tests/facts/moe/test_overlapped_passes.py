@@ -16,6 +16,8 @@ from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.model.report import Report
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = SAMPLES / "wide-slowlink-ep-overlap.sqlite.xz"
 OVERLAP = command(more="--overlap-moe-expert-parallel-comm")
 

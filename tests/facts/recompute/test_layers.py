@@ -16,6 +16,8 @@ from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.fact import known, missing
 from three_walls.model.report import RecomputedLayer, Report
 
+pytestmark = pytest.mark.slow
+
 FLAGS = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 
 MEASURED = Recompute(

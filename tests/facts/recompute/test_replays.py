@@ -21,6 +21,8 @@ from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.model.fact import FactSheet
 
+pytestmark = pytest.mark.slow
+
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 
 

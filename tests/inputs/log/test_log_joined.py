@@ -15,6 +15,8 @@ from three_walls.facts.log_facts import NO_LOG
 from three_walls.model.report import Report
 from three_walls.report.json_report import render_json
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 
 

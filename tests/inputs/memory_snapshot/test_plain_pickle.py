@@ -19,6 +19,8 @@ from three_walls.inputs.memory_snapshot.load import load_snapshot
 from three_walls.inputs.memory_snapshot.plain_pickle import NotPlainError, read_plain_pickle
 from three_walls.model.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 MILLION = 1_000_000
 SCALARS = st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False) | st.text()
 PLAIN = st.recursive(

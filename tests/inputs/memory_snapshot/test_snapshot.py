@@ -28,6 +28,8 @@ from three_walls.report.terminal_report import print_report
 from three_walls.tables.allocation_stacks import AllocationStacks, allocation_stacks
 from three_walls.tables.loader import load_table
 
+pytestmark = pytest.mark.slow
+
 RISE_AND_FALL = [
     event("segment_alloc", 0, 100, []),
     event("alloc", 0, 30, STATE),

@@ -12,6 +12,8 @@ from three_walls import analyze
 from three_walls.captures.doctor.examine import examine
 from three_walls.model.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 
 def _damaged(path: Path, *statements: str) -> Path:
     builder = TraceBuilder(session_start_ns=1_700_000_000_000_000_000).launched_as("pretrain_gpt.py", RANK="0")

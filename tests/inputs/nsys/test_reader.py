@@ -16,6 +16,8 @@ from three_walls.model.errors import InputError, NothingToAnalyzeError
 from three_walls.model.report import Report
 from three_walls.report.json_report import render_json
 
+pytestmark = pytest.mark.slow
+
 
 def codes(report: Report) -> set[str]:
     return {warning.code for warning in report.warnings}

@@ -13,6 +13,8 @@ from three_walls import analyze
 from three_walls.inputs.nsys.source import plain_sqlite
 from three_walls.report.json_report import render_json
 
+pytestmark = pytest.mark.slow
+
 ORDERS = ("-rowid", "(rowid * 7919) % 10007, rowid")
 
 
