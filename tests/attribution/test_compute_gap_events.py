@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from trace_builder import ALL_GATHER, SEND_RECV, TraceBuilder
 
 from tests.attribution.compute_gaps_traces import US, begins, causes, three_steps
+
+pytestmark = pytest.mark.slow
 
 EVENT_SYNC = ("CUPTI_ACTIVITY_KIND_CUDA_EVENT.eventSyncId", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION.eventSyncId")
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 
 from three_walls import analyze
+
+pytestmark = pytest.mark.slow
 
 IDLE = ("profiler", "host_blocked", "launch_starved", "idle_other")
 

@@ -15,6 +15,8 @@ from three_walls.facts.efficiency.model_flops import MFU, MFU_TRACED, measure_ut
 from three_walls.model.report import Report
 from three_walls.tables.hardware import GpuModel, find_gpu
 
+pytestmark = pytest.mark.slow
+
 H200 = find_gpu("NVIDIA H200")
 MIB = 1 << 20
 STEP = 1_000_000

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from lockstep import EPOCH, Behaviour, simulate
 from moe_model import Model, command
 from trace_builder import ADAM, GEMM, POINTWISE, PROCESS, TraceBuilder, merge
@@ -13,6 +14,8 @@ from trace_builder import ADAM, GEMM, POINTWISE, PROCESS, TraceBuilder, merge
 from three_walls import analyze
 from three_walls.model.report import Report
 from three_walls.report.json_report import render_json
+
+pytestmark = pytest.mark.slow
 
 BEGINS = (1, 1001, 2001, 3001)
 

@@ -11,6 +11,8 @@ from trace_builder import MEGATRON, TraceBuilder
 from three_walls import analyze
 from three_walls.model.report import Report, Wait
 
+pytestmark = pytest.mark.slow
+
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 US = 1_000
 STEP = 1_000 * US

@@ -15,6 +15,8 @@ from three_walls.ranks.clock import FITTED, FITTED_WITH_DRIFT, NOT_RESOLVABLE, S
 from three_walls.ranks.matching import Matched
 from three_walls.tables.attribution_thresholds import attribution_thresholds
 
+pytestmark = pytest.mark.slow
+
 USUAL = Behaviour()
 
 

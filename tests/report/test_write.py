@@ -16,6 +16,8 @@ from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
 from three_walls.report.write import write_report
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["report.html", "report.json", "overrides.txt"]
 
 

@@ -10,6 +10,8 @@ from trace_builder import MEGATRON, SEND_RECV, TraceBuilder
 from three_walls import analyze
 from three_walls.model.report import Report
 
+pytestmark = pytest.mark.slow
+
 
 def trace(tmp_path: Path, command: str, text: str = "") -> Report:
     builder = TraceBuilder().steps(4)

@@ -10,6 +10,8 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, TraceBuilder
 from three_walls import analyze
 from three_walls.model.report import Report
 
+pytestmark = pytest.mark.slow
+
 STEP = "megatron.bridge.training.train.train.training_step_{}"
 
 

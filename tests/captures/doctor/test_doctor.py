@@ -16,6 +16,8 @@ from three_walls.model.examination import Answer
 from three_walls.report.examination import format_examination, render_examination
 from three_walls.tables.capture import capture_rules
 
+pytestmark = pytest.mark.slow
+
 
 def whole(rank: int = 0, world: int = 1, begins_ns: int = 0) -> TraceBuilder:
     """A capture that has what a synthetic one can have."""

@@ -23,6 +23,8 @@ from tests.facts.overlap_model import BACKWARD_NODES, BOTH_NODES, FORWARD_NODES,
 from three_walls import analyze
 from three_walls.model.report import Report
 
+pytestmark = pytest.mark.slow
+
 SHARED = "--moe-shared-expert-intermediate-size 64"
 
 EXPERT_FORWARD = ((GEMM, 7), (POINTWISE, 10), (GEMM, 7))

@@ -22,6 +22,8 @@ from three_walls.model.errors import InputError
 from three_walls.model.training_log import TrainingLog
 from three_walls.tables.log_lines import log_grammar
 
+pytestmark = pytest.mark.slow
+
 LINES = [*ARGUMENTS, iteration(1, 900.0), MEMORY_MB, iteration(2, 377.0), OOM]
 TEXT = "".join(f"{line}\n" for line in LINES)
 
