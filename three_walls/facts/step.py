@@ -126,7 +126,7 @@ def measure_step(step: StepView) -> Measurements:
 
 
 def measure_spread(steps: pl.DataFrame) -> Measurement[float]:
-    """Longest over shortest kept step of ``steps`` (``timeline/schemas.py``: STEPS)."""
+    """Longest over shortest kept step of ``steps`` (``timeline/steps.py``: STEPS)."""
     lengths = steps.filter("kept").select(ns=pl.col("end_ns") - pl.col("start_ns"))["ns"].sort()
     if lengths.len() < 2:
         return missing("needs two kept steps")

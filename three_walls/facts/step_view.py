@@ -78,9 +78,9 @@ class StepView:
     transfer_ns: Mapping[str, int]
     """Communication category -> its exposed transfer in the step."""
     kept_steps: pl.DataFrame
-    """All kept steps of the rank (``timeline/schemas.py``: STEPS)."""
+    """All kept steps of the rank (``timeline/steps.py``: STEPS)."""
     schedule_nodes: pl.DataFrame
-    """What each host launched for which node of an overlapped layer (``timeline/schedule_ranges.py``)."""
+    """What each host launched for which node of an overlapped layer (``timeline/timeline.py``)."""
     why: str
     """Which step it is and why that one, in words."""
 

@@ -1,6 +1,6 @@
 """Units: nanoseconds and bytes inside, other units only at the edge.
 
-The only module that holds a power of ten; ``render/formats.py`` turns these into strings.
+The only module that holds a power of ten; ``report/formats.py`` turns these into strings.
 """
 
 from __future__ import annotations
