@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from trace_builder import ADAM, GEMM, MEGATRON, SEND_RECV, TraceBuilder
 
 from three_walls import analyze
 from three_walls.model.report import Report
+
+pytestmark = pytest.mark.slow
 
 MS = 1_000_000
 STEP = 100 * MS

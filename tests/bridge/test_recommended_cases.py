@@ -11,6 +11,8 @@ from three_walls.overrides.check import check_overrides
 from three_walls.overrides.spell import spell
 from three_walls.tables.bridge import known_releases
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("release", known_releases())
 def test_what_a_rule_recommends_makes_a_valid_configuration_in_every_release(release: str) -> None:

@@ -10,6 +10,8 @@ from lockstep import MS, Behaviour, simulate
 
 from three_walls import analyze
 
+pytestmark = pytest.mark.slow
+
 USUAL = Behaviour()
 SLOW = Behaviour(slow=1.3)
 

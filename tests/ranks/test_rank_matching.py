@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from lockstep import COMMUNICATION_STREAM, EPOCH, MS, US, Behaviour, simulate
 from trace_builder import ALL_GATHER, SEND_RECV, TraceBuilder, merge
 
@@ -13,6 +14,8 @@ from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.report import Report
 from three_walls.ranks.clock import NOT_RESOLVABLE
 from three_walls.ranks.groups import find_members
+
+pytestmark = pytest.mark.slow
 
 USUAL = Behaviour()
 

@@ -24,6 +24,8 @@ from three_walls.report.html_report import render_html
 from three_walls.report.json_report import load_report, render_json, report_schema
 from three_walls.report.overrides_file import render_overrides
 
+pytestmark = pytest.mark.slow
+
 REPORTS = {"full": sample_report(), "without a plan": without_plan(sample_report()), "abstained": abstained_report()}
 
 

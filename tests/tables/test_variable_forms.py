@@ -19,6 +19,8 @@ from three_walls.rules.load import load_rules
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.tuned_recipes import tuned_recipes
 
+pytestmark = pytest.mark.slow
+
 # Values out of the documentation of each library, and what Megatron-LM and Megatron-Bridge set in their launch scripts.
 REAL = {
     "CUDA_DEVICE_MAX_CONNECTIONS": ["1", "32"],

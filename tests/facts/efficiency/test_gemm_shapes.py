@@ -15,6 +15,8 @@ from three_walls.facts.model_shape import read_model_shape
 from three_walls.model.report import GemmShape
 from three_walls.tables.hardware import find_gpu
 
+pytestmark = pytest.mark.slow
+
 H200 = find_gpu("NVIDIA H200")
 BF16_KERNEL, FP32_KERNEL, SILENT_KERNEL = 1, 2, 3
 NAMES = {

@@ -15,6 +15,8 @@ from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
 from three_walls.inputs.nsys.schemas import NCCL_CALLS
 from three_walls.timeline.communicators import join_communicators
 
+pytestmark = pytest.mark.slow
+
 INT, UINT64, SIZE = 5, 18, 22
 COMMUNICATOR, MESSAGE, PEER = "NCCL communicator ID", "Message size [bytes]", "Peer rank"
 GATHER, SEND, FINALIZE = 20, 25, 30
