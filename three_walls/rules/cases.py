@@ -13,16 +13,16 @@ from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, fiel
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactDefinition, FactSheet
 from three_walls.model.finding import Finding, Outcome
-from three_walls.rules.conditions import KnownFacts, raise_errors, read_value
+from three_walls.rules.conditions import KnownFacts, read_value
 from three_walls.rules.load import CASES_SUFFIX, Value
-from three_walls.tables.loader import KEY, Row, Text, describe, load_table
+from three_walls.tables.loader import KEY, Row, Text, describe, load_table, raise_contradictions
 
 
 def _read_facts(value: Any, info: ValidationInfo) -> Mapping[str, ConfigData]:
     known: KnownFacts = (info.context or {})["facts"]
     if not isinstance(value, dict):
         raise ValueError(f"expected a mapping, found {describe(value)}")
-    raise_errors(((name, KEY), known.check(name), name) for name in value)
+    raise_contradictions(((name, KEY), problem) for name in value if (problem := known.check(name)))
     return {name: read_value(fact) for name, fact in value.items()}
 
 

@@ -21,12 +21,11 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
-from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.rule import OPERATORS, Condition
-from three_walls.tables.loader import KEY, describe, suggest
+from three_walls.tables.loader import KEY, Loc, describe, raise_contradictions, suggest
 
 ORDERED = ("at_least", "at_most", "above", "below")
 """Operators that compare a number with a limit."""
@@ -75,21 +74,8 @@ class KnownFacts:
         return f"expected a fact in {unit}, found {name} ({found})" if unit and found != unit else ""
 
 
-_Problem = tuple[tuple[str | int, ...], str, Any]
-"""Where in a group of conditions, what is wrong, and what stands there."""
-
-
-def raise_errors(problems: Iterable[_Problem]) -> None:
-    """One pydantic error for every (location, message, input) whose message is not empty; nothing if there is none."""
-    errors = [
-        InitErrorDetails(
-            type=PydanticCustomError("value_error", "{error}", {"error": message}), loc=location, input=value
-        )
-        for location, message, value in problems
-        if message
-    ]
-    if errors:
-        raise ValidationError.from_exception_data("conditions", errors)
+_Problem = tuple[Loc, str]
+"""Where in a group of conditions, and what is wrong."""
 
 
 def read_value(value: Any) -> ConfigData:
@@ -113,7 +99,7 @@ def _read_conditions(value: Any, info: ValidationInfo) -> tuple[Condition, ...]:
     """The conditions of a mapping, in order."""
     problems: list[_Problem] = []
     conditions = _parse(value, (), _known_facts(info), problems)
-    raise_errors(problems)
+    raise_contradictions(problems)
     return conditions
 
 
@@ -126,9 +112,9 @@ def _read_alternatives(value: Any, info: ValidationInfo) -> tuple[Condition, ...
     for place, item in enumerate(value):
         conditions = _parse(item, (place,), _known_facts(info), problems)
         if len(conditions) > 1:
-            problems.append(((place,), "an alternative of any_of is one comparison", item))
+            problems.append(((place,), "an alternative of any_of is one comparison"))
         alternatives += conditions
-    raise_errors(problems)
+    raise_contradictions(problems)
     return tuple(alternatives)
 
 
@@ -139,31 +125,29 @@ Alternatives = Annotated[tuple[Condition, ...], PlainValidator(_read_alternative
 """A list of ``fact: {operator: operand}``, one comparison each; one must hold."""
 
 
-def _parse(
-    value: Any, loc: tuple[str | int, ...], known: KnownFacts, problems: list[_Problem]
-) -> tuple[Condition, ...]:
+def _parse(value: Any, loc: Loc, known: KnownFacts, problems: list[_Problem]) -> tuple[Condition, ...]:
     """The comparisons of a mapping, those that are well formed."""
     if not isinstance(value, dict):
-        problems.append((loc, f"expected a mapping, found {describe(value)}", value))
+        problems.append((loc, f"expected a mapping, found {describe(value)}"))
         return ()
     conditions = []
     for fact, tests in value.items():
         unit = known.unit_of(fact)
         if unit is None:
-            problems.append(((*loc, fact, KEY), known.check(fact), fact))
+            problems.append(((*loc, fact, KEY), known.check(fact)))
             continue
         if not isinstance(tests, dict) or not tests:
             found = "" if isinstance(tests, dict) else f", found {describe(tests)}"
-            problems.append(((*loc, fact), f"expected an operator and its operand{found}", tests))
+            problems.append(((*loc, fact), f"expected an operator and its operand{found}"))
             continue
         for operator, operand in tests.items():
             place = (*loc, fact, operator)
             if operator not in OPERATORS:
-                problems.append(((*place, KEY), f"unknown operator {operator}{suggest(operator, OPERATORS)}", operator))
+                problems.append(((*place, KEY), f"unknown operator {operator}{suggest(operator, OPERATORS)}"))
                 continue
             plain = tuple(operand) if isinstance(operand, list) else operand
             if problem := check_operand(unit, operator, plain):
-                problems.append((place, f"{fact}: {problem}, found {describe(operand)}", operand))
+                problems.append((place, f"{fact}: {problem}, found {describe(operand)}"))
                 continue
             conditions.append(Condition(fact, operator, plain))
     return tuple(conditions)
