@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from three_walls.inputs.config.environment import unquote
-from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.export import EXPORT_METADATA, NsysExport
 from three_walls.inputs.nsys.launch import launch_environment, other_environments
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.scrub import holds_key
@@ -96,7 +96,7 @@ def find_secrets(export: NsysExport) -> Secrets:
     secrets = Secrets()
     secrets.add_variables(launch_environment(export), are_kept=True)
     secrets.add_variables(other_environments(export), are_kept=False)
-    for table in ("META_DATA_CAPTURE", "META_DATA_EXPORT", "TARGET_INFO_SYSTEM_ENV"):
+    for table in ("META_DATA_CAPTURE", *EXPORT_METADATA, "TARGET_INFO_SYSTEM_ENV"):
         for name, value in export.pairs(table):
             if name.endswith(_IDENTITY_KEYS):
                 secrets.add_identity(value)

@@ -21,6 +21,9 @@ from three_walls.model.errors import InputError
 
 _BROKEN = "expected a complete SQLite export of Nsight Systems, found a damaged database"
 
+EXPORT_METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""Tables of what exported the report, and when: the second name is that of Nsight Systems before 2023."""
+
 
 class NsysExport:
     """Read-only view of an export. Use as a context manager.
@@ -37,6 +40,9 @@ class NsysExport:
         self.columns: dict[str, tuple[str, ...]] = {}
         with self._errors_explained():
             self._small = sqlite3.connect(self._uri, uri=True)
+            # TEXT columns hold bytes that are no UTF-8: GpuInfo of Nsight 2022.4 is a serialized message, and
+            # environments of other processes are in any encoding.
+            self._small.text_factory = _decode
         try:
             self.columns = self._probe()
         except InputError:
@@ -130,6 +136,10 @@ class NsysExport:
                 for number, text in rows
                 if isinstance(number, int) and isinstance(text, str) and wanted(text)
             }
+
+
+def _decode(text: bytes) -> str:
+    return text.decode("utf-8", errors="replace")
 
 
 def _first_line(error: Exception) -> str:

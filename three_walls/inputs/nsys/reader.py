@@ -15,7 +15,7 @@ from three_walls.inputs.config.environment import read_environment, secret_names
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.sources import SourceSettings
 from three_walls.inputs.nsys.capabilities import probe_capabilities
-from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.export import EXPORT_METADATA, NsysExport
 from three_walls.inputs.nsys.identity import Rank, identify_ranks
 from three_walls.inputs.nsys.launch import launch_environment, launch_words, other_environments
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
@@ -38,7 +38,7 @@ from three_walls.model.report import InputFile, ReportWarning
 from three_walls.tables.scrub import cut_private
 
 # An export has at least one of these; any other SQLite file has none.
-_NSYS_TABLES = ("META_DATA_EXPORT", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS")
+_NSYS_TABLES = (*EXPORT_METADATA, "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS")
 _CUPTI_PREFIX = "CUPTI_ACTIVITY_KIND_"
 
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){0,4}(-[0-9a-f]{6,16}(v\d)?)?", re.ASCII)
@@ -140,7 +140,7 @@ def check_is_nsys(export: NsysExport, path: Path) -> None:
 
 
 def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
-    metadata = dict(export.pairs("META_DATA_EXPORT"))
+    metadata = dict(pair for table in EXPORT_METADATA for pair in export.pairs(table))
     product, schema = metadata.get("EXPORT_PRODUCT_VERSION", ""), metadata.get("EXPORT_SCHEMA_VERSION", "")
     return InputFile(
         path.name,
