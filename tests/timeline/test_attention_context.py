@@ -63,3 +63,36 @@ def test_another_stream_is_not_between_the_gemms(tmp_path: Path) -> None:
         attention(at, builder, SOFTMAX)
         builder.kernel(POINTWISE, at + 600, at + 650, stream=20)
     assert budget(tmp_path, builder)["elementwise"] == 10 + 50
+
+
+NARROW_SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 6, false, false>"
+TOP_K = "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>"
+
+
+def test_a_narrow_softmax_is_attention_where_nothing_selects_experts(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001):
+        attention(at, builder, NARROW_SOFTMAX)
+    owned = budget(tmp_path, builder)
+    assert owned["attention_unfused"] == 30 + 40 + 20
+    assert "router" not in owned
+
+
+def test_a_narrow_softmax_is_the_routers_where_experts_are_selected(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001):
+        attention(at, builder, NARROW_SOFTMAX)
+        builder.kernel(TOP_K, at + 300, at + 305)
+    owned = budget(tmp_path, builder)
+    assert owned["router"] == 40 + 5
+    assert "attention_unfused" not in owned
+
+
+def test_a_narrow_softmax_next_to_fused_attention_is_pointwise_work(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001):
+        attention(at, builder, NARROW_SOFTMAX)
+        builder.kernel("flash_fwd_kernel", at + 300, at + 305)
+    owned = budget(tmp_path, builder)
+    assert (owned["attention"], owned["elementwise"]) == (5, 30 + 40 + 10)
+    assert "attention_unfused" not in owned

@@ -30,6 +30,10 @@ class KernelPattern(Row):
     """For one kernel per pass of attention: counted to recognize recompute."""
     anchor: Literal["step"] | None = None
     """``step``: the kernel marks the optimizer update that ends a step."""
+    selects_experts: bool = False
+    """Whether the kernel takes the top k, which shows that the program routes tokens to experts."""
+    without_experts: Annotated[Text, one_of(CATEGORIES)] | None = None
+    """Category of a kernel that every program uses, on a rank where nothing selects experts."""
     reason: Text
     """What the kernel is, or why the row stands here."""
 

@@ -49,28 +49,43 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str], patterns: Seque
         "phase": pl.String,
         "anchor": pl.Boolean,
         "unknown": pl.String,
+        "selects_experts": pl.Boolean,
+        "without_experts": pl.String,
     }
     classified = pl.DataFrame(rows, schema=schema, orient="row")
-    return operations.join(
+    joined = operations.join(
         classified, on=["name_id", "short_name_id"], how="left", nulls_equal=True, maintain_order="left"
-    ).with_columns(
-        category=pl.when(pl.col("kind") == "kernel")
+    )
+    # Softmax, sorting and counting are in every program: only where experts are selected are they a router's.
+    routes = pl.col("selects_experts").any().over("rank_index")
+    is_fused = (pl.col("category") == "attention").any().over("rank_index")  # then no softmax is attention's
+    is_softmax = pl.col("without_experts") == UNFUSED_ATTENTION
+    kernel_category = (
+        pl.when(routes | pl.col("without_experts").is_null())
         .then("category")
+        .when(is_fused & is_softmax)
+        .then(pl.lit("elementwise"))
+        .otherwise("without_experts")
+    )
+    return joined.with_columns(
+        category=pl.when(pl.col("kind") == "kernel")
+        .then(kernel_category)
         .otherwise(_category_without_name())
         .cast(CATEGORY_OR_SEND_RECV),
         anchor=pl.col("anchor").fill_null(value=False),
-    )
+    ).drop("selects_experts", "without_experts")
 
 
 def _classify_name(
     name_id: int | None, short_name_id: int | None, names: Mapping[int, str], patterns: Sequence[KernelPattern]
-) -> tuple[int | None, int | None, str, str | None, bool, str | None]:
+) -> tuple[int | None, int | None, str, str | None, bool, str | None, bool, str | None]:
     demangled = names.get(name_id, "") if name_id is not None else ""
     short = names.get(short_name_id, "") if short_name_id is not None else ""
     pattern = match_kernel(f"{short} {demangled}".strip(), patterns)
     if pattern is None:
-        return name_id, short_name_id, UNCLASSIFIED, None, False, short or demangled or "(no name)"
-    return name_id, short_name_id, pattern.category, pattern.phase, pattern.anchor == "step", None
+        return name_id, short_name_id, UNCLASSIFIED, None, False, short or demangled or "(no name)", False, None
+    is_step, row = pattern.anchor == "step", pattern
+    return name_id, short_name_id, row.category, row.phase, is_step, None, row.selects_experts, row.without_experts
 
 
 def match_kernel(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:
