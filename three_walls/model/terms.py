@@ -63,8 +63,8 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "Upper bound",
-        "The most that can be saved. How much of it an edit saves was not measured, so it is not deducted from the "
-        "step, and it ranks after every gain with a likely value.",
+        "The most that can be saved. How much of it an edit saves was not measured, so the plan counts it only in the "
+        "low end of the step after it, and ranks it after every gain with a likely value.",
     ),
     Term(
         "Gain",

@@ -113,7 +113,7 @@ def format_gain_bounds(gain: Gain) -> str:
 def format_likely(gain: Gain) -> str:
     """The likely gain, as precise as its range: ``20 ms``."""
     if gain.likely is None:
-        return "not measured" if gain.basis == UPPER_BOUND and gain.high is not None else UNKNOWN
+        return UNKNOWN
     likely_ms = gain.likely / NS_PER_MS
     widest_ns = gain.likely if gain.high is None else gain.high
     return f"{_write(likely_ms, _decimals_of_estimate(widest_ns / NS_PER_MS))} ms"

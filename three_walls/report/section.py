@@ -273,13 +273,17 @@ def pieces_of(content: Cell) -> tuple[Any, ...]:
 
 
 def plain_text(content: Cell) -> str:
-    """The words of ``content`` without roles, colours and shapes."""
+    """The words of ``content`` without colours and shapes. A badge next to other words is in brackets."""
     words = []
-    for piece in pieces_of(content):
+    pieces = pieces_of(content)
+    for piece in pieces:
         if isinstance(piece, Amounts):
-            words.append("; ".join(f"{what} {amount}".strip() for what, amount in piece.lines))
+            words.append("; ".join(f"{what}: {amount}" for what, amount in piece.lines))
         elif isinstance(piece, Shade):
             words.append(f"{piece.text} ({piece.aside} exposed)" if piece.aside else piece.text)
-        elif not isinstance(piece, Swatch | Bar):
-            words.append(piece.text if isinstance(piece, Text) else piece)
+        elif isinstance(piece, Text):
+            is_aside = piece.role.startswith("badge") and len(pieces) > 1
+            words.append(f"[{piece.text}]" if is_aside else piece.text)
+        elif isinstance(piece, str):
+            words.append(piece)
     return " ".join(word for word in words if word)

@@ -23,12 +23,16 @@ def budget(report: Report) -> Section:
     if figure is not None:
         blocks.append(Chart("budget", figure, "The step as one bar, a segment per bucket"))
     if rows:
-        blocks += [Note(f"Shown: {report.budget_of}.", role="muted"), _tabulate(rows), *_compare_ranks(report, rows)]
+        blocks += [
+            Note(f"The step shown: {report.budget_of}.", role="muted"),
+            _tabulate(rows),
+            *_compare_ranks(report, rows),
+        ]
     return Section(
         "budget",
         "Where the step goes",
         tuple(blocks),
-        lead="Every nanosecond has one owner.",
+        lead="Every nanosecond of the step belongs to exactly one bucket.",
         link="Step",
         empty="Unknown: no step was kept.",
         terminal=Terminal.ALWAYS,

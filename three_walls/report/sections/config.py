@@ -18,14 +18,14 @@ class SettingRow(NamedTuple):
 
 
 def config(report: Report) -> Section:
-    """Settings, then environment variables, by name; before them what sources disagree on."""
+    """Settings that sources disagree on; then all settings and environment variables, each by name."""
     run = report.config
     rows = [SettingRow(key, "config", value) for key, value in sorted(run.values.items())]
     rows += [SettingRow(key, "env", value) for key, value in sorted(run.environment.items())]
     blocks: list[Block] = []
     if report.config.conflicts:
         items = tuple(map(_describe_conflict, report.config.conflicts))
-        blocks.append(Items(items, "Sources disagree; the first value counts"))
+        blocks.append(Items(items, "Sources that disagree: the first value of each line is used"))
     if rows:
         columns = (
             Column("Setting", lambda row: row, _name),

@@ -20,7 +20,7 @@ def facts(report: Report) -> Section:
         "facts",
         "Facts",
         (Table("facts", columns, measured),),
-        lead="The named numbers that the rules compare. Rest the pointer on a name for what it is not.",
+        lead="The named numbers that the rules compare. Hover over a name to see what it must not be confused with.",
         link="Facts",
         terminal=Terminal.NEVER,
     )

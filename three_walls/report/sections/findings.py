@@ -22,17 +22,17 @@ from three_walls.report.section import (
     Table,
     Text,
 )
-from three_walls.report.sections.plan import list_evidence, list_notes, tabulate_edits
+from three_walls.report.sections.plan import CONFIRM_TITLE, list_evidence, list_notes, tabulate_edits
 
 MEANINGS = {
-    Outcome.FOUND: "Found, not fixable by configuration",
-    Outcome.RECOMMENDED: "Recommended, but left out of the plan",
-    Outcome.ALTERNATIVE: "Would help, but is not planned",
-    Outcome.BLOCKED: "Would help, but a requirement fails",
-    Outcome.UNKNOWN: "Undecided: a fact is missing",
-    Outcome.ERROR: "The rule itself failed",
-    Outcome.NOT_NEEDED: "The symptom is absent",
-    Outcome.NOT_APPLICABLE: "Other hardware, framework or model",
+    Outcome.FOUND: "the symptom is there, and no setting fixes it",
+    Outcome.RECOMMENDED: "would help, but was left out of the plan",
+    Outcome.ALTERNATIVE: "would help, but another rule turns the same lever",
+    Outcome.BLOCKED: "would help, but a requirement fails",
+    Outcome.UNKNOWN: "a fact is missing",
+    Outcome.ERROR: "the rule itself failed",
+    Outcome.NOT_NEEDED: "the symptom is absent",
+    Outcome.NOT_APPLICABLE: "the rule is for other hardware, another framework or another model",
 }
 """Nearest to an action first."""
 
@@ -45,12 +45,12 @@ _BADGES = {
     Outcome.ERROR: "badge bad",
 }
 MOST_NAMES = 4
-"""Missing settings or waiting rules that are named; the others are counted."""
+"""So many missing facts or undecided rules are named in a cell; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingFacts:
-    """Facts that are missing for one reason, and the rules that they leave undecided."""
+    """Facts that are missing for the same reason, and the rules that they leave undecided."""
 
     reason: str
     names: tuple[str, ...]
@@ -58,7 +58,7 @@ class MissingFacts:
 
     @property
     def are_settings(self) -> bool:
-        """Whether the run's settings are missing: a log or a saved configuration gives them all at once."""
+        """Whether all of them are settings of the run: a log or a saved configuration gives them all at once."""
         return all(name.startswith(("config.", "env.")) for name in self.names)
 
 
@@ -74,7 +74,7 @@ def findings(report: Report) -> Section:
             Column("Why", _explain),
             Column("Undecided rules", lambda row: _name_some(row.rules), role="muted"),
         )
-        lead = "Give or capture these to decide more rules."
+        lead = "These rules lack a fact. Provide it, or capture again, to decide them."
         blocks.append(Table("missing_facts", columns, missing, "Undecided", lead, is_compact=True))
     obstacles = [finding for outcome in (Outcome.BLOCKED, Outcome.ERROR) for finding in groups.get(outcome, ())]
     if obstacles:
@@ -90,7 +90,11 @@ def findings(report: Report) -> Section:
     if folds:
         blocks.append(PageOnly(folds))
     return Section(
-        "findings", "Undecided and blocked", tuple(blocks), link="Findings", empty="None: every rule is in the plan."
+        "findings",
+        "Findings outside the plan",
+        tuple(blocks),
+        link="Findings",
+        empty="None: every rule is in the plan.",
     )
 
 
@@ -103,7 +107,7 @@ def group_by_outcome(report: Report) -> dict[Outcome, tuple[Finding, ...]]:
 
 
 def group_missing_facts(report: Report) -> tuple[MissingFacts, ...]:
-    """What left rules undecided, by its reason: the reason that most rules wait for first."""
+    """The missing facts behind undecided rules, by reason: the reason that leaves most rules undecided first."""
     waiting: dict[str, list[str]] = {}
     for finding in report.findings:
         for name in finding.missing if finding.outcome is Outcome.UNKNOWN else ():
@@ -132,7 +136,7 @@ def _name_some(names: tuple[str, ...]) -> str:
 
 
 def _explain(group: MissingFacts) -> str:
-    where = "; the training log (--log), --config or --set provide them" if group.are_settings else ""
+    where = "; the training log (--log), --config or --set provides them" if group.are_settings else ""
     return f"{group.reason}{where}"
 
 
@@ -184,5 +188,5 @@ def _list_blocks(report: Report, finding: Finding) -> Iterator[Block]:
     if finding.edits and finding.outcome in WITH_EDITS:
         yield tabulate_edits(report, finding.edits, f"finding_{finding.rule}_edits")
     if finding.confirm_first:
-        yield list_notes(finding.confirm_first, "Confirm first", "checklist")
+        yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
     yield from list_evidence(finding)

@@ -49,8 +49,8 @@ def pipeline(report: Report) -> Section | None:
         "pipeline",
         "Pipeline",
         (Table("pipeline", columns, rows, terminal_rows=40, is_compact=True),),
-        lead=f"The bubble is {found} of the representative step; an even schedule leaves {expected}. Each phase of a "
-        "rank's median step, as a range over the ranks of the stage.",
+        lead=f"The bubble is {found} of the representative step; an even 1F1B schedule would leave {expected}. Each "
+        "row is one phase of the median step, as a range over the ranks of the stage.",
         link="Pipeline",
     )
 

@@ -40,6 +40,8 @@ from three_walls.report.section import (
     Text,
 )
 
+CONFIRM_TITLE = "Before you apply it"
+
 
 def plan(report: Report) -> Section:
     """The entries of the plan, and which to apply first."""
@@ -47,18 +49,17 @@ def plan(report: Report) -> Section:
     if report.plan and report.verdict.step_ns is not None:
         blocks.append(Chart("plan", _draw(report, report.verdict.step_ns), "The step now and after each entry"))
     if report.first_trial is not None:
-        label = "Apply entry 1 first, on its own."
         trial = report.first_trial
-        worked: Inline = Text(f"If it worked: {trial.must_show}", "muted")
-        blocks.append(layout.Note((describe_expectation(trial), worked), label))
+        must_show = Text(f"To verify: {trial.must_show}", "muted")
+        blocks.append(layout.Note((describe_expectation(trial), must_show), "Apply entry 1 first, on its own."))
     widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
     blocks += [_describe_step(report, step, widest_ns) for step in report.plan]
     return Section(
         "plan",
         "The plan",
         tuple(blocks),
-        lead="Apply the entries in this order: each gain is on the step that the entries above leave. Upper bounds "
-        "without a measurement are not deducted from the step."
+        lead="Apply the entries in this order. Each gain is relative to the step that the entries above it leave. An "
+        "upper bound can shorten the step but promises nothing: only the low end of the step after it counts it."
         if report.plan
         else "",
         link="Plan",
@@ -75,11 +76,11 @@ def describe_expectation(trial: FirstTrial) -> str:
         cost = format_cost(trial.cost_fraction, trial.cost_is_estimated)
         return f"It frees memory: the log's memory peak should fall. It {cost}."
     if trial.saved_low_fraction is None or trial.saved_high_fraction is None:
-        return "Its gain is not known: the log's unprofiled step time decides."
+        return "Its gain is not known: compare the log's unprofiled step time before and after."
     high = format_share(trial.saved_high_fraction)
     now = format_ms(trial.unprofiled_step_ns)
     if trial.basis == UPPER_BOUND:
-        start = "No entry has a likely gain. At best the log's step time"
+        start = "No entry has a likely gain. At best the log's unprofiled step time"
         if trial.unprofiled_step_ns is None:
             return f"{start} falls by {high} (upper bound)."
         return f"{start} falls from {now} to {format_ms(trial.unprofiled_step_after_low_ns)} (by {high}, upper bound)."
@@ -114,10 +115,14 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
         likely = None if gain.likely is None else gain.likely / widest_ns
         scale = Range(gain.low / widest_ns, gain.high / widest_ns, likely, describe_gain(gain))
     cost = format_cost(gain.cost_fraction, gain.cost_is_estimated).removeprefix("costs ")
-    second = Metric("Likely", format_likely(gain)) if gain.cost_fraction is None else Metric("Cost", cost)
+    likely_or_cost: tuple[Metric, ...] = ()
+    if gain.cost_fraction is not None:
+        likely_or_cost = (Metric("Cost", cost),)
+    elif gain.likely is not None:
+        likely_or_cost = (Metric("Likely", format_likely(gain)),)
     subtitle: list[Inline] = [format_wall(finding.wall, finding.sub_wall)]
     if step.unlocked_by:
-        subtitle.append(f"possible only after {step.unlocked_by}")
+        subtitle.append(f"blocked until {step.unlocked_by} is applied")
     return Card(
         title=finding.title,
         marker=str(step.order),
@@ -125,7 +130,7 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
         subtitle=tuple(subtitle),
         metrics=(
             Metric("Gain", format_gain_bounds(gain)),
-            second,
+            *likely_or_cost,
             Metric("Step after it", format_ms_range(step.step_after_ns.low, step.step_after_ns.high)),
             Metric("Basis", format_basis(gain.basis)),
         ),
@@ -142,7 +147,7 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
         yield PageOnly((layout.Note(finding.why_it_matters, role="muted"),))
     yield tabulate_edits(report, step.edits, f"plan_{step.order}_edits")
     if finding.confirm_first:
-        yield list_notes(finding.confirm_first, "Confirm first", "checklist")
+        yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
     rest: list[Block] = []
     if finding.how_to_verify:
         rest.append(Items((finding.how_to_verify,), "How to verify", "plain"))

@@ -1,4 +1,4 @@
-"""NVIDIA's benchmark recipe nearest to the run, compared with the run's settings."""
+"""Known-good recipe: how the run's settings differ from those of NVIDIA's nearest benchmark recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARK_MEANINGS = {
 
 
 def recipe(report: Report) -> Section | None:
-    """Settings that differ; or why no recipe is near."""
+    """The settings that differ, or why no recipe is near."""
     known = report.known_good_recipe
     if known is None:
         reason = report.no_recipe_reason
@@ -30,13 +30,13 @@ def recipe(report: Report) -> Section | None:
         "recipe",
         "Known-good recipe",
         (
-            Note((Text(known.name, "code"), Text(known.source, "source")), "Nearest benchmark of NVIDIA:"),
+            Note((Text(known.name, "code"), Text(known.source, "source")), "Nearest recipe:"),
             Note(known.distance_note),
             Table("recipe", columns, known.differences),
             Note(f"{format_count(known.same_count)} settings are the same{unknown}.", role="muted"),
         ),
-        lead="Context for the plan, not a promise: settings that were fast there, with forced expert balance and mock "
-        "data. None is a measured gain here; parallel sizes belong to the recipe's number of GPUs.",
+        lead="How the run differs from NVIDIA's nearest benchmark recipe. Context for the plan, not a promise: the "
+        "recipe was fast with forced expert balance and mock data, and its parallel sizes suit its number of GPUs.",
         link="Recipe",
     )
 

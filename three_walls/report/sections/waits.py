@@ -1,4 +1,4 @@
-"""Waiting for peers: which rank was late, and how much of the communication is waiting."""
+"""Waiting for peers: which rank arrives late, and how much of the communication is waiting."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from three_walls.report.palette import TRANSFER_COLOUR, WAIT_COLOUR
 from three_walls.report.section import Bar, Block, Card, Cell, Column, Fold, Legend, Note, Section, Swatch, Table, Text
 
 MOST_ROWS_UNFOLDED = 40
-"""A longer table of every class and rank is folded."""
+"""The table of every class and rank is folded when it is longer."""
 
 _CLASS_ORDER = {bucket.name: place for place, bucket in enumerate(BUCKETS)}
 
 
 @dataclass(frozen=True, slots=True)
 class ClassWait:
-    """Waits of one communication class over the ranks: bounds of what is known, and how it is known."""
+    """Waits of one communication class, over all ranks."""
 
     communication_class: str
     wait_ns: tuple[int, ...]
-    """Of the ranks where it is known."""
+    """On each rank where it is known."""
     transfer_ns: tuple[int, ...]
     late_rank: int | None
-    """The rank that most of the waiting is for, as far as known."""
+    """The rank that the others wait for longest, as far as known."""
     rank_count: int
     resolved_count: int
     unknown_count: int
@@ -38,7 +38,7 @@ class ClassWait:
 
 
 def waits(report: Report) -> Section:
-    """Late ranks, then waiting and transfer by class."""
+    """Stragglers, then waiting and transfer by class."""
     rows = order_waits(report)
     blocks: list[Block] = [_describe_straggler(straggler) for straggler in order_stragglers(report)]
     if report.alignment is not None:
@@ -49,15 +49,15 @@ def waits(report: Report) -> Section:
         "waits",
         "Waiting for peers",
         tuple(blocks),
-        lead="A collective moves data once its last rank has arrived. The time before that is waiting, and only the "
-        "rank that arrives last can shorten it.",
+        lead="A collective moves data once its last rank has arrived. The time before that is waiting, which only an "
+        "earlier arrival of that rank shortens.",
         link="Waits",
         empty="Unknown, or none: no communication could be split into waiting and transfer.",
     )
 
 
 def order_stragglers(report: Report) -> tuple[Straggler, ...]:
-    """The rank that costs the others most first."""
+    """The rank that delays the others most comes first."""
     return tuple(sorted(report.stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank, straggler.cause)))
 
 
@@ -86,7 +86,8 @@ def summarize_classes(report: Report) -> tuple[ClassWait, ...]:
             rank_count=len(members),
             resolved_count=sum(wait.resolved for wait in members),
             unknown_count=sum(wait.wait_ns is None for wait in members),
-            notes=tuple(sorted({wait.note for wait in members if wait.note})),
+            # What a rank adds after the semicolon is a share of its own time: the table of ranks shows it.
+            notes=tuple(sorted({wait.note.partition(";")[0] for wait in members if wait.note})),
         )
         for name, members in by_class.items()
     )
@@ -114,13 +115,11 @@ def _describe_straggler(straggler: Straggler) -> Card:
 
 
 def _describe_alignment(alignment: Alignment) -> str:
+    how = f"Clock alignment of the ranks: {alignment.method}"
     if alignment.residual_ns_p50 is None and alignment.residual_ns_p95 is None:
-        return f"Clocks of the ranks: {alignment.method}; how well they agree is {UNKNOWN}."
+        return f"{how}; how well the clocks agree is {UNKNOWN}."
     median, most = format_ms(alignment.residual_ns_p50), format_ms(alignment.residual_ns_p95)
-    return (
-        f"Clocks of the ranks: {alignment.method}. Matched ends of collectives are {median} apart at the median, "
-        f"{most} at the 95th percentile."
-    )
+    return f"{how}. The ends of matched collectives are {median} apart in the median, {most} at the 95th percentile."
 
 
 def _tabulate_classes(report: Report) -> Table:

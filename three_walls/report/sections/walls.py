@@ -23,7 +23,7 @@ _ORDER = (
     (Wall.COMPUTE_HOST, SubWall.COMPUTE),
     (Wall.COMPUTE_HOST, SubWall.HOST),
 )
-_BOTH_HALVES = "Both halves together: they share no time, so this is their sum."
+_BOTH_HALVES = "The sum of the two halves, which share no time."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ def walls(report: Report) -> Section:
     blocks: list[Note | Table] = [Table("walls", columns, rows, emphasis=lambda row: row.mark == "the wall")]
     if report.verdict.margin_fraction is not None:
         margin = format_share(report.verdict.margin_fraction)
-        blocks.append(Note(f"Margin of the wall over the runner-up: {margin} of the step.", role="muted"))
+        blocks.append(Note(f"The wall leads the runner-up by {margin} of the step.", role="muted"))
     return Section(
         "walls",
         "The three walls",
         tuple(blocks),
-        lead="Upper bounds of what removing each wall would save. The plan states what its edits may reach.",
+        lead="The most that removing each wall could save. The plan states how much of it its edits may save.",
         link="Walls",
     )
 
