@@ -92,8 +92,10 @@ def _show_block(block: Block, block_mark: str, columns: int) -> Iterator[Rendera
     elif isinstance(block, Items):
         if block.title:
             yield _indent(_plain(f"{block.title}:", "bold"), columns)
+        items = Grid.grid(padding=(0, 1, 0, 0))
         for item in block.items:
-            yield _indent(_plain(f"- {_without_source(item)}" if block.title else _without_source(item)), columns)
+            items.add_row(*(["-"] if block.title else []), _plain(_without_source(item)))
+        yield _indent(items, columns)
     elif isinstance(block, Copyable):
         yield _indent(_plain(block.title, "dim"), columns)
         yield from (_indent(_plain(line), columns + 2) for line in block.lines)

@@ -18,8 +18,8 @@ def overrides(report: Report) -> Section | None:
         "overrides",
         "Overrides to apply",
         tuple(blocks),
-        lead="The whole plan; overrides.txt holds the same lines. Use those of your launcher. All but the Python lines "
-        "are quoted for a shell.",
+        lead="The whole plan, as in overrides.txt. Use the lines of your launcher: those for Megatron-Bridge and "
+        "Megatron-LM are quoted for a shell.",
         link="Overrides",
         terminal=Terminal.ALWAYS,
     )

@@ -39,8 +39,8 @@ def timers(report: Report) -> Section | None:
             Table("timers", columns, rows, terminal_rows=12),
         ),
         lead="Megatron's own timers, per iteration: medians over the prints after unprofiled steady iterations, for "
-        "the fastest and the slowest rank where the log names ranks. A long time means a slow rank only in the rank's own "
-        "work; in an exchange the rank mostly waits. Timers of level 1 and 2 add barriers, which lengthen the step.",
+        "the fastest and the slowest rank where the log names ranks. A long time means a slow rank only in the rank's "
+        "own work; in an exchange it mostly waits. Timers of level 1 and 2 add barriers, which lengthen the step.",
         link="Timers",
     )
 
