@@ -241,7 +241,7 @@ def test_the_log_is_one_line() -> None:
 def test_what_is_not_known_is_not_zero() -> None:
     bare = LogSummary(("a",), 0, {}, 3, None, None, None, None, None, None, 2, {})
     assert describe_log(bare) == (
-        "Log: unprofiled step unknown (median of 0 of 0 iterations); out of memory 2 times; 3 torn lines not read"
+        "Log: unprofiled step unknown (0 of 0 iterations are steady); out of memory 2 times; 3 torn lines not read"
     )
 
 

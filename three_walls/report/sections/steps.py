@@ -62,7 +62,8 @@ def describe_log(log: LogSummary) -> str:
     """``Log: unprofiled step 377 ms (median of 2 of 10 iterations; left out: 8 warm-up); peak memory 29.9 GiB``."""
     by_count = sorted(log.roles.items(), key=lambda item: (-item[1], item[0]))
     others = ", ".join(f"{count} {role}" for role, count in by_count if role != "steady")
-    steady = f"median of {format_count(log.roles.get('steady', 0))} of {format_count(log.iterations)} iterations"
+    steady = f"{format_count(log.roles.get('steady', 0))} of {format_count(log.iterations)} iterations"
+    steady = f"{steady} are steady" if log.unprofiled_step_ns is None else f"median of {steady}"
     left_out = f"; left out: {others}" if others else ""
     parts = [f"Log: unprofiled step {format_ms(log.unprofiled_step_ns)} ({steady}{left_out})"]
     if log.peak_memory_bytes is not None:
