@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from three_walls.model.buckets import BUCKET_BY_NAME
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -35,12 +37,8 @@ TERMS: tuple[Term, ...] = (
     ),
     Term("Hidden", "Communication while some compute kernel runs on the same GPU."),
     Term("Busy", "The time in which a communication class runs at all: exposed plus hidden."),
-    Term("Launch-starved", "The device is idle and its next operation has not been launched: the host is late."),
-    Term(
-        "Host-blocked",
-        "The device is idle, its next operation has not been launched, and the launching thread is inside a "
-        "synchronizing CUDA call.",
-    ),
+    Term("Launch-starved", f"{BUCKET_BY_NAME['launch_starved'].definition} Also called launch-bound."),
+    Term("Host-blocked", BUCKET_BY_NAME["host_blocked"].definition),
     Term(
         "Waiting",
         "The part of a collective before its last rank arrives. The rest is transfer. Only the rank that arrives last "
