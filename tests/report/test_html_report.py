@@ -93,11 +93,12 @@ def spoil(report: Report) -> Report:
 
 def test_sections_stand_in_reading_order(page: str) -> None:
     ids = [attributes.get("id") for tag, attributes in Page(ours(page)).elements if tag == "section"]
-    assert ids == [
+    order = [
         *("verdict", "warnings", "budget", "gaps", "walls", "plan", "overrides", "recipe"),
         *("communication", "waits", "timers", "moe", "overlap", "recompute", "graphs", "efficiency", "findings"),
         *("facts", "config", "steps", "capture", "reading"),
     ]
+    assert [name for name in ids if name in order] == order  # a new section may stand anywhere between them
 
 
 def test_the_page_requests_nothing(page: str) -> None:
@@ -202,7 +203,7 @@ def test_an_abstention_renders_without_figures_or_zeros(abstained: Report) -> No
     assert get_plotlyjs() not in text
 
 
-def test_an_abstention_between_known_walls_renders_their_ceilings(report: Report) -> None:
+def test_an_abstention_between_known_walls_renders_their_upper_bounds(report: Report) -> None:
     close = replace(report.verdict, wall=None, abstained=True, reason="Two walls are within 1% of the step.")
     text = ours(render_html(replace(report, verdict=close)))
     assert "No wall named" in text
