@@ -102,7 +102,7 @@ class OverrideCheck:
 def check_overrides(
     overrides: Sequence[str], base: MergedConfig, version: str, environment: Mapping[str, str] | None = None
 ) -> OverrideCheck:
-    """``overrides`` applied to the configuration ``base``, with the variables of ``environment`` set besides."""
+    """Check ``overrides`` as applied to the configuration ``base``, with ``environment`` set as well."""
     schema = bridge_schema(version)
     lines = [_read_line(text) for text in overrides]
     readable = [line for line in lines if line is not None]
@@ -119,7 +119,7 @@ def check_overrides(
 def find_problems(
     edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None
 ) -> tuple[Note, ...]:
-    """What is wrong with ``edits``: overrides that fail, and constraints that they break and that held without them."""
+    """What is wrong with ``edits``: overrides that fail, and constraints that only the edits break."""
     version = bridge_version or config.bridge_version or NEWEST_BRIDGE
     base = config_of_run(config)
     broken_before = {note.name for note in judge_constraints(base, version)[0]}

@@ -21,7 +21,6 @@ UNSET = "unset"
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
 _FLOP_PER_TFLOP = 1_000_000_000_000
-_KERNEL_LENGTH = 50
 
 _WALL_NAMES = {
     Wall.MEMORY: "Memory wall",
@@ -37,11 +36,6 @@ def format_wall(wall: Wall | None, sub_wall: SubWall | None = None) -> str:
         return "No wall named"
     name = _WALL_NAMES[wall]
     return name if sub_wall is None else f"{name}: {SUB_WALL_NAMES[sub_wall]}"
-
-
-def straggler_cause_words(cause: str) -> str:
-    """The id of a straggler's cause in words: ``slow compute``."""
-    return cause.replace("_", " ")
 
 
 def _decimals(value_ms: float) -> int:
@@ -93,12 +87,12 @@ def describe_gain(gain: Gain) -> str:
         return f"gain {UNKNOWN}"
     has_likely = gain.likely is not None and gain.low != gain.high
     likely = f", likely {format_likely(gain)}" if has_likely else ""
-    return f"gain {format_gain_bounds(gain)}{likely} ({format_basis(gain.basis)})"
+    return f"gain {format_gain_bounds(gain)}{likely} ({format_name(gain.basis)})"
 
 
-def format_basis(basis: str) -> str:
-    """What a gain rests on, in words: ``upper bound``."""
-    return basis.replace("_", " ")
+def format_name(identifier: str) -> str:
+    """An identifier in words: ``upper bound`` for ``upper_bound``."""
+    return identifier.replace("_", " ")
 
 
 def format_gain_bounds(gain: Gain) -> str:
@@ -164,13 +158,6 @@ def format_moved(value_bytes: float | None) -> str:
     return f"{_write(value_gb, _decimals(value_gb))} GB"
 
 
-def format_rate(value_bytes_per_s: float | None, limit_bytes_per_s: float | None) -> str:
-    """A bandwidth and its limit as ``31.4 of 50.0 GB/s``; alone when no limit is known."""
-    if value_bytes_per_s is None or limit_bytes_per_s is None:
-        return format_bandwidth(value_bytes_per_s)
-    return f"{value_bytes_per_s / _BYTES_PER_GB:,.1f} of {format_bandwidth(limit_bytes_per_s)}"
-
-
 def format_tflops(value: float | None) -> str:
     """A rate of floating point operations as ``65.9 TFLOP/s``."""
     return UNKNOWN if value is None else f"{value:,.1f} TFLOP/s"
@@ -198,12 +185,6 @@ def format_gemm(shape: GemmShape) -> str:
     return sizes if shape.batch == 1 else f"{format_count(shape.batch)} of {sizes}"
 
 
-def format_kernel(name: str) -> str:
-    """A kernel's name, short enough for a cell."""
-    plain = name.removeprefix("void ")
-    return plain if len(plain) <= _KERNEL_LENGTH else f"{plain[: _KERNEL_LENGTH - 3]}..."
-
-
 def format_ratio(value: float | None) -> str:
     """A ratio as ``1.07x``."""
     return UNKNOWN if value is None else f"{value:.2f}x"
@@ -217,6 +198,11 @@ def format_rank(rank: int | None) -> str:
 def format_text(value: object) -> str:
     """Any value as text, control characters spelled out; nothing for ``None``."""
     return "" if value is None else show_control_characters(str(value))
+
+
+def format_known(value: str | int | None) -> str:
+    """Text or the number of a thing; ``unknown`` where there is none."""
+    return UNKNOWN if value in (None, "") else show_control_characters(str(value))
 
 
 def format_setting(value: FactValue) -> str:

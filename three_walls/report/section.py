@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from three_walls.report.formats import UNITS, UNKNOWN, format_text
+
+ROW = ""
+"""As the value of a column: the whole row."""
+
+FEW_ROWS, MANY_ROWS = 8, 40
+"""Rows of a table that the terminal shows: of one that is looked up in part, and of one that is read as a whole."""
 
 
 class Terminal(Enum):
@@ -71,13 +78,13 @@ Cell = Inline | Bar | Amounts | Shade | tuple[Inline, ...]
 class Column:
     """One column of a table: which value of a row, and how it is written.
 
-    ``value`` is the name of the row's attribute, or a function of the row; ``format`` makes a cell of that value.
+    ``value`` is an attribute of the row (``ns``, ``step.index``), :data:`ROW` for the row itself, or a function of the
+    row. ``format`` makes a cell of that value.
     """
 
     head: str
     value: str | Callable[[Any], Any]
     format: Callable[[Any], Cell] = format_text
-    help: str = ""
     role: str = ""
     """Role of the text: see :class:`Text`."""
     width: str = ""
@@ -99,7 +106,9 @@ class Column:
 
     def raw(self, row: Any) -> Any:
         """The value of ``row``, not formatted."""
-        return getattr(row, self.value) if isinstance(self.value, str) else self.value(row)
+        if isinstance(self.value, str):
+            return attrgetter(self.value)(row) if self.value else row
+        return self.value(row)
 
     def cell(self, row: Any) -> Cell:
         """The value of ``row`` as it is shown."""
@@ -116,7 +125,7 @@ class Table:
     rows: Sequence[Any]
     title: str = ""
     lead: str = ""
-    terminal_rows: int = 8
+    terminal_rows: int = FEW_ROWS
     """The terminal shows so many rows and counts the rest; 0: it does not show the table."""
     is_compact: bool = False
     emphasis: Callable[[Any], bool] | None = None

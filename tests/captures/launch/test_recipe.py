@@ -10,9 +10,9 @@ import pytest
 
 from three_walls.captures.launch.commands import count_ranks, find_launcher, spell_settings, wrap
 from three_walls.captures.launch.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
+from three_walls.cli.capture import format_recipe
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.model.errors import RuleBaseError, UsageError
-from three_walls.report.capture_text import format_recipe
 from three_walls.tables.capture import CaptureRules, capture_rules
 from three_walls.tables.loader import load_table
 

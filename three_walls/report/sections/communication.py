@@ -65,9 +65,9 @@ def order_classes(rank: RankReport) -> tuple[ClassRow, ...]:
 def _columns(report: Report) -> tuple[Column, ...]:
     return (
         Column("Class", "name", role="code"),
-        Column("Busy", lambda row: row.time.busy_ns, format_ms),
-        Column("Exposed", lambda row: row.time.exposed_ns, format_ms),
-        Column("Hidden", lambda row: row.time.hidden_ns, format_ms),
+        Column("Busy", "time.busy_ns", format_ms),
+        Column("Exposed", "time.exposed_ns", format_ms),
+        Column("Hidden", "time.hidden_ns", format_ms),
         Column("Exposed of step", lambda row: report.fraction_of_step(row.time.exposed_ns), format_share),
     )
 

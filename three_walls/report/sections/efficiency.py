@@ -6,20 +6,20 @@ from three_walls.model.buckets import Wall
 from three_walls.model.fact import Fact
 from three_walls.model.report import Report
 from three_walls.report.formats import (
-    UNKNOWN,
     format_bandwidth,
     format_count,
     format_fact,
     format_flops,
     format_flops_rate,
     format_gemm,
+    format_known,
     format_moved,
     format_ms,
     format_share,
     shorten,
 )
 from three_walls.report.palette import WALL_COLOURS
-from three_walls.report.section import Bar, Block, Column, Section, Table, Text
+from three_walls.report.section import ROW, Bar, Block, Column, Section, Table, Text
 
 UTILIZATION = {"mfu_fraction": "MFU of unprofiled steps", "mfu_traced_fraction": "MFU of the traced step"}
 MEMORY = {
@@ -75,7 +75,7 @@ def _tabulate_facts(name: str, title: str, names: dict[str, str], facts: list[Fa
 
     columns = (
         Column("Quantity", lambda fact: names[fact.name]),
-        Column("Value", lambda fact: fact, format_fact, is_right=True),
+        Column("Value", ROW, format_fact, is_right=True),
         Column("What it is", define, role="muted", width="wide", in_terminal=False),
     )
     return Table(name, columns, facts, title, lead)
@@ -107,13 +107,13 @@ def _tabulate_shapes(report: Report) -> Table:
         return Text(shorten(name.removeprefix("void "), _KERNEL_LENGTH), "source", name)
 
     columns = (
-        Column("Weight", lambda row: row.role or UNKNOWN),
+        Column("Weight", "role", format_known),
         Column("Direction", "direction"),
-        Column("Shape", lambda row: row, format_gemm, is_right=True),
+        Column("Shape", ROW, format_gemm, is_right=True),
         Column("Calls", "calls", format_count, sums=True),
         Column("Time", "ns", format_ms, sums=True),
         Column("Achieved", "achieved_flops_per_s", format_flops_rate),
-        Column("Format", lambda row: row.precision or UNKNOWN, in_terminal=False),
+        Column("Format", "precision", format_known, in_terminal=False),
         Column("Of peak", "fraction", format_share),
         Column("Kernel with the most time", "kernel", name_kernel, in_terminal=False),
     )

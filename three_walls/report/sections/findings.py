@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from three_walls.model.fact import Fact
 from three_walls.model.finding import Finding, Outcome
 from three_walls.model.report import Report
-from three_walls.report.formats import describe_gain, format_wall
+from three_walls.report.formats import describe_gain, format_name, format_wall
 from three_walls.report.section import (
+    MANY_ROWS,
     Block,
     Card,
     Column,
@@ -83,7 +84,7 @@ def findings(report: Report) -> Section:
             Column("Outcome", lambda finding: finding.outcome.value),
             Column("Why", _describe_obstacle),
         )
-        blocks.append(Table("blocked", columns, obstacles, "Blocked", terminal_rows=40, is_compact=True))
+        blocks.append(Table("blocked", columns, obstacles, "Blocked", terminal_rows=MANY_ROWS, is_compact=True))
     folds = tuple(
         _fold(report, outcome, members) for outcome, members in groups.items() if outcome is not Outcome.FOUND
     )
@@ -161,7 +162,7 @@ def _describe_found(finding: Finding) -> Card:
 
 
 def _fold(report: Report, outcome: Outcome, members: tuple[Finding, ...]) -> Fold:
-    badge = Text(outcome.value.replace("_", " "), _BADGES.get(outcome, "badge"))
+    badge = Text(format_name(outcome.value), _BADGES.get(outcome, "badge"))
     summary: tuple[Inline, ...] = (badge, MEANINGS[outcome], Text(f"({len(members)})", "muted"))
     return Fold(summary, tuple(_describe(report, finding) for finding in members), role="outcome")
 

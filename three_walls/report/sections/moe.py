@@ -9,7 +9,7 @@ from three_walls.model.buckets import Wall
 from three_walls.model.report import MoePart, Report
 from three_walls.report.formats import format_bandwidth, format_count, format_moved, format_ms, format_share
 from three_walls.report.palette import WALL_COLOURS
-from three_walls.report.section import Bar, Block, Cell, Column, Fold, Note, PageOnly, Section, Shade, Table
+from three_walls.report.section import MANY_ROWS, Bar, Block, Cell, Column, Fold, Note, PageOnly, Section, Shade, Table
 
 DIRECTIONS = ("forward", "recompute", "backward")
 PARTS = ("router", "permute", "dispatch", "expert_gemm", "combine", "unpermute", "shared_expert")
@@ -34,7 +34,7 @@ def moe(report: Report) -> Section:
     count = len({part.layer for part in layers})
     blocks: list[Block] = []
     if sums:
-        blocks.append(Table("moe", _columns(with_layer=False), sums, terminal_rows=40))
+        blocks.append(Table("moe", _columns(with_layer=False), sums, terminal_rows=MANY_ROWS))
     if layers:
         blocks.append(PageOnly(tuple(_show_layers(sums, layers))))
     together = f"the sum of {count} layers" if count else "all layers together"

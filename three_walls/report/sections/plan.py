@@ -12,18 +12,19 @@ from three_walls.report.charts import Segment, draw_bars
 from three_walls.report.formats import (
     UNKNOWN,
     describe_gain,
-    format_basis,
     format_cost,
     format_gain_bounds,
     format_likely,
     format_ms,
     format_ms_range,
+    format_name,
     format_setting,
     format_share,
     format_wall,
 )
 from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR
 from three_walls.report.section import (
+    ROW,
     Block,
     Card,
     Cell,
@@ -132,7 +133,7 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
             Metric("Gain", format_gain_bounds(gain)),
             *likely_or_cost,
             Metric("Step after it", format_ms_range(step.step_after_ns.low, step.step_after_ns.high)),
-            Metric("Basis", format_basis(gain.basis)),
+            Metric("Basis", format_name(gain.basis)),
         ),
         scale=scale,
         blocks=tuple(_list_blocks(report, step)),
@@ -184,10 +185,10 @@ def tabulate_edits(report: Report, edits: tuple[PlannedEdit, ...], name: str) ->
         return Text(format_setting(edit.from_value), "from") if is_known else UNKNOWN
 
     columns = (
-        Column("Setting", lambda edit: edit, name_setting),
-        Column("From", lambda edit: edit, value_now),
+        Column("Setting", ROW, name_setting),
+        Column("From", ROW, value_now),
         Column("To", "to", lambda value: Text(format_setting(value), "to")),
-        Column("", lambda edit: edit, _remark, width="third"),
+        Column("", ROW, _remark, width="third"),
     )
     return Table(name, columns, edits, terminal_rows=len(edits), is_compact=True)
 

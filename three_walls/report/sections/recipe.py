@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from three_walls.model.report import BATCH_SIZE, BENCHMARK_SETTING, RecipeDifference, Report
 from three_walls.report.formats import format_count, format_setting
-from three_walls.report.section import Cell, Column, Note, Section, Table, Text
+from three_walls.report.section import ROW, Cell, Column, Note, Section, Table, Text
 from three_walls.report.sections.plan import name_setting
 
 MARK_MEANINGS = {
@@ -20,10 +20,10 @@ def recipe(report: Report) -> Section | None:
         reason = report.no_recipe_reason
         return Section("recipe", "Known-good recipe", (), link="Recipe", empty=f"None: {reason}") if reason else None
     columns = (
-        Column("Setting", lambda row: row, name_setting),
+        Column("Setting", ROW, name_setting),
         Column("This run", "run", lambda value: Text(format_setting(value), "from")),
         Column("Recipe", "recipe", lambda value: Text(format_setting(value), "code")),
-        Column("", lambda row: row, _remark),
+        Column("", ROW, _remark),
     )
     unknown = f", {format_count(known.unknown_count)} unknown in the run" if known.unknown_count else ""
     return Section(

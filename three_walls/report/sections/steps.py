@@ -13,7 +13,7 @@ from three_walls.report.formats import (
     format_ms_range,
     format_tflops,
 )
-from three_walls.report.section import Block, Cell, Column, Fold, Note, PageOnly, Section, Table, Text
+from three_walls.report.section import ROW, Block, Cell, Column, Fold, Note, PageOnly, Section, Table, Text
 
 
 class StepRow(NamedTuple):
@@ -37,10 +37,10 @@ def steps(report: Report) -> Section:
     if rows:
         columns = (
             Column("Rank", "rank"),
-            Column("Step", lambda row: row.step.index),
+            Column("Step", "step.index"),
             Column("Length", lambda row: row.step.end_ns - row.step.start_ns, format_ms),
-            Column("Kept", lambda row: row, _describe_kept),
-            Column("Why", lambda row: row.step.reason, role="muted", width="wide"),
+            Column("Kept", ROW, _describe_kept),
+            Column("Why", "step.reason", role="muted", width="wide"),
         )
         table = Table("steps", columns, rows, terminal_rows=0, is_compact=True)
         blocks.append(Fold("All steps of all ranks", (table,)))

@@ -7,9 +7,23 @@ from dataclasses import dataclass
 
 from three_walls.model.buckets import BUCKETS
 from three_walls.model.report import Alignment, Report, Straggler, Wait
-from three_walls.report.formats import UNKNOWN, count_of, format_ms, format_ms_range, format_rank
+from three_walls.report.formats import UNKNOWN, count_of, format_ms, format_ms_range, format_name, format_rank
 from three_walls.report.palette import TRANSFER_COLOUR, WAIT_COLOUR
-from three_walls.report.section import Bar, Block, Card, Cell, Column, Fold, Legend, Note, Section, Swatch, Table, Text
+from three_walls.report.section import (
+    ROW,
+    Bar,
+    Block,
+    Card,
+    Cell,
+    Column,
+    Fold,
+    Legend,
+    Note,
+    Section,
+    Swatch,
+    Table,
+    Text,
+)
 
 MOST_ROWS_UNFOLDED = 40
 """The table of every class and rank is folded when it is longer."""
@@ -103,7 +117,7 @@ def _find_late_rank(members: list[Wait]) -> int | None:
 
 def _describe_straggler(straggler: Straggler) -> Card:
     is_unknown = straggler.cause == UNKNOWN
-    cause = "cause unknown" if is_unknown else straggler.cause.replace("_", " ")
+    cause = "cause unknown" if is_unknown else format_name(straggler.cause)
     return Card(
         title=(
             f"Rank {straggler.rank} made the others wait {format_ms(straggler.late_ns)} per step",
@@ -127,7 +141,7 @@ def _tabulate_classes(report: Report) -> Table:
         Column("Class", "communication_class", role="code"),
         Column("Wait", "wait_ns", _bounds, is_right=True),
         Column("Transfer", "transfer_ns", _bounds, is_right=True),
-        Column("Late rank", lambda row: row, lambda row: _name_late_rank(row.late_rank, row.is_without_wait)),
+        Column("Late rank", ROW, lambda row: _name_late_rank(row.late_rank, row.is_without_wait)),
         Column("Resolved on", lambda row: f"{row.resolved_count} of {count_of(row.rank_count, 'rank')}"),
         Column("How", lambda row: "; ".join(_list_notes(row)), role="muted"),
     )
@@ -162,9 +176,9 @@ def _tabulate_ranks(rows: tuple[Wait, ...]) -> Fold:
         Column("Rank", "rank"),
         Column("Wait", "wait_ns", format_ms),
         Column("Transfer", "transfer_ns", format_ms),
-        Column("", lambda wait: wait, draw, width="shape"),
+        Column("", ROW, draw, width="shape"),
         Column("Late rank", lambda wait: _name_late_rank(wait.awaited_rank, wait.wait_ns == 0)),
-        Column("Split", lambda wait: wait, _describe_split),
+        Column("Split", ROW, _describe_split),
         Column("How", "note", role="muted"),
     )
     legend = Legend(

@@ -8,7 +8,7 @@ from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.report import Report
 from three_walls.report.formats import SUB_WALL_NAMES, format_ms, format_share, format_wall
 from three_walls.report.palette import WALL_COLOURS
-from three_walls.report.section import Bar, Cell, Column, Note, Section, Table, Text
+from three_walls.report.section import ROW, Bar, Cell, Column, Note, Section, Table, Text
 
 _FACTS = {
     (Wall.MEMORY, None): "memory_recoverable_ns",
@@ -41,10 +41,10 @@ class WallRow:
 def walls(report: Report) -> Section:
     """Upper bounds of the three walls in Megatron Core's order; the third has two halves."""
     columns = (
-        Column("Wall", lambda row: row, _name),
+        Column("Wall", ROW, _name),
         Column("Up to", "recoverable_ns", format_ms),
         Column("Of the step", "fraction", format_share),
-        Column("", lambda row: row, _draw, width="shape", in_terminal=False),
+        Column("", ROW, _draw, width="shape", in_terminal=False),
         Column("", "mark", _mark),
         Column("What it is", "meaning", role="muted", width="wide", in_terminal=False),
     )
