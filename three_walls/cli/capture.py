@@ -72,7 +72,7 @@ def _find_framework(command: tuple[str, ...]) -> str:
     if dialect == "unknown":
         raise UsageError(
             "expected a command of Megatron-Bridge or Megatron-LM, found neither's settings in it; "
-            f"say which: --framework {BRIDGE} or --framework {MEGATRON_LM}"
+            f"state which: --framework {BRIDGE} or --framework {MEGATRON_LM}"
         )
     return MEGATRON_LM if dialect == "megatron_lm" else BRIDGE
 

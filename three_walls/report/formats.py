@@ -39,7 +39,7 @@ def format_wall(wall: Wall | None, sub_wall: SubWall | None = None) -> str:
 
 
 def _decimals(value_ms: float) -> int:
-    """Decimals that leave three significant digits or so: more would claim a precision that no step time has."""
+    """Decimals that leave about three significant digits. More would claim a precision that no step time has."""
     size = abs(value_ms)
     return 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 3
 
@@ -76,7 +76,7 @@ def _decimals_of_estimate(value_ms: float) -> int:
 
 
 def describe_gain(gain: Gain) -> str:
-    """What an edit gives, and what that rests on.
+    """What an edit gains, with its basis.
 
     ``gain 12-30 ms, likely 20 ms (measured)``, ``gain up to 12.3 ms (upper bound)``,
     ``frees memory, costs about 1.5% of the step``, ``gain unknown``.
@@ -96,7 +96,7 @@ def format_name(identifier: str) -> str:
 
 
 def format_gain_bounds(gain: Gain) -> str:
-    """The range of a gain: ``12-30 ms``, ``up to 12.3 ms`` of an upper bound, ``frees memory`` of what does that."""
+    """The range of a gain: ``12-30 ms``, ``up to 12.3 ms`` for an upper bound, or ``frees memory``."""
     if gain.basis == FREES_MEMORY:
         return "frees memory"
     if gain.basis == UPPER_BOUND and gain.high is not None:
@@ -122,7 +122,7 @@ def format_cost(fraction: float | None, is_estimated: bool) -> str:
 
 
 def format_share(fraction: float | None) -> str:
-    """A fraction as ``12.3%``; what rounds to nothing without being nothing reads ``<0.1%``."""
+    """A fraction as ``12.3%``. One that rounds to zero without being zero reads ``<0.1%``."""
     if fraction is None:
         return UNKNOWN
     if fraction == 0:
@@ -131,7 +131,7 @@ def format_share(fraction: float | None) -> str:
 
 
 def format_css_percent(fraction: float) -> str:
-    """A fraction as a CSS length, kept within its track: ``12.346%``."""
+    """A fraction as a CSS length between 0% and 100%: ``12.346%``."""
     return f"{min(max(fraction, 0.0), 1.0):.3%}"
 
 
@@ -206,7 +206,7 @@ def format_known(value: str | int | None) -> str:
 
 
 def format_setting(value: FactValue) -> str:
-    """A setting the way a config file spells it: ``true``, ``[moe_router, attn]``, ``unset`` for ``None``."""
+    """A setting as a config file spells it: ``true``, ``[moe_router, attn]``; ``unset`` for ``None``."""
     if value is None:
         return UNSET
     if isinstance(value, bool):
@@ -243,7 +243,7 @@ def format_fact(fact: Fact) -> str:
 
 
 def shorten(text: str, columns: int) -> str:
-    """``text`` in at most ``columns`` characters; what is cut from its middle leaves ``...``."""
+    """``text`` in at most ``columns`` characters: ``...`` replaces the middle of a longer one."""
     if len(text) <= columns:
         return text
     kept = columns - 3
@@ -251,7 +251,7 @@ def shorten(text: str, columns: int) -> str:
 
 
 def show_control_characters(text: str) -> str:
-    """``text`` with control characters spelled out: a value of the run must not steer the reader's terminal."""
+    """``text`` with control characters spelled out, so that a value of the run cannot steer the reader's terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -272,4 +272,4 @@ UNITS: dict[Callable[..., object], str] = {
     format_flops: "flops",
     format_flops_rate: "flops_per_s",
 }
-"""Unit of the number that a function writes: a table's numbers stand at the right, and CSV names their unit."""
+"""Unit of the number that a function writes: tables align such columns right, and CSV names their unit."""

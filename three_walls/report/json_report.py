@@ -30,11 +30,11 @@ class DefinedFact:
     """One fact with its definition."""
 
     value: FactValue
-    """Null when it is missing; null without a ``missing_reason``: known to be unset."""
+    """Null where it is missing. Null without a ``missing_reason``: it is known to be unset."""
     unit: str
     """``ns``, ``bytes``, ``count``, ``fraction``, ``ratio``, ``flag``, ``text``, ``bytes_per_s``, ``config``, ..."""
     missing_reason: str | None = None
-    """Set exactly when the fact is missing."""
+    """Why the fact is missing; null where it is not."""
     meaning: str = ""
     not_the_same_as: str = ""
     needs: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def render_json(report: Report) -> str:
 
 
 def load_report(path: str | Path) -> Report:
-    """The report that :func:`render_json` wrote to ``path``. Fields of a newer minor version are ignored.
+    """Read the report that :func:`render_json` wrote to ``path``. Fields of a newer minor version are ignored.
 
     Raises UsageError, in one line, for a file that is no report.json of this major version.
     """

@@ -1,4 +1,4 @@
-"""Findings outside the plan: found and not fixable by configuration, undecided, blocked, not needed."""
+"""Findings outside the plan: those that no setting fixes, undecided and blocked ones, and all other rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEANINGS = {
     Outcome.NOT_NEEDED: "the symptom is absent",
     Outcome.NOT_APPLICABLE: "the rule is for other hardware, another framework or another model",
 }
-"""Nearest to an action first."""
+"""Outcome -> what it means for the reader; those that call for action come first."""
 
 WITH_EDITS = (Outcome.RECOMMENDED, Outcome.ALTERNATIVE, Outcome.BLOCKED)
 _BADGES = {
@@ -64,7 +64,7 @@ class MissingFacts:
 
 
 def findings(report: Report) -> Section:
-    """What was found, what would decide the undecided, what is blocked; then every other rule by outcome."""
+    """Findings that no setting fixes, missing facts, blocked rules; then every rule outside the plan, by outcome."""
     groups = group_by_outcome(report)
     blocks: list[Block] = []
     blocks += [_describe_found(finding) for finding in groups.get(Outcome.FOUND, ())]
@@ -124,7 +124,7 @@ def group_missing_facts(report: Report) -> tuple[MissingFacts, ...]:
 
 
 def name_fact(fact: Fact) -> str:
-    """A fact in words: the name of a setting, else the first clause of what the fact means."""
+    """What a reader calls a fact: the name of a setting, else the first clause of the fact's meaning."""
     if fact.definition is None:
         return fact.name.removeprefix("config.").removeprefix("env.")
     return re.split(r"[.:;] ", fact.definition.meaning)[0].rstrip(".")

@@ -120,7 +120,7 @@ def colour_causes(causes: Iterable[str]) -> dict[str, str]:
 
 
 def label_cause(cause: str) -> str:
-    """The words for ``cause``."""
+    """What a reader calls ``cause``."""
     return CAUSES[cause].label if cause in CAUSES else cause
 
 

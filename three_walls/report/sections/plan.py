@@ -1,4 +1,4 @@
-"""The plan: edits in order, each with its gain, what to confirm first, how to verify it, and the evidence."""
+"""The plan: its entries in order, each with gain, edits, what to check before, how to verify it, and evidence."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def plan(report: Report) -> Section:
         link="Plan",
         empty="Empty: no rule recommends an edit for this run."
         if report.findings
-        else "Empty: no rule could be judged.",
+        else "Empty: no rule could be evaluated.",
         terminal=Terminal.ALWAYS,
     )
 
 
 def describe_expectation(trial: FirstTrial) -> str:
-    """What the log must show if the edit worked."""
+    """What the log must show if the first entry works."""
     if trial.basis == FREES_MEMORY:
         cost = format_cost(trial.cost_fraction, trial.cost_is_estimated)
         return f"It frees memory: the log's memory peak should fall. It {cost}."
@@ -165,7 +165,7 @@ def list_notes(notes: tuple[Note, ...], title: str = "", role: str = "") -> Item
 
 
 def list_evidence(finding: Finding, explanation: str = "") -> list[Block]:
-    """How the gain was estimated, then what speaks for the edit and what against it."""
+    """How the gain was estimated, then the evidence for the edit and against it."""
     estimate: tuple[tuple[Inline, ...], ...] = (
         ((Text("Estimate", "strong"), explanation, Text("", "source")),) if explanation else ()
     )
@@ -177,7 +177,7 @@ def list_evidence(finding: Finding, explanation: str = "") -> list[Block]:
 
 
 def tabulate_edits(report: Report, edits: tuple[PlannedEdit, ...], name: str) -> Table:
-    """Settings with their value in the run, as far as it is known, and their new value."""
+    """Settings, each with its value in the run where it is known, and its new value."""
 
     def value_now(edit: PlannedEdit) -> Cell:
         known = report.config.environment if edit.kind == "env" else report.config.values
@@ -194,7 +194,7 @@ def tabulate_edits(report: Report, edits: tuple[PlannedEdit, ...], name: str) ->
 
 
 def name_setting(row: PlannedEdit) -> Cell:
-    """Name of a setting; a variable of the environment is marked."""
+    """The name of a setting. An environment variable is marked as one."""
     if row.kind == "env":
         return Text(row.key, "code"), Text("environment", "badge")
     return Text(row.key, "code")
