@@ -246,8 +246,9 @@ class PipelinePhase:
     p2p_exposed_ns: int
     """Pipeline exchanges while no compute kernel runs."""
     bubble_ns: int | None
-    """The part of ``p2p_exposed_ns`` that waits for the neighbouring stage while no tokens are exchanged; null where not
-    known. In ``update``: the time without compute until the passes of the last stage are over.
+    """The part of ``p2p_exposed_ns`` that waits for the neighbouring stage while no tokens are exchanged, if known.
+
+    In ``update``: the time without compute until the passes of the last stage are over.
     """
     ep_exposed_ns: int
     """Expert-parallel communication while no compute kernel runs."""

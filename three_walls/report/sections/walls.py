@@ -1,4 +1,4 @@
-"""The three walls: the most that removing each would save."""
+"""The three walls: upper bounds of what removing each would save."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WallRow:
 
 
 def walls(report: Report) -> Section:
-    """Upper bounds of the three walls in Megatron Core's order; the third has two halves."""
+    """Upper bounds of the three walls, in Megatron Core's order, and of the two halves of the third."""
     columns = (
         Column("Wall", ROW, _name),
         Column("Up to", "recoverable_ns", format_ms),
@@ -76,11 +76,9 @@ def _read(report: Report, wall: Wall, sub_wall: SubWall | None) -> WallRow:
     is_sum = wall is Wall.COMPUTE_HOST and sub_wall is None
     definition = None if is_sum else report.facts.get(_FACTS[wall, sub_wall]).definition
     mark = ""
-    if (result.wall, result.sub_wall) == (wall, sub_wall) or (is_sum and result.wall is wall):
+    if result.wall is wall and sub_wall in (None, result.sub_wall):
         mark = "this half" if sub_wall else "the wall"
-    elif (result.runner_up_wall, result.runner_up_sub_wall) == (wall, sub_wall) or (
-        is_sum and result.runner_up_wall is wall
-    ):
+    elif result.runner_up_wall is wall and sub_wall in (None, result.runner_up_sub_wall):
         mark = "runner-up"
     recoverable_ns = recoverable_of(report, wall, sub_wall)
     meaning = _BOTH_HALVES if definition is None else definition.meaning
