@@ -1,4 +1,4 @@
-"""The terminal report: plain where the output is no terminal, the verdict first, nothing obeyed as markup."""
+"""The terminal report: plain where the output is no terminal, the verdict first, no markup of the run in effect."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_an_empty_plan_is_shown_as_one(report: Report) -> None:
     assert "OVERRIDES" not in text
 
 
-def test_markup_and_escapes_of_the_run_are_shown_not_obeyed(report: Report) -> None:
+def test_markup_and_escapes_of_the_run_are_shown_as_text(report: Report) -> None:
     hostile = replace(report, warnings=(ReportWarning("odd", "[bold]x[/bold] :smile: \x1b[31mred"),))
     text = print_plain(hostile)
     assert "[bold]x[/bold] :smile: \\x1b[31mred" in text

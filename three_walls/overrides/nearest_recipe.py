@@ -3,9 +3,9 @@
 The recipe is context for the plan: what was fast elsewhere, not what this run would gain.
 
 A recipe is near if its model has the run's shape: hidden size, experts, top-k and expert FFN each differ by at most a
-factor. Near recipes are compared by, in this order: GPU family, GPU generation, kind of NVLink domain, distance of the model,
-ratio of the numbers of GPUs, precision, the plain recipe before its variants, name. The order is total, so the order of
-the recipes in the file does not matter.
+factor. Near recipes are compared by, in this order: GPU family, GPU generation, kind of NVLink domain, distance of the
+model, ratio of the numbers of GPUs, precision, the plain recipe before its variants, name. The order is total, so the
+order of the recipes in the file does not matter.
 """
 
 from __future__ import annotations
