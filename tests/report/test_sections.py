@@ -23,7 +23,7 @@ from three_walls.model.report import (
     Wait,
 )
 from three_walls.model.training_log import TimerKind
-from three_walls.report.section import Card, Section, Terminal, nested_blocks, plain_text
+from three_walls.report.section import Card, Section, Terminal, Text, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.gaps import sum_causes
 from three_walls.report.sections.moe import list_layers, list_parts, sum_parts
@@ -72,6 +72,15 @@ def test_the_head_counts_complete_steps_and_names_what_marks_them(report: Report
     assert describe_steps(replace(report, step=alone)) == (
         "Step 640 ms; 1 of 2 steps complete (boundaries from optimizer kernels)"
     )
+
+
+def test_badges_and_sources_are_in_brackets_only_next_to_other_text() -> None:
+    badge, source = Text("median", "badge"), Text("guide:1", "source")
+    assert plain_text(("kept", badge)) == "kept [median]"
+    assert plain_text((Text("claim"), source)) == "claim (guide:1)"
+    assert plain_text(badge) == "median"
+    assert plain_text(source) == "guide:1"
+    assert plain_text((Text("claim"), Text("", "source"))) == "claim"
 
 
 # Gaps without compute

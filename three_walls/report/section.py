@@ -282,7 +282,7 @@ def pieces_of(content: Cell) -> tuple[Any, ...]:
 
 
 def plain_text(content: Cell) -> str:
-    """The text of ``content`` without colours and shapes. A badge next to other text is in brackets."""
+    """The text of ``content`` without colours and shapes. Next to other text, badges and sources are in brackets."""
     words = []
     pieces = pieces_of(content)
     for piece in pieces:
@@ -290,9 +290,12 @@ def plain_text(content: Cell) -> str:
             words.append("; ".join(f"{what}: {amount}" for what, amount in piece.lines))
         elif isinstance(piece, Shade):
             words.append(f"{piece.text} ({piece.aside} exposed)" if piece.aside else piece.text)
-        elif isinstance(piece, Text):
-            is_aside = piece.role.startswith("badge") and len(pieces) > 1
-            words.append(f"[{piece.text}]" if is_aside else piece.text)
         elif isinstance(piece, str):
             words.append(piece)
+        elif isinstance(piece, Text) and piece.text:
+            is_alone = len(pieces) == 1
+            if piece.role.startswith("badge") and not is_alone:
+                words.append(f"[{piece.text}]")
+            else:
+                words.append(f"({piece.text})" if piece.role == "source" and not is_alone else piece.text)
     return " ".join(word for word in words if word)

@@ -27,8 +27,8 @@ from three_walls.report.sections.plan import CONFIRM_TITLE, list_evidence, list_
 
 MEANINGS = {
     Outcome.FOUND: "the symptom is there, and no setting fixes it",
-    Outcome.RECOMMENDED: "would help, but was left out of the plan",
-    Outcome.ALTERNATIVE: "would help, but another rule turns the same lever",
+    Outcome.RECOMMENDED: "would help, but dropped out of the plan",
+    Outcome.ALTERNATIVE: "would help, but is not in the plan",
     Outcome.BLOCKED: "would help, but a requirement fails",
     Outcome.UNKNOWN: "a fact is missing",
     Outcome.ERROR: "the rule itself failed",

@@ -167,11 +167,11 @@ def list_notes(notes: tuple[Note, ...], title: str = "", role: str = "") -> Item
 def list_evidence(finding: Finding, explanation: str = "") -> list[Block]:
     """How the gain was estimated, then the evidence for the edit and against it."""
     estimate: tuple[tuple[Inline, ...], ...] = (
-        ((Text("Estimate", "strong"), explanation, Text("", "source")),) if explanation else ()
+        ((Text("Estimate:", "strong"), explanation, Text("", "source")),) if explanation else ()
     )
     notes = [("For", note) for note in finding.evidence_for] + [("Against", note) for note in finding.evidence_against]
     claims = tuple(
-        (Text(side, side.lower()), note.text or note.name, Text(note.source, "source")) for side, note in notes
+        (Text(f"{side}:", side.lower()), note.text or note.name, Text(note.source, "source")) for side, note in notes
     )
     return [Items((*estimate, *claims), "Evidence", "evidence")] if estimate or claims else []
 
