@@ -30,11 +30,11 @@ class DefinedFact:
     """One fact with its definition."""
 
     value: FactValue
-    """Null where it is missing. Null without a ``missing_reason``: it is known to be unset."""
+    """Null when it is missing; null without a ``missing_reason``: known to be unset."""
     unit: str
     """``ns``, ``bytes``, ``count``, ``fraction``, ``ratio``, ``flag``, ``text``, ``bytes_per_s``, ``config``, ..."""
     missing_reason: str | None = None
-    """Why the fact is missing; null where it is not."""
+    """Set exactly when the fact is missing."""
     meaning: str = ""
     not_the_same_as: str = ""
     needs: tuple[str, ...] = ()

@@ -124,7 +124,7 @@ def group_missing_facts(report: Report) -> tuple[MissingFacts, ...]:
 
 
 def name_fact(fact: Fact) -> str:
-    """What a reader calls a fact: the name of a setting, else the first clause of the fact's meaning."""
+    """A fact in words: the name of a setting, else the first clause of what the fact means."""
     if fact.definition is None:
         return fact.name.removeprefix("config.").removeprefix("env.")
     return re.split(r"[.:;] ", fact.definition.meaning)[0].rstrip(".")
