@@ -35,7 +35,7 @@ def own_rules(tmp_path: Path, outcome: str = "recommended") -> Path:
     return directory
 
 
-def test_own_rules_stand_beside_the_built_in_ones(tmp_path: Path) -> None:
+def test_own_rules_are_listed_with_the_built_in_rules(tmp_path: Path) -> None:
     _, listed = say("list", str(own_rules(tmp_path)))
     assert "late-host " in listed
     assert "ep-overlap " in listed
@@ -45,10 +45,10 @@ def test_own_rules_stand_beside_the_built_in_ones(tmp_path: Path) -> None:
 def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path) -> None:
     _, shown = say("show", "late-host", str(own_rules(tmp_path)))
     assert "late-host: Launch earlier" in shown
-    assert "launch_starved_fraction at least 0.1" in shown
+    assert "launch_starved_fraction is at least 0.1" in shown
     assert "set cuda_graph_scope to [moe_router]" in shown
     assert "set SOME_VARIABLE to the value of gpus_per_node" in shown
-    assert "0.2 to 0.6 of launch_starved_ns, likely 0.4" in shown
+    assert "20% to 60% of launch_starved_ns, likely 40%" in shown
     assert "Evidence for\n  it helped (mcore:a/b.py:3)" in shown
 
 
@@ -58,15 +58,15 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
         (
             "dispatch-backward-overlap",
             [
-                "up to 1 of ep_transfer_exposed_ns",
+                "up to 100% of ep_transfer_exposed_ns",
                 "no more than expert_backward_gemm_ns",
                 "no more than dispatch_backward_exposed_ns",
-                "upper_bound: At most the exposed transfer",
+                "upper bound: At most, the exposed backward transfer",
             ],
         ),
         (
             "distributed-optimizer",
-            ["frees memory, costs about 1.5% of the step", "frees_memory: It saves"],
+            ["frees memory, costs about 1.5% of the step", "frees memory: According to the published guide, it saves"],
         ),
     ],
 )
@@ -86,6 +86,15 @@ def test_cases_that_pass_and_one_that_fails(tmp_path: Path) -> None:
     code, output = say("test", str(own_rules(tmp_path, outcome="blocked")))
     assert code == 1
     assert "late-host: recommends where the host is late: outcome: expected blocked, found recommended" in output
+
+
+def test_a_config_key_that_no_run_has_fails_the_test(tmp_path: Path) -> None:
+    directory = own_rules(tmp_path)
+    rule_path = directory / "compute-host" / "late-host.yaml"
+    rule_path.write_text(RULE.replace("set: cuda_graph_scope", "set: cuda_graph_scop"), encoding="utf-8")
+    code, output = say("test", str(directory))
+    assert code == 1
+    assert "late-host: unknown config key cuda_graph_scop (did you mean cuda_graph_scope?)" in output
 
 
 def test_a_rule_without_cases_fails_the_test(tmp_path: Path) -> None:
@@ -111,8 +120,8 @@ def test_a_new_rule_loads_and_its_test_names_what_is_to_fill_in(tmp_path: Path) 
     assert say("check", str(tmp_path))[0] == 0
     code, output = say("test", str(tmp_path))
     assert code == 1
-    assert "late-python: fill in title: it still holds a TODO" in output
-    assert "late-python: fill in the case 'TODO is recommended" in output
+    assert "late-python: fill in late-python.yaml:6: title: TODO what to do" in output
+    assert "late-python: fill in late-python.cases.yaml:12: TODO is recommended" in output
     assert "derived:" not in output
 
 
@@ -140,4 +149,4 @@ def test_a_new_rule_needs_an_id_of_its_own(tmp_path: Path) -> None:
 def test_warnings_are_listed_with_their_conditions() -> None:
     listed = say("warnings")[1]
     assert "waiting-for-peers" in listed
-    assert "wait_exposed_fraction at least 0.1" in listed
+    assert "wait_exposed_fraction is at least 0.1" in listed

@@ -117,6 +117,7 @@ class RuleCases:
     workload: Mapping[str, ConfigData]
     cases: tuple[Case, ...]
     known: KnownFacts
+    path: Path
 
     def facts_of(self, case: Case) -> FactSheet:
         """The facts on which ``case`` is judged."""
@@ -133,7 +134,7 @@ def load_cases(path: Path, *, definitions: Iterable[FactDefinition]) -> RuleCase
         Case(name, entry.expect, entry.given, entry.without, entry.environment_is_known)
         for name, entry in found.cases.items()
     )
-    return RuleCases(found.rule, found.workload, cases, known)
+    return RuleCases(found.rule, found.workload, cases, known, path)
 
 
 def sheet_of(values: Mapping[str, ConfigData], known: KnownFacts, environment_is_known: bool = False) -> FactSheet:

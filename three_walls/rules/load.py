@@ -72,9 +72,14 @@ def rule_files(directory: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in found if path.parent.name != WARNINGS_FOLDER))
 
 
-def cases_file(rule_file: Path) -> Path:
-    """The file of cases next to ``rule_file``."""
-    return rule_file.with_name(rule_file.name.removesuffix(".yaml") + CASES_SUFFIX)
+def cases_file(rule_path: Path) -> Path:
+    """The file of cases next to the rule file ``rule_path``."""
+    return rule_path.with_name(rule_path.name.removesuffix(".yaml") + CASES_SUFFIX)
+
+
+def rule_file(cases_path: Path) -> Path:
+    """The rule file next to the file of cases ``cases_path``."""
+    return cases_path.with_name(cases_path.name.removesuffix(CASES_SUFFIX) + ".yaml")
 
 
 def folder_of(wall: Wall) -> str:
