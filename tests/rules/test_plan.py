@@ -86,7 +86,7 @@ def test_of_upper_bounds_of_the_same_time_the_first_comes_before_those_of_other_
         ("other", 100 * MS),
         ("a", 135 * MS),
     ]
-    same = "Earlier entries may win part of the same time. "
+    same = "Earlier entries may save part of the same time. "
     assert [step.gain_ns.explanation.startswith(same) for step in steps] == [False, False, True]
 
 
@@ -123,9 +123,9 @@ def test_upper_bounds_together_are_no_more_than_the_step() -> None:
     rules = [upper_bound(name, pool="step_ns", high=0.45) for name in "abcd"]
     findings, steps = make_plan(rules, run())
     assert [step.gain_ns.high for step in steps] == [450 * MS, 450 * MS, 100 * MS]
-    assert "Limited to what the high gains of the earlier entries leave of the step." in steps[2].gain_ns.explanation
+    assert "Limited to the time that the high gains of the earlier entries leave." in steps[2].gain_ns.explanation
     assert findings[3].reason == (
-        "The earlier entries may win the remaining time, so trace again after them. "
+        "The earlier entries may already save the remaining time, so profile again after them. "
         "The gain is at most 0 ms (threshold 10 ms)"
     )
 
@@ -156,7 +156,7 @@ def test_a_rule_whose_symptom_an_earlier_edit_removed_stays_out() -> None:
     assert names(steps) == ["cure"]
     assert outcome(findings, "late") is Outcome.ALTERNATIVE
     assert findings[1].reason == (
-        "After cure the rule is not needed: Exposed expert-parallel transfer takes 1.73 % of the step (threshold 10 %)"
+        "After cure, the rule is not needed: Exposed expert-parallel transfer takes 1.73 % of the step (threshold 10 %)"
     )
 
 
