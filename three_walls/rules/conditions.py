@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo
 
-from three_walls.model.config import ConfigData
+from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.rule import OPERATORS, Condition
 from three_walls.tables.loader import KEY, Loc, describe, raise_contradictions, suggest
@@ -267,7 +267,7 @@ def _contains(value: ConfigData, part: ConfigData) -> bool:
     return isinstance(value, tuple) and any(same(element, part) for element in value)
 
 
-def _listed(condition: Condition) -> tuple[ConfigData, ...]:
+def _listed(condition: Condition) -> tuple[ConfigScalar, ...]:
     if not isinstance(condition.operand, tuple):
         raise TypeError(f"{condition.operator} of {condition.fact} needs a list, found {condition.operand!r}")
     return condition.operand
