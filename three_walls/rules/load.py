@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,8 @@ from pydantic import (
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactDefinition
 from three_walls.model.rule import (
+    APPLICABILITIES,
+    BASES,
     FREES_MEMORY,
     NO_BASIS,
     UPPER_BOUND,
@@ -34,7 +36,7 @@ from three_walls.model.rule import (
 )
 from three_walls.rules.conditions import Alternatives, Conditions, KnownFacts
 from three_walls.rules.sources import Pointer, Source, read_sources
-from three_walls.tables.loader import Problem, Row, Text, Value, between, describe, raise_problems, read_table
+from three_walls.tables.loader import Problem, Row, Text, Value, between, describe, one_of, raise_problems, read_table
 
 CASES_SUFFIX = ".cases.yaml"
 SOURCES_FILE = "sources.yaml"
@@ -171,12 +173,14 @@ class EditEntry(Row):
         return self
 
     def to_edit(self) -> Edit:
-        operation = next(name for name in ("add", "remove", "set") if name in self.model_fields_set or name == "set")
-        elements = self.add if operation == "add" else self.remove
-        target = elements if operation != "set" else None if isinstance(self.to, FactTarget) else self.to
+        operation, to = "set", None if isinstance(self.to, FactTarget) else self.to
+        if "add" in self.model_fields_set:
+            operation, to = "add", self.add
+        elif "remove" in self.model_fields_set:
+            operation, to = "remove", self.remove
         return Edit(
             key=self.set or self.env or "",
-            to=target,
+            to=to,
             kind="config" if self.set else "env",
             only_if=self.only_if,
             changes_numerics=self.changes_numerics,
@@ -254,7 +258,7 @@ class GainTermEntry(Row):
 
 
 class GainEntry(Row):
-    basis: Literal["measured", "modelled", "range", "upper_bound", "frees_memory", "none"]
+    basis: Annotated[Text, one_of(BASES)]
     explanation: Prose
     terms: tuple[GainTermEntry, ...] = ()
     shrinks_all_pools: bool = False
@@ -313,7 +317,7 @@ class RuleFile(Row):
     wall: Wall
     sub_wall: SubWall | None = None
     title: Prose
-    applicability: Literal["execution-only", "convergence-changing", "benchmark-only"]
+    applicability: Annotated[Text, one_of(APPLICABILITIES)]
     docs: Docs
     applies_to: Conditions
     when: Conditions
