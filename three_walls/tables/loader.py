@@ -1,15 +1,15 @@
 """Loads reviewed YAML into typed rows and reports every error of a file as ``file:line:column: sentence``.
 
-The type of a table is its reader: a frozen pydantic model whose fields are the keys of the file. Errors of form and
-type are reported together. A check of a row runs once its fields are sound, a check across rows once the rows are; each
-reports all that it finds (:func:`raise_contradictions`). What YAML makes ambiguous is refused: ``yaml_document.py``.
+The type of a table is its reader: a frozen pydantic model whose fields are the keys of the file. One message lists the
+errors of form and type, the contradictions within each row whose fields are sound, and the contradictions between the
+rows that are sound (:func:`raise_contradictions`). ``yaml_document.py`` refuses what YAML makes ambiguous.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -58,6 +58,7 @@ KEY = "[key]"
 """Ends the location of an error that is about a key rather than its value, as pydantic's own errors of keys do."""
 
 T = TypeVar("T")
+_NAME = re.compile(r"[\w.-]+")
 _EXPECTED = {
     "string_type": "text (quote it?)",
     "string_too_short": "text",
@@ -113,20 +114,60 @@ def read_table(
     document = read_document(path, problems)
     if document is None:
         return None
-    try:
-        table: T = _adapter(cast("Any", kind)).validate_json(json.dumps(document.value), strict=True, context=context)
+
+    def validate(value: object) -> T:
+        table: T = _adapter(cast("Any", kind)).validate_json(json.dumps(value), strict=True, context=context)
         return table
+
+    try:
+        return validate(document.value)
     except ValidationError as error:
-        refused = {problem.place for problem in problems}  # a value of refused form is no second problem
-        known = set(_field_names(kind))
+        details = error.errors()
+    refused = {problem.place for problem in problems}  # a value of refused form is no second problem
+    known = set(_field_names(kind))
+    for detail in (*details, *_contradictions_of_sound_rows(document.value, details, validate)):
+        loc, is_about_key = detail["loc"], detail["type"] == "extra_forbidden"
+        if loc[-1:] == (KEY,):
+            loc, is_about_key = loc[:-1], True
+        place = document.place_of(loc, is_about_key)
+        if place not in refused:
+            problems.append(Problem(place, _sentence(detail, known)))
+    return None
+
+
+def _contradictions_of_sound_rows(
+    table: object, details: Sequence[ErrorDetails], validate: Callable[[object], object]
+) -> Iterator[ErrorDetails]:
+    """The contradictions that are left when the rows with an error (``details``) are taken out of ``table``.
+
+    pydantic checks a table as a whole only if every row is sound. A row is an entry of a section; where a whole section
+    is wrong, nothing can be checked. A contradiction that names a row with an error may only follow from that error, so
+    it is left out.
+    """
+    broken = {detail["loc"][:2] for detail in details}
+    if not isinstance(table, dict) or any(len(loc) < 2 for loc in broken):
+        return
+    sound: dict[str, object] = {}
+    positions: dict[int | str, list[int]] = {}
+    for section, rows in table.items():
+        if isinstance(rows, dict):
+            sound[section] = {name: row for name, row in rows.items() if (section, name) not in broken}
+        elif isinstance(rows, list):
+            positions[section] = [position for position in range(len(rows)) if (section, position) not in broken]
+            sound[section] = [rows[position] for position in positions[section]]
+        else:
+            sound[section] = rows
+    try:
+        validate(sound)
+    except ValidationError as error:
+        names = {name for _, name in broken}
         for detail in error.errors():
-            loc, is_about_key = detail["loc"], detail["type"] == "extra_forbidden"
-            if loc[-1:] == (KEY,):
-                loc, is_about_key = loc[:-1], True
-            place = document.place_of(loc, is_about_key)
-            if place not in refused:
-                problems.append(Problem(place, _sentence(detail, known)))
-        return None
+            section, *rest = detail["loc"] or ("",)
+            if detail["type"] != "contradiction" or not names.isdisjoint(_NAME.findall(detail["msg"])):
+                continue
+            if rest and section in positions:
+                rest[0] = positions[section][int(rest[0])]
+            yield {**detail, "loc": (section, *rest)}
 
 
 @cache
