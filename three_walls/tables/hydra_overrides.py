@@ -13,7 +13,6 @@ _INT = re.compile(r"[-+]?\d{1,18}")
 _FLOAT = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,3})?")
 _CONSTANTS: dict[str, ConfigScalar] = {"null": None, "true": True, "false": False}
 _QUOTES = "\"'"
-_OPENING, _CLOSING = "[{(", "]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
     if not (text.startswith("{") and text.endswith("}")):
         yield path, read_value(text)
         return
-    for entry in _split(text[1:-1]):
+    for entry in split_at_commas(text[1:-1])[0]:
         name, colon, inner = entry.partition(":")
         if colon and name.strip():
             yield from _settings(f"{path}.{name.strip()}", inner.strip())
@@ -48,7 +47,7 @@ def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
 def read_value(text: str) -> ConfigData:
     """A value as Hydra reads it; anything that is no constant, number or list is text."""
     if text.startswith("[") and text.endswith("]") and len(text) > 1:
-        return tuple(_scalar(item.strip()) for item in _split(text[1:-1]))
+        return tuple(_scalar(item.strip()) for item in split_at_commas(text[1:-1])[0] if item.strip())
     return _scalar(text)
 
 
@@ -64,20 +63,20 @@ def _scalar(text: str) -> ConfigScalar:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _split(text: str) -> list[str]:
-    """Elements between commas that are outside of quotes and brackets."""
+def split_at_commas(text: str, brackets: tuple[str, str] = ("[{(", "]})")) -> tuple[list[str], bool]:
+    """``text`` split at the commas outside quotes and brackets, and whether every quote and bracket is closed."""
+    opening, closing = brackets
     parts, start, depth, quote = [], 0, 0, ""
     for index, character in enumerate(text):
         if quote:
             quote = "" if character == quote else quote
         elif character in _QUOTES:
             quote = character
-        elif character in _OPENING:
+        elif character in opening:
             depth += 1
-        elif character in _CLOSING:
+        elif character in closing:
             depth -= 1
         elif character == "," and depth == 0:
             parts.append(text[start:index])
             start = index + 1
-    parts.append(text[start:])
-    return [part for part in parts if part.strip()]
+    return [*parts, text[start:]], depth == 0 and not quote

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache, cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -15,14 +15,7 @@ from three_walls.tables.loader import Loc, Pattern, Row, Text, load_table, raise
 
 Unit = Literal["ms", "s", "MiB", "GB", "size", "billions", "count", "number", "text"]
 """How a value is read: ms and s become ns; MiB, GB, size ("1.54 GiB") and billions become bytes or a count."""
-LineKind = Literal[
-    "iteration",
-    "step_time",
-    "memory",
-    "theoretical_memory",
-    "parameters",
-    "parameters_per_rank",
-    "layout",
+EventKind = Literal[
     "training_start",
     "training_end",
     "evaluation",
@@ -33,12 +26,24 @@ LineKind = Literal[
     "override_skipped",
     "cuda_graphs",
     "failure",
+    "memory_snapshot",
+]
+EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
+"""Kinds of lines that are kept as events: their text and, where they give one, the iteration."""
+LineKind = Literal[
+    EventKind,
+    "iteration",
+    "step_time",
+    "memory",
+    "theoretical_memory",
+    "parameters",
+    "parameters_per_rank",
+    "layout",
     "out_of_memory",
     "version",
     "progress",
     "straggler",
     "straggler_detector",
-    "memory_snapshot",
     "config_object",
 ]
 BlockKind = Literal["argument_block", "non_default_settings", "config_dump", "timers", "rank_timers", "traceback"]

@@ -7,13 +7,16 @@ name. The reasons stand in the file; the docstrings here give the meaning.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from three_walls.model.training_log import LogLayout
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.loader import Row, Text, between, load_table
+from three_walls.tables.loader import Row, Text, between, load_table, one_of
+from three_walls.tables.log_lines import EVENT_KINDS
 
 
 class ReasonedNumber(Row):
@@ -100,6 +103,10 @@ class RankThresholds(Row):
 class LogThresholds(Row):
     """``log.yaml``: steady iterations, logs of another run, slow ranks, short memory."""
 
+    disturbing_events: frozenset[Annotated[Text, one_of(EVENT_KINDS)]]
+    """Kinds of lines after whose iteration the next one is not steady."""
+    plateau_fraction: Fraction
+    """Of the undisturbed iterations: the last part, whose median is the length of a steady iteration."""
     minimum_step_tolerance_fraction: Fraction
     """Of the median iteration: one that differs by less is steady."""
     tolerance_in_deviations: Ratio
@@ -110,6 +117,10 @@ class LogThresholds(Row):
     """Iterations in the log per captured step from which on their median counts as unprofiled."""
     minimum_perturbation_ratio: Ratio
     """Traced step to unprofiled iteration: above it the profiler made the step longer."""
+    compared_layout_sizes: tuple[Annotated[Text, one_of([field.name for field in fields(LogLayout)])], ...]
+    """Sizes of the parallel layout: a log that prints another one than the trace records is of another run."""
+    compared_arguments: tuple[Text, ...]
+    """Config keys of the model and the batch: the same for Megatron-LM's arguments in the log."""
     minimum_step_ratio: Ratio
     """Traced step to unprofiled iteration: below it the log is of another run."""
     maximum_step_ratio: Ratio

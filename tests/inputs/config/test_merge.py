@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.inputs.config.command_line import read_command_line
+from three_walls.inputs.config.command_line import read_command_line, read_user_settings
 from three_walls.inputs.config.log_settings import read_argument_block, read_log_settings
 from three_walls.inputs.config.merge import is_same, merge_sources
 from three_walls.inputs.config.saved_config import read_dump
 from three_walls.inputs.config.sources import SourceSettings
-from three_walls.inputs.config.user_config import read_user_settings
 from three_walls.model.config import ConfigValue
 from three_walls.model.errors import UsageError
 from three_walls.model.training_log import LogLayout, TrainingLog

@@ -1,19 +1,25 @@
-"""The settings on a process's command line: Megatron-LM's flags, or the options and overrides of Megatron-Bridge."""
+"""Settings written as words: a process's command line, and what a user states with ``--set key=value``.
+
+A command line has Megatron-LM's flags, or the options and overrides of Megatron-Bridge.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from three_walls.inputs.config.environment import variable_value
 from three_walls.inputs.config.launchers import Program, find_program
-from three_walls.inputs.config.sources import SettingsBuilder, SourceSettings
+from three_walls.inputs.config.sources import USER, SettingsBuilder, SourceSettings
 from three_walls.inputs.config.written_values import read_overrides
-from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_flag, keys_by_path
-from three_walls.tables.config_values import takes_several_words
+from three_walls.model.config import ConfigValue
+from three_walls.model.errors import UsageError
+from three_walls.tables.config_keys import ConfigKey, config_keys, is_allowed, keys_by_flag, keys_by_path
+from three_walls.tables.config_values import fit, takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hydra_overrides import Override, read_override
+from three_walls.tables.loader import suggest
 
 _BRIDGE_SCRIPTS = {"run_recipe", "run_script", "setup_experiment"}
 _SECTIONS_WITHOUT_KEYS = {
@@ -198,3 +204,57 @@ def _read_variable(override: Override, settings: SettingsBuilder) -> None:
     if override.prefix != "~" and allowed_variables().allows(name) and not isinstance(value, tuple):
         text = None if value is None else str(value)
         settings.environment[name] = variable_value(name, text, settings.source)
+
+
+def read_user_settings(words: Iterable[str]) -> SourceSettings:
+    """What a user states: ``key=value`` each. Values are written as Hydra reads them.
+
+    A key is a Megatron Core name or a Megatron-Bridge path; its last value counts. ``env_vars.NAME=value`` states an
+    environment variable. Raises UsageError for a key that does not exist and for a value that the key cannot have.
+    """
+    settings = SettingsBuilder(USER)
+    for word in words:
+        overrides = read_overrides(word)
+        if not overrides or overrides[0].prefix:
+            raise UsageError(f"--set: expected key=value, found {word!r}")
+        for override in overrides:
+            if override.path.startswith(VARIABLE_PREFIX):
+                _set_user_variable(override, settings)
+            else:
+                _set_user_value(override, settings)
+    return settings.build(is_settled=True)
+
+
+def _set_user_value(override: Override, settings: SettingsBuilder) -> None:
+    table = config_keys()
+    key = table.keys.get(override.path) or keys_by_path().get(override.path)
+    if key is None:
+        known = [*table.keys, *keys_by_path()]
+        raise UsageError(
+            f"--set: {override.path} is not a setting that three-walls knows{suggest(override.path, known)}; "
+            "give a Megatron Core name or a Megatron-Bridge path of tables/config-keys.yaml"
+        )
+    written = " ".join(map(str, override.value)) if isinstance(override.value, tuple) else str(override.value)
+    try:
+        value = fit(key.type, override.value)
+    except ValueError as error:
+        raise UsageError(f"--set {key.name}: expected a value of type {key.type}, found {written}") from error
+    if not is_allowed(key, value):
+        allowed = ", ".join(map(str, key.values))
+        raise UsageError(f"--set {key.name}: expected one of {allowed}, found {written}")
+    settings.set(key.name, value)
+    if key.name == "mixed_precision":
+        set_precision_recipe(override.value, settings)
+
+
+def _set_user_variable(override: Override, settings: SettingsBuilder) -> None:
+    name = override.path.removeprefix(VARIABLE_PREFIX)
+    if not allowed_variables().allows(name):
+        raise UsageError(f"--set: {name} is not an environment variable that three-walls reads")
+    if isinstance(override.value, tuple):
+        raise UsageError(f"--set {name}: expected one value, found a list")
+    value = None if override.value is None else str(override.value)
+    form = allowed_variables().form_of(name)
+    if form is not None and value is not None and not form.admits(value):
+        raise UsageError(f"--set {name}: expected {form.description}, found something else")
+    settings.environment[name] = ConfigValue(value, USER)
