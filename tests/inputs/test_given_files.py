@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from three_walls.inputs.log.reader import find_logs
 
 from three_walls.cli.verify import read_overrides
 from three_walls.inputs import limits
 from three_walls.inputs.config.saved_config import read_config_file
 from three_walls.inputs.given_files import is_directory, read_text_file
+from three_walls.inputs.log.reader import find_logs
 from three_walls.inputs.memory_snapshot.load import load_snapshot
 from three_walls.inputs.nsys.source import find_traces
 from three_walls.model.errors import InputError

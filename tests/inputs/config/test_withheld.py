@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from three_walls.inputs.config.command_line import read_command_line, read_user_settings
-from three_walls.inputs.config.environment import read_environment
 from three_walls.inputs.config.log_settings import read_argument_block
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.saved_config import read_dump
 from three_walls.inputs.config.sources import shown_words
+from three_walls.inputs.nsys.launch import read_environment
 from three_walls.model.config import NOT_SHOWN, ConfigValue
 from three_walls.model.errors import UsageError
 from three_walls.tables.config_keys import ConfigKey, config_keys

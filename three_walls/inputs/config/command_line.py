@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from three_walls.inputs.config.environment import variable_value
 from three_walls.inputs.config.launchers import Program, find_program
 from three_walls.inputs.config.sources import USER, SettingsBuilder, SourceSettings
 from three_walls.inputs.config.written_values import read_overrides
@@ -134,10 +133,10 @@ def _read_bridge_arguments(arguments: Sequence[str], settings: SettingsBuilder) 
     """Hydra overrides, then the options of Megatron-Bridge's scripts, which let their options win."""
     for word in arguments:
         for override in read_overrides(word):
-            if override.path.startswith(VARIABLE_PREFIX):
-                _read_variable(override, settings)
-            else:
+            if not override.path.startswith(VARIABLE_PREFIX):
                 _read_bridge_setting(override, settings)
+            elif override.prefix != "~":
+                settings.set_variable(override.path.removeprefix(VARIABLE_PREFIX), override.value)
     for option, value in _options(arguments):
         _read_option(option, value, settings)
 
@@ -197,13 +196,6 @@ def set_precision_recipe(name: object, settings: SettingsBuilder) -> None:
     recipe = str(name).replace("-", "_")
     for key, value in config_keys().precision_recipes.get(recipe, {}).items():
         settings.set(key, value, f"derived: mixed_precision={recipe}")
-
-
-def _read_variable(override: Override, settings: SettingsBuilder) -> None:
-    name, value = override.path.removeprefix(VARIABLE_PREFIX), override.value
-    if override.prefix != "~" and allowed_variables().allows(name) and not isinstance(value, tuple):
-        text = None if value is None else str(value)
-        settings.environment[name] = variable_value(name, text, settings.source)
 
 
 def read_user_settings(words: Iterable[str]) -> SourceSettings:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from three_walls.inputs.config.command_line import set_precision_recipe
-from three_walls.inputs.config.environment import variable_value
 from three_walls.inputs.config.sources import CONFIG_FILE, SettingsBuilder, SourceSettings
 from three_walls.inputs.config.written_values import describe, plain_value
 from three_walls.inputs.config.yaml_data import read_yaml
@@ -22,7 +21,6 @@ from three_walls.model.config import ConfigValue, as_size
 from three_walls.model.errors import InputError
 from three_walls.tables.bridge import bridge_releases
 from three_walls.tables.config_keys import ConfigKey, config_keys
-from three_walls.tables.environment_variables import allowed_variables
 
 _WHOLE = ("model", "train", "optimizer", "ddp")
 """Sections that a whole configuration has; a part of one is no evidence of a release."""
@@ -59,7 +57,9 @@ def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
     _read_vocabulary(config, builder)
     if isinstance(root.get("mixed_precision"), str) and not is_settled:
         set_precision_recipe(root["mixed_precision"], builder)
-    _read_environment(root.get("env_vars"), builder)
+    variables = root.get("env_vars")
+    for name, value in variables.items() if isinstance(variables, dict) else ():
+        builder.set_variable(name, value)
     data_parallel_size = as_size(config.get("comm_overlap.data_parallel_size"))
     if data_parallel_size:
         builder.sizes["data_parallel_size"] = ConfigValue(data_parallel_size, source)
@@ -172,13 +172,6 @@ def _object_name(section: str, value: Any) -> str | None:
         target = value.get("_target_")
         return target.rpartition(".")[2] if isinstance(target, str) else _OBJECTS[section]
     return value if isinstance(value, str) else None
-
-
-def _read_environment(variables: Any, settings: SettingsBuilder) -> None:
-    for name, value in variables.items() if isinstance(variables, dict) else ():
-        if allowed_variables().allows(name) and not isinstance(value, dict | list):
-            text = None if value is None else str(value)
-            settings.environment[name] = variable_value(name, text, settings.source)
 
 
 _SIZE_IS_GIVEN = "NullTokenizer"

@@ -11,13 +11,18 @@ from types import MappingProxyType
 import polars as pl
 
 from three_walls.inputs.config.command_line import read_command_line
-from three_walls.inputs.config.environment import read_environment, secret_names
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.sources import SourceSettings
 from three_walls.inputs.nsys.capabilities import probe_capabilities
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import Rank, identify_ranks
-from three_walls.inputs.nsys.launch import launch_environment, launch_words, other_environments
+from three_walls.inputs.nsys.launch import (
+    launch_environment,
+    launch_words,
+    other_environments,
+    read_environment,
+    secret_names,
+)
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
 from three_walls.inputs.nsys.schemas import OPERATIONS, conform
 from three_walls.inputs.nsys.source import hash_file, plain_sqlite
