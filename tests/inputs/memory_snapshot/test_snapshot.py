@@ -17,8 +17,8 @@ from trace_builder import TraceBuilder
 from tests.inputs.memory_snapshot.snapshots import FORWARD, STATE, block, event, frame, snapshot, write
 from tests.test_cli import three_walls
 from three_walls import analyze
-from three_walls.inputs.memory_snapshot.history import Event, Live, count_releases, find_peak
-from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
+from three_walls.inputs.memory_snapshot.load import Event, Live
+from three_walls.inputs.memory_snapshot.summarize import count_releases, find_peak, read_memory_snapshot
 from three_walls.model.errors import InputError, RuleBaseError
 from three_walls.model.memory_snapshot import CATEGORIES, MemorySnapshot
 from three_walls.model.report import Report
