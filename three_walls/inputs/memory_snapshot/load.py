@@ -98,8 +98,8 @@ class _Walk:
     def __init__(self, file_bytes: int) -> None:
         self._most_entries = max(_MANY_ENTRIES, file_bytes // limits.LEAST_BYTES_PER_ENTRY)
         self._entries_count = 0
-        # A snapshot shares stacks and frames, so each is read once and found again by its id. All of them live until the
-        # walk ends, so no id is used twice.
+        # A snapshot shares stacks and frames, so each is read once and found again by its id. All of them live until
+        # the walk ends, so no id is used twice.
         self._stacks: dict[int, Frames] = {}
         self._frames: dict[int, str] = {}
 

@@ -21,7 +21,7 @@ _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 _MOST_SITES = 10
 _SHOWN_FRAMES = 4
 _NO_HISTORY = (
-    "the snapshot has no history of allocations; record it with torch.cuda.memory._record_memory_history, with "
+    "the allocator's history was not recorded; record it with torch.cuda.memory._record_memory_history, with "
     "profiling.record_memory_history=true in Megatron-Bridge 0.4 or newer (older releases write a snapshot without "
     "history), or with --record-memory-history in Megatron-LM"
 )
