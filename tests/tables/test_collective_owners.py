@@ -20,15 +20,15 @@ def test_the_shipped_table_loads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (SHIPPED.replace("owner: tokens", "owner: token"), "tokens"),
         (SHIPPED.replace("maximum_open_fraction:", "maximum_fraction:"), "did you mean"),
         (SHIPPED.replace("value: 0.05", "value: 5"), "expected a number from 0 to 1, found 5"),
     ],
 )
-def test_mistakes_are_refused(tmp_path: Path, wrong: str, said: str) -> None:
+def test_mistakes_are_refused(tmp_path: Path, wrong: str, message: str) -> None:
     path = tmp_path / "collective-owners.yaml"
     path.write_text(wrong)
-    with pytest.raises(RuleBaseError, match=said):
+    with pytest.raises(RuleBaseError, match=message):
         load_table(path, CollectiveOwners)

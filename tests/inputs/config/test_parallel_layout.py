@@ -67,7 +67,7 @@ def test_ranks_per_node_of_the_scheduler_count_only_where_its_tasks_are_the_rank
 
 
 @pytest.mark.parametrize(
-    ("values", "environment", "sizes", "captured", "said"),
+    ("values", "environment", "sizes", "captured", "sentence"),
     [
         (
             {"tensor_model_parallel_size": 3},
@@ -129,9 +129,9 @@ def test_a_layout_that_cannot_be_is_one_sentence(
     environment: dict[str, str] | None,
     sizes: dict[str, int],
     captured: tuple[int, ...],
-    said: str,
+    sentence: str,
 ) -> None:
-    assert find_contradictions(config(values, environment, sizes), captured) == (said,)
+    assert find_contradictions(config(values, environment, sizes), captured) == (sentence,)
 
 
 def test_a_batch_that_ramps_up_is_no_contradiction() -> None:
