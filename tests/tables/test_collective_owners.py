@@ -8,8 +8,8 @@ import pytest
 
 from three_walls.model.errors import RuleBaseError
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.collective_owners import CollectiveOwners, collective_owners
 from three_walls.tables.loader import load_table
+from three_walls.tables.nvtx_ranges import CollectiveOwners, collective_owners
 
 SHIPPED = (TABLES_DIR / "collective-owners.yaml").read_text()
 

@@ -9,7 +9,7 @@ import pytest
 from three_walls.model.errors import RuleBaseError
 from three_walls.tables.kernels import PrecisionTable, precision_of_kernel
 from three_walls.tables.loader import load_table
-from three_walls.tables.torch_operators import TorchOperators, torch_operators
+from three_walls.tables.nvtx_ranges import TorchOperators, torch_operators
 
 
 def test_the_shipped_table_loads_and_knows_the_plain_product() -> None:

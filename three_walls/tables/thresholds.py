@@ -1,7 +1,7 @@
 """Thresholds: one model per YAML of thresholds, one field per threshold.
 
-An entry of the file is ``name: {value: ..., reason: ...}``. To add a threshold, add the entry and the field of the same
-name. The reasons stand in the file; the docstrings here give the meaning.
+An entry of a file is ``name: {value: ..., reason: ...}``. To add a threshold, add the entry and a field of the same
+name. The file gives the reason of the value, the docstring of the field its meaning.
 """
 
 from __future__ import annotations
@@ -26,8 +26,19 @@ class ReasonedNumber(Row):
     reason: Text
 
 
+class ReasonedWholeNumber(Row):
+    """An entry whose value is a whole number."""
+
+    value: int
+    reason: Text
+
+
 def _value_of(entry: object) -> float:
     return ReasonedNumber.model_validate(entry).value
+
+
+def _whole_value_of(entry: object) -> int:
+    return ReasonedWholeNumber.model_validate(entry).value
 
 
 def _number_generations(generations: object) -> object:
@@ -42,6 +53,51 @@ Fraction = Annotated[float, between(0, 1), Reasoned]
 Ratio = Annotated[float, between(0, 100), Reasoned]
 Count = Annotated[float, between(0, 100), Reasoned]
 Milliseconds = Annotated[float, between(0, 10), Reasoned]
+WholeCount = Annotated[int, between(1, 1_000), BeforeValidator(_whole_value_of)]
+Nanoseconds = Annotated[int, between(1, 1_000_000_000), BeforeValidator(_whole_value_of)]
+
+
+class AttributionThresholds(Row):
+    """``attribution.yaml``: what the timeline, the matching of ranks and the attribution take for granted."""
+
+    maximum_operations_between_gemms: WholeCount
+    """Operations around a softmax that count as unfused attention."""
+    same_optimizer_phase_fraction: Fraction
+    """Of a step's model work: clusters of optimizer kernels with less between them are one phase."""
+    maximum_pause_fraction: Fraction
+    """Of the step: a longer pause between two step ranges belongs to no step."""
+    minimum_common_steps: WholeCount
+    """Step ends that two captures must have in common before their steps are numbered alike."""
+    same_step_fraction: Fraction
+    """Of the step: ends within this distance are of the same step."""
+    different_step_fraction: Fraction
+    """Of the step: ends further apart are of different steps."""
+    minimum_common_ends: WholeCount
+    """Matched ends that two captures need before a clock is fitted."""
+    better_clock_fraction: Fraction
+    """Of a simpler clock's error: a fitted clock must have less."""
+    maximum_same_host_error_ns: Nanoseconds
+    """Error of session clocks up to which two captures are taken to be of one host."""
+    maximum_launch_latency_ns: Nanoseconds
+    """From the end of a launch call to the start of an operation that nothing delays."""
+    maximum_return_ns: Nanoseconds
+    """From the end of an operation to the return of the call that waited for it."""
+    maximum_event_latency_ns: Nanoseconds
+    """From the end of an operation to the start of the next one on a stream that waited for it."""
+    followed_events: WholeCount
+    """Events in a row that are followed from a waiting operation to its producers."""
+    ready_quantile: Fraction
+    """Quantile of the durations of a kind of call that counts as its transfer."""
+    minimum_calls: WholeCount
+    """Calls of a kind that are needed for that quantile."""
+    maximum_control_ns: Nanoseconds
+    """Transfer of a call that carries next to nothing."""
+    minimum_small_exchange_ratio: Ratio
+    """Jump in the sorted durations that separates exchanges of counts from exchanges of tokens."""
+    maximum_small_exchange_ns: Nanoseconds
+    """Duration of an exchange of counts."""
+    minimum_joined_launches_fraction: Fraction
+    """Of the kernels: those that need their launch call for launches to count as recorded."""
 
 
 class VerdictThresholds(Row):
@@ -179,6 +235,12 @@ class RecipeLimits(Row):
     """Settings that are shown and marked: they change what is learned, or follow memory."""
     newer_names: Mapping[str, Text]
     """Key of a recipe -> key that holds the same in newer releases."""
+
+
+@cache
+def attribution_thresholds() -> AttributionThresholds:
+    """The thresholds of timeline, ranks and attribution that ship with the program."""
+    return load_table(TABLES_DIR / "attribution.yaml", AttributionThresholds)
 
 
 @cache
