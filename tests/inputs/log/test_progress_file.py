@@ -139,7 +139,7 @@ def test_the_number_of_gpus_is_a_source_of_the_world_size(tmp_path: Path) -> Non
 def test_a_progress_file_of_other_jobs_is_a_contradiction_and_gives_no_throughput(tmp_path: Path) -> None:
     report = report_of(tmp_path, [line("Starting job", gpus=64), line(saved(100, 50.0, 50.0), gpus=64)])
     messages = {warning.code: warning.message for warning in report.warnings}
-    assert "WORLD_SIZE is 8, but the world has 64 ranks by the progress file" in messages["layout-contradiction"]
+    assert "WORLD_SIZE is 8, but by the progress file the world has 64 ranks" in messages["layout-contradiction"]
     assert report.log is not None
     assert report.log.progress is None
 
