@@ -1,4 +1,4 @@
-"""What an export records of the launch: its command line and its environment, of which only allowed variables are read.
+"""What an export records of the launch: the command line, and the environment variables that a report may show.
 
 Nsight Systems stores the launched process's variables as rows of META_DATA_CAPTURE, the profiler's own environment in
 one value of TARGET_INFO_SYSTEM_ENV, and the whole environment block of every process that it saw in StringIds.
