@@ -1,4 +1,4 @@
-"""Hydra overrides: ``model.x=1``, ``+x``, ``++x``, ``~x``; values quoted, null, numbers, lists and dicts."""
+"""Reads Hydra overrides: ``model.x=1``, ``+x``, ``++x``, ``~x``, with null, numbers, quoted texts, lists and dicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUOTES = "\"'"
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One setting of an override; ``prefix`` is empty, ``+``, ``++`` or ``~`` (remove)."""
+    """One setting of an override. ``prefix`` is empty, ``+``, ``++`` or ``~`` (remove)."""
 
     prefix: str
     path: str
@@ -25,7 +25,7 @@ class Override:
 
 
 def read_override(word: str) -> list[Override]:
-    """The settings of one word: several when its value is a dict, none when it is no override."""
+    """The settings of one word: several if its value is a dict, none if it is no override."""
     match = _OVERRIDE.fullmatch(word)
     if match is None or (match["value"] is None and match["prefix"] != "~"):
         return []
@@ -34,7 +34,7 @@ def read_override(word: str) -> list[Override]:
 
 
 def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
-    """``{a:1,b:{c:2}}`` under ``p`` is p.a=1 and p.b.c=2; anything else is one setting."""
+    """``p={a:1,b:{c:2}}`` is p.a=1 and p.b.c=2; anything else is one setting."""
     if not (text.startswith("{") and text.endswith("}")):
         yield path, read_value(text)
         return
@@ -45,7 +45,7 @@ def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
 
 
 def read_value(text: str) -> ConfigData:
-    """A value as Hydra reads it; anything that is no constant, number or list is text."""
+    """A value as Hydra reads it: a constant, a number, a list, and else text."""
     if text.startswith("[") and text.endswith("]") and len(text) > 1:
         return tuple(_scalar(item.strip()) for item in split_at_commas(text[1:-1])[0] if item.strip())
     return _scalar(text)

@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 KEY = "[key]"
-"""Ends the location of an error that is about a key rather than its value, as pydantic's own errors of keys do."""
+"""Ends the location of an error that is about a key and not its value, as in pydantic's own errors about keys."""
 
 T = TypeVar("T")
 _NAME = re.compile(r"[\w.-]+")
@@ -73,13 +73,13 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",
     "dataclass_type": "a mapping",
 }
-"""pydantic's type of error -> what the file should hold there."""
+"""pydantic's type of an error -> what the file should hold there."""
 
 
 class Row(BaseModel):
     """Base of every table and row: immutable, no undeclared key, no silent conversion.
 
-    Built when first used, so that importing a table that a run does not need costs nothing.
+    The model is built when first used, so importing a table that a run does not need costs nothing.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
@@ -110,7 +110,7 @@ def load_table(path: Path, kind: type[T], context: Mapping[str, Any] | None = No
 def read_table(
     path: Path, kind: type[T], problems: list[Problem], context: Mapping[str, Any] | None = None
 ) -> T | None:
-    """Like :func:`load_table`, for several files: appends what is wrong to ``problems`` and returns None."""
+    """As :func:`load_table`, for several files: adds errors to ``problems`` and then returns None."""
     document = read_document(path, problems)
     if document is None:
         return None
@@ -172,18 +172,18 @@ def _contradictions_of_sound_rows(
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Kept, because building one takes as long as reading a small file, and rules are many files of one kind."""
+    """Cached: building one takes as long as reading a small file, and there are many files of rules."""
     return TypeAdapter(kind)
 
 
 def raise_problems(problems: Collection[Problem]) -> None:
-    """Raise one RuleBaseError that lists every problem in reading order; return if there is none."""
+    """Raises one RuleBaseError that lists every problem in reading order; returns if there is none."""
     if problems:
         raise RuleBaseError("\n".join(map(str, sorted(set(problems)))))
 
 
 def raise_contradictions(contradictions: Iterable[tuple[Loc, str]]) -> None:
-    """For validators: report several problems at once, each at its path below the value that is validated."""
+    """For validators: reports several problems at once, each at its path below the validated value."""
     errors = [
         InitErrorDetails(type=PydanticCustomError("contradiction", "{text}", {"text": text}), loc=loc, input=None)
         for loc, text in contradictions
@@ -193,13 +193,13 @@ def raise_contradictions(contradictions: Iterable[tuple[Loc, str]]) -> None:
 
 
 def suggest(word: str, known: Collection[str]) -> str:
-    """`` (did you mean x?)`` when ``known`` has a close match, else nothing."""
+    """`` (did you mean x?)`` if ``known`` has a close match, else nothing."""
     close = get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def between(low: float, high: float) -> AfterValidator:
-    """The check that a number lies within [low, high]."""
+    """Checks that a number lies within [low, high]."""
 
     def check(number: float) -> float:
         if not low <= number <= high:
@@ -210,7 +210,7 @@ def between(low: float, high: float) -> AfterValidator:
 
 
 def one_of(allowed: Collection[str]) -> AfterValidator:
-    """The check that a text is one of ``allowed``."""
+    """Checks that a text is one of ``allowed``."""
 
     def check(word: str) -> str:
         if word not in allowed:
@@ -221,7 +221,7 @@ def one_of(allowed: Collection[str]) -> AfterValidator:
 
 
 def compiled(flags: int = 0) -> BeforeValidator:
-    """The reading of a text as a regular expression with ``flags``."""
+    """Reads a text as a regular expression with ``flags``."""
 
     def compile_text(text: object) -> re.Pattern[str]:
         if not isinstance(text, str):
@@ -274,7 +274,7 @@ Value = Annotated[ConfigData, PlainValidator(_read_value)]
 
 
 def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
-    """pydantic's error as a sentence that gives what was expected and what was found."""
+    """pydantic's error as a sentence that states what was expected and what was found."""
     key = str(error["loc"][-1]) if error["loc"] else ""
     context, found = error.get("ctx", {}), error["input"]
     match error["type"]:
@@ -303,7 +303,7 @@ def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
 
 
 def _field_names(kind: Any) -> Iterator[str]:
-    """Every key that some row of the table may have, for suggestions."""
+    """Every key that a row of the table may have, for suggestions."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, definition in kind.model_fields.items():
             yield definition.alias or name

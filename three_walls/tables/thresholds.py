@@ -120,7 +120,7 @@ class VerdictThresholds(Row):
     maximum_unclassified_fraction: Fraction
     """Above this much time in unclassified kernels no wall is named."""
     minimum_plan_gain_fraction: Fraction
-    """A gain that is likely or at most below this leaves the edit out of the plan."""
+    """An edit whose likely or largest gain is below this is left out of the plan."""
     comparable_gain_fraction: Fraction
     """Of the largest likely gain: gains above this count as equal, and the wall of the verdict goes first."""
 
@@ -137,11 +137,11 @@ class RankThresholds(Row):
     minimum_cause_fraction: Fraction
     """Of the time a rank was late: the part that a cause has to explain to be named."""
     minimum_slow_outside_fraction: Fraction
-    """Of the excess compute: the part outside of the experts from which on a slow GPU is the cause, not imbalance."""
+    """Of the excess compute: from this part outside of the experts on, a slow GPU is the cause and not imbalance."""
     maximum_end_spread_ms: Milliseconds
     """Calls that end further apart are not matched as one collective."""
     maximum_even_end_spread_ms: Milliseconds
-    """The same for collectives that end evenly: all-reduce and all-gather."""
+    """The same for all-reduce and all-gather, whose members end closer together."""
     maximum_even_end_spread_fraction: Fraction
     """Of the shortest call: what a long transfer may add to :attr:`maximum_even_end_spread_ms`."""
     minimum_start_skew_fraction: Fraction
@@ -192,7 +192,7 @@ class LogThresholds(Row):
 
 
 class FactThresholds(Row):
-    """``facts.yaml``: from which values on a fact counts as known, and what the kernels of a step are taken to show."""
+    """``facts.yaml``: when a fact counts as known, and what is concluded from the kernels of a step."""
 
     maximum_ambiguous_fraction: Fraction
     """Of the step: with more in SendRecv kernels of unknown owner no time of expert parallelism is given."""
@@ -203,13 +203,13 @@ class FactThresholds(Row):
     minimum_replayed_layer_ratio: Ratio
     """GEMMs of a backward layer per GEMM of a forward layer from which work other than attention is replayed."""
     minimum_shaped_fraction: Fraction
-    """Of the pointwise work: the part that needs recorded shapes before work found by shapes is known."""
+    """Of the pointwise operations: the part that must have recorded shapes before work found by shapes is known."""
     minimum_overlap_calls: Count
     """Calls of a GEMM, alone and concurrent with communication, needed to compare their medians."""
     minimum_concurrent_fraction: Fraction
     """Of a GEMM's time: concurrent communication from which the call counts as concurrent."""
     maximum_alone_spread_ratio: Ratio
-    """Ninth over first tenth of the GEMM calls that ran alone: above it they are not of one size."""
+    """Ninth over first decile of the GEMM calls that ran alone: above it they are not of one size."""
     minimum_outlier_steps: Count
     """Kept steps that a rank needs before one of them is reported as an outlier."""
     minimum_outlier_deviations: Ratio
@@ -228,11 +228,11 @@ class RecipeLimits(Row):
     other_kind_ratio: Annotated[float, between(1, 100), Reasoned]
     """Factor that another kind of attention (MLA) or of layers (Mamba, linear attention) counts as."""
     generations: Annotated[Mapping[str, int], BeforeValidator(_number_generations)]
-    """GPU family -> position of its generation, from 0; the file lists the families of each generation, older first."""
+    """GPU family -> number of its generation, from 0. The file lists the families by generation, older first."""
     benchmark_settings: frozenset[Text]
-    """Settings of benchmarks only: they save work that production needs, or change what is learned."""
+    """Settings that only benchmarks use: they save work that production needs, or change what is learned."""
     batch_settings: frozenset[Text]
-    """Settings that are shown and marked: they change what is learned, or follow memory."""
+    """Settings that are shown with a mark: they change what is learned, or depend on memory."""
     newer_names: Mapping[str, Text]
     """Key of a recipe -> key that holds the same in newer releases."""
 

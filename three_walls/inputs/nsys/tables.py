@@ -32,7 +32,7 @@ MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
 # syncType of cudaStreamWaitEvent. Exports up to schema 3.11 number the types differently from their own enum table: in
-# them 2 is an event query, and 3 is both cudaStreamWaitEvent and cudaStreamSynchronize. The API call distinguishes them.
+# them 2 is an event query and 3 both cudaStreamWaitEvent and cudaStreamSynchronize. The API call distinguishes them.
 STREAM_WAIT_TYPES = (2, 3)
 NO_STREAM = 2**32 - 1
 NVTX_RANGE_TYPES = (59, 60)  # push/pop and start/end
