@@ -57,7 +57,8 @@ class Collector:
     jobs: list[ProgressJob] = field(default_factory=list)
     layout: dict[str, int] = field(default_factory=dict)
     contradictions: set[str] = field(default_factory=set)
-    parameters: list[int] = field(default_factory=list)
+    parameters: int | None = None
+    """As printed first."""
     parameters_per_rank: int | None = None
     events: dict[tuple[str, str], LogEvent] = field(default_factory=dict)
     ooms: dict[OutOfMemory, None] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Collector:
                 _int(values["weights"]), _optional_int(values, "activation"), _optional_int(values, "total")
             )
         elif kind == "parameters":
-            self.parameters = self.parameters or [_int(values["parameters"])]
+            self.parameters = _int(values["parameters"]) if self.parameters is None else self.parameters
         elif kind == "parameters_per_rank":
             self.parameters_per_rank = max(self.parameters_per_rank or 0, _int(values["parameters"]))
         elif kind == "layout":
@@ -119,7 +120,7 @@ class Collector:
             timers=tuple(self.timers),
             jobs=tuple(dict.fromkeys(self.jobs)),
             layout=LogLayout(**self.layout, expert_model_parallel_size=_expert_size((*arguments, *settings))),
-            parameters_count=self.parameters[0] if self.parameters else None,
+            parameters_count=self.parameters,
             parameters_per_rank_count=self.parameters_per_rank,
             events=tuple(
                 sorted(self.events.values(), key=lambda event: (event.kind, event.iteration or 0, event.text))
