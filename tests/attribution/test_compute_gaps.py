@@ -11,7 +11,7 @@ from tests.attribution.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_n
 from three_walls import analyze
 from three_walls.attribution.compute_gaps import Cause
 from three_walls.attribution.host_activity import DOING, kind_of
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 
 pytestmark = pytest.mark.slow
 

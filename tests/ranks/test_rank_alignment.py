@@ -13,7 +13,7 @@ from lockstep import MS, Behaviour, simulate
 from three_walls import analyze
 from three_walls.ranks.clock import FITTED, FITTED_WITH_DRIFT, NOT_RESOLVABLE, SESSION_CLOCKS, ClockSource, align
 from three_walls.ranks.matching import Matched
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 
 pytestmark = pytest.mark.slow
 

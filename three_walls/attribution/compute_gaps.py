@@ -30,7 +30,7 @@ from three_walls.attribution.ownership import COMPUTE_MASK, ConservationError, n
 from three_walls.attribution.stream_edges import find_blocking, find_edges
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import GapCause
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect, sweep
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline

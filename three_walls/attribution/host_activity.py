@@ -6,8 +6,8 @@ from functools import cache
 
 import polars as pl
 
-from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.kernels import ApiPattern, load_api_patterns
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import intersect
 
 THREAD = ("capture_id", "thread")

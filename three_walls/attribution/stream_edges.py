@@ -22,7 +22,7 @@ from typing import Literal
 import polars as pl
 
 from three_walls.attribution.host_activity import calls_of_kind
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect
 
 PROCESS = ("capture_id", "process")

@@ -22,7 +22,7 @@ from three_walls.attribution.ownership import not_computing
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.ranks.matching import CLASS
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline

@@ -8,7 +8,7 @@ from __future__ import annotations
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, EP_CATEGORIES
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
-from three_walls.tables.collective_owners import collective_owners
+from three_walls.tables.nvtx_ranges import collective_owners
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.communication_owners import BY_OPERATION
 

@@ -10,8 +10,8 @@ from statistics import median
 
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
 from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.log.same_run import find_other_sizes, jobs_of_run
 from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
+from three_walls.inputs.read_inputs import find_other_sizes, jobs_of_run
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import (
     FactDefinition,

@@ -19,8 +19,8 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
+from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators, torch_operators
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.tables.torch_operators import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators, torch_operators
 from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
 from three_walls.timeline.operators import Operator, Operators, Sizes
 

@@ -17,8 +17,7 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.clock import CommonClock
-from three_walls.tables.attribution_thresholds import attribution_thresholds
-from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
 from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.steps import STEP, StepSource
 from three_walls.timeline.timeline import Timeline

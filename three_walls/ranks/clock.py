@@ -17,7 +17,7 @@ import polars as pl
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.report import Alignment
 from three_walls.ranks.matching import Matched
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 
 SESSION_CLOCKS = "session clocks"
 FITTED = "fitted on collective ends (offset)"

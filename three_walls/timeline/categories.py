@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from three_walls.model.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
-from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.kernels import KernelPattern
+from three_walls.tables.thresholds import attribution_thresholds
 
 CATEGORY = pl.Enum(CATEGORIES)
 """What an operation is, in order of precedence; an unknown name raises."""

@@ -19,7 +19,7 @@ import polars as pl
 
 from three_walls.model.buckets import GEMM_CATEGORIES, SEND_RECV
 from three_walls.model.config import RunConfig
-from three_walls.tables.collective_owners import DATA_PARALLEL, TENSOR_PARALLEL, TOKENS, OwnerTexts
+from three_walls.tables.nvtx_ranges import DATA_PARALLEL, TENSOR_PARALLEL, TOKENS, OwnerTexts
 from three_walls.timeline.categories import CATEGORY, CATEGORY_OR_SEND_RECV
 
 MEGATRON_TEXTS = ("_AllToAll",)

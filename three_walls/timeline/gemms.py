@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from three_walls.tables.torch_operators import LinearLayer, TorchOperators
+from three_walls.tables.nvtx_ranges import LinearLayer, TorchOperators
 from three_walls.timeline.operators import Operators, Sizes
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD, REPLAY = DIRECTIONS = (

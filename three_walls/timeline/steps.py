@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import polars as pl
 
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION
 
 STEP = ("rank_index", "step")

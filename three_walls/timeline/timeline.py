@@ -11,8 +11,8 @@ import polars as pl
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import RunConfig
-from three_walls.tables.collective_owners import collective_owners
 from three_walls.tables.kernels import KernelPattern, load_api_patterns, load_kernel_patterns, union_of
+from three_walls.tables.nvtx_ranges import collective_owners
 from three_walls.timeline.categories import classify, mark_unfused_attention
 from three_walls.timeline.communication_owners import ALL_TO_ALL_TEXTS, resolve_collectives, resolve_send_recv
 from three_walls.timeline.communicators import join_communicators

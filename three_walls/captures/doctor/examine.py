@@ -12,10 +12,9 @@ from three_walls.inputs.nsys.capabilities import YES
 from three_walls.model.config import ConfigData
 from three_walls.model.examination import Answer, Check, Examination
 from three_walls.model.units import ns_to_ms
-from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.capture import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
 from three_walls.tables.scrub import cut_sentence
-from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
 
 _PROGRAM = "python pretrain_gpt.py ..."
 _MOST_LISTED_RANKS = 64

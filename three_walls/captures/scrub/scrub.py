@@ -18,10 +18,15 @@ from three_walls.captures.scrub.command_line import REMOVED, reduce_command
 from three_walls.captures.scrub.copying import Pairs, select_pairs, write_export
 from three_walls.captures.scrub.secrets import Secrets, find_secrets, scan_for_leaks
 from three_walls.captures.scrub.texts import TextFilter
-from three_walls.inputs.config.environment import read_environment, unquote
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import read_host
-from three_walls.inputs.nsys.launch import environment_blocks, launch_environment, launch_words
+from three_walls.inputs.nsys.launch import (
+    environment_blocks,
+    launch_environment,
+    launch_words,
+    read_environment,
+    unquote,
+)
 from three_walls.inputs.nsys.reader import check_is_nsys
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_sqlite
 from three_walls.model.config import ConfigValue

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import polars as pl
 
-from three_walls.inputs.config.environment import unquote
 from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.launch import launch_environment, other_environments
+from three_walls.inputs.nsys.launch import launch_environment, other_environments, unquote
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.scrub import holds_key
 

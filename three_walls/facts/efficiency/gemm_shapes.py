@@ -21,7 +21,7 @@ from three_walls.model.report import GemmShape
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import GpuModel
 from three_walls.tables.kernels import peak_of, precision_of_kernel
-from three_walls.tables.torch_operators import torch_operators
+from three_walls.tables.nvtx_ranges import torch_operators
 from three_walls.timeline.gemms import Gemm, find_gemms, gemms_of_launches
 from three_walls.timeline.operators import Operators
 

@@ -37,7 +37,7 @@ from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
 from three_walls.model.report import MoePart, ReportWarning
 from three_walls.model.units import NS_PER_S
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import intersect, merge_overlapping
 
 facts = FactGroup("MoE layers")
