@@ -1,4 +1,4 @@
-"""Calls that can be of several groups are put together by when they end."""
+"""Calls that can be of several groups are matched by when they end."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import polars as pl
 from three_walls.attribution.ownership import not_computing
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.ranks.matched_ranks import MatchedRanks
-from three_walls.ranks.matching import CLASS
+from three_walls.ranks.matching import STEP_AND_CLASS
 from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 from three_walls.timeline.steps import STEP
@@ -39,21 +39,21 @@ def measure_transfer(
     Measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
     """
     exposed_stretches = not_computing(slices)
-    resolved = matched_ranks.class_splits.filter("resolved").select(CLASS)
+    resolved = matched_ranks.class_splits.filter("resolved").select(STEP_AND_CLASS)
     measured = _measure(matched_ranks, resolved, exposed_stretches)
     return (
         _estimate(timeline, exposed_stretches)
-        .join(exposure.select(*CLASS, "exposed_ns"), on=CLASS, how="full", coalesce=True)
-        .join(resolved.with_columns(is_resolved=pl.lit(value=True)), on=CLASS, how="left")
-        .join(measured, on=CLASS, how="left")
+        .join(exposure.select(*STEP_AND_CLASS, "exposed_ns"), on=STEP_AND_CLASS, how="full", coalesce=True)
+        .join(resolved.with_columns(is_resolved=pl.lit(value=True)), on=STEP_AND_CLASS, how="left")
+        .join(measured, on=STEP_AND_CLASS, how="left")
         .select(
-            *CLASS,
+            *STEP_AND_CLASS,
             transfer_exposed_ns=pl.when("is_resolved")
             .then(pl.min_horizontal(pl.col("measured_ns").fill_null(0), "exposed_ns"))
             .otherwise("estimated_ns"),
         )
         .drop_nulls("transfer_exposed_ns")
-        .sort(CLASS)
+        .sort(STEP_AND_CLASS)
     )
 
 
@@ -64,13 +64,13 @@ def _measure(matched_ranks: MatchedRanks, resolved: pl.DataFrame, exposed_stretc
     the part of their union in which no compute kernel runs, so that it never exceeds the exposed time.
     """
     transferring = (
-        matched_ranks.matched.everything.join(resolved, on=CLASS, how="semi")
+        matched_ranks.matched.communication.join(resolved, on=STEP_AND_CLASS, how="semi")
         .join(matched_ranks.arrivals.select("call", "wait_ns"), on="call", how="left")
         .select("rank_index", "class", "end_ns", start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0))
     )
     united = merge_overlapping(transferring, ["rank_index", "class"])
     exposed = intersect(united, exposed_stretches, ["rank_index"], carry=["step"])
-    return exposed.group_by(CLASS).agg(measured_ns=DURATION.sum())
+    return exposed.group_by(STEP_AND_CLASS).agg(measured_ns=DURATION.sum())
 
 
 def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFrame:

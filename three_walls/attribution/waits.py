@@ -10,7 +10,7 @@ from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.model.report import Wait
 from three_walls.ranks.groups import PAIRWISE
 from three_walls.ranks.matched_ranks import MatchedRanks
-from three_walls.ranks.matching import CLASS
+from three_walls.ranks.matching import STEP_AND_CLASS
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.steps import STEP, median_steps
 
@@ -28,10 +28,10 @@ def list_waits(
     )
     awaited = _find_awaited(matched_ranks.arrivals.join(medians, on=STEP, how="semi"))
     rows = (
-        exposure.join(transfer, on=CLASS, how="left")
+        exposure.join(transfer, on=STEP_AND_CLASS, how="left")
         .join(medians, on=STEP, how="semi")
-        .join(matched_ranks.class_splits, on=CLASS, how="left")
-        .join(awaited, on=CLASS, how="left")
+        .join(matched_ranks.class_splits, on=STEP_AND_CLASS, how="left")
+        .join(awaited, on=STEP_AND_CLASS, how="left")
         .rows(named=True)
     )
     reasons = _list_reasons(matched_ranks)
@@ -44,19 +44,19 @@ def _find_awaited(arrivals: pl.DataFrame) -> pl.DataFrame:
     """The rank for which most of a class's waiting was: rank_index, step, class, awaited (its rank index)."""
     waited_for = (
         arrivals.filter((pl.col("last") != pl.col("rank_index")) | pl.col("last").is_null())
-        .group_by([*CLASS, "last"])
+        .group_by([*STEP_AND_CLASS, "last"])
         .agg(pl.col("wait_ns").sum())
-        .with_columns(fraction=pl.col("wait_ns") / pl.col("wait_ns").sum().over(CLASS))
+        .with_columns(fraction=pl.col("wait_ns") / pl.col("wait_ns").sum().over(STEP_AND_CLASS))
     )
     is_most = pl.col("fraction") > default_rank_thresholds().minimum_blame_fraction
-    return waited_for.filter(pl.col("last").is_not_null() & is_most).select(*CLASS, awaited="last")
+    return waited_for.filter(pl.col("last").is_not_null() & is_most).select(*STEP_AND_CLASS, awaited="last")
 
 
 def _list_reasons(matched_ranks: MatchedRanks) -> dict[tuple[str, int], str]:
     """Why calls of a class were not matched in a step."""
     if len(matched_ranks.ranks) == 1:
         return {}
-    abstained = matched_ranks.matched.abstained.sort("class", "step", "role")
+    abstained = matched_ranks.matched.unmatched.sort("class", "step", "role")
     rows = abstained.unique(["class", "step"], keep="first", maintain_order=True)
     return {(name, step): reason for name, step, reason in rows.select("class", "step", "reason").rows()}
 
