@@ -10,7 +10,7 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 from tests.attribution.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from three_walls import analyze
 from three_walls.attribution.compute_gaps import Cause
-from three_walls.attribution.host_activity import DOING, kind_of
+from three_walls.attribution.host_activity import STARVATION_CAUSES, kind_of
 from three_walls.tables.attribution_thresholds import attribution_thresholds
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ def test_a_late_launch_is_split_by_what_its_thread_did(tmp_path: Path, call: str
 def test_calls_that_say_nothing_are_nothing_visible() -> None:
     assert kind_of("cudaEventQuery_v3020") is None
     assert kind_of("cuKernelGetName") is None
-    assert set(DOING.values()) == {str(cause) for cause in Cause if cause.startswith("starved_")} - {
+    assert set(STARVATION_CAUSES.values()) == {str(cause) for cause in Cause if cause.startswith("starved_")} - {
         str(Cause.NOTHING_VISIBLE)
     }
 

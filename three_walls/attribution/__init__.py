@@ -1,1 +1,1 @@
-"""Intervals -> who owns each nanosecond of a step, and what was exposed, hidden, or waited for."""
+"""Timeline -> who owns each nanosecond of a step, and what was exposed, hidden, or waited for."""

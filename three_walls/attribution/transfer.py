@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.attribution.ownership import not_computing
+from three_walls.attribution.ownership import find_time_without_compute
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.ranks.matching import STEP_AND_CLASS
@@ -38,7 +38,7 @@ def measure_transfer(
 
     Measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
     """
-    exposed_stretches = not_computing(slices)
+    exposed_stretches = find_time_without_compute(slices)
     resolved = matched_ranks.class_splits.filter("resolved").select(STEP_AND_CLASS)
     measured = _measure(matched_ranks, resolved, exposed_stretches)
     return (
