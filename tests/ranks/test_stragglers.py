@@ -78,7 +78,7 @@ def test_an_incomplete_group_blames_nobody(tmp_path: Path) -> None:
     assert report.stragglers == ()
     assert report.waits
     assert not any(wait.resolved or wait.awaited_rank is not None for wait in report.waits)
-    assert all("4 of 8 ranks of the group captured" in wait.note for wait in report.waits)
+    assert all("4 of 8 ranks of the group were captured" in wait.note for wait in report.waits)
 
 
 def test_an_unknown_world_blames_nobody(tmp_path: Path) -> None:

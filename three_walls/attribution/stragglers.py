@@ -1,4 +1,8 @@
-"""Ranks that made the others wait: how much later than the second-to-last rank they arrived, and why."""
+"""Ranks that made the others wait: how much later than the second-to-last rank they arrived, and why.
+
+Made from the arrivals at matched calls. The cause is found by comparison: what the late rank did before the calls at
+which it arrived last, against what its peers did at the same time.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,17 @@ from three_walls.model.report import Straggler
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.groups import PAIRWISE, Pipeline
 from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.ranks.pipeline_pairs import EXCHANGE
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
-EXCHANGE = "pipeline_p2p"
-
 ATTENTION = ("attention", "attention_unfused")
-"""What runs between combine and the next dispatch in every layer, and never between dispatch and combine."""
+"""Runs between combine and the next dispatch of every layer, and never between dispatch and combine."""
 
 _WAITED = "waited in pipeline exchanges"
-"""The owner of waiting in exchanges, among the buckets."""
+"""Stands among the owners of time for waiting in pipeline exchanges."""
 
 
 class StragglerCause(StrEnum):
@@ -41,50 +44,53 @@ class StragglerCause(StrEnum):
 
     @property
     def words(self) -> str:
-        """For a sentence: ``slow compute``."""
+        """For use in a sentence: ``slow compute``."""
         return self.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
-class LateRank:
-    """A rank that is late beyond its peers: ``late_ns`` and ``peers_ns`` per step, ``steps``: number of kept ones."""
+class _LateRank:
+    """A rank that is late by more than its peers are."""
 
     rank_index: int
     late_ns: int
+    """Per step."""
     peers_ns: int
+    """How late its peers are per step (median)."""
     steps: int
+    """Number of kept steps."""
 
 
 def find_stragglers(
     timeline: Timeline, matched_ranks: MatchedRanks, slices: pl.DataFrame, traces: Sequence[Trace]
 ) -> tuple[Straggler, ...]:
-    """Stragglers, latest first, from resolved calls of kept steps that no capture start touches.
+    """Stragglers, the latest first, from the resolved calls of kept steps.
 
-    Calls between pipeline stages make nobody late: stages do different work by design, and under 1F1B the first is
-    the last to finish. Exchanges show for whom a late rank had waited itself.
+    Calls between pipeline stages make no rank a straggler: stages do different work by design, and under 1F1B the first
+    stage finishes last. But pipeline exchanges show which rank a late rank had waited for itself.
     """
     rank_of = matched_ranks.rank_of
     kept = matched_ranks.arrivals.filter("kept")
     arrivals = _within_a_stage(kept, matched_ranks.pipeline)
-    exchanges = find_pipeline_waits(kept, rank_of)
-    segments = find_segments(arrivals, timeline.steps)
+    exchanges = _find_pipeline_waits(kept, rank_of)
+    segments = _find_segments(arrivals, timeline.steps)
     stragglers = []
     for late in _find_late_ranks(arrivals, timeline.steps):
         last_at = arrivals.filter((pl.col("last") == late.rank_index) & pl.col("resolved"))
         before = segments.join(last_at.select("instance").unique(), on="instance", how="semi")
-        cause, explanation = find_cause(late, before, exchanges, timeline, slices, traces)
+        cause, explanation = _find_cause(late, before, exchanges, timeline, slices, traces)
         calls = last_at.filter(pl.col("rank_index") == late.rank_index).height
         evidence = (
-            f"rank {rank_of[late.rank_index]} arrived last at {calls / late.steps:.0f} matched calls per step, in all "
-            f"{ns_to_ms(late.late_ns):.1f} ms after the second-to-last rank (its peers: {ns_to_ms(late.peers_ns):.1f} "
-            f"ms); before them {explanation}"
+            f"rank {rank_of[late.rank_index]} arrived last at {calls / late.steps:.0f} matched calls per step, "
+            f"{ns_to_ms(late.late_ns):.1f} ms in all after the second-to-last rank (its peers: "
+            f"{ns_to_ms(late.peers_ns):.1f} ms); before these calls, {explanation}"
         )
         stragglers.append(Straggler(rank_of[late.rank_index], late.late_ns, cause, evidence))
     return tuple(sorted(stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank)))
 
 
 def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.DataFrame:
-    """The calls whose members are all of one pipeline stage."""
+    """The calls whose members are all in the same pipeline stage."""
     collectives = arrivals.filter(~pl.col("class").is_in(list(PAIRWISE)))
     if pipeline is None:
         return collectives
@@ -93,10 +99,10 @@ def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.Dat
     return collectives.filter(stage.n_unique().over("instance") == 1)
 
 
-def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[LateRank]:
-    """Ranks that are late beyond their peers (median).
+def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[_LateRank]:
+    """Ranks that are late by more than the median of their peers.
 
-    A rank that arrives last by chance is late by as much as any other; only what exceeds that has a cause in the rank.
+    By chance every rank arrives last now and then; only lateness beyond that has its cause in the rank.
     """
     rows = _measure_lateness(arrivals, steps).rows()
     late_ranks = []
@@ -106,7 +112,7 @@ def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[LateRa
             continue
         peers_ns = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
         if late_ns - peers_ns >= default_rank_thresholds().minimum_late_fraction * step_ns:
-            late_ranks.append(LateRank(rank_index, round(late_ns), round(peers_ns), count))
+            late_ranks.append(_LateRank(rank_index, round(late_ns), round(peers_ns), count))
     return late_ranks
 
 
@@ -130,22 +136,22 @@ def _measure_lateness(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFra
     )
 
 
-def find_cause(
-    late: LateRank,
+def _find_cause(
+    late: _LateRank,
     segments: pl.DataFrame,
     exchanges: pl.DataFrame,
     timeline: Timeline,
     slices: pl.DataFrame,
     traces: Sequence[Trace],
 ) -> tuple[StragglerCause, str]:
-    """The cause, and a clause with the numbers, per step.
+    """Why the rank is late, and a clause that states it with numbers per step.
 
-    Compares the late rank with the others in ``segments`` (those before the calls at which it was last).
-    ``exchanges``: see find_pipeline_waits.
+    Compares the late rank with the others in ``segments``: the stretches before the calls at which it arrived last.
+    ``exchanges``: see _find_pipeline_waits.
     """
     owned = pl.concat([_own_segments(segments, slices), _waits_in_segments(segments, exchanges)])
     excess = _excess_by_owner(owned, late)
-    # Where exchanges are resolved only the waiting in them counts: a slow link is no late stage.
+    # Where exchanges are resolved only waiting in them counts: a slow link is not a late stage.
     exchanging_ns = excess.get(EXCHANGE, 0)
     late_stage_ns = exchanging_ns if exchanges.is_empty() else min(exchanging_ns, excess.get(_WAITED, 0))
     candidates = {
@@ -157,7 +163,7 @@ def find_cause(
     cause = max(candidates, key=lambda candidate: candidates[candidate])
     more_ms = f"{ns_to_ms(candidates[cause]):.1f} ms more"
     if candidates[cause] <= default_rank_thresholds().minimum_cause_fraction * late.late_ns:
-        return StragglerCause.UNKNOWN, f"neither compute nor the host explains it (at most {more_ms}: {cause.words})"
+        return StragglerCause.UNKNOWN, f"nothing recorded explains it (at most {more_ms} of {cause.words})"
     match cause:
         case StragglerCause.SLOW_COMPUTE:
             return _explain_compute(_kernels_in_segments(segments, timeline.operations, traces), late, more_ms)
@@ -170,8 +176,8 @@ def find_cause(
             return cause, f"it spent {more_ms} than its peers in pipeline exchanges: {stage}"
 
 
-def find_pipeline_waits(arrivals: pl.DataFrame, rank_of: Mapping[int, int]) -> pl.DataFrame:
-    """Resolved waiting in exchanges: rank_index, start_ns, end_ns (own clock), awaited (last rank, or null)."""
+def _find_pipeline_waits(arrivals: pl.DataFrame, rank_of: Mapping[int, int]) -> pl.DataFrame:
+    """Resolved waiting in pipeline exchanges: rank_index, start_ns, end_ns (own clock), awaited (last rank or null)."""
     return arrivals.filter((pl.col("class") == EXCHANGE) & pl.col("resolved")).select(
         "rank_index",
         "start_ns",
@@ -180,12 +186,12 @@ def find_pipeline_waits(arrivals: pl.DataFrame, rank_of: Mapping[int, int]) -> p
     )
 
 
-def find_segments(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _find_segments(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The stretch before each matched call: instance, rank_index, stream, step, start_ns, end_ns, between_ep.
 
-    It begins where the previous matched call of the same stream ended: on all ranks at the same moment, so that
-    what differs within it is what made a rank late. The first of a step begins with the step. ``between_ep``: both
-    calls are of expert parallelism.
+    It begins where the previous matched call of the same stream ended, which all ranks leave together: so what differs
+    within the segment made a rank late. The first segment of a step begins with the step. ``between_ep``: both calls
+    belong to expert parallelism.
     """
     sequence = ["rank_index", "stream", "step"]
     opened = steps.select(*STEP, opened_ns="start_ns")
@@ -204,7 +210,7 @@ def find_segments(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _own_segments(segments: pl.DataFrame, slices: pl.DataFrame) -> pl.DataFrame:
-    """Who owned the time of each segment: instance, rank_index, owner, ns."""
+    """The time of each segment by owner (bucket): instance, rank_index, owner, ns."""
     owned = slices.select("rank_index", "start_ns", "end_ns", owner=OWNER)
     stretches = segments.select("instance", "rank_index", "start_ns", "end_ns")
     return (
@@ -215,7 +221,7 @@ def _own_segments(segments: pl.DataFrame, slices: pl.DataFrame) -> pl.DataFrame:
 
 
 def _waits_in_segments(segments: pl.DataFrame, exchanges: pl.DataFrame) -> pl.DataFrame:
-    """Waiting in pipeline exchanges per segment, like _own_segments: instance, rank_index, owner, ns."""
+    """Waiting in pipeline exchanges per segment, as an owner of time: instance, rank_index, owner, ns."""
     waits = merge_overlapping(exchanges, ["rank_index"])
     return (
         intersect(segments.select("instance", "rank_index", "start_ns", "end_ns"), waits, ["rank_index"])
@@ -225,8 +231,8 @@ def _waits_in_segments(segments: pl.DataFrame, exchanges: pl.DataFrame) -> pl.Da
     )
 
 
-def _excess_by_owner(owned: pl.DataFrame, late: LateRank) -> dict[str, int]:
-    """Per owner the late rank's time minus the median of its peers', summed over segments, per step."""
+def _excess_by_owner(owned: pl.DataFrame, late: _LateRank) -> dict[str, int]:
+    """By owner: the late rank's time minus the median of its peers' times, summed over segments, per step."""
     members = owned.select("instance", "rank_index").unique()
     grid = members.join(owned.select("instance", "owner").unique(), on="instance")
     full = grid.join(owned, on=["instance", "rank_index", "owner"], how="left").with_columns(pl.col("ns").fill_null(0))
@@ -241,7 +247,7 @@ def _excess_by_owner(owned: pl.DataFrame, late: LateRank) -> dict[str, int]:
 
 
 def _describe_awaited_stage(segments: pl.DataFrame, exchanges: pl.DataFrame, rank_index: int) -> str:
-    """For whom the rank waited most before it was late."""
+    """The rank that this one waited for most before it was late itself."""
     before = merge_overlapping(segments.filter(pl.col("rank_index") == rank_index), ["rank_index"])
     awaited = (
         intersect(exchanges.drop_nulls("awaited"), before, ["rank_index"])
@@ -254,8 +260,10 @@ def _describe_awaited_stage(segments: pl.DataFrame, exchanges: pl.DataFrame, ran
     return f"it waited there for rank {awaited['awaited'][0]}, of another stage"
 
 
-def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tuple[StragglerCause, str]:
-    """Imbalance: only experts computed longer, and not the same work. Slow: the same kernels took longer."""
+def _explain_compute(kernels: pl.DataFrame, late: _LateRank, more_ms: str) -> tuple[StragglerCause, str]:
+    """``expert_imbalance`` where only experts computed longer, on other work; ``slow_compute`` where the same kernels
+    took longer.
+    """
     is_alike, is_expert = pl.col("is_alike"), pl.col("of_experts")
     sums = (
         _compare_kernels(kernels, late.rank_index)
@@ -271,9 +279,9 @@ def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tup
     elsewhere = 1 - sums["experts_ns"] / sums["all_ns"] if sums["all_ns"] > 0 else 1.0
     if elsewhere < default_rank_thresholds().minimum_slow_outside_fraction and sums["experts_differ"]:
         return StragglerCause.EXPERT_IMBALANCE, (
-            "between dispatch and combine it ran other numbers or sizes of kernels than its peers, "
+            "it ran other numbers or sizes of kernels between dispatch and combine than its peers, "
             f"{ns_to_ms(sums['experts_ns'] / late.steps):.1f} ms more; {max(elsewhere, 0):.0%} of its extra compute "
-            "is elsewhere"
+            "was elsewhere"
         )
     if sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
         ratio = 1 + sums["alike_ns"] / max(sums["alike_peers_ns"], 1)
@@ -281,21 +289,21 @@ def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tup
             f"the same kernels (name and grid) took {ratio:.2f} times as long as on its peers, {more_ms}"
         )
     return StragglerCause.UNKNOWN, (
-        f"it computed {more_ms}, in other kernels than its peers and not only between the exchanges"
+        f"it computed {more_ms}, in other kernels than its peers and not only between dispatch and combine"
     )
 
 
 def _kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, traces: Sequence[Trace]) -> pl.DataFrame:
     """Compute kernels per segment, name and grid: instance, rank_index, of_experts, kernel, grid, count, ns.
 
-    ``kernel`` is the demangled name, comparable across captures; ``grid`` grows with the number of tokens (that of
-    persistent kernels does not). ``of_experts``: the segment lies between dispatch and combine: between two
-    expert-parallel calls with no attention.
+    ``kernel``: the demangled name, comparable across captures. ``grid``: grows with the number of tokens, except for
+    persistent kernels. ``of_experts``: the segment lies between dispatch and combine, that is, between two
+    expert-parallel calls and without attention.
     """
     kernels = operations.filter(
         (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
     ).select("rank_index", "category", "capture_id", "name_id", "grid_x", "grid_y", "grid_z", "start_ns", "end_ns")
-    # Segments of one stream do not overlap, those of several may: a kernel can lie in one of each.
+    # Segments of a stream do not overlap, but those of different streams may: a kernel can lie in a segment of each.
     found = [
         intersect(kernels, stretches.drop("stream", "step"), ["rank_index"], carry=["instance", "between_ep"])
         for _, stretches in segments.group_by("stream", maintain_order=True)
@@ -321,7 +329,7 @@ def _kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, trace
 
 
 def _compare_kernels(kernels: pl.DataFrame, rank_index: int) -> pl.DataFrame:
-    """Per segment, name and grid: of_experts, is_alike (all ran equally many), excess_ns, peers_ns (median)."""
+    """Per segment, name and grid: of_experts, is_alike (all ranks ran equally many), excess_ns, peers_ns."""
     is_late = pl.col("rank_index") == rank_index
     members = kernels.group_by("instance").agg(members=pl.col("rank_index").n_unique())
     ran_by_all = pl.col("rank_index").n_unique() == pl.col("members").first()
@@ -331,7 +339,7 @@ def _compare_kernels(kernels: pl.DataFrame, rank_index: int) -> pl.DataFrame:
         .agg(
             is_alike=ran_by_all & (pl.col("count").n_unique() == 1),
             late_ns=pl.col("ns").filter(is_late).sum(),
-            # A kernel that few peers ran counts as zero for the others: the mean is over all of them.
+            # A kernel that only some peers ran counts as zero for the others: the mean is over all of them.
             peers=pl.col("ns").filter(~is_late),
             others=pl.col("members").first() - 1,
         )
