@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from three_walls.model.examination import Answer, Check, Examination
+from three_walls.model.capture import Answer, Check, Examination
 from three_walls.report.formats import show_control_characters
 
 FORMAT_VERSION = "1.0"

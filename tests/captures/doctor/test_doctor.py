@@ -11,8 +11,8 @@ from trace_builder import ADAM, GEMM, MEGATRON, PROCESS, TraceBuilder
 
 from tests.paths import SAMPLES
 from three_walls.captures.doctor.examine import JUDGES, examine
+from three_walls.model.capture import Answer
 from three_walls.model.errors import InputError
-from three_walls.model.examination import Answer
 from three_walls.report.examination import format_examination, render_examination
 from three_walls.tables.capture import capture_rules
 

@@ -9,8 +9,8 @@ from three_walls.captures.doctor.capture_facts import CaptureFacts, read_capture
 from three_walls.captures.launch.commands import spell_settings
 from three_walls.captures.launch.recipe import profiler_words
 from three_walls.inputs.nsys.capabilities import YES
+from three_walls.model.capture import Answer, Check, Examination
 from three_walls.model.config import ConfigData
-from three_walls.model.examination import Answer, Check, Examination
 from three_walls.model.units import ns_to_ms
 from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.capture import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
