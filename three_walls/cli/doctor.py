@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from three_walls.captures.doctor.examine import examine
+from three_walls.captures.doctor import examine
 from three_walls.model.errors import NothingToAnalyzeError
 from three_walls.report.examination import format_examination, render_examination
 

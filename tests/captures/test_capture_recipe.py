@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.captures.launch.commands import count_ranks, find_launcher, spell_settings, wrap
-from three_walls.captures.launch.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
+from three_walls.captures.launch import (
+    CaptureRequest,
+    count_ranks,
+    find_launcher,
+    make_recipe,
+    read_ranks,
+    read_steps,
+    spell_settings,
+    wrap,
+)
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.model.errors import RuleBaseError, UsageError
 from three_walls.report.capture_text import format_recipe

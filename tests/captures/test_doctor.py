@@ -10,7 +10,7 @@ import pytest
 from trace_builder import ADAM, GEMM, MEGATRON, PROCESS, TraceBuilder
 
 from tests.paths import SAMPLES
-from three_walls.captures.doctor.examine import JUDGES, examine
+from three_walls.captures.doctor import JUDGES, examine
 from three_walls.model.capture import Answer
 from three_walls.model.errors import InputError
 from three_walls.report.examination import format_examination, render_examination
