@@ -20,7 +20,7 @@ from three_walls.timeline.categories import CATEGORY
 
 pytestmark = pytest.mark.slow
 
-STEPS = [(0, 0, 0, 40), (0, 1, 40, 70), (1, 0, 10, 60)]  # track, step, start, end
+STEPS = [(0, 0, 0, 40), (0, 1, 40, 70), (1, 0, 10, 60)]  # rank_index, step, start, end
 SOME = ("gemm", "attention", "elementwise", "ep_all_to_all", "all_gather", "copy_d2h_pinned", "memset", "cuda_graph")
 
 Row = tuple[int, str, int, int]

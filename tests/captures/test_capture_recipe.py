@@ -65,7 +65,7 @@ def test_a_command_without_a_python_program_is_refused() -> None:
     ("command", "launcher"),
     [("/usr/bin/srun x.py", "srun"), ("A=1 torchrun x.py", "torchrun"), ("python x.py", None), ("", None)],
 )
-def test_the_launcher_is_told_by_the_first_word(command: str, launcher: str | None) -> None:
+def test_the_launcher_is_known_by_the_first_word(command: str, launcher: str | None) -> None:
     assert find_launcher(command.split()) == launcher
 
 
@@ -109,7 +109,7 @@ def test_reports_are_named_by_the_variable_of_the_launcher() -> None:
         ("", None),
     ],
 )
-def test_a_launch_of_one_node_says_how_many_ranks_it_has(command: str, ranks: int | None) -> None:
+def test_a_launch_on_one_node_states_how_many_ranks_it_has(command: str, ranks: int | None) -> None:
     assert count_ranks(command.split()) == ranks
 
 

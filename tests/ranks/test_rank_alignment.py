@@ -1,4 +1,4 @@
-"""Injected clock errors are found again, within the residual that is reported."""
+"""Injected clock errors are recovered within the reported residual."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USUAL = Behaviour()
 
 
 def matched_ends(offset_ns: int, drift: float, jitter: list[int], name: str = "all_reduce") -> MatchedCalls:
-    """Calls of two ranks, 20 ms apart; the second's clock is ahead by ``offset_ns`` and gains ``drift``."""
+    """Calls of two ranks, 20 ms apart; the clock of the second is ahead by ``offset_ns`` and gains ``drift``."""
     rows = []
     for order, late in enumerate(jitter):
         end = (order + 1) * 20 * MS
@@ -52,7 +52,7 @@ def test_an_injected_offset_and_drift_is_recovered_within_the_residual(
     own = pl.DataFrame({"rank_index": 1, "start_ns": [at + offset + round(at * drift) for at in probe]})
     found = clock.add_common_times(own.with_columns(end_ns="start_ns"))["common_start_ns"]
     errors = (found - pl.Series(probe)).abs().sort()
-    # The residual holds the jitter of the ends too: what the fit is wrong by lies within it.
+    # The residual includes the jitter of the ends: the error of the fit is within it.
     assert errors[int(0.95 * (len(jitter) - 1))] <= clock.alignment.residual_ns_p95 + 5_000
 
 
@@ -69,13 +69,13 @@ def test_a_drift_is_fitted_where_it_matters() -> None:
     assert clock.error_ns < 100
 
 
-def test_one_host_goes_by_its_session_clocks() -> None:
+def test_captures_of_one_host_are_aligned_by_their_session_clocks() -> None:
     clock = align_clocks(sources(("a", "a"), 3 * MS), matched_ends(-3 * MS, 0.0, [0] * 20))
     assert clock.alignment is not None
     assert (clock.alignment.method, clock.error_ns) == (SESSION_CLOCKS, 0)
 
 
-def test_two_hosts_of_one_name_are_found_out() -> None:
+def test_two_hosts_with_the_same_name_are_detected() -> None:
     # Containers often share a name; their sessions then disagree by milliseconds and the ends decide.
     clock = align_clocks(sources(("vm", "vm"), 0), matched_ends(15 * MS, 0.0, [0] * 20))
     assert clock.alignment is not None
@@ -106,7 +106,7 @@ def test_other_hosts_give_the_same_waits(tmp_path: Path, odd: dict[str, float]) 
     assert [straggler.rank for straggler in report.stragglers] == [1]
 
 
-def test_clocks_that_cannot_be_put_together_resolve_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_that_cannot_be_aligned_resolve_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = attribution_thresholds().model_copy(update={"minimum_common_ends": 1_000})
     monkeypatch.setattr("three_walls.ranks.clock.attribution_thresholds", lambda: many)
     report = analyze(simulate([USUAL, Behaviour(slow=1.4, host="node1")]).write(tmp_path))

@@ -1,4 +1,4 @@
-"""Calls of several ranks are matched only where order shows which belong together."""
+"""Calls of several ranks are matched only where order shows which are the same collective."""
 
 from __future__ import annotations
 

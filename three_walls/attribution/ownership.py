@@ -42,7 +42,7 @@ OWNER = (
 
 
 class ConservationError(AssertionError):
-    """A sum does not hold that must: a defect of this program, never of the input."""
+    """A sum that must hold does not: a defect of this program, never of the input."""
 
 
 def slice_steps(operations: pl.DataFrame, idle_causes: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""What is done with a capture besides analyzing it: the recipe to record one, and what an existing one supports."""
+"""Results of ``three-walls capture`` and ``three-walls doctor``: a recipe for captures, and what a capture supports."""
 
 from __future__ import annotations
 
