@@ -62,6 +62,7 @@ class CommonClock:
 
     @property
     def is_resolved(self) -> bool:
+        """Whether times of different ranks can be compared."""
         return self.alignment is not None and self.alignment.method != NOT_RESOLVABLE
 
     @property

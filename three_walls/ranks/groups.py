@@ -50,10 +50,12 @@ class _RankGroups:
 
     @property
     def dp(self) -> int:
+        """Data-parallel size of the dense layers."""
         return self.world // (self.tp * self.cp * self.pp)
 
     @property
     def edp(self) -> int:
+        """Data-parallel size of the experts."""
         return self.world // (self.etp * self.ep * self.pp)
 
     def expert(self, rank: int) -> int:

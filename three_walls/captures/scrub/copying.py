@@ -64,7 +64,8 @@ def write_export(
         database.text_factory = lambda raw: raw.decode("utf-8", "replace")
         database.execute("PRAGMA journal_mode = OFF")
         database.execute("PRAGMA synchronous = OFF")
-        database.execute(f"ATTACH '{_quoted(source.resolve().as_uri())}?mode=ro&immutable=1' AS original")
+        quoted_uri = source.resolve().as_uri().replace("'", "''")
+        database.execute(f"ATTACH '{quoted_uri}?mode=ro&immutable=1' AS original")
         database.create_function("filtered", 2, texts.filter, deterministic=True)
         layouts = read_layouts(export)
         database.create_function("reduced", 1, lambda blob: reduce_payload(blob, layouts), deterministic=True)
@@ -92,7 +93,8 @@ def _copy_table(
     if not kinds:
         # Tables named ENUM_ hold constants of the format; to list them would hide what matters.
         if not table.startswith("ENUM_"):
-            copied.tables[table] = int(export.rows(f'SELECT count(*) FROM "{_doubled(table)}"')[0][0])
+            quoted_table = table.replace('"', '""')
+            copied.tables[table] = int(export.rows(f'SELECT count(*) FROM "{quoted_table}"')[0][0])
         return
     copied.columns += [f"{table}.{name}" for name in have if name not in kinds]
     kept = [name for name in have if name in kinds]
@@ -148,11 +150,3 @@ def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: Scrub
 
 def _create(database: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
     database.execute(f'CREATE TABLE main."{table}" ({", ".join(columns)})')
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''")
-
-
-def _doubled(text: str) -> str:
-    return text.replace('"', '""')
