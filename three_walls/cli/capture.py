@@ -6,8 +6,16 @@ import textwrap
 
 import click
 
-from three_walls.captures.launch.commands import LAUNCHERS, TORCHRUN, count_ranks, find_launcher
-from three_walls.captures.launch.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
+from three_walls.captures.launch import (
+    LAUNCHERS,
+    TORCHRUN,
+    CaptureRequest,
+    count_ranks,
+    find_launcher,
+    make_recipe,
+    read_ranks,
+    read_steps,
+)
 from three_walls.inputs.config.command_line import find_dialect
 from three_walls.inputs.config.launchers import find_program
 from three_walls.model.capture import CaptureRecipe

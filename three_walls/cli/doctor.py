@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from three_walls.captures.doctor.examine import examine
+from three_walls.captures.doctor import examine
+from three_walls.model.capture import Answer, Check, Examination
 from three_walls.model.errors import NothingToAnalyzeError
-from three_walls.model.examination import Answer, Check, Examination
 from three_walls.report.formats import show_control_characters
 
 FORMAT_VERSION = "1.0"

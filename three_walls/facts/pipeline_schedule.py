@@ -231,7 +231,7 @@ def _find_drains(phases: pl.DataFrame, matched_ranks: MatchedRanks) -> pl.DataFr
     if pipeline is None or not matched_ranks.clock.is_resolved:
         return updates.clear()
     lane_of = {rank_index: lane for rank_index, (_, lane) in pipeline.places.items()}
-    common = matched_ranks.clock.put(updates).with_columns(
+    common = matched_ranks.clock.add_common_times(updates).with_columns(
         lane=pl.col("rank_index").replace_strict(lane_of, return_dtype=pl.Int64)
     )
     return (
@@ -250,7 +250,7 @@ def _split_exchanges(matched_ranks: MatchedRanks, medians: pl.DataFrame) -> pl.D
     """Exchanges of the median steps: rank_index, start_ns, waited_until_ns (null if not resolved), end_ns."""
     resolved = matched_ranks.arrivals.filter("resolved").select("call", "wait_ns")
     return (
-        matched_ranks.matched.everything.filter(pl.col("class") == EXCHANGE)
+        matched_ranks.matched.communication.filter(pl.col("class") == EXCHANGE)
         .join(medians, on=_RANK_AND_STEP, how="semi")
         .join(resolved, on="call", how="left")
         .select("rank_index", "start_ns", "end_ns", waited_until_ns=pl.col("start_ns") + pl.col("wait_ns"))

@@ -5,7 +5,7 @@ What the profiler added to the step is taken to lie in time that waits for the h
 
 from __future__ import annotations
 
-from three_walls.attribution.straggler_causes import StragglerCause
+from three_walls.attribution.stragglers import StragglerCause
 from three_walls.facts.communication import COLLECTIVE_TRANSFER_EXPOSED, EP_TRANSFER_EXPOSED
 from three_walls.facts.log_facts import PROFILER_EXCESS
 from three_walls.facts.ranks import STRAGGLER_CAUSE, STRAGGLER_LATE

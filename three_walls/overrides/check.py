@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from three_walls.model.config import ConfigData, ConfigScalar, RunConfig
-from three_walls.model.failure_mode import FailureMode
-from three_walls.model.finding import Note, PlannedEdit
+from three_walls.model.finding import FailureMode, Note, PlannedEdit
 from three_walls.overrides.constraints import constraint_table, judge_constraints
 from three_walls.overrides.merged_config import (
     COMM_OVERLAP,

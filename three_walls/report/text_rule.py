@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from three_walls.model.rule import Condition, Edit, Evidence, GainModel, Requirement, Rule, WarningRule
-from three_walls.report.formats import format_basis, format_cost, format_setting
+from three_walls.report.formats import format_name, format_cost, format_setting
 
 _COMPARISONS = {
     "equals": "is",
@@ -98,7 +98,7 @@ def _gain(gain: GainModel) -> Iterator[str]:
         yield f"no more than {limit}"
     if gain.cost_fraction is not None:
         yield f"frees memory, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
-    yield f"{format_basis(gain.basis)}: {gain.explanation}"
+    yield f"{format_name(gain.basis)}: {gain.explanation}"
 
 
 def _percent(fraction: float) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, RootModel
 
-from three_walls.model.failure_mode import FailureMode
+from three_walls.model.finding import FailureMode
 from three_walls.resources import GENERATED_DIR, TABLES_DIR
 from three_walls.tables.loader import ByName, NamedRow, Row, Scalar, Text, Texts, Value, load_table
 

@@ -9,7 +9,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from three_walls import analyze
-from three_walls.captures.doctor.examine import examine
+from three_walls.captures.doctor import examine
 from three_walls.model.errors import InputError
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from three_walls import analyze
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
 from three_walls.inputs.nsys.schemas import NCCL_CALLS
-from three_walls.timeline.communicators import join_communicators
+from three_walls.timeline.communication_owners import join_communicators
 
 pytestmark = pytest.mark.slow
 
