@@ -17,7 +17,7 @@ from three_walls.model.report import GraphCoverage, OutsideGraphs
 from three_walls.timeline.intervals import mask_of
 from three_walls.timeline.steps import MODEL_WORK
 
-facts = FactGroup("CUDA graphs")
+facts = FactGroup()
 LAUNCH_STARVED_PARENTS = (
     "launch_starved_ns",
     "launch_starved_recoverable_ns",
@@ -29,15 +29,17 @@ LAUNCH_STARVED_PARENTS = (
 
 OPTIMIZER_LAUNCH_STARVED = facts.duration(
     "optimizer_launch_starved_ns",
-    "Launch-starved time from the first to the last optimizer kernel after the step's last GEMM.",
+    "optimizer launch-starved time per step",
+    "Time per step that is launch-starved from the first to the last optimizer kernel after the step's last GEMM.",
     needs=HOST_LAUNCHES,
-    share="Fraction of the step in which the optimizer is launch-starved.",
+    share="launch-starved time of the optimizer",
     pool=Pool(part_of=LAUNCH_STARVED_PARENTS, is_device_busy=False),
 )
 GRAPH_KERNEL_FRACTION = facts.fact(
     "graph_kernel_fraction",
     "fraction",
-    "Fraction of the step's kernels that ran inside CUDA graphs.",
+    "the share of kernels inside CUDA graphs",
+    "Fraction of the step's kernels that CUDA graphs launched.",
     needs=("graph_nodes", "inside_cuda_graphs"),
 )
 

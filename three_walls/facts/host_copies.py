@@ -15,21 +15,27 @@ TO_HOST = ("copy_d2h_pinned", "copy_d2h_pageable")
 LARGE_COPY_BYTES = 1 << 20
 """A smaller copy is over before the link is full: its rate is the cost of starting a copy."""
 
-facts = FactGroup("Host copies")
+facts = FactGroup()
 
 H2D_ACHIEVED = facts.fact(
     "h2d_achieved_bytes_per_s",
     "bytes_per_s",
-    "Bytes of the step's copies from the host of 1 MiB and more over the sum of their durations.",
+    "host-to-device copy bandwidth",
+    "Bytes of the step's copies from host to GPU of 1 MiB and more over the sum of their durations.",
     needs=("copies",),
 )
 D2H_ACHIEVED = facts.fact(
-    "d2h_achieved_bytes_per_s", "bytes_per_s", "The same for copies to the host.", needs=("copies",)
+    "d2h_achieved_bytes_per_s",
+    "bytes_per_s",
+    "device-to-host copy bandwidth",
+    "Bytes of the step's copies from GPU to host of 1 MiB and more over the sum of their durations.",
+    needs=("copies",),
 )
 HOST_LINK = facts.fact(
     "host_link_bytes_per_s",
     "bytes_per_s",
-    "The link between GPU and host memory in one direction (PCIe, NVLink-C2C), before protocol overhead.",
+    "host link bandwidth",
+    "Bandwidth of the link between GPU and host memory in one direction (PCIe, NVLink-C2C), before protocol overhead.",
 )
 
 

@@ -14,93 +14,156 @@ from three_walls.tables.hardware import GpuModel
 LARGEST_SERVER_GPUS = 8
 """HGX and DGX boards join at most so many GPUs by NVLink; in a larger domain NVLink joins hosts (a rack)."""
 
+UNKNOWN_GPU = "the GPU is not in tables/hardware.yaml"
+"""Why what follows from the GPU model is missing."""
+
 _PRESET_BACKEND = "deepep"
 
-facts = FactGroup("Layout of the run")
+facts = FactGroup()
 
 NUM_MICROBATCHES = facts.fact(
-    "num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."
+    "num_microbatches",
+    "count",
+    "the number of micro-batches per step",
+    "Micro-batches per step and rank: GBS / (MBS x data-parallel size).",
 )
-WORLD_SIZE = facts.fact("world_size", "count", "Ranks of the run: WORLD_SIZE, or what its log or configuration states.")
-DATA_PARALLEL_SIZE = facts.fact("data_parallel_size", "count", "World size / (TP x PP x CP).")
-EXPERT_DATA_PARALLEL_SIZE = facts.fact("expert_data_parallel_size", "count", "World size / (ETP x EP x PP).")
-EXPERTS_PER_RANK = facts.fact("experts_per_rank_count", "count", "Experts of a layer on one rank: experts / EP.")
+WORLD_SIZE = facts.fact(
+    "world_size", "count", "the world size", "Ranks of the run: WORLD_SIZE, or what its log or config states."
+)
+DATA_PARALLEL_SIZE = facts.fact("data_parallel_size", "count", "the data-parallel size", "World size / (TP x PP x CP).")
+EXPERT_DATA_PARALLEL_SIZE = facts.fact(
+    "expert_data_parallel_size", "count", "the expert-data-parallel size", "World size / (ETP x EP x PP)."
+)
+EXPERTS_PER_RANK = facts.fact(
+    "experts_per_rank_count",
+    "count",
+    "the number of experts per rank",
+    "Experts of a layer on one rank: experts / EP.",
+)
 TOKENS_PER_EXPERT = facts.fact(
     "tokens_per_expert_count",
     "count",
+    "the number of tokens per expert",
     "Tokens per expert and micro-batch, with uniform routing and no drops: sequence x MBS x top-k x EP x ETP / "
     "(CP x TP x experts).",
 )
-GPUS_PER_NODE = facts.fact("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE).")
-EP_SPANS_NODES = facts.fact("ep_spans_nodes", "flag", "Whether an expert-parallel group spans more than one host.")
-EP_IS_MEANT_TO_OVERLAP = facts.fact(
+GPUS_PER_NODE = facts.fact(
+    "gpus_per_node", "count", "the number of ranks per node", "Ranks on one host (LOCAL_WORLD_SIZE)."
+)
+EP_SPANS_NODES = facts.flag(
+    "ep_spans_nodes",
+    "whether expert-parallel groups span several nodes",
+    "Whether an expert-parallel group spans more than one host.",
+    if_true="Expert-parallel groups span several nodes",
+    if_false="Each expert-parallel group fits in one node",
+)
+EP_IS_MEANT_TO_OVERLAP = facts.flag(
     "ep_is_meant_to_overlap",
-    "flag",
+    "whether expert-parallel communication is set to overlap",
     "Whether expert communication runs on its own stream, concurrent with compute: EP overlap is on, or the dispatcher "
     "is flex.",
+    if_true="Expert-parallel communication is set up to overlap with compute",
+    if_false="Expert-parallel communication is not set up to overlap with compute",
 )
-DP_SPANS_NODES = facts.fact(
-    "dp_spans_nodes", "flag", "Whether the ranks that hold the same pipeline stage are on more than one host."
+DP_SPANS_NODES = facts.flag(
+    "dp_spans_nodes",
+    "whether data-parallel groups span several nodes",
+    "Whether the ranks that hold the same pipeline stage are on more than one host.",
+    if_true="Data-parallel groups span several nodes",
+    if_false="Each data-parallel group fits in one node",
 )
-EP_WITHIN_NVLINK_DOMAIN = facts.fact(
-    "ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits into the GPU's NVLink domain."
+EP_WITHIN_NVLINK_DOMAIN = facts.flag(
+    "ep_within_nvlink_domain",
+    "whether expert-parallel groups fit NVLink domains",
+    "Whether an expert-parallel group fits into the GPU's NVLink domain.",
+    if_true="Each expert-parallel group fits in one NVLink domain",
+    if_false="Expert-parallel groups span several NVLink domains",
 )
 EP_RANKS_PER_NVLINK_DOMAIN = facts.fact(
     "ep_ranks_per_nvlink_domain_count",
     "count",
+    "the number of expert-parallel ranks per NVLink domain",
     "Ranks of an expert-parallel group that fit into one NVLink domain of the GPU model.",
     "Where the ranks were placed: a job on parts of several racks has fewer of them together.",
 )
-EXPERT_SHAPES_ARE_STATIC = facts.fact(
+EXPERT_SHAPES_ARE_STATIC = facts.flag(
     "expert_shapes_are_static",
-    "flag",
+    "whether experts process a fixed row count",
     "Whether experts work on a fixed number of rows: padded to their capacity, or with a paged stash.",
+    if_true="Experts process a fixed number of rows",
+    if_false="The number of rows that experts process changes from step to step",
 )
-FLEX_BACKEND_IS_CHOSEN = facts.fact(
+FLEX_BACKEND_IS_CHOSEN = facts.flag(
     "flex_backend_is_chosen",
-    "flag",
+    "whether the run selects its flex backend",
     "Whether the run itself chose the backend of the flex dispatcher: on its command line, or another than the preset.",
+    if_true="The run selects a backend of the flex dispatcher",
+    if_false="The run does not select a backend of the flex dispatcher",
 )
 EXPERT_GROUP_RANKS = facts.fact(
-    "expert_group_ranks_count", "count", "Ranks that share the experts of a layer: EP x ETP."
+    "expert_group_ranks_count",
+    "count",
+    "the number of ranks that share experts",
+    "Ranks that share the experts of a layer: EP x ETP.",
 )
-EXPERTS_SPLIT_OVER_GROUP = facts.fact(
+EXPERTS_SPLIT_OVER_GROUP = facts.flag(
     "experts_split_over_group",
-    "flag",
+    "whether each rank can hold whole experts",
     "Whether the number of experts is a multiple of EP x ETP, so that each rank can hold whole experts.",
+    if_true="Each rank of the expert group can hold whole experts",
+    if_false="The number of experts is not a multiple of EP x ETP",
 )
 HYBRIDEP_TOPOLOGY = facts.fact(
     "hybridep_topology",
     "text",
+    "the NVLink topology given to HybridEP",
     "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN, NVLINK_DOMAIN_SIZE and USE_MNNVL, compared with what the tuned "
     "launchers set on this GPU: as launched, different, or unset (some are not set).",
 )
 EP_INTERNODE_UNIQUE_COPIES = facts.fact(
     "ep_internode_unique_copies_fraction",
     "fraction",
-    "Token copies that cross nodes with one copy per destination node, over those with one copy per chosen expert: "
-    "N(1-(1-1/N)^k)/k for N nodes of an EP group and top-k, with uniform routing.",
+    "the share of distinct token copies between nodes",
+    "Fraction of the token copies between nodes that remain with one copy per destination node instead of one per "
+    "chosen expert: N(1-(1-1/N)^k)/k for N nodes of an EP group and top-k, with uniform routing.",
 )
 PIPELINE_BUBBLE_EXPECTED = facts.fact(
     "pipeline_bubble_expected_fraction",
     "fraction",
+    "the pipeline bubble of an even schedule",
     "Fraction of the step that an even 1F1B schedule leaves idle: (p-1) / (m*v + p-1) for p stages, m micro-batches, "
     "v virtual stages per rank.",
     "A measured time: uneven stages and exchanges add to it.",
+    whole="the step",
 )
 SMALLER_MICRO_BATCH = facts.fact(
-    "smaller_micro_batch_size", "count", "Largest proper divisor of the micro-batch size; missing where it is 1."
+    "smaller_micro_batch_size",
+    "count",
+    "the next smaller micro-batch size",
+    "Largest proper divisor of the micro-batch size; missing where it is 1.",
 )
 LARGER_MICRO_BATCH = facts.fact(
     "larger_micro_batch_size",
     "count",
+    "the next larger micro-batch size",
     "Twice the micro-batch size; missing where half as many micro-batches would not fill the pipeline.",
 )
 LARGER_EXPERT_PARALLEL = facts.fact(
     "larger_expert_parallel_size",
     "count",
+    "the next larger expert-parallel size",
     "Twice the expert-parallel size; missing where experts or ranks cannot be split that way.",
 )
+# The GPU of the run, as recorded and as the hardware table has it.
+GPU_NAME = facts.fact("gpu.name", "text", "the GPU model", "GPU model as the driver names it.")
+GPU_SM = facts.fact("gpu.sm", "text", "the compute capability", "Compute capability, as sm_90.")
+GPU_FAMILY = facts.fact(
+    "gpu.family", "text", "the GPU family", "Row of the hardware table (H100, H200, B200, GB200, ...)."
+)
+GPU_NVLINK_DOMAIN = facts.fact(
+    "gpu.nvlink_domain_gpus", "count", "the number of GPUs per NVLink domain", "GPUs joined by one NVLink domain."
+)
+GPU_MEMORY = facts.fact("gpu.memory_bytes", "bytes", "device memory per GPU", "Memory of one GPU.")
 
 
 def measure_layout(run: RunView) -> Measurements:
@@ -134,6 +197,20 @@ def measure_layout(run: RunView) -> Measurements:
         SMALLER_MICRO_BATCH: _smaller_micro_batch(layout),
         LARGER_MICRO_BATCH: _larger_micro_batch(config, layout),
         LARGER_EXPERT_PARALLEL: _larger_expert_parallel(config, layout),
+        **_measure_gpu(run),
+    }
+
+
+def _measure_gpu(run: RunView) -> Measurements:
+    device, gpu = run.device, run.gpu
+    not_recorded = "the trace does not record the GPU, or its ranks ran on different ones (TARGET_INFO_GPU)"
+    no_domain = f"how many {gpu.family} NVLink joins differs from board to board" if gpu else UNKNOWN_GPU
+    return {
+        GPU_NAME: known_or_missing(device.name if device else None, not_recorded),
+        GPU_SM: known_or_missing((device.sm or None) if device else None, not_recorded),
+        GPU_MEMORY: known_or_missing((device.memory_bytes or None) if device else None, not_recorded),
+        GPU_FAMILY: known_or_missing(gpu.family if gpu else None, UNKNOWN_GPU),
+        GPU_NVLINK_DOMAIN: known_or_missing((gpu.nvlink_domain_gpus or None) if gpu else None, no_domain),
     }
 
 

@@ -31,65 +31,107 @@ from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 NO_LOG = "no training log was given (--log)"
 
-facts = FactGroup("Training log")
+facts = FactGroup()
 
 UNPROFILED_STEP = facts.duration(
-    "unprofiled_step_ns", "Median of the log's steady iterations outside the profiler's range."
+    "unprofiled_step_ns",
+    "the unprofiled step length",
+    "Median length of the log's steady iterations outside the profiler's range.",
 )
 UNPROFILED_STEP_SPREAD = facts.fact(
-    "unprofiled_step_spread_ratio", "ratio", "Longest over shortest of those iterations."
+    "unprofiled_step_spread_ratio",
+    "ratio",
+    "the longest-to-shortest unprofiled step ratio",
+    "Longest of the log's steady, unprofiled iterations over the shortest.",
 )
 UNPROFILED_STEP_RANGE = facts.duration(
     "unprofiled_step_range_ns",
-    "Longest less shortest of those iterations.",
+    "the range of unprofiled step lengths",
+    "Longest of the log's steady, unprofiled iterations less the shortest.",
     "Time of one step: it is what differs between steps, in none of which a constant part shows.",
     pool=Pool(is_device_busy=False),
 )
-UNPROFILED_STEPS = facts.fact("unprofiled_steps_count", "count", "Number of those iterations (lines of the log).")
+UNPROFILED_STEPS = facts.fact(
+    "unprofiled_steps_count",
+    "count",
+    "the number of unprofiled steps",
+    "Iteration lines of the log that are steady and outside the profiler's range.",
+)
 TRACED_STEP = facts.duration(
-    "traced_step_ns", "The representative step, as traced: to be compared with unprofiled_step_ns."
+    "traced_step_ns",
+    "the traced step length",
+    "Length of the representative step, to be compared with that of unprofiled steps.",
 )
 PROFILER_PERTURBATION = facts.fact(
     "profiler_perturbation_ratio",
     "ratio",
-    "Traced step over unprofiled step: how much longer the profiler made it.",
+    "the traced-to-unprofiled step ratio",
+    "Length of the traced step over that of unprofiled steps: how much longer the profiler made it.",
 )
 PROFILER_EXCESS = facts.duration(
     "profiler_excess_ns",
-    "Traced step less unprofiled step, where that is more than iterations differ by themselves; else 0.",
+    "time per step added by the profiler",
+    "Length of the traced step less that of unprofiled steps, where it is more than iterations differ by themselves; "
+    "else 0.",
     "A part of the budget: which bucket it lies in is not measured.",
 )
-DEEPEP_UNAVAILABLE = facts.fact(
+DEEPEP_UNAVAILABLE = facts.flag(
     "log_deepep_unavailable",
-    "flag",
-    "The log reports that DeepEP is not installed or does not run on this GPU.",
+    "whether the log reports DeepEP unavailable",
+    "Whether the log reports that DeepEP is not installed or does not run on this GPU.",
     "Proof that it is there: where the log reports nothing the fact is missing.",
+    if_true="The log reports that DeepEP is unavailable",
+    if_false="The log does not report that DeepEP is unavailable",
 )
-HYBRIDEP_UNAVAILABLE = facts.fact("log_hybridep_unavailable", "flag", "The same of HybridEP.")
+HYBRIDEP_UNAVAILABLE = facts.flag(
+    "log_hybridep_unavailable",
+    "whether the log reports HybridEP unavailable",
+    "Whether the log reports that HybridEP is not installed or does not run on this GPU.",
+    "Proof that it is there: where the log reports nothing the fact is missing.",
+    if_true="The log reports that HybridEP is unavailable",
+    if_false="The log does not report that HybridEP is unavailable",
+)
 UNAVAILABLE_DISPATCHERS = facts.fact(
-    "log_unavailable_dispatchers", "text", "The dispatchers that the log reports as unavailable; unset where none is."
+    "log_unavailable_dispatchers",
+    "text",
+    "the list of unavailable dispatchers",
+    "The dispatchers that the log reports as unavailable; unset where it reports none.",
 )
 LOG_TFLOPS = facts.fact(
-    "log_tflops_per_gpu", "tflops", "Model TFLOP/s per GPU as the log prints it; median, unprofiled."
+    "log_tflops_per_gpu",
+    "tflops",
+    "logged TFLOP/s per GPU",
+    "Model TFLOP/s per GPU as the log prints it: median of the steady, unprofiled iterations.",
 )
 LOG_PEAK_MEMORY = facts.fact(
-    "log_peak_memory_bytes", "bytes", "Largest peak of allocated memory, of the ranks that printed it."
+    "log_peak_memory_bytes",
+    "bytes",
+    "the logged peak of allocated memory",
+    "Largest peak of allocated memory among the ranks that printed it.",
 )
 LOG_RESERVED_MEMORY = facts.fact(
-    "log_reserved_memory_bytes", "bytes", "Largest peak of reserved memory, of the same ranks."
+    "log_reserved_memory_bytes",
+    "bytes",
+    "the logged peak of reserved memory",
+    "Largest peak of reserved memory among the ranks that printed it.",
 )
 LOG_MEMORY_ITERATIONS = facts.fact(
     "log_memory_iterations_count",
     "count",
+    "the number of iterations before memory was printed",
     "Iterations of the run before the log's last memory line. After one, the peak lacks the optimizer's moments, which "
-    "its first update creates.",
+    "the first update creates.",
 )
-LOG_OOMS = facts.fact("log_oom_count", "count", "Different out-of-memory errors in the log.")
+LOG_OOMS = facts.fact(
+    "log_oom_count", "count", "the number of out-of-memory errors", "Different out-of-memory errors in the log."
+)
 LOG_ALLOCATOR_RETRIES = facts.fact(
     "log_allocator_retries_count",
     "count",
+    "the number of allocator retries",
     "Allocations that failed at first, most of any rank: the allocator released its cache and tried again.",
 )
+
 _BACKENDS = ("DeepEP", "HybridEP")
 _REFUSED = r"\b{} is (?:not installed|supported for|only applicable)"
 _IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)

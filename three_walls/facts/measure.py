@@ -15,7 +15,6 @@ from three_walls.facts.efficiency.roles import measure_roles
 from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
 from three_walls.facts.log_facts import UNPROFILED_STEP, JoinedLog, join_log
-from three_walls.facts.machine import measure_machine
 from three_walls.facts.memory.estimate import measure_memory
 from three_walls.facts.memory.pressure import MEMORY_PRESSURE, classify_memory_pressure
 from three_walls.facts.memory.recorded import measure_driver_memory, measure_snapshot
@@ -99,7 +98,6 @@ def measure_facts(
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {
-        **measure_machine(run),
         **measure_layout(run),
         **log.facts,
         **measure_ranks(matched_ranks, attribution, timeline),

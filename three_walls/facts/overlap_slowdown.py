@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts.step import STEP
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.fact import FactGroup, Measured, Pool, known, missing
@@ -22,20 +21,16 @@ from three_walls.timeline.intervals import intersect, merge_overlapping
 
 _KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
 
-facts = FactGroup("Overlap")
+facts = FactGroup()
 
 OVERLAP_SLOWDOWN = facts.duration(
     "overlap_slowdown_ns",
-    "How much longer GEMMs took while communication was concurrent than the same GEMMs alone: difference of the "
-    "medians times the concurrent calls.",
+    "GEMM time lost to concurrent communication",
+    "Time per step that GEMMs lose to concurrent communication: the median duration of calls with communication less "
+    "that of the same GEMM's calls without, times the calls with communication.",
     "A loss to avoid: it is the price of hiding communication, to be compared with what is hidden.",
+    share="GEMM slowdown from overlapping communication",
     pool=Pool(part_of=("gemm_ns", "compute_busy_ns")),
-)
-OVERLAP_SLOWDOWN_FRACTION = facts.fraction(
-    "overlap_slowdown_fraction",
-    OVERLAP_SLOWDOWN,
-    STEP,
-    "Fraction of the step that GEMMs lose to concurrent communication.",
 )
 
 

@@ -53,21 +53,23 @@ _WAITING = ("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed
 Phase = tuple[str, int, int]
 """Name, start and end (ns, half-open)."""
 
-facts = FactGroup("Pipeline")
+facts = FactGroup()
 
 PIPELINE_BUBBLE = facts.duration(
     "pipeline_bubble_ns",
-    "Nothing computes: waiting in pipeline exchanges for the neighbouring stage while no tokens are exchanged, and the "
-    "time from the end of the rank's last backward pass to that of the last stage of its pipeline.",
+    "pipeline bubble time per step",
+    "Time per step in which nothing computes because of the pipeline: the rank waits for a neighbouring stage while no "
+    "tokens are exchanged, or its own backward passes are over and those of the pipeline's last stage are not.",
     "Exposed pipeline exchange: a stage that finishes early waits in the gradients' collectives.",
-    share="Fraction of the step in the pipeline's bubble.",
+    share="the pipeline bubble",
     pool=Pool(part_of=_WAITING, union="collective_busy_ns"),
 )
 PIPELINE_BUBBLE_EXCESS = facts.duration(
     "pipeline_bubble_excess_ns",
-    "The pipeline's bubble beyond the one that an even 1F1B schedule leaves (at least 0): uneven stages, and "
-    "exchanges.",
-    share="Fraction of the step in the bubble beyond that of an even schedule.",
+    "excess pipeline bubble time per step",
+    "Time per step that the pipeline bubble takes beyond that of an even 1F1B schedule (at least 0): uneven stages "
+    "and exchanges.",
+    share="the pipeline bubble beyond an even schedule",
     pool=Pool(part_of=("pipeline_bubble_ns", *_WAITING), union="collective_busy_ns"),
 )
 

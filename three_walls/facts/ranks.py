@@ -12,30 +12,39 @@ from three_walls.timeline.timeline import Timeline
 _ONE_RANK = "needs the traces of several ranks"
 _NOT_MATCHED = "no call of several ranks could be put together in a kept step"
 
-facts = FactGroup("Ranks")
+facts = FactGroup()
 
-RANKS_CAPTURED = facts.fact("ranks_captured_count", "count", "Ranks (GPUs) whose kernels are in the traces given.")
+RANKS_CAPTURED = facts.fact(
+    "ranks_captured_count",
+    "count",
+    "the number of captured ranks",
+    "Ranks (GPUs) whose kernels are in the traces given.",
+)
 STRAGGLER_LATE = facts.duration(
     "straggler_late_ns",
-    "By how much per step the latest rank arrives after the last but one, beyond what its peers do; 0 where no rank is "
-    "late.",
+    "the latest rank's delay per step",
+    "Time per step by which the latest rank arrives after the last but one, beyond the spread of its other peers; 0 "
+    "where no rank is late.",
     "The waiting of the others: several of them wait at once.",
-    share="Fraction of the step by which the latest rank is late.",
+    share="the delay of the latest rank",
     # A time of the latest rank: no time of the representative step contains it.
     pool=Pool(part_of=("straggler_late_recoverable_ns",), is_device_busy=False),
 )
 STRAGGLER_CAUSE = facts.fact(
     "straggler_cause",
     "text",
-    "Why that rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
+    "the cause of the latest rank's delay",
+    "Why the latest rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
 )
 CAPTURE_START_SKEW = facts.duration(
     "capture_start_skew_ns",
-    "From the first operation that the profiler recorded on the first rank to that on the last rank.",
+    "the skew of capture starts",
+    "Time from the first recorded operation of the rank captured first to that of the rank captured last.",
 )
 CAPTURE_START_SKEWED_STEPS = facts.fact(
     "capture_start_skewed_steps_count",
     "count",
+    "the number of steps begun before full capture",
     "Kept steps, of all ranks, that began before every rank was captured: nothing is compared in them.",
 )
 

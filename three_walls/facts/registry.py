@@ -17,7 +17,6 @@ from three_walls.facts import (
     host_copies,
     layout,
     log_facts,
-    machine,
     overlap_slowdown,
     pipeline_schedule,
     ranks,
@@ -53,7 +52,6 @@ GROUPS: tuple[FactGroup, ...] = (
     log_facts.facts,
     ranks.facts,
     layout.facts,
-    machine.facts,
 )
 
 

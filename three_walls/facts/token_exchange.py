@@ -15,13 +15,15 @@ from three_walls.model.fact import FactGroup, Measurement, known, missing
 BYTES_PER_VALUE = 2
 """Megatron's dispatchers exchange activations and their gradients in bf16 or fp16."""
 
-facts = FactGroup("Token exchange")
+facts = FactGroup()
 
 EP_LINK = facts.fact(
     "ep_link_bytes_per_s",
     "bytes_per_s",
-    "Most that a rank can send to its expert-parallel group: NVLink's limit in one direction inside one domain; beyond "
-    "it the network's limit per GPU over the fraction of an exchange that crosses it (balanced routing).",
+    "token exchange link bandwidth",
+    "Upper bound of what a rank can send to its expert-parallel group. Inside one NVLink domain it is NVLink's "
+    "bandwidth in one direction; beyond it, the network's bandwidth per GPU over the fraction of an exchange that "
+    "crosses the network (with balanced routing).",
 )
 
 

@@ -26,7 +26,7 @@ from three_walls.timeline.operators import Operator, Operators, Sizes
 
 ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD = "rope", "router_topk", "bias_dropout_add"
 
-facts = FactGroup("Unfused operations")
+facts = FactGroup()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,50 +39,69 @@ class UnfusedFacts:
     """Both together."""
 
 
-def _define(op: str, meaning: str, categories: tuple[str, ...] = ("elementwise_ns",)) -> UnfusedFacts:
-    """Time of ``op`` on the device, launch-starved time on the host, and both. ``categories``: facts of its kernels."""
+def _define(op: str, label: str, kernels: str, categories: tuple[str, ...] = ("elementwise_ns",)) -> UnfusedFacts:
+    """Facts of ``op``: time of its ``kernels``, launch-starved time before them, and both together.
+
+    ``categories``: facts that contain the time of its kernels.
+    """
+    alone = "Only what runs while nothing else computes counts."
     return UnfusedFacts(
         facts.duration(
             f"{op}_kernels_ns",
-            f"{meaning} Only while nothing else computes.",
+            f"{label} kernel time",
+            f"Time per step that {kernels} take. {alone}",
             needs=HOST_LAUNCHES,
             pool=Pool(part_of=(f"{op}_ns", *categories, "compute_busy_ns")),
         ),
         facts.duration(
             f"{op}_launch_starved_ns",
-            "Launch-starved time that ends with one of those kernels, less a proportional share of what the profiler "
-            "is taken to have added.",
+            f"{label} launch-starved time",
+            f"Time per step that is launch-starved and ends with one of {kernels}, less a proportional share of what "
+            "the profiler is taken to have added.",
             needs=HOST_LAUNCHES,
             pool=Pool(part_of=(f"{op}_ns", *LAUNCH_STARVED_PARENTS), is_device_busy=False),
         ),
         facts.duration(
             f"{op}_ns",
-            f"Both: {op}_kernels_ns and {op}_launch_starved_ns.",
+            f"{label} time per step",
+            f"Time per step that {kernels} take, with the launch-starved time before them. {alone}",
             needs=HOST_LAUNCHES,
-            share="Fraction of the step that both take.",
+            share=label,
         ),
     )
 
 
 UNFUSED_OPS: Mapping[str, UnfusedFacts] = {
     ROPE: _define(
-        ROPE, "Pointwise kernels on tensors of queries' or keys' shape: the unfused rotary embedding, and copies."
+        ROPE,
+        "unfused rotary embedding",
+        "the pointwise kernels on tensors of queries' or keys' shape (the unfused rotary embedding, and copies)",
     ),
-    LOSS: _define(LOSS, "Pointwise kernels of the unfused loss, forward and backward."),
+    LOSS: _define(
+        LOSS, "unfused cross-entropy loss", "the pointwise kernels of the unfused loss (forward and backward)"
+    ),
     WGRAD_ACCUMULATION: _define(
-        WGRAD_ACCUMULATION, "Adding the gradient of each weight to the gradient buffer, after its GEMM."
+        WGRAD_ACCUMULATION,
+        "unfused gradient accumulation",
+        "the kernels that add the gradient of each weight to the gradient buffer after its GEMM",
     ),
     ROUTER_TOPK: _define(
-        ROUTER_TOPK, "Kernels on scores and maps of the experts: their choice and the balancing loss.", categories=()
+        ROUTER_TOPK,
+        "unfused router top-k",
+        "the kernels on scores and maps of the experts (the choice of experts and the balancing loss)",
+        categories=(),
     ),
     BIAS_DROPOUT_ADD: _define(
-        BIAS_DROPOUT_ADD, "Additions, dropout and scales on hidden states: the unfused residual path."
+        BIAS_DROPOUT_ADD,
+        "unfused bias, dropout and add",
+        "the additions, dropout and scales on hidden states (the unfused residual path)",
     ),
 }
 
 BARRIER_EXPOSED = facts.duration(
     "barrier_exposed_ns",
-    "Barriers of ranks (sums of one element) while no compute kernel runs.",
+    "exposed barrier time per step",
+    "Time per step in which barriers of ranks (sums of one element) run and no compute kernel does.",
     needs=HOST_LAUNCHES,
     pool=Pool(part_of=("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")),
 )

@@ -39,11 +39,11 @@ def estimate(model: GainModel, facts: FactSheet) -> Gain:
         return no_estimate(model, model.explanation)
     open_limits = _unknown(_limits(model), facts)
     if lacking := [*_unknown(_pools(model), facts), *([] if model.is_upper_bound else open_limits)]:
-        return no_estimate(model, f"Unknown: {list_labels(lacking)}. {model.explanation}")
+        return no_estimate(model, f"Unknown: {list_labels(lacking, facts)}. {model.explanation}")
     shares = [_take(term, facts) for term in model.terms]
     limit = _limit(model, facts)
     low, likely, high = (round(min(limit, sum(share.ns[level] for share in shares))) for level in Level)
-    loose = f"The bound would be lower if these were known: {list_labels(open_limits)}. " if open_limits else ""
+    loose = f"The bound would be lower if these were known: {list_labels(open_limits, facts)}. " if open_limits else ""
     return Gain(low, None if model.is_upper_bound else likely, high, model.basis, f"{loose}{model.explanation}")
 
 

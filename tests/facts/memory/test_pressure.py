@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from three_walls.facts.layout import GPU_MEMORY
 from three_walls.facts.log_facts import LOG_ALLOCATOR_RETRIES, LOG_OOMS, LOG_RESERVED_MEMORY
-from three_walls.facts.machine import GPU_MEMORY
 from three_walls.facts.memory.estimate import MEMORY_PEAK
 from three_walls.facts.memory.pressure import classify_memory_pressure
 from three_walls.facts.memory.recorded import ALLOCATOR_CALLS

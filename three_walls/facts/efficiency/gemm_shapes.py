@@ -25,11 +25,13 @@ from three_walls.tables.torch_operators import torch_operators
 from three_walls.timeline.gemms import Gemm, find_gemms, gemms_of_launches
 from three_walls.timeline.operators import Operators
 
-facts = FactGroup("GEMM shapes")
+facts = FactGroup()
 SHAPES_KNOWN = facts.fact(
     "gemm_shapes_known_fraction",
     "fraction",
+    "GEMM time with recorded shapes",
     "Fraction of the GEMMs' time whose shapes were recorded by the operators around their launches.",
+    whole="all GEMM time",
 )
 
 NO_SHAPES = (

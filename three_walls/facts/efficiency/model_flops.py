@@ -29,35 +29,48 @@ from three_walls.model.fact import (
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import BF16, FP8, NVFP4, GpuModel
 
-facts = FactGroup("Model work and utilization")
+facts = FactGroup()
 MODEL_FLOPS = facts.fact(
     "model_flops_per_step",
     "flops",
-    "Floating point operations of the model in one step, all GPUs: three times the forward pass of its GEMMs and of "
+    "model FLOPs per step",
+    "Floating point operations of the model in one step on all GPUs: three times the forward pass of its GEMMs and of "
     "causal attention, from the config.",
     "What the GPUs run: recompute, and the masked half of unfused scores, are no model work.",
 )
 MEGATRON_FLOPS = facts.fact(
     "megatron_flops_per_step",
     "flops",
-    "The same as Megatron counts it for the TFLOP/s/GPU of its log: without the router.",
+    "model FLOPs as Megatron counts them",
+    "Floating point operations of the model in one step on all GPUs as Megatron counts them for the TFLOP/s/GPU of its "
+    "log: without the router.",
 )
-FLOPS_PER_GPU = facts.fact("flops_per_gpu_step", "flops", "model_flops_per_step over the number of GPUs.")
+FLOPS_PER_GPU = facts.fact(
+    "flops_per_gpu_step",
+    "flops",
+    "model FLOPs per GPU and step",
+    "Floating point operations of the model in one step over the number of GPUs.",
+)
 PEAK_FLOPS = facts.fact(
     "peak_flops_per_s",
     "flops_per_s",
+    "the GPU's peak FLOP rate",
     "The GPU's peak in dense GEMMs at the run's precision (tables/hardware.yaml).",
 )
 MFU = facts.fact(
     "mfu_fraction",
     "fraction",
-    "Model FLOPs utilization of unprofiled steps: flops_per_gpu_step over the log's step time and the peak.",
-    "Utilization across precisions: the peak is that of the run's precision, FP8 doubles it.",
+    "model FLOPs utilization",
+    "Model FLOPs utilization of unprofiled steps: model FLOPs per GPU over the log's step time, as a fraction of the "
+    "GPU's peak.",
+    "Utilization across precisions: the peak is that of the run's precision, and FP8 doubles it.",
 )
 MFU_TRACED = facts.fact(
     "mfu_traced_fraction",
     "fraction",
-    "The same for the representative step, as traced.",
+    "traced model FLOPs utilization",
+    "Model FLOPs utilization of the representative step as traced: model FLOPs per GPU over its length, as a fraction "
+    "of the GPU's peak.",
     "Utilization of the run: profiling slows steps.",
 )
 

@@ -22,18 +22,21 @@ from three_walls.model.report import Efficiency, MoePart
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import GpuModel
 
-facts = FactGroup("GEMM efficiency")
+facts = FactGroup()
 GEMM_EFFICIENCY = facts.fact(
     "gemm_efficiency_fraction",
     "fraction",
-    "What GEMMs reach of the GPU's peak while one runs: operations of the rank's layers (replays and unfused scores "
-    "included) over the time of the gemm and grouped_gemm buckets.",
+    "the efficiency of the GEMMs",
+    "Fraction of the GPU's peak that GEMMs reach while one runs: operations of the rank's layers (replays and unfused "
+    "scores included) over the time of its GEMMs, grouped ones included.",
     "Utilization of the step: time without a GEMM does not count here.",
 )
 EXPERT_GEMM_EFFICIENCY = facts.fact(
     "expert_gemm_efficiency_fraction",
     "fraction",
-    "The same for the expert GEMMs, between dispatch and combine, routing taken to be balanced.",
+    "the efficiency of the expert GEMMs",
+    "Fraction of the GPU's peak that expert GEMMs reach while one runs: operations of the rank's experts (replays "
+    "included, routing taken to be balanced) over the time of the GEMMs between dispatch and combine.",
 )
 
 GEMMS_ROLE, EXPERTS_ROLE, OTHER_ROLE, ATTENTION_ROLE = ("GEMMs", "expert GEMMs", "other GEMMs", "fused attention")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from three_walls.facts.layout import GPU_MEMORY
 from three_walls.facts.log_facts import LOG_MEMORY_ITERATIONS, LOG_PEAK_MEMORY
-from three_walls.facts.machine import GPU_MEMORY
 from three_walls.facts.memory.activations import estimate_activations
 from three_walls.facts.memory.parameters import count_parameters
 from three_walls.facts.model_shape import ModelShape, read_model_shape
@@ -26,73 +26,100 @@ _MOMENTS = {"adam": 2, "sgd": 1}
 _DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 _FULLY_SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2")
 
-facts = FactGroup("Memory")
+facts = FactGroup()
 
 PARAMETERS_PER_GPU = facts.fact(
     "parameters_per_gpu_count",
     "count",
-    "Parameters on a GPU of the fullest pipeline stage, from the configuration.",
+    "the number of parameters per GPU",
+    "Parameters on a GPU of the fullest pipeline stage, from the config.",
 )
-MEMORY_PARAMETERS = facts.fact("memory_parameters_bytes", "bytes", "Those parameters, in the precision of the model.")
+MEMORY_PARAMETERS = facts.fact(
+    "memory_parameters_bytes",
+    "bytes",
+    "parameter memory per GPU",
+    "Parameters on a GPU of the fullest pipeline stage, in the precision of the model.",
+)
 MEMORY_GRADIENTS = facts.fact(
-    "memory_gradients_bytes", "bytes", "Their gradients, in the precision they are reduced in."
+    "memory_gradients_bytes",
+    "bytes",
+    "gradient memory per GPU",
+    "Gradients on a GPU of the fullest pipeline stage, in the precision in which they are reduced.",
 )
 MEMORY_OPTIMIZER = facts.fact(
     "memory_optimizer_bytes",
     "bytes",
-    "The optimizer's copy of the parameters and its moments on that GPU, sharded by the distributed optimizer.",
+    "optimizer memory per GPU",
+    "The optimizer's copy of the parameters and its moments on a GPU of the fullest pipeline stage, sharded by the "
+    "distributed optimizer.",
 )
 MEMORY_ACTIVATIONS = facts.fact(
     "memory_activations_bytes",
     "bytes",
+    "activation memory per GPU",
     "Activations that wait for the backward pass at the peak, with the working set at that moment, estimated from the "
-    "configuration: in-flight micro-batches, recompute, unfused scores, balanced routing.",
-    "A measurement: compared with logs of unfused attention only, where it is within 3% of the peak.",
+    "config: micro-batches in flight, recompute, unfused scores, balanced routing.",
+    "A measurement: compared with logs of unfused attention only, where it is within 3 % of the peak.",
 )
 MEMORY_ESTIMATED_PEAK = facts.fact(
     "memory_estimated_peak_bytes",
     "bytes",
-    "Parameters, gradients, optimizer and activations of the fullest pipeline stage together.",
-    "Memory in use: the allocator's fragments, NCCL's buffers and the CUDA context come on top.",
+    "the estimated peak of memory",
+    "Parameters, gradients, optimizer state and activations of the fullest pipeline stage together, per GPU.",
+    "Memory in use: fragments of the allocator, NCCL's buffers and the CUDA context come on top.",
 )
 MEMORY_HEADROOM = facts.fact(
     "memory_headroom_bytes",
     "bytes",
-    "Device memory less the log's peak (memory_peak_bytes), or where no log printed one, less the estimated one.",
-    "Memory that is free: see memory_estimated_peak_bytes for what neither figure contains.",
+    "memory headroom per GPU",
+    "Device memory less the peak of allocated memory by the log, or less the estimated peak where no log printed one.",
+    "Memory that is free: neither peak contains fragments of the allocator, NCCL's buffers and the CUDA context.",
 )
 MEMORY_PEAK = facts.fact(
     "memory_peak_bytes",
     "bytes",
-    "The log's peak of allocated memory; with the optimizer's moments (estimated) added where the log prints memory "
-    "after its first iteration alone.",
+    "the peak of allocated memory",
+    "Peak of allocated memory by the log. Where the log prints memory after its first iteration alone, the optimizer's "
+    "moments (estimated) are added.",
 )
 MEMORY_PEAK_FRACTION = facts.fact(
-    "memory_peak_fraction", "fraction", "Fraction of the device memory that memory_peak_bytes takes."
+    "memory_peak_fraction",
+    "fraction",
+    "peak memory",
+    "Fraction of the device memory that is allocated at the peak, by the log.",
+    whole="device memory",
 )
 MEMORY_PEAK_WITHOUT_RECOMPUTE = facts.fact(
     "memory_peak_without_recompute_ratio",
     "ratio",
-    "The log's peak with the estimated activations replaced by those without recompute, over device memory.",
+    "peak memory without recompute over device memory",
+    "Peak of allocated memory by the log, with the estimated activations replaced by those without recompute, over "
+    "device memory.",
     "A measured peak: above 1 such a run would not fit.",
 )
 facts.fraction(
     "memory_parameters_fraction",
+    "memory for parameters",
+    "Fraction of the device memory that parameters take, from the config.",
     MEMORY_PARAMETERS,
     GPU_MEMORY,
-    "Fraction of the device memory that parameters take, from the configuration.",
+    whole="device memory",
 )
 facts.fraction(
     "memory_optimizer_fraction",
+    "memory for optimizer state",
+    "Fraction of the device memory that the optimizer's state takes, from the config.",
     MEMORY_OPTIMIZER,
     GPU_MEMORY,
-    "Fraction of the device memory that the optimizer's state takes, from the configuration.",
+    whole="device memory",
 )
 facts.fraction(
     "memory_activations_fraction",
+    "memory for activations",
+    "Fraction of the device memory that activations take at the peak, estimated from the config.",
     MEMORY_ACTIVATIONS,
     GPU_MEMORY,
-    "Fraction of the device memory that activations take at the peak, estimated from the configuration.",
+    whole="device memory",
 )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from three_walls.facts.layout import GPU_MEMORY
 from three_walls.facts.log_facts import LOG_ALLOCATOR_RETRIES, LOG_OOMS, LOG_RESERVED_MEMORY
-from three_walls.facts.machine import GPU_MEMORY
 from three_walls.facts.memory.estimate import MEMORY_PEAK, NO_DEVICE_MEMORY
 from three_walls.facts.memory.recorded import ALLOCATOR_CALLS
 from three_walls.model.fact import FactDefinition, FactGroup, Measurement, Measurements, known, missing
@@ -15,14 +15,15 @@ NEAR_LIMIT = "near_limit"
 FRAGMENTED = "fragmented"
 NONE = "none"
 
-facts = FactGroup("Memory pressure")
+facts = FactGroup()
 
 MEMORY_PRESSURE = facts.fact(
     "memory_pressure",
     "text",
+    "memory pressure",
     "The gravest sign in the log that device memory is short: out_of_memory, allocator_retries, near_limit (peak of "
-    "allocated memory), fragmented (of reserved memory alone) or none. Limits: tables/log.yaml. Without a log, none "
-    "where no step called the driver's allocator.",
+    "allocated memory), fragmented (peak of reserved memory alone) or none. Limits: tables/log.yaml. Without a log it "
+    "is none where no step called the driver's allocator.",
     "The fraction of memory in use: without a log a run near its limit counts as none.",
 )
 

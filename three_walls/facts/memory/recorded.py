@@ -20,12 +20,13 @@ DEVICE_KINDS = (2, 3, 5)
 FREED = 1
 """ENUM_CUDA_DEV_MEM_EVENT_OPER: deallocation."""
 
-facts = FactGroup("Recorded memory")
+facts = FactGroup()
 
 DRIVER_PEAK = facts.fact(
     "driver_peak_bytes",
     "bytes",
-    "Most device memory allocated by the driver (cudaMalloc) for the process at once, of what the trace recorded.",
+    "peak memory allocated by the driver",
+    "Most device memory that the driver had allocated (cudaMalloc) for the process at one moment of the capture.",
     "Memory in use by tensors: PyTorch keeps what it frees. It is also a lower bound: what was allocated before the "
     "capture is listed incompletely.",
     needs=("gpu_memory_usage",),
@@ -33,12 +34,14 @@ DRIVER_PEAK = facts.fact(
 DRIVER_GROWTH = facts.fact(
     "driver_growth_in_steps_bytes",
     "bytes",
-    "Device memory allocated by the driver less what was freed, in all kept steps of the rank.",
+    "growth of driver-allocated memory in steps",
+    "Device memory that the driver allocated less what it freed, in all kept steps of the rank.",
     needs=("gpu_memory_usage",),
 )
 ALLOCATOR_CALLS = facts.fact(
     "allocator_calls_in_steps_count",
     "count",
+    "the number of driver allocator calls in steps",
     "Calls that allocate or free device memory through the driver (cudaMalloc, cudaFree, ...), in all kept steps of "
     "the rank: a steady step needs none.",
     needs=("api_calls",),
@@ -46,19 +49,23 @@ ALLOCATOR_CALLS = facts.fact(
 SNAPSHOT_PEAK_ALLOCATED = facts.fact(
     "snapshot_peak_allocated_bytes",
     "bytes",
+    "the snapshot's peak of allocated memory",
     "Most memory that tensors asked for at one moment of a recorded allocator history (--memory-snapshot).",
     "What the allocator reserves: it rounds up and keeps what was freed.",
 )
 SNAPSHOT_PEAK_RESERVED = facts.fact(
     "snapshot_peak_reserved_bytes",
     "bytes",
-    "Most device memory that PyTorch's allocator reserved in a recorded history (--memory-snapshot).",
+    "the snapshot's peak of reserved memory",
+    "Most device memory that PyTorch's allocator reserved at one moment of a recorded history (--memory-snapshot).",
     "Memory of the whole device: NCCL, cuBLAS and the driver allocate theirs outside the allocator.",
 )
 SNAPSHOT_FRAGMENTATION = facts.fact(
     "snapshot_fragmentation_fraction",
     "fraction",
-    "(reserved - allocated) / reserved at the moment with the most allocated memory (--memory-snapshot).",
+    "unallocated memory at the snapshot's peak",
+    "Fraction of the reserved memory that was not allocated when most memory was allocated (--memory-snapshot).",
+    whole="the allocator's reserved memory",
 )
 
 

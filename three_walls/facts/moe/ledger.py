@@ -40,24 +40,32 @@ from three_walls.model.units import NS_PER_S
 from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.timeline.intervals import intersect, merge_overlapping
 
-facts = FactGroup("MoE layers")
+facts = FactGroup()
 SHARED_EXPERT_TIME = facts.duration(
-    "shared_expert_ns", "GEMMs of shared experts, all MoE layers of the step and all directions."
+    "shared_expert_ns",
+    "shared expert GEMM time per step",
+    "Time per step that GEMMs of shared experts take, in all MoE layers and directions.",
 )
 EXPERT_BACKWARD_GEMM_TIME = facts.duration(
-    "expert_backward_gemm_ns", "GEMMs of routed experts in backward passes, all MoE layers of the step."
+    "expert_backward_gemm_ns",
+    "backward expert GEMM time per step",
+    "Time per step that GEMMs of routed experts take in backward passes, in all MoE layers.",
 )
 DISPATCH_BACKWARD_EXPOSED_TIME = facts.duration(
     "dispatch_backward_exposed_ns",
-    "Exposed exchange of what leaves the experts in backward passes (the backward pass of the dispatch), waiting "
-    "included.",
+    "exposed backward dispatch time per step",
+    "Time per step in which the backward pass of the dispatch (the exchange of what leaves the experts) runs and no "
+    "compute kernel does, waiting included.",
 )
-MOE_LAYERS = facts.fact("moe_layers_count", "count", "MoE layers of the step that could be separated.")
+MOE_LAYERS = facts.fact(
+    "moe_layers_count", "count", "the number of separated MoE layers", "MoE layers of the step that could be separated."
+)
 EP_ACHIEVED = facts.fact(
     "ep_achieved_bytes_per_s",
     "bytes_per_s",
-    "What a rank sends to other ranks in one dispatch or combine (from the config, routing balanced) over what the "
-    "fastest tenth of the step's token exchanges took.",
+    "achieved token exchange bandwidth",
+    "Bytes that a rank sends to other ranks in one dispatch or combine (from the config, with balanced routing) over "
+    "the duration of the fastest tenth of the step's token exchanges.",
     "Average throughput: exchanges that waited for peers are left out, unless nearly all did.",
 )
 

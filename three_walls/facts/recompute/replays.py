@@ -37,18 +37,21 @@ REPLAYS = pl.Schema(
 )
 
 
-facts = FactGroup("Recompute")
+facts = FactGroup()
 ATTENTION_FORWARD_PER_BACKWARD = facts.fact(
     "attention_forward_per_backward_ratio",
     "ratio",
+    "the ratio of attention forward to backward passes",
     "Attention forward passes per backward pass: 1 without recompute, 2 when attention is computed twice.",
 )
 RECOMPUTE_TIME = facts.duration(
     "recompute_ns",
-    "Forward work replayed in the backward pass: from each replay's first kernel to its backward's. Where kernels do "
-    "not show that: replayed layers times the median spacing of forward layers.",
-    "Busy time: waiting and idle time inside a replay counts, for it goes when the replay goes.",
-    share="Fraction of the step spent on recomputing.",
+    "recompute time per step",
+    "Time per step that replaying forward work in the backward pass takes, from each replay's first kernel to "
+    "the first of its backward pass. Where the kernels do not show that, it is the number of replayed layers times the "
+    "median spacing of forward layers.",
+    "Busy time: waiting and idle time inside a replay count, for they go when the replay goes.",
+    share="recomputing forward work",
     pool=Pool(part_of=("memory_recoverable_ns",), is_device_busy=False),
 )
 
