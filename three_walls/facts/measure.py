@@ -16,8 +16,12 @@ from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
 from three_walls.facts.log_facts import UNPROFILED_STEP, JoinedLog, join_log
 from three_walls.facts.memory.estimate import measure_memory
-from three_walls.facts.memory.pressure import MEMORY_PRESSURE, classify_memory_pressure
-from three_walls.facts.memory.recorded import measure_driver_memory, measure_snapshot
+from three_walls.facts.memory.recorded import (
+    MEMORY_PRESSURE,
+    classify_memory_pressure,
+    measure_driver_memory,
+    measure_snapshot,
+)
 from three_walls.facts.moe.ledger import measure_moe_layers
 from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
 from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline

@@ -26,7 +26,7 @@ from three_walls.facts import (
     unfused_ops,
 )
 from three_walls.facts.efficiency import gemm_shapes, model_flops, roles
-from three_walls.facts.memory import estimate, pressure, recorded
+from three_walls.facts.memory import estimate, recorded
 from three_walls.facts.moe import ledger
 from three_walls.facts.recompute import replays
 from three_walls.model.fact import FactDefinition, FactGroup
@@ -47,7 +47,6 @@ GROUPS: tuple[FactGroup, ...] = (
     gemm_shapes.facts,
     host_copies.facts,
     estimate.facts,
-    pressure.facts,
     recorded.facts,
     log_facts.facts,
     ranks.facts,
