@@ -8,6 +8,7 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.fact import FactGroup, Measured, Measurement, known, known_or_missing, missing
 from three_walls.model.report import CopyBandwidth
 from three_walls.model.units import NS_PER_S
+from three_walls.timeline.intervals import DURATION
 
 TO_DEVICE = ("copy_h2d_pinned", "copy_h2d_pageable")
 TO_HOST = ("copy_d2h_pinned", "copy_d2h_pageable")
@@ -46,7 +47,7 @@ def measure_host_copies(step: StepView) -> Measured[tuple[CopyBandwidth, ...]]:
     copies = step.started.filter(is_host_copy).select(
         pl.col("category").cast(pl.String),
         pl.col("bytes").fill_null(0),
-        duration_ns=pl.col("end_ns") - pl.col("start_ns"),
+        duration_ns=DURATION,
         is_large=pl.col("bytes").fill_null(0) >= LARGE_COPY_BYTES,
     )
     sums = copies.group_by("category").agg(
@@ -75,7 +76,7 @@ def measure_host_copies(step: StepView) -> Measured[tuple[CopyBandwidth, ...]]:
         {
             H2D_ACHIEVED: _rate(large.filter(pl.col("category").is_in(TO_DEVICE))),
             D2H_ACHIEVED: _rate(large.filter(pl.col("category").is_in(TO_HOST))),
-            HOST_LINK: known_or_missing(link or None, "the link to host memory is not known of this GPU"),
+            HOST_LINK: known_or_missing(link or None, "tables/hardware.yaml has no link to host memory for this GPU"),
         },
     )
 

@@ -1,4 +1,4 @@
-"""Joins the training log with the trace: facts of the log, or why it cannot be of the traced run."""
+"""Facts of the training log, or why it cannot be of the traced run."""
 
 from __future__ import annotations
 
@@ -177,7 +177,11 @@ def join_log(
         **_measure_dispatchers(log),
     }
     measured = {**measured, **_measure_perturbation(measured[UNPROFILED_STEP], traced_step_ns, limits)}
-    mismatch = find_other_sizes(log, trace_config) or _other_length(measured, limits)
+    mismatch = find_other_sizes(log, trace_config)
+    ratio, length_ns = measured[PROFILER_PERTURBATION].value, measured[UNPROFILED_STEP].whole
+    least, most = limits.minimum_step_ratio, limits.maximum_step_ratio
+    if not mismatch and isinstance(ratio, float) and length_ns and not least <= ratio <= most:
+        mismatch = f"its steps take {ns_to_ms(length_ns):.1f} ms, the traced step {ratio:.2f} times that"
     if mismatch:
         measured = dict.fromkeys(facts.definitions, missing(f"the log is of another run: {mismatch}"))
     summary = _summarize(log, roles, measured)
@@ -194,7 +198,7 @@ def join_log(
 
 
 def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRange | None, bool]:
-    """The profiler's range, and whether that is known (a run without profiler has none, and that is known).
+    """The profiler's range, and whether it is known: that a run without profiler has none is known.
 
     The log's own arguments come before the trace's settings: the log may be of a run that was not profiled.
     """
@@ -203,8 +207,9 @@ def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRa
         start, end = arguments.get("profile_step_start"), arguments.get("profile_step_end")
         is_on = arguments.get("profile") == "True"
     elif log.config_dump and (section := _IN_DUMP.search(log.config_dump)):
-        start, end = _setting(section[1], "profile_step_start"), _setting(section[1], "profile_step_end")
-        is_on = _setting(section[1], "use_nsys_profiler") == "true"
+        settings = dict(re.findall(r"^ +(\w+): (\w+)$", section[1], re.MULTILINE))
+        start, end = settings.get("profile_step_start"), settings.get("profile_step_end")
+        is_on = settings.get("use_nsys_profiler") == "true"
     else:
         values = (config.get(key) for key in ("profile_step_start", "profile_step_end"))
         start, end = (None if value is None else str(value) for value in values)
@@ -216,11 +221,6 @@ def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRa
     return None, False
 
 
-def _setting(section: str, name: str) -> str | None:
-    found = re.search(rf"^ +{name}: (\w+)$", section, re.MULTILINE)
-    return found[1] if found else None
-
-
 def _why_no_median(
     log: TrainingLog, steady: Sequence[LogIteration], is_known: bool, captured_steps: int, limits: LogThresholds
 ) -> str:
@@ -230,7 +230,7 @@ def _why_no_median(
     if len(steady) < limits.minimum_steady_count:
         return f"only {len(steady)} of the log's {len(log.iterations)} iteration lines are unprofiled and steady"
     if not is_known and len(steady) < limits.minimum_iterations_per_captured_step * captured_steps:
-        return "neither log nor trace says which iterations were profiled (profile_step_start, profile_step_end)"
+        return "neither log nor trace states which iterations were profiled (profile_step_start, profile_step_end)"
     return ""
 
 
@@ -242,7 +242,7 @@ def _measure_steps(steady: Sequence[LogIteration], reason: str) -> Measurements:
     shortest, longest = min(lengths), max(lengths)
     return {
         UNPROFILED_STEP: known(round(median(lengths))),
-        UNPROFILED_STEP_SPREAD: known(longest / shortest) if shortest else missing("a step of 0 ms"),
+        UNPROFILED_STEP_SPREAD: known(longest / shortest) if shortest else missing("the log prints a step of 0 ms"),
         UNPROFILED_STEP_RANGE: known(longest - shortest),
         UNPROFILED_STEPS: known(len(steady)),
     }
@@ -255,17 +255,17 @@ def _median_tflops(log: TrainingLog, steady: Sequence[LogIteration]) -> Measurem
 
 
 def _measure_dispatchers(log: TrainingLog) -> Measurements:
-    """Which dispatchers' packages are not there, or not for this GPU; a log that reports nothing proves nothing."""
+    """Which dispatchers are not installed, or not for this GPU. A log that reports nothing proves nothing."""
     texts = [event.text for event in log.events if event.kind == "dispatcher"]
-    lacking = [name for name in _BACKENDS if any(re.search(_REFUSED.format(name), text) for text in texts)]
+    refused = [name for name in _BACKENDS if any(re.search(_REFUSED.format(name), text) for text in texts)]
 
     def unavailable(name: str) -> Measurement[bool]:
-        return known(True) if name in lacking else missing(f"the log does not say whether {name} is there")
+        return known(True) if name in refused else missing(f"the log does not report whether {name} is available")
 
     return {
         DEEPEP_UNAVAILABLE: unavailable("DeepEP"),
         HYBRIDEP_UNAVAILABLE: unavailable("HybridEP"),
-        UNAVAILABLE_DISPATCHERS: known(", ".join(lacking) or None),
+        UNAVAILABLE_DISPATCHERS: known(", ".join(refused) or None),
     }
 
 
@@ -273,26 +273,22 @@ def _measure_memory(log: TrainingLog) -> Measurements:
     def largest(values: list[int | None], reason: str) -> Measurement[int]:
         return known_or_missing(max((value for value in values if value is not None), default=None), reason)
 
+    printed = [line.after_iterations_count for line in log.memory if line.after_iterations_count is not None]
+    iterations: Measurement[int] = missing("no memory line of the log names its iteration")
+    if printed:  # counted from the iteration at which the loop of this run started
+        last = max(printed)
+        starts = [event.iteration for event in log.events if event.kind == "training_start"]
+        iterations = known(last - max((start for start in starts if start is not None and start < last), default=0))
     no_line = "the log holds no memory line"
     return {
         LOG_PEAK_MEMORY: largest([line.max_allocated_bytes for line in log.memory], no_line),
         LOG_RESERVED_MEMORY: largest([line.max_reserved_bytes for line in log.memory], no_line),
-        LOG_MEMORY_ITERATIONS: _count_memory_iterations(log),
+        LOG_MEMORY_ITERATIONS: iterations,
         LOG_ALLOCATOR_RETRIES: largest(
             [line.allocator_retries_count for line in log.memory],
-            "the log does not count them (Megatron-Bridge does, Megatron-LM does not)",
+            "the log does not count allocator retries (Megatron-Bridge does, Megatron-LM does not)",
         ),
     }
-
-
-def _count_memory_iterations(log: TrainingLog) -> Measurement[int]:
-    """Iterations of this run before its last memory line, counted from the iteration at which its loop started."""
-    printed = [line.after_iterations_count for line in log.memory if line.after_iterations_count is not None]
-    if not printed:
-        return missing("no memory line of the log names its iteration")
-    last = max(printed)
-    starts = [event.iteration for event in log.events if event.kind == "training_start" and event.iteration is not None]
-    return known(last - max((start for start in starts if start < last), default=0))
 
 
 def _measure_perturbation(
@@ -305,14 +301,6 @@ def _measure_perturbation(
     ratio = traced_step_ns / length
     excess_ns = traced_step_ns - length if ratio >= limits.minimum_perturbation_ratio else 0
     return {PROFILER_PERTURBATION: known(ratio), PROFILER_EXCESS: known(excess_ns)}
-
-
-def _other_length(measured: Measurements, limits: LogThresholds) -> str:
-    """Why the log's steps are not the traced ones, by their length; empty if they may be."""
-    ratio, length = measured[PROFILER_PERTURBATION].value, measured[UNPROFILED_STEP].whole
-    if isinstance(ratio, float) and length and not limits.minimum_step_ratio <= ratio <= limits.maximum_step_ratio:
-        return f"its steps take {ns_to_ms(length):.1f} ms, the traced one {ratio:.2f} times that"
-    return ""
 
 
 def summarize_progress(jobs: Sequence[ProgressJob], world: int | None) -> ProgressSummary | None:

@@ -23,16 +23,16 @@ from three_walls.facts.memory.recorded import (
     measure_snapshot,
 )
 from three_walls.facts.moe.ledger import measure_moe_layers
+from three_walls.facts.moe.token_exchange import EP_LINK, link_bytes_per_s
 from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
 from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
 from three_walls.facts.ranks import measure_ranks
-from three_walls.facts.recompute.replays import measure_recompute, recompute_facts, sum_replays_by_layer
+from three_walls.facts.recompute import measure_recompute, recompute_facts, sum_replays_by_layer
 from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
 from three_walls.facts.step_view import RunView, StepView, choose_step, view_run
 from three_walls.facts.summary import count_captured_steps
-from three_walls.facts.token_exchange import EP_LINK, link_bytes_per_s
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.config import NOT_SHOWN, RunConfig

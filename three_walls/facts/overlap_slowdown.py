@@ -17,7 +17,7 @@ from three_walls.model.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.fact import FactGroup, Measured, Pool, known, missing
 from three_walls.model.report import OverlapSlowdown
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.intervals import intersect, merge_overlapping
+from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 
 _KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
 
@@ -95,10 +95,10 @@ def _with_communication(gemms: pl.DataFrame, communication: pl.DataFrame) -> pl.
     concurrent = (
         intersect(gemms.select("call", "rank_index", "start_ns", "end_ns"), busy, ["rank_index"])
         .group_by("call")
-        .agg(concurrent_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .agg(concurrent_ns=DURATION.sum())
     )
     return gemms.join(concurrent, on="call", how="left").with_columns(
-        duration_ns=pl.col("end_ns") - pl.col("start_ns"), concurrent_ns=pl.col("concurrent_ns").fill_null(0)
+        duration_ns=DURATION, concurrent_ns=pl.col("concurrent_ns").fill_null(0)
     )
 
 

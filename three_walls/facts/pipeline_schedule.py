@@ -28,7 +28,7 @@ from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.model.report import PipelinePhase
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
+from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
@@ -278,9 +278,9 @@ def _measure(slices: pl.DataFrame, phases: pl.DataFrame, split: pl.DataFrame, dr
         "ep_ns": not_computing.filter((pl.col("active") & _EP_MASK) != 0),
         "idle_ns": phase_slices.filter((pl.col("active") & _BUSY_MASK) == 0),
     }
-    result = phases.with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
+    result = phases.with_columns(ns=DURATION)
     for name, frame in columns.items():
-        sums = frame.group_by(_RANK_AND_PHASE).agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias(name))
+        sums = frame.group_by(_RANK_AND_PHASE).agg(DURATION.sum().alias(name))
         result = result.join(sums, on=_RANK_AND_PHASE, how="left").with_columns(pl.col(name).fill_null(0))
     return result.sort("rank_index", "place")
 

@@ -1,4 +1,4 @@
-"""Facts that compare ranks: the latest one, and captures that did not start together."""
+"""Facts that compare ranks: the latest rank, and captures that did not start together."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.timeline.timeline import Timeline
 
-_ONE_RANK = "needs the traces of several ranks"
-_NOT_MATCHED = "no call of several ranks could be put together in a kept step"
+_ONE_RANK = "one rank alone was captured (give the traces of several ranks)"
+_NOT_MATCHED = "no call of one rank could be matched with another rank's in a kept step"
 
 facts = FactGroup()
 
@@ -50,17 +50,16 @@ CAPTURE_START_SKEWED_STEPS = facts.fact(
 
 
 def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline) -> Measurements:
-    """Every fact of this group. ``timeline``: with the skewed steps dropped. A straggler is the latest one."""
-    ranks_count = len(matched_ranks.ranks)
+    """Every fact of this group. ``timeline``: with the skewed steps dropped."""
     return {
-        RANKS_CAPTURED: known(ranks_count),
+        RANKS_CAPTURED: known(len(matched_ranks.ranks)),
         **_measure_straggler(matched_ranks, attribution),
-        **_measure_capture_start(matched_ranks, timeline, ranks_count),
+        **_measure_capture_start(matched_ranks, timeline),
     }
 
 
 def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:
-    """Nobody late is 0 ns, and that only where calls were compared."""
+    """The latest rank; 0 ns where calls were compared and no rank was late."""
     if attribution.stragglers:
         latest = attribution.stragglers[0]
         return {STRAGGLER_LATE: known(latest.late_ns), STRAGGLER_CAUSE: known(latest.cause)}
@@ -70,9 +69,10 @@ def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) ->
     return {STRAGGLER_LATE: known(0), STRAGGLER_CAUSE: missing("no rank was late")}
 
 
-def _measure_capture_start(matched_ranks: MatchedRanks, timeline: Timeline, ranks_count: int) -> Measurements:
-    if matched_ranks.start_skew_ns is None or ranks_count < 2:
-        reason = _ONE_RANK if ranks_count < 2 else "the ranks' clocks could not be put together"
+def _measure_capture_start(matched_ranks: MatchedRanks, timeline: Timeline) -> Measurements:
+    is_one_rank = len(matched_ranks.ranks) < 2
+    if matched_ranks.start_skew_ns is None or is_one_rank:
+        reason = _ONE_RANK if is_one_rank else "the ranks' clocks could not be aligned"
         return dict.fromkeys((CAPTURE_START_SKEW, CAPTURE_START_SKEWED_STEPS), missing(reason))
     skewed = timeline.steps.filter("kept").join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
     return {

@@ -20,15 +20,14 @@ from three_walls.facts import (
     overlap_slowdown,
     pipeline_schedule,
     ranks,
+    recompute,
     recoverable,
     step,
-    token_exchange,
     unfused_ops,
 )
 from three_walls.facts.efficiency import gemm_shapes, model_flops, roles
 from three_walls.facts.memory import estimate, recorded
-from three_walls.facts.moe import ledger
-from three_walls.facts.recompute import replays
+from three_walls.facts.moe import ledger, token_exchange
 from three_walls.model.fact import FactDefinition, FactGroup
 
 GROUPS: tuple[FactGroup, ...] = (
@@ -39,7 +38,7 @@ GROUPS: tuple[FactGroup, ...] = (
     pipeline_schedule.facts,
     ledger.facts,
     token_exchange.facts,
-    replays.facts,
+    recompute.facts,
     cuda_graphs.facts,
     unfused_ops.facts,
     model_flops.facts,

@@ -1,6 +1,6 @@
-"""Times of the representative step that follow from the partition: what the device computes, copies, and waits for.
+"""Times of the representative step that follow from its budget: what the device computes, copies, and waits for.
 
-Unless its definition states otherwise a time of any group is one of this step (``facts/step_view.py``).
+A time per step of any group is one of this step (``facts/step_view.py``), unless its meaning states otherwise.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import polars as pl
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMPUTE_CATEGORIES, IDLE_BUCKETS
 from three_walls.model.fact import FactGroup, Measurement, Measurements, Pool, known, missing
+from three_walls.timeline.intervals import DURATION
 
 HOST_LAUNCHES = ("api_calls", "launch_correlation", "inside_cuda_graphs")
-"""What every statement about the host needs: launches, joined to what they launched, and none hidden in graphs."""
+"""What facts about the host need: launches, joined to what they launched, and none hidden in graphs."""
 
 _DEVICE = ("cuda_graph_activity",)
-"""What every statement about an idle device needs: graphs that run are recorded, node by node or as a whole."""
+"""What facts about an idle device need: graphs that run are recorded, node by node or as a whole."""
 
 _HOST_IDLE = ("host_idle_ns", "host_recoverable_ns", "idle_ns")
 _COMPUTE = Pool(part_of=("compute_busy_ns",))
@@ -133,7 +134,7 @@ UNCLASSIFIED = facts.duration(
 
 
 def measure_step(step: StepView) -> Measurements:
-    """Every fact of this group but the spread of all steps. What the trace cannot support is withheld later."""
+    """Every fact of this group but the spread of all steps. What the trace cannot give is withheld in measure.py."""
     idle_ns = step.owned_ns(*IDLE_BUCKETS)
     copies = ("copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable")
     return {
@@ -159,8 +160,8 @@ def measure_step(step: StepView) -> Measurements:
 
 def measure_spread(steps: pl.DataFrame) -> Measurement[float]:
     """Longest over shortest kept step of ``steps`` (``timeline/steps.py``: STEPS)."""
-    lengths = steps.filter("kept").select(ns=pl.col("end_ns") - pl.col("start_ns"))["ns"].sort()
+    lengths = steps.filter("kept").select(ns=DURATION)["ns"].sort()
     if lengths.len() < 2:
-        return missing("needs two kept steps")
+        return missing("fewer than two steps were kept (capture four steps or more)")
     shortest, longest = int(lengths[0]), int(lengths[-1])
     return known(longest / shortest) if shortest else missing("a kept step has no length")

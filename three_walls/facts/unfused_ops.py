@@ -21,7 +21,7 @@ from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.tables.torch_operators import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators, torch_operators
-from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
+from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.timeline.operators import Operator, Operators, Sizes
 
 ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD = "rope", "router_topk", "bias_dropout_add"
@@ -287,14 +287,14 @@ def _time_alone(op: str, operations: pl.DataFrame, window: tuple[int, int]) -> i
 
 
 def _total_length(intervals: pl.DataFrame) -> int:
-    return int(intervals.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item())
+    return int(intervals.select(DURATION.sum()).item())
 
 
 def _launch_starved_time(op: str, operations: pl.DataFrame, slices: pl.DataFrame) -> int:
     """Launch-starved time after which the next operation to start is one of ``op``."""
     starved = slices.filter((pl.col("active") & _STARVED) != 0)
     next_started = (
-        starved.select("end_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
+        starved.select("end_ns", ns=DURATION)
         .sort("end_ns")
         .join_asof(
             operations.select("start_ns", "op").sort("start_ns", "op"),

@@ -1,7 +1,7 @@
 """GEMMs by shape: what each reaches of the GPU's peak in the representative step.
 
-Shapes are those that PyTorch's operators were called with, so routing is as it was and a replay is distinguished from
-the forward pass. Nothing here is derived from the config but the names of the weights.
+Shapes are those that PyTorch's operators were called with, so routing is as it was, and a replay is distinguished from
+the forward pass. Only the names of the weights come from the config.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Weights:
     tokens: int | None
 
     def role_of(self, size: tuple[int, int], tokens: int | None) -> str | None:
-        """The weight of ``size`` that multiplied ``tokens`` rows; "a or b" where that leaves a choice."""
+        """The weight of ``size`` that multiplied ``tokens`` rows; "a or b" where several fit."""
         of_layers = self.of_layers.get(size, ()) if tokens == self.tokens or None in (tokens, self.tokens) else ()
         return " or ".join((*of_layers, *self.of_experts.get(size, ()))) or None
 
@@ -162,7 +162,7 @@ def _range_of(values: Sequence[int]) -> tuple[int, int]:
 
 
 def _name_weights_of_run(step: StepView) -> Weights:
-    """Names of the weights that the config gives the sizes of; none where it does not."""
+    """Names of the weights, by the sizes that the config gives; none where it does not."""
     shape, layout = read_model_shape(step.config).value, step.layout.complete().value
     if shape is None or layout is None:
         return NO_WEIGHTS
