@@ -174,7 +174,7 @@ def test_the_last_gradient_sent_belongs_to_the_passes_and_an_early_reduction_doe
         ("FFF", "of a backward pass"),
         ("BFFB", "does not begin with a forward"),
         ("FBF", "does not begin with a forward and end with a backward"),
-        ("FFFBF", "cannot be told from forward passes"),
+        ("FFFBF", "cannot be distinguished from forward passes"),
     ],
 )
 def test_what_the_passes_do_not_tell_stays_whole(order: str, reason: str) -> None:

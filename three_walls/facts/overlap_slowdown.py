@@ -1,7 +1,7 @@
-"""What GEMMs pay for concurrent communication: they share multiprocessors and memory bandwidth with it.
+"""How much concurrent communication slows GEMMs: both share multiprocessors and memory bandwidth.
 
-The same GEMM runs many times a step; some calls run wholly alone, others concurrent with communication for at least
-half of their time. The difference of the medians is the price of a hidden exchange.
+The same GEMM runs many times a step: some calls run alone, others concurrent with communication for at least half of
+their time. The difference of the medians is the price of a hidden exchange.
 
 Kernel and grid do not identify a GEMM: persistent kernels launch as many blocks as the GPU has multiprocessors,
 whatever the size. So the kernels right before and after on the stream must be the same too, and the calls that ran
@@ -54,17 +54,14 @@ def measure_overlap_slowdown(step: StepView) -> Measured[tuple[OverlapSlowdown, 
         )
         for name_id, x, y, z, calls_alone, concurrent_calls, alone_ns, concurrent_ns in compared.rows()
     ]
-    total = known(sum(row.slowdown_ns for row in rows)) if rows else missing(_no_pairs())
+    fewest = round(fact_thresholds().minimum_overlap_calls)
+    no_pairs = f"no GEMM ran {fewest} times alone and {fewest} times concurrent with communication in the step"
+    total = known(sum(row.slowdown_ns for row in rows)) if rows else missing(no_pairs)
     return Measured(tuple(sorted(rows, key=_order)), {OVERLAP_SLOWDOWN: total})
 
 
-def _no_pairs() -> str:
-    fewest = round(fact_thresholds().minimum_overlap_calls)
-    return f"no GEMM ran {fewest} times alone and {fewest} times concurrent with communication in the step"
-
-
 def _order(row: OverlapSlowdown) -> tuple[int, str, str, int, int, int, int]:
-    """Total: one kernel at several places of a layer has several rows."""
+    """Largest slowdown first. The order is total, for a kernel at several places of a layer has several rows."""
     return (
         -row.slowdown_ns,
         row.kernel,
