@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
+from three_walls.facts.step_view import NO_STEP
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.log.same_run import find_other_sizes, jobs_of_run
 from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
@@ -162,7 +163,7 @@ def join_log(
     ``trace_config``: the run's settings by the trace alone; ``config``: by all sources. ``traced_step_ns``: the
     representative step; ``captured_steps``: how many steps the capture holds, kept or not.
     """
-    traced = {TRACED_STEP: known_or_missing(traced_step_ns, "no step could be kept")}
+    traced = {TRACED_STEP: known_or_missing(traced_step_ns, NO_STEP)}
     if log is None:
         return JoinedLog({**dict.fromkeys(facts.definitions, missing(NO_LOG)), **traced}, None)
     limits = default_log_thresholds()
@@ -296,7 +297,7 @@ def _measure_perturbation(
 ) -> Measurements:
     length = unprofiled.whole
     if not length or not traced_step_ns:
-        reason = unprofiled.missing_reason or "no step could be kept"
+        reason = unprofiled.missing_reason or NO_STEP
         return dict.fromkeys((PROFILER_PERTURBATION, PROFILER_EXCESS), missing(reason))
     ratio = traced_step_ns / length
     excess_ns = traced_step_ns - length if ratio >= limits.minimum_perturbation_ratio else 0

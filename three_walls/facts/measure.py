@@ -31,7 +31,7 @@ from three_walls.facts.recompute import measure_recompute, recompute_facts, sum_
 from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
-from three_walls.facts.step_view import RunView, StepView, choose_step, view_run
+from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step, view_run
 from three_walls.facts.summary import count_captured_steps
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
 from three_walls.inputs.read_inputs import Inputs
@@ -63,7 +63,7 @@ from three_walls.tables.thresholds import default_log_thresholds
 from three_walls.timeline.operators import read_operators
 from three_walls.timeline.timeline import Timeline
 
-_NO_STEP = missing("no step could be kept")
+_NO_STEP = missing(NO_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _withhold_unrecorded(run: RunView) -> Measurements:
 
 def make_sheet(measured: Measurements, config: RunConfig) -> FactSheet:
     """All definitions in their order, then ``config.*`` and ``env.*``. Raises ValueError for an unlisted definition."""
-    unlisted = [each.name for each in measured if DEFINITION_BY_NAME.get(each.name) is not each]
+    unlisted = [fact.name for fact in measured if DEFINITION_BY_NAME.get(fact.name) is not fact]
     if unlisted:
         raise ValueError(f"facts measured that no group of facts/registry.py defines: {', '.join(unlisted)}")
     facts = []

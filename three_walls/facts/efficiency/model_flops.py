@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 
 from three_walls.facts.layout import UNKNOWN_GPU
 from three_walls.facts.model_shape import ModelShape, read_model_shape
-from three_walls.facts.step_view import RunView
+from three_walls.facts.step_view import NO_STEP, RunView
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import (
     GIVE_CONFIG,
@@ -177,7 +177,7 @@ def measure_utilization(run: RunView, traced_step_ns: int | None, unprofiled_ste
         **work,
         PEAK_FLOPS: peak,
         MFU: utilization(unprofiled_step_ns, "no training log with unprofiled steps was given (--log)"),
-        MFU_TRACED: utilization(traced_step_ns, "no step could be kept"),
+        MFU_TRACED: utilization(traced_step_ns, NO_STEP),
     }
 
 
