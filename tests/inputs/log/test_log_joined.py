@@ -94,7 +94,7 @@ def test_more_than_all_host_time_leaves_none_and_warns_that_more_is_wrong(tmp_pa
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(50.0)))
     assert report.facts.number("host_recoverable_ns") == 0
     (warned,) = [w.message for w in report.warnings if w.code == "profiler-perturbation"]
-    assert "Another 10.0 ms lie elsewhere" in warned
+    assert "Another 10.0 ms is elsewhere" in warned
 
 
 def test_a_difference_as_small_as_between_iterations_changes_nothing(tmp_path: Path) -> None:
