@@ -1,4 +1,4 @@
-"""Definitions of facts, beside what measures them."""
+"""Definitions of facts, their labels and meanings."""
 
 from __future__ import annotations
 

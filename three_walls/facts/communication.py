@@ -8,6 +8,7 @@ from __future__ import annotations
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, EP_CATEGORIES
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
+from three_walls.model.units import ns_to_ms
 from three_walls.tables.collective_owners import collective_owners
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.communication_owners import BY_OPERATION
@@ -150,16 +151,16 @@ def withhold_unowned(step: StepView) -> Measurements:
     ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
     if ambiguous_ns > fact_thresholds().maximum_ambiguous_fraction * step.step_ns:
         reason = (
-            f"SendRecv kernels of {ambiguous_ns} ns cannot be classified into expert, pipeline and context exchange: "
-            "the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
+            f"SendRecv kernels of {ns_to_ms(ambiguous_ns):.1f} ms cannot be classified into expert, pipeline and context "
+            "exchange: the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
         )
         ep_times = (EP_BUSY, EP_EXPOSED, EP_HIDDEN, EP_TRANSFER_EXPOSED, EP_WAIT_EXPOSED)
         withheld = dict.fromkeys(ep_times, missing(reason))
     unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
     if unowned_ns > collective_owners().maximum_open_fraction * step.step_ns:
         reason = (
-            f"collectives of {unowned_ns} ns cannot be classified into tensor and data parallelism: neither the "
-            "parallel sizes nor NVTX ranges identify their owner (capture with -t cuda,nvtx and Megatron's --profile, "
+            f"collectives of {ns_to_ms(unowned_ns):.1f} ms cannot be classified into tensor and data parallelism: neither "
+            "the parallel sizes nor NVTX ranges identify their owner (capture with -t cuda,nvtx and Megatron's --profile, "
             "or profile the launched command)"
         )
         withheld = {**withheld, DP_EXPOSED: missing(reason), TP_EXPOSED: missing(reason)}

@@ -201,5 +201,5 @@ def _derive_fraction(
     if reason:
         return missing(reason)
     if numerator.whole is None or not denominator.whole:
-        return missing(f"{definition.denominator} is zero")
+        return missing(f"{DEFINITION_BY_NAME[definition.denominator].label} is zero")
     return known(numerator.whole / denominator.whole)

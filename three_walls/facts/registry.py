@@ -1,6 +1,6 @@
 """Every fact of the product, in the order in which reports list them.
 
-A fact is declared beside the code that measures it, with the FactGroup of its module, and measured by returning
+A fact is declared next to the code that measures it, with the FactGroup of its module, and measured by returning
 ``{DEFINITION: known(value)}`` or ``{DEFINITION: missing(reason)}``. A new module is listed here and called in
 ``facts/measure.py``. Settings of the run are facts too, named ``config.<key>`` and ``env.<VARIABLE>``: they need no
 definition.

@@ -1,6 +1,6 @@
 """Facts: named numbers with a unit and a definition; the seam between measuring and advising.
 
-Left of the FactSheet nothing knows a rule; right of it nothing knows a trace. A fact is defined beside the code that
+Left of the FactSheet nothing knows a rule; right of it nothing knows a trace. A fact is defined next to the code that
 measures it: :class:`FactGroup` makes the definition, ``facts/registry.py`` lists them all.
 """
 
