@@ -151,17 +151,17 @@ def withhold_unowned(step: StepView) -> Measurements:
     ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
     if ambiguous_ns > fact_thresholds().maximum_ambiguous_fraction * step.step_ns:
         reason = (
-            f"SendRecv kernels of {ns_to_ms(ambiguous_ns):.1f} ms cannot be classified into expert, pipeline and context "
-            "exchange: the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
+            f"SendRecv kernels of {ns_to_ms(ambiguous_ns):.1f} ms cannot be classified into expert, pipeline and "
+            "context exchange: the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
         )
         ep_times = (EP_BUSY, EP_EXPOSED, EP_HIDDEN, EP_TRANSFER_EXPOSED, EP_WAIT_EXPOSED)
         withheld = dict.fromkeys(ep_times, missing(reason))
     unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
     if unowned_ns > collective_owners().maximum_open_fraction * step.step_ns:
         reason = (
-            f"collectives of {ns_to_ms(unowned_ns):.1f} ms cannot be classified into tensor and data parallelism: neither "
-            "the parallel sizes nor NVTX ranges identify their owner (capture with -t cuda,nvtx and Megatron's --profile, "
-            "or profile the launched command)"
+            f"collectives of {ns_to_ms(unowned_ns):.1f} ms cannot be classified into tensor and data parallelism: "
+            "neither the parallel sizes nor NVTX ranges identify their owner (capture with -t cuda,nvtx and Megatron's "
+            "--profile, or profile the launched command)"
         )
         withheld = {**withheld, DP_EXPOSED: missing(reason), TP_EXPOSED: missing(reason)}
     return withheld
