@@ -152,7 +152,8 @@ def withhold_unowned(step: StepView) -> Measurements:
     if ambiguous_ns > fact_thresholds().maximum_ambiguous_fraction * step.step_ns:
         reason = (
             f"SendRecv kernels of {ns_to_ms(ambiguous_ns):.1f} ms cannot be classified into expert, pipeline and "
-            "context exchange: the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
+            "context exchange: the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched "
+            "command)"
         )
         ep_times = (EP_BUSY, EP_EXPOSED, EP_HIDDEN, EP_TRANSFER_EXPOSED, EP_WAIT_EXPOSED)
         withheld = dict.fromkeys(ep_times, missing(reason))
