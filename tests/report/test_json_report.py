@@ -182,6 +182,7 @@ def test_a_fact_has_its_unit_and_definition_and_a_reason_where_it_is_missing(rep
         "value": 640_000_000,
         "unit": "ns",
         "missing_reason": None,
+        "label": "the step length",
         "meaning": "Length of the representative step.",
         "not_the_same_as": "",
         "needs": [],

@@ -382,7 +382,7 @@ def test_settings_that_one_reason_hides_are_one_row(report: Report) -> None:
 
 
 def test_a_missing_measurement_is_named_in_words_and_not_sought_in_the_log(report: Report) -> None:
-    assert undecided({"a": {"step_ns": "no step"}}, report) == [["Length of the representative step", "no step", "a"]]
+    assert undecided({"a": {"step_ns": "no step"}}, report) == [["the step length", "no step", "a"]]
 
 
 def test_blocked_rules_state_what_blocks_them(report: Report) -> None:

@@ -42,7 +42,7 @@ def test_terms_add_up() -> None:
 def test_a_missing_pool_leaves_the_gain_unknown_and_named() -> None:
     gain = estimate(rule("r", pool="offload_copy_exposed_ns").gain, run())
     assert (gain.low, gain.likely, gain.high) == (None, None, None)
-    assert gain.explanation.startswith("Unknown: exposed copying between GPU and host")
+    assert gain.explanation.startswith("Unknown: exposed host copy time per step")
 
 
 def test_nothing_hides_under_more_compute_than_there_is() -> None:
@@ -75,15 +75,15 @@ def test_an_upper_bound_without_its_limit_stays_one_and_an_estimate_does_not() -
     loose = estimate(upper_bound("r", hidden_under="gemm_ns", at_most="permute_ns").gain, run())
     assert (loose.high, loose.explanation) == (
         200 * MS,
-        "The bound would be lower if these were known: GEMM work, token permutation. reason",
+        "The bound would be lower if these were known: GEMM time per step, token permutation time per step. reason",
     )
     told = estimate(rule("r", hidden_under="gemm_ns").gain, run())
-    assert (told.high, told.explanation) == (None, "Unknown: GEMM work. reason")
+    assert (told.high, told.explanation) == (None, "Unknown: GEMM time per step. reason")
 
 
 def test_an_upper_bound_without_its_pool_is_unknown() -> None:
     gain = estimate(upper_bound("r", pool="gemm_ns").gain, run())
-    assert (gain.low, gain.high, gain.explanation) == (None, None, "Unknown: GEMM work. reason")
+    assert (gain.low, gain.high, gain.explanation) == (None, None, "Unknown: GEMM time per step. reason")
 
 
 def test_what_frees_memory_gains_no_time_and_names_its_cost() -> None:

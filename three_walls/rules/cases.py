@@ -145,4 +145,5 @@ def sheet_of(values: Mapping[str, ConfigData], known: KnownFacts, environment_is
             for name, value in values.items()
         ),
         environment_is_known,
+        known.definitions,
     )

@@ -36,12 +36,16 @@ def estimate(model: GainModel, facts: FactSheet) -> Gain:
     limits = tuple(name for name in (model.hidden_under, model.at_most) if name)
     unknown_pools, unknown_limits = _unknown(pools, facts), _unknown(limits, facts)
     if lacking := [*unknown_pools, *([] if model.is_upper_bound else unknown_limits)]:
-        return no_estimate(model, f"Unknown: {list_labels(lacking)}. {model.explanation}")
+        return no_estimate(model, f"Unknown: {list_labels(lacking, facts)}. {model.explanation}")
     known_limits = (facts.number(name) for name in ("step_ns", *limits))
     limit_ns = min((limit for limit in known_limits if limit is not None), default=float("inf"))
     saved = [_saved_ns(term, facts) for term in model.terms]
     low, likely, high = (round(min(limit_ns, sum(ns[level] for ns in saved))) for level in Level)
-    loose = f"The bound would be lower if these were known: {list_labels(unknown_limits)}. " if unknown_limits else ""
+    loose = (
+        f"The bound would be lower if these were known: {list_labels(unknown_limits, facts)}. "
+        if unknown_limits
+        else ""
+    )
     return Gain(low, None if model.is_upper_bound else likely, high, model.basis, f"{loose}{model.explanation}")
 
 

@@ -46,7 +46,7 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
             confirm_first=_notes_to_confirm(rule, facts),
         )
     if lacking := missing_targets(rule.edits, facts):
-        reason = f"The value to set is unknown: it depends on {list_labels(lacking)}"
+        reason = f"The value to set is unknown: it depends on {list_labels(lacking, facts)}"
         return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
     return _judge_edits(rule, facts)
 
@@ -145,7 +145,7 @@ def _confirmation(requirement: Requirement, facts: FactSheet) -> str:
     """``Confirm that cpu_offloading is off (not recorded): CUDA graphs do not support it``."""
     unknown = that_are(Truth.UNKNOWN, requirement.checks, facts)
     if requirement.confirm:
-        named = f" (unknown: {list_labels(_names(unknown))})" if unknown else ""
+        named = f" (unknown: {list_labels(_names(unknown), facts)})" if unknown else ""
         return f"Confirm that {requirement.confirm}{named}: {requirement.reason}"
     joined_by = " or that " if requirement.any_of else " and that "
     wanted = joined_by.join(confirmation(condition, facts) for condition in unknown)

@@ -85,7 +85,7 @@ def _reason_to_abstain(
             "launch was not recorded (start-up, lazy loading, dependencies). Capture steady training steps."
         )
     if lacking := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
-        return f"The walls cannot be compared, because these are unknown: {list_labels(lacking)}."
+        return f"The walls cannot be compared, because these are unknown: {list_labels(lacking, facts)}."
     return ""
 
 

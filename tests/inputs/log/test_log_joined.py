@@ -94,7 +94,7 @@ def test_more_than_all_host_time_leaves_none_and_warns_that_more_is_wrong(tmp_pa
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(50.0)))
     assert report.facts.number("host_recoverable_ns") == 0
     (warned,) = [w.message for w in report.warnings if w.code == "profiler-perturbation"]
-    assert "Another 10.0 ms lie elsewhere" in warned
+    assert "Another 10.0 ms is elsewhere" in warned
 
 
 def test_a_difference_as_small_as_between_iterations_changes_nothing(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_dispatcher_that_the_log_reports_missing_is_a_fact_and_the_other_stays
     facts = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, MISSING, *steps_of(100.0))).facts
     assert facts.get("log_hybridep_unavailable").value is True
     assert facts.get("log_unavailable_dispatchers").value == "HybridEP"
-    assert facts.get("log_deepep_unavailable").missing_reason == "the log does not say whether DeepEP is there"
+    assert facts.get("log_deepep_unavailable").missing_reason == "the log does not report whether DeepEP is available"
 
 
 def test_a_log_that_names_no_dispatcher_does_not_prove_that_one_is_there(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from three_walls.model.fact import Fact
 from three_walls.model.finding import Finding, Outcome
 from three_walls.model.report import Report
 from three_walls.report.formats import describe_gain, format_name, format_wall
@@ -71,7 +69,7 @@ def findings(report: Report) -> Section:
     missing = group_missing_facts(report)
     if missing:
         columns = (
-            Column("Missing", lambda row: _name_some(tuple(name_fact(report.facts.get(name)) for name in row.names))),
+            Column("Missing", lambda row: _name_some(tuple(report.facts.get(name).label for name in row.names))),
             Column("Why", _explain),
             Column("Undecided rules", lambda row: _name_some(row.rules), role="muted"),
         )
@@ -121,13 +119,6 @@ def group_missing_facts(report: Report) -> tuple[MissingFacts, ...]:
         for reason, names in by_reason.items()
     ]
     return tuple(sorted(groups, key=lambda group: (-len(group.rules), group.reason)))
-
-
-def name_fact(fact: Fact) -> str:
-    """A fact in words: the name of a setting, else the first clause of what the fact means."""
-    if fact.definition is None:
-        return fact.name.removeprefix("config.").removeprefix("env.")
-    return re.split(r"[.:;] ", fact.definition.meaning)[0].rstrip(".")
 
 
 def _name_some(names: tuple[str, ...]) -> str:
@@ -183,7 +174,7 @@ def _describe(report: Report, finding: Finding) -> Card:
 def _list_blocks(report: Report, finding: Finding) -> Iterator[Block]:
     yield Note(finding.reason)
     if finding.missing:
-        yield Note(", ".join(name_fact(report.facts.get(name)) for name in finding.missing), "Missing:")
+        yield Note(", ".join(report.facts.get(name).label for name in finding.missing), "Missing:")
     for note in finding.blocked_by:
         yield Note((note.text or note.name, Text(note.source, "source")), "Blocked:")
     if finding.edits and finding.outcome in WITH_EDITS:
