@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.rules.builders import MS, requirement, rule, run
+from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
 from three_walls.model.rule import Condition, Edit, Evidence
 from three_walls.rules.judge import judge, judge_all
+from three_walls.rules.verdict import decide_verdict
 
 HERE = Condition("gpu.family", "equals", "H100")
 LATE = Condition("launch_starved_fraction", "at_least", 0.1)
@@ -163,3 +165,21 @@ def test_a_rule_without_edits_says_what_to_do() -> None:
     finding = judge(imbalance, run())
     assert (finding.outcome, finding.advice, finding.edits) == (Outcome.FOUND, "Look at the router.", ())
     assert judge(imbalance, run(launch_starved_ns=0)).outcome is Outcome.NOT_NEEDED
+
+
+def test_a_program_without_a_sign_of_megatron_gets_no_edit_and_no_wall() -> None:
+    signs = {name: Fact(name, None, "text", "no sign was found") for name in ("training_sign", "megatron_sign")}
+    facts = run()
+    foreign = FactSheet.of([*facts.facts.values(), *signs.values()])
+    finding = judge(rule("r"), foreign)
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("training_sign", "megatron_sign"))
+    assert decide_verdict(foreign).abstained
+    assert judge(rule("r"), facts).outcome is Outcome.RECOMMENDED
+
+
+def test_advice_for_any_program_needs_no_sign_of_megatron() -> None:
+    sign = Fact("megatron_sign", None, "text", "no sign was found")
+    foreign = FactSheet.of([*run().facts.values(), sign])
+    generic = replace(rule("r"), edits=(), advice="look", any_program=True)
+    assert judge(generic, foreign).outcome is Outcome.FOUND
+    assert judge(replace(generic, any_program=False), foreign).outcome is Outcome.UNKNOWN

@@ -149,6 +149,13 @@ PIPELINE_BUBBLE_EXPECTED = facts.fact(
     "A measured time: uneven stages and exchanges add to it.",
     whole="the step",
 )
+OFFLOADS_TO_HOST = facts.flag(
+    "offloads_to_host",
+    "whether the run offloads to the host",
+    "Whether activations, layers or optimizer state are set to be offloaded to host memory.",
+    if_true="The run offloads activations or optimizer state to the host",
+    if_false="The run offloads neither activations nor optimizer state to the host",
+)
 SMALLER_MICRO_BATCH = facts.fact(
     "smaller_micro_batch_size",
     "count",
@@ -204,6 +211,7 @@ def measure_layout(run: RunView) -> Measurements:
             _dp_spans_nodes(config, layout), "WORLD_SIZE, LOCAL_WORLD_SIZE and the parallel sizes"
         ),
         EXPERT_SHAPES_ARE_STATIC: _have_static_experts(config),
+        OFFLOADS_TO_HOST: _offloads_to_host(config),
         FLEX_BACKEND_IS_CHOSEN: _is_flex_backend_chosen(config),
         **_measure_expert_group(run),
         SMALLER_MICRO_BATCH: _smaller_micro_batch(layout),
@@ -281,6 +289,15 @@ def _have_static_experts(config: RunConfig) -> Measurement[bool]:
     if not config.knows("moe_pad_expert_input_to_capacity"):
         return unstated("moe_pad_expert_input_to_capacity")
     return known(False)
+
+
+def _offloads_to_host(config: RunConfig) -> Measurement[bool]:
+    """True where one setting offloads, false where none of the three does."""
+    settings = ("fine_grained_activation_offloading", "cpu_offloading_num_layers", "optimizer_cpu_offload")
+    if any(config.get(name) for name in settings):
+        return known(True)
+    unknown = [name for name in settings if not config.knows(name)]
+    return unstated(*unknown) if unknown else known(False)
 
 
 def _is_flex_backend_chosen(config: RunConfig) -> Measurement[bool]:

@@ -26,6 +26,7 @@ from three_walls.facts.moe.ledger import measure_moe_layers
 from three_walls.facts.moe.token_exchange import EP_LINK, link_bytes_per_s
 from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
 from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
+from three_walls.facts.program import measure_program
 from three_walls.facts.ranks import measure_ranks
 from three_walls.facts.recompute import measure_recompute, recompute_facts, sum_replays_by_layer
 from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
@@ -102,6 +103,7 @@ def measure_facts(
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {
+        **measure_program(inputs, timeline),
         **measure_layout(run),
         **log.facts,
         **measure_ranks(matched_ranks, attribution, timeline),

@@ -19,6 +19,7 @@ from three_walls.facts import (
     log_facts,
     overlap_slowdown,
     pipeline_schedule,
+    program,
     ranks,
     recompute,
     recoverable,
@@ -49,6 +50,7 @@ GROUPS: tuple[FactGroup, ...] = (
     recorded.facts,
     log_facts.facts,
     ranks.facts,
+    program.facts,
     layout.facts,
 )
 

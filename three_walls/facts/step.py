@@ -56,6 +56,13 @@ OFFLOAD_COPY_EXPOSED = facts.duration(
     needs=("copies",),
     pool=Pool(part_of=("memory_recoverable_ns",)),
 )
+PAGEABLE_COPY_EXPOSED = facts.duration(
+    "pageable_copy_exposed_ns",
+    "exposed pageable copy time per step",
+    "Time per step in which nothing runs but copies between the GPU and pageable host memory.",
+    share="exposed copying of pageable memory",
+    needs=("copies",),
+)
 LAUNCH_STARVED = facts.duration(
     "launch_starved_ns",
     "launch-starved time per step",
@@ -144,6 +151,7 @@ def measure_step(step: StepView) -> Measurements:
         COMPUTE_BUSY: known(step.union_ns(COMPUTE_CATEGORIES)),
         IDLE: known(idle_ns),
         OFFLOAD_COPY_EXPOSED: known(step.owned_ns(*copies)),
+        PAGEABLE_COPY_EXPOSED: known(step.owned_ns("copy_h2d_pageable", "copy_d2h_pageable")),
         LAUNCH_STARVED: known(step.owned_ns("launch_starved")),
         HOST_BLOCKED: known(step.owned_ns("host_blocked")),
         HOST_IDLE: known(step.owned_ns("launch_starved", "host_blocked")),

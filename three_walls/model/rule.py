@@ -163,6 +163,8 @@ class Rule:
     """The file, relative to the directory of rules."""
     advice: str = ""
     """What to do where no setting helps. Such a rule has no edits."""
+    any_program: bool = False
+    """Whether the advice also holds for a program that is not known to be a Megatron training run."""
 
 
 @dataclass(frozen=True, slots=True)

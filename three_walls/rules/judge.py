@@ -12,7 +12,7 @@ from three_walls.model.units import ns_to_ms
 from three_walls.rules.conditions import Truth, evaluate_all, evaluate_any, that_are
 from three_walls.rules.edits import fact_of, missing_targets, plan_edits
 from three_walls.rules.gain import estimate, no_estimate
-from three_walls.rules.wording import confirmation, explain, list_labels
+from three_walls.rules.wording import confirmation, describe_missing, explain, list_labels
 from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 
@@ -37,6 +37,9 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
     for conditions, outcome in ((rule.applies_to, Outcome.NOT_APPLICABLE), (rule.when, Outcome.NOT_NEEDED)):
         if failing := that_are(Truth.FAILS, conditions, facts):
             return _finding(rule, outcome, explain(failing, facts))
+    if not rule.any_program and (lacking := lacking_signs(facts)):
+        reason = "; ".join(describe_missing(name, facts) for name in lacking)
+        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
     if unknown := that_are(Truth.UNKNOWN, (*rule.applies_to, *rule.when), facts):
         return _unknown(rule, unknown, facts)
     if not rule.edits:
@@ -49,6 +52,13 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
         reason = f"The value to set is unknown: it depends on {list_labels(lacking, facts)}"
         return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
     return _judge_edits(rule, facts)
+
+
+def lacking_signs(facts: FactSheet) -> tuple[str, ...]:
+    """The signs that the inputs lack: without both, no advice on the settings of Megatron holds."""
+    return tuple(
+        name for name in ("training_sign", "megatron_sign") if name in facts.facts and facts.get(name).is_missing
+    )
 
 
 def failing_requirements(rule: Rule, facts: FactSheet) -> tuple[Requirement, ...]:

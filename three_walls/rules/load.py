@@ -325,6 +325,7 @@ class RuleFile(Row):
     lever: Text | None = None
     edits: Edits | None = None
     advice: Prose | None = None
+    any_program: bool = False
     side_effects: tuple[SideEffect, ...] = ()
     gain: GainEntry
     evidence: EvidenceEntries
@@ -351,6 +352,8 @@ class RuleFile(Row):
             raise ValueError("sub_wall is for rules of wall compute_host: each of them has one, no other rule has")
         if (self.edits is None) == (self.advice is None):
             raise ValueError("a rule has either edits or, where no edit helps, advice: give one of them")
+        if self.any_program and self.edits is not None:
+            raise ValueError("edits are Megatron's settings: a rule with edits cannot have any_program")
         if (self.edits is None) != (self.lever is None):
             raise ValueError("a rule with edits has a lever, and a rule with advice has none")
         return self
@@ -376,4 +379,5 @@ class RuleFile(Row):
             evidence_against=tuple(entry.to_evidence() for entry in self.evidence.against),
             path=f"{path.parent.name}/{path.name}",
             advice=self.advice or "",
+            any_program=self.any_program,
         )

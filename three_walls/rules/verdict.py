@@ -9,6 +9,7 @@ from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactSheet
 from three_walls.model.report import Verdict
 from three_walls.model.units import ns_to_ms
+from three_walls.rules.judge import lacking_signs
 from three_walls.rules.wording import list_labels
 from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
@@ -65,6 +66,9 @@ def _reason_to_abstain(
 ) -> str:
     if not step_ns:
         return "The step length is unknown: no step was found in the traces."
+    if signs := lacking_signs(facts):
+        reasons = "; ".join(facts.get(name).missing_reason or "" for name in signs)
+        return f"The walls are those of a Megatron training run: {reasons}."
     graph, unclassified = facts.number("cuda_graph_fraction"), facts.number("unclassified_fraction")
     if graph is not None and graph >= limits.maximum_cuda_graph_fraction:
         return (

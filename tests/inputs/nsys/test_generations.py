@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.source import plain_sqlite
-from tests.paths import SAMPLES
 
 GENERATIONS = Path(__file__).with_name("generations")
 

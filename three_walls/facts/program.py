@@ -1,0 +1,97 @@
+"""What kind of program was captured: whether it trains, and whether it is a Megatron run.
+
+Rules with edits and the verdict need both: an inference server or another framework has no Megatron settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from three_walls.inputs.config.sources import USER
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.read_inputs import Inputs
+from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
+from three_walls.tables.megatron_signs import Sign, megatron_signs
+from three_walls.timeline.steps import StepSource
+from three_walls.timeline.timeline import Timeline
+
+facts = FactGroup()
+
+TRAINING_SIGN = facts.fact(
+    "training_sign",
+    "text",
+    "a sign of training steps",
+    "What shows that the capture holds training steps: NVTX ranges of steps, or kernels of an optimizer.",
+)
+MEGATRON_SIGN = facts.fact(
+    "megatron_sign",
+    "text",
+    "a sign of a Megatron run",
+    "What shows that the program is Megatron: its command line, configuration or log, its NVTX ranges or its kernels.",
+)
+IS_MEGATRON_TRAINING = facts.flag(
+    "is_megatron_training",
+    "whether this is a Megatron training run",
+    "Whether the inputs show both training steps and Megatron.",
+    if_true="The inputs show a Megatron training run",
+    if_false="The inputs do not show a Megatron training run",
+)
+
+_NAMES = {"bridge": "Megatron-Bridge", "megatron_lm": "Megatron-LM"}
+
+
+def measure_program(inputs: Inputs, timeline: Timeline) -> Measurements:
+    """Every fact of this group."""
+    training, megatron = _find_training(timeline), _find_megatron(inputs)
+    return {
+        TRAINING_SIGN: training,
+        MEGATRON_SIGN: megatron,
+        IS_MEGATRON_TRAINING: known(not training.is_missing and not megatron.is_missing),
+    }
+
+
+def _find_training(timeline: Timeline) -> Measurement[str]:
+    sources = {source for source in timeline.sources.values() if source is not StepSource.ONE_WINDOW}
+    if sources:
+        return known(", ".join(sorted(source.value for source in sources)))
+    if timeline.operations["anchor"].any():
+        return known("kernels of an optimizer")
+    return missing(
+        "the capture has neither ranges of training steps nor kernels of an optimizer (capture training steps, or name "
+        "the NVTX ranges that are steps with --step-range)"
+    )
+
+
+def _find_megatron(inputs: Inputs) -> Measurement[str]:
+    found = next(_list_signs(inputs), None)
+    if found is not None:
+        return known(found)
+    return missing(
+        "neither command line, configuration, log, NVTX ranges nor kernels show a Megatron run (if it is one, give "
+        "--config, --log or --set)"
+    )
+
+
+def _list_signs(inputs: Inputs) -> Iterator[str]:
+    """Signs of Megatron, the most direct first."""
+    if dialect := _NAMES.get(inputs.config.dialect):
+        yield f"settings of {dialect}"
+    if any(stated.source == USER and stated.values for stated in inputs.stated):
+        yield "settings given with --set"
+    if inputs.log is not None and inputs.log.iterations:
+        yield "iterations in the training log"
+    ranges = {str(text) for trace in inputs.with_kernels for text in trace.ranges["text"].unique().to_list()}
+    kernels = {name for trace in inputs.with_kernels for name in _kernel_names(trace)}
+    for signs, names in ((megatron_signs().ranges, ranges), (megatron_signs().kernels, kernels)):
+        yield from _matching(signs, names)
+
+
+def _kernel_names(trace: Trace) -> Iterator[str]:
+    ids = trace.operations.filter(kind="kernel").select("name_id", "short_name_id").unique()
+    for name_id in {number for row in ids.rows() for number in row if number is not None}:
+        yield trace.names.get(name_id, "")
+
+
+def _matching(signs: Iterable[Sign], names: Iterable[str]) -> Iterator[str]:
+    texts = sorted(names)
+    return (sign.shown_as for sign in signs if any(sign.pattern.search(text) for text in texts))
