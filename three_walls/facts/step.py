@@ -62,6 +62,7 @@ PAGEABLE_COPY_EXPOSED = facts.duration(
     "Time per step in which nothing runs but copies between the GPU and pageable host memory.",
     share="exposed copying of pageable memory",
     needs=("copies",),
+    pool=Pool(part_of=("offload_copy_exposed_ns", "memory_recoverable_ns")),
 )
 LAUNCH_STARVED = facts.duration(
     "launch_starved_ns",
