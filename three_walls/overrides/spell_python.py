@@ -5,18 +5,16 @@ Python can set what an override cannot: fields of a precision that is given by i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from three_walls.model.config import ConfigData
 
-_CREATE_COMM_OVERLAP = (
-    "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
-    "cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)",
-)
 _CREATE_MIXED_PRECISION = (
     "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
     "cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)",
 )
-_OPENINGS = {"comm_overlap": _CREATE_COMM_OVERLAP, "mixed_precision": _CREATE_MIXED_PRECISION}
-"""Statements that make an object of a section that may be missing or a name, before its fields are set."""
+_OPENINGS = {"mixed_precision": _CREATE_MIXED_PRECISION}
+"""Statements that make an object of a section that may be a name, before its fields are set."""
 
 
 class PythonSnippet:
@@ -30,7 +28,12 @@ class PythonSnippet:
         section, _, field = path.partition(".")
         if field:
             self._write(*_OPENINGS.get(section, ()))
-        self._write(f"cfg.{path} = {list(value) if isinstance(value, tuple) else value!r}")
+        self._write(f"cfg.{path} = {_literal(value)}")
+
+    def set_in_either(self, section: str, others: Iterable[str], field: str, value: ConfigData) -> None:
+        """``field`` in ``section``, or in each of the ``others`` where that section is None."""
+        for other in others:
+            self._write(f"(cfg.{section} or cfg.{other}).{field} = {_literal(value)}")
 
     def set_member(self, path: str, class_path: str, member: str) -> None:
         """``cfg.<path>`` to a member of an enum."""
@@ -39,3 +42,7 @@ class PythonSnippet:
 
     def _write(self, *lines: str) -> None:
         self.lines += [line for line in lines if line not in self.lines]
+
+
+def _literal(value: ConfigData) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)

@@ -13,7 +13,7 @@ from three_walls.inputs.config.written_values import read_overrides
 from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_flag, keys_by_path
 from three_walls.tables.config_values import takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.hydra_overrides import Override, read_override
+from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP, Override, read_override
 
 _BRIDGE_SCRIPTS = {"run_recipe", "run_script", "setup_experiment"}
 _SECTIONS_WITHOUT_KEYS = {
@@ -170,7 +170,10 @@ def _read_option(option: str, value: str, settings: SettingsBuilder) -> None:
 
 def _read_bridge_setting(override: Override, settings: SettingsBuilder) -> None:
     path = override.path
-    if path.startswith("comm_overlap.") and override.prefix == "":
+    if path == "comm_overlap._target_":
+        settings.set("comm_overlap", "CommOverlapConfig", BUILDS_COMM_OVERLAP)
+        return
+    if path.startswith("comm_overlap.") and override.prefix == "" and "comm_overlap" not in settings.values:
         # Without + the override is an error unless the run has a CommOverlapConfig; this run was accepted.
         settings.set("comm_overlap", "CommOverlapConfig", "derived: plain override of comm_overlap")
     if path.startswith("mixed_precision.") and override.prefix == "":
