@@ -51,6 +51,7 @@ class SourceSettings:
     """Whether the launcher (or the user) has already worked out the settings that follow from others."""
     bridge_version: str | None = None
     bridge_version_evidence: str = ""
+    megatron_core_version: str | None = None
     unknown: tuple[str, ...] = ()
     """Names that the table does not know, sorted; their values are not kept."""
     warnings: tuple[str, ...] = ()
