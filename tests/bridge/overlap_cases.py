@@ -1,8 +1,7 @@
 """Edits of overlaps on recipes with and without a CommOverlapConfig, in every release.
 
-``comm-overlap-cases.yaml`` holds, by release and case, the lines as they are printed and what Megatron-Bridge itself made
-of them: every setting of model, optimizer, ddp and comm_overlap that is another one after its validation than without
-them.
+``comm-overlap-cases.yaml`` holds, by release and case, the lines as they are printed and what Megatron-Bridge itself
+made of them: every setting of model, optimizer, ddp and comm_overlap that they change, after its validation.
 """
 
 from __future__ import annotations

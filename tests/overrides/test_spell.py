@@ -99,12 +99,16 @@ def test_a_run_without_the_section_gets_the_places_that_the_section_would_be_cop
 
 @pytest.mark.parametrize("config", [WITH_SECTION, WITHOUT_SECTION, RunConfig()])
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.2", "0.5.1", "0.6.2", None])
-def test_no_line_turns_tensor_parallel_overlap_off_or_builds_the_section(config: RunConfig, version: str | None) -> None:
+def test_no_line_turns_tensor_parallel_overlap_off_or_builds_the_section(
+    config: RunConfig, version: str | None
+) -> None:
     keys = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "overlap_p2p_comm", "align_param_gather")
     found = spell([*(edit(key, True) for key in keys), *DATA_PARALLEL], config, version)
     lines = [*found.bridge, *found.python, *(line for block in found.conditional for line in block.lines)]
     assert lines
-    assert not [line for line in lines if "tp_comm_overlap" in line or "_target_" in line or "CommOverlapConfig" in line]
+    assert not [
+        line for line in lines if "tp_comm_overlap" in line or "_target_" in line or "CommOverlapConfig" in line
+    ]
 
 
 def test_where_the_section_is_not_known_the_lines_for_a_recipe_without_it_stand_apart() -> None:

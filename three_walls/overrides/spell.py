@@ -26,9 +26,9 @@ _LinesByRelease = Mapping[_Release, Sequence[str]]
 def spell(edits: Sequence[PlannedEdit], config: RunConfig, bridge_version: str | None = None) -> Overrides:
     """The edits as lines to paste, in their order; of two edits of one key the later one counts.
 
-    Each form has the lines that the run's release takes, or that every release takes where it is not known; the others
-    are conditional. What a launcher cannot express is a note that begins with the launcher's name, never a line. Nothing
-    is quoted for a shell: a Megatron-LM line is a flag, then its values, each after one space.
+    Each form has the lines that the run's release takes, or that every release takes if it is not known; the others are
+    conditional. What a launcher cannot express is a note that begins with the launcher's name, never a line. Nothing is
+    quoted for a shell: a Megatron-LM line is a flag, then its values, each after one space.
     """
     last: dict[tuple[str, str], PlannedEdit] = {}  # each key stands where it was first edited
     for edit in edits:

@@ -1,14 +1,13 @@
-"""Edits as Megatron-Bridge overrides (Hydra), written so that they apply to the run's recipe and keep what it holds."""
+"""Edits as Megatron-Bridge overrides (Hydra) and as Python. Both keep what the run's recipe holds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from three_walls.model.config import ConfigData, ConfigScalar, RunConfig
 from three_walls.model.finding import PlannedEdit
 from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, MIXED_PRECISION, MIXED_PRECISION_CLASS
-from three_walls.overrides.spell_python import PythonSnippet
 from three_walls.tables.bridge import bridge_schema, release_number
 from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys
 from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP
@@ -21,6 +20,45 @@ _CHECK_SECTION = (
     "the run does not show whether its recipe has a comm_overlap section: check cfg.comm_overlap first. The lines that "
     "begin with comm_overlap. need one"
 )
+_CREATE_MIXED_PRECISION = (
+    "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
+    "cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)",
+)
+"""Statements that make an object of the precision, which may be a name, before its fields are set."""
+
+
+class PythonSnippet:
+    """Collects ``lines``: statements that change a recipe's ``cfg``, whatever the recipe holds.
+
+    Python can set what an override cannot: fields of a precision that is given by its name.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def set(self, path: str, value: ConfigData) -> None:
+        """``cfg.<path> = value``."""
+        section, _, field = path.partition(".")
+        if field and section == MIXED_PRECISION:
+            self._write(*_CREATE_MIXED_PRECISION)
+        self._write(f"cfg.{path} = {_write_python(value)}")
+
+    def set_in_either(self, section: str, others: Iterable[str], field: str, value: ConfigData) -> None:
+        """``field`` in ``section``, or in each of the ``others`` where that section is None."""
+        for other in others:
+            self._write(f"(cfg.{section} or cfg.{other}).{field} = {_write_python(value)}")
+
+    def set_member(self, path: str, class_path: str, member: str) -> None:
+        """``cfg.<path>`` to a member of an enum."""
+        module, _, name = class_path.rpartition(".")
+        self._write(f"from {module} import {name}", f"cfg.{path} = {name}.{member}")
+
+    def _write(self, *lines: str) -> None:
+        self.lines += [line for line in lines if line not in self.lines]
+
+
+def _write_python(value: ConfigData) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)
 
 
 class BridgeSpeller:

@@ -19,8 +19,8 @@ _EXCLUDES = {"virtual_pipeline_model_parallel_size": "num_layers_per_virtual_pip
 class MegatronLmSpeller:
     """Turns edits into the flags of one release of Megatron Core.
 
-    ``lines`` holds, by the key of the edit, one flag with its values each, separated by spaces; an edit that the release
-    has no flag or value for has no line. ``notes`` holds what no flag can express.
+    ``lines`` holds, by the key of the edit, one flag with its values each, separated by spaces. An edit for which the
+    release has no flag or value has no line. ``notes`` holds what no flag can express.
     """
 
     def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig, core: tuple[int, int]) -> None:
