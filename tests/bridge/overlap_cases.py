@@ -1,7 +1,7 @@
 """Edits of overlaps on recipes with and without a CommOverlapConfig, in every release.
 
-``comm-overlap-cases.yaml`` holds, by release and case, the lines as they are printed and what Megatron-Bridge itself
-made of them: every setting of model, optimizer, ddp and comm_overlap that they change, after its validation.
+``comm-overlap-cases.yaml`` holds, by case, the lines as they are printed and what Megatron-Bridge itself made of them:
+every setting of model, optimizer, ddp and comm_overlap that they change, after its validation. All releases agree.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ CASES = {
 
 
 @cache
-def recorded() -> dict[str, dict[str, dict[str, Any]]]:
-    """By release and case: ``lines`` and ``changes``, the latter by path from and to."""
-    loaded: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(RECORDED.read_text(encoding="utf-8"))
+def recorded() -> dict[str, dict[str, Any]]:
+    """By case: ``lines`` and ``changes``, the latter by path from and to."""
+    loaded: dict[str, dict[str, Any]] = yaml.safe_load(RECORDED.read_text(encoding="utf-8"))
     return loaded
