@@ -18,13 +18,12 @@ from tests.overrides.builders import config, edit
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Outcome, Overrides, PlannedEdit
-from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, MergedConfig
+from three_walls.overrides.merged_config import COMM_OVERLAP, MergedConfig
 from three_walls.overrides.spell import spell
 from three_walls.resources import RULES_DIR
 from three_walls.rules.cases import load_cases
 from three_walls.rules.judge import judge
 from three_walls.rules.load import cases_file, load_rules, rule_files
-from three_walls.tables.config_keys import config_keys, paths_of
 
 FLAT: dict[str, ConfigData] = {
     "tensor_model_parallel_size": 1,
@@ -102,13 +101,14 @@ class EditedRun:
         return math.lcm(8, sizes[2] * math.lcm(sizes[0] * sizes[1], sizes[3] * sizes[4]))
 
     def overrides(self, release: str = RELEASE) -> Overrides:
-        """The edits as a user gets them."""
-        return spell(self.edits, config(**self.values), release)
+        """The edits as a user gets them whose saved configuration shows that the recipe has no comm_overlap section."""
+        return spell(self.edits, config(**{COMM_OVERLAP: None}, **self.values), release)
 
     def requests(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The configuration alone, with the edits as overrides, with the edits in Python."""
         found = self.overrides()
-        before = spell([edit(name, value) for name, value in self.started_from.items()], config(), RELEASE).python
+        edits = [edit(name, value) for name, value in self.started_from.items()]
+        before = spell(edits, config(**{COMM_OVERLAP: None}), RELEASE).python
         shown = [line.lstrip("+").partition("=")[0] for line in found.bridge if "_target_" not in line]
         alone = {
             "recipe": RECIPE,
@@ -123,13 +123,9 @@ class EditedRun:
     def config(self) -> MergedConfig:
         """The same configuration for our own checker."""
         recipe, before = recipe_config(), self.started_from
-        is_overlapping = any(path.startswith("comm_overlap.") for name in before for path in _paths(name))
-        overlap = {COMM_OVERLAP: COMM_OVERLAP_CLASS} if is_overlapping else {}
         name, major, _ = self.gpu
         platform = {**PLATFORM, "gpu_name": name, "gpu_major": major, "world_size": self.world_size}
-        return replace(
-            recipe, values={**recipe.values, **before, **overlap}, environment=self.environment, platform=platform
-        )
+        return replace(recipe, values={**recipe.values, **before}, environment=self.environment, platform=platform)
 
 
 def _complete(stated: dict[str, ConfigData]) -> dict[str, ConfigData]:
@@ -143,12 +139,6 @@ def _complete(stated: dict[str, ConfigData]) -> dict[str, ConfigData]:
     if isinstance(experts, int):
         completed["expert_model_parallel_size"] = math.gcd(8, experts)
     return completed
-
-
-def _paths(name: str) -> tuple[str, ...]:
-    """Where Megatron-Bridge holds a setting; nothing for a fact that is no setting's name."""
-    key = config_keys().keys.get(name)
-    return paths_of(key) if key is not None else ()
 
 
 @cache

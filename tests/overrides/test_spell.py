@@ -64,41 +64,89 @@ def test_the_rng_tracker_is_set_in_both_of_its_places() -> None:
     assert found.megatron_lm == ("--te-rng-tracker",)
 
 
-def test_comm_overlap_gets_its_class_once_when_the_run_does_not_show_one() -> None:
-    found = spelled(edit("overlap_moe_expert_parallel_comm", True), edit("delay_wgrad_compute", True))
+WITH_SECTION = RunConfig({"comm_overlap": ConfigValue("CommOverlapConfig", "config file")})
+WITHOUT_SECTION = RunConfig({"comm_overlap": ConfigValue(None, "config file")})
+DATA_PARALLEL = [edit("overlap_grad_reduce", True), edit("overlap_param_gather", True)]
+
+
+def test_a_run_with_a_comm_overlap_section_gets_its_fields_and_nothing_else() -> None:
+    found = spell([edit("delay_wgrad_compute", True), *DATA_PARALLEL], WITH_SECTION, NEWEST_BRIDGE)
     assert found.bridge == (
-        CLASS,
-        "++comm_overlap.tp_comm_overlap=false",
-        "++comm_overlap.overlap_moe_expert_parallel_comm=true",
-        "++comm_overlap.delay_wgrad_compute=true",
+        "comm_overlap.delay_wgrad_compute=true",
+        "comm_overlap.overlap_grad_reduce=true",
+        "comm_overlap.overlap_param_gather=true",
     )
-    assert found.megatron_lm == ("--overlap-moe-expert-parallel-comm", "--delay-wgrad-compute")
-    assert "also turns on overlap_grad_reduce and overlap_param_gather" in found.notes[0]
+    assert (found.notes, found.conditional) == ((), ())
+    assert found.python == (
+        "cfg.comm_overlap.delay_wgrad_compute = True",
+        "cfg.comm_overlap.overlap_grad_reduce = True",
+        "cfg.comm_overlap.overlap_param_gather = True",
+    )
 
 
-def test_comm_overlap_keeps_what_the_run_is_known_to_have() -> None:
-    run = f"{BRIDGE} ++comm_overlap.tp_comm_overlap=true ddp.overlap_grad_reduce=false ddp.overlap_param_gather=false"
-    found = spelled(edit("delay_wgrad_compute", True), run=run)
+def test_a_run_without_the_section_gets_the_places_that_the_section_would_be_copied_to() -> None:
+    found = spell([edit("delay_wgrad_compute", True), *DATA_PARALLEL], WITHOUT_SECTION, NEWEST_BRIDGE)
     assert found.bridge == (
-        CLASS,
-        "++comm_overlap.tp_comm_overlap=true",
-        "++comm_overlap.overlap_grad_reduce=false",
-        "++comm_overlap.overlap_param_gather=false",
-        "++comm_overlap.delay_wgrad_compute=true",
+        "model.delay_wgrad_compute=true",
+        "ddp.delay_wgrad_compute=true",
+        "ddp.overlap_grad_reduce=true",
+        "optimizer.overlap_param_gather=true",
+        "ddp.overlap_param_gather=true",
     )
-    assert found.notes == ()
+    assert (found.notes, found.conditional) == ((), ())
+    assert found.python[0] == "cfg.model.delay_wgrad_compute = True"
 
 
-def test_an_edit_of_tensor_parallel_overlap_goes_into_the_opening() -> None:
-    found = spelled(
-        edit("tp_comm_overlap", True), edit("overlap_grad_reduce", True), edit("overlap_param_gather", True)
-    )
+@pytest.mark.parametrize("config", [WITH_SECTION, WITHOUT_SECTION, RunConfig()])
+@pytest.mark.parametrize("version", ["0.3.1", "0.4.2", "0.5.1", "0.6.2", None])
+def test_no_line_turns_tensor_parallel_overlap_off_or_builds_the_section(
+    config: RunConfig, version: str | None
+) -> None:
+    keys = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "overlap_p2p_comm", "align_param_gather")
+    found = spell([*(edit(key, True) for key in keys), *DATA_PARALLEL], config, version)
+    lines = [*found.bridge, *found.python, *(line for block in found.conditional for line in block.lines)]
+    assert lines
+    assert not [
+        line for line in lines if "tp_comm_overlap" in line or "_target_" in line or "CommOverlapConfig" in line
+    ]
+
+
+def test_where_the_section_is_not_known_the_lines_for_a_recipe_without_it_stand_apart() -> None:
+    found = spelled(edit("overlap_moe_expert_parallel_comm", True), *DATA_PARALLEL)
     assert found.bridge == (
-        CLASS,
-        "++comm_overlap.tp_comm_overlap=true",
-        "++comm_overlap.overlap_grad_reduce=true",
-        "++comm_overlap.overlap_param_gather=true",
+        "comm_overlap.overlap_moe_expert_parallel_comm=true",
+        "comm_overlap.overlap_grad_reduce=true",
+        "comm_overlap.overlap_param_gather=true",
     )
+    (without,) = found.conditional
+    assert (without.launcher, without.lines) == (
+        "bridge",
+        (
+            "model.overlap_moe_expert_parallel_comm=true",
+            "ddp.overlap_grad_reduce=true",
+            "optimizer.overlap_param_gather=true",
+            "ddp.overlap_param_gather=true",
+        ),
+    )
+    assert "has no comm_overlap section" in without.condition
+    assert "check cfg.comm_overlap first" in found.notes[0]
+    assert found.python == (
+        "(cfg.comm_overlap or cfg.model).overlap_moe_expert_parallel_comm = True",
+        "(cfg.comm_overlap or cfg.ddp).overlap_grad_reduce = True",
+        "(cfg.comm_overlap or cfg.optimizer).overlap_param_gather = True",
+        "(cfg.comm_overlap or cfg.ddp).overlap_param_gather = True",
+    )
+
+
+def test_a_section_that_the_command_line_builds_gets_appended_fields() -> None:
+    run = f"{BRIDGE} {CLASS} ++comm_overlap.tp_comm_overlap=false"
+    assert spelled(edit("delay_wgrad_compute", True), run=run).bridge == ("++comm_overlap.delay_wgrad_compute=true",)
+
+
+def test_without_the_distributed_optimizer_data_parallel_overlap_is_set_where_the_section_is_not_copied_to() -> None:
+    values = dict(WITH_SECTION.values) | {"use_distributed_optimizer": ConfigValue(False, "config file")}
+    found = spell([edit("overlap_grad_reduce", True), edit("tp_comm_overlap", True)], RunConfig(values), NEWEST_BRIDGE)
+    assert found.bridge == ("ddp.overlap_grad_reduce=true", "comm_overlap.tp_comm_overlap=true")
 
 
 def test_a_run_that_shows_its_comm_overlap_gets_plain_overrides() -> None:
@@ -189,14 +237,98 @@ def test_fields_of_a_named_precision_cannot_be_overridden() -> None:
     assert shown.bridge == ("mixed_precision.grad_reduce_in_fp32=false",)
 
 
-def test_an_unknown_release_is_noted() -> None:
-    found = spelled(edit("moe_router_fusion", True), version=None)
-    assert found.bridge_version == NEWEST_BRIDGE
+def test_an_unknown_release_gets_what_every_release_takes_and_the_rest_apart() -> None:
+    edits = [
+        edit("moe_router_fusion", True),
+        edit("moe_permute_fusion_into_hybridep", True),
+        edit("moe_flex_dispatcher_num_sms", 24),
+        edit("NCCL_GRAPH_REGISTER", "0", "env"),
+    ]
+    found = spelled(*edits, version=None)
+    assert (found.bridge_version, found.bridge) == (f"0.3.1 to {NEWEST_BRIDGE}", ("model.moe_router_fusion=true",))
     assert found.notes == (
-        f"Megatron-Bridge: the run's release is not known, so the overrides are for {NEWEST_BRIDGE}",
+        "Megatron-Bridge: the run's release is not known, so the overrides are those that every release from 0.3.1 to "
+        f"{NEWEST_BRIDGE} takes",
     )
+    apart = {block.condition: block.lines for block in found.conditional if block.launcher == "bridge"}
+    assert apart == {
+        "needs Megatron-Bridge 0.5 or earlier": ("model.moe_deepep_num_sms=24",),
+        "needs Megatron-Bridge 0.4 or later": ("model.moe_permute_fusion_into_hybridep=true",),
+        "needs Megatron-Bridge 0.6 or later": (
+            "model.moe_flex_dispatcher_num_sms=24",
+            '++env_vars.NCCL_GRAPH_REGISTER="0"',
+        ),
+    }
     known = spell([edit("moe_router_fusion", True)], RunConfig(bridge_version="0.5.1"), None)
-    assert (known.bridge_version, known.notes) == ("0.5.1", ())
+    assert (known.bridge_version, known.notes, known.conditional) == ("0.5.1", (), ())
+
+
+NEW_FLAGS = [
+    edit("moe_router_fusion", True),
+    edit("moe_permute_fusion_into_hybridep", True),
+    edit("high_priority_a2a_comm_stream", True),
+    edit("moe_flex_dispatcher_num_sms", 24),
+]
+
+
+@pytest.mark.parametrize(
+    ("core", "flags"),
+    [
+        ("0.16.1", ("--moe-router-fusion", "--moe-deepep-num-sms 24")),
+        ("0.17.0", ("--moe-router-fusion", "--moe-permute-fusion-into-hybridep", "--moe-deepep-num-sms 24")),
+        (
+            "0.19.2",
+            (
+                "--moe-router-fusion",
+                "--moe-permute-fusion-into-hybridep",
+                "--high-priority-a2a-comm-stream",
+                "--moe-flex-dispatcher-num-sms 24",
+            ),
+        ),
+    ],
+)
+def test_a_megatron_lm_block_has_the_flags_that_the_release_of_the_run_knows(core: str, flags: tuple[str, ...]) -> None:
+    assert spell(NEW_FLAGS, RunConfig(megatron_core_version=core), None).megatron_lm == flags
+
+
+def test_flags_that_are_newer_than_the_run_stand_apart() -> None:
+    found = spell(NEW_FLAGS, RunConfig(megatron_core_version="0.16.1"), None)
+    apart = {block.condition: block.lines for block in found.conditional if block.launcher == "megatron_lm"}
+    assert apart == {
+        "needs Megatron Core 0.17 or later": ("--moe-permute-fusion-into-hybridep",),
+        "needs Megatron Core 0.18 or later": ("--high-priority-a2a-comm-stream",),
+    }
+    assert not [note for note in found.notes if "Megatron Core" in note]
+
+
+def test_an_unknown_release_of_megatron_lm_gets_the_flags_of_every_release() -> None:
+    found = spell(NEW_FLAGS, RunConfig(), None)
+    assert found.megatron_lm == ("--moe-router-fusion",)
+    apart = {block.condition: block.lines for block in found.conditional if block.launcher == "megatron_lm"}
+    assert apart["needs Megatron Core 0.18 or earlier"] == ("--moe-deepep-num-sms 24",)
+    assert apart["needs Megatron Core 0.19 or later"] == ("--moe-flex-dispatcher-num-sms 24",)
+
+
+def test_a_flag_that_the_command_line_has_shows_the_oldest_release_that_it_may_be() -> None:
+    run = f"{MEGATRON} --moe-paged-stash"  # came with 0.18
+    found = spelled(*NEW_FLAGS[:3], run=run, version=None)
+    assert found.megatron_lm == (
+        "--moe-router-fusion",
+        "--moe-permute-fusion-into-hybridep",
+        "--high-priority-a2a-comm-stream",
+    )
+    assert not [block for block in found.conditional if block.launcher == "megatron_lm"]
+
+
+def test_a_value_that_is_newer_than_the_run_stands_apart() -> None:
+    backend = edit("moe_flex_dispatcher_backend", "ncclep")
+    old = spell([backend], RunConfig(megatron_core_version="0.18"), None)
+    assert old.megatron_lm == ()
+    assert [block.lines for block in old.conditional if block.launcher == "megatron_lm"] == [
+        ("--moe-flex-dispatcher-backend ncclep",)
+    ]
+    new = spell([backend], RunConfig(megatron_core_version="0.19"), None)
+    assert new.megatron_lm == ("--moe-flex-dispatcher-backend ncclep",)
 
 
 def test_environment_is_sorted_and_the_later_edit_wins() -> None:
@@ -260,10 +392,9 @@ def test_the_same_edits_are_python_for_a_recipe() -> None:
         edit("attention_backend", "fused"),
     )
     assert found.python == (
-        "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
-        "cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)",
-        "cfg.comm_overlap.overlap_moe_expert_parallel_comm = True",
-        "cfg.comm_overlap.delay_wgrad_compute = True",
+        "(cfg.comm_overlap or cfg.model).overlap_moe_expert_parallel_comm = True",
+        "(cfg.comm_overlap or cfg.model).delay_wgrad_compute = True",
+        "(cfg.comm_overlap or cfg.ddp).delay_wgrad_compute = True",
         "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
         "cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)",
         "cfg.mixed_precision.grad_reduce_in_fp32 = False",

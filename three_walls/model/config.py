@@ -72,6 +72,8 @@ class RunConfig:
     """Megatron-Bridge release of the run; null where it is not known."""
     bridge_version_evidence: str = ""
     """What the release was inferred from; empty where it is not known."""
+    megatron_core_version: str | None = None
+    """Release of Megatron Core, where the log states it or its arguments belong to one."""
     sizes: Mapping[str, ConfigValue] = field(default_factory=_no_values)
     """Sizes that the run itself calculated and wrote down: ``world_size``, ``data_parallel_size``."""
     withheld_values: Mapping[str, ConfigValue] = field(default_factory=_no_values)

@@ -157,11 +157,25 @@ class FirstTrial:
 
 
 @dataclass(frozen=True, slots=True)
+class ConditionalLines:
+    """Lines that are right under a condition alone, which the run does not meet or does not show."""
+
+    launcher: str
+    """The form that they belong to: ``bridge``, ``megatron_lm`` or ``python``."""
+    condition: str
+    """When to use them: ``needs Megatron Core 0.18 or later``."""
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Overrides:
-    """The plan's edits spelled for each launcher. They are not quoted for a shell; the lines of overrides.txt are."""
+    """The plan's edits spelled for each launcher. They are not quoted for a shell; the lines of overrides.txt are.
+
+    The lines of each form are those that the run's release takes, or that every release takes if it is not known.
+    """
 
     bridge_version: str
-    """Megatron-Bridge release that they are spelled for."""
+    """Megatron-Bridge release, or the range of releases, that they are spelled for."""
     bridge: tuple[str, ...]
     """Hydra overrides, one per element."""
     megatron_lm: tuple[str, ...]
@@ -172,6 +186,8 @@ class Overrides:
     """What no override or flag can express. Each note begins with the launcher's name."""
     python: tuple[str, ...] = ()
     """Statements that make the same edits to a Megatron-Bridge recipe's ``cfg``."""
+    conditional: tuple[ConditionalLines, ...] = ()
+    """Lines apart from those of the forms, each with the condition under which they are right."""
 
 
 class FailureMode(StrEnum):

@@ -1,29 +1,30 @@
-"""Edits as Megatron-Bridge overrides (Hydra) and as Python. Both apply whatever the recipe holds."""
+"""Edits as Megatron-Bridge overrides (Hydra) and as Python. Both keep what the run's recipe holds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from three_walls.model.config import ConfigData, ConfigScalar, RunConfig
 from three_walls.model.finding import PlannedEdit
 from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, MIXED_PRECISION, MIXED_PRECISION_CLASS
-from three_walls.tables.bridge import release_number
+from three_walls.tables.bridge import bridge_schema, release_number
 from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys
+from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP
 
 _PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*")
 _CONSTANTS = {"null", "true", "false", "nan", "inf"}
-
-_CREATE_COMM_OVERLAP = (
-    "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
-    "cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)",
+_COPIES = ("model", "optimizer", "ddp")
+"""Sections that a CommOverlapConfig copies its fields to, by name (``setup`` in comm_overlap.py of every release)."""
+_CHECK_SECTION = (
+    "the run does not show whether its recipe has a comm_overlap section: check cfg.comm_overlap first. The lines that "
+    "begin with comm_overlap. need one"
 )
 _CREATE_MIXED_PRECISION = (
     "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
     "cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)",
 )
-_OPENINGS = {"comm_overlap": _CREATE_COMM_OVERLAP, "mixed_precision": _CREATE_MIXED_PRECISION}
-"""Statements that make an object of a section that may be missing or a name, before its fields are set."""
+"""Statements that make an object of the precision, which may be a name, before its fields are set."""
 
 
 class PythonSnippet:
@@ -38,9 +39,14 @@ class PythonSnippet:
     def set(self, path: str, value: ConfigData) -> None:
         """``cfg.<path> = value``."""
         section, _, field = path.partition(".")
-        if field:
-            self._write(*_OPENINGS.get(section, ()))
-        self._write(f"cfg.{path} = {list(value) if isinstance(value, tuple) else value!r}")
+        if field and section == MIXED_PRECISION:
+            self._write(*_CREATE_MIXED_PRECISION)
+        self._write(f"cfg.{path} = {_write_python(value)}")
+
+    def set_in_either(self, section: str, others: Iterable[str], field: str, value: ConfigData) -> None:
+        """``field`` in ``section``, or in each of the ``others`` where that section is None."""
+        for other in others:
+            self._write(f"(cfg.{section} or cfg.{other}).{field} = {_write_python(value)}")
 
     def set_member(self, path: str, class_path: str, member: str) -> None:
         """``cfg.<path>`` to a member of an enum."""
@@ -51,20 +57,31 @@ class PythonSnippet:
         self.lines += [line for line in lines if line not in self.lines]
 
 
-class BridgeSpeller:
-    """Turns edits into ``lines`` (raw overrides), ``python`` (the same for a recipe) and ``notes``."""
+def _write_python(value: ConfigData) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)
 
-    def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig, version: str) -> None:
+
+class BridgeSpeller:
+    """Turns edits into ``lines`` (raw overrides), ``python`` (the same for a recipe) and ``notes``.
+
+    Where the run does not show whether its recipe has a CommOverlapConfig, ``lines`` are for one that has, and
+    ``without_section`` replaces those that begin with ``comm_overlap.`` for one that has none.
+    """
+
+    def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig, release: str) -> None:
         self.values = {edit.key: edit.to for edit in edits}
         self.config = config
-        self.version = release_number(version)
+        self.release = release
+        self.version = release_number(release)
         self.lines: list[str] = []
+        self.without_section: list[str] = []
         self.notes: list[str] = []
         self.python = PythonSnippet()
 
     def spell_all(self) -> None:
         for name, value in self.values.items():
-            key = config_keys().keys[self._name_in_release(name)]
+            backend = self._setting("moe_flex_dispatcher_backend")
+            key = config_keys().keys[name_of_sm_count(name, backend, one_name=self.version >= (0, 6))]
             if key.bridge is None or not key.bridge.paths:
                 self.note(f"{key.name} cannot be overridden")
             elif self._is_in_release(key, key.bridge) and self._knows_values(key, key.bridge, value):
@@ -88,67 +105,54 @@ class BridgeSpeller:
         section, _, field = path.partition(".")
         if path == COMM_OVERLAP:
             self.note("comm_overlap is an object; override its fields")
-            return
-        if key.enum is not None and isinstance(value, str):
-            self.python.set_member(path, key.enum, value)
-        else:
-            self.python.set(path, value)
-        if section == COMM_OVERLAP and self.config.get(COMM_OVERLAP) != COMM_OVERLAP_CLASS:
+        elif section == COMM_OVERLAP:
             self._spell_comm_overlap(field, value)
         elif section == MIXED_PRECISION and field and self.config.get(MIXED_PRECISION) != MIXED_PRECISION_CLASS:
             # Recipes give their precision by name; an override of a field then fails to apply.
+            self.python.set(path, value)
             self.note(
                 f"{key.name}: set {field}={write_value(value)} in the recipe's MixedPrecisionConfig; "
                 "an override cannot reach its fields where mixed_precision is a name"
             )
         elif key.enum is not None and isinstance(value, str):
+            self.python.set_member(path, key.enum, value)
             # Hydra checks no types: a word would be stored as text, which equals no member and is silently ignored.
             number = config_keys().enums[key.enum][value]
             self._write(f"{path}={{_target_:{key.enum},_args_:[{number}]}}")
         else:
+            self.python.set(path, value)
             self._write(f"{path}={write_value(value)}")
 
     def _spell_comm_overlap(self, field: str, value: ConfigData) -> None:
-        """Overrides that apply whether or not the recipe has a CommOverlapConfig.
+        """A field of ``comm_overlap`` where it takes effect, without building a CommOverlapConfig.
 
-        A plain override fails where it has none; ``comm_overlap={...}`` fails where it has one. Appending the
-        class and its one required field works in both, and keeps the other fields of one that is there.
+        A CommOverlapConfig replaces the fields of the same names in model, optimizer and ddp, by defaults of its own
+        where it has no value. Building one would turn off what the model overlaps of tensor and expert parallelism,
+        turn on the overlap of data parallelism, and fail on a ``tp_comm_overlap_cfg``. So a field is written to the
+        CommOverlapConfig that is there, and to those sections where there is none.
         """
-        opening = f"++{COMM_OVERLAP}._target_=megatron.bridge.training.comm_overlap.{COMM_OVERLAP_CLASS}"
-        if opening not in self.lines:
-            tensor_parallel = self.values.get("tp_comm_overlap", self.config.get("tp_comm_overlap")) is True
-            self._write(opening)
-            self._write(f"++{COMM_OVERLAP}.tp_comm_overlap={write_value(tensor_parallel)}")
-            self._keep_data_parallel_overlap()
-        if field != "tp_comm_overlap":
-            self._write(f"++{COMM_OVERLAP}.{field}={write_value(value)}")
+        text = write_value(value)
+        copies = [section for section in _COPIES if bridge_schema(self.release).find(f"{section}.{field}")]
+        section_exists = self.config.get(COMM_OVERLAP) == COMM_OVERLAP_CLASS
+        is_copied = "model" in copies or self._setting("use_distributed_optimizer") is not False
+        if is_copied and section_exists:
+            # A section that the command line builds has the fields alone that were given.
+            is_built = self.config.values[COMM_OVERLAP].is_stated_by(BUILDS_COMM_OVERLAP)
+            self._write(f"{'++' if is_built else ''}{COMM_OVERLAP}.{field}={text}")
+            self.python.set(f"{COMM_OVERLAP}.{field}", value)
+        elif is_copied and not self.config.knows(COMM_OVERLAP):
+            self._write(f"{COMM_OVERLAP}.{field}={text}")
+            self.without_section += [f"{section}.{field}={text}" for section in copies]
+            self.note(_CHECK_SECTION)
+            self.python.set_in_either(COMM_OVERLAP, copies, field, value)
+        else:
+            for section in copies:
+                self._write(f"{section}.{field}={text}")
+                self.python.set(f"{section}.{field}", value)
 
-    def _keep_data_parallel_overlap(self) -> None:
-        """A new CommOverlapConfig turns these on by itself; keep what the run is known to have."""
-        unknown = []
-        for name in ("overlap_grad_reduce", "overlap_param_gather"):
-            if name in self.values:
-                continue
-            found = self.config.values.get(name)
-            if found is not None and self.config.dialect == "bridge":
-                self._write(f"++{COMM_OVERLAP}.{name}={write_value(found.value)}")
-                self.python.set(f"{COMM_OVERLAP}.{name}", found.value)
-            else:
-                unknown.append(name)
-        if unknown:
-            self.note(
-                "if the recipe has no CommOverlapConfig, these overrides create one; with data parallelism and the "
-                f"distributed optimizer it also turns on {' and '.join(unknown)} and sets the bucket size"
-            )
-
-    def _name_in_release(self, name: str) -> str:
-        """The key to write: SM counts were one key per backend before 0.6."""
-        if name in ("moe_deepep_num_sms", "moe_hybridep_num_sms") and self.version >= (0, 6):
-            return "moe_flex_dispatcher_num_sms"
-        if name == "moe_flex_dispatcher_num_sms" and self.version < (0, 6):
-            backend = self.values.get("moe_flex_dispatcher_backend", self.config.get("moe_flex_dispatcher_backend"))
-            return "moe_hybridep_num_sms" if backend == "hybridep" else "moe_deepep_num_sms"
-        return name
+    def _setting(self, name: str) -> ConfigData:
+        """The setting once the edits are made; None where it is not known."""
+        return self.values.get(name, self.config.get(name))
 
     def _is_in_release(self, key: ConfigKey, spelling: PathSpelling) -> bool:
         if spelling.since is not None and self.version < release_number(spelling.since):
@@ -169,6 +173,15 @@ class BridgeSpeller:
     def _write(self, line: str) -> None:
         if line not in self.lines:
             self.lines.append(line)
+
+
+def name_of_sm_count(name: str, backend: ConfigData, *, one_name: bool) -> str:
+    """The key to write for ``name``: the SMs of a dispatcher were one key per backend in older releases."""
+    if name in ("moe_deepep_num_sms", "moe_hybridep_num_sms") and one_name:
+        return "moe_flex_dispatcher_num_sms"
+    if name == "moe_flex_dispatcher_num_sms" and not one_name:
+        return "moe_hybridep_num_sms" if backend == "hybridep" else "moe_deepep_num_sms"
+    return name
 
 
 def write_value(value: ConfigData) -> str:

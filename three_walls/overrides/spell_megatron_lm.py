@@ -6,30 +6,50 @@ from collections.abc import Sequence
 
 from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.finding import PlannedEdit
+from three_walls.overrides.spell_bridge import name_of_sm_count
+from three_walls.tables.bridge import release_number
 from three_walls.tables.config_keys import ConfigKey, FlagSpelling, config_keys, flags_of
 
+_ONE_SM_COUNT = (0, 19)
+"""The release from which one flag sets the SMs of every dispatcher backend."""
 # Megatron-LM takes at most one of the ways to cut the pipeline into virtual stages.
 _EXCLUDES = {"virtual_pipeline_model_parallel_size": "num_layers_per_virtual_pipeline_stage"}
 
 
 class MegatronLmSpeller:
-    """Turns edits into ``lines`` (one flag with its values each, separated by spaces) and ``notes``."""
+    """Turns edits into the flags of one release of Megatron Core.
 
-    def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig) -> None:
+    ``lines`` holds, by the key of the edit, one flag with its values each, separated by spaces. An edit for which the
+    release has no flag or value has no line. ``notes`` holds what no flag can express.
+    """
+
+    def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig, core: tuple[int, int]) -> None:
         self.edits = edits
         self.config = config
-        self.lines: list[str] = []
+        self.core = core
+        self.lines: dict[str, list[str]] = {}
         self.notes: list[str] = []
+        self._edited_key = ""
 
     def spell_all(self) -> None:
+        backend = {edit.key: edit.to for edit in self.edits}.get(
+            "moe_flex_dispatcher_backend", self.config.get("moe_flex_dispatcher_backend")
+        )
         for edit in self.edits:
-            key = config_keys().keys[edit.key]
+            self._edited_key = edit.key
+            key = config_keys().keys[name_of_sm_count(edit.key, backend, one_name=self.core >= _ONE_SM_COUNT)]
             if self._has_already(key, edit.to):
                 continue
             if key.megatron_lm is None:
                 self._spell_without_flag(key, edit.to)
-            else:
+            elif self._is_in_release(key.megatron_lm, edit.to):
                 self._spell(key, key.megatron_lm, edit.to)
+
+    def _is_in_release(self, spelling: FlagSpelling, value: ConfigData) -> bool:
+        """Whether the release's parser knows the flag and the words."""
+        words = map(str, value if isinstance(value, tuple) else (value,))
+        late = [word for word in words if self.core < release_number(spelling.value_since.get(word, "0"))]
+        return spelling.is_in(self.core) and not late
 
     def _has_already(self, key: ConfigKey, value: ConfigData) -> bool:
         """Whether the run has the value without a flag for it; a derived one may move with other edits."""
@@ -62,12 +82,12 @@ class MegatronLmSpeller:
             if has_dash or any(word.split() != [word] for word in words):
                 self._note(f"set {spelling.flag} by hand to {', '.join(map(repr, words))}")
             else:
-                self._write_flag(" ".join([spelling.flag or "", *words]), spelling)
+                self._write(" ".join([spelling.flag or "", *words]))
 
     def _spell_switch(self, key: ConfigKey, spelling: FlagSpelling, on: bool) -> None:
         wanted, opposite = (spelling.flag, spelling.negated_flag) if on else (spelling.negated_flag, spelling.flag)
         if wanted is not None:
-            self._write_flag(wanted, spelling)
+            self._write(wanted)
         given = self.config.values.get(key.name)
         is_given = given is not None and given.is_stated_by("command line")
         if opposite is not None and (wanted is None or is_given):
@@ -79,17 +99,8 @@ class MegatronLmSpeller:
         others = [flag for flag in [*flags[1:], *shorthands] if flag not in flags[:1]]
         self._note(f"remove {flags[0]}" + (f" (or {', '.join(others)})" if others else ""))
 
-    def _write_flag(self, line: str, spelling: FlagSpelling) -> None:
-        self._write(line)
-        flag = line.partition(" ")[0]
-        if spelling.since is not None:
-            self._note(f"{flag} needs Megatron Core {spelling.since} or later")
-        if spelling.until is not None:
-            self._note(f"{flag} was removed after Megatron Core {spelling.until}")
-
     def _write(self, line: str) -> None:
-        if line not in self.lines:
-            self.lines.append(line)
+        self.lines.setdefault(self._edited_key, []).append(line)
 
     def _note(self, text: str) -> None:
         self.notes.append(f"Megatron-LM: {text}")

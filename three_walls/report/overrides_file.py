@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from three_walls.model.finding import Overrides
 from three_walls.model.report import Report
@@ -31,14 +32,29 @@ def quote_env(overrides: Overrides) -> tuple[str, ...]:
 
 
 def list_forms(overrides: Overrides) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Id, title and lines of each launcher's form; forms without a line are left out."""
+    """Id, title and lines of each launcher's form, then of the conditional lines; forms without a line are left out."""
     forms = (
         ("env", "Environment", quote_env(overrides)),
         ("bridge", f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides)),
         ("megatron-lm", "Megatron-LM", quote_megatron_lm(overrides)),
         ("python", "Python, in the recipe", overrides.python),
     )
-    return tuple(form for form in forms if form[2])
+    conditional = (
+        (f"conditional-{number}", title, lines)
+        for number, (title, lines) in enumerate(_list_conditional(overrides), start=1)
+    )
+    return tuple(form for form in (*forms, *conditional) if form[2])
+
+
+def _list_conditional(overrides: Overrides) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Title and quoted lines of each block that is right under a condition alone."""
+    for block in overrides.conditional:
+        if block.launcher == "bridge":
+            yield f"Megatron-Bridge, {block.condition}", tuple(map(shlex.quote, block.lines))
+        elif block.launcher == "megatron_lm":
+            yield f"Megatron-LM, {block.condition}", tuple(shlex.join(line.split()) for line in block.lines)
+        else:
+            yield f"Python, {block.condition}", block.lines
 
 
 def render_overrides(report: Report) -> str:
@@ -54,6 +70,7 @@ def render_overrides(report: Report) -> str:
         *_section(f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides)),
         *_section("Megatron-LM", quote_megatron_lm(overrides)),
         *_comment("The same in Python, for a recipe that is edited", overrides.python),
+        *(part for title, lines in _list_conditional(overrides) for part in _comment(title, lines)),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from three_walls.model.buckets import Wall
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.resources import TABLES_DIR
+from three_walls.tables.bridge import release_number
 from three_walls.tables.config_values import LONGEST_VALUE, is_of_type
 from three_walls.tables.loader import (
     ByName,
@@ -58,6 +59,13 @@ class FlagSpelling(Row):
     since: Text | None = None
     """Megatron Core release, as is ``until``."""
     until: Text | None = None
+    value_since: Mapping[str, Text] = Field(default_factory=dict)
+    """First release that knows a value, where that is later than the flag's."""
+
+    def is_in(self, core: tuple[int, int]) -> bool:
+        """Whether the release (major, minor) of Megatron Core knows the flag."""
+        is_late = self.since is not None and core < release_number(self.since)
+        return not is_late and (self.until is None or core <= release_number(self.until))
 
     @property
     def has_default(self) -> bool:

@@ -13,6 +13,9 @@ _INT = re.compile(r"[-+]?\d{1,18}")
 _FLOAT = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,3})?")
 _CONSTANTS: dict[str, ConfigScalar] = {"null": None, "true": True, "false": False}
 _QUOTES = "\"'"
+_OPENING, _CLOSING = "[{(", "]})"
+BUILDS_COMM_OVERLAP = "derived: comm_overlap._target_"
+"""Source of a ``comm_overlap`` that the command line itself builds: the fields it does not give have to be appended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.launchers import find_program
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.model.config import RunConfig
+from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP
 
 COMMON = shlex.split(
     "--use-mcore-models --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion "
@@ -212,6 +213,16 @@ def test_a_recipe_decides_what_a_bridge_command_line_leaves_out() -> None:
 def test_only_a_plain_override_shows_that_the_recipe_has_the_object() -> None:
     assert values([*BRIDGE, "comm_overlap.delay_wgrad_compute=true"])["comm_overlap"] == "CommOverlapConfig"
     assert "comm_overlap" not in values([*BRIDGE, "++comm_overlap.delay_wgrad_compute=true"])
+
+
+def test_a_section_that_the_command_line_builds_is_known_with_its_origin() -> None:
+    built = "++comm_overlap._target_=megatron.bridge.training.comm_overlap.CommOverlapConfig"
+    for words in (
+        [built, "++comm_overlap.tp_comm_overlap=false", "comm_overlap.tp_comm_overlap=true"],
+        ["comm_overlap={_target_:megatron.bridge.training.comm_overlap.CommOverlapConfig,tp_comm_overlap:false}"],
+    ):
+        found = config_of([*BRIDGE, *words]).values["comm_overlap"]
+        assert (found.value, found.source) == ("CommOverlapConfig", BUILDS_COMM_OVERLAP)
 
 
 def test_a_removed_key_is_unknown() -> None:

@@ -57,6 +57,46 @@ def test_an_arguments_block_is_read() -> None:
     assert (found.dialect, found.warnings, "s3cr3t" in repr(found)) == ("megatron_lm", (), False)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "release"),
+    [
+        ([], None),
+        (["moe_use_legacy_grouped_gemm"], "0.16"),
+        (["moe_permute_fusion_into_hybridep"], "0.17"),
+        (["moe_permute_fusion_into_hybridep", "moe_paged_stash"], "0.18"),
+        (["moe_permute_fusion_into_hybridep", "moe_flex_dispatcher_num_sms", "moe_paged_stash"], "0.19"),
+    ],
+)
+def test_the_newest_argument_shows_the_release_of_megatron_core(arguments: list[str], release: str | None) -> None:
+    block = (*BLOCK, *((name, "None") for name in arguments))
+    assert merge_sources([read_argument_block(block)]).megatron_core_version == release
+
+
+def test_a_release_of_megatron_core_that_the_log_states_counts() -> None:
+    block = (*BLOCK, ("moe_use_legacy_grouped_gemm", "False"))
+    log = TrainingLog(argument_block=block, versions=(("megatron_core", "0.16.1"),))
+    assert merge_sources(read_log_settings(log)).megatron_core_version == "0.16.1"
+    alone = TrainingLog(versions=(("megatron_core", "0.18.2"),))
+    assert merge_sources(read_log_settings(alone)).megatron_core_version == "0.18.2"
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_known", "section"),
+    [
+        ([("model.wgrad_deferral_limit", "-1"), ("train.train_iters", "5")], True, "CommOverlapConfig"),
+        ([("model.num_layers", "4"), ("train.train_iters", "5")], True, None),
+        ([("model.num_layers", "4")], False, None),  # the rest of the model may be missing
+        ([("model.wgrad_deferral_limit", "22"), ("train.train_iters", "5")], False, None),  # set by either
+        ([("model.defer_embedding_wgrad_compute", "True"), ("train.train_iters", "5")], False, None),
+    ],
+)
+def test_a_summary_shows_whether_the_run_has_a_comm_overlap_section(
+    settings: list[tuple[str, str]], is_known: bool, section: str | None
+) -> None:
+    config = merge_sources([read_summary(settings, release_is_known=True)])
+    assert (config.knows("comm_overlap"), config.get("comm_overlap")) == (is_known, section)
+
+
 def test_what_does_not_parse_is_withheld_with_a_warning() -> None:
     found = read_argument_block([("num_layers", "many")])
     assert found.values["num_layers"].is_withheld

@@ -17,7 +17,7 @@ from three_walls.model.errors import UsageError
 from three_walls.tables.config_keys import ConfigKey, config_keys, is_allowed, keys_by_flag, keys_by_path
 from three_walls.tables.config_values import fit, takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.hydra_overrides import Override, read_override
+from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP, Override, read_override
 from three_walls.tables.loader import suggest
 
 _BRIDGE_SCRIPTS = {"run_recipe", "run_script", "setup_experiment"}
@@ -175,8 +175,11 @@ def _read_option(option: str, value: str, settings: SettingsBuilder) -> None:
 
 def _read_bridge_setting(override: Override, settings: SettingsBuilder) -> None:
     path = override.path
-    if path.startswith("comm_overlap.") and override.prefix == "":
-        # Without + the override is an error unless the run has a CommOverlapConfig, and this run was accepted.
+    if path == "comm_overlap._target_":
+        settings.set("comm_overlap", "CommOverlapConfig", BUILDS_COMM_OVERLAP)
+        return
+    if path.startswith("comm_overlap.") and override.prefix == "" and "comm_overlap" not in settings.values:
+        # Without + the override is an error unless the run has a CommOverlapConfig; this run was accepted.
         settings.set("comm_overlap", "CommOverlapConfig", "derived: plain override of comm_overlap")
     if path.startswith("mixed_precision.") and override.prefix == "":
         settings.set("mixed_precision", "MixedPrecisionConfig", "derived: plain override of mixed_precision")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from types import MappingProxyType
@@ -24,9 +24,10 @@ from three_walls.inputs.config.written_values import plain_value, read_word
 from three_walls.model.config import ConfigData, ConfigValue
 from three_walls.model.errors import InputError
 from three_walls.model.training_log import LogLayout, TrainingLog
+from three_walls.tables.bridge import release_number
 from three_walls.tables.config_keys import ConfigKey, config_keys, flags_of, keys_by_path
 
-BRIDGE_LIBRARY = "megatron_bridge"
+BRIDGE_LIBRARY, CORE_LIBRARY = "megatron_bridge", "megatron_core"
 _CONSTANTS = {"None": None, "True": True, "False": False}
 _SIZES = ("world_size", "data_parallel_size")
 
@@ -53,6 +54,10 @@ def read_log_settings(log: TrainingLog, progress_gpus: int | None = None) -> lis
     if progress_gpus:
         world = {"world_size": ConfigValue(progress_gpus, LOG_PROGRESS)}
         found.append(SourceSettings(LOG_PROGRESS, sizes=MappingProxyType(world)))
+    core = dict(log.versions).get(CORE_LIBRARY)
+    if core is not None:
+        first, *others = found or [SourceSettings(LOG_LAYOUT)]
+        found = [replace(first, megatron_core_version=core), *others]
     if version is None:
         return found
     return [
@@ -80,7 +85,21 @@ def read_argument_block(pairs: Sequence[tuple[str, str]]) -> SourceSettings:
             settings.sizes[name] = ConfigValue(value, LOG_ARGUMENTS)
         for key, is_negated in _keys_by_argument().get(name, ()):
             _set(key, (not value) if is_negated and isinstance(value, bool) else value, name, settings)
-    return settings.build("megatron_lm", is_settled=True, warnings_begin="arguments in the log: ")
+    source = settings.build("megatron_lm", is_settled=True, warnings_begin="arguments in the log: ")
+    return replace(source, megatron_core_version=_infer_core_release({name for name, _ in pairs}))
+
+
+def _infer_core_release(arguments: Collection[str]) -> str | None:
+    """The newest release of Megatron Core that an argument came with; a release prints every argument that it knows.
+
+    Of a release that no argument came with (0.16, the oldest that is distinguished) the last argument is evidence that
+    went with it; None where neither is there, as in a block that is not whole.
+    """
+    spellings = [key.megatron_lm for key in config_keys().keys.values() if key.megatron_lm is not None]
+    named = [found for found in spellings if found.flag is not None and _argument(found.flag) in arguments]
+    since = [found.since for found in named if found.since is not None]
+    until = [found.until for found in named if found.until is not None]
+    return max(since, key=release_number) if since else min(until, key=release_number) if until else None
 
 
 def _read_summary_and_release(pairs: Sequence[tuple[str, str]], version: str | None) -> SourceSettings:
@@ -104,12 +123,29 @@ def read_summary(pairs: Sequence[tuple[str, str]], release_is_known: bool) -> So
             _set(key, read_printed(text), path, settings)
         else:
             settings.note_unknown(path)
+    is_whole = {"model", "train"} <= {path.partition(".")[0] for path, _ in pairs}  # train follows model
+    _infer_comm_overlap(settings, release_is_known and is_whole)
     return settings.build(
         "bridge",
         is_settled=True,
         leaves_out_defaults=release_is_known,
         warnings_begin="configuration summary in the log: ",
     )
+
+
+def _infer_comm_overlap(settings: SettingsBuilder, leaves_out_defaults: bool) -> None:
+    """Whether the run has a CommOverlapConfig, which the summary does not print.
+
+    One that states no ``wgrad_deferral_limit`` sets -1 in the model, where Megatron Core has 0.
+
+    Source: ``_get_model_comm_overlap_cfgs`` in megatron/bridge/training/comm_overlap.py of Bridge 0.3.1 to 0.6.2.
+    """
+    limit = settings.values.get("wgrad_deferral_limit")
+    is_deferred = settings.values.get("defer_embedding_wgrad_compute")
+    if limit is not None and limit.value == -1:
+        settings.set("comm_overlap", "CommOverlapConfig", "derived: wgrad_deferral_limit")
+    elif limit is None and is_deferred is None and leaves_out_defaults:
+        settings.set("comm_overlap", None, "derived: wgrad_deferral_limit")
 
 
 def _read_objects(pairs: Sequence[tuple[str, str]]) -> SourceSettings:

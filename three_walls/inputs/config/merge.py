@@ -43,6 +43,9 @@ def merge_sources(sources: Sequence[SourceSettings]) -> RunConfig:
         dialect=dialect,
         bridge_version=with_release.bridge_version if with_release else None,
         bridge_version_evidence=with_release.bridge_version_evidence if with_release else "",
+        megatron_core_version=next(
+            (source.megatron_core_version for source in sources if source.megatron_core_version), None
+        ),
         sizes=MappingProxyType(sizes),
         withheld_values=MappingProxyType(_withheld(settings.values)),
         withheld_environment=MappingProxyType(_withheld(environment)),

@@ -52,6 +52,7 @@ class SourceSettings:
     """Whether the values are final: the launcher, or the user, has already applied what follows from other settings."""
     bridge_version: str | None = None
     bridge_version_evidence: str = ""
+    megatron_core_version: str | None = None
     unknown: tuple[str, ...] = ()
     """Names that tables/config-keys.yaml does not list, sorted. Their values are not kept."""
     warnings: tuple[str, ...] = ()

@@ -1,0 +1,102 @@
+"""Printed overlaps take effect on real recipes, and change nothing else.
+
+Against the recorded answers of Megatron-Bridge, and against itself where ``THREE_WALLS_BRIDGES`` names interpreters:
+``<release>=<python>:<folder>...``, separated by spaces; the folders go on the interpreter's path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.bridge.cases import HERE
+from tests.bridge.overlap_cases import CASES, RELEASES, OverlapCase, recorded
+from three_walls.overrides.real_bridge.verify import RUNNER
+from three_walls.tables.bridge import bridge_schema
+from three_walls.tables.config_keys import config_keys, paths_of
+
+BRIDGES = dict(word.split("=", 1) for word in os.environ.get("THREE_WALLS_BRIDGES", "").split())
+SECTIONS = ("model", "optimizer", "ddp", "comm_overlap")
+NEUTRAL = "rng.seed=1234"
+"""Any override makes a list of the tuple in a userbuffers preset; so every request has one."""
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", CASES)
+def test_the_lines_are_those_that_megatron_bridge_was_asked_about(name: str, release: str) -> None:
+    assert list(CASES[name].spell(release).bridge) == recorded()[name]["lines"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_edit_took_effect_and_nothing_else_changed(name: str) -> None:
+    case, changes = CASES[name], recorded()[name]["changes"]
+    places = {field.rpartition(".")[2]: value for field, value in wanted(case).items()}
+    for path, (_, after) in changes.items():
+        assert after == places.get(path.rpartition(".")[2]), f"{path} became {after}"
+    in_force = {path.rpartition(".")[2] for path in changes if not path.startswith("comm_overlap.")}
+    assert in_force == places.keys()
+
+
+def wanted(case: OverlapCase) -> dict[str, Any]:
+    """The edits by the path that their keys have in Megatron-Bridge."""
+    return {paths_of(config_keys().keys[name])[0]: value for name, value in case.edits.items()}
+
+
+@pytest.mark.parametrize("release", sorted(BRIDGES) or [pytest.param("", marks=pytest.mark.skip("no Megatron-Bridge"))])
+def test_megatron_bridge_does_what_is_recorded(release: str) -> None:
+    assert ask_about_all(release) == recorded()
+
+
+def ask_about_all(release: str) -> dict[str, dict[str, Any]]:
+    """What Megatron-Bridge makes of every case, as overrides and as Python, in one process."""
+    schema = bridge_schema(release)
+    paths = [path for path in schema.paths() if path.partition(".")[0] in SECTIONS]
+    requests = []
+    for case in CASES.values():
+        found = case.spell(release)
+        own = [NEUTRAL, *case.overrides]
+        alone = {
+            "recipe": case.recipe_of(release),
+            "prepare": list(case.prepare),
+            "overrides": own,
+            "world_size": case.world_size,
+            "show": paths,
+        }
+        requests += [alone, {**alone, "overrides": [*own, *found.bridge]}, {**alone, "python": list(found.python)}]
+    results = ask(release, requests)
+    answers = {}
+    for number, (name, case) in enumerate(CASES.items()):
+        alone, overridden, in_python = results[3 * number : 3 * number + 3]
+        for result in (alone, overridden, in_python):
+            assert result["applied"], f"{release}, {name}: {result['message']}"
+            assert result["validated"], f"{release}, {name}: {result['message']}"
+        assert overridden["values"] == in_python["values"], f"{release}, {name}"
+        changes = {
+            path: [before, overridden["values"][path]]
+            for path, before in alone["values"].items()
+            if before != overridden["values"][path]
+        }
+        answers[name] = {"lines": list(case.spell(release).bridge), "changes": changes}
+    return answers
+
+
+def ask(release: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One result per case."""
+    python, *folders = BRIDGES[release].split(":")
+    request = {"gpu_major": 9, "transformer_engine": "2.14.0", "models": str(HERE / "models"), "cases": cases}
+    done = subprocess.run(
+        [python, str(RUNNER)],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders), "HF_HUB_OFFLINE": "1"},
+    )
+    answer = json.loads(done.stdout)
+    assert answer.get("bridge") == release, answer
+    results: list[dict[str, Any]] = answer["results"]
+    return results
