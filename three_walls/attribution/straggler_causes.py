@@ -42,14 +42,42 @@ class StragglerCause(StrEnum):
         return self.replace("_", " ")
 
 
+SICK_CAUSES = (
+    StragglerCause.SLOW_COMPUTE,
+    StragglerCause.LAUNCH_STARVED,
+    StragglerCause.HOST_BLOCKED,
+    StragglerCause.UNKNOWN,
+)
+"""Causes that lie in the rank itself. A late stage waited for another rank; imbalance gave the rank more work."""
+
+
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that is late beyond its peers: ``late_ns`` and ``peers_ns`` per step, ``steps``: number of kept ones."""
+    """A rank that is late beyond its peers: ``late_ns`` and ``peers_ns`` per step, ``steps``: number of kept ones.
+
+    ``spread`` and ``peers_spread`` (median): see measure_kernel_spread; None where too few kernels repeat.
+    """
 
     rank_index: int
     late_ns: int
     peers_ns: int
     steps: int
+    spread: float | None = None
+    peers_spread: float | None = None
+
+    @property
+    def shares_its_gpu(self) -> bool:
+        """Whether its repeated kernels vary as on a GPU that another process uses, and those of its peers do not."""
+        if self.spread is None or self.peers_spread is None:
+            return False
+        return self.spread >= default_rank_thresholds().shared_gpu_spread_ratio * self.peers_spread
+
+    @property
+    def is_evenly_slow(self) -> bool:
+        """Whether its repeated kernels vary no more than those of its peers."""
+        if self.spread is None or self.peers_spread is None:
+            return False
+        return self.spread <= default_rank_thresholds().even_spread_ratio * self.peers_spread
 
 
 def find_cause(
@@ -66,12 +94,19 @@ def find_cause(
     ``exchanges``: see find_pipeline_waits.
     """
     owned = pl.concat([_own_segments(segments, slices), _waits_in_segments(segments, exchanges)])
-    excess = _excess_by_owner(owned, late)
+    # Segments of several streams cover the same time: what they hold is counted once.
+    own_segments = segments.filter(pl.col("rank_index") == late.rank_index)
+    united_ns = merge_overlapping(own_segments, ["rank_index"]).select(DURATION.sum()).item()
+    once = united_ns / max(own_segments.select(DURATION.sum()).item(), 1)
+    excess = {owner: round(ns * once) for owner, ns in _excess_by_owner(owned, late).items()}
     # Where exchanges are resolved only the waiting in them counts: a slow link is no late stage.
     exchanging_ns = excess.get(EXCHANGE, 0)
     late_stage_ns = exchanging_ns if exchanges.is_empty() else min(exchanging_ns, excess.get(_WAITED, 0))
+    slow_ns = sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES)
+    if late.shares_its_gpu:  # while the other process has the GPU, launched work waits for no visible reason
+        slow_ns += max(0, excess.get("idle_other", 0))
     candidates = {
-        StragglerCause.SLOW_COMPUTE: sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES),
+        StragglerCause.SLOW_COMPUTE: slow_ns,
         StragglerCause.LAUNCH_STARVED: excess.get("launch_starved", 0),
         StragglerCause.HOST_BLOCKED: excess.get("host_blocked", 0),
         StragglerCause.LATE_STAGE: late_stage_ns,
@@ -82,7 +117,9 @@ def find_cause(
         return StragglerCause.UNKNOWN, f"neither compute nor the host explains it (at most {more_ms}: {cause.words})"
     match cause:
         case StragglerCause.SLOW_COMPUTE:
-            return _explain_compute(_kernels_in_segments(segments, timeline.operations, traces), late, more_ms)
+            kernels = _kernels_in_segments(segments, timeline.operations, traces)
+            cause, clause = _explain_compute(kernels, late, more_ms)
+            return cause, clause + _suspect_gpu(cause, late, excess.get("idle_other", 0))
         case StragglerCause.LAUNCH_STARVED:
             return cause, f"its device was idle with nothing launched for {more_ms} than its peers' devices"
         case StragglerCause.HOST_BLOCKED:
@@ -191,13 +228,14 @@ def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tup
         .row(0, named=True)
     )
     elsewhere = 1 - sums["experts_ns"] / sums["all_ns"] if sums["all_ns"] > 0 else 1.0
-    if elsewhere < default_rank_thresholds().minimum_slow_outside_fraction and sums["experts_differ"]:
+    is_imbalance = elsewhere < default_rank_thresholds().minimum_slow_outside_fraction and sums["experts_differ"]
+    if is_imbalance and not late.shares_its_gpu:
         return StragglerCause.EXPERT_IMBALANCE, (
             "between dispatch and combine it ran other numbers or sizes of kernels than its peers, "
             f"{ns_to_ms(sums['experts_ns'] / late.steps):.1f} ms more; {max(elsewhere, 0):.0%} of its extra compute "
             "is elsewhere"
         )
-    if sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
+    if late.shares_its_gpu or sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
         ratio = 1 + sums["alike_ns"] / max(sums["alike_peers_ns"], 1)
         return StragglerCause.SLOW_COMPUTE, (
             f"the same kernels (name and grid) took {ratio:.2f} times as long as on its peers, {more_ms}"
@@ -205,6 +243,25 @@ def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tup
     return StragglerCause.UNKNOWN, (
         f"it computed {more_ms}, in other kernels than its peers and not only between the exchanges"
     )
+
+
+def _suspect_gpu(cause: StragglerCause, late: LateRank, idle_ns: int) -> str:
+    """The likely state of a slow GPU, from how its repeated kernels vary; empty where that does not show it.
+
+    ``idle_ns``: how much longer than its peers' devices it stood idle although work was launched.
+    """
+    if cause is not StragglerCause.SLOW_COMPUTE:
+        return ""
+    compared = f"{late.spread or 0:.2f} times their fastest call on average, on its peers {late.peers_spread or 0:.2f}"
+    if late.shares_its_gpu:
+        idle = f", and the device stood idle with work launched for {ns_to_ms(idle_ns):.1f} ms more" if idle_ns > 0 else ""
+        return f". Another process likely uses this GPU: repeated kernels take {compared} times{idle}"
+    if late.is_evenly_slow:
+        return (
+            f". Every call is slower alike (repeated kernels take {compared} times), as on a GPU with lower clocks: "
+            "power cap, temperature, clock limits"
+        )
+    return ""
 
 
 def _kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, traces: Sequence[Trace]) -> pl.DataFrame:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 import polars as pl
 
@@ -19,12 +20,17 @@ from three_walls.timeline.timeline import Timeline
 
 
 def find_stragglers(
-    timeline: Timeline, matched_ranks: MatchedRanks, slices: pl.DataFrame, traces: Sequence[Trace]
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    slices: pl.DataFrame,
+    traces: Sequence[Trace],
+    kernel_spread: Mapping[int, float],
 ) -> tuple[Straggler, ...]:
     """Stragglers, latest first, from resolved calls of kept steps that no capture start touches.
 
     Calls between pipeline stages make nobody late: stages do different work by design, and under 1F1B the first is
-    the last to finish. Exchanges show for whom a late rank had waited itself.
+    the last to finish. Exchanges show for whom a late rank had waited itself. ``kernel_spread``: by rank index
+    (measure_kernel_spread).
     """
     rank_of = matched_ranks.rank_of
     kept = matched_ranks.arrivals.filter("kept")
@@ -32,7 +38,7 @@ def find_stragglers(
     exchanges = find_pipeline_waits(kept, rank_of)
     segments = find_segments(arrivals, timeline.steps)
     stragglers = []
-    for late in _find_late_ranks(arrivals, timeline.steps):
+    for late in _find_late_ranks(arrivals, timeline.steps, kernel_spread):
         last_at = arrivals.filter((pl.col("last") == late.rank_index) & pl.col("resolved"))
         before = segments.join(last_at.select("instance").unique(), on="instance", how="semi")
         cause, explanation = find_cause(late, before, exchanges, timeline, slices, traces)
@@ -42,7 +48,8 @@ def find_stragglers(
             f"{ns_to_ms(late.late_ns):.1f} ms after the second-to-last rank (its peers: {ns_to_ms(late.peers_ns):.1f} "
             f"ms); before them {explanation}"
         )
-        stragglers.append(Straggler(rank_of[late.rank_index], late.late_ns, cause, evidence))
+        beyond_peers_ns = late.late_ns - late.peers_ns
+        stragglers.append(Straggler(rank_of[late.rank_index], late.late_ns, cause, evidence, beyond_peers_ns))
     return tuple(sorted(stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank)))
 
 
@@ -56,7 +63,9 @@ def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.Dat
     return collectives.filter(stage.n_unique().over("instance") == 1)
 
 
-def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[LateRank]:
+def _find_late_ranks(
+    arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread: Mapping[int, float]
+) -> list[LateRank]:
     """Ranks that are late beyond their peers (median).
 
     A rank that arrives last by chance is late by as much as any other; only what exceeds that has a cause in the rank.
@@ -69,7 +78,10 @@ def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[LateRa
             continue
         peers_ns = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
         if late_ns - peers_ns >= default_rank_thresholds().minimum_late_fraction * step_ns:
-            late_ranks.append(LateRank(rank_index, round(late_ns), round(peers_ns), count))
+            spreads = [spread for other, spread in kernel_spread.items() if other != rank_index]
+            peers_spread = median(spreads) if spreads else None
+            spread = kernel_spread.get(rank_index)
+            late_ranks.append(LateRank(rank_index, round(late_ns), round(peers_ns), count, spread, peers_spread))
     return late_ranks
 
 
