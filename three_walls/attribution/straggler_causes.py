@@ -42,6 +42,14 @@ class StragglerCause(StrEnum):
         return self.replace("_", " ")
 
 
+class GpuSuspicion(StrEnum):
+    """Why a GPU computes slowly, as in ``Straggler.likely_reason``."""
+
+    SHARED_GPU = "shared_gpu"
+    LOWER_CLOCKS = "lower_clocks"
+    NONE = ""
+
+
 SICK_CAUSES = (
     StragglerCause.SLOW_COMPUTE,
     StragglerCause.LAUNCH_STARVED,
@@ -66,18 +74,14 @@ class LateRank:
     peers_spread: float | None = None
 
     @property
-    def shares_its_gpu(self) -> bool:
-        """Whether its repeated kernels vary as on a GPU that another process uses, and those of its peers do not."""
+    def gpu_suspicion(self) -> GpuSuspicion:
+        """What the spread of its repeated kernels suggests, should it be its GPU that is slow."""
         if self.spread is None or self.peers_spread is None:
-            return False
-        return self.spread >= default_rank_thresholds().shared_gpu_spread_ratio * self.peers_spread
-
-    @property
-    def is_evenly_slow(self) -> bool:
-        """Whether its repeated kernels vary no more than those of its peers."""
-        if self.spread is None or self.peers_spread is None:
-            return False
-        return self.spread <= default_rank_thresholds().even_spread_ratio * self.peers_spread
+            return GpuSuspicion.NONE
+        ratio, thresholds = self.spread / self.peers_spread, default_rank_thresholds()
+        if ratio >= thresholds.shared_gpu_spread_ratio:
+            return GpuSuspicion.SHARED_GPU
+        return GpuSuspicion.LOWER_CLOCKS if ratio <= thresholds.even_spread_ratio else GpuSuspicion.NONE
 
 
 def find_cause(
@@ -102,11 +106,12 @@ def find_cause(
     # Where exchanges are resolved only the waiting in them counts: a slow link is no late stage.
     exchanging_ns = excess.get(EXCHANGE, 0)
     late_stage_ns = exchanging_ns if exchanges.is_empty() else min(exchanging_ns, excess.get(_WAITED, 0))
-    slow_ns = sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES)
-    if late.shares_its_gpu:  # while the other process has the GPU, launched work waits for no visible reason
-        slow_ns += max(0, excess.get("idle_other", 0))
+    compute_ns = sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES)
+    # While another process has the GPU, launched work waits for no visible reason.
+    is_shared = late.gpu_suspicion is GpuSuspicion.SHARED_GPU
+    stalled_ns = max(0, excess.get("idle_other", 0)) if is_shared else 0
     candidates = {
-        StragglerCause.SLOW_COMPUTE: slow_ns,
+        StragglerCause.SLOW_COMPUTE: compute_ns + stalled_ns,
         StragglerCause.LAUNCH_STARVED: excess.get("launch_starved", 0),
         StragglerCause.HOST_BLOCKED: excess.get("host_blocked", 0),
         StragglerCause.LATE_STAGE: late_stage_ns,
@@ -118,8 +123,8 @@ def find_cause(
     match cause:
         case StragglerCause.SLOW_COMPUTE:
             kernels = _kernels_in_segments(segments, timeline.operations, traces)
-            cause, clause = _explain_compute(kernels, late, more_ms)
-            return cause, clause + _suspect_gpu(cause, late, excess.get("idle_other", 0))
+            cause, clause = _explain_compute(kernels, late, f"{ns_to_ms(compute_ns):.1f} ms more")
+            return cause, clause + _suspect_gpu(cause, late, stalled_ns)
         case StragglerCause.LAUNCH_STARVED:
             return cause, f"its device was idle with nothing launched for {more_ms} than its peers' devices"
         case StragglerCause.HOST_BLOCKED:
@@ -229,13 +234,14 @@ def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tup
     )
     elsewhere = 1 - sums["experts_ns"] / sums["all_ns"] if sums["all_ns"] > 0 else 1.0
     is_imbalance = elsewhere < default_rank_thresholds().minimum_slow_outside_fraction and sums["experts_differ"]
-    if is_imbalance and not late.shares_its_gpu:
+    is_shared = late.gpu_suspicion is GpuSuspicion.SHARED_GPU
+    if is_imbalance and not is_shared:
         return StragglerCause.EXPERT_IMBALANCE, (
             "between dispatch and combine it ran other numbers or sizes of kernels than its peers, "
             f"{ns_to_ms(sums['experts_ns'] / late.steps):.1f} ms more; {max(elsewhere, 0):.0%} of its extra compute "
             "is elsewhere"
         )
-    if late.shares_its_gpu or sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
+    if is_shared or sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
         ratio = 1 + sums["alike_ns"] / max(sums["alike_peers_ns"], 1)
         return StragglerCause.SLOW_COMPUTE, (
             f"the same kernels (name and grid) took {ratio:.2f} times as long as on its peers, {more_ms}"
@@ -245,18 +251,18 @@ def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tup
     )
 
 
-def _suspect_gpu(cause: StragglerCause, late: LateRank, idle_ns: int) -> str:
+def _suspect_gpu(cause: StragglerCause, late: LateRank, stalled_ns: int) -> str:
     """The likely state of a slow GPU, from how its repeated kernels vary; empty where that does not show it.
 
-    ``idle_ns``: how much longer than its peers' devices it stood idle although work was launched.
+    ``stalled_ns``: how much longer than its peers' devices it stood idle although work was launched.
     """
     if cause is not StragglerCause.SLOW_COMPUTE:
         return ""
     compared = f"{late.spread or 0:.2f} times their fastest call on average, on its peers {late.peers_spread or 0:.2f}"
-    if late.shares_its_gpu:
-        idle = f", and the device stood idle with work launched for {ns_to_ms(idle_ns):.1f} ms more" if idle_ns > 0 else ""
-        return f". Another process likely uses this GPU: repeated kernels take {compared} times{idle}"
-    if late.is_evenly_slow:
+    if late.gpu_suspicion is GpuSuspicion.SHARED_GPU:
+        stalled = f", and launched work waited {ns_to_ms(stalled_ns):.1f} ms longer with the device idle" if stalled_ns else ""
+        return f". Another process likely uses this GPU: repeated kernels take {compared} times{stalled}"
+    if late.gpu_suspicion is GpuSuspicion.LOWER_CLOCKS:
         return (
             f". Every call is slower alike (repeated kernels take {compared} times), as on a GPU with lower clocks: "
             "power cap, temperature, clock limits"

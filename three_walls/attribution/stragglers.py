@@ -7,7 +7,13 @@ from statistics import median
 
 import polars as pl
 
-from three_walls.attribution.straggler_causes import LateRank, find_cause, find_pipeline_waits, find_segments
+from three_walls.attribution.straggler_causes import (
+    LateRank,
+    StragglerCause,
+    find_cause,
+    find_pipeline_waits,
+    find_segments,
+)
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.report import Straggler
 from three_walls.model.units import ns_to_ms
@@ -48,8 +54,16 @@ def find_stragglers(
             f"{ns_to_ms(late.late_ns):.1f} ms after the second-to-last rank (its peers: {ns_to_ms(late.peers_ns):.1f} "
             f"ms); before them {explanation}"
         )
-        beyond_peers_ns = late.late_ns - late.peers_ns
-        stragglers.append(Straggler(rank_of[late.rank_index], late.late_ns, cause, evidence, beyond_peers_ns))
+        stragglers.append(
+            Straggler(
+                rank=rank_of[late.rank_index],
+                late_ns=late.late_ns,
+                cause=cause,
+                evidence=evidence,
+                beyond_peers_ns=late.late_ns - late.peers_ns,
+                likely_reason=late.gpu_suspicion if cause is StragglerCause.SLOW_COMPUTE else "",
+            )
+        )
     return tuple(sorted(stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank)))
 
 

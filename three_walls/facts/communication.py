@@ -49,7 +49,7 @@ EP_TRANSFER_EXPOSED = facts.duration(
 EP_WAIT_EXPOSED = facts.duration(
     "ep_wait_exposed_ns",
     "Exposed EP time beyond its transfer: waiting for peers to arrive.",
-    pool=Pool(part_of=("ep_exposed_ns", "wait_exposed_ns")),
+    pool=Pool(part_of=("ep_exposed_ns", "wait_exposed_ns"), union="ep_busy_ns"),
 )
 COLLECTIVE_BUSY = facts.duration(
     "collective_busy_ns", "Union of all other communication (data, tensor, pipeline, context parallel)."
@@ -67,7 +67,7 @@ COLLECTIVE_TRANSFER_EXPOSED = facts.duration(
 COLLECTIVE_WAIT_EXPOSED = facts.duration(
     "collective_wait_exposed_ns",
     "Other exposed communication beyond that: waiting for peers.",
-    pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns")),
+    pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns"), union="collective_busy_ns"),
 )
 DP_EXPOSED = facts.duration(
     "dp_exposed_ns",

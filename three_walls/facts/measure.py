@@ -22,7 +22,7 @@ from three_walls.facts.memory.recorded import measure_driver_memory, measure_sna
 from three_walls.facts.moe.ledger import measure_moe_layers
 from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
 from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
-from three_walls.facts.ranks import measure_ranks
+from three_walls.facts.ranks import measure_culprit, measure_ranks
 from three_walls.facts.recompute.replays import measure_recompute, recompute_facts, sum_replays_by_layer
 from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
@@ -93,7 +93,7 @@ def measure_facts(
     """
     traces = inputs.with_kernels
     run = view_run(traces, inputs.config)
-    step = choose_step(traces, timeline, attribution, run)
+    step = choose_step(traces, timeline, attribution, matched_ranks, run)
     step_ns = step.step_ns if step else None
     log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
@@ -110,6 +110,7 @@ def measure_facts(
     }
     if step:
         measured, details = _measure_details(step, measured, replace(details, step=step))
+        measured = {**measured, **measure_culprit(attribution.stragglers, step, measured)}
     pressure = classify_memory_pressure(measured, default_log_thresholds())
     return make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config), details
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.attribution.straggler_causes import StragglerCause
+from three_walls.facts.communication import WAIT_EXPOSED
+from three_walls.facts.log_facts import PROFILER_EXCESS
+from three_walls.facts.step_view import StepView, find_sick
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
+from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.timeline import Timeline
 
 _ONE_RANK = "needs the traces of several ranks"
@@ -29,6 +37,37 @@ STRAGGLER_CAUSE = facts.fact(
     "text",
     "Why that rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
 )
+CULPRIT_RANK = facts.fact(
+    "culprit_rank",
+    "count",
+    "Number of the rank that costs the others most time for a reason of its own: a slow GPU or a slow host.",
+    "The latest rank: that one may have more work, or wait for an earlier stage itself.",
+)
+CULPRIT_CAUSE = facts.fact(
+    "culprit_cause", "text", "Why that rank is late: slow_compute, launch_starved, host_blocked or unknown."
+)
+CULPRIT_COST = facts.duration(
+    "culprit_cost_ns",
+    "Time of the step that is lost to that rank: by how much it is late beyond its peers, at most the waiting of the "
+    "representative rank. Less profiler_excess_ns where it is launch-starved and a log was given. 0 where no rank is "
+    "late for a reason of its own.",
+    "Collectives that crawl because its GPU is shared: that part is crawling_transfer_ns.",
+    share="Fraction of the step that is lost to a rank with a slow GPU or host.",
+    pool=Pool(part_of=("wait_exposed_ns",)),
+)
+CRAWLING_TRANSFER = facts.duration(
+    "crawling_transfer_ns",
+    "Exposed transfer beyond the pace of the fastest calls, in collectives with a rank that shares its GPU with another "
+    "process. Counted as waiting for that rank.",
+)
+KERNEL_SPREAD = facts.fact(
+    "kernel_spread_ratio",
+    "ratio",
+    "How much longer kernels that repeat with one name, grid and place in a layer take on average than their fastest "
+    "call: on the captured rank on which that is most. 1.0 on a GPU that runs nothing else.",
+    "Imbalance: kernels whose work follows the routing of tokens are left out.",
+)
+KERNEL_SPREAD_RANK = facts.fact("kernel_spread_rank", "count", "Number of the rank of kernel_spread_ratio.")
 CAPTURE_START_SKEW = facts.duration(
     "capture_start_skew_ns",
     "From the first operation that the profiler recorded on the first rank to that on the last rank.",
@@ -41,13 +80,55 @@ CAPTURE_START_SKEWED_STEPS = facts.fact(
 
 
 def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline) -> Measurements:
-    """Every fact of this group. ``timeline``: with the skewed steps dropped. A straggler is the latest one."""
+    """Every fact of this group but the culprit's. ``timeline``: with the skewed steps dropped.
+
+    A straggler is the latest one.
+    """
     ranks_count = len(matched_ranks.ranks)
     return {
         RANKS_CAPTURED: known(ranks_count),
         **_measure_straggler(matched_ranks, attribution),
+        **_measure_kernel_spread(matched_ranks, attribution),
         **_measure_capture_start(matched_ranks, timeline, ranks_count),
     }
+
+
+def measure_culprit(stragglers: Sequence[Straggler], step: StepView, measured: Measurements) -> Measurements:
+    """Facts of the rank to fix first, of those ``measured`` so far; ``stragglers``: the latest first."""
+    crawling = known(step.crawl_ns)
+    sick = find_sick(stragglers)
+    if measured[STRAGGLER_LATE].is_missing:
+        reason = measured[STRAGGLER_LATE].missing_reason or _NOT_MATCHED
+        lacking = dict.fromkeys((CULPRIT_RANK, CULPRIT_CAUSE, CULPRIT_COST), missing(reason))
+        return {**lacking, CRAWLING_TRANSFER: crawling}
+    waiting_ns = max(0, (measured[WAIT_EXPOSED].whole or 0) - step.crawl_ns)
+    for straggler in sick:
+        # The profiler slows launches, and not on every rank alike.
+        is_starved = straggler.cause == StragglerCause.LAUNCH_STARVED
+        excess_ns = (measured[PROFILER_EXCESS].whole or 0) if is_starved else 0
+        cost_ns = min(max(0, straggler.beyond_peers_ns - excess_ns), waiting_ns)
+        if cost_ns >= default_rank_thresholds().minimum_late_fraction * step.step_ns:
+            return {
+                CULPRIT_RANK: known(straggler.rank),
+                CULPRIT_CAUSE: known(str(straggler.cause)),
+                CULPRIT_COST: known(cost_ns),
+                CRAWLING_TRANSFER: crawling,
+            }
+    reason = "no rank is late for a reason of its own"
+    return {
+        **dict.fromkeys((CULPRIT_RANK, CULPRIT_CAUSE), missing(reason)),
+        CULPRIT_COST: known(0),
+        CRAWLING_TRANSFER: crawling,
+    }
+
+
+def _measure_kernel_spread(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:
+    spreads = attribution.kernel_spread
+    if not spreads:
+        reason = "too few kernels repeat in the kept steps"
+        return dict.fromkeys((KERNEL_SPREAD, KERNEL_SPREAD_RANK), missing(reason))
+    widest = min(spreads, key=lambda index: (-spreads[index], matched_ranks.rank_of[index]))
+    return {KERNEL_SPREAD: known(spreads[widest]), KERNEL_SPREAD_RANK: known(matched_ranks.rank_of[widest])}
 
 
 def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:

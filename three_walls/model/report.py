@@ -44,8 +44,10 @@ class Culprit:
     """Time per step that the representative rank loses to it."""
     step_without_it_ns: int
     """The representative step less ``cost_ns``: a lower bound, because other delays may hide behind this one."""
-    evidence: str
-    """What it did differently from its peers, with the likely reason where the traces show one."""
+    likely_reason: str = ""
+    """``shared_gpu``, ``lower_clocks`` or empty, as in ``Straggler``."""
+    evidence: str = ""
+    """What it did differently from its peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,9 @@ class Straggler:
     evidence: str
     beyond_peers_ns: int = 0
     """Of ``late_ns``, what exceeds the median lateness of its peers."""
+    likely_reason: str = ""
+    """What the traces suggest of a GPU that computes slowly: ``shared_gpu`` (another process uses it too),
+    ``lower_clocks``, or empty."""
 
 
 @dataclass(frozen=True, slots=True)

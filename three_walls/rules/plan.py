@@ -29,10 +29,14 @@ from three_walls.rules.judge import (
     judge_safely,
     minimum_gain_ns,
 )
+from three_walls.rules.pools import CULPRIT_COST, without_culprit
 from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 _BASIS_ORDER = ("measured", "modelled", "range")
+
+CULPRIT_RULE = "late-rank"
+"""The rule of the rank to fix first."""
 
 Validate = Callable[[Sequence[PlannedEdit]], tuple[Note, ...]]
 """What is wrong with edits that are made together; nothing if a launcher accepts them."""
@@ -49,7 +53,7 @@ def make_validated_plan(
         edits: list[PlannedEdit] = []
         for step in plan:
             edits += step.edits
-            if problems := validate(edits):  # of this step: the edits of the steps before it were accepted
+            if step.edits and (problems := validate(edits)):  # of this step: the edits of the steps before it were accepted
                 break
         else:
             return sorted([*findings, *refused], key=lambda finding: finding.rule), plan
@@ -69,20 +73,41 @@ def make_plan(
 
     A recommended finding is in the plan, unless the step is not known; what was left out says why. ``allowed``:
     applicabilities of rules that may enter besides ``execution-only``.
+
+    Where one rank holds the others back, it is entry 0 (:data:`CULPRIT_RULE`); all other rules are judged, and gain, on
+    the step without its delay.
     """
     by_id = {rule.id: rule for rule in rules}
-    findings = judge_all(by_id.values(), facts)
-    step_ns = facts.number("step_ns")
+    culprit_rule = by_id.get(CULPRIT_RULE)
+    culprit = judge_safely(culprit_rule, facts) if culprit_rule and facts.number(CULPRIT_COST) else None
+    left = without_culprit(facts) if culprit else facts
+    findings = judge_all(by_id.values(), left)
+    if culprit:
+        findings = [culprit if one.rule == CULPRIT_RULE else one for one in findings]
+    step_ns = left.number("step_ns")
     if not step_ns:
         return findings, ()
     limits = thresholds or default_thresholds()
     minimum_ns = minimum_gain_ns(step_ns, limits)
-    kept = {one.rule: drop_small(one, by_id[one.rule], facts, minimum_ns) for one in findings}
-    draft = _Draft(by_id, kept, facts, limits, minimum_ns, frozenset((EXECUTION_ONLY, *allowed)))
+    kept = {one.rule: drop_small(one, by_id[one.rule], left, minimum_ns) for one in findings}
+    draft = _Draft(by_id, kept, left, limits, minimum_ns, frozenset((EXECUTION_ONLY, *allowed)))
     while draft.take_best():
         pass
     draft.check_conservation(step_ns)
-    return [draft.with_reason(one) for one in draft.findings.values()], tuple(draft.steps)
+    first = (_fix_first(culprit, facts, step_ns),) if culprit and culprit.outcome is Outcome.FOUND else ()
+    return [draft.with_reason(one) for one in draft.findings.values()], (*first, *draft.steps)
+
+
+def _fix_first(culprit: Finding, facts: FactSheet, step_without_ns: float) -> PlanStep:
+    """Entry 0: the rank to fix before anything is tuned. It has no edits."""
+    return PlanStep(
+        order=0,
+        rule=culprit.rule,
+        finding=culprit,
+        edits=(),
+        gain_ns=culprit.gain_ns,
+        step_after_ns=Bounds(round(step_without_ns), round(facts.number("step_ns") or 0)),
+    )
 
 
 @dataclass(slots=True)
@@ -294,6 +319,8 @@ def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit])
 
 def choose_first_trial(plan: Sequence[PlanStep], facts: FactSheet) -> FirstTrial | None:
     """The single edit to try first, and what must be seen if it worked: the plan's first entry; None for an empty plan.
+
+    A rank that must be fixed first is that entry too.
 
     The order of the plan prefers a likely gain to an upper bound, and what makes the run fit to both. Fractions come
     from the trace and times from the log: the log's unprofiled step should fall by the fraction of the traced step that

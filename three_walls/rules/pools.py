@@ -9,6 +9,9 @@ from collections.abc import Mapping
 
 from three_walls.model.fact import Fact, FactSheet, Pool
 
+CULPRIT_COST = "culprit_cost_ns"
+_WAITS = ("ep_wait_exposed_ns", "collective_wait_exposed_ns")
+
 _NO_POOL = Pool(is_device_busy=False)
 
 
@@ -50,6 +53,25 @@ def _parts_that_go(facts: FactSheet, pool: str, removed_ns: int) -> dict[str, in
         for name in (part, *others):
             gone[name] = gone.get(name, 0) + lost_ns
     return gone
+
+
+def without_culprit(facts: FactSheet) -> FactSheet:
+    """Facts of the step without the delay of the rank to fix first: waiting for it is nobody's recoverable time.
+
+    The waiting for it is taken from expert-parallel and other waiting in proportion; which of them it was is not known.
+    """
+    cost_ns = round(facts.number(CULPRIT_COST) or 0)
+    if not cost_ns:
+        return facts
+    waits = {name: number for name in _WAITS if (number := facts.number(name))}
+    after, left_ns = facts, cost_ns
+    for name, waited_ns in waits.items():
+        part_ns = min(left_ns, round(cost_ns * waited_ns / sum(waits.values())))
+        after = remove_from_pool(after, name, part_ns, hides=False)
+        left_ns -= part_ns
+    if left_ns:  # its owners are not known, or the parts were rounded down
+        after = remove_from_pool(after, CULPRIT_COST, left_ns, hides=False)
+    return rederive_fractions(after.with_values({CULPRIT_COST: 0}))
 
 
 def remove_slice(facts: FactSheet, pools: Mapping[str, int]) -> FactSheet:
