@@ -35,7 +35,9 @@ def measure_kernel_spread(operations: pl.DataFrame, steps: pl.DataFrame) -> Mapp
     calls = _list_calls(operations, steps)
     compute_ns = calls.group_by(STEP).agg(compute_ns=pl.col("ns").sum())
     kinds = (
-        calls.filter(~pl.col("category").is_in(list(ROUTED_CATEGORIES)) & pl.all_horizontal(pl.col(_KIND).is_not_null()))
+        calls.filter(
+            ~pl.col("category").is_in(list(ROUTED_CATEGORIES)) & pl.all_horizontal(pl.col(_KIND).is_not_null())
+        )
         .group_by(*STEP, *_KIND)
         .agg(calls=pl.len(), total_ns=pl.col("ns").sum(), mean_ns=pl.col("ns").mean(), fastest_ns=pl.col("ns").min())
         .filter(

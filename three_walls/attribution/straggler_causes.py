@@ -260,8 +260,9 @@ def _suspect_gpu(cause: StragglerCause, late: LateRank, stalled_ns: int) -> str:
         return ""
     compared = f"{late.spread or 0:.2f} times their fastest call on average, on its peers {late.peers_spread or 0:.2f}"
     if late.gpu_suspicion is GpuSuspicion.SHARED_GPU:
-        stalled = f", and launched work waited {ns_to_ms(stalled_ns):.1f} ms longer with the device idle" if stalled_ns else ""
-        return f". Another process likely uses this GPU: repeated kernels take {compared} times{stalled}"
+        likely = f". Another process likely uses this GPU: repeated kernels take {compared} times"
+        stalled = f", and launched work waited {ns_to_ms(stalled_ns):.1f} ms longer with the device idle"
+        return likely + (stalled if stalled_ns else "")
     if late.gpu_suspicion is GpuSuspicion.LOWER_CLOCKS:
         return (
             f". Every call is slower alike (repeated kernels take {compared} times), as on a GPU with lower clocks: "

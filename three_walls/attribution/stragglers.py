@@ -77,9 +77,7 @@ def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.Dat
     return collectives.filter(stage.n_unique().over("instance") == 1)
 
 
-def _find_late_ranks(
-    arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread: Mapping[int, float]
-) -> list[LateRank]:
+def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread: Mapping[int, float]) -> list[LateRank]:
     """Ranks that are late beyond their peers (median).
 
     A rank that arrives last by chance is late by as much as any other; only what exceeds that has a cause in the rank.

@@ -57,8 +57,8 @@ CULPRIT_COST = facts.duration(
 )
 CRAWLING_TRANSFER = facts.duration(
     "crawling_transfer_ns",
-    "Exposed transfer beyond the pace of the fastest calls, in collectives with a rank that shares its GPU with another "
-    "process. Counted as waiting for that rank.",
+    "Exposed transfer beyond the pace of the fastest calls, in collectives with a rank that shares its GPU with "
+    "another process. Counted as waiting for that rank.",
 )
 KERNEL_SPREAD = facts.fact(
     "kernel_spread_ratio",

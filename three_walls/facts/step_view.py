@@ -190,9 +190,7 @@ def find_sick(stragglers: Iterable[Straggler]) -> tuple[Straggler, ...]:
     return tuple(straggler for straggler in stragglers if straggler.cause in SICK_CAUSES)
 
 
-def _choose_rank(
-    medians: Mapping[int, int], attribution: Attribution, matched_ranks: MatchedRanks
-) -> tuple[int, str]:
+def _choose_rank(medians: Mapping[int, int], attribution: Attribution, matched_ranks: MatchedRanks) -> tuple[int, str]:
     """The index of the representative rank, and why its step: its median one, and how the rank was chosen.
 
     ``medians``: the median kept step of every rank that has one.

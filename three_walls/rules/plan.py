@@ -53,7 +53,8 @@ def make_validated_plan(
         edits: list[PlannedEdit] = []
         for step in plan:
             edits += step.edits
-            if step.edits and (problems := validate(edits)):  # of this step: the edits of the steps before it were accepted
+            problems = validate(edits) if step.edits else ()
+            if problems:  # of this step: the edits of the steps before it were accepted
                 break
         else:
             return sorted([*findings, *refused], key=lambda finding: finding.rule), plan
