@@ -30,6 +30,7 @@ class Behaviour:
     """What is odd about a rank."""
 
     slow: float = 1.0  # every compute kernel takes so many times as long
+    shared: float = 1.0  # every second compute kernel takes so many times as long: another process has the GPU
     tokens: float = 1.0  # so many times the expert kernels, on as much larger grids
     persistent: bool = False  # its expert GEMM has one grid for any number of tokens; its activation does not
     starved_ns: int = 0  # before attention of every layer the host is late by this
@@ -64,6 +65,7 @@ class Run:
     truth: Truth = field(default_factory=Truth)
     now: list[int] = field(default_factory=list)
     step: int = 0
+    calls: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
         strings: dict[str, int] = {}
@@ -89,7 +91,9 @@ class Run:
 
     def compute(self, rank: int, name: str, bucket: str, duration: int, grid: int = 1) -> None:
         start = self.now[rank]
-        end = start + round(duration * self.behaviours[rank].slow)
+        self.calls[rank] += 1
+        odd = self.behaviours[rank]
+        end = start + round(duration * odd.slow * (odd.shared if self.calls[rank] % 2 else 1.0))
         begin, stop = self.own(rank, start), self.own(rank, end)
         self.builders[rank].kernel(name, begin, stop, launched=max(begin - LAUNCH_AHEAD, 1), grid=grid)
         self.truth.buckets[(rank, self.step)][bucket] += end - start

@@ -101,13 +101,16 @@ def measure_culprit(stragglers: Sequence[Straggler], step: StepView, measured: M
         reason = measured[STRAGGLER_LATE].missing_reason or _NOT_MATCHED
         lacking = dict.fromkeys((CULPRIT_RANK, CULPRIT_CAUSE, CULPRIT_COST), missing(reason))
         return {**lacking, CRAWLING_TRANSFER: crawling}
+    thresholds = default_rank_thresholds()
     waiting_ns = max(0, (measured[WAIT_EXPOSED].whole or 0) - step.crawl_ns)
     for straggler in sick:
         # The profiler slows launches, and not on every rank alike.
         is_starved = straggler.cause == StragglerCause.LAUNCH_STARVED
-        excess_ns = (measured[PROFILER_EXCESS].whole or 0) if is_starved else 0
-        cost_ns = min(max(0, straggler.beyond_peers_ns - excess_ns), waiting_ns)
-        if cost_ns >= default_rank_thresholds().minimum_late_fraction * step.step_ns:
+        excess_ns = measured[PROFILER_EXCESS].whole if is_starved else 0
+        cost_ns = min(max(0, straggler.beyond_peers_ns - (excess_ns or 0)), waiting_ns)
+        is_profiler_unknown = excess_ns is None
+        least = thresholds.minimum_late_launches_fraction if is_profiler_unknown else thresholds.minimum_late_fraction
+        if cost_ns >= least * step.step_ns:
             return {
                 CULPRIT_RANK: known(straggler.rank),
                 CULPRIT_CAUSE: known(str(straggler.cause)),

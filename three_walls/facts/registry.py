@@ -28,7 +28,7 @@ from three_walls.facts import (
 )
 from three_walls.facts.efficiency import gemm_shapes, model_flops, roles
 from three_walls.facts.memory import estimate, pressure, recorded
-from three_walls.facts.moe import ledger
+from three_walls.facts.moe import ledger, token_balance
 from three_walls.facts.recompute import replays
 from three_walls.model.fact import FactDefinition, FactGroup
 
@@ -39,6 +39,7 @@ GROUPS: tuple[FactGroup, ...] = (
     overlap_slowdown.facts,
     pipeline_schedule.facts,
     ledger.facts,
+    token_balance.facts,
     token_exchange.facts,
     replays.facts,
     cuda_graphs.facts,

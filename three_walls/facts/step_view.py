@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -182,6 +182,24 @@ def choose_step(
         schedule_nodes=timeline.schedule_nodes,
         why=f"rank {rank.rank}, step {step}: {reason}",
         crawl_ns=crawl_ns,
+    )
+
+
+def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline) -> StepView | None:
+    """The operations of ``rank``'s median kept step in place of those of ``step``; None without a kept step.
+
+    What was attributed to ``step`` (slices, budget, transfer) stays that of its own rank.
+    """
+    steps = timeline.steps.filter(pl.col("rank_index") == rank.rank_index)
+    number = median_steps(steps).get(rank.rank_index)
+    if number is None:
+        return None
+    start, end = steps.filter(pl.col("step") == number).select("start_ns", "end_ns").row(0)
+    operations = timeline.operations.filter(
+        (pl.col("rank_index") == rank.rank_index) & (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
+    )
+    return replace(
+        step, trace=trace, rank=rank, step=number, start_ns=int(start), end_ns=int(end), operations=operations
     )
 
 

@@ -71,6 +71,9 @@ class RankThresholds(Row):
 
     minimum_late_fraction: Fraction
     """Of the step: a rank that delays its group by less is not a straggler."""
+    minimum_late_launches_fraction: Fraction
+    """Of the step: a rank with late launches is not to be fixed first below this, where no log shows what of them the
+    profiler caused."""
     minimum_blame_fraction: Fraction
     """Of a wait: the part that has to end with one rank's arrival before that rank is blamed for the wait."""
     minimum_resolved_fraction: Fraction
