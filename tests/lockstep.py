@@ -127,10 +127,12 @@ class Run:
                 self.truth.late[(rank, self.step)] += arrivals[-1] - arrivals[-2]
             self.now[rank] = end
 
-    def run_step(self) -> None:
+    def run_step(self, crawls: int = 1) -> None:
+        """``crawls``: how many times as long the exchanges of the last third of the layers take."""
         everyone = range(len(self.behaviours))
         groups = [list(everyone)[first : first + self.group] for first in range(0, len(self.behaviours), self.group)]
-        for _ in range(self.layers):
+        for layer in range(self.layers):
+            slowness = crawls if 3 * layer >= 2 * self.layers else 1
             for rank in everyone:
                 odd = self.behaviours[rank]
                 self.idle(rank, odd.starved_ns, blocked=False)
@@ -138,10 +140,10 @@ class Run:
                 self.compute(rank, GEMM, "gemm", 400 * US)
                 self.compute(rank, ATTENTION, "attention", 600 * US)
                 self.compute(rank, GEMM, "gemm", 100 * US, grid=2)
-            self.exchange(groups)
+            self.exchange(groups, slowness)
             for rank in everyone:
                 self.run_experts(rank)
-            self.exchange(groups)
+            self.exchange(groups, slowness)
         self.collective(everyone, ALL_REDUCE, "all_reduce", 2 * self.transfer_ns)
         for rank in everyone:
             self.compute(rank, ADAM, "optimizer", 200 * US)
@@ -156,9 +158,9 @@ class Run:
         for _ in range(count):
             self.compute(rank, EXPERT, "grouped_gemm", 250 * US, grid=count)
 
-    def exchange(self, groups: Sequence[Sequence[int]]) -> None:
+    def exchange(self, groups: Sequence[Sequence[int]], slowness: int = 1) -> None:
         for members in groups:
-            self.collective(members, SEND_RECV, "ep_all_to_all", self.transfer_ns)
+            self.collective(members, SEND_RECV, "ep_all_to_all", self.transfer_ns * slowness)
 
     def write(self, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)

@@ -109,9 +109,7 @@ def compare_received(received: Sequence[int | None], reason: str) -> Measurement
     return {RECEIVED_RANK_RATIO: known(max(counts) * len(counts) / sum(counts))}
 
 
-def _measure_experts(
-    run: RunView, passes: tuple[ExpertPass, ...]
-) -> tuple[Measurement[int], Measurement[float]]:
+def _measure_experts(run: RunView, passes: tuple[ExpertPass, ...]) -> tuple[Measurement[int], Measurement[float]]:
     """EXPERT_TOKENS_LARGEST and EXPERT_TOKENS_RATIO."""
     experts, ranks = run.config.whole_number("num_moe_experts"), run.layout.expert
     local = experts // ranks if experts and ranks else None
