@@ -26,6 +26,9 @@ SLOW_RANK: dict[str, ConfigData] = {
     "step_ns": 1000 * MS,
     "launch_starved_ns": 100 * MS,
     "launch_starved_fraction": 0.1,
+    "straggler_cause": "slow_compute",
+    "straggler_late_recoverable_ns": 450 * MS,
+    "straggler_late_recoverable_fraction": 0.45,
     "culprit_rank": 2,
     "culprit_cause": "slow_compute",
     "culprit_cost_ns": 400 * MS,
@@ -43,7 +46,7 @@ def test_the_rank_to_fix_is_entry_0_and_the_other_rules_see_the_step_without_its
     assert (plan[1].step_after_ns.low, plan[1].step_after_ns.high) == (550 * MS, 550 * MS)
     assert plan[0].edits == ()
     found = next(finding for finding in findings if finding.rule == "late-rank")
-    assert (found.outcome, found.gain_ns.high) == (Outcome.FOUND, 400 * MS)
+    assert (found.outcome, plan[0].gain_ns.high) == (Outcome.FOUND, 400 * MS)
 
 
 def test_the_first_trial_is_to_fix_the_rank() -> None:
@@ -55,8 +58,9 @@ def test_the_first_trial_is_to_fix_the_rank() -> None:
 
 def test_without_such_a_rank_the_plan_begins_with_entry_1() -> None:
     healthy = {**SLOW_RANK, "culprit_cost_ns": 0, "culprit_cost_fraction": 0.0, "launch_starved_fraction": 0.2}
-    _, plan = make_plan([STARVED, LATE_RANK], sheet_of(healthy))
+    findings, plan = make_plan([STARVED, LATE_RANK], sheet_of(healthy))
     assert [(step.order, step.rule) for step in plan] == [(1, "graphs")]
+    assert [finding.outcome for finding in findings if finding.rule == "late-rank"] == [Outcome.FOUND]
 
 
 def test_an_entry_without_edits_is_nothing_to_validate() -> None:

@@ -45,7 +45,6 @@ MEASURED: dict[str, ConfigData] = {
     "tp_exposed_fraction": 0.0,
     "straggler_late_fraction": 0.0,
     "straggler_late_recoverable_fraction": 0.0,
-    "culprit_cost_fraction": 0.0,
     "capture_start_skewed_steps_count": 0,
     "cuda_graph_fraction": 0.0,
     "unclassified_fraction": 0.0,

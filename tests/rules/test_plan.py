@@ -263,7 +263,6 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "tp_exposed_fraction": 0.0,
         "straggler_late_fraction": 0.0,
         "straggler_late_recoverable_fraction": 0.0,
-        "culprit_cost_fraction": 0.0,
         "capture_start_skewed_steps_count": 0,
         "flex_backend_is_chosen": False,
         "log_unavailable_dispatchers": None,

@@ -14,7 +14,7 @@ from three_walls.facts.efficiency.model_flops import measure_utilization
 from three_walls.facts.efficiency.roles import measure_roles
 from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
-from three_walls.facts.log_facts import UNPROFILED_STEP, JoinedLog, join_log
+from three_walls.facts.log_facts import PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
 from three_walls.facts.machine import measure_machine
 from three_walls.facts.memory.estimate import measure_memory
 from three_walls.facts.memory.pressure import MEMORY_PRESSURE, classify_memory_pressure
@@ -28,7 +28,7 @@ from three_walls.facts.recompute.replays import measure_recompute, recompute_fac
 from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
-from three_walls.facts.step_view import RunView, StepView, choose_step, view_other_rank, view_run
+from three_walls.facts.step_view import RunView, StepView, choose_step, find_sick, view_other_rank, view_run
 from three_walls.facts.summary import count_captured_steps
 from three_walls.facts.token_exchange import EP_LINK, link_bytes_per_s
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
@@ -98,6 +98,11 @@ def measure_facts(
     step = choose_step(traces, timeline, attribution, matched_ranks, run)
     step_ns = step.step_ns if step else None
     log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
+    sick = find_sick(attribution.stragglers, step_ns or 0, log.whole(PROFILER_EXCESS))
+    if sick:  # which of them are, the log decides; steps of all ranks are equally long
+        step = choose_step(traces, timeline, attribution, matched_ranks, run, [straggler for straggler, _ in sick])
+        step_ns = step.step_ns if step else None
+        log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {

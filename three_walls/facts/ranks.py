@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.attribution.straggler_causes import StragglerCause
+from three_walls.attribution.straggler_causes import SICK_CAUSES
 from three_walls.facts.communication import WAIT_EXPOSED
 from three_walls.facts.log_facts import PROFILER_EXCESS
 from three_walls.facts.step_view import StepView, find_sick
@@ -96,21 +96,14 @@ def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, timelin
 def measure_culprit(stragglers: Sequence[Straggler], step: StepView, measured: Measurements) -> Measurements:
     """Facts of the rank to fix first, of those ``measured`` so far; ``stragglers``: the latest first."""
     crawling = known(step.crawl_ns)
-    sick = find_sick(stragglers)
     if measured[STRAGGLER_LATE].is_missing:
         reason = measured[STRAGGLER_LATE].missing_reason or _NOT_MATCHED
         lacking = dict.fromkeys((CULPRIT_RANK, CULPRIT_CAUSE, CULPRIT_COST), missing(reason))
         return {**lacking, CRAWLING_TRANSFER: crawling}
-    thresholds = default_rank_thresholds()
     waiting_ns = max(0, (measured[WAIT_EXPOSED].whole or 0) - step.crawl_ns)
-    for straggler in sick:
-        # The profiler slows launches, and not on every rank alike.
-        is_starved = straggler.cause == StragglerCause.LAUNCH_STARVED
-        excess_ns = measured[PROFILER_EXCESS].whole if is_starved else 0
-        cost_ns = min(max(0, straggler.beyond_peers_ns - (excess_ns or 0)), waiting_ns)
-        is_profiler_unknown = excess_ns is None
-        least = thresholds.minimum_late_launches_fraction if is_profiler_unknown else thresholds.minimum_late_fraction
-        if cost_ns >= least * step.step_ns:
+    for straggler, late_ns in find_sick(stragglers, step.step_ns, measured[PROFILER_EXCESS].whole):
+        cost_ns = min(late_ns, waiting_ns)
+        if cost_ns >= default_rank_thresholds().minimum_late_fraction * step.step_ns:
             return {
                 CULPRIT_RANK: known(straggler.rank),
                 CULPRIT_CAUSE: known(str(straggler.cause)),
@@ -135,9 +128,13 @@ def _measure_kernel_spread(matched_ranks: MatchedRanks, attribution: Attribution
 
 
 def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:
-    """Nobody late is 0 ns, and that only where calls were compared."""
+    """The latest rank, of those first that are late for a reason of their own.
+
+    Nobody late is 0 ns, and that only where calls were compared.
+    """
     if attribution.stragglers:
-        latest = attribution.stragglers[0]
+        of_the_rank = [straggler for straggler in attribution.stragglers if straggler.cause in SICK_CAUSES]
+        latest = (of_the_rank or attribution.stragglers)[0]
         return {STRAGGLER_LATE: known(latest.late_ns), STRAGGLER_CAUSE: known(latest.cause)}
     if matched_ranks.arrivals.filter(pl.col("kept") & pl.col("resolved")).is_empty():
         reason = _ONE_RANK if len(matched_ranks.ranks) < 2 else _NOT_MATCHED

@@ -19,6 +19,7 @@ from three_walls.model.config import RunConfig
 from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.hardware import GpuModel, find_gpu
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
@@ -150,14 +151,19 @@ class StepView:
 
 
 def choose_step(
-    traces: Sequence[Trace], timeline: Timeline, attribution: Attribution, matched_ranks: MatchedRanks, run: RunView
+    traces: Sequence[Trace],
+    timeline: Timeline,
+    attribution: Attribution,
+    matched_ranks: MatchedRanks,
+    run: RunView,
+    sick: Sequence[Straggler] = (),
 ) -> StepView | None:
-    """The representative step of ``run``; None without a kept step."""
+    """The representative step of ``run``; None without a kept step. ``sick``: ranks that may not represent it."""
     medians = median_steps(attribution.steps)
     if not medians:
         return None
     trace_of = {rank.rank_index: (trace, rank) for trace in traces for rank in trace.ranks}
-    rank_index, reason = _choose_rank(medians, attribution, matched_ranks)
+    rank_index, reason = _choose_rank(medians, attribution, matched_ranks, sick)
     trace, rank = trace_of[rank_index]
     step = medians[rank_index]
     kept_steps = timeline.steps.filter((pl.col("rank_index") == rank_index) & pl.col("kept"))
@@ -203,18 +209,38 @@ def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline
     )
 
 
-def find_sick(stragglers: Iterable[Straggler]) -> tuple[Straggler, ...]:
-    """Stragglers that are late for a reason of their own, in the order given."""
-    return tuple(straggler for straggler in stragglers if straggler.cause in SICK_CAUSES)
+def find_sick(
+    stragglers: Iterable[Straggler], step_ns: int, profiler_excess_ns: int | None
+) -> tuple[tuple[Straggler, int], ...]:
+    """Stragglers that are late for a reason of their own, each with what it costs per step, in the order given.
+
+    Late launches count as far as the profiler does not explain them: it slows launches, and not on every rank alike.
+    ``profiler_excess_ns``: what it added to the step by the log; None without one.
+    """
+    thresholds = default_rank_thresholds()
+    found = []
+    for straggler in stragglers:
+        cost_ns, least = straggler.beyond_peers_ns, thresholds.minimum_late_fraction
+        if straggler.cause == StragglerCause.LAUNCH_STARVED:
+            cost_ns = max(0, cost_ns - (profiler_excess_ns or 0))
+            least = thresholds.minimum_late_launches_fraction if profiler_excess_ns is None else least
+        if straggler.cause in SICK_CAUSES and cost_ns >= least * step_ns:
+            found.append((straggler, cost_ns))
+    return tuple(found)
 
 
-def _choose_rank(medians: Mapping[int, int], attribution: Attribution, matched_ranks: MatchedRanks) -> tuple[int, str]:
+def _choose_rank(
+    medians: Mapping[int, int],
+    attribution: Attribution,
+    matched_ranks: MatchedRanks,
+    stragglers: Sequence[Straggler],
+) -> tuple[int, str]:
     """The index of the representative rank, and why its step: its median one, and how the rank was chosen.
 
-    ``medians``: the median kept step of every rank that has one.
+    ``medians``: the median kept step of every rank that has one. ``stragglers``: those that are late for a reason of
+    their own.
     """
     rank_of = matched_ranks.rank_of
-    stragglers = find_sick(attribution.stragglers)
     sick = sorted(straggler.rank for straggler in stragglers)
     sick_indices = [index for index in medians if rank_of[index] in sick]
     healthy = [index for index in medians if rank_of[index] not in sick]

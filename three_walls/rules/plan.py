@@ -100,13 +100,14 @@ def make_plan(
 
 
 def _fix_first(culprit: Finding, facts: FactSheet, step_without_ns: float) -> PlanStep:
-    """Entry 0: the rank to fix before anything is tuned. It has no edits."""
+    """Entry 0: the rank to fix before anything is tuned. It has no edits, and gains at most what the rank costs."""
+    gain = replace(culprit.gain_ns, high=round(facts.number(CULPRIT_COST) or 0))
     return PlanStep(
         order=0,
         rule=culprit.rule,
         finding=culprit,
         edits=(),
-        gain_ns=culprit.gain_ns,
+        gain_ns=gain,
         step_after_ns=Bounds(round(step_without_ns), round(facts.number("step_ns") or 0)),
     )
 
