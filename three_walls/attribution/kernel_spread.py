@@ -11,6 +11,7 @@ the routing of tokens whatever their grid are left out: grouped GEMMs and permut
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 import polars as pl
 
@@ -23,6 +24,27 @@ ROUTED_CATEGORIES = ("grouped_gemm", "permute")
 """Compute whose work follows the routing of tokens, also where name and grid are the same."""
 
 _KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
+
+
+class GpuSuspicion(StrEnum):
+    """Why a GPU computes slowly, as in ``Straggler.likely_reason``."""
+
+    SHARED_GPU = "shared_gpu"
+    LOWER_CLOCKS = "lower_clocks"
+    NONE = ""
+
+
+def suspect_gpu(spread: float | None, peers_spread: float | None) -> GpuSuspicion:
+    """What the spread of a rank's repeated kernels suggests, should it be its GPU that is slow.
+
+    ``spread`` and ``peers_spread`` (median): see measure_kernel_spread; None where too few kernels repeat.
+    """
+    if spread is None or peers_spread is None:
+        return GpuSuspicion.NONE
+    ratio, thresholds = spread / peers_spread, default_rank_thresholds()
+    if ratio >= thresholds.shared_gpu_spread_ratio:
+        return GpuSuspicion.SHARED_GPU
+    return GpuSuspicion.LOWER_CLOCKS if ratio <= thresholds.even_spread_ratio else GpuSuspicion.NONE
 
 
 def measure_kernel_spread(operations: pl.DataFrame, steps: pl.DataFrame) -> Mapping[int, float]:

@@ -1,4 +1,4 @@
-"""Facts that compare ranks: the latest one, and captures that did not start together."""
+"""Facts that compare ranks: the latest rank, and captures that did not start together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.attribution.straggler_causes import SICK_CAUSES
+from three_walls.attribution.stragglers import SICK_CAUSES
 from three_walls.facts.communication import WAIT_EXPOSED
 from three_walls.facts.log_facts import PROFILER_EXCESS
 from three_walls.facts.step_view import StepView, find_sick
@@ -17,79 +17,96 @@ from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.timeline import Timeline
 
-_ONE_RANK = "needs the traces of several ranks"
-_NOT_MATCHED = "no call of several ranks could be put together in a kept step"
+_ONE_RANK = "one rank alone was captured (give the traces of several ranks)"
+_NOT_MATCHED = "no call of one rank could be matched with another rank's in a kept step"
 
-facts = FactGroup("Ranks")
+facts = FactGroup()
 
-RANKS_CAPTURED = facts.fact("ranks_captured_count", "count", "Ranks (GPUs) whose kernels are in the traces given.")
+RANKS_CAPTURED = facts.fact(
+    "ranks_captured_count",
+    "count",
+    "the number of captured ranks",
+    "Ranks (GPUs) whose kernels are in the traces given.",
+)
 STRAGGLER_LATE = facts.duration(
     "straggler_late_ns",
-    "By how much per step the latest rank arrives after the last but one, beyond what its peers do; 0 where no rank is "
-    "late.",
+    "the latest rank's delay per step",
+    "Time per step by which the latest rank arrives after the last but one, beyond the spread of its other peers; 0 "
+    "where no rank is late.",
     "The waiting of the others: several of them wait at once.",
-    share="Fraction of the step by which the latest rank is late.",
+    share="the delay of the latest rank",
     # A time of the latest rank: no time of the representative step contains it.
     pool=Pool(part_of=("straggler_late_recoverable_ns",), is_device_busy=False),
 )
 STRAGGLER_CAUSE = facts.fact(
     "straggler_cause",
     "text",
-    "Why that rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
+    "the cause of the latest rank's delay",
+    "Why the latest rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
 )
 CULPRIT_RANK = facts.fact(
     "culprit_rank",
     "count",
+    "the number of the rank to fix first",
     "Number of the rank that costs the others most time for a reason of its own: a slow GPU or a slow host.",
     "The latest rank: that one may have more work, or wait for an earlier stage itself.",
 )
 CULPRIT_CAUSE = facts.fact(
-    "culprit_cause", "text", "Why that rank is late: slow_compute, launch_starved, host_blocked or unknown."
+    "culprit_cause",
+    "text",
+    "the cause of the slow rank's delay",
+    "Why the rank to fix first is late: slow_compute, launch_starved, host_blocked or unknown.",
 )
 CULPRIT_COST = facts.duration(
     "culprit_cost_ns",
-    "Time of the step that is lost to that rank: by how much it is late beyond its peers, at most the waiting of the "
-    "representative rank. Less profiler_excess_ns where it is launch-starved and a log was given. 0 where no rank is "
-    "late for a reason of its own.",
-    "Collectives that crawl because its GPU is shared: that part is crawling_transfer_ns.",
-    share="Fraction of the step that is lost to a rank with a slow GPU or host.",
+    "the delay per step by a slow rank",
+    "Time per step that is lost to the rank to fix first: by how much it is late beyond its peers, without what the "
+    "profiler added to launches by the log, and at most the waiting of the representative rank. 0 where none is late "
+    "for a reason of its own.",
+    "Collectives that crawl because its GPU is shared: that time is not in it.",
+    share="the delay by a slow rank",
     pool=Pool(part_of=("wait_exposed_ns",)),
 )
 CRAWLING_TRANSFER = facts.duration(
     "crawling_transfer_ns",
-    "Exposed transfer beyond the pace of the fastest calls, in collectives with a rank that shares its GPU with "
-    "another process. Counted as waiting for that rank.",
+    "the transfer time slowed by a shared GPU",
+    "Time per step of exposed transfer beyond the pace of the fastest calls, in collectives with a rank whose GPU is "
+    "shared with another process. Counted as waiting for that rank.",
 )
 KERNEL_SPREAD = facts.fact(
     "kernel_spread_ratio",
     "ratio",
-    "How much longer kernels that repeat with one name, grid and place in a layer take on average than their fastest "
-    "call: on the captured rank on which that is most. 1.0 on a GPU that runs nothing else.",
+    "the spread of repeated kernels",
+    "Mean over fastest call of kernels that repeat with one name, grid and place in a layer, on the captured rank on "
+    "which that is most. 1.0 on a GPU that runs nothing else.",
     "Imbalance: kernels whose work follows the routing of tokens are left out.",
 )
-KERNEL_SPREAD_RANK = facts.fact("kernel_spread_rank", "count", "Number of the rank of kernel_spread_ratio.")
+KERNEL_SPREAD_RANK = facts.fact(
+    "kernel_spread_rank",
+    "count",
+    "the rank with the largest kernel spread",
+    "Number of the captured rank on which repeated kernels spread most.",
+)
 CAPTURE_START_SKEW = facts.duration(
     "capture_start_skew_ns",
-    "From the first operation that the profiler recorded on the first rank to that on the last rank.",
+    "the skew of capture starts",
+    "Time from the first recorded operation of the rank captured first to that of the rank captured last.",
 )
 CAPTURE_START_SKEWED_STEPS = facts.fact(
     "capture_start_skewed_steps_count",
     "count",
+    "the number of steps begun before full capture",
     "Kept steps, of all ranks, that began before every rank was captured: nothing is compared in them.",
 )
 
 
 def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline) -> Measurements:
-    """Every fact of this group but the culprit's. ``timeline``: with the skewed steps dropped.
-
-    A straggler is the latest one.
-    """
-    ranks_count = len(matched_ranks.ranks)
+    """Every fact of this group but the culprit's. ``timeline``: with the skewed steps dropped."""
     return {
-        RANKS_CAPTURED: known(ranks_count),
+        RANKS_CAPTURED: known(len(matched_ranks.ranks)),
         **_measure_straggler(matched_ranks, attribution),
         **_measure_kernel_spread(matched_ranks, attribution),
-        **_measure_capture_start(matched_ranks, timeline, ranks_count),
+        **_measure_capture_start(matched_ranks, timeline),
     }
 
 
@@ -128,9 +145,8 @@ def _measure_kernel_spread(matched_ranks: MatchedRanks, attribution: Attribution
 
 
 def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:
-    """The latest rank, of those first that are late for a reason of their own.
-
-    Nobody late is 0 ns, and that only where calls were compared.
+    """The latest rank, of those first that are late for a reason of their own; 0 ns where calls were compared and no
+    rank was late.
     """
     if attribution.stragglers:
         of_the_rank = [straggler for straggler in attribution.stragglers if straggler.cause in SICK_CAUSES]
@@ -142,9 +158,10 @@ def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) ->
     return {STRAGGLER_LATE: known(0), STRAGGLER_CAUSE: missing("no rank was late")}
 
 
-def _measure_capture_start(matched_ranks: MatchedRanks, timeline: Timeline, ranks_count: int) -> Measurements:
-    if matched_ranks.start_skew_ns is None or ranks_count < 2:
-        reason = _ONE_RANK if ranks_count < 2 else "the ranks' clocks could not be put together"
+def _measure_capture_start(matched_ranks: MatchedRanks, timeline: Timeline) -> Measurements:
+    is_one_rank = len(matched_ranks.ranks) < 2
+    if matched_ranks.start_skew_ns is None or is_one_rank:
+        reason = _ONE_RANK if is_one_rank else "the ranks' clocks could not be aligned"
         return dict.fromkeys((CAPTURE_START_SKEW, CAPTURE_START_SKEWED_STEPS), missing(reason))
     skewed = timeline.steps.filter("kept").join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
     return {

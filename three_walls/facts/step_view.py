@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.attribution.kernel_spread import GpuSuspicion
 from three_walls.attribution.ownership import union_where
-from three_walls.attribution.straggler_causes import SICK_CAUSES, GpuSuspicion, StragglerCause
+from three_walls.attribution.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.inputs.config.parallel_layout import ParallelLayout, read_layout
 from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES, common_capabilities
 from three_walls.inputs.nsys.identity import Gpu, Rank
@@ -22,6 +23,9 @@ from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
+
+NO_STEP = "no step could be kept (capture four steps or more)"
+"""Why what is measured in a step is missing."""
 
 
 @dataclass(frozen=True, slots=True)

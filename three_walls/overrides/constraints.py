@@ -12,8 +12,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.failure_mode import FailureMode
-from three_walls.model.finding import Note
+from three_walls.model.finding import FailureMode, Note
 from three_walls.overrides.merged_config import DERIVED_NAMES, MergedConfig, derive_values
 from three_walls.resources import RULES_DIR, TABLES_DIR
 from three_walls.rules.conditions import (

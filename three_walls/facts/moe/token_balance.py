@@ -17,35 +17,45 @@ from three_walls.timeline.gemms import FORWARD, Gemm
 EXPERT_INPUT, EXPERT_OUTPUT = "expert input", "expert output"
 """Roles of the experts' two weights."""
 
-facts = FactGroup("Tokens per expert")
+facts = FactGroup()
 
 EXPERT_TOKENS_LARGEST = facts.fact(
-    "expert_tokens_largest_count", "count", "Most tokens that one expert of the rank got in a layer and micro-batch."
+    "expert_tokens_largest_count",
+    "count",
+    "the most tokens of one expert",
+    "Most tokens that one expert of the rank got in a layer and micro-batch.",
 )
 EXPERT_TOKENS_RATIO = facts.fact(
     "expert_tokens_largest_ratio",
     "ratio",
+    "the imbalance of tokens per expert",
     "Most tokens that one expert of the rank got in a layer and micro-batch, over the mean of all of its experts, "
     "layers and micro-batches in the step. Experts without tokens count.",
 )
 PASS_TOKENS_RATIO = facts.fact(
     "pass_tokens_largest_ratio",
     "ratio",
+    "the imbalance of tokens per layer",
     "Most tokens that the experts of the rank got together in a layer and micro-batch, over the mean of all layers and "
     "micro-batches in the step.",
 )
 RECEIVED_TOKENS = facts.fact(
-    "received_tokens_count", "count", "Tokens that the experts of the rank got in the forward passes of the step."
+    "received_tokens_count",
+    "count",
+    "the tokens received by the rank's experts",
+    "Tokens that the experts of the rank got in the forward passes of the step.",
 )
 RECEIVED_TOKENS_RATIO = facts.fact(
     "received_tokens_ratio",
     "ratio",
-    "Those tokens over what the rank would get if all experts got equally many, by the config. Above 1 it works for "
-    "other ranks too.",
+    "the rank's share of received tokens",
+    "Tokens that the experts of the rank got, over what they would get if all experts got equally many, by the config. "
+    "Above 1 the rank works for other ranks too.",
 )
 RECEIVED_RANK_RATIO = facts.fact(
     "received_tokens_rank_ratio",
     "ratio",
+    "the imbalance of received tokens between ranks",
     "Tokens received by the captured rank that got most, over the mean of the captured ranks.",
 )
 
