@@ -30,6 +30,7 @@ class Behaviour:
     """What is odd about a rank."""
 
     slow: float = 1.0  # every compute kernel takes so many times as long
+    shared: float = 1.0  # every second compute kernel takes so many times as long: another process has the GPU
     tokens: float = 1.0  # so many times the expert kernels, on as much larger grids
     persistent: bool = False  # its expert GEMM has one grid for any number of tokens; its activation does not
     starved_ns: int = 0  # before attention of every layer the host is late by this
@@ -64,6 +65,7 @@ class Run:
     truth: Truth = field(default_factory=Truth)
     now: list[int] = field(default_factory=list)
     step: int = 0
+    calls: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
         strings: dict[str, int] = {}
@@ -89,7 +91,9 @@ class Run:
 
     def compute(self, rank: int, name: str, bucket: str, duration: int, grid: int = 1) -> None:
         start = self.now[rank]
-        end = start + round(duration * self.behaviours[rank].slow)
+        self.calls[rank] += 1
+        odd = self.behaviours[rank]
+        end = start + round(duration * odd.slow * (odd.shared if self.calls[rank] % 2 else 1.0))
         begin, stop = self.own(rank, start), self.own(rank, end)
         self.builders[rank].kernel(name, begin, stop, launched=max(begin - LAUNCH_AHEAD, 1), grid=grid)
         self.truth.buckets[(rank, self.step)][bucket] += end - start
@@ -123,10 +127,12 @@ class Run:
                 self.truth.late[(rank, self.step)] += arrivals[-1] - arrivals[-2]
             self.now[rank] = end
 
-    def run_step(self) -> None:
+    def run_step(self, crawls: int = 1) -> None:
+        """``crawls``: how many times as long the exchanges of the last third of the layers take."""
         everyone = range(len(self.behaviours))
         groups = [list(everyone)[first : first + self.group] for first in range(0, len(self.behaviours), self.group)]
-        for _ in range(self.layers):
+        for layer in range(self.layers):
+            slowness = crawls if 3 * layer >= 2 * self.layers else 1
             for rank in everyone:
                 odd = self.behaviours[rank]
                 self.idle(rank, odd.starved_ns, blocked=False)
@@ -134,10 +140,10 @@ class Run:
                 self.compute(rank, GEMM, "gemm", 400 * US)
                 self.compute(rank, ATTENTION, "attention", 600 * US)
                 self.compute(rank, GEMM, "gemm", 100 * US, grid=2)
-            self.exchange(groups)
+            self.exchange(groups, slowness)
             for rank in everyone:
                 self.run_experts(rank)
-            self.exchange(groups)
+            self.exchange(groups, slowness)
         self.collective(everyone, ALL_REDUCE, "all_reduce", 2 * self.transfer_ns)
         for rank in everyone:
             self.compute(rank, ADAM, "optimizer", 200 * US)
@@ -152,9 +158,9 @@ class Run:
         for _ in range(count):
             self.compute(rank, EXPERT, "grouped_gemm", 250 * US, grid=count)
 
-    def exchange(self, groups: Sequence[Sequence[int]]) -> None:
+    def exchange(self, groups: Sequence[Sequence[int]], slowness: int = 1) -> None:
         for members in groups:
-            self.collective(members, SEND_RECV, "ep_all_to_all", self.transfer_ns)
+            self.collective(members, SEND_RECV, "ep_all_to_all", self.transfer_ns * slowness)
 
     def write(self, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)

@@ -24,8 +24,9 @@ LABELS = {
 EXPECT_KEYS = {
     "verdict", "step", "shares", "hidden", "config", "facts", "missing_facts", "outcomes", "ranks", "warnings",
     "plan", "plan_starts_with", "plan_is_empty", "stragglers", "communication", "gain_ms", "wait_ms", "transfer_ms",
+    "culprit", "culprit_ms", "facts_ms",
 }  # fmt: skip
-MUST_NOT_KEYS = {"walls", "plan", "buckets"}
+MUST_NOT_KEYS = {"walls", "plan", "buckets", "warnings", "representative"}
 
 # One worker analyzes a trace: the report is kept for the tests that follow.
 pytestmark = [
@@ -121,6 +122,29 @@ def test_the_ranks_that_made_others_wait_are_named(name: str) -> None:
         assert {one.rank: one.cause for one in report.stragglers} == expected(name, "stragglers")
     for kind in expected(name, "communication"):
         assert all(kind in rank.communication for rank in report.ranks)
+
+
+def test_only_a_rank_that_is_late_for_a_reason_of_its_own_is_the_culprit(name: str) -> None:
+    culprit = report_of(name).verdict.culprit
+    wanted = expected(name, "culprit")
+    assert (culprit is not None) == bool(wanted)
+    for field, value in wanted.items():
+        assert getattr(culprit, field) == value
+    for field, (low, high) in expected(name, "culprit_ms").items():
+        assert low <= getattr(culprit, field) / 1e6 <= high
+
+
+def test_the_representative_is_none_that_may_not_stand_for_the_run(name: str) -> None:
+    representative = report_of(name).representative_rank
+    banned = LABELS[name]["must_not"].get("representative", [])
+    assert representative is None or representative.rank not in banned
+    for fact, (low, high) in expected(name, "facts_ms").items():
+        assert low <= (report_of(name).facts.number(fact) or 0) / 1e6 <= high, fact
+
+
+def test_no_warning_is_wrong(name: str) -> None:
+    codes = {warning.code for warning in report_of(name).warnings}
+    assert not codes & set(LABELS[name]["must_not"].get("warnings", ["shared-gpu"]))
 
 
 def test_waiting_is_told_from_transfer(name: str) -> None:

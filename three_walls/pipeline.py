@@ -135,7 +135,7 @@ def _diagnose(
 ) -> _Diagnosis:
     validate = partial(find_problems, config=config, bridge_version=bridge_version)
     findings, plan = make_validated_plan(rule_base.rules, facts, validate, allowed)
-    verdict = decide_verdict(facts)
+    verdict = decide_verdict(facts, stragglers=stragglers)
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)

@@ -10,7 +10,7 @@ from tests.rules.builders import MS, sheet_of
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import RuleBaseError
-from three_walls.model.report import Verdict
+from three_walls.model.report import Straggler, Verdict
 from three_walls.resources import TABLES_DIR
 from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.loader import load_table
@@ -162,3 +162,43 @@ def test_thresholds_are_read_strictly(tmp_path: Path) -> None:
     assert "expected a number from 0 to 1, found 5" in str(caught.value)
     assert "unknown key minimal_margin_fraction (did you mean minimum_margin_fraction?)" in str(caught.value)
     assert "key minimum_margin_fraction is missing" in str(caught.value)
+
+
+SLOW_RANK: dict[str, ConfigData] = {
+    "culprit_rank": 2,
+    "culprit_cause": "slow_compute",
+    "culprit_cost_ns": 400 * MS,
+    "wait_exposed_ns": 500 * MS,
+    "ep_wait_exposed_ns": 300 * MS,
+    "collective_wait_exposed_ns": 200 * MS,
+    "wait_exposed_fraction": 0.5,
+    "compute_busy_ns": 500 * MS,
+}
+
+
+def test_with_a_rank_to_fix_first_the_wall_is_judged_for_the_step_without_its_delay() -> None:
+    verdict = judged(**SLOW_RANK, compute_recoverable_ns=90 * MS)
+    assert verdict.culprit is not None
+    assert (verdict.culprit.rank, verdict.culprit.cause) == (2, "slow_compute")
+    assert (verdict.culprit.cost_ns, verdict.culprit.step_without_it_ns) == (400 * MS, 600 * MS)
+    assert verdict.step_ns == 1000 * MS
+    assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)  # 9 % of the step, 15 % without
+    assert "(15.0% of the 600.0 ms step)" in verdict.reason
+
+
+def test_waiting_for_others_than_the_rank_to_fix_still_counts() -> None:
+    verdict = judged(**{**SLOW_RANK, "wait_exposed_ns": 800 * MS, "ep_wait_exposed_ns": 600 * MS})
+    assert verdict.abstained
+    assert "66.7% of the step waits for other ranks" in verdict.reason
+
+
+def test_the_evidence_against_the_rank_to_fix_first_is_that_of_the_straggler() -> None:
+    straggler = Straggler(2, 400 * MS, "slow_compute", "it was slow", 400 * MS, "shared_gpu")
+    facts = sheet_of({"step_ns": 1000 * MS, **SLOW_RANK})
+    culprit = decide_verdict(facts, stragglers=[Straggler(1, 1, "late_stage", "another"), straggler]).culprit
+    assert culprit is not None
+    assert (culprit.evidence, culprit.likely_reason) == ("it was slow", "shared_gpu")
+
+
+def test_without_a_rank_to_fix_first_there_is_no_culprit() -> None:
+    assert judged(communication_recoverable_ns=300 * MS, culprit_cost_ns=0).culprit is None

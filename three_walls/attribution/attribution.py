@@ -10,12 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from three_walls.attribution.compute_gaps import explain_compute_gaps
+from three_walls.attribution.kernel_spread import measure_kernel_spread
 from three_walls.attribution.ownership import label_idle, measure_budget, measure_exposure, slice_steps
 from three_walls.attribution.stragglers import find_stragglers
 from three_walls.attribution.transfer import measure_transfer
@@ -46,6 +47,8 @@ class Attribution:
     """Waiting for peers per communication class and rank."""
     stragglers: tuple[Straggler, ...]
     """Ranks that the others waited for, the latest first."""
+    kernel_spread: Mapping[int, float]
+    """How much repeated kernels vary, by rank index: measure_kernel_spread."""
 
 
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
@@ -53,6 +56,7 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     slices = slice_steps(timeline.operations, label_idle(timeline), timeline.steps)
     exposure = measure_exposure(slices)
     transfer = measure_transfer(timeline, matched_ranks, slices, exposure)
+    kernel_spread = measure_kernel_spread(timeline.operations, timeline.steps)
     return Attribution(
         steps=timeline.steps,
         slices=slices,
@@ -61,5 +65,6 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
         transfer=transfer,
         compute_gaps=explain_compute_gaps(timeline, slices),
         waits=list_waits(matched_ranks, timeline.steps, exposure, transfer),
-        stragglers=find_stragglers(timeline, matched_ranks, slices, traces),
+        stragglers=find_stragglers(timeline, matched_ranks, slices, traces, kernel_spread),
+        kernel_spread=kernel_spread,
     )

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 
 import polars as pl
 
+from three_walls.attribution.kernel_spread import GpuSuspicion, suspect_gpu
 from three_walls.attribution.ownership import OWNER
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
@@ -48,6 +50,15 @@ class StragglerCause(StrEnum):
         return self.replace("_", " ")
 
 
+SICK_CAUSES = (
+    StragglerCause.SLOW_COMPUTE,
+    StragglerCause.LAUNCH_STARVED,
+    StragglerCause.HOST_BLOCKED,
+    StragglerCause.UNKNOWN,
+)
+"""Causes that lie in the rank itself. A late stage waited for another rank; imbalance gave the rank more work."""
+
+
 @dataclass(frozen=True, slots=True)
 class _LateRank:
     """A rank that is late by more than its peers are."""
@@ -59,15 +70,28 @@ class _LateRank:
     """How late its peers are per step (median)."""
     steps: int
     """Number of kept steps."""
+    spread: float | None
+    """How much its repeated kernels vary: measure_kernel_spread."""
+    peers_spread: float | None
+    """The same of its peers (median)."""
+
+    @property
+    def gpu_suspicion(self) -> GpuSuspicion:
+        return suspect_gpu(self.spread, self.peers_spread)
 
 
 def find_stragglers(
-    timeline: Timeline, matched_ranks: MatchedRanks, slices: pl.DataFrame, traces: Sequence[Trace]
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    slices: pl.DataFrame,
+    traces: Sequence[Trace],
+    kernel_spread: Mapping[int, float],
 ) -> tuple[Straggler, ...]:
     """Stragglers, the latest first, from the resolved calls of kept steps.
 
     Calls between pipeline stages make no rank a straggler: stages do different work by design, and under 1F1B the first
-    stage finishes last. But pipeline exchanges show which rank a late rank had waited for itself.
+    stage finishes last. But pipeline exchanges show which rank a late rank had waited for itself. ``kernel_spread``:
+    by rank index (measure_kernel_spread).
     """
     rank_of = matched_ranks.rank_of
     kept = matched_ranks.arrivals.filter("kept")
@@ -75,7 +99,7 @@ def find_stragglers(
     exchanges = _find_pipeline_waits(kept, rank_of)
     segments = _find_segments(arrivals, timeline.steps)
     stragglers = []
-    for late in _find_late_ranks(arrivals, timeline.steps):
+    for late in _find_late_ranks(arrivals, timeline.steps, kernel_spread):
         last_at = arrivals.filter((pl.col("last") == late.rank_index) & pl.col("resolved"))
         before = segments.join(last_at.select("instance").unique(), on="instance", how="semi")
         cause, explanation = _find_cause(late, before, exchanges, timeline, slices, traces)
@@ -85,7 +109,16 @@ def find_stragglers(
             f"{ns_to_ms(late.late_ns):.1f} ms in all after the second-to-last rank (its peers: "
             f"{ns_to_ms(late.peers_ns):.1f} ms); before these calls, {explanation}"
         )
-        stragglers.append(Straggler(rank_of[late.rank_index], late.late_ns, cause, evidence))
+        stragglers.append(
+            Straggler(
+                rank=rank_of[late.rank_index],
+                late_ns=late.late_ns,
+                cause=cause,
+                evidence=evidence,
+                beyond_peers_ns=late.late_ns - late.peers_ns,
+                likely_reason=late.gpu_suspicion if cause is StragglerCause.SLOW_COMPUTE else "",
+            )
+        )
     return tuple(sorted(stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank)))
 
 
@@ -99,7 +132,9 @@ def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.Dat
     return collectives.filter(stage.n_unique().over("instance") == 1)
 
 
-def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[_LateRank]:
+def _find_late_ranks(
+    arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread: Mapping[int, float]
+) -> list[_LateRank]:
     """Ranks that are late by more than the median of their peers.
 
     By chance every rank arrives last now and then; only lateness beyond that has its cause in the rank.
@@ -112,7 +147,10 @@ def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[_LateR
             continue
         peers_ns = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
         if late_ns - peers_ns >= default_rank_thresholds().minimum_late_fraction * step_ns:
-            late_ranks.append(_LateRank(rank_index, round(late_ns), round(peers_ns), count))
+            spreads = [spread for other, spread in kernel_spread.items() if other != rank_index]
+            peers_spread = median(spreads) if spreads else None
+            spread = kernel_spread.get(rank_index)
+            late_ranks.append(_LateRank(rank_index, round(late_ns), round(peers_ns), count, spread, peers_spread))
     return late_ranks
 
 
@@ -150,12 +188,20 @@ def _find_cause(
     ``exchanges``: see _find_pipeline_waits.
     """
     owned = pl.concat([_own_segments(segments, slices), _waits_in_segments(segments, exchanges)])
-    excess = _excess_by_owner(owned, late)
+    # Segments of several streams cover the same time: what they hold is counted once.
+    late_segments = segments.filter(pl.col("rank_index") == late.rank_index)
+    united_ns = merge_overlapping(late_segments, ["rank_index"]).select(DURATION.sum()).item()
+    once = united_ns / max(late_segments.select(DURATION.sum()).item(), 1)
+    excess = {owner: round(ns * once) for owner, ns in _excess_by_owner(owned, late).items()}
     # Where exchanges are resolved only waiting in them counts: a slow link is not a late stage.
     exchanging_ns = excess.get(EXCHANGE, 0)
     late_stage_ns = exchanging_ns if exchanges.is_empty() else min(exchanging_ns, excess.get(_WAITED, 0))
+    compute_ns = sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES)
+    # While another process has the GPU, launched work waits for no visible reason.
+    is_shared = late.gpu_suspicion is GpuSuspicion.SHARED_GPU
+    stalled_ns = max(0, excess.get("idle_other", 0)) if is_shared else 0
     candidates = {
-        StragglerCause.SLOW_COMPUTE: sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES),
+        StragglerCause.SLOW_COMPUTE: compute_ns + stalled_ns,
         StragglerCause.LAUNCH_STARVED: excess.get("launch_starved", 0),
         StragglerCause.HOST_BLOCKED: excess.get("host_blocked", 0),
         StragglerCause.LATE_STAGE: late_stage_ns,
@@ -166,7 +212,9 @@ def _find_cause(
         return StragglerCause.UNKNOWN, f"nothing recorded explains it (at most {more_ms} of {cause.words})"
     match cause:
         case StragglerCause.SLOW_COMPUTE:
-            return _explain_compute(_kernels_in_segments(segments, timeline.operations, traces), late, more_ms)
+            kernels = _kernels_in_segments(segments, timeline.operations, traces)
+            cause, clause = _explain_compute(kernels, late, f"{ns_to_ms(compute_ns):.1f} ms more")
+            return cause, clause + _describe_suspicion(cause, late, stalled_ns)
         case StragglerCause.LAUNCH_STARVED:
             return cause, f"its device was idle with nothing launched for {more_ms} than its peers' devices"
         case StragglerCause.HOST_BLOCKED:
@@ -277,13 +325,15 @@ def _explain_compute(kernels: pl.DataFrame, late: _LateRank, more_ms: str) -> tu
         .row(0, named=True)
     )
     elsewhere = 1 - sums["experts_ns"] / sums["all_ns"] if sums["all_ns"] > 0 else 1.0
-    if elsewhere < default_rank_thresholds().minimum_slow_outside_fraction and sums["experts_differ"]:
+    is_imbalance = elsewhere < default_rank_thresholds().minimum_slow_outside_fraction and sums["experts_differ"]
+    is_shared = late.gpu_suspicion is GpuSuspicion.SHARED_GPU
+    if is_imbalance and not is_shared:
         return StragglerCause.EXPERT_IMBALANCE, (
             "it ran other numbers or sizes of kernels between dispatch and combine than its peers, "
             f"{ns_to_ms(sums['experts_ns'] / late.steps):.1f} ms more; {max(elsewhere, 0):.0%} of its extra compute "
             "was elsewhere"
         )
-    if sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
+    if is_shared or sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
         ratio = 1 + sums["alike_ns"] / max(sums["alike_peers_ns"], 1)
         return StragglerCause.SLOW_COMPUTE, (
             f"the same kernels (name and grid) took {ratio:.2f} times as long as on its peers, {more_ms}"
@@ -291,6 +341,26 @@ def _explain_compute(kernels: pl.DataFrame, late: _LateRank, more_ms: str) -> tu
     return StragglerCause.UNKNOWN, (
         f"it computed {more_ms}, in other kernels than its peers and not only between dispatch and combine"
     )
+
+
+def _describe_suspicion(cause: StragglerCause, late: _LateRank, stalled_ns: int) -> str:
+    """The likely state of a slow GPU, from how its repeated kernels vary; empty where that does not show it.
+
+    ``stalled_ns``: how much longer than its peers' devices it stood idle although work was launched.
+    """
+    if cause is not StragglerCause.SLOW_COMPUTE:
+        return ""
+    compared = f"{late.spread or 0:.2f} times their fastest call on average, on its peers {late.peers_spread or 0:.2f}"
+    if late.gpu_suspicion is GpuSuspicion.SHARED_GPU:
+        likely = f". Another process likely uses this GPU: repeated kernels take {compared} times"
+        stalled = f", and launched work waited {ns_to_ms(stalled_ns):.1f} ms longer with the device idle"
+        return likely + (stalled if stalled_ns else "")
+    if late.gpu_suspicion is GpuSuspicion.LOWER_CLOCKS:
+        return (
+            f". Every call is slower alike (repeated kernels take {compared} times), as on a GPU with lower clocks: "
+            "power cap, temperature, clock limits"
+        )
+    return ""
 
 
 def _kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, traces: Sequence[Trace]) -> pl.DataFrame:

@@ -10,6 +10,9 @@ takes: the fastest tenth of the kind's calls. Of each call at most this much cou
 Calls that carry next to nothing (``ep_control``: counts, notifications, barriers) transfer it in microseconds. Of these
 the shortest call of the kind is the transfer of each, up to the threshold ``maximum_control_ns``.
 
+Besides the measured transfer there is what its calls would take at the pace of the fastest tenth of their kind.
+It matters where a GPU of the group is shared with another process: its collectives crawl, which no faster link cures.
+
 The estimate is low where message sizes vary a lot, and high where even the fastest tenth waited. With only a few calls
 per step nothing is known, and all of their time counts as transfer.
 """
@@ -39,41 +42,65 @@ def measure_transfer(
     """Exposed transfer: rank_index, step, class, transfer_exposed_ns (at most the exposed time of the class).
 
     Measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
-    ``exposure``: see measure_exposure.
+    ``exposure``: see measure_exposure. fastest_exposed_ns: the same with each call at most as long as the fastest tenth
+    of its kind; repeated_exposed_ns: the part of transfer_exposed_ns in calls that repeat enough to show that. Both are
+    null where nothing was measured.
     """
     exposed_stretches = find_time_without_compute(slices)
     resolved = matched_ranks.class_splits.filter("resolved").select(STEP_AND_CLASS)
-    measured = _measure(matched_ranks, resolved, exposed_stretches)
+    transferring = _list_transfers(timeline, matched_ranks, resolved)
+    measured = _expose(transferring, exposed_stretches, "measured_ns")
+    repeated = transferring.filter(pl.col("ready_ns").is_not_null())
+    at_pace = repeated.with_columns(start_ns=pl.max_horizontal("start_ns", pl.col("end_ns") - pl.col("ready_ns")))
     return (
         _estimate(timeline, exposed_stretches)
         .join(exposure.select(*STEP_AND_CLASS, "exposed_ns"), on=STEP_AND_CLASS, how="full", coalesce=True)
         .join(resolved.with_columns(is_resolved=pl.lit(value=True)), on=STEP_AND_CLASS, how="left")
         .join(measured, on=STEP_AND_CLASS, how="left")
+        .join(_expose(repeated, exposed_stretches, "repeated_exposed_ns"), on=STEP_AND_CLASS, how="left")
+        .join(_expose(at_pace, exposed_stretches, "fastest_exposed_ns"), on=STEP_AND_CLASS, how="left")
         .select(
             *STEP_AND_CLASS,
             transfer_exposed_ns=pl.when("is_resolved")
             .then(pl.min_horizontal(pl.col("measured_ns").fill_null(0), "exposed_ns"))
             .otherwise("estimated_ns"),
+            repeated_exposed_ns=pl.when("is_resolved").then(pl.col("repeated_exposed_ns").fill_null(0)),
+            fastest_exposed_ns=pl.when("is_resolved").then(pl.col("fastest_exposed_ns").fill_null(0)),
         )
         .drop_nulls("transfer_exposed_ns")
         .sort(STEP_AND_CLASS)
     )
 
 
-def _measure(matched_ranks: MatchedRanks, resolved: pl.DataFrame, exposed_stretches: pl.DataFrame) -> pl.DataFrame:
-    """The exposed transfer of ``resolved`` classes: rank_index, step, class, measured_ns.
+def _list_transfers(timeline: Timeline, matched_ranks: MatchedRanks, resolved: pl.DataFrame) -> pl.DataFrame:
+    """When the calls of ``resolved`` classes transfer: rank_index, class, start_ns, end_ns, ready_ns.
 
-    A matched call transfers from the latest arrival to its end, an unmatched call throughout. The exposed transfer is
-    the part of their union in which no compute kernel runs, so it never exceeds the exposed time.
+    A matched call transfers from the latest arrival to its end, an unmatched call throughout. ready_ns: how long the
+    fastest tenth of its kind transfers; null where the kind has too few calls.
     """
-    transferring = (
+    kernels = timeline.operations.select("rank_index", "stream", "start_ns", "end_ns", "name_id").unique(
+        ["rank_index", "stream", "start_ns", "end_ns"], keep="first", maintain_order=True
+    )
+    transfers = (
         matched_ranks.matched.communication.join(resolved, on=STEP_AND_CLASS, how="semi")
         .join(matched_ranks.arrivals.select("call", "wait_ns"), on="call", how="left")
-        .select("rank_index", "class", "end_ns", start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0))
+        .join(kernels, on=["rank_index", "stream", "start_ns", "end_ns"], how="left", maintain_order="left")
+        .with_columns(category="class", duration_ns=DURATION - pl.col("wait_ns").fill_null(0))
+        .pipe(_mark_small)
     )
+    return transfers.join(_ready_durations(transfers), on=_KIND, how="left", nulls_equal=True).select(
+        "rank_index", "class", "end_ns", "ready_ns", start_ns=pl.col("end_ns") - pl.col("duration_ns")
+    )
+
+
+def _expose(transferring: pl.DataFrame, exposed_stretches: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The exposed transfer: rank_index, step, class, and the time as ``name``.
+
+    It is the part of the union of the calls in which no compute kernel runs, so it never exceeds the exposed time.
+    """
     united = merge_overlapping(transferring, ["rank_index", "class"])
     exposed = intersect(united, exposed_stretches, ["rank_index"], carry=["step"])
-    return exposed.group_by(STEP_AND_CLASS).agg(measured_ns=DURATION.sum())
+    return exposed.group_by(STEP_AND_CLASS).agg(DURATION.sum().alias(name))
 
 
 def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFrame:

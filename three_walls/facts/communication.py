@@ -63,7 +63,7 @@ EP_WAIT_EXPOSED = facts.duration(
     "ep_wait_exposed_ns",
     "exposed expert-parallel wait time per step",
     "Time per step in which exposed expert-parallel communication waits for peers to arrive.",
-    pool=Pool(part_of=("ep_exposed_ns", "wait_exposed_ns")),
+    pool=Pool(part_of=("ep_exposed_ns", "wait_exposed_ns"), union="ep_busy_ns"),
 )
 COLLECTIVE_BUSY = facts.duration(
     "collective_busy_ns",
@@ -87,7 +87,7 @@ COLLECTIVE_WAIT_EXPOSED = facts.duration(
     "collective_wait_exposed_ns",
     "other exposed wait time per step",
     "Time per step in which exposed communication other than expert-parallel waits for peers to arrive.",
-    pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns")),
+    pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns"), union="collective_busy_ns"),
 )
 DP_EXPOSED = facts.duration(
     "dp_exposed_ns",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.facts.attention_passes import find_passes
 from three_walls.facts.communication import measure_communication, withhold_unowned
 from three_walls.facts.cuda_graphs import measure_graphs
-from three_walls.facts.efficiency.gemm_shapes import measure_gemm_shapes
+from three_walls.facts.efficiency.gemm_shapes import count_received_tokens, measure_gemm_shapes
 from three_walls.facts.efficiency.model_flops import measure_utilization
 from three_walls.facts.efficiency.roles import measure_roles
 from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
-from three_walls.facts.log_facts import UNPROFILED_STEP, JoinedLog, join_log
+from three_walls.facts.log_facts import PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
 from three_walls.facts.memory.estimate import measure_memory
 from three_walls.facts.memory.recorded import (
     MEMORY_PRESSURE,
@@ -23,18 +23,20 @@ from three_walls.facts.memory.recorded import (
     measure_snapshot,
 )
 from three_walls.facts.moe.ledger import measure_moe_layers
+from three_walls.facts.moe.token_balance import RECEIVED_TOKENS, compare_received
 from three_walls.facts.moe.token_exchange import EP_LINK, link_bytes_per_s
 from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
 from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
 from three_walls.facts.program import measure_program
-from three_walls.facts.ranks import measure_ranks
+from three_walls.facts.ranks import measure_culprit, measure_ranks
 from three_walls.facts.recompute import measure_recompute, recompute_facts, sum_replays_by_layer
 from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
-from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step, view_run
+from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step, find_sick, view_other_rank, view_run
 from three_walls.facts.summary import count_captured_steps
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
+from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.config import NOT_SHOWN, RunConfig
 from three_walls.model.fact import (
@@ -97,9 +99,14 @@ def measure_facts(
     """
     traces = inputs.with_kernels
     run = view_run(traces, inputs.config)
-    step = choose_step(traces, timeline, attribution, run)
+    step = choose_step(traces, timeline, attribution, matched_ranks, run)
     step_ns = step.step_ns if step else None
     log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
+    sick = find_sick(attribution.stragglers, step_ns or 0, log.whole(PROFILER_EXCESS))
+    if sick:  # which of them are, the log decides; steps of all ranks are equally long
+        step = choose_step(traces, timeline, attribution, matched_ranks, run, [straggler for straggler, _ in sick])
+        step_ns = step.step_ns if step else None
+        log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {
@@ -114,6 +121,11 @@ def measure_facts(
     }
     if step:
         measured, details = _measure_details(step, measured, replace(details, step=step))
+        measured = {
+            **measured,
+            **measure_culprit(attribution.stragglers, step, measured),
+            **_compare_received(step, measured[RECEIVED_TOKENS], traces, timeline),
+        }
     pressure = classify_memory_pressure(measured, default_log_thresholds())
     return make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config), details
 
@@ -161,6 +173,23 @@ def _measure_details(step: StepView, measured: Measurements, details: Details) -
         copies=copies.rows,
         warnings=moe_layers.warnings,
     )
+
+
+def _compare_received(
+    step: StepView, received: Measurement[FactValue], traces: Sequence[Trace], timeline: Timeline
+) -> Measurements:
+    """How unevenly the captured ranks received tokens, each in its median step. ``received``: of the representative."""
+    counts: list[int | None] = []
+    for trace in traces if received.whole else ():
+        for rank in trace.ranks:
+            if rank.rank_index == step.rank_index:
+                counts.append(received.whole)
+            elif (view := view_other_rank(step, trace, rank, timeline)) is not None:
+                operators = read_operators(trace, rank.process, view.operations)
+                counts.append(count_received_tokens(view, operators))
+    reason = received.missing_reason or "the operators of some rank do not show the tokens of its experts"
+    ranks_count = len(step.run.ranks)
+    return compare_received(counts or [None] * ranks_count, reason)
 
 
 def _withhold_unrecorded(run: RunView) -> Measurements:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.attribution.stragglers import SICK_CAUSES
+from three_walls.facts.communication import WAIT_EXPOSED
+from three_walls.facts.log_facts import PROFILER_EXCESS
+from three_walls.facts.step_view import StepView, find_sick
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
+from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.timeline import Timeline
 
 _ONE_RANK = "one rank alone was captured (give the traces of several ranks)"
@@ -36,6 +44,49 @@ STRAGGLER_CAUSE = facts.fact(
     "the cause of the latest rank's delay",
     "Why the latest rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
 )
+CULPRIT_RANK = facts.fact(
+    "culprit_rank",
+    "count",
+    "the number of the rank to fix first",
+    "Number of the rank that costs the others most time for a reason of its own: a slow GPU or a slow host.",
+    "The latest rank: that one may have more work, or wait for an earlier stage itself.",
+)
+CULPRIT_CAUSE = facts.fact(
+    "culprit_cause",
+    "text",
+    "the cause of the slow rank's delay",
+    "Why the rank to fix first is late: slow_compute, launch_starved, host_blocked or unknown.",
+)
+CULPRIT_COST = facts.duration(
+    "culprit_cost_ns",
+    "the delay per step by a slow rank",
+    "Time per step that is lost to the rank to fix first: by how much it is late beyond its peers, without what the "
+    "profiler added to launches by the log, and at most the waiting of the representative rank. 0 where none is late "
+    "for a reason of its own.",
+    "Collectives that crawl because its GPU is shared: that time is not in it.",
+    share="the delay by a slow rank",
+    pool=Pool(part_of=("wait_exposed_ns",)),
+)
+CRAWLING_TRANSFER = facts.duration(
+    "crawling_transfer_ns",
+    "the transfer time slowed by a shared GPU",
+    "Time per step of exposed transfer beyond the pace of the fastest calls, in collectives with a rank whose GPU is "
+    "shared with another process. Counted as waiting for that rank.",
+)
+KERNEL_SPREAD = facts.fact(
+    "kernel_spread_ratio",
+    "ratio",
+    "the spread of repeated kernels",
+    "Mean over fastest call of kernels that repeat with one name, grid and place in a layer, on the captured rank on "
+    "which that is most. 1.0 on a GPU that runs nothing else.",
+    "Imbalance: kernels whose work follows the routing of tokens are left out.",
+)
+KERNEL_SPREAD_RANK = facts.fact(
+    "kernel_spread_rank",
+    "count",
+    "the rank with the largest kernel spread",
+    "Number of the captured rank on which repeated kernels spread most.",
+)
 CAPTURE_START_SKEW = facts.duration(
     "capture_start_skew_ns",
     "the skew of capture starts",
@@ -50,18 +101,56 @@ CAPTURE_START_SKEWED_STEPS = facts.fact(
 
 
 def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline) -> Measurements:
-    """Every fact of this group. ``timeline``: with the skewed steps dropped."""
+    """Every fact of this group but the culprit's. ``timeline``: with the skewed steps dropped."""
     return {
         RANKS_CAPTURED: known(len(matched_ranks.ranks)),
         **_measure_straggler(matched_ranks, attribution),
+        **_measure_kernel_spread(matched_ranks, attribution),
         **_measure_capture_start(matched_ranks, timeline),
     }
 
 
+def measure_culprit(stragglers: Sequence[Straggler], step: StepView, measured: Measurements) -> Measurements:
+    """Facts of the rank to fix first, of those ``measured`` so far; ``stragglers``: the latest first."""
+    crawling = known(step.crawl_ns)
+    if measured[STRAGGLER_LATE].is_missing:
+        reason = measured[STRAGGLER_LATE].missing_reason or _NOT_MATCHED
+        lacking = dict.fromkeys((CULPRIT_RANK, CULPRIT_CAUSE, CULPRIT_COST), missing(reason))
+        return {**lacking, CRAWLING_TRANSFER: crawling}
+    waiting_ns = max(0, (measured[WAIT_EXPOSED].whole or 0) - step.crawl_ns)
+    for straggler, late_ns in find_sick(stragglers, step.step_ns, measured[PROFILER_EXCESS].whole):
+        cost_ns = min(late_ns, waiting_ns)
+        if cost_ns >= default_rank_thresholds().minimum_late_fraction * step.step_ns:
+            return {
+                CULPRIT_RANK: known(straggler.rank),
+                CULPRIT_CAUSE: known(str(straggler.cause)),
+                CULPRIT_COST: known(cost_ns),
+                CRAWLING_TRANSFER: crawling,
+            }
+    reason = "no rank is late for a reason of its own"
+    return {
+        **dict.fromkeys((CULPRIT_RANK, CULPRIT_CAUSE), missing(reason)),
+        CULPRIT_COST: known(0),
+        CRAWLING_TRANSFER: crawling,
+    }
+
+
+def _measure_kernel_spread(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:
+    spreads = attribution.kernel_spread
+    if not spreads:
+        reason = "too few kernels repeat in the kept steps"
+        return dict.fromkeys((KERNEL_SPREAD, KERNEL_SPREAD_RANK), missing(reason))
+    widest = min(spreads, key=lambda index: (-spreads[index], matched_ranks.rank_of[index]))
+    return {KERNEL_SPREAD: known(spreads[widest]), KERNEL_SPREAD_RANK: known(matched_ranks.rank_of[widest])}
+
+
 def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:
-    """The latest rank; 0 ns where calls were compared and no rank was late."""
+    """The latest rank, of those first that are late for a reason of their own; 0 ns where calls were compared and no
+    rank was late.
+    """
     if attribution.stragglers:
-        latest = attribution.stragglers[0]
+        of_the_rank = [straggler for straggler in attribution.stragglers if straggler.cause in SICK_CAUSES]
+        latest = (of_the_rank or attribution.stragglers)[0]
         return {STRAGGLER_LATE: known(latest.late_ns), STRAGGLER_CAUSE: known(latest.cause)}
     if matched_ranks.arrivals.filter(pl.col("kept") & pl.col("resolved")).is_empty():
         reason = _ONE_RANK if len(matched_ranks.ranks) < 2 else _NOT_MATCHED

@@ -28,7 +28,7 @@ from three_walls.facts import (
 )
 from three_walls.facts.efficiency import gemm_shapes, model_flops, roles
 from three_walls.facts.memory import estimate, recorded
-from three_walls.facts.moe import ledger, token_exchange
+from three_walls.facts.moe import ledger, token_balance, token_exchange
 from three_walls.model.fact import FactDefinition, FactGroup
 
 GROUPS: tuple[FactGroup, ...] = (
@@ -38,6 +38,7 @@ GROUPS: tuple[FactGroup, ...] = (
     overlap_slowdown.facts,
     pipeline_schedule.facts,
     ledger.facts,
+    token_balance.facts,
     token_exchange.facts,
     recompute.facts,
     cuda_graphs.facts,

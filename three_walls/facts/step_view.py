@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.attribution.kernel_spread import GpuSuspicion
 from three_walls.attribution.ownership import union_where
+from three_walls.attribution.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.inputs.config.parallel_layout import ParallelLayout, read_layout
 from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES, common_capabilities
 from three_walls.inputs.nsys.identity import Gpu, Rank
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.config import RunConfig
+from three_walls.model.report import Straggler
+from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.hardware import GpuModel, find_gpu
+from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
@@ -59,10 +65,11 @@ def view_run(traces: Sequence[Trace], config: RunConfig) -> RunView:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """The step that the run's facts are taken from: the median kept step of the rank that waited least for its peers.
+    """The step that the run's facts are taken from: the median kept step of the representative rank.
 
     Ranks advance in lockstep: the one that waits least is the one that the others wait for, so its step shows what
-    holds the run back.
+    holds the run back. A rank that is slow for a reason of its own (``SICK_CAUSES``) shows nothing but itself: then a
+    healthy rank represents the run, the one of median compute.
     """
 
     run: RunView
@@ -79,13 +86,16 @@ class StepView:
     budget_ns: Mapping[str, int]
     """Bucket -> the time it owns in the step; buckets without time are left out."""
     transfer_ns: Mapping[str, int]
-    """Communication category -> its exposed transfer in the step."""
+    """Communication category -> its exposed transfer in the step; at the pace of the fastest calls where a member of
+    the group shares its GPU with another process."""
     kept_steps: pl.DataFrame
     """All kept steps of the rank (``timeline/steps.py``: STEPS)."""
     schedule_nodes: pl.DataFrame
     """What each host launched for which node of an overlapped layer (``timeline/timeline.py``)."""
     why: str
     """Which step it is and why that one, in words."""
+    crawl_ns: int = 0
+    """Exposed transfer that ``transfer_ns`` leaves out for that reason."""
 
     @property
     def config(self) -> RunConfig:
@@ -144,22 +154,27 @@ class StepView:
         return min(total, self.union_ns(categories, exposed=True))
 
 
-def choose_step(traces: Sequence[Trace], timeline: Timeline, attribution: Attribution, run: RunView) -> StepView | None:
-    """The representative step of ``run``; None without a kept step."""
+def choose_step(
+    traces: Sequence[Trace],
+    timeline: Timeline,
+    attribution: Attribution,
+    matched_ranks: MatchedRanks,
+    run: RunView,
+    sick: Sequence[Straggler] = (),
+) -> StepView | None:
+    """The representative step of ``run``; None without a kept step. ``sick``: ranks that may not represent it."""
     medians = median_steps(attribution.steps)
     if not medians:
         return None
     trace_of = {rank.rank_index: (trace, rank) for trace in traces for rank in trace.ranks}
-    waits = {rank_index: _waited_ns(attribution, rank_index, step) for rank_index, step in medians.items()}
-    rank_index = min(medians, key=lambda index: (waits[index], trace_of[index][1].rank, index))
+    rank_index, reason = _choose_rank(medians, attribution, matched_ranks, sick)
     trace, rank = trace_of[rank_index]
     step = medians[rank_index]
-    among = "the only rank captured" if len(medians) == 1 else f"it waited least for peers of {len(medians)} ranks"
     kept_steps = timeline.steps.filter((pl.col("rank_index") == rank_index) & pl.col("kept"))
     start, end = kept_steps.filter(pl.col("step") == step).select("start_ns", "end_ns").row(0)
     of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
     budget = attribution.budget.filter(of_step).select("bucket", "ns").rows()
-    transfer = attribution.transfer.filter(of_step).select("class", "transfer_exposed_ns").rows()
+    transfer_ns, crawl_ns = _transfer_at_pace(attribution, matched_ranks, rank_index, step)
     return StepView(
         run=run,
         trace=trace,
@@ -172,11 +187,122 @@ def choose_step(traces: Sequence[Trace], timeline: Timeline, attribution: Attrib
         ),
         slices=attribution.slices.filter(of_step),
         budget_ns={str(bucket): int(ns) for bucket, ns in budget},
-        transfer_ns={str(category): int(ns) for category, ns in transfer},
+        transfer_ns=transfer_ns,
         kept_steps=kept_steps,
         schedule_nodes=timeline.schedule_nodes,
-        why=f"rank {rank.rank}, step {step}: its median step; {among}",
+        why=f"rank {rank.rank}, step {step}: {reason}",
+        crawl_ns=crawl_ns,
     )
+
+
+def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline) -> StepView | None:
+    """The operations of ``rank``'s median kept step in place of those of ``step``; None without a kept step.
+
+    What was attributed to ``step`` (slices, budget, transfer) stays that of its own rank.
+    """
+    steps = timeline.steps.filter(pl.col("rank_index") == rank.rank_index)
+    number = median_steps(steps).get(rank.rank_index)
+    if number is None:
+        return None
+    start, end = steps.filter(pl.col("step") == number).select("start_ns", "end_ns").row(0)
+    operations = timeline.operations.filter(
+        (pl.col("rank_index") == rank.rank_index) & (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
+    )
+    return replace(
+        step, trace=trace, rank=rank, step=number, start_ns=int(start), end_ns=int(end), operations=operations
+    )
+
+
+def find_sick(
+    stragglers: Iterable[Straggler], step_ns: int, profiler_excess_ns: int | None
+) -> tuple[tuple[Straggler, int], ...]:
+    """Stragglers that are late for a reason of their own, each with what it costs per step, in the order given.
+
+    Late launches count as far as the profiler does not explain them: it slows launches, and not on every rank alike.
+    ``profiler_excess_ns``: what it added to the step by the log; None without one.
+    """
+    thresholds = default_rank_thresholds()
+    found = []
+    for straggler in stragglers:
+        cost_ns, least = straggler.beyond_peers_ns, thresholds.minimum_late_fraction
+        if straggler.cause == StragglerCause.LAUNCH_STARVED:
+            cost_ns = max(0, cost_ns - (profiler_excess_ns or 0))
+            least = thresholds.minimum_late_launches_fraction if profiler_excess_ns is None else least
+        if straggler.cause in SICK_CAUSES and cost_ns >= least * step_ns:
+            found.append((straggler, cost_ns))
+    return tuple(found)
+
+
+def _choose_rank(
+    medians: Mapping[int, int],
+    attribution: Attribution,
+    matched_ranks: MatchedRanks,
+    stragglers: Sequence[Straggler],
+) -> tuple[int, str]:
+    """The index of the representative rank, and why its step: its median one, and how the rank was chosen.
+
+    ``medians``: the median kept step of every rank that has one. ``stragglers``: those that are late for a reason of
+    their own.
+    """
+    rank_of = matched_ranks.rank_of
+    sick = sorted(straggler.rank for straggler in stragglers)
+    sick_indices = [index for index in medians if rank_of[index] in sick]
+    healthy = [index for index in medians if rank_of[index] not in sick]
+    if not sick or not healthy:
+        waits = {index: _waited_ns(attribution, index, step) for index, step in medians.items()}
+        chosen = min(medians, key=lambda index: (waits[index], rank_of[index], index))
+        if len(medians) == 1:
+            return chosen, "its median step; the only rank captured"
+        of_ranks = f"it waited least for peers of {len(medians)} ranks"
+        return chosen, f"its median step; {of_ranks}" + (", all of which are late" if sick else "")
+    are_slow = all(straggler.cause == StragglerCause.SLOW_COMPUTE for straggler in stragglers)
+    named = f"rank {sick[0]} is" if len(sick) == 1 else f"ranks {', '.join(map(str, sick))} are"
+    are_sick = f"{named} {'slow' if are_slow else 'late'}"
+    # Pipeline stages do different work: the peers of a slow rank are those of its stage.
+    places = matched_ranks.pipeline.places if matched_ranks.pipeline else {}
+    stages = {places[index][0] for index in sick_indices if index in places}
+    peers = [index for index in healthy if index in places and places[index][0] in stages] or healthy
+    compute_ns = {index: _compute_ns(attribution, index, medians[index]) for index in peers}
+    ordered = sorted(peers, key=lambda index: (compute_ns[index], rank_of[index], index))
+    chosen = ordered[(len(ordered) - 1) // 2]
+    if len(ordered) == 1:
+        return chosen, f"its median step; the only healthy rank; {are_sick}"
+    where = " of its stage" if len(peers) < len(healthy) else ""
+    return chosen, f"the median of {len(ordered)} healthy ranks{where}; {are_sick}"
+
+
+def _compute_ns(attribution: Attribution, rank_index: int, step: int) -> int:
+    of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
+    return int(union_where(attribution.slices.filter(of_step), COMPUTE_CATEGORIES)["ns"].sum())
+
+
+def _transfer_at_pace(
+    attribution: Attribution, matched_ranks: MatchedRanks, rank_index: int, step: int
+) -> tuple[Mapping[str, int], int]:
+    """Exposed transfer by category, and what it leaves out of the measured one.
+
+    A collective in which one GPU is shared crawls whenever the other process has that GPU. Calls that repeat then count
+    at the pace of the fastest tenth of their kind. The others are taken to be stretched as much as that GPU's kernels.
+    """
+    of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
+    rows = attribution.transfer.filter(of_step).rows(named=True)
+    measured = {str(row["class"]): int(row["transfer_exposed_ns"]) for row in rows}
+    shared = [each.rank for each in attribution.stragglers if each.likely_reason == GpuSuspicion.SHARED_GPU]
+    shared_indices = [index for index, rank in matched_ranks.rank_of.items() if rank in shared]
+    instances = matched_ranks.arrivals.filter(pl.col("rank_index").is_in(shared_indices))["instance"].unique()
+    touched = set(
+        matched_ranks.arrivals.filter(of_step & pl.col("instance").is_in(instances.implode()))["class"].to_list()
+    )
+    if not touched or rank_index in shared_indices:
+        return measured, 0
+    stretch = max(attribution.kernel_spread[index] for index in shared_indices)
+    at_pace = dict(measured)
+    for row in rows:
+        name, repeated_ns = str(row["class"]), row["repeated_exposed_ns"]
+        if name in touched and repeated_ns is not None:
+            once_ns = max(0, measured[name] - repeated_ns)
+            at_pace[name] = min(measured[name], int(row["fastest_exposed_ns"]) + round(once_ns / stretch))
+    return at_pace, sum(measured.values()) - sum(at_pace.values())
 
 
 def _waited_ns(attribution: Attribution, rank_index: int, step: int) -> int:

@@ -118,7 +118,7 @@ class PlanStep:
     """An entry of the plan. Its gain applies to the step that the earlier entries leave."""
 
     order: int
-    """Position in the plan, from 1."""
+    """Position in the plan, from 1; 0 for a rank that must be fixed before anything is tuned (without edits)."""
     rule: str
     """Id of the rule."""
     finding: Finding

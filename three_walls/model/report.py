@@ -16,7 +16,7 @@ from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.training_log import TimerKind
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "2.1"
 """Version of report.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""
 
 
@@ -31,6 +31,23 @@ class InputFile:
     """Nsight Systems release that recorded it."""
     schema: str | None
     """Version of the export's schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A rank that holds all others back for a reason of its own: a slow GPU or a slow host, not more work."""
+
+    rank: int
+    cause: str
+    """``slow_compute``, ``launch_starved``, ``host_blocked`` or ``unknown``."""
+    cost_ns: int
+    """Time per step that the representative rank loses to it."""
+    step_without_it_ns: int
+    """The representative step less ``cost_ns``: a lower bound, because other delays may hide behind this one."""
+    likely_reason: str = ""
+    """``shared_gpu``, ``lower_clocks`` or empty, as in ``Straggler``."""
+    evidence: str = ""
+    """What it did differently from its peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +70,9 @@ class Verdict:
     """(recoverable time of the wall - recoverable time of the runner-up) / step."""
     recoverable_ns: Mapping[str, int | None]
     """Upper bound of what removing a wall saves, by wall (``communication``) and half (``compute_host.host``)."""
+    culprit: Culprit | None = None
+    """The rank to fix before anything is tuned: the wall is then judged for the step without its delay. Null where no
+    rank holds the others back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +162,11 @@ class Straggler:
     cause: str
     """``slow_compute``, ``expert_imbalance``, ``launch_starved``, ``host_blocked``, ``late_stage`` or ``unknown``."""
     evidence: str
+    beyond_peers_ns: int = 0
+    """Of ``late_ns``, what exceeds the median lateness of its peers."""
+    likely_reason: str = ""
+    """What the traces suggest of a GPU that computes slowly: ``shared_gpu`` (another process uses it too),
+    ``lower_clocks``, or empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ def render_overrides(report: Report) -> str:
     head = f"# three-walls {report.tool_version}: the edits of the plan, all of them."
     if not report.plan:
         return f"{head}\n# The plan is empty: nothing to change.\n"
+    if not any(step.edits for step in report.plan):
+        return f"{head}\n# The plan has no edits: {report.plan[0].finding.title}.\n"
     parts = [
         f"{head}\n{_HOW_TO_USE}",
         *_comment("Notes: what no line below can express", overrides.notes),

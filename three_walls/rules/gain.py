@@ -14,6 +14,9 @@ from three_walls.model.rule import GainModel, GainTerm, Rule
 from three_walls.rules.edits import fact_of
 from three_walls.rules.wording import list_labels
 
+CULPRIT_COST = "culprit_cost_ns"
+_WAITS = ("ep_wait_exposed_ns", "collective_wait_exposed_ns")
+
 _NO_POOL = Pool(is_device_busy=False)
 
 
@@ -114,6 +117,25 @@ def remove_from_pool(facts: FactSheet, pool: str, removed_ns: int, hides: bool) 
     return rederive_fractions(
         facts.with_values({name: round(max(0, number + changes[name])) for name, number in known.items()})
     )
+
+
+def without_culprit(facts: FactSheet) -> FactSheet:
+    """Facts of the step without the delay of the rank to fix first: waiting for it is nobody's recoverable time.
+
+    The waiting for it is taken from expert-parallel and other waiting in proportion; which of them it was is not known.
+    """
+    cost_ns = round(facts.number(CULPRIT_COST) or 0)
+    if not cost_ns:
+        return facts
+    waits = {name: number for name in _WAITS if (number := facts.number(name))}
+    after, left_ns = facts, cost_ns
+    for name, waited_ns in waits.items():
+        part_ns = min(left_ns, round(cost_ns * waited_ns / sum(waits.values())))
+        after = remove_from_pool(after, name, part_ns, hides=False)
+        left_ns -= part_ns
+    if left_ns:  # its owners are not known, or the parts were rounded down
+        after = remove_from_pool(after, CULPRIT_COST, left_ns, hides=False)
+    return rederive_fractions(after.with_values({CULPRIT_COST: 0}))
 
 
 def _share_among_parts(facts: FactSheet, pool: str, removed_ns: int) -> dict[str, int]:

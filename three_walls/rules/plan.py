@@ -18,7 +18,7 @@ from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, FirstTrial, Gain, Note, Outcome, PlannedEdit, PlanStep
 from three_walls.model.rule import EXECUTION_ONLY, Rule
 from three_walls.rules.conditions import same
-from three_walls.rules.gain import Level, apply_gain, estimate
+from three_walls.rules.gain import CULPRIT_COST, Level, apply_gain, estimate, without_culprit
 from three_walls.rules.judge import (
     describe_small,
     drop_small,
@@ -32,6 +32,9 @@ from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 _BASIS_ORDER = ("measured", "modelled", "range")
+
+CULPRIT_RULE = "late-rank"
+"""The rule of the rank to fix first."""
 
 Validate = Callable[[Sequence[PlannedEdit]], tuple[Note, ...]]
 """Why a launcher refuses edits that are made together; empty if it accepts them."""
@@ -48,7 +51,8 @@ def make_validated_plan(
         edits: list[PlannedEdit] = []
         for step in plan:
             edits += step.edits
-            if problems := validate(edits):  # caused by this step: the edits before it were accepted
+            problems = validate(edits) if step.edits else ()
+            if problems:  # caused by this step: the edits before it were accepted
                 break
         else:
             return sorted([*findings, *refused], key=lambda finding: finding.rule), plan
@@ -68,20 +72,41 @@ def make_plan(
 
     Every recommended finding is in the plan, or becomes an alternative with the reason why it is not. Without a step
     there is no plan. ``allowed``: applicabilities of rules that may enter in addition to ``execution-only``.
+
+    Where one rank holds the others back, it is entry 0 (:data:`CULPRIT_RULE`); all other rules are judged, and gain, on
+    the step without its delay.
     """
     by_id = {rule.id: rule for rule in rules}
-    findings = judge_all(by_id.values(), facts)
-    step_ns = facts.number("step_ns")
+    culprit_rule = by_id.get(CULPRIT_RULE)
+    culprit = judge_safely(culprit_rule, facts) if culprit_rule and facts.number(CULPRIT_COST) else None
+    left = without_culprit(facts) if culprit else facts
+    findings = judge_all(by_id.values(), left)
+    if culprit:
+        findings = [culprit if finding.rule == CULPRIT_RULE else finding for finding in findings]
+    step_ns = left.number("step_ns")
     if not step_ns:
         return findings, ()
     limits = thresholds or default_thresholds()
     minimum_ns = minimum_gain_ns(step_ns, limits)
-    sized = {finding.rule: drop_small(finding, by_id[finding.rule], facts, minimum_ns) for finding in findings}
-    draft = _Draft(by_id, sized, facts, limits, minimum_ns, frozenset((EXECUTION_ONLY, *allowed)))
+    sized = {finding.rule: drop_small(finding, by_id[finding.rule], left, minimum_ns) for finding in findings}
+    draft = _Draft(by_id, sized, left, limits, minimum_ns, frozenset((EXECUTION_ONLY, *allowed)))
     while draft.take_best():
         pass
     draft.check_conservation(step_ns)
-    return [draft.with_reason(finding) for finding in draft.findings.values()], tuple(draft.steps)
+    first = (_fix_first(culprit, facts, step_ns),) if culprit and culprit.outcome is Outcome.FOUND else ()
+    return [draft.with_reason(finding) for finding in draft.findings.values()], (*first, *draft.steps)
+
+
+def _fix_first(culprit: Finding, facts: FactSheet, step_without_ns: float) -> PlanStep:
+    """Entry 0: the rank to fix before anything is tuned. It has no edits, and gains at most what the rank costs."""
+    return PlanStep(
+        order=0,
+        rule=culprit.rule,
+        finding=culprit,
+        edits=(),
+        gain_ns=replace(culprit.gain_ns, high=round(facts.number(CULPRIT_COST) or 0)),
+        step_after_ns=Bounds(round(step_without_ns), round(facts.number("step_ns") or 0)),
+    )
 
 
 @dataclass(slots=True)

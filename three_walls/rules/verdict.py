@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactSheet
-from three_walls.model.report import Verdict
+from three_walls.model.report import Culprit, Straggler, Verdict
 from three_walls.model.units import ns_to_ms
+from three_walls.rules.gain import CULPRIT_COST, without_culprit
 from three_walls.rules.judge import lacking_signs
 from three_walls.rules.wording import list_labels
 from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
@@ -47,9 +48,52 @@ class _Candidate:
         return " and ".join(nouns) + (" together" if len(nouns) > 1 else "")
 
 
-def decide_verdict(facts: FactSheet, thresholds: VerdictThresholds | None = None) -> Verdict:
-    """The wall with the most recoverable time; abstains if facts are missing or misleading, or walls too close."""
+def decide_verdict(
+    facts: FactSheet, thresholds: VerdictThresholds | None = None, stragglers: Sequence[Straggler] = ()
+) -> Verdict:
+    """The wall with the most recoverable time; abstains if facts are missing or misleading, or walls too close.
+
+    With a rank to fix first the wall is judged for the step without its delay. ``stragglers`` hold the evidence.
+    """
     limits = thresholds or default_thresholds()
+    culprit = _find_culprit(facts, stragglers)
+    if culprit is None:
+        return _judge_walls(facts, limits)
+    verdict = _judge_walls(without_culprit(facts), limits)
+    preface = (
+        f"Without the delay of rank {culprit.rank} the step takes {_ms(culprit.step_without_it_ns)}, and that step is "
+        f"judged here.{_describe_crawling(facts, culprit)} "
+    )
+    return replace(verdict, reason=preface + verdict.reason, step_ns=_whole(facts, "step_ns"), culprit=culprit)
+
+
+def _find_culprit(facts: FactSheet, stragglers: Sequence[Straggler]) -> Culprit | None:
+    """The rank to fix first; None where no rank costs the others time for a reason of its own."""
+    rank, cost_ns, step_ns = (_whole(facts, name) for name in ("culprit_rank", CULPRIT_COST, "step_ns"))
+    if rank is None or not cost_ns or not step_ns:
+        return None
+    straggler = next((each for each in stragglers if each.rank == rank), None)
+    return Culprit(
+        rank=rank,
+        cause=str(facts.get("culprit_cause").value),
+        cost_ns=cost_ns,
+        step_without_it_ns=step_ns - cost_ns,
+        likely_reason=straggler.likely_reason if straggler else "",
+        evidence=straggler.evidence if straggler else "",
+    )
+
+
+def _describe_crawling(facts: FactSheet, culprit: Culprit) -> str:
+    crawling_ns = _whole(facts, "crawling_transfer_ns")
+    if not crawling_ns:
+        return ""
+    return (
+        f" {_ms(crawling_ns)} of transfer are not counted as communication to save, because collectives crawl while "
+        f"another process has the GPU of rank {culprit.rank}; that time is not part of the delay either."
+    )
+
+
+def _judge_walls(facts: FactSheet, limits: VerdictThresholds) -> Verdict:
     step_ns = _whole(facts, "step_ns")
     recoverable = {wall: _whole(facts, name) for wall, name in _FACTS.items()}
     if reason := _reason_to_abstain(facts, limits, step_ns, recoverable):

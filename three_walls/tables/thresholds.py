@@ -130,6 +130,9 @@ class RankThresholds(Row):
 
     minimum_late_fraction: Fraction
     """Of the step: a rank that delays its group by less is not a straggler."""
+    minimum_late_launches_fraction: Fraction
+    """Of the step: a rank with late launches is not to be fixed first below this, where no log shows what of them the
+    profiler caused."""
     minimum_blame_fraction: Fraction
     """Of a wait: the part that has to end with one rank's arrival before that rank is blamed for the wait."""
     minimum_resolved_fraction: Fraction
@@ -146,6 +149,16 @@ class RankThresholds(Row):
     """Of the shortest call: what a long transfer may add to :attr:`maximum_even_end_spread_ms`."""
     minimum_start_skew_fraction: Fraction
     """Of the step: captures that start further apart than this affect the first captured steps."""
+    minimum_repeated_calls: Count
+    """Calls of a kernel in a step from which it counts as repeated."""
+    minimum_repeated_kernel_ms: Milliseconds
+    """Kernels that take less on average do not count as repeated."""
+    minimum_repeated_fraction: Fraction
+    """Of the compute: with less of it in repeated kernels their spread is not known."""
+    shared_gpu_spread_ratio: Ratio
+    """A slow rank's spread of repeated kernels to its peers': from here on another process is likely on its GPU."""
+    even_spread_ratio: Ratio
+    """The same: up to here all kernels are slower alike, as with lower clocks."""
 
     @property
     def maximum_end_spread_ns(self) -> int:

@@ -10,7 +10,13 @@ from tests.facts.views import run_view, step_view
 from tests.paths import SAMPLES
 from tests.timeline.test_operators import nest
 from three_walls import analyze
-from three_walls.facts.efficiency.gemm_shapes import NO_WEIGHTS, Weights, name_weights, tabulate_gemms
+from three_walls.facts.efficiency.gemm_shapes import (
+    NO_WEIGHTS,
+    Weights,
+    find_launched_gemms,
+    name_weights,
+    tabulate_gemms,
+)
 from three_walls.facts.model_shape import read_model_shape
 from three_walls.model.report import GemmShape
 from three_walls.tables.hardware import find_gpu
@@ -39,7 +45,7 @@ def tabulate(
 ) -> tuple[tuple[GemmShape, ...], float | None]:
     operators = nest(*((text, start, end, 1) for text, start, end in ranges))
     step = step_view(operations, run=run_view(toy(), H200), names=NAMES)
-    return tabulate_gemms(step, operators, weights, precision)
+    return tabulate_gemms(step, find_launched_gemms(step, operators), weights, precision)
 
 
 def test_a_gemms_operations_over_its_kernels_time_against_the_peak() -> None:

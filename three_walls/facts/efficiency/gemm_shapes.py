@@ -14,6 +14,13 @@ import polars as pl
 
 from three_walls.facts.efficiency.model_flops import precision_of
 from three_walls.facts.model_shape import ModelShape, read_model_shape
+from three_walls.facts.moe.token_balance import (
+    EXPERT_INPUT,
+    EXPERT_OUTPUT,
+    ExpertPass,
+    find_expert_passes,
+    measure_token_balance,
+)
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.fact import FactGroup, Measured, known, missing
@@ -74,18 +81,42 @@ NO_WEIGHTS = Weights({}, {}, None)
 
 
 def measure_gemm_shapes(step: StepView, operators: Operators) -> Measured[tuple[GemmShape, ...]]:
-    """The step's GEMMs by shape. ``operators``: of the rank's process, around the launches of the step."""
-    rows, fraction = tabulate_gemms(step, operators, _name_weights_of_run(step), precision_of(step.config).value)
-    return Measured(rows, {SHAPES_KNOWN: known(fraction) if fraction else missing(NO_SHAPES)})
+    """The step's GEMMs by shape, and how evenly tokens reach the rank's experts.
 
-
-def tabulate_gemms(
-    step: StepView, operators: Operators, weights: Weights, precision: str | None
-) -> tuple[tuple[GemmShape, ...], float | None]:
-    """(rows by falling time, share of the GEMMs' time that they hold); the share is None without GEMMs.
-
-    ``weights``: what weights of a size are called. ``precision``: of GEMMs whose kernel's name does not state it.
+    ``operators``: of the rank's process, around the launches of the step.
     """
+    launched, weights = find_launched_gemms(step, operators), _name_weights_of_run(step)
+    rows, fraction = tabulate_gemms(step, launched, weights, precision_of(step.config).value)
+    reason = "no GEMM could be recognized as an expert's by the size of its weight" if rows else NO_SHAPES
+    balance = measure_token_balance(step.run, _find_passes(launched, weights), reason)
+    return Measured(rows, {SHAPES_KNOWN: known(fraction) if fraction else missing(NO_SHAPES), **balance})
+
+
+def count_received_tokens(step: StepView, operators: Operators) -> int | None:
+    """Tokens that the experts of the rank got in the forward passes of ``step``; None where no shape shows it."""
+    passes = _find_passes(find_launched_gemms(step, operators), _name_weights_of_run(step))
+    return sum(each.total for each in passes) or None
+
+
+def _find_passes(launched: LaunchedGemms, weights: Weights) -> tuple[ExpertPass, ...]:
+    in_order = sorted({index for index in launched.ranges if index is not None})
+    gemms = (launched.gemms[index] for index in in_order)
+    return find_expert_passes(
+        (gemm, weights.role_of(gemm.weight, gemm.tokens) if gemm.weight is not None else None) for gemm in gemms
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedGemms:
+    """GEMM kernels of a step, and for each the index of the GEMM that launched it; None where its shape is unknown."""
+
+    kernels: pl.DataFrame
+    gemms: Mapping[int, Gemm]
+    ranges: Sequence[int | None]
+
+
+def find_launched_gemms(step: StepView, operators: Operators) -> LaunchedGemms:
+    """The step's GEMM kernels with the operators that launched them."""
     config = step.config
     kernels = step.operations.filter(
         pl.col("category").cast(pl.String).is_in(GEMM_CATEGORIES) & (pl.col("kind").cast(pl.String) == "kernel")
@@ -93,7 +124,18 @@ def tabulate_gemms(
     # With sequence parallelism linear layers may gather the tokens that it spread.
     may_gather_tokens = config.size("tensor_model_parallel_size") != 1 and config.get("sequence_parallel") is not False
     gemms = find_gemms(operators, torch_operators(), may_gather_tokens)
-    ranges = gemms_of_launches(operators, gemms, kernels.select("launch_thread", "launch_start_ns").rows())
+    launches = kernels.select("launch_thread", "launch_start_ns").rows()
+    return LaunchedGemms(kernels, gemms, gemms_of_launches(operators, gemms, launches))
+
+
+def tabulate_gemms(
+    step: StepView, launched: LaunchedGemms, weights: Weights, precision: str | None
+) -> tuple[tuple[GemmShape, ...], float | None]:
+    """(rows by falling time, share of the GEMMs' time that they hold); the share is None without GEMMs.
+
+    ``weights``: what weights of a size are called. ``precision``: of GEMMs whose kernel's name does not state it.
+    """
+    kernels, gemms, ranges = launched.kernels, launched.gemms, launched.ranges
     rows: dict[tuple[str, str | None, tuple[int, ...]], _Row] = {}
     counted: set[int] = set()
     known_ns = total_ns = 0
@@ -171,8 +213,8 @@ def name_weights(shape: ModelShape, tensor: int, expert_tensor: int, tokens: int
         of_layers[shape.hidden, shape.context // tensor].append("attention output")
     if shape.moe_layers:
         of_layers[shape.experts, shape.hidden].append("router")
-        of_experts[gate * shape.expert_ffn // expert_tensor, shape.expert_hidden].append("expert input")
-        of_experts[shape.expert_hidden, shape.expert_ffn // expert_tensor].append("expert output")
+        of_experts[gate * shape.expert_ffn // expert_tensor, shape.expert_hidden].append(EXPERT_INPUT)
+        of_experts[shape.expert_hidden, shape.expert_ffn // expert_tensor].append(EXPERT_OUTPUT)
     if shape.moe_layers and shape.shared_ffn:
         of_layers[gate * shape.shared_ffn // tensor, shape.hidden].append("shared expert input")
         of_layers[shape.hidden, shape.shared_ffn // tensor].append("shared expert output")

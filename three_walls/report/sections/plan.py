@@ -52,7 +52,13 @@ def plan(report: Report) -> Section:
     if report.first_trial is not None:
         trial = report.first_trial
         must_show = Text(f"To verify: {trial.must_show}", "muted")
-        blocks.append(layout.Note((describe_expectation(trial), must_show), "Apply entry 1 first, on its own."))
+        culprit = report.verdict.culprit
+        is_culprit = bool(report.plan) and report.plan[0].order == 0
+        label = "Apply entry 1 first, on its own."
+        if is_culprit:
+            rank = f"rank {culprit.rank}" if culprit else "the slow rank"
+            label = f"Fix {rank} first (entry 0), then trace again: every edit below is judged on the step without it."
+        blocks.append(layout.Note((describe_expectation(trial, is_culprit), must_show), label))
     widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
     blocks += [_describe_step(report, step, widest_ns) for step in report.plan]
     return Section(
@@ -71,8 +77,8 @@ def plan(report: Report) -> Section:
     )
 
 
-def describe_expectation(trial: FirstTrial) -> str:
-    """What the log must show if the first entry works."""
+def describe_expectation(trial: FirstTrial, is_culprit: bool = False) -> str:
+    """What the log must show if the first entry works, or the rank was fixed (``is_culprit``)."""
     if trial.basis == FREES_MEMORY:
         cost = format_cost(trial.cost_fraction, trial.cost_is_estimated)
         return f"It frees memory: the log's memory peak should fall. It {cost}."
@@ -81,7 +87,7 @@ def describe_expectation(trial: FirstTrial) -> str:
     high = format_share(trial.saved_high_fraction)
     now = format_ms(trial.unprofiled_step_ns)
     if trial.basis == UPPER_BOUND:
-        start = "No entry has a likely gain. At best the log's unprofiled step time"
+        start = f"{'' if is_culprit else 'No entry has a likely gain. '}At best the log's unprofiled step time"
         if trial.unprofiled_step_ns is None:
             return f"{start} falls by {high} (upper bound)."
         return f"{start} falls from {now} to {format_ms(trial.unprofiled_step_after_low_ns)} (by {high}, upper bound)."
@@ -146,7 +152,10 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
     yield layout.Note(finding.reason)
     if finding.why_it_matters:
         yield PageOnly((layout.Note(finding.why_it_matters, role="muted"),))
-    yield tabulate_edits(report, step.edits, f"plan_{step.order}_edits")
+    if step.edits:
+        yield tabulate_edits(report, step.edits, f"plan_{step.order}_edits")
+    elif finding.advice:
+        yield layout.Note(finding.advice, "What to look at:")
     if finding.confirm_first:
         yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
     rest: list[Block] = []

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from three_walls.model.buckets import Group
-from three_walls.model.report import Report
+from three_walls.model.report import Culprit, Report
 from three_walls.report.formats import (
     UNKNOWN,
     count_of,
     format_count,
     format_ms,
     format_ms_range,
+    format_name,
     format_share,
     format_wall,
 )
@@ -20,21 +21,46 @@ from three_walls.report.section import Hero, Metric, Section, Terminal
 from three_walls.report.sections.steps import describe_log, describe_progress
 from three_walls.report.sections.walls import recoverable_of
 
+_CULPRIT_TITLES = {
+    "slow_compute": "Rank {rank} is slow",
+    "launch_starved": "Rank {rank} launches late",
+    "host_blocked": "Rank {rank} waits for its host",
+}
+
 
 def verdict(report: Report) -> Section:
-    """The verdict with its reason."""
+    """The verdict with its reason: the rank to fix first, else the wall."""
     result = report.verdict
+    title = format_wall(None) if result.abstained else format_wall(result.wall, result.sub_wall)
+    eyebrow = "Abstained" if result.abstained else "The wall that holds this run back"
+    role = "abstained" if result.wall is None or result.abstained else result.wall.value
+    text, notes = result.reason, tuple(_list_notes(report))
+    if result.culprit is not None:
+        text, notes = _describe_culprit(report, result.culprit), (f"{title}. {result.reason}", *notes)
+        eyebrow, role = "The rank that holds this run back", "culprit"
+        late = _CULPRIT_TITLES.get(result.culprit.cause, "Rank {rank} is late")
+        title = f"{late.format(rank=result.culprit.rank)}: fix it before tuning"
     hero = Hero(
-        eyebrow="Abstained" if result.abstained else "The wall that holds this run back",
-        title=format_wall(None) if result.abstained else format_wall(result.wall, result.sub_wall),
-        text=result.reason,
-        notes=tuple(_list_notes(report)),
+        eyebrow=eyebrow,
+        title=title,
+        text=text,
+        notes=notes,
         metrics=tuple(_list_metrics(report)),
         shares=tuple(_sum_groups(report)),
-        role="abstained" if result.wall is None or result.abstained else result.wall.value,
+        role=role,
         step_line=describe_steps(report),
     )
     return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}")
+
+
+def _describe_culprit(report: Report, culprit: Culprit) -> str:
+    """What the rank costs, why it is late, and with what evidence."""
+    share = format_share(report.fraction_of_step(culprit.cost_ns))
+    evidence = f"{culprit.evidence[:1].upper()}{culprit.evidence[1:]}." if culprit.evidence else ""
+    return (
+        f"It costs the others {format_ms(culprit.cost_ns)} of the {format_ms(report.verdict.step_ns)} step ({share}; "
+        f"{format_name(culprit.cause)}). {evidence}".strip()
+    )
 
 
 def _list_notes(report: Report) -> Iterator[str]:
@@ -69,6 +95,9 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         bounds = f": {format_ms_range(step.min_ns, step.max_ns)}" if step.kept > 1 else ""
         note = f"{count_complete(report)}{bounds}"
     yield Metric("Step", format_ms(length_ns), note)
+    if result.culprit is not None:
+        lost = f"{format_ms(result.culprit.cost_ns)} less"
+        yield Metric(f"Without rank {result.culprit.rank}'s delay", format_ms(result.culprit.step_without_it_ns), lost)
     if result.wall is not None and not result.abstained:
         recoverable_ns = recoverable_of(report, result.wall, None)
         fraction = format_share(report.fraction_of_step(recoverable_ns))

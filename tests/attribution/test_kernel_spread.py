@@ -1,0 +1,57 @@
+"""How much kernels that repeat vary: on a shared GPU, on a healthy one, with tokens routed unevenly."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from three_walls.attribution.kernel_spread import measure_kernel_spread
+from three_walls.timeline.steps import STEPS
+
+US = 1_000
+STEP_OF_RANK_0 = pl.DataFrame([(0, 0, 0, 10_000 * US, True, "")], schema=STEPS, orient="row")
+
+
+def spread(durations: list[tuple[str, int]]) -> float | None:
+    """Of rank 0, with kernels (category, duration in us) one after the other: kernels of a category have one name."""
+    rows, now = [], 0
+    names = {category: name_id for name_id, category in enumerate(sorted({category for category, _ in durations}))}
+    for category, duration_us in durations:
+        rows.append((0, "kernel", category, names[category], 1, 1, 1, 7, now, now + duration_us * US))
+        now += duration_us * US
+    columns = ["rank_index", "kind", "category", "name_id", "grid_x", "grid_y", "grid_z", "stream"]
+    operations = pl.DataFrame(rows, schema=[*columns, "start_ns", "end_ns"], orient="row")
+    return measure_kernel_spread(operations, STEP_OF_RANK_0).get(0)
+
+
+def test_kernels_that_take_turns_with_another_process_spread() -> None:
+    found = spread([("attention", 100), ("norm", 100), ("attention", 300), ("norm", 300)] * 8)
+    assert found == pytest.approx(2.0, rel=0.05)
+
+
+def test_kernels_on_a_gpu_of_their_own_do_not() -> None:
+    assert spread([("attention", 100), ("norm", 50)] * 8) == 1.0
+
+
+def test_a_slower_clock_slows_every_call_alike() -> None:
+    assert spread([("attention", 140), ("norm", 70)] * 8) == 1.0
+
+
+def test_grouped_gemms_of_uneven_tokens_do_not_count() -> None:
+    layers = [
+        call for tokens in (100, 900, 200, 700, 100, 800) for call in (("attention", 400), ("grouped_gemm", tokens))
+    ]
+    assert spread(layers) == 1.0
+
+
+def test_the_same_kernel_between_other_kernels_is_another_one() -> None:
+    step = [("norm", 20), ("gemm", 100), ("attention", 50), ("gemm", 400)] * 5
+    assert spread(step) == 1.0
+
+
+def test_kernels_that_hardly_repeat_show_nothing() -> None:
+    assert spread([("attention", 100), ("norm", 50), ("attention", 300)]) is None
+
+
+def test_kernels_of_a_few_microseconds_show_nothing() -> None:
+    assert spread([("attention", 2), ("attention", 6)] * 8) is None

@@ -1,0 +1,141 @@
+"""A rank that is slow for a reason of its own does not represent the run: it is what to fix first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lockstep import MS, US, Behaviour, simulate
+from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
+
+from three_walls import analyze
+from three_walls.model.report import Report
+from three_walls.report.html_report import render_html
+from three_walls.report.markdown_report import render_markdown
+from three_walls.report.overrides_file import render_overrides
+
+pytestmark = pytest.mark.slow
+
+USUAL = Behaviour()
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+EPOCH = 1_795_220_371_000_000_000
+
+
+def analyze_ranks(tmp_path: Path, *ranks: Behaviour) -> Report:
+    return analyze(simulate(ranks).write(tmp_path))
+
+
+def test_the_healthy_rank_of_median_compute_represents_the_run(tmp_path: Path) -> None:
+    ranks = Behaviour(slow=1.02), Behaviour(slow=1.01), Behaviour(slow=1.5), USUAL
+    report = analyze_ranks(tmp_path, *ranks)
+    assert report.budget_of.startswith("rank 1, step ")
+    assert report.budget_of.endswith("the median of 3 healthy ranks; rank 2 is slow")
+
+
+def test_without_a_slow_rank_the_one_that_waited_least_represents_the_run(tmp_path: Path) -> None:
+    report = analyze_ranks(tmp_path, USUAL, Behaviour(slow=1.01), USUAL)
+    assert report.budget_of.startswith("rank 1, ")
+    assert report.budget_of.endswith("its median step; it waited least for peers of 3 ranks")
+    assert report.verdict.culprit is None
+    assert [step for step in report.plan if step.order == 0] == []
+
+
+def test_of_two_ranks_the_healthy_one_is_the_other(tmp_path: Path) -> None:
+    report = analyze_ranks(tmp_path, Behaviour(slow=1.5), USUAL)
+    assert report.budget_of.startswith("rank 1, ")
+    assert "the only healthy rank; rank 0 is slow" in report.budget_of
+
+
+def test_a_rank_with_more_tokens_is_not_sick(tmp_path: Path) -> None:
+    report = analyze_ranks(tmp_path, USUAL, Behaviour(tokens=2.0), USUAL)
+    assert [straggler.cause for straggler in report.stragglers] == ["expert_imbalance"]
+    assert report.verdict.culprit is None
+    assert report.budget_of.startswith("rank 1, ")
+
+
+@pytest.mark.parametrize(
+    ("odd", "cause", "title"),
+    [
+        (Behaviour(slow=1.5), "slow_compute", "Rank 2 is slow: fix it before tuning"),
+        (Behaviour(starved_ns=MS), "launch_starved", "Rank 2 launches late: fix it before tuning"),
+        (Behaviour(blocked_ns=MS), "host_blocked", "Rank 2 waits for its host: fix it before tuning"),
+    ],
+)
+def test_the_slow_rank_is_the_headline_and_the_first_entry_of_the_plan(
+    tmp_path: Path, odd: Behaviour, cause: str, title: str
+) -> None:
+    run = simulate([USUAL, USUAL, odd, USUAL])
+    report = analyze(run.write(tmp_path))
+    culprit, step_ns = report.verdict.culprit, report.verdict.step_ns
+    assert culprit is not None
+    assert step_ns is not None
+    assert (culprit.rank, culprit.cause) == (2, cause)
+    assert culprit.cost_ns == run.truth.late[(2, 2)]
+    assert culprit.step_without_it_ns == step_ns - culprit.cost_ns
+    first = report.plan[0]
+    assert (first.order, first.rule, first.edits) == (0, "late-rank", ())
+    assert (first.step_after_ns.low, first.step_after_ns.high) == (culprit.step_without_it_ns, step_ns)
+    assert "nvidia-smi" in first.finding.advice
+    assert report.first_trial is not None
+    assert report.first_trial.rule == "late-rank"
+    assert render_markdown(report).startswith(f"# {title}\n")
+    page = render_html(report)
+    assert f"<h1>{title}</h1>" in page
+    assert "Fix rank 2 first (entry 0)" in page
+
+
+def test_a_plan_of_the_slow_rank_alone_has_no_overrides(tmp_path: Path) -> None:
+    report = analyze_ranks(tmp_path, USUAL, USUAL, Behaviour(slow=1.5), USUAL)
+    assert [step.order for step in report.plan if not step.edits] == [0]
+    if len(report.plan) == 1:
+        assert "The plan has no edits" in render_overrides(report)
+
+
+def test_waiting_for_the_slow_rank_is_no_communication_to_save(tmp_path: Path) -> None:
+    slow = analyze_ranks(tmp_path / "slow", USUAL, USUAL, Behaviour(slow=2.0), USUAL)
+    healthy = analyze_ranks(tmp_path / "healthy", USUAL, USUAL, USUAL, USUAL)
+    assert slow.verdict.recoverable_ns == healthy.verdict.recoverable_ns
+    assert slow.verdict.culprit is not None
+    assert slow.verdict.culprit.step_without_it_ns == pytest.approx(healthy.verdict.step_ns, rel=0.01)
+    assert "Without the delay of rank 2" in slow.verdict.reason
+
+
+def test_transfers_that_crawl_with_a_shared_gpu_are_no_bandwidth_to_gain(tmp_path: Path) -> None:
+    # The last third of the exchanges takes ten times as long, because the other process has rank 2's GPU.
+    crawling = simulate([USUAL, USUAL, Behaviour(shared=3.0), USUAL], steps=0, layers=12)
+    plain = simulate([USUAL, USUAL, Behaviour(shared=3.0), USUAL], steps=0, layers=12)
+    for _ in range(5):
+        plain.run_step()
+        crawling.run_step(crawls=10)
+    first, second = (analyze(run.write(tmp_path / name)) for name, run in (("plain", plain), ("crawling", crawling)))
+    assert [straggler.likely_reason for straggler in second.stragglers] == ["shared_gpu"]
+    assert second.facts.number("ep_transfer_exposed_ns") == first.facts.number("ep_transfer_exposed_ns")
+    assert (second.facts.number("crawling_transfer_ns") or 0) >= 8 * 9 * 300 * US
+    assert "are not counted as communication to save" in second.verdict.reason
+
+
+def test_only_ranks_of_the_slow_ranks_stage_are_its_peers(tmp_path: Path) -> None:
+    # Stage 0 (ranks 0 and 1) computes 60 ms, stage 1 (ranks 2 and 3) 30 ms, and rank 3 is 20 ms slower.
+    paths = []
+    for rank, compute_ns in enumerate((60 * MS, 60 * MS, 30 * MS, 50 * MS)):
+        builder = TraceBuilder(session_start_ns=EPOCH).launched_as(
+            MEGATRON + " --pipeline-model-parallel-size 2", RANK=str(rank), WORLD_SIZE="4", LOCAL_WORLD_SIZE="4"
+        )
+        for step in range(4):
+            first = MS + step * 100 * MS
+            builder.kernel(GEMM, first, first + compute_ns)
+            end = first + (70 + rank // 2) * MS
+            builder.kernel(ALL_REDUCE, first + compute_ns, end, stream=30)
+            builder.kernel(ADAM, end, first + 100 * MS)
+        paths.append(builder.write(tmp_path / f"rank{rank}.sqlite"))
+    report = analyze(paths)
+    assert [straggler.rank for straggler in report.stragglers] == [3]
+    assert report.budget_of.startswith("rank 2, ")
+
+
+def test_a_single_rank_on_a_shared_gpu_is_warned_of(tmp_path: Path) -> None:
+    shared = simulate([Behaviour(shared=3.0)], world=4, group=4, layers=6).write(tmp_path / "shared")
+    (warning,) = [each for each in analyze(shared).warnings if each.code == "shared-gpu"]
+    assert "capture its peers" in warning.message
+    alone = simulate([Behaviour(slow=1.5)], world=4, group=4, layers=6).write(tmp_path / "alone")
+    assert "shared-gpu" not in {each.code for each in analyze(alone).warnings}
