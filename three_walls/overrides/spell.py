@@ -53,7 +53,7 @@ def _spell_bridge(
     """The overrides and the Python of ``release``, else what all known releases have in common."""
     spellers = {}
     for name in (release,) if release is not None else known_releases():
-        speller = BridgeSpeller(edits, config, name)
+        speller = BridgeSpeller(edits, config, name, release_is_known=release is not None)
         speller.spell_all()
         speller.spell_environment(environment)
         spellers[release_number(name)] = speller
