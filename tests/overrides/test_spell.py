@@ -132,7 +132,7 @@ def test_where_the_section_is_not_known_the_lines_for_a_recipe_without_it_stand_
             "ddp.overlap_param_gather=true",
         ),
     )
-    assert "has no comm_overlap section" in without.condition
+    assert "a recipe without a comm_overlap section" in without.condition
     assert "check cfg.comm_overlap first" in found.notes[0]
     assert found.python == (
         "(cfg.comm_overlap or cfg.model).overlap_moe_expert_parallel_comm = True",
@@ -272,9 +272,9 @@ def test_an_unknown_release_gets_what_every_release_takes_and_the_rest_apart() -
     )
     apart = {block.condition: block.lines for block in found.conditional if block.launcher == "bridge"}
     assert apart == {
-        "needs Megatron-Bridge 0.5 or earlier": ("model.moe_deepep_num_sms=24",),
-        "needs Megatron-Bridge 0.4 or later": ("model.moe_permute_fusion_into_hybridep=true",),
-        "needs Megatron-Bridge 0.6 or later": (
+        "needs release 0.5 or earlier": ("model.moe_deepep_num_sms=24",),
+        "needs release 0.4 or later": ("model.moe_permute_fusion_into_hybridep=true",),
+        "needs release 0.6 or later": (
             "model.moe_flex_dispatcher_num_sms=24",
             '++env_vars.NCCL_GRAPH_REGISTER="0"',
         ),
