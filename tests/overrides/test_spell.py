@@ -1,5 +1,7 @@
 """Edits are spelled so that the launcher takes them, whatever the run's configuration holds."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.overrides.builders import edit, spelled
@@ -56,6 +58,8 @@ def test_a_graph_scope_empties_the_list_that_excludes_it_where_the_release_has_o
     assert spelled(scope, version="0.4.2").bridge == (line,)
     assert spelled(scope, version="0.5.1").bridge == (line, "model.cuda_graph_modules=[]")
     assert spelled(scope).megatron_lm == ("--cuda-graph-scope moe_router moe_preprocess",)
+    unknown = spelled(scope, version=None)
+    assert (unknown.bridge, unknown.conditional) == ((line, "++model.cuda_graph_modules=[]"), ())
 
 
 def test_the_rng_tracker_is_set_in_both_of_its_places() -> None:
@@ -128,7 +132,7 @@ def test_where_the_section_is_not_known_the_lines_for_a_recipe_without_it_stand_
             "ddp.overlap_param_gather=true",
         ),
     )
-    assert "has no comm_overlap section" in without.condition
+    assert "a recipe without a comm_overlap section" in without.condition
     assert "check cfg.comm_overlap first" in found.notes[0]
     assert found.python == (
         "(cfg.comm_overlap or cfg.model).overlap_moe_expert_parallel_comm = True",
@@ -136,6 +140,22 @@ def test_where_the_section_is_not_known_the_lines_for_a_recipe_without_it_stand_
         "(cfg.comm_overlap or cfg.optimizer).overlap_param_gather = True",
         "(cfg.comm_overlap or cfg.ddp).overlap_param_gather = True",
     )
+
+
+@pytest.mark.parametrize("has_section", [True, False])
+def test_python_for_a_recipe_that_is_not_known_sets_the_field_where_it_takes_effect(has_section: bool) -> None:
+    sections = {name: SimpleNamespace() for name in ("model", "ddp", "optimizer")}
+    section = SimpleNamespace(tp_comm_overlap=True) if has_section else None
+    found = spelled(edit("overlap_moe_expert_parallel_comm", True), *DATA_PARALLEL)
+    exec("\n".join(found.python), {"cfg": SimpleNamespace(comm_overlap=section, **sections)})
+    fields = {"overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_moe_expert_parallel_comm": True}
+    if section is not None:
+        assert vars(section) == {"tp_comm_overlap": True, **fields}
+        assert not any(map(vars, sections.values()))
+    else:
+        assert vars(sections["model"]) == {"overlap_moe_expert_parallel_comm": True}
+        assert vars(sections["ddp"]) == {"overlap_grad_reduce": True, "overlap_param_gather": True}
+        assert vars(sections["optimizer"]) == {"overlap_param_gather": True}
 
 
 def test_a_section_that_the_command_line_builds_gets_appended_fields() -> None:
@@ -252,9 +272,9 @@ def test_an_unknown_release_gets_what_every_release_takes_and_the_rest_apart() -
     )
     apart = {block.condition: block.lines for block in found.conditional if block.launcher == "bridge"}
     assert apart == {
-        "needs Megatron-Bridge 0.5 or earlier": ("model.moe_deepep_num_sms=24",),
-        "needs Megatron-Bridge 0.4 or later": ("model.moe_permute_fusion_into_hybridep=true",),
-        "needs Megatron-Bridge 0.6 or later": (
+        "needs release 0.5 or earlier": ("model.moe_deepep_num_sms=24",),
+        "needs release 0.4 or later": ("model.moe_permute_fusion_into_hybridep=true",),
+        "needs release 0.6 or later": (
             "model.moe_flex_dispatcher_num_sms=24",
             '++env_vars.NCCL_GRAPH_REGISTER="0"',
         ),

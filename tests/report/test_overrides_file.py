@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.report.sample_report import without_plan
-from three_walls.model.finding import Overrides
+from three_walls.model.finding import ConditionalLines, Overrides
 from three_walls.model.report import Report
-from three_walls.report.overrides_file import quote_megatron_lm, render_overrides
+from three_walls.report.overrides_file import list_forms, quote_megatron_lm, render_overrides
 
 ONE_PER_LINE = "printf '%s\\n'"
 
@@ -64,6 +64,26 @@ def test_a_note_stays_a_comment_on_every_line(report: Report) -> None:
     noted = replace(report, overrides=replace(report.overrides, notes=("first\nrm -rf /",)))
     lines = render_overrides(noted).splitlines()
     assert "#   rm -rf /" in lines
+
+
+def test_conditional_lines_are_comments_with_their_condition(report: Report, tmp_path: Path) -> None:
+    apart = (
+        ConditionalLines("bridge", "needs release 0.5 or later", ("model.x=[a]",)),
+        ConditionalLines("megatron_lm", "needs Megatron Core 0.18 or later", ("--new-flag a [b]",)),
+    )
+    odd = replace(report, overrides=Overrides("0.4.2", ("model.y=1",), ("--old-flag",), {}, conditional=apart))
+    text = render_overrides(odd)
+    assert "# Megatron-Bridge: needs release 0.5 or later\n#   'model.x=[a]'" in text
+    assert "# Megatron-LM: needs Megatron Core 0.18 or later\n#   --new-flag a '[b]'" in text
+    (tmp_path / "overrides.txt").write_text(text, encoding="utf-8")
+    assert run(f"grep '^--' overrides.txt | xargs {ONE_PER_LINE}", tmp_path) == ["--old-flag"]
+    bridge = run(f"grep -vE '^(#|export |--|$)' overrides.txt | xargs {ONE_PER_LINE}", tmp_path)
+    assert bridge == ["model.y=1"]
+    titles = [title for _, title, _ in list_forms(odd.overrides)]
+    assert titles[-2:] == [
+        "Megatron-Bridge: needs release 0.5 or later",
+        "Megatron-LM: needs Megatron Core 0.18 or later",
+    ]
 
 
 def test_a_plan_that_only_a_person_can_carry_out_still_says_what_to_do(report: Report) -> None:

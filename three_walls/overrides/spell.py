@@ -13,9 +13,8 @@ from three_walls.tables.bridge import bridge_schema, known_releases, release_num
 from three_walls.tables.config_keys import config_keys, is_allowed
 
 NEWEST_BRIDGE = "0.6.2"
-_BRIDGE, _CORE = "Megatron-Bridge", "Megatron Core"
 _WITHOUT_SECTION = (
-    "where the recipe has no comm_overlap section (cfg.comm_overlap is None), instead of the lines that begin with "
+    "needs a recipe without a comm_overlap section (cfg.comm_overlap is None); instead of the lines that begin with "
     "comm_overlap."
 )
 _Release = tuple[int, int]
@@ -53,17 +52,17 @@ def _spell_bridge(
     """The overrides and the Python of ``release``, else what all known releases have in common."""
     spellers = {}
     for name in (release,) if release is not None else known_releases():
-        speller = BridgeSpeller(edits, config, name)
+        speller = BridgeSpeller(edits, config, name, release_is_known=release is not None)
         speller.spell_all()
         speller.spell_environment(environment)
         spellers[release_number(name)] = speller
     lines = {number: speller.lines for number, speller in spellers.items()}
     instead = {number: speller.without_section for number, speller in spellers.items()}
     python = {number: speller.python.lines for number, speller in spellers.items()}
-    conditional = [*_apart("bridge", _BRIDGE, lines)]
+    conditional = [*_apart("bridge", "release", lines)]
     if common := _common(instead):
         conditional.append(ConditionalLines("bridge", _WITHOUT_SECTION, common))
-    conditional += _apart("python", _BRIDGE, python)
+    conditional += _apart("python", "Megatron-Bridge", python)
     notes = list(spellers.values())[-1].notes
     if release is None and any(lines.values()):
         notes.append(
@@ -103,7 +102,7 @@ def _spell_megatron_lm(edits: Sequence[PlannedEdit], config: RunConfig, bridge_r
         megatron_lm=tuple(dict.fromkeys(lines)),
         env={},
         notes=tuple(spellers[possible[-1]].notes),
-        conditional=tuple(_apart("megatron_lm", _CORE, others)),
+        conditional=tuple(_apart("megatron_lm", "Megatron Core", others)),
     )
 
 

@@ -68,11 +68,14 @@ class BridgeSpeller:
     ``without_section`` replaces those that begin with ``comm_overlap.`` for one that has none.
     """
 
-    def __init__(self, edits: Sequence[PlannedEdit], config: RunConfig, release: str) -> None:
+    def __init__(
+        self, edits: Sequence[PlannedEdit], config: RunConfig, release: str, *, release_is_known: bool = True
+    ) -> None:
         self.values = {edit.key: edit.to for edit in edits}
         self.config = config
         self.release = release
         self.version = release_number(release)
+        self.release_is_known = release_is_known
         self.lines: list[str] = []
         self.without_section: list[str] = []
         self.notes: list[str] = []
@@ -87,9 +90,19 @@ class BridgeSpeller:
             elif self._is_in_release(key, key.bridge) and self._knows_values(key, key.bridge, value):
                 for path in key.bridge.paths:
                     self._spell(key, path, value)
-                if key.name == "cuda_graph_scope" and value is not None and self.version >= (0, 5):
-                    # From 0.5 on scope and modules exclude each other, and recipes use either.
-                    self._spell(config_keys().keys["cuda_graph_modules"], "model.cuda_graph_modules", ())
+                if key.name == "cuda_graph_scope" and value is not None:
+                    self._empty_graph_modules()
+
+    def _empty_graph_modules(self) -> None:
+        """From 0.5 on scope and modules exclude each other, and recipes use either.
+
+        Older releases skip an appended field that they do not have, with a warning (0.3.1 and 0.4.2 were asked).
+        """
+        if not self.release_is_known:
+            self._write("++model.cuda_graph_modules=[]")
+            self.python.set("model.cuda_graph_modules", ())
+        elif self.version >= (0, 5):
+            self._spell(config_keys().keys["cuda_graph_modules"], "model.cuda_graph_modules", ())
 
     def spell_environment(self, variables: Sequence[tuple[str, str]]) -> None:
         """Variables in the configuration, from 0.6 on: there what the process has already wins, so it is left out."""

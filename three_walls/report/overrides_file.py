@@ -50,11 +50,11 @@ def _list_conditional(overrides: Overrides) -> Iterator[tuple[str, tuple[str, ..
     """Title and quoted lines of each block that is right under a condition alone."""
     for block in overrides.conditional:
         if block.launcher == "bridge":
-            yield f"Megatron-Bridge, {block.condition}", tuple(map(shlex.quote, block.lines))
+            yield f"Megatron-Bridge: {block.condition}", tuple(map(shlex.quote, block.lines))
         elif block.launcher == "megatron_lm":
-            yield f"Megatron-LM, {block.condition}", tuple(shlex.join(line.split()) for line in block.lines)
+            yield f"Megatron-LM: {block.condition}", tuple(shlex.join(line.split()) for line in block.lines)
         else:
-            yield f"Python, {block.condition}", block.lines
+            yield f"Python: {block.condition}", block.lines
 
 
 def render_overrides(report: Report) -> str:
