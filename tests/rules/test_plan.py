@@ -269,6 +269,7 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "straggler_late_recoverable_fraction": 0.0,
         "expert_tokens_largest_ratio": 1.05,
         "pass_tokens_largest_ratio": 1.01,
+        "received_tokens_rank_ratio": 1.01,
         "capture_start_skewed_steps_count": 0,
         "flex_backend_is_chosen": False,
         "pageable_copy_exposed_fraction": 0.0,
