@@ -1,4 +1,4 @@
-"""The command line as a person meets it."""
+"""The command line as a user meets it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "says"),
+    ("arguments", "exit_code", "message"),
     [
         (["analyze"], 2, "Missing argument 'TRACES...'"),
         (["analyze", "trace.sqlite", "--stepp-range", "x"], 2, "No such option"),
@@ -63,7 +63,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_every_mistake_is_one_line_and_its_own_exit_code(
-    tmp_path: Path, arguments: list[str], exit_code: int, says: str
+    tmp_path: Path, arguments: list[str], exit_code: int, message: str
 ) -> None:
     TraceBuilder().steps(4).write(tmp_path / "trace.sqlite")
     TraceBuilder().api("cudaMalloc_v3020", 1, 2).write(tmp_path / "empty.sqlite")
@@ -72,7 +72,7 @@ def test_every_mistake_is_one_line_and_its_own_exit_code(
     (tmp_path / "rules" / "sources.yaml").write_text("not: [valid")
     done = three_walls(*arguments, cwd=tmp_path)
     assert done.returncode == exit_code, done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert not list(tmp_path.glob("*.three-walls"))

@@ -61,7 +61,7 @@ def test_capture_wraps_a_command_and_runs_nothing(tmp_path: Path) -> None:
         (["doctor", "text.sqlite"], 3, "expected a SQLite export"),
         (["doctor", "empty.sqlite"], 4, "expected CUDA kernels"),
         (["capture", "--steps", "5-6"], 2, "at least 3 steps"),
-        (["capture", "--", "make", "train"], 2, "say which: --framework"),
+        (["capture", "--", "make", "train"], 2, "state which: --framework"),
         (["capture", "--framework", "bridge", "--", "make"], 2, "expected a command that runs a Python file"),
     ],
 )

@@ -205,7 +205,7 @@ def with_term(model: GainModel, old: GainTerm, new: GainTerm) -> GainModel:
 
 
 def mutants_of_term(term: GainTerm) -> Iterator[tuple[str, GainTerm]]:
-    """``term`` with one of its ends moved. A ceiling has only one, and where a fact gives it, the fact is left out."""
+    """``term`` with one of its ends moved. An upper bound has only one; if a fact gives it, the fact is left out."""
     if term.high_one_minus_fact:
         yield "high not from its fact", replace(term, high_one_minus_fact="")
     else:
@@ -231,13 +231,13 @@ def test_some_case_notices_each_limit_of_a_gain_that_is_left_out(rule: Rule) -> 
 
 
 @each_rule
-def test_some_case_notices_the_cost_of_room_that_moves(rule: Rule) -> None:
+def test_some_case_notices_the_cost_of_freed_memory_that_moves(rule: Rule) -> None:
     for cost in moved(rule.gain.cost_fraction) if rule.gain.cost_fraction is not None else ():
         assert notices(replace(rule, gain=replace(rule.gain, cost_fraction=cost)))
 
 
 @each_rule
-def test_some_case_leaves_a_ceiling_out_that_is_too_small_to_measure(rule: Rule) -> None:
+def test_some_case_leaves_out_an_upper_bound_that_is_too_small_to_measure(rule: Rule) -> None:
     if rule.gain.basis != UPPER_BOUND or not rule.edits:
         return
     endless = replace(rule, gain=replace(rule.gain, terms=(), basis=NO_BASIS, hidden_under="", at_most=""))

@@ -22,7 +22,7 @@ cases:
 """
 
 
-def say(*words: str) -> tuple[int, str]:
+def invoke(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(cli, ["rules", *words], catch_exceptions=True)
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -35,20 +35,20 @@ def own_rules(tmp_path: Path, outcome: str = "recommended") -> Path:
     return directory
 
 
-def test_own_rules_stand_beside_the_built_in_ones(tmp_path: Path) -> None:
-    _, listed = say("list", str(own_rules(tmp_path)))
+def test_own_rules_are_listed_with_the_built_in_rules(tmp_path: Path) -> None:
+    _, listed = invoke("list", str(own_rules(tmp_path)))
     assert "late-host " in listed
     assert "ep-overlap " in listed
-    assert "late-host " not in say("list")[1]
+    assert "late-host " not in invoke("list")[1]
 
 
 def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path) -> None:
-    _, shown = say("show", "late-host", str(own_rules(tmp_path)))
+    _, shown = invoke("show", "late-host", str(own_rules(tmp_path)))
     assert "late-host: Launch earlier" in shown
-    assert "launch_starved_fraction at least 0.1" in shown
+    assert "launch_starved_fraction is at least 0.1" in shown
     assert "set cuda_graph_scope to [moe_router]" in shown
     assert "set SOME_VARIABLE to the value of gpus_per_node" in shown
-    assert "0.2 to 0.6 of launch_starved_ns, likely 0.4" in shown
+    assert "20% to 60% of launch_starved_ns, likely 40%" in shown
     assert "Evidence for\n  it helped (mcore:a/b.py:3)" in shown
 
 
@@ -58,86 +58,95 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
         (
             "dispatch-backward-overlap",
             [
-                "up to 1 of ep_transfer_exposed_ns",
+                "up to 100% of ep_transfer_exposed_ns",
                 "no more than expert_backward_gemm_ns",
                 "no more than dispatch_backward_exposed_ns",
-                "upper_bound: At most the exposed transfer",
+                "upper bound: At most, the exposed backward transfer",
             ],
         ),
         (
             "distributed-optimizer",
-            ["frees memory, costs about 1.5% of the step", "frees_memory: It saves"],
+            ["frees memory, costs about 1.5% of the step", "frees memory: According to the published guide, it saves"],
         ),
     ],
 )
 def test_an_upper_bound_and_freed_memory_are_shown_with_their_figures(rule: str, lines: list[str]) -> None:
-    shown = say("show", rule)[1]
+    shown = invoke("show", rule)[1]
     assert [line for line in lines if f"\n  {line}" not in shown] == []
 
 
 def test_an_unknown_id_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="expected the id of a rule, found 'nothing'"):
-        say("show", "nothing")
+        invoke("show", "nothing")
 
 
 def test_cases_that_pass_and_one_that_fails(tmp_path: Path) -> None:
-    code, output = say("test", str(own_rules(tmp_path)))
+    code, output = invoke("test", str(own_rules(tmp_path)))
     assert (code, output.splitlines()[-1].endswith(" cases, 0 failed")) == (0, True)
-    code, output = say("test", str(own_rules(tmp_path, outcome="blocked")))
+    code, output = invoke("test", str(own_rules(tmp_path, outcome="blocked")))
     assert code == 1
     assert "late-host: recommends where the host is late: outcome: expected blocked, found recommended" in output
 
 
+def test_a_config_key_that_no_run_has_fails_the_test(tmp_path: Path) -> None:
+    directory = own_rules(tmp_path)
+    rule_path = directory / "compute-host" / "late-host.yaml"
+    rule_path.write_text(RULE.replace("set: cuda_graph_scope", "set: cuda_graph_scop"), encoding="utf-8")
+    code, output = invoke("test", str(directory))
+    assert code == 1
+    assert "late-host: unknown config key cuda_graph_scop (did you mean cuda_graph_scope?)" in output
+
+
 def test_a_rule_without_cases_fails_the_test(tmp_path: Path) -> None:
-    code, output = say("test", str(rules_directory(tmp_path, RULE)))
+    code, output = invoke("test", str(rules_directory(tmp_path, RULE)))
     assert (code, "late-host: has no cases" in output) == (1, True)
 
 
 def test_errors_of_own_rules_are_listed_with_their_places(tmp_path: Path) -> None:
     directory = rules_directory(tmp_path, RULE.replace("launch_starved_fraction", "launch_starvd_fraction"))
     with pytest.raises(RuleBaseError, match=r"late-host.yaml:\d+:\d+: .*did you mean launch_starved_fraction"):
-        say("check", str(directory))
+        invoke("check", str(directory))
 
 
 def test_an_id_of_the_built_in_rules_cannot_be_used_again(tmp_path: Path) -> None:
     directory = rules_directory(tmp_path, RULE.replace("id: late-host", "id: ep-overlap"), name="ep-overlap")
     with pytest.raises(RuleBaseError, match=r"id ep-overlap is already that of communication/ep-overlap\.yaml"):
-        say("check", str(directory))
+        invoke("check", str(directory))
 
 
 def test_a_new_rule_loads_and_its_test_names_what_is_to_fill_in(tmp_path: Path) -> None:
-    code, output = say("new", "late-python", "--wall", "compute_host", "--sub-wall", "host", "--into", str(tmp_path))
+    code, output = invoke("new", "late-python", "--wall", "compute_host", "--sub-wall", "host", "--into", str(tmp_path))
     assert (code, output.count("wrote ")) == (0, 2)
-    assert say("check", str(tmp_path))[0] == 0
-    code, output = say("test", str(tmp_path))
+    assert invoke("check", str(tmp_path))[0] == 0
+    code, output = invoke("test", str(tmp_path))
     assert code == 1
-    assert "late-python: fill in title: it still holds a TODO" in output
-    assert "late-python: fill in the case 'TODO is recommended" in output
+    assert "late-python: fill in late-python.yaml:6: title: TODO what to do" in output
+    assert "late-python: fill in late-python.cases.yaml:12: TODO is recommended" in output
     assert "derived:" not in output
 
 
 @pytest.mark.parametrize("wall", ["memory", "communication", "compute_host"])
 def test_a_new_rule_passes_once_it_is_filled_in(tmp_path: Path, wall: str) -> None:
     sub_wall = ["--sub-wall", "host"] if wall == "compute_host" else []
-    say("new", "some-rule", "--wall", wall, *sub_wall, "--into", str(tmp_path))
+    invoke("new", "some-rule", "--wall", wall, *sub_wall, "--into", str(tmp_path))
     for path in tmp_path.glob("*/*.yaml"):
         path.write_text(path.read_text(encoding="utf-8").replace("TODO", "Filled in:"), encoding="utf-8")
     for path in tmp_path.glob("*/*.cases.yaml"):
         path.write_text(path.read_text(encoding="utf-8").replace("Filled in: is", "is"), encoding="utf-8")
     for path in tmp_path.glob("*/some-rule.yaml"):
         path.write_text(path.read_text(encoding="utf-8").replace("Filled in: ", ""), encoding="utf-8")
-    code, output = say("test", str(tmp_path))
+    code, output = invoke("test", str(tmp_path))
     assert code == 0, output
 
 
 def test_a_new_rule_needs_an_id_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="ep-overlap is already the id of a rule"):
-        say("new", "ep-overlap", "--wall", "communication", "--into", str(tmp_path))
+        invoke("new", "ep-overlap", "--wall", "communication", "--into", str(tmp_path))
     with pytest.raises(UsageError, match="expected an id like larger-micro-batch"):
-        say("new", "Bad Id", "--wall", "memory", "--into", str(tmp_path))
+        invoke("new", "Bad Id", "--wall", "memory", "--into", str(tmp_path))
 
 
 def test_warnings_are_listed_with_their_conditions() -> None:
-    listed = say("warnings")[1]
+    listed = invoke("warnings")[1]
     assert "waiting-for-peers" in listed
-    assert "wait_exposed_fraction at least 0.1" in listed
+    assert "wait_exposed_fraction is at least 0.1" in listed

@@ -1,8 +1,9 @@
 """three-walls: names the wall that holds a Megatron MoE training run back, and the config edits to try.
 
 from three_walls import analyze
+
 report = analyze("trace.sqlite")
-print(report.verdict.wall, report.verdict.because)
+print(report.verdict.wall, report.verdict.reason)
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["Report", "ThreeWallsError", "__version__", "analyze"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is slow to import when it is first used, so that the command line answers Ctrl-C from the start."""
+    """Imports what is slow to import on first use, so that the command line can be interrupted from the start."""
     if name == "analyze":
         from three_walls.pipeline import analyze
 

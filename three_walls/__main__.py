@@ -6,12 +6,12 @@ import os
 
 
 def main() -> None:
-    """The command line. Its imports take a second or more, and an interrupt in them is one line as well."""
+    """The command line. Its imports take a second or more; an interrupt during these gives a line as well."""
     try:
         from three_walls.cli.main import main as run
     except KeyboardInterrupt:
         os.write(2, b"three-walls: error: interrupted\n")
-        os._exit(130)  # half-imported libraries may not survive an orderly end
+        os._exit(130)  # half-imported libraries may not survive an orderly exit
     run()
 
 

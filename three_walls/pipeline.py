@@ -1,4 +1,15 @@
-"""The stages in order; the only module that knows them all."""
+"""The stages of an analysis in order. ``analyze`` is their list, and the only code that knows them all.
+
+Each stage is made from the ones before it, and the docstring of its module lists what it works out:
+
+- ``inputs/read_inputs.py``: what is read.
+- ``timeline/timeline.py``: every operation with its category, and where steps come from.
+- ``ranks/matched_ranks.py``: the calls of the ranks matched, and their clocks aligned.
+- ``attribution/attribution.py``: the budget, exposed communication, why no compute ran, stragglers.
+- ``facts/measure.py``: the fact sheet.
+- ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
+- ``overrides/spell.py``: the plan as overrides of a launcher.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +50,6 @@ from three_walls.timeline.timeline import Timeline, build_timeline, wanted_range
 from three_walls.version import VERSION
 
 
-def _silent(_: str) -> None:
-    return None
-
-
 def analyze(
     trace: Paths,
     *,
@@ -54,18 +61,22 @@ def analyze(
     bridge_version: str | None = None,
     rules: Path | None = None,
     allowed: Collection[str] = (),
-    progress: Progress = _silent,
+    progress: Progress = lambda _: None,
 ) -> Report:
-    """Analyzes one run: an Nsight Systems export, several (one per rank), or a directory of them.
+    """Analyzes a run: an Nsight Systems export, several (one per rank), or a directory of them.
 
-    ``logs``: the run's training logs, files or directories. ``config``: its saved configuration
-    (``run_config.yaml``). ``settings``: ``key=value`` each, which count before every other source.
-    ``memory_snapshot``: a snapshot of PyTorch's allocator of one rank. ``step_range``: regular expression for the
-    NVTX ranges that are steps, where the trace has no ``training_step_N``. ``bridge_version``: release the overrides
-    are spelled for. ``rules``: a directory of more rules. ``allowed``: applicabilities
-    of rules (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to execution-only ones.
+    - ``logs``: training logs of the run, files or directories.
+    - ``config``: its saved configuration (``run_config.yaml``).
+    - ``settings``: ``key=value`` each; they take precedence over every other source.
+    - ``memory_snapshot``: a snapshot of PyTorch's allocator on one rank.
+    - ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no ``training_step_N``.
+    - ``bridge_version``: Megatron-Bridge release that the overrides are spelled for; by default the run's.
+    - ``rules``: a directory of rules in addition to those of the program.
+    - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
+      execution-only ones.
+    - ``progress``: called with a few words when a stage begins.
 
-    Raises the errors of ``three_walls.model.errors``, each with one line for a person.
+    Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
     """
     _check_options(step_range, bridge_version)
     rule_base = _load_rule_base(rules)
@@ -93,16 +104,16 @@ class _RuleBase:
     warnings: tuple[WarningRule, ...]
 
 
-def _load_rule_base(more: Path | None) -> _RuleBase:
-    """The rules and warnings that ship with the program, and those of the directory ``more``."""
-    directories = (RULES_DIR, *([more] if more else []))
+def _load_rule_base(additional: Path | None) -> _RuleBase:
+    """The rules and warnings that ship with the program, and those of the directory ``additional``."""
+    directories = (RULES_DIR, *([additional] if additional else []))
     rules = load_rules(*directories, definitions=DEFINITIONS)
     return _RuleBase(rules, load_warnings(*directories, definitions=DEFINITIONS))
 
 
 @dataclass(frozen=True, slots=True)
 class _Diagnosis:
-    """The facts, and what the rules make of them."""
+    """The facts, and what was concluded from them."""
 
     facts: FactSheet
     verdict: Verdict
@@ -188,6 +199,6 @@ def _check_options(step_range: str | None, bridge_version: str | None) -> None:
 
 
 def check_release(bridge_version: str | None) -> None:
-    """Raises UsageError where the option is no release."""
+    """Raises UsageError unless ``bridge_version`` is a release, ``main`` or None."""
     if bridge_version is not None and not re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version):
         raise UsageError(f"--bridge-version: expected a release like 0.6.2, or main, found {bridge_version!r}")

@@ -49,14 +49,15 @@ def fact_reference() -> str:
         "# Facts",
         "",
         "What a report may hold and a rule may compare. Settings of the run are facts too: `config.<key>` and",
-        "`env.<VARIABLE>`. Unless the meaning says otherwise, a time is of the representative step. What the inputs",
-        "cannot give is missing, with the reason; it is never zero.",
+        "`env.<VARIABLE>`. A time per step, or a fraction of the step, is one of the representative step. What the",
+        "inputs cannot give is missing, with the reason; it is never zero. Sentences of the report use the name in the",
+        "third column.",
         "",
-        "| fact | unit | meaning | not the same as | needs of the trace |",
-        "|---|---|---|---|---|",
+        "| fact | unit | called | meaning | not the same as | needs of the trace |",
+        "|---|---|---|---|---|---|",
     ]
     for fact in DEFINITIONS:
-        cells = (f"`{fact.name}`", fact.unit, fact.meaning, fact.not_the_same_as, ", ".join(fact.needs))
+        cells = (f"`{fact.name}`", fact.unit, fact.label, fact.meaning, fact.not_the_same_as, ", ".join(fact.needs))
         lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     return "\n".join([*lines, ""])
 

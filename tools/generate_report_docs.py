@@ -1,6 +1,6 @@
-"""Writes what the code defines about the report into docs/generated: schema and fields of report.json, the glossary.
+"""Writes docs/generated from the code: JSON Schema and fields of report.json, and the glossary.
 
-Run it after a change of ``three_walls/model`` (a test holds the files against the code):
+Run it after a change of ``three_walls/model``; a test compares the files with the code:
 
     python tools/generate_report_docs.py
 """
@@ -93,7 +93,7 @@ def write_glossary() -> Iterator[str]:
     """Terms, bases of gains and buckets, each with its one definition."""
     yield from (f"<!-- {NOTICE} -->", "", "# Glossary", "")
     yield from (f"- **{term.name}**: {term.definition}" for term in TERMS)
-    yield from ("", "## What a gain rests on", "")
+    yield from ("", "## Basis of a gain", "")
     yield from (f"- **{basis.replace('_', ' ')}**: {meaning}" for basis, meaning in GAIN_BASES.items())
     yield from ("", "## Buckets of a step, in order of precedence", "", "| bucket | group | what it counts |")
     yield "|---|---|---|"
@@ -117,7 +117,7 @@ def _references(part: Any) -> Iterator[str]:
 
 
 def _describe_referenced(schema: Json, part: Json) -> str:
-    """First sentence on the type of a field that has no words of its own."""
+    """First sentence of the description of a field's type, for a field without a description of its own."""
     name = next(_references(part), "")
     return str(schema["$defs"][name]["description"]).partition(". ")[0].rstrip(".") + "." if name else ""
 

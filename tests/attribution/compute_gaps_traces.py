@@ -34,7 +34,7 @@ def begins() -> tuple[int, ...]:
 
 
 def causes(tmp_path: Path, builder: TraceBuilder, without: tuple[str, ...] = ()) -> Causes:
-    """Causes of the one kept step, the second, in us."""
+    """Causes in the only kept step, the second, in us."""
     report = analyze(builder.write(tmp_path / "trace.sqlite", without=without))
     rank = report.ranks[0]
     assert [(step.start_ns, step.end_ns) for step in rank.steps if step.kept] == [(1 + STEP, 1 + 2 * STEP)]

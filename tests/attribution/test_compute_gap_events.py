@@ -41,7 +41,7 @@ def test_without_event_sync_ids_the_last_record_before_the_wait_counts(tmp_path:
     assert causes(tmp_path, waiting_for_an_exchange(), without=EVENT_SYNC) == BLOCKED
 
 
-def test_waits_are_found_in_exports_that_number_them_otherwise(tmp_path: Path) -> None:
+def test_waits_are_found_in_exports_that_number_them_differently(tmp_path: Path) -> None:
     builder = waiting_for_an_exchange(kind=3)
     # There an event query has the number that a stream's wait has elsewhere, and no stream.
     builder.add(
@@ -86,7 +86,7 @@ def test_a_record_that_is_not_listed_is_found_by_elimination(tmp_path: Path) -> 
     }
 
 
-def test_an_event_whose_producer_cannot_be_told_is_a_stall(tmp_path: Path) -> None:
+def test_an_event_whose_producer_cannot_be_identified_is_a_stall(tmp_path: Path) -> None:
     # The exchange ended long before the update began: it may have been the producer, or not.
     builder = three_steps(next_launched=100)
     for at in begins():
@@ -107,7 +107,7 @@ def test_an_event_that_nothing_launched_can_have_recorded_is_a_stall(tmp_path: P
     assert causes(tmp_path, builder) == {("dependency_stalled", "an event that is not listed"): 500}
 
 
-def test_an_event_holds_nobody_before_the_launch(tmp_path: Path) -> None:
+def test_an_event_delays_no_operation_before_its_launch(tmp_path: Path) -> None:
     builder = three_steps(next_launched=780 * US)
     for at in begins():
         builder.wait_event(5, stream=7, called=at + 30)

@@ -10,8 +10,8 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 from tests.attribution.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from three_walls import analyze
 from three_walls.attribution.compute_gaps import Cause
-from three_walls.attribution.host_activity import DOING, kind_of
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.attribution.host_activity import STARVATION_CAUSES, kind_of
+from three_walls.tables.thresholds import attribution_thresholds
 
 pytestmark = pytest.mark.slow
 
@@ -72,10 +72,10 @@ def test_a_late_launch_is_split_by_what_its_thread_did(tmp_path: Path, call: str
     assert found == {(cause, call): 200, ("starved_nothing_visible", ""): 280, ("launch_latency", ""): 20}
 
 
-def test_calls_that_say_nothing_are_nothing_visible() -> None:
+def test_calls_without_a_kind_are_nothing_visible() -> None:
     assert kind_of("cudaEventQuery_v3020") is None
     assert kind_of("cuKernelGetName") is None
-    assert set(DOING.values()) == {str(cause) for cause in Cause if cause.startswith("starved_")} - {
+    assert set(STARVATION_CAUSES.values()) == {str(cause) for cause in Cause if cause.startswith("starved_")} - {
         str(Cause.NOTHING_VISIBLE)
     }
 
@@ -93,7 +93,9 @@ def test_a_synchronizing_call_names_what_released_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begins_of", [{20: 250, 21: 260}, {20: 260, 21: 250}])
-def test_of_two_that_end_together_the_same_one_is_named(tmp_path: Path, begins_of: dict[int, int]) -> None:
+def test_of_two_operations_that_end_together_always_the_same_is_named(
+    tmp_path: Path, begins_of: dict[int, int]
+) -> None:
     builder = three_steps(next_launched=780 * US)
     for at in begins():
         for stream, begin in begins_of.items():
@@ -175,7 +177,7 @@ def test_a_gap_that_the_capture_ends_is_explained_by_nothing(tmp_path: Path) -> 
     assert rank.gap_causes[0].ns == STEP - 1 - 400 * US
 
 
-def test_more_details_than_a_sweep_can_tell_apart_share_one(tmp_path: Path) -> None:
+def test_more_details_than_a_sweep_can_distinguish_share_one(tmp_path: Path) -> None:
     builder = three_steps(next_launched=100)
     for at in begins():
         for order in range(80):

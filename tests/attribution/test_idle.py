@@ -15,7 +15,7 @@ IDLE = ("profiler", "host_blocked", "launch_starved", "idle_other")
 
 
 def idle(tmp_path: Path, builder: TraceBuilder) -> dict[str, int]:
-    """Idle buckets of the one kept step (from 1001 to 2001)."""
+    """Idle buckets of the only kept step (from 1001 to 2001)."""
     report = analyze(builder.write(tmp_path / "trace.sqlite"))
     assert [(step.start_ns, step.end_ns) for step in report.ranks[0].steps if step.kept] == [(1001, 2001)]
     return {name: ns for name, ns in report.ranks[0].budget.items() if name in IDLE}
@@ -56,7 +56,7 @@ def test_waiting_in_a_synchronizing_call_is_blocked_not_starved(tmp_path: Path) 
     assert idle(tmp_path, builder) == {"host_blocked": 100, "launch_starved": 150, "idle_other": 50}
 
 
-def test_another_threads_synchronizing_call_blocks_nobody(tmp_path: Path) -> None:
+def test_a_synchronizing_call_of_another_thread_blocks_nothing(tmp_path: Path) -> None:
     builder = three_steps(600, next_launched=850)
     for at in (1, 1001, 2001):
         builder.api("cudaStreamSynchronize_v3020", at + 500, at + 700, thread=builder.thread + 7)
@@ -83,7 +83,7 @@ def test_a_device_saturated_by_copies_is_never_host_bound(tmp_path: Path) -> Non
     assert report.verdict.wall == "memory"
 
 
-def test_copies_are_told_apart_by_direction_and_memory(tmp_path: Path) -> None:
+def test_copies_are_distinguished_by_direction_and_memory(tmp_path: Path) -> None:
     builder = three_steps(500, next_launched=850)
     for at in (1, 1001, 2001):
         builder.copy(1, at + 500, at + 510, memory=(0, 2)).copy(1, at + 510, at + 530, memory=(1, 2))

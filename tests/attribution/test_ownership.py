@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from three_walls.attribution.ownership import (
+    IDLE_OTHER,
     LABELS,
-    NO_LABEL,
     ConservationError,
+    measure_budget,
     measure_exposure,
-    own_time,
     slice_steps,
 )
 from three_walls.model.buckets import CATEGORIES, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, IDLE_BUCKETS
@@ -20,7 +20,7 @@ from three_walls.timeline.categories import CATEGORY
 
 pytestmark = pytest.mark.slow
 
-STEPS = [(0, 0, 0, 40), (0, 1, 40, 70), (1, 0, 10, 60)]  # track, step, start, end
+STEPS = [(0, 0, 0, 40), (0, 1, 40, 70), (1, 0, 10, 60)]  # rank_index, step, start, end
 SOME = ("gemm", "attention", "elementwise", "ep_all_to_all", "all_gather", "copy_d2h_pinned", "memset", "cuda_graph")
 
 Row = tuple[int, str, int, int]
@@ -51,10 +51,10 @@ def running(rows: list[Row], rank_index: int, at: int) -> set[str]:
 @given(st.lists(operation, max_size=25))
 def test_each_nanosecond_goes_to_the_first_running_category(rows: list[Row]) -> None:
     slices = slice_steps(operations(rows), no_causes(), steps())
-    budget = {(t, s, bucket): ns for t, s, bucket, ns in own_time(slices, steps()).rows()}
+    budget = {(t, s, bucket): ns for t, s, bucket, ns in measure_budget(slices, steps()).rows()}
     for rank_index, step, start, end in STEPS:
         owners = [
-            next((name for name in LABELS if name in running(rows, rank_index, at)), NO_LABEL)
+            next((name for name in LABELS if name in running(rows, rank_index, at)), IDLE_OTHER)
             for at in range(start, end)
         ]
         for name in LABELS:
@@ -78,29 +78,29 @@ def test_communication_is_exposed_where_nothing_computes(rows: list[Row]) -> Non
 def test_the_order_of_rows_does_not_matter(rows: list[Row], random: object) -> None:
     shuffled = list(rows)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    first = own_time(slice_steps(operations(rows), no_causes(), steps()), steps())
-    second = own_time(slice_steps(operations(shuffled), no_causes(), steps()), steps())
+    first = measure_budget(slice_steps(operations(rows), no_causes(), steps()), steps())
+    second = measure_budget(slice_steps(operations(shuffled), no_causes(), steps()), steps())
     assert first.equals(second)
 
 
 def test_compute_owns_what_it_overlaps_and_communication_the_rest() -> None:
     rows: list[Row] = [(0, "ep_all_to_all", 0, 20), (0, "gemm", 10, 30)]
     slices = slice_steps(operations(rows), no_causes(), steps())
-    budget = {bucket: ns for t, s, bucket, ns in own_time(slices, steps()).rows() if (t, s) == (0, 0)}
+    budget = {bucket: ns for t, s, bucket, ns in measure_budget(slices, steps()).rows() if (t, s) == (0, 0)}
     assert budget == {"ep_all_to_all": 10, "gemm": 20, "idle_other": 10}
     assert measure_exposure(slices).rows() == [(0, 0, "ep_all_to_all", 20, 10, 10)]
 
 
 def test_an_operation_that_spans_two_steps_counts_in_each_for_its_part() -> None:
     slices = slice_steps(operations([(0, "gemm", 35, 50)]), no_causes(), steps())
-    owned = {(s, bucket): ns for t, s, bucket, ns in own_time(slices, steps()).rows() if t == 0}
+    owned = {(s, bucket): ns for t, s, bucket, ns in measure_budget(slices, steps()).rows() if t == 0}
     assert (owned[0, "gemm"], owned[1, "gemm"]) == (5, 10)
 
 
 def test_a_budget_that_does_not_sum_to_its_step_is_refused() -> None:
     slices = slice_steps(operations([]), no_causes(), steps())
     with pytest.raises(ConservationError):
-        own_time(slices.head(1), steps())
+        measure_budget(slices.head(1), steps())
 
 
 def test_precedence_is_compute_communication_copies_graph_idle() -> None:

@@ -39,13 +39,13 @@ def test_what_a_call_takes_beyond_the_fastest_of_its_kind_is_waiting(tmp_path: P
     assert facts.number("ep_wait_exposed_ns") == 20 * MS
 
 
-def test_calls_of_like_length_are_all_transfer(tmp_path: Path) -> None:
+def test_calls_of_similar_length_are_all_transfer(tmp_path: Path) -> None:
     facts = exchanges(tmp_path, [4.0] * 10).facts
     assert facts.number("ep_transfer_exposed_ns") == 40 * MS
     assert facts.number("ep_wait_exposed_ns") == 0
 
 
-def test_small_exchanges_of_counts_say_nothing_of_the_token_exchanges(tmp_path: Path) -> None:
+def test_small_exchanges_of_counts_show_nothing_about_token_exchanges(tmp_path: Path) -> None:
     # A third of the calls carry counts only; they must not pull the others' transfer down.
     facts = exchanges(tmp_path, [4, 0.02, 4, 4, 0.02, 4, 4, 0.02, 4, 4]).facts
     assert facts.number("ep_transfer_exposed_ns") == round((7 * 4 + 3 * 0.02) * MS)
@@ -62,7 +62,7 @@ def test_small_exchanges_that_waited_do_not_hide_the_jump(tmp_path: Path) -> Non
     assert facts.number("ep_transfer_exposed_ns") == round((7 * 1 + 0.02 + 2 * 1) * MS)
 
 
-def test_with_few_calls_nothing_can_be_told_and_all_is_transfer(tmp_path: Path) -> None:
+def test_with_few_calls_nothing_is_known_and_all_is_transfer(tmp_path: Path) -> None:
     facts = exchanges(tmp_path, [1, 9]).facts
     assert facts.number("ep_transfer_exposed_ns") == 10 * MS
 

@@ -36,7 +36,7 @@ TOY: dict[str, ConfigData] = {
     "expert_tensor_parallel_size": 1,
 }
 
-# The shape of the shared captures "wide-nvlink-alltoall": what Megatron's own log says of it is known.
+# The shape of the shared captures "wide-nvlink-alltoall": what Megatron's own log prints for it is known.
 WIDE: dict[str, ConfigData] = TOY | {
     "num_layers": 4,
     "hidden_size": 4096,
@@ -66,7 +66,7 @@ def wide(world: int = 4, **values: ConfigData) -> RunConfig:
 
 
 def without(config: RunConfig, *keys: str) -> RunConfig:
-    """``config`` that does not say ``keys``."""
+    """``config`` that does not state ``keys``."""
     return RunConfig({key: value for key, value in config.values.items() if key not in keys}, config.environment)
 
 

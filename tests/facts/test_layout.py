@@ -85,16 +85,16 @@ def test_experts_split_evenly_over_their_group_or_not(experts: int, splits: bool
 )
 def test_what_hybridep_is_told_is_set_beside_what_launchers_tell_it(variables: dict[str, str], state: str) -> None:
     run = config(expert_model_parallel_size=16)
-    told = {name: ConfigValue(value, "test") for name, value in variables.items()}
-    facts = derive_layout(replace(run, environment={**run.environment, **told}), H200)
+    added = {name: ConfigValue(value, "test") for name, value in variables.items()}
+    facts = derive_layout(replace(run, environment={**run.environment, **added}), H200)
     assert facts["hybridep_topology"] == (state, None)
 
 
 def test_a_rack_is_told_as_one_nvlink_domain() -> None:
     run = config(expert_model_parallel_size=64, per_node=4)
     variables = {"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "64", "NVLINK_DOMAIN_SIZE": "72", "USE_MNNVL": "1"}
-    told = {name: ConfigValue(value, "test") for name, value in variables.items()}
-    facts = derive_layout(replace(run, environment={**run.environment, **told}), find_gpu("NVIDIA GB200"))
+    added = {name: ConfigValue(value, "test") for name, value in variables.items()}
+    facts = derive_layout(replace(run, environment={**run.environment, **added}), find_gpu("NVIDIA GB200"))
     assert facts["hybridep_topology"] == ("as launched", None)
 
 

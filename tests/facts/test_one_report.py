@@ -1,4 +1,4 @@
-"""One report of several processes, which share correlation ids, says what a report of each of them says."""
+"""One report of several processes, which share correlation ids, holds what a report of each of them holds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.slow
 BEGINS = (1, 1001, 2001, 3001)
 
 
-def said(report: Report) -> dict[str, Any]:
+def comparable(report: Report) -> dict[str, Any]:
     """The report but for where it was read."""
-    told: dict[str, Any] = json.loads(render_json(report))
-    for rank in told["ranks"]:
+    document: dict[str, Any] = json.loads(render_json(report))
+    for rank in document["ranks"]:
         del rank["input_name"]
-    del told["inputs"]
-    told["warnings"] = [one for one in told["warnings"] if one["code"] != "rank-not-in-trace"]
-    return told
+    del document["inputs"]
+    document["warnings"] = [warning for warning in document["warnings"] if warning["code"] != "rank-not-in-trace"]
+    return document
 
 
 def both_ways(tmp_path: Path, builders: list[TraceBuilder]) -> tuple[Report, Report]:
@@ -43,8 +43,8 @@ def test_waits_and_stragglers(tmp_path: Path) -> None:
     run = simulate([Behaviour(), Behaviour(slow=1.3), Behaviour()])
     run.write(tmp_path)
     apart, together = both_ways(tmp_path, run.builders)
-    assert said(apart) == said(together)
-    assert [one.rank for one in together.stragglers] == [1]
+    assert comparable(apart) == comparable(together)
+    assert [straggler.rank for straggler in together.stragglers] == [1]
 
 
 def test_the_ledger_of_moe_layers(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_the_ledger_of_moe_layers(tmp_path: Path) -> None:
                 model.forward(expert).forward(expert).head().backward(expert).backward(expert)
             model.update()
     apart, together = both_ways(tmp_path, [first.builder, second.builder])
-    assert said(apart) == said(together)
-    assert {one.layer for one in together.moe_layers} == {0, 1}
+    assert comparable(apart) == comparable(together)
+    assert {row.layer for row in together.moe_layers} == {0, 1}
 
 
 def test_the_coverage_by_graphs(tmp_path: Path) -> None:
@@ -72,5 +72,5 @@ def test_the_coverage_by_graphs(tmp_path: Path) -> None:
                 builder.kernel(POINTWISE, at + 700 + extra * 20, at + 710 + extra * 20, launched=at + 2 + extra)
             builder.kernel(ADAM, at + 900, at + 1000, launched=at + 10)
     apart, together = both_ways(tmp_path, builders)
-    assert said(apart) == said(together)
+    assert comparable(apart) == comparable(together)
     assert together.graph_coverage is not None

@@ -35,20 +35,25 @@ DISPATCH = "void deep_ep::intranode::dispatch<8, 768>(int4*)"
 def shown(report: Report, rank: int) -> list[tuple[str, float, float, float | None]]:
     """Phase, length, exposed exchanges and bubble, in ms."""
     return [
-        (one.phase, one.ns / MS, one.p2p_exposed_ns / MS, None if one.bubble_ns is None else one.bubble_ns / MS)
-        for one in report.pipeline_phases
-        if one.rank == rank
+        (
+            phase.phase,
+            phase.ns / MS,
+            phase.p2p_exposed_ns / MS,
+            None if phase.bubble_ns is None else phase.bubble_ns / MS,
+        )
+        for phase in report.pipeline_phases
+        if phase.rank == rank
     ]
 
 
 def phase(report: Report, rank: int, name: str) -> PipelinePhase:
-    (found,) = [one for one in report.pipeline_phases if (one.rank, one.phase) == (rank, name)]
+    (found,) = [phase for phase in report.pipeline_phases if (phase.rank, phase.phase) == (rank, name)]
     return found
 
 
 def test_the_phases_of_a_toy_pipeline_are_those_of_its_drawing(tmp_path: Path) -> None:
     report = analyze(simulate_pipeline(2, 4).write(tmp_path))
-    assert [(one.rank, one.stage) for one in report.pipeline_phases] == [(0, 0)] * 4 + [(1, 1)] * 4
+    assert [(phase.rank, phase.stage) for phase in report.pipeline_phases] == [(0, 0)] * 4 + [(1, 1)] * 4
     # Attention of the first backward pass begins at 10.2, that of the last forward pass ends at 19.3.
     assert shown(report, 0) == [
         ("warm-up", 10.2, 4.2, 4.0),
@@ -63,7 +68,7 @@ def test_the_phases_of_a_toy_pipeline_are_those_of_its_drawing(tmp_path: Path) -
         ("cool-down", 5.1, 0.1, 0.0),
         ("update", 4.7, 0.0, 4.0),
     ]
-    assert all(one.note == "" for one in report.pipeline_phases)
+    assert all(phase.note == "" for phase in report.pipeline_phases)
 
 
 def test_the_facts_stand_beside_what_an_even_schedule_leaves(tmp_path: Path) -> None:
@@ -79,7 +84,7 @@ def test_every_stage_of_an_even_pipeline_has_the_same_bubble(tmp_path: Path, sta
     # Every stage is idle for (p - 1) forward and backward passes; exchanges on the way to the others add to that.
     report = analyze(simulate_pipeline(stages, micro_batches).write(tmp_path))
     for rank in range(stages):
-        bubble_ms = sum(one[3] or 0 for one in shown(report, rank))
+        bubble_ms = sum(phase[3] or 0 for phase in shown(report, rank))
         assert bubble_ms == pytest.approx(6 * (stages - 1), abs=0.1 * 2 * micro_batches)
 
 
@@ -129,7 +134,7 @@ def test_one_stage_alone_cannot_tell_waiting_from_transfer(tmp_path: Path) -> No
         ("cool-down", 11.2),
         ("update", 0.7),
     ]
-    assert all(one.bubble_ns is None and one.note for one in report.pipeline_phases)
+    assert all(phase.bubble_ns is None and phase.note for phase in report.pipeline_phases)
     assert report.facts.get("pipeline_bubble_ns").is_missing
     assert report.facts.number("pipeline_bubble_expected_fraction") == pytest.approx(0.2)
 
@@ -174,7 +179,7 @@ def test_the_last_gradient_sent_belongs_to_the_passes_and_an_early_reduction_doe
         ("FFF", "of a backward pass"),
         ("BFFB", "does not begin with a forward"),
         ("FBF", "does not begin with a forward and end with a backward"),
-        ("FFFBF", "cannot be told from forward passes"),
+        ("FFFBF", "cannot be distinguished from forward passes"),
     ],
 )
 def test_what_the_passes_do_not_tell_stays_whole(order: str, reason: str) -> None:
@@ -186,18 +191,18 @@ def test_what_the_passes_do_not_tell_stays_whole(order: str, reason: str) -> Non
 def test_a_real_pipeline_of_two_stages_idles_about_as_much_as_its_schedule_leaves() -> None:
     # One of 4 + 1 micro-batch times. The first stage also holds the embedding and the last the logits: not even.
     report = analyze(SAMPLES / "two-pipeline-stages")
-    steps = {one.rank: sum(one.budget.values()) for one in report.ranks}
+    steps = {rank.rank: sum(rank.budget.values()) for rank in report.ranks}
     assert report.facts.number("pipeline_bubble_expected_fraction") == pytest.approx(0.2)
     for rank in range(4):
-        mine = [one for one in report.pipeline_phases if one.rank == rank]
-        assert [one.phase for one in mine] == ["warm-up", "steady", "cool-down", "update"]
-        assert sum(one.ns for one in mine) == steps[rank]
-        assert 0.15 < sum(one.bubble_ns or 0 for one in mine) / steps[rank] < 0.25
-        assert {one.stage for one in mine} == {rank // 2}
-    found = [one for one in report.waits if one.communication_class == "pipeline_p2p"]
-    assert all(one.resolved for one in found)
+        phases = [phase for phase in report.pipeline_phases if phase.rank == rank]
+        assert [phase.phase for phase in phases] == ["warm-up", "steady", "cool-down", "update"]
+        assert sum(phase.ns for phase in phases) == steps[rank]
+        assert 0.15 < sum(phase.bubble_ns or 0 for phase in phases) / steps[rank] < 0.25
+        assert {phase.stage for phase in phases} == {rank // 2}
+    found = [wait for wait in report.waits if wait.communication_class == "pipeline_p2p"]
+    assert all(wait.resolved for wait in found)
     # What moves is 32 MiB a call (4096 x 4096 in bf16): a tenth of a millisecond on NVLink. The rest is waiting.
-    assert all(one.transfer_ns is not None and one.transfer_ns < MS for one in found)
+    assert all(wait.transfer_ns is not None and wait.transfer_ns < MS for wait in found)
 
 
 @pytest.mark.parametrize(("bubble_ms", "beyond_ms"), [(30, 10), (20, 0), (15, 0)])

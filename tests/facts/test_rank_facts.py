@@ -32,10 +32,10 @@ def test_ranks_that_keep_up_are_late_by_nothing(tmp_path: Path) -> None:
 
 
 def test_one_rank_alone_says_nothing_of_lateness(tmp_path: Path) -> None:
-    one, *_ = simulate([USUAL, SLOW]).write(tmp_path)
-    facts = analyze(one).facts
+    trace, *_ = simulate([USUAL, SLOW]).write(tmp_path)
+    facts = analyze(trace).facts
     for name in ("straggler_late_ns", "straggler_cause", "capture_start_skew_ns", "capture_start_skewed_steps_count"):
-        assert facts.get(name).missing_reason == "needs the traces of several ranks"
+        assert facts.get(name).missing_reason == "one rank alone was captured (give the traces of several ranks)"
 
 
 def test_profilers_that_start_apart_are_measured(tmp_path: Path) -> None:

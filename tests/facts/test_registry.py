@@ -1,33 +1,71 @@
-"""Definitions of facts, beside what measures them."""
+"""Definitions of facts, their labels and meanings."""
 
 from __future__ import annotations
 
 import pytest
 
 from three_walls.facts.measure import make_sheet
-from three_walls.facts.registry import DEFINITION_BY_NAME, index_definitions
+from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS, index_definitions
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, known
 
 
 def test_a_name_that_is_defined_twice_is_refused() -> None:
-    first, second = FactGroup("first"), FactGroup("second")
-    first.duration("step_ns", "Length.")
-    second.duration("step_ns", "Another length.")
+    first, second = FactGroup(), FactGroup()
+    first.duration("step_ns", "the step length", "Length.")
+    second.duration("step_ns", "another length", "Another length.")
     with pytest.raises(ValueError, match="step_ns is defined twice"):
         index_definitions([first, second])
 
 
 def test_a_unit_that_nothing_can_format_is_refused() -> None:
     with pytest.raises(ValueError, match="parsecs is not a unit"):
-        FactGroup("group").fact("distance", "parsecs", "How far.")
+        FactGroup().fact("distance", "parsecs", "the distance", "How far.")
 
 
 def test_a_share_of_the_step_is_declared_with_its_time() -> None:
-    group = FactGroup("group")
-    group.duration("gemm_ns", "GEMMs.", share="Fraction of the step in GEMMs.")
+    group = FactGroup()
+    group.duration("gemm_ns", "GEMM time", "Time per step that GEMMs take.", share="GEMM work")
     time, fraction = group.definitions
     assert (fraction.name, fraction.numerator, fraction.denominator) == ("gemm_fraction", time.name, "step_ns")
+    assert (fraction.label, fraction.meaning) == ("GEMM work", "Fraction of the step that GEMMs take.")
+
+
+def test_a_time_with_a_share_of_the_step_has_a_meaning_that_the_share_can_use() -> None:
+    with pytest.raises(ValueError, match="gemm_ns"):
+        FactGroup().duration("gemm_ns", "GEMM time", "Length of the GEMMs.", share="GEMM work")
+
+
+def test_every_fact_has_a_label_of_its_own() -> None:
+    names_by_label: dict[str, list[str]] = {}
+    for each in DEFINITIONS:
+        names_by_label.setdefault(each.label.lower(), []).append(each.name)
+    assert [names for names in names_by_label.values() if len(names) > 1] == []
+
+
+@pytest.mark.parametrize("name", DEFINITION_BY_NAME)
+def test_a_label_is_a_short_noun_phrase(name: str) -> None:
+    label = DEFINITION_BY_NAME[name].label
+    words = label.split()
+    assert 2 <= len(words) <= 8
+    assert label == " ".join(words) and label[-1].isalnum() and "_" not in label
+    first = words[0]  # lower case unless a name: GEMM, HybridEP
+    assert first.islower() or any(letter.isupper() for letter in first[1:])
+
+
+@pytest.mark.parametrize("name", DEFINITION_BY_NAME)
+def test_a_meaning_can_be_read_alone(name: str) -> None:
+    each = DEFINITION_BY_NAME[name]
+    assert not each.meaning.startswith(("The same", "Those", "Their", "Both"))
+    assert not any(other in each.meaning for other in DEFINITION_BY_NAME if "_" in other)
+    if each.unit == "fraction":
+        assert each.meaning.startswith(("Fraction of the ", "Fraction of ", "Model FLOPs utilization of "))
+
+
+def test_what_a_fraction_is_of_and_the_sentences_of_a_flag_are_stated_where_they_belong() -> None:
+    for each in DEFINITIONS:
+        assert not each.whole or each.unit == "fraction"
+        assert bool(each.if_true) == bool(each.if_false) == (each.unit == "flag")
 
 
 POOLS = {name: each.pool for name, each in DEFINITION_BY_NAME.items() if each.pool is not None}
@@ -51,6 +89,6 @@ def test_a_fraction_is_of_defined_facts(name: str) -> None:
 
 
 def test_a_measurement_without_a_listed_definition_is_refused() -> None:
-    unlisted = FactGroup("group").duration("unlisted_ns", "A time that no report lists.")
+    unlisted = FactGroup().duration("unlisted_ns", "an unlisted time", "A time that no report lists.")
     with pytest.raises(ValueError, match="unlisted_ns"):
         make_sheet({unlisted: known(1)}, RunConfig())

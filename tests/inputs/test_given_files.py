@@ -11,7 +11,7 @@ from three_walls.cli.verify import read_overrides
 from three_walls.inputs import limits
 from three_walls.inputs.config.saved_config import read_config_file
 from three_walls.inputs.given_files import is_directory, read_text_file
-from three_walls.inputs.log.files import find_logs
+from three_walls.inputs.log.reader import find_logs
 from three_walls.inputs.memory_snapshot.load import load_snapshot
 from three_walls.inputs.nsys.source import find_traces
 from three_walls.model.errors import InputError

@@ -1,4 +1,4 @@
-"""Profilers that start at different moments make nobody a straggler."""
+"""Profilers that start at different times make no rank a straggler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_late_profiler_is_a_warning_and_no_straggler(tmp_path: Path) -> None:
     (message,) = [warning.message for warning in report.warnings if warning.code == "capture-start-skew"]
     assert "begin 900 ms apart" in message
     assert "waits up to 900 ms" in message
-    assert "all are dropped already" in message
+    assert "none of them is kept" in message
     assert report.stragglers == ()
     assert all(wait.wait_ns == 0 for wait in report.waits)
 
@@ -59,7 +59,7 @@ EIGHT = (0, 0, 0, 500, 1000, 1500, 2000, 3000)
 
 
 def delayed(delays_ms: Sequence[int], steps: int, slow: int | None = None) -> Run:
-    """Ranks whose profilers start so late; expert groups of four; ``slow``: this one computes 1.3 times as long."""
+    """Ranks whose profilers start with these delays, in expert groups of four; ``slow`` computes 1.3 times as long."""
     ranks = [Behaviour(capture_delay_ns=delay * MS) for delay in delays_ms]
     if slow is not None:
         ranks[slow] = replace(ranks[slow], slow=1.3)
@@ -94,7 +94,7 @@ def test_a_slow_rank_is_found_behind_a_late_profiler(tmp_path: Path) -> None:
 
 
 def cut(run: Run, starts: Sequence[float]) -> Run:
-    """Leaves out what each rank did before its capture began, so many steps into the run."""
+    """Leaves out what each rank did before its capture began, at this many steps into the run."""
     length = (run.now[0] - MS) / run.step
     for builder, start in zip(run.builders, starts, strict=True):
         for table, rows in builder.rows.items():
@@ -110,7 +110,7 @@ def test_a_first_step_that_is_cut_elsewhere_on_each_rank_is_dropped_on_all(tmp_p
 
 
 def test_captures_that_begin_in_different_steps_compare_the_same_steps(tmp_path: Path) -> None:
-    # The last to begin holds 0.6 of the third step and two more: the fourth is whole on all.
+    # The last capture to begin has 0.6 of the third step and two more: the fourth is complete on all ranks.
     run = simulate([Behaviour(), Behaviour(), Behaviour(slow=1.3), Behaviour()], steps=5)
     report = analyze(cut(run, (0.3, 0.6, 1.1, 2.4)).write(tmp_path))
     assert report.alignment is not None
@@ -132,7 +132,7 @@ def test_a_step_that_one_rank_did_not_capture_is_not_compared(tmp_path: Path) ->
 
 
 def test_the_order_of_captures_that_begin_in_one_step_is_left_alone(tmp_path: Path) -> None:
-    # A clock that is wrong by many steps is no other step: the ends coincide under no numbering.
+    # A clock that is wrong by many steps shows no other step: the ends coincide under no numbering.
     run = simulate([Behaviour(), Behaviour(clock_ahead_ns=700 * MS)], steps=5)
     report = analyze(run.write(tmp_path))
     assert kept(report) == [[1, 2, 3]] * 2

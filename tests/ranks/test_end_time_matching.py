@@ -1,4 +1,4 @@
-"""Calls that can be of several groups are put together by when they end."""
+"""Calls that can be of several groups are matched by when they end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STEP = 1_000 * US
 EVERYONE = (0, 1, 2, 3)
 
 Meeting = tuple[tuple[int, ...], int, int]
-"""Who takes part, when the first of them comes (the others 10 us later each), how long after the last they leave."""
+"""Who takes part, when the first arrives (each other 10 us later), how long after the last arrival they leave."""
 
 
 def compare(tmp_path: Path, meetings: list[Meeting], flags: str = "--pipeline-model-parallel-size 2") -> Report:
-    """Four ranks, two pipeline stages of two, whose steps of 1 ms all hold ``meetings`` (times in us)."""
+    """Four ranks, two pipeline stages of two, each of whose steps of 1 ms has these ``meetings`` (times in us)."""
     tmp_path.mkdir(exist_ok=True)
     paths = []
     for rank in EVERYONE:
@@ -79,7 +79,7 @@ def test_calls_that_no_group_leaves_together_are_not_split(tmp_path: Path) -> No
     assert all("do not fit together in time" in wait.note for wait in found)
 
 
-def test_a_rank_with_two_calls_that_end_at_once_is_put_together_with_nobody(tmp_path: Path) -> None:
+def test_a_rank_with_two_calls_that_end_together_is_matched_with_no_other(tmp_path: Path) -> None:
     one_each: list[Meeting] = [((0, 2), 100, 50), ((0, 2), 300, 50)]
     assert all(wait.resolved for wait in all_reduces(compare(tmp_path / "one", one_each)))
     twice: list[Meeting] = [*one_each, ((0,), 105, 55), ((0,), 305, 55)]
@@ -89,7 +89,7 @@ def test_a_rank_with_two_calls_that_end_at_once_is_put_together_with_nobody(tmp_
 
 
 @pytest.mark.parametrize("flags", ["", "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1"])
-def test_ranks_that_leave_together_but_are_no_group_are_not_put_together(tmp_path: Path, flags: str) -> None:
+def test_ranks_that_leave_together_but_are_no_group_are_not_matched(tmp_path: Path, flags: str) -> None:
     crossed: list[Meeting] = [((0, 3), 100, 50), ((1, 2), 400, 50)]
     found = all_reduces(compare(tmp_path, crossed, flags))
     assert not any(wait.resolved for wait in found)

@@ -127,7 +127,7 @@ def test_a_stage_with_more_layers_is_no_straggler_but_it_is_waited_for(tmp_path:
     assert {wait.awaited_rank for wait in exchanges(report) if wait.rank in (1, 3)} == {2}
 
 
-def test_processes_numbered_as_found_stand_on_no_stage(tmp_path: Path) -> None:
+def test_processes_numbered_in_the_order_found_have_no_stage(tmp_path: Path) -> None:
     run = simulate_pipeline(4, 8)
     report = analyze(merge(tmp_path / "all.sqlite", *run.builders))
     assert "rank-not-in-trace" in {warning.code for warning in report.warnings}

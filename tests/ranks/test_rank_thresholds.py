@@ -14,7 +14,7 @@ from three_walls.tables.thresholds import RankThresholds, default_rank_threshold
 SHIPPED = (TABLES_DIR / "ranks.yaml").read_text()
 
 
-def test_the_shipped_ones_load() -> None:
+def test_the_shipped_thresholds_load() -> None:
     assert 0 < default_rank_thresholds().minimum_late_fraction < 1
     assert default_rank_thresholds().maximum_end_spread_ns == 100_000
 

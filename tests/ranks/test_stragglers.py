@@ -1,4 +1,4 @@
-"""A known late rank is named with the right cause, and nobody else is."""
+"""A known late rank is named with the right cause, and no other rank is."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ def test_healthy_ranks_are_no_stragglers(tmp_path: Path) -> None:
 
 
 def test_ranks_that_are_late_in_turn_are_no_stragglers(tmp_path: Path) -> None:
-    # Each is last at its own part: late by equal amounts, and no more than its peers.
+    # Each is last in one part of the step: both are late by the same amount, so neither is by more than its peers.
     late_in_attention, late_in_experts = Behaviour(starved_ns=500 * US), Behaviour(tokens=1.5)
     report = analyze(simulate([late_in_attention, late_in_experts]).write(tmp_path))
     assert report.stragglers == ()
 
 
-def test_an_incomplete_group_blames_nobody(tmp_path: Path) -> None:
+def test_an_incomplete_group_blames_no_rank(tmp_path: Path) -> None:
     run = simulate([USUAL, USUAL, Behaviour(slow=1.5), USUAL], world=8, group=8)
     report = analyze(run.write(tmp_path))
     assert report.stragglers == ()
     assert report.waits
     assert not any(wait.resolved or wait.awaited_rank is not None for wait in report.waits)
-    assert all("4 of 8 ranks of the group captured" in wait.note for wait in report.waits)
+    assert all("4 of 8 ranks of the group were captured" in wait.note for wait in report.waits)
 
 
-def test_an_unknown_world_blames_nobody(tmp_path: Path) -> None:
+def test_an_unknown_world_blames_no_rank(tmp_path: Path) -> None:
     run = simulate([USUAL, Behaviour(slow=1.5)])
     for builder in run.builders:
         builder.metadata = [(name, value) for name, value in builder.metadata if "WORLD_SIZE" not in value]
@@ -126,7 +126,7 @@ def test_a_rank_that_waited_for_an_earlier_stage_is_a_late_stage(tmp_path: Path)
 def test_only_waiting_makes_a_late_stage_where_both_ends_were_captured(
     tmp_path: Path, stage_is_late: bool, cause: str, words: str
 ) -> None:
-    # Rank 1's exchange takes 42 ms: rank 3 came to it 40 ms late, or was there and the link was slow.
+    # Rank 1's exchange takes 42 ms: rank 3 arrived 40 ms late, or it arrived in time and the link was slow.
     paths = []
     for rank in range(4):
         builder = TraceBuilder(session_start_ns=EPOCH).launched_as(

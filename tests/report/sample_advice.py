@@ -1,4 +1,4 @@
-"""What the rules say of the sample report: two edits planned, the other rules undecided or not needed."""
+"""Findings of the sample report: two edits planned, the other rules undecided or not needed."""
 
 from __future__ import annotations
 

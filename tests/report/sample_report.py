@@ -1,6 +1,6 @@
 """A report built by hand: Qwen3-30B-A3B on one 8-GPU host, held back by exposed expert-parallel all-to-all.
 
-Round numbers, so that a test can say what a page must show: of the 640 ms step, 150 ms is exposed all-to-all.
+Round numbers, so that a test can state what a page must show: of the 640 ms step, 150 ms is exposed all-to-all.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def sample_report() -> Report:
 
 
 def abstained_report() -> Report:
-    """No step was found: nothing is known, and the page must say so instead of showing zeros."""
+    """No step was found: nothing is known, and the page must state that instead of showing zeros."""
     reason = "No steps were found: the trace holds neither NVTX step ranges nor optimizer kernels."
     return replace(
         sample_report(),

@@ -1,4 +1,4 @@
-"""docs/generated is what the code says, and the terms of a report are defined once."""
+"""docs/generated is up to date with the code, and the terms of a report are defined once."""
 
 from __future__ import annotations
 

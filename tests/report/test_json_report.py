@@ -30,7 +30,7 @@ REPORTS = {"full": sample_report(), "without a plan": without_plan(sample_report
 
 
 def forbid_unknown_fields(schema: Any) -> Any:
-    """The published schema tolerates newer fields; ours must all be in it."""
+    """The published schema tolerates newer fields; those of this release must all be in it."""
     if isinstance(schema, list):
         return [forbid_unknown_fields(part) for part in schema]
     if not isinstance(schema, dict):
@@ -182,6 +182,7 @@ def test_a_fact_has_its_unit_and_definition_and_a_reason_where_it_is_missing(rep
         "value": 640_000_000,
         "unit": "ns",
         "missing_reason": None,
+        "label": "the step length",
         "meaning": "Length of the representative step.",
         "not_the_same_as": "",
         "needs": [],
@@ -205,12 +206,12 @@ def test_a_setting_that_is_not_finite_is_named_and_a_measurement_refused(report:
 
 
 @pytest.mark.parametrize(
-    ("definition", "words"),
+    ("definition", "members"),
     [("Wall", Wall), ("SubWall", SubWall), ("Outcome", Outcome)],
     ids=["walls", "halves", "out"],
 )
-def test_the_schema_lists_the_words_of_the_model(definition: str, words: Any) -> None:
-    assert report_schema()["$defs"][definition]["enum"] == [word.value for word in words]
+def test_the_schema_lists_the_members_of_enums(definition: str, members: Any) -> None:
+    assert report_schema()["$defs"][definition]["enum"] == [member.value for member in members]
 
 
 def test_the_document_lists_what_changed_since_version_1() -> None:

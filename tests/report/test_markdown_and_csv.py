@@ -1,4 +1,4 @@
-"""Markdown and CSV hold the tables of every section, and obey nothing that the run's names say."""
+"""Markdown and CSV hold the tables of every section, and escape every name of the run."""
 
 from __future__ import annotations
 

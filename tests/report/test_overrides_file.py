@@ -1,4 +1,4 @@
-"""overrides.txt can be used as its header says, with a real shell."""
+"""overrides.txt works as its header states, with a real shell."""
 
 from __future__ import annotations
 

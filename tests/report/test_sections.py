@@ -23,7 +23,7 @@ from three_walls.model.report import (
     Wait,
 )
 from three_walls.model.training_log import TimerKind
-from three_walls.report.section import Card, Section, Terminal, nested_blocks, plain_text
+from three_walls.report.section import Card, Section, Terminal, Text, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.gaps import sum_causes
 from three_walls.report.sections.moe import list_layers, list_parts, sum_parts
@@ -66,12 +66,21 @@ def test_the_terminal_shows_the_answer_and_on_request_the_rest(report: Report) -
 
 def test_the_head_counts_complete_steps_and_names_what_marks_them(report: Report) -> None:
     assert describe_steps(report) == (
-        "Step 640 ms; 48 of 64 steps complete (boundaries from optimizer kernels), 631-655 ms"
+        "Step 640 ms; 48 of 64 steps complete, 631-655 ms (boundaries from optimizer kernels)"
     )
     alone = replace(report.step, kept=1, dropped=report.step.dropped[:1], min_ns=640 * MS, max_ns=640 * MS)
     assert describe_steps(replace(report, step=alone)) == (
         "Step 640 ms; 1 of 2 steps complete (boundaries from optimizer kernels)"
     )
+
+
+def test_badges_and_sources_are_in_brackets_only_next_to_other_text() -> None:
+    badge, source = Text("median", "badge"), Text("guide:1", "source")
+    assert plain_text(("kept", badge)) == "kept [median]"
+    assert plain_text((Text("claim"), source)) == "claim (guide:1)"
+    assert plain_text(badge) == "median"
+    assert plain_text(source) == "guide:1"
+    assert plain_text((Text("claim"), Text("", "source"))) == "claim"
 
 
 # Gaps without compute
@@ -233,7 +242,7 @@ SUMMARY = LogSummary(
 
 def test_the_log_is_one_line() -> None:
     assert describe_log(SUMMARY) == (
-        "Log: unprofiled step 232 ms (6 of 10 iterations; 2 profiled, 2 warm-up); "
+        "Log: unprofiled step 232 ms (median of 6 of 10 iterations; left out: 2 profiled, 2 warm-up); "
         "peak memory 17.0 GiB, reserved 19.0 GiB"
     )
 
@@ -241,7 +250,7 @@ def test_the_log_is_one_line() -> None:
 def test_what_is_not_known_is_not_zero() -> None:
     bare = LogSummary(("a",), 0, {}, 3, None, None, None, None, None, None, 2, {})
     assert describe_log(bare) == (
-        "Log: unprofiled step unknown (0 of 0 iterations); memory exhausted 2 times; 3 torn lines left out"
+        "Log: unprofiled step unknown (0 of 0 iterations are steady); out of memory 2 times; 3 torn lines not read"
     )
 
 
@@ -310,7 +319,7 @@ def test_a_recipe_is_context_and_marks_what_is_no_tuning_knob(report: Report) ->
     assert "not a promise" in text_of(section_of(report, "recipe"))
     remarks = [line[3] for line in lines_of(table_of(report, "recipe"))]
     assert remarks[0] == "in the plan"
-    assert remarks[-1] == "benchmark setting not for a production run"
+    assert remarks[-1] == "[benchmark setting] not for a production run"
     assert remarks.count("in the plan") == 1
 
 
@@ -326,7 +335,7 @@ def test_graph_coverage_is_a_share_or_a_reason(report: Report) -> None:
     assert report.graph_coverage is not None
     unknown = replace(report.graph_coverage, fraction=None, reason="recorded whole")
     lead = text_of(section_of(replace(report, graph_coverage=unknown), "graphs"))
-    assert "unknown. recorded whole" in lead
+    assert "unknown (recorded whole)" in lead
 
 
 def test_an_unknown_peak_is_unknown_and_small_copies_have_no_bandwidth(report: Report) -> None:
@@ -366,14 +375,14 @@ def test_settings_that_one_reason_hides_are_one_row(report: Report) -> None:
     assert undecided({"b": settings, "a": {"config.s0": "not known"}}, report) == [
         [
             "s0, s1, s2, s3 and 3 more",
-            "not known; the training log (--log), --config or --set provide them",
+            "not known; the training log (--log), --config or --set provides them",
             "a, b",
         ]
     ]
 
 
 def test_a_missing_measurement_is_named_in_words_and_not_sought_in_the_log(report: Report) -> None:
-    assert undecided({"a": {"step_ns": "no step"}}, report) == [["Length of the representative step", "no step", "a"]]
+    assert undecided({"a": {"step_ns": "no step"}}, report) == [["the step length", "no step", "a"]]
 
 
 def test_blocked_rules_state_what_blocks_them(report: Report) -> None:

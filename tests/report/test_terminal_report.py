@@ -1,4 +1,4 @@
-"""The terminal report: plain where the output is no terminal, the verdict first, nothing obeyed as markup."""
+"""The terminal report: plain where the output is no terminal, the verdict first, no markup of the run in effect."""
 
 from __future__ import annotations
 
@@ -49,39 +49,39 @@ def test_the_default_fits_on_two_screens_and_names_where_the_rest_is(report: Rep
     titles = [line for line in text.splitlines() if line.isupper() and not line.startswith(" ")]
     assert titles == ["WARNINGS", "WHERE THE STEP GOES", "THE PLAN", "OVERRIDES TO APPLY"]
     assert len(text.splitlines()) < 100
-    assert text.splitlines()[-1] == "More sections: report.html, or --full here."
+    assert text.splitlines()[-1] == "report.html has more sections; --full prints them here."
     assert "--full" not in print_plain(report)
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "Runner-up: Compute/host wall: host-bound, 16.1% of the step behind.",
+        "The wall leads the runner-up by 16.1% of the step.",
         "ep_all_to_all      communication   150 ms  23.4%  ##############################",
         "Communication wall   148 ms        23.1%  the wall",
         "Compute/host wall   45.0 ms         7.0%  runner-up",
-        "Step 640 ms; 48 of 64 steps complete (boundaries from optimizer kernels), 631-655 ms",
+        "Step 640 ms; 48 of 64 steps complete, 631-655 ms (boundaries from optimizer kernels)",
         "ep_all_to_all    171 ms   150 ms  21.0 ms            23.4%",
-        "Rank 3: 237 ms of its median step without a compute kernel",
-        "waiting for an operation    187 ms        29.2%  ep_all_to_all on stream 20 150 ms;",
+        "In its median step, rank 3 runs no compute kernel for 237 ms.",
+        "waiting for an operation    187 ms        29.2%  ep_all_to_all on stream 20: 150 ms;",
         "Rank 0 made the others wait 12.0 ms per step: slow compute",
         "Rank 5 made the others wait 1.80 ms per step: cause unknown\n",
         "ep_all_to_all  19-47 ms    140 ms  rank 0     8 of 8 ranks  latest arrival",
         "all_reduce      unknown   unknown  unknown    0 of 8 ranks  too few calls to compare",
-        "0.008 ms apart at the median, 0.042 ms at the 95th percentile",
+        "0.008 ms apart in the median, 0.042 ms at the 95th percentile",
         "forward    router       4.80 ms     0 ms    192\n",
         "           dispatch     42.7 ms  37.9 ms     48  1.34 GB  31.5 GB/s  50.0 GB/s     62.9%",
         "1. Dispatch expert tokens with DeepEP instead of NCCL all-to-all  [exposed-ep-alltoall-deepep]",
         "gain 0-89 ms; likely 45 ms; step after it 551-640 ms; basis modelled",
-        "moe_router_dtype             unknown   fp32    changes numerics",
+        "moe_router_dtype             unknown   fp32    [changes numerics] ",
         "moe_flex_dispatcher_backend  unset     deepep\n",
-        "Confirm first: deep_ep imports in the training container",
+        "     Before you apply it:\n     - deep_ep imports in the training container",
         "'model.cuda_graph_scope=[attn,moe_router,moe_preprocess]'",
         "--cuda-graph-scope attn moe_router moe_preprocess",
         "export CUDA_DEVICE_MAX_CONNECTIONS=32",
         "note: Megatron-LM: remove --moe-shared-expert-overlap",
         "hide-ep-under-compute  blocked  needs PyTorch 2.6 or newer; the run has 2.5.1",
-        "Forward work that the representative step replays in backward: 24.0 ms.",
+        "The backward pass of the representative step spends 24.0 ms on recomputing forward work.",
         "2 more ",
     ],
 )
@@ -135,7 +135,7 @@ def test_an_empty_plan_is_shown_as_one(report: Report) -> None:
     assert "OVERRIDES" not in text
 
 
-def test_markup_and_escapes_of_the_run_are_shown_not_obeyed(report: Report) -> None:
+def test_markup_and_escapes_of_the_run_are_shown_as_text(report: Report) -> None:
     hostile = replace(report, warnings=(ReportWarning("odd", "[bold]x[/bold] :smile: \x1b[31mred"),))
     text = print_plain(hostile)
     assert "[bold]x[/bold] :smile: \\x1b[31mred" in text

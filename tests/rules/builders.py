@@ -21,7 +21,7 @@ from three_walls.model.rule import (
 )
 from three_walls.rules import cases
 from three_walls.rules.conditions import KnownFacts
-from three_walls.rules.pools import rederive_fractions
+from three_walls.rules.gain import rederive_fractions
 
 MS = 1_000_000
 
@@ -71,7 +71,7 @@ def rule(
     )
 
 
-def ceiling(
+def upper_bound(
     identifier: str,
     *,
     pool: str = "launch_starved_ns",
@@ -97,9 +97,9 @@ def ceiling(
     )
 
 
-def room(identifier: str, cost: float, is_judged: bool = False) -> Rule:
+def frees_memory(identifier: str, cost: float, is_estimated: bool = False) -> Rule:
     """A rule that frees memory."""
-    gain = GainModel((), FREES_MEMORY, "saves memory", cost_fraction=cost, cost_is_estimated=is_judged)
+    gain = GainModel((), FREES_MEMORY, "saves memory", cost_fraction=cost, cost_is_estimated=is_estimated)
     return replace(rule(identifier), gain=gain)
 
 

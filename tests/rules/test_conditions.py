@@ -67,7 +67,7 @@ def test_one_that_fails_decides_all_and_one_that_holds_decides_any() -> None:
 
 
 def test_text_is_never_compared_as_a_number() -> None:
-    with pytest.raises(TypeError, match=r"config\.x is compared as a number, but '8' is none"):
+    with pytest.raises(TypeError, match=r"expected a number to compare config\.x with a limit, found '8'"):
         evaluate(Condition("config.x", "at_least", 8), sheet_of({"config.x": "8"}))
 
 
@@ -78,7 +78,7 @@ def test_text_is_never_compared_as_a_number() -> None:
             Condition("launch_starved_fraction", "at_least", 0.1),
             "Launch-starved time takes 18.4 % of the step (threshold 10 %)",
         ),
-        (Condition("step_ns", "above", 2_000_000), "The step takes 1.5 ms (must be more than 2 ms)"),
+        (Condition("step_ns", "above", 2_000_000), "The step length is 1.5 ms (must be more than 2 ms)"),
         (Condition("config.x", "equals", True), "x is unset (must be on)"),
         (Condition("config.x", "is_set", True), "x is unset (must be set)"),
         (Condition("config.x", "one_of", ("a", "b")), "x is unset (must be a or b)"),
@@ -118,6 +118,6 @@ def test_learning_a_fact_never_changes_a_decided_answer(
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_opposite_operators_never_agree(value: float, limit: float) -> None:
     facts = sheet_of({"launch_starved_fraction": value})
-    for one, other in (("at_least", "below"), ("at_most", "above")):
-        answers = {evaluate(Condition("launch_starved_fraction", op, limit), facts) for op in (one, other)}
+    for operator, other in (("at_least", "below"), ("at_most", "above")):
+        answers = {evaluate(Condition("launch_starved_fraction", op, limit), facts) for op in (operator, other)}
         assert answers == {HOLDS, FAILS}

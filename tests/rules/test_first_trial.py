@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.builders import MS, ceiling, room, rule, run
+from tests.rules.builders import MS, frees_memory, rule, run, upper_bound
 from three_walls.model.config import ConfigData
 from three_walls.model.rule import Rule
 from three_walls.report.sections.plan import describe_expectation
@@ -26,7 +26,7 @@ def test_shares_come_from_the_trace_and_time_from_the_log() -> None:
     )
 
 
-def test_without_a_log_only_shares_are_told() -> None:
+def test_without_a_log_only_shares_are_known() -> None:
     _, plan = make_plan([rule("first", pool=TRANSFER, low=0.2, likely=0.5, high=1.0)], run())
     trial = choose_first_trial(plan, run())
     assert trial is not None
@@ -45,23 +45,23 @@ def expectation(*rules: Rule, **facts: ConfigData) -> str:
     return describe_expectation(trial)
 
 
-def test_a_likely_gain_is_tried_before_a_larger_ceiling() -> None:
-    _, plan = make_plan([ceiling("most", pool=TRANSFER), rule("likely", pool="dp_exposed_ns", likely=0.2)], run())
+def test_a_likely_gain_is_tried_before_a_larger_upper_bound() -> None:
+    _, plan = make_plan([upper_bound("most", pool=TRANSFER), rule("likely", pool="dp_exposed_ns", likely=0.2)], run())
     trial = choose_first_trial(plan, run())
     assert trial is not None
     assert (trial.rule, trial.basis) == ("likely", "range")
 
 
-def test_where_only_ceilings_are_known_it_says_so() -> None:
-    start = "No entry has a likely gain. At best the log's step time"
-    assert expectation(ceiling("most", pool=TRANSFER)) == f"{start} falls by 15.0% (upper bound)."
-    assert expectation(ceiling("most", pool=TRANSFER), unprofiled_step_ns=800 * MS) == (
+def test_where_only_upper_bounds_are_known_they_are_named_as_such() -> None:
+    start = "No entry has a likely gain. At best the log's unprofiled step time"
+    assert expectation(upper_bound("most", pool=TRANSFER)) == f"{start} falls by 15.0% (upper bound)."
+    assert expectation(upper_bound("most", pool=TRANSFER), unprofiled_step_ns=800 * MS) == (
         f"{start} falls from 800 ms to 680 ms (by 15.0%, upper bound)."
     )
 
 
-def test_what_makes_room_is_tried_for_the_room() -> None:
+def test_what_frees_memory_is_tried_for_the_memory() -> None:
     start = "It frees memory: the log's memory peak should fall. It costs"
-    assert expectation(room("fits", 0.015), rule("gains", likely=1.0)) == f"{start} about 1.5% of the step."
-    assert expectation(room("fits", 0.06, True)) == f"{start} about 6.0% of the step (estimated)."
-    assert expectation(room("fits", 0.0)) == f"{start} no time."
+    assert expectation(frees_memory("fits", 0.015), rule("gains", likely=1.0)) == f"{start} about 1.5% of the step."
+    assert expectation(frees_memory("fits", 0.06, True)) == f"{start} about 6.0% of the step (estimated)."
+    assert expectation(frees_memory("fits", 0.0)) == f"{start} no time."

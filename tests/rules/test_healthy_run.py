@@ -58,16 +58,19 @@ def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None
     rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
     findings, plan = make_plan(rules, sheet_of(MEASURED))
     of_symptoms = {rule.id for rule in rules if any(condition.fact in MEASURED for condition in rule.when)}
-    assert {one.outcome for one in findings if one.rule in of_symptoms} == {Outcome.NOT_NEEDED}
+    assert {finding.outcome for finding in findings if finding.rule in of_symptoms} == {Outcome.NOT_NEEDED}
     # Rules without a measured symptom look for settings that contradict each other.
-    assert {one.outcome for one in findings if one.rule not in of_symptoms} <= {Outcome.NOT_NEEDED, Outcome.UNKNOWN}
+    assert {finding.outcome for finding in findings if finding.rule not in of_symptoms} <= {
+        Outcome.NOT_NEEDED,
+        Outcome.UNKNOWN,
+    }
     assert plan == ()
 
 
 def test_what_is_not_known_does_not_matter_where_the_gain_is_too_small_anyway() -> None:
     here = (Condition("config.here", "equals", True),)
     findings, _ = make_plan([rule("tiny", likely=0.049, applies_to=here), rule("big", applies_to=here)], run())
-    assert [(one.outcome, one.missing) for one in findings] == [
+    assert [(finding.outcome, finding.missing) for finding in findings] == [
         (Outcome.UNKNOWN, ("config.here",)),
         (Outcome.NOT_NEEDED, ()),
     ]

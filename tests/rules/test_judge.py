@@ -99,7 +99,7 @@ def test_a_rule_that_fails_is_a_finding_and_the_others_come_out() -> None:
     twice = rule("twice", edits=(Edit("a", 1), Edit("a", 2)))
     text = rule("text", when=(Condition("config.n", "at_least", 1),))
     findings = judge_all([twice, text, rule("fine")], run(config__n="many"))
-    assert [(one.rule, one.outcome) for one in findings] == [
+    assert [(finding.rule, finding.outcome) for finding in findings] == [
         ("fine", Outcome.RECOMMENDED),
         ("text", Outcome.ERROR),
         ("twice", Outcome.ERROR),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rules.builders import MS, ceiling, requirement, room, rule, run, sheet_of
+from tests.rules.builders import MS, frees_memory, requirement, rule, run, sheet_of, upper_bound
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.config import ConfigData
@@ -28,7 +28,7 @@ def names(steps: tuple[PlanStep, ...]) -> list[str]:
 
 
 def outcome(findings: list[Finding], name: str) -> Outcome:
-    return next(one.outcome for one in findings if one.rule == name)
+    return next(finding.outcome for finding in findings if finding.rule == name)
 
 
 def test_the_largest_likely_gain_comes_first_then_the_better_founded_then_the_id() -> None:
@@ -47,17 +47,17 @@ def test_the_largest_likely_gain_comes_first_then_the_better_founded_then_the_id
 def test_two_rules_on_one_pool_share_it() -> None:
     first, second = rule("first", pool=TRANSFER, likely=0.8), rule("second", pool=TRANSFER, likely=0.5)
     findings, steps = make_plan([first, second], run())
-    assert [one.gain_ns.likely for one in findings] == [120 * MS, 75 * MS]  # each alone
+    assert [finding.gain_ns.likely for finding in findings] == [120 * MS, 75 * MS]  # each alone
     assert [step.gain_ns.likely for step in steps] == [120 * MS, 15 * MS]  # the second on what is left
     assert steps[1].finding.gain_ns.likely == 75 * MS
     assert (steps[1].step_after_ns.low, steps[1].step_after_ns.high) == (850 * MS, 1000 * MS)
 
 
-def test_ceilings_come_after_likely_gains_the_largest_first_and_before_what_nobody_can_tell() -> None:
+def test_upper_bounds_come_after_likely_gains_the_largest_first_and_before_unknown_gains() -> None:
     rules = [
-        ceiling("a-small", pool="dp_exposed_ns"),  # 100 ms
-        ceiling("b-large"),  # 200 ms
-        ceiling("c-like-a", pool="attention_unfused_ns"),
+        upper_bound("a-small", pool="dp_exposed_ns"),  # 100 ms
+        upper_bound("b-large"),  # 200 ms
+        upper_bound("c-like-a", pool="attention_unfused_ns"),
         rule("likely", pool=TRANSFER, likely=0.1),  # 15 ms
         rule("unknown", pool="offload_copy_exposed_ns"),
     ]
@@ -65,8 +65,8 @@ def test_ceilings_come_after_likely_gains_the_largest_first_and_before_what_nobo
     assert names(steps) == ["likely", "b-large", "a-small", "c-like-a", "unknown"]
 
 
-def test_a_ceiling_takes_nothing_that_a_later_edit_may_win() -> None:
-    _, steps = make_plan([ceiling("first", pool=TRANSFER), ceiling("second", pool=TRANSFER, high=0.5)], run())
+def test_an_upper_bound_takes_nothing_that_a_later_edit_may_win() -> None:
+    _, steps = make_plan([upper_bound("first", pool=TRANSFER), upper_bound("second", pool=TRANSFER, high=0.5)], run())
     assert [(step.gain_ns.low, step.gain_ns.likely, step.gain_ns.high) for step in steps] == [
         (0, None, 150 * MS),
         (0, None, 75 * MS),
@@ -74,40 +74,44 @@ def test_a_ceiling_takes_nothing_that_a_later_edit_may_win() -> None:
     assert [(step.step_after_ns.low, step.step_after_ns.high) for step in steps] == [(850 * MS, 1000 * MS)] * 2
 
 
-def test_of_ceilings_of_the_same_time_the_first_comes_before_those_of_other_time() -> None:
-    rules = [ceiling("a", pool=TRANSFER, high=0.9), ceiling("b", pool=TRANSFER), ceiling("other", pool="dp_exposed_ns")]
+def test_of_upper_bounds_of_the_same_time_the_first_comes_before_those_of_other_time() -> None:
+    rules = [
+        upper_bound("a", pool=TRANSFER, high=0.9),
+        upper_bound("b", pool=TRANSFER),
+        upper_bound("other", pool="dp_exposed_ns"),
+    ]
     _, steps = make_plan(rules, run())
     assert [(step.finding.rule, step.gain_ns.high) for step in steps] == [
         ("b", 150 * MS),
         ("other", 100 * MS),
         ("a", 135 * MS),
     ]
-    same = "Earlier entries may win part of the same time. "
+    same = "Earlier entries may save part of the same time. "
     assert [step.gain_ns.explanation.startswith(same) for step in steps] == [False, False, True]
 
 
-def test_of_equal_ceilings_the_one_with_least_to_do_comes_first() -> None:
-    many = ceiling("a-many", edits=(Edit("one", True), Edit("two", True)))
-    unsure = ceiling("b-unsure", requires=(requirement("installed", confirm="the package imports"),))
-    _, steps = make_plan([many, unsure, ceiling("c-plain")], run())
+def test_of_equal_upper_bounds_the_one_with_least_to_do_comes_first() -> None:
+    many = upper_bound("a-many", edits=(Edit("one", True), Edit("two", True)))
+    unsure = upper_bound("b-unsure", requires=(requirement("installed", confirm="the package imports"),))
+    _, steps = make_plan([many, unsure, upper_bound("c-plain")], run())
     assert names(steps) == ["c-plain", "a-many", "b-unsure"]
 
 
-def test_a_ceiling_is_computed_again_on_what_likely_gains_leave() -> None:
-    findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.8), ceiling("most", pool=TRANSFER)], run())
-    assert [one.gain_ns.high for one in findings] == [150 * MS, 150 * MS]  # each alone
+def test_an_upper_bound_is_computed_again_on_what_likely_gains_leave() -> None:
+    findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.8), upper_bound("most", pool=TRANSFER)], run())
+    assert [finding.gain_ns.high for finding in findings] == [150 * MS, 150 * MS]  # each alone
     assert [step.gain_ns.high for step in steps] == [150 * MS, 30 * MS]
 
 
-def test_a_ceiling_too_small_to_measure_is_not_needed() -> None:
-    findings, steps = make_plan([ceiling("tiny", high=0.049)], run())
+def test_an_upper_bound_too_small_to_measure_is_not_needed() -> None:
+    findings, steps = make_plan([upper_bound("tiny", high=0.049)], run())
     assert (steps, outcome(findings, "tiny")) == ((), Outcome.NOT_NEEDED)
     assert findings[0].reason == "The gain is at most 9.8 ms (threshold 10 ms)"
-    assert len(make_plan([ceiling("enough", high=0.05)], run())[1]) == 1
+    assert len(make_plan([upper_bound("enough", high=0.05)], run())[1]) == 1
 
 
-def test_a_ceiling_of_which_the_earlier_edits_leave_too_little_stays_out() -> None:
-    findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.96), ceiling("rest", pool=TRANSFER)], run())
+def test_an_upper_bound_of_which_the_earlier_edits_leave_too_little_stays_out() -> None:
+    findings, steps = make_plan([rule("likely", pool=TRANSFER, likely=0.96), upper_bound("rest", pool=TRANSFER)], run())
     assert names(steps) == ["likely"]
     assert outcome(findings, "rest") is Outcome.ALTERNATIVE
     assert findings[1].reason == (
@@ -115,13 +119,13 @@ def test_a_ceiling_of_which_the_earlier_edits_leave_too_little_stays_out() -> No
     )
 
 
-def test_ceilings_together_are_no_more_than_the_step() -> None:
-    rules = [ceiling(name, pool="step_ns", high=0.45) for name in "abcd"]
+def test_upper_bounds_together_are_no_more_than_the_step() -> None:
+    rules = [upper_bound(name, pool="step_ns", high=0.45) for name in "abcd"]
     findings, steps = make_plan(rules, run())
     assert [step.gain_ns.high for step in steps] == [450 * MS, 450 * MS, 100 * MS]
-    assert "Limited to what the high gains of the earlier entries leave of the step." in steps[2].gain_ns.explanation
+    assert "Limited to the time that the high gains of the earlier entries leave." in steps[2].gain_ns.explanation
     assert findings[3].reason == (
-        "The earlier entries may win the remaining time, so trace again after them. "
+        "The earlier entries may already save the remaining time, so profile again after them. "
         "The gain is at most 0 ms (threshold 10 ms)"
     )
 
@@ -152,7 +156,7 @@ def test_a_rule_whose_symptom_an_earlier_edit_removed_stays_out() -> None:
     assert names(steps) == ["cure"]
     assert outcome(findings, "late") is Outcome.ALTERNATIVE
     assert findings[1].reason == (
-        "After cure the rule is not needed: Exposed expert-parallel transfer takes 1.73 % of the step (threshold 10 %)"
+        "After cure, the rule is not needed: Exposed expert-parallel transfer takes 1.73 % of the step (threshold 10 %)"
     )
 
 
@@ -290,7 +294,7 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
     }
     findings, steps = make_plan(SHIPPED, sheet_of(healthy))
     assert steps == ()
-    assert {one.outcome for one in findings} == {Outcome.NOT_NEEDED, Outcome.NOT_APPLICABLE}
+    assert {finding.outcome for finding in findings} == {Outcome.NOT_NEEDED, Outcome.NOT_APPLICABLE}
 
 
 def test_the_order_of_the_rules_does_not_matter() -> None:
@@ -304,8 +308,8 @@ def test_the_order_of_the_rules_does_not_matter() -> None:
 
 def test_recommended_findings_are_in_the_plan_and_each_lever_once() -> None:
     findings, steps = make_plan(SHIPPED, sheet_of(full_recompute_run()))
-    recommended = {one.rule for one in findings if one.outcome is Outcome.RECOMMENDED}
-    blocked = {one.rule for one in findings if one.outcome is Outcome.BLOCKED}
+    recommended = {finding.rule for finding in findings if finding.outcome is Outcome.RECOMMENDED}
+    blocked = {finding.rule for finding in findings if finding.outcome is Outcome.BLOCKED}
     assert recommended <= set(names(steps)) <= recommended | blocked
     levers = [step.finding.lever for step in steps]
     assert len(levers) == len(set(levers))
@@ -320,15 +324,15 @@ def random_rules(draw: st.DrawFn) -> list[Rule]:
     made = []
     for index in range(draw(st.integers(0, 6))):
         low, likely, high = draw(shares)
-        is_ceiling = draw(st.booleans())
+        is_upper_bound = draw(st.booleans())
         made.append(
             rule(
                 f"r{index}",
                 pool=draw(st.sampled_from(POOLS)),
-                low=0.0 if is_ceiling else low,
-                likely=None if is_ceiling else likely,
+                low=0.0 if is_upper_bound else low,
+                likely=None if is_upper_bound else likely,
                 high=high,
-                basis="upper_bound" if is_ceiling else "range",
+                basis="upper_bound" if is_upper_bound else "range",
                 lever=draw(st.sampled_from(["", "shared"])),
                 shrinks_all_pools=draw(st.booleans()),
                 hidden_under=draw(st.sampled_from(["", "compute_busy_ns"])),
@@ -355,7 +359,7 @@ def test_gains_never_add_up_past_the_step(rules: list[Rule]) -> None:
 
 
 def test_what_makes_the_run_fit_comes_before_any_gain() -> None:
-    _, steps = make_plan([rule("gains", likely=1.0), room("z-fits", 0.02)], run())
+    _, steps = make_plan([rule("gains", likely=1.0), frees_memory("z-fits", 0.02)], run())
     assert names(steps) == ["z-fits", "gains"]
     assert (steps[0].gain_ns.likely, steps[0].gain_ns.basis, steps[0].gain_ns.cost_fraction) == (
         None,
@@ -392,5 +396,5 @@ def test_a_later_edit_may_build_on_an_earlier_list() -> None:
 
 
 def test_of_edits_that_cost_time_the_cheapest_makes_the_run_fit_first() -> None:
-    _, plan = make_plan([room("a-dear", 0.2), room("b-cheap", 0.02)], run())
+    _, plan = make_plan([frees_memory("a-dear", 0.2), frees_memory("b-cheap", 0.02)], run())
     assert names(plan) == ["b-cheap", "a-dear"]

@@ -81,7 +81,7 @@ def test_a_correct_rule_is_read_in_full(tmp_path: Path) -> None:
         Condition("launch_starved_fraction", "at_least", 0.1),
         Condition("launch_starved_fraction", "below", 0.9),
     )
-    assert [one.any_of for one in rule.requires] == [False, True]
+    assert [requirement.any_of for requirement in rule.requires] == [False, True]
     assert rule.edits[0].to == ("moe_router",)
     assert (rule.edits[1].kind, rule.edits[1].to_fact) == ("env", "gpus_per_node")
     assert rule.gain.terms[0].likely == pytest.approx(0.4)  # the midpoint, where it is left out
@@ -95,7 +95,7 @@ def test_cases_and_tables_at_the_top_are_no_rules(tmp_path: Path) -> None:
     assert len(load_rules(directory, definitions=DEFINITIONS)) == 1
 
 
-def test_all_errors_of_a_file_are_told_at_once_with_their_places(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported_at_once_with_their_places(tmp_path: Path) -> None:
     text = (
         RULE.replace("wall: compute_host", "wall: compute-host")
         .replace("title: Launch earlier", "title: no")
@@ -117,7 +117,7 @@ def test_all_errors_of_a_file_are_told_at_once_with_their_places(tmp_path: Path)
     ]
 
 
-def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
+def test_errors_of_several_files_are_reported_together(tmp_path: Path) -> None:
     directory = rules_directory(tmp_path, RULE.replace("id: late-host", "id: other"))
     (directory / "compute-host" / "broken.yaml").write_text("id: [", encoding="utf-8")
     with pytest.raises(RuleBaseError) as caught:
@@ -125,7 +125,7 @@ def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
     broken, misnamed = str(caught.value).splitlines()
     assert "broken.yaml:" in broken
     assert "not valid YAML" in broken
-    assert misnamed.endswith("late-host.yaml:1:5: id other is not the file's name late-host")
+    assert misnamed.endswith("late-host.yaml:1:5: expected the file's name late-host as id, found other")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
         ("{at_least: 0.1, below: 0.9}", "{at_leest: 0.1}", "unknown operator at_leest (did you mean at_least?)"),
         ("{at_least: 0.1, below: 0.9}", "{at_least: 10}", "a fraction lies between 0 and 1"),
         ("{at_least: 0.1, below: 0.9}", "{at_least: many}", "at_least takes a number, found text, 'many'"),
-        ("{at_least: 0.1, below: 0.9}", "{}", "expected an operator and its operand"),
+        ("{at_least: 0.1, below: 0.9}", "{}", "expected {operator: operand}"),
         ("{one_of: [sm_90]}", "{one_of: sm_90}", "one_of takes a list"),
         ("{one_of: [sm_90]}", "{equals: 90}", "a text fact is compared with text"),
         ("{one_of: [sm_90]}", "{is_set: maybe}", "is_set takes true or false"),
@@ -155,8 +155,8 @@ def test_errors_of_several_files_are_told_together(tmp_path: Path) -> None:
             "basis: guessed",
             "expected one of measured, modelled, range, upper_bound",
         ),
-        ("sub_wall: host\n", "", "sub_wall belongs to rules of wall compute_host"),
-        ("wall: compute_host\nsub_wall: host", "wall: memory", "a rule of wall memory lives in memory/"),
+        ("sub_wall: host\n", "", "sub_wall is for rules of wall compute_host"),
+        ("wall: compute_host\nsub_wall: host", "wall: memory", "a rule of wall memory belongs in memory/"),
         ("    confirm: half precision is used\n", "    check: {}\n", "check or any_of, not both"),
         ("applicability: execution-only", "applicability: risky", "expected one of execution-only"),
         ("  why_it_matters: Time.\n", "", "key why_it_matters is missing"),
@@ -171,22 +171,22 @@ def test_each_mistake_has_its_sentence(tmp_path: Path, old: str, new: str, compl
     assert all(line[0].isdigit() for line in found)
 
 
-CEILING_OF_IT = RULE.replace("low: 0.2, high: 0.6", "high: 0.6").replace("basis: modelled", "basis: upper_bound")
-ROOM_FOR_IT = RULE.replace(
+UPPER_BOUND_RULE = RULE.replace("low: 0.2, high: 0.6", "high: 0.6").replace("basis: modelled", "basis: upper_bound")
+MEMORY_RULE = RULE.replace(
     "  terms:\n    - {pool: launch_starved_ns, low: 0.2, high: 0.6}\n  basis: modelled",
     "  basis: frees_memory\n  cost_fraction: 0.02\n  cost_is_estimated: true",
 )
 
 
-def test_a_ceiling_has_a_high_end_alone(tmp_path: Path) -> None:
-    text = CEILING_OF_IT.replace("basis: upper_bound", "basis: upper_bound\n  at_most: idle_ns")
+def test_an_upper_bound_has_a_high_end_alone(tmp_path: Path) -> None:
+    text = UPPER_BOUND_RULE.replace("basis: upper_bound", "basis: upper_bound\n  at_most: idle_ns")
     (rule,) = load_rules(rules_directory(tmp_path, text), definitions=DEFINITIONS)
     assert (rule.gain.terms[0].low, rule.gain.terms[0].likely, rule.gain.terms[0].high) == (0.0, None, 0.6)
     assert (rule.gain.is_upper_bound, rule.gain.at_most) == (True, "idle_ns")
 
 
-def test_what_makes_room_has_a_cost(tmp_path: Path) -> None:
-    (rule,) = load_rules(rules_directory(tmp_path, ROOM_FOR_IT), definitions=DEFINITIONS)
+def test_what_frees_memory_has_a_cost(tmp_path: Path) -> None:
+    (rule,) = load_rules(rules_directory(tmp_path, MEMORY_RULE), definitions=DEFINITIONS)
     assert (rule.gain.terms, rule.gain.cost_fraction, rule.gain.cost_is_estimated) == ((), 0.02, True)
 
 
@@ -194,21 +194,24 @@ def test_what_makes_room_has_a_cost(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         (
-            CEILING_OF_IT.replace("high: 0.6", "low: 0.2, high: 0.6"),
+            UPPER_BOUND_RULE.replace("high: 0.6", "low: 0.2, high: 0.6"),
             "neither low nor likely",
         ),
         (RULE.replace("low: 0.2, ", ""), "the term of launch_starved_ns has no low"),
         (
-            ROOM_FOR_IT.replace("basis: frees_memory", "basis: none"),
+            MEMORY_RULE.replace("basis: frees_memory", "basis: none"),
             "a gain of basis frees_memory has a cost_fraction, and no other has one",
         ),
-        (ROOM_FOR_IT.replace("  cost_fraction: 0.02\n", ""), "a gain of basis frees_memory has a cost_fraction"),
+        (MEMORY_RULE.replace("  cost_fraction: 0.02\n", ""), "a gain of basis frees_memory has a cost_fraction"),
         (
             RULE.replace("basis: modelled", "basis: frees_memory\n  cost_fraction: 0.1"),
             "or the basis frees_memory or none",
         ),
         (RULE.replace("basis: modelled", "basis: none"), "or the basis frees_memory or none"),
-        (CEILING_OF_IT.replace("basis: upper_bound", "basis: upper_bound\n  at_most: gpu.sm"), "expected a fact in ns"),
+        (
+            UPPER_BOUND_RULE.replace("basis: upper_bound", "basis: upper_bound\n  at_most: gpu.sm"),
+            "expected a fact in ns",
+        ),
     ],
 )
 def test_each_basis_has_the_figures_it_needs(tmp_path: Path, text: str, complaint: str) -> None:
@@ -233,4 +236,4 @@ def test_cases_complain_about_unknown_facts_and_expectations(tmp_path: Path) -> 
     assert "2:12: unknown fact no_such_fact" in text
     assert "4:32: unknown key colour" in text or "unknown key colour" in text
     assert "expected one of not_applicable" in text
-    assert "rule other is not the file's name late-host" in text
+    assert "expected the file's name late-host as rule, found other" in text

@@ -38,7 +38,7 @@ FUSION = rule("fusion", likely=0.3, edits=(Edit("moe_permute_fusion", True),))
 def test_an_edit_that_breaks_a_constraint_is_blocked_and_the_rest_is_planned() -> None:
     findings, plan = make_validated_plan([OVERLAP, FUSION], run(), validator(config(recompute_granularity="full")))
     assert [step.finding.rule for step in plan] == ["fusion"]
-    blocked = next(one for one in findings if one.rule == "overlap")
+    blocked = next(finding for finding in findings if finding.rule == "overlap")
     assert blocked.outcome is Outcome.BLOCKED
     assert blocked.reason.startswith("disable full recomputation when enabling overlap_moe_expert_parallel_comm")
     assert [note.name for note in blocked.blocked_by] == ["ep_overlap_excludes_full_recompute"]
@@ -63,7 +63,7 @@ def test_an_earlier_edit_makes_a_later_one_possible() -> None:
 
 
 def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recommends_it() -> None:
-    rules = {one.id: one for one in load_rules(RULES_DIR, definitions=DEFINITIONS)}
+    rules = {rule.id: rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
     judged = 0
     for path in rule_files(RULES_DIR):
         cases = load_cases(cases_file(path), definitions=DEFINITIONS)

@@ -62,7 +62,7 @@ def test_both_halves_of_the_third_wall_count_together() -> None:
     )
 
 
-def test_the_larger_half_of_the_third_wall_is_told_first() -> None:
+def test_the_larger_half_of_the_third_wall_is_named_first() -> None:
     verdict = judged(compute_recoverable_ns=100 * MS, host_recoverable_ns=200 * MS, memory_recoverable_ns=MS)
     assert "Compute and host changes" in verdict.reason
     assert ": host 200.0 ms, compute 100.0 ms); next is memory" in verdict.reason
@@ -108,7 +108,7 @@ def test_waiting_is_mentioned_where_the_walls_are_too_close_too() -> None:
     assert "40.0% of the step waits for other ranks" in close.reason
 
 
-def test_a_step_made_of_computing_says_so() -> None:
+def test_a_step_that_is_mostly_compute_is_reported_as_such() -> None:
     verdict = judged(compute_busy_fraction=0.9, memory_recoverable_ns=99 * MS)
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
     assert verdict.reason.startswith("The step is mostly compute (90.0% of 1000.0 ms)")

@@ -8,8 +8,8 @@ import pytest
 
 from three_walls.model.errors import RuleBaseError
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.attribution_thresholds import AttributionThresholds, attribution_thresholds
 from three_walls.tables.loader import load_table
+from three_walls.tables.thresholds import AttributionThresholds, attribution_thresholds
 
 SHIPPED = (TABLES_DIR / "attribution.yaml").read_text()
 

@@ -1,4 +1,4 @@
-"""The keys that tell a Megatron-Bridge release, held to the schemas of the releases."""
+"""The keys that identify a Megatron-Bridge release, compared with the schemas of the releases."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def has(release: str, path: str) -> bool:
 
 @pytest.mark.parametrize(("older", "newer"), list(pairwise(SCHEMAS)))
 def test_a_key_came_with_the_first_release_that_has_it(older: str, newer: str) -> None:
-    (release,) = [one for one in bridge_releases() if one.name == newer]
+    (release,) = [release for release in bridge_releases() if release.name == newer]
     assert release.came_with
     assert [path for path in release.came_with if not has(newer, path) or has(older, path)] == []
 
 
 @pytest.mark.parametrize(("older", "newer"), list(pairwise(SCHEMAS)))
 def test_a_key_went_after_the_last_release_that_has_it(older: str, newer: str) -> None:
-    (release,) = [one for one in bridge_releases() if one.name == older]
+    (release,) = [release for release in bridge_releases() if release.name == older]
     assert [path for path in release.last_with if not has(older, path) or has(newer, path)] == []
 
 
 def test_every_release_has_a_schema() -> None:
-    assert [one.name for one in bridge_releases()] == list(SCHEMAS)
+    assert [release.name for release in bridge_releases()] == list(SCHEMAS)

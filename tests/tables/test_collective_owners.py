@@ -8,8 +8,8 @@ import pytest
 
 from three_walls.model.errors import RuleBaseError
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.collective_owners import CollectiveOwners, collective_owners
 from three_walls.tables.loader import load_table
+from three_walls.tables.nvtx_ranges import CollectiveOwners, collective_owners
 
 SHIPPED = (TABLES_DIR / "collective-owners.yaml").read_text()
 
@@ -20,15 +20,15 @@ def test_the_shipped_table_loads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (SHIPPED.replace("owner: tokens", "owner: token"), "tokens"),
         (SHIPPED.replace("maximum_open_fraction:", "maximum_fraction:"), "did you mean"),
         (SHIPPED.replace("value: 0.05", "value: 5"), "expected a number from 0 to 1, found 5"),
     ],
 )
-def test_mistakes_are_refused(tmp_path: Path, wrong: str, said: str) -> None:
+def test_mistakes_are_refused(tmp_path: Path, wrong: str, message: str) -> None:
     path = tmp_path / "collective-owners.yaml"
     path.write_text(wrong)
-    with pytest.raises(RuleBaseError, match=said):
+    with pytest.raises(RuleBaseError, match=message):
         load_table(path, CollectiveOwners)

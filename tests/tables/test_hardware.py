@@ -1,4 +1,4 @@
-"""GPU models are told apart by the driver's name; what is not known has no row."""
+"""GPU models are distinguished by the driver's name; what is not known has no row."""
 
 from pathlib import Path
 
@@ -92,5 +92,5 @@ def test_a_row_without_a_needed_number_or_with_an_unknown_one_is_refused(tmp_pat
     table.write_text("gpus:\n  X1:\n    name_pattern: X1\n    sm: sm_90\n    source: none\n    hbm_bytes: 1\n")
     with pytest.raises(RuleBaseError) as refused:
         load_table(table, HardwareTable)
-    for said in ("hbm_bytes", "key memory_bytes is missing", "key bf16_dense_flops is missing"):
-        assert said in str(refused.value)
+    for message in ("hbm_bytes", "key memory_bytes is missing", "key bf16_dense_flops is missing"):
+        assert message in str(refused.value)

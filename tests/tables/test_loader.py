@@ -225,6 +225,42 @@ def test_all_contradictions_between_sound_rows_are_reported_with_their_places(tm
     ]
 
 
+def test_errors_of_form_of_rows_and_between_rows_are_reported_together(tmp_path: Path) -> None:
+    text = "ranks:\n  a: {host: x, after: nobody}\n  b: {hots: y}\n  c: {host: z, after: b}\n"
+    assert complaints(tmp_path, text, Ranks) == [
+        "2:23: no rank nobody",
+        "3:6: key host is missing",
+        "3:7: unknown key hots (did you mean host?)",
+    ]
+
+
+class Steps(Row):
+    steps: tuple[Rank, ...]
+
+    @model_validator(mode="after")
+    def check(self) -> Steps:
+        hosts = [step.host for step in self.steps]
+        raise_contradictions(
+            (("steps", position, "host"), f"{host} is listed twice")
+            for position, host in enumerate(hosts)
+            if host in hosts[:position]
+        )
+        return self
+
+
+def test_a_contradiction_after_a_row_with_an_error_has_the_place_of_its_own_row(tmp_path: Path) -> None:
+    text = "steps:\n  - {host: x}\n  - {host: 1}\n  - {host: x}\n"
+    assert complaints(tmp_path, text, Steps) == [
+        "3:12: expected text (quote it?), found a number, 1",
+        "4:12: x is listed twice",
+    ]
+
+
+def test_contradictions_wait_until_the_sections_of_a_table_are_sound(tmp_path: Path) -> None:
+    text = "ranks:\n  a: {host: x, after: nobody}\nrnaks: {}\n"
+    assert complaints(tmp_path, text, Ranks) == ["3:1: unknown key rnaks (did you mean ranks?)"]
+
+
 def check_pointer(pointer: str, info: ValidationInfo) -> str:
     if pointer not in info.context["sources"]:
         raise ValueError(f"unknown source {pointer}")

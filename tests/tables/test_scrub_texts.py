@@ -1,4 +1,4 @@
-"""Paths, keys and words that are nobody's business, beside names that only look like them."""
+"""Private paths, keys and words are cut; names that only look like them stay."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from three_walls.model.errors import RuleBaseError
 from three_walls.tables.kernels import PrecisionTable, precision_of_kernel
 from three_walls.tables.loader import load_table
-from three_walls.tables.torch_operators import TorchOperators, torch_operators
+from three_walls.tables.nvtx_ranges import TorchOperators, torch_operators
 
 
 def test_the_shipped_table_loads_and_knows_the_plain_product() -> None:
@@ -48,11 +48,11 @@ def test_every_problem_of_a_table_is_named_with_its_place(tmp_path: Path) -> Non
         ("nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT", "fp8"),
         ("nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT", "fp8"),
         ("sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x256x32_warpgroupsize2x1x1", "tf32"),
-        ("something_else", "as the config says"),
+        ("something_else", "precision of the config"),
     ],
 )
-def test_a_kernels_name_says_the_format_or_the_config_does(kernel: str, expected: str) -> None:
-    assert precision_of_kernel(kernel, "as the config says") == expected
+def test_a_kernels_name_gives_its_format_and_else_the_config_does(kernel: str, expected: str) -> None:
+    assert precision_of_kernel(kernel, "precision of the config") == expected
 
 
 def test_an_unknown_format_in_the_table_is_refused(tmp_path: Path) -> None:

@@ -42,15 +42,15 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_recipe_has_its_models_settings_and_its_own(tmp_path: Path) -> None:
-    (one,) = load_tuned_recipes(write(tmp_path, TABLE))
-    assert (one.name, one.model.name, one.gpu, one.gpus, one.variant) == ("one", "small", "H100", 16, "")
-    assert one.settings == {
+    (recipe,) = load_tuned_recipes(write(tmp_path, TABLE))
+    assert (recipe.name, recipe.model.name, recipe.gpu, recipe.gpus, recipe.variant) == ("one", "small", "H100", 16, "")
+    assert recipe.settings == {
         "manual_gc": True,
         "cuda_graph_scope": ("attn",),
         "micro_batch_size": 1,
         "recompute_modules": None,
     }
-    assert one.environment == {"NCCL_NVLS_ENABLE": "0"}
+    assert recipe.environment == {"NCCL_NVLS_ENABLE": "0"}
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,16 @@ def test_the_shipped_table_is_small_and_its_gpus_and_variables_are_known() -> No
     families = {model.family for model in gpu_models()}
     assert RECIPES_FILE.stat().st_size < 250_000
     assert len(tuned_recipes()) > 100
-    for one in tuned_recipes():
-        assert one.gpu in families
-        assert one.gpu in recipe_limits().generations
-        assert one.source.startswith("bridge:")
-        assert all(allowed_variables().allows(name) for name in one.environment)
+    for recipe in tuned_recipes():
+        assert recipe.gpu in families
+        assert recipe.gpu in recipe_limits().generations
+        assert recipe.source.startswith("bridge:")
+        assert all(allowed_variables().allows(name) for name in recipe.environment)
 
 
 def test_no_recipe_holds_a_setting_that_changes_what_is_learned() -> None:
     convergence = {key.name for key in config_keys().keys.values() if "Convergence." in key.note}
-    held = {key for one in tuned_recipes() for key in one.settings}
+    held = {key for recipe in tuned_recipes() for key in recipe.settings}
     assert "moe_aux_loss_coeff" in convergence
     assert held & convergence == {"global_batch_size"}
     assert "global_batch_size" in recipe_limits().batch_settings

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tests.paths import SAMPLES
 from three_walls.facts.registry import DEFINITIONS
-from three_walls.inputs.config.environment import unquote
 from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.launch import launch_environment
+from three_walls.inputs.nsys.launch import launch_environment, unquote
 from three_walls.inputs.nsys.source import plain_sqlite
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules

@@ -1,4 +1,4 @@
-"""Unfused attention is recognised by its place between two GEMMs."""
+"""Unfused attention is recognized by its place between two GEMMs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def attention(at: int, builder: TraceBuilder, softmax: str) -> None:
     builder.kernel(softmax, at + 130, at + 170)
     builder.copy(8, at + 170, at + 190)  # a copy of the scores
     builder.kernel(GEMM, at + 190, at + 290)  # times values
-    builder.kernel(POINTWISE, at + 290, at + 300)  # somebody else's
+    builder.kernel(POINTWISE, at + 290, at + 300)  # not of the attention
 
 
-def test_mask_softmax_and_copies_between_the_gemms_are_one_thing(tmp_path: Path) -> None:
+def test_mask_softmax_and_copies_between_the_gemms_are_unfused_attention(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for at in (1, 1001, 2001, 3001):
         attention(at, builder, SOFTMAX)
@@ -45,7 +45,7 @@ def test_without_a_softmax_the_same_kernels_are_pointwise_work(tmp_path: Path) -
     assert (owned["elementwise"], owned["copy_d2d"]) == (30 + 40 + 10, 20)
 
 
-def test_a_long_stretch_holds_other_work_and_is_left_alone(tmp_path: Path) -> None:
+def test_a_long_stretch_contains_other_work_and_is_left_alone(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for at in (1, 1001, 2001, 3001):
         builder.kernel(GEMM, at, at + 100)

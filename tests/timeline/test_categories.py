@@ -165,5 +165,5 @@ def test_only_the_update_itself_marks_a_step() -> None:
         ("cudaStreamWaitEvent_v3020", False),
     ],
 )
-def test_synchronizing_calls_are_told_from_asynchronous_ones(name: str, waits: bool) -> None:
+def test_synchronizing_calls_are_distinguished_from_asynchronous_calls(name: str, waits: bool) -> None:
     assert bool(union_of(load_api_patterns(), "synchronize").search(name)) is waits

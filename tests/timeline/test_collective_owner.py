@@ -1,4 +1,4 @@
-"""The owner of a collective: what shows it, and that what shows nothing changes nothing."""
+"""The owner of a collective: which evidence shows it, and that other evidence changes nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_coalesced_collectives_are_data_parallel(tmp_path: Path) -> None:
         (REDUCE_SCATTER, f"{EP4} {DISTRIBUTED}", 1, "data_parallel"),
         (ALL_GATHER, f"{EP4} {DISTRIBUTED}", 24, "data_parallel"),
         (ALL_GATHER, f"{EP4} {DISTRIBUTED}", 1, "ep_control"),  # one channel: token counts
-        (ALL_GATHER, DISTRIBUTED, 1, "all_gather"),  # nobody counts tokens without expert parallelism
+        (ALL_GATHER, DISTRIBUTED, 1, "all_gather"),  # no token counts without expert parallelism
         (ALL_REDUCE, EP4, 24, "data_parallel"),  # gradients without the distributed optimizer
         (ALL_REDUCE, EP4, 1, "all_reduce"),  # norms and losses
         (ALL_REDUCE, f"{EP4} {DISTRIBUTED}", 24, "all_reduce"),
@@ -78,7 +78,7 @@ def test_coalesced_collectives_are_data_parallel(tmp_path: Path) -> None:
         (REDUCE_SCATTER, "--expert-model-parallel-size 8 --moe-token-dispatcher-type allgather", 24, "reduce_scatter"),
     ],
 )
-def test_the_sizes_decide_where_one_owner_is_left(
+def test_the_sizes_decide_where_a_single_owner_is_left(
     tmp_path: Path, kernel: str, flags: str, grid: int, owner: str
 ) -> None:
     assert owners(tmp_path, kernel, flags, grid=grid) == {owner}
@@ -105,7 +105,7 @@ def of_communicator(tmp_path: Path, communicators: tuple[int, int], flags: str =
     return {name: communication.busy_ns for name, communication in report.ranks[0].communication.items()}
 
 
-def test_one_range_speaks_for_its_communicator_and_for_no_other(tmp_path: Path) -> None:
+def test_a_range_settles_its_communicator_and_no_other(tmp_path: Path) -> None:
     assert of_communicator(tmp_path, (7, 7)) == {"tensor_parallel": 80}
     assert of_communicator(tmp_path, (7, 8)) == {"tensor_parallel": 40, "all_gather": 40}
 

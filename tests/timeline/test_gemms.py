@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.timeline.test_operators import nest
-from three_walls.tables.torch_operators import torch_operators
+from three_walls.tables.nvtx_ranges import torch_operators
 from three_walls.timeline.gemms import Gemm, find_gemms
 
 LINEAR = "LinearWithGradAccumulationAndAsyncCommunication"

@@ -14,7 +14,7 @@ from three_walls.timeline.intervals import gaps_within, intersect, mask_of, merg
 pytestmark = pytest.mark.slow
 
 LABELS = ("first", "second", "third")
-WINDOWS = [(0, 0, 0, 40), (0, 1, 40, 70), (1, 0, 10, 60)]  # track, step, start, end
+WINDOWS = [(0, 0, 0, 40), (0, 1, 40, 70), (1, 0, 10, 60)]  # rank_index, step, start, end
 
 interval = st.tuples(st.integers(0, 1), st.sampled_from(LABELS), st.integers(-5, 80), st.integers(0, 40)).map(
     lambda row: (row[0], row[1], row[2], row[2] + row[3])

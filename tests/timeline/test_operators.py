@@ -1,4 +1,4 @@
-"""PyTorch's operators as NVTX ranges say them, and how they nest."""
+"""PyTorch's operators, as read from NVTX ranges, and how they nest."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def name_at(operators: Operators, at: int, thread: int = 1) -> str | None:
         ("aten::mm, op_id = 1, sizes = [[true, 8]]", ("aten::mm", None, None)),
     ],
 )  # fmt: skip
-def test_a_text_says_name_sizes_and_sequence_number(text: str, expected: tuple[object, ...]) -> None:
+def test_a_text_gives_name_sizes_and_sequence_number(text: str, expected: tuple[object, ...]) -> None:
     assert read_operator_text(text) == expected
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_some_name(text: str) -> None:
+def test_any_other_text_is_a_name(text: str) -> None:
     name, _, _ = read_operator_text(text)
     assert text.startswith(name)
 
@@ -73,5 +73,5 @@ def test_a_range_still_open_at_the_end_of_the_capture_is_around_all_that_follows
 
 def test_ranges_around_are_named_from_the_inside_out() -> None:
     operators = nest(("a", 0, 100, 1), ("b", 10, 90, 1), ("c", 20, 30, 1))
-    assert [operators.found[one].name for one in operators.around(operators.innermost(1, 25))] == ["c", "b", "a"]
+    assert [operators.found[index].name for index in operators.around(operators.innermost(1, 25))] == ["c", "b", "a"]
     assert list(operators.around(None)) == []

@@ -1,4 +1,4 @@
-"""Whose exchange a SendRecv kernel is."""
+"""Which parallelism a SendRecv kernel belongs to."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_exposed_ring_is_a_fact_of_context_parallelism_alone(tmp_path: Path,
     assert facts.get("cp_exposed_fraction").value == pytest.approx(ring_ns / 1000)
 
 
-def test_a_range_around_the_launch_tells_experts_from_pipeline(tmp_path: Path) -> None:
+def test_a_range_around_the_launch_distinguishes_experts_from_pipeline(tmp_path: Path) -> None:
     sizes = "--expert-model-parallel-size 4 --pipeline-model-parallel-size 2"
     found = trace(tmp_path, f"{MEGATRON} {sizes}", "nccl:all_to_all")
     assert found.ranks[0].communication.keys() == {"ep_all_to_all"}
@@ -72,11 +72,11 @@ def owners_by_stream(tmp_path: Path, flags: str, ranges: bool) -> set[str]:
     return set(analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].communication)
 
 
-def test_what_no_all_to_all_range_holds_is_the_pipelines(tmp_path: Path) -> None:
+def test_an_exchange_in_no_all_to_all_range_is_the_pipelines(tmp_path: Path) -> None:
     assert owners_by_stream(tmp_path, "", ranges=True) == {"ep_all_to_all", "pipeline_p2p"}
 
 
-def test_without_ranges_the_stream_tells_a_blocking_all_to_all_from_the_pipeline(tmp_path: Path) -> None:
+def test_without_ranges_the_stream_distinguishes_a_blocking_all_to_all_from_the_pipeline(tmp_path: Path) -> None:
     assert owners_by_stream(tmp_path, "", ranges=False) == {"ep_all_to_all", "pipeline_p2p"}
 
 
@@ -88,7 +88,7 @@ def test_with_ep_overlap_an_exchange_on_its_own_stream_may_be_either(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "owner"), [("_AllToAll", "ep_all_to_all"), ("nccl:all_to_all", "send_recv_ambiguous")]
 )
-def test_without_a_config_only_megatrons_own_range_speaks_of_experts(tmp_path: Path, text: str, owner: str) -> None:
+def test_without_a_config_only_megatrons_own_range_shows_experts(tmp_path: Path, text: str, owner: str) -> None:
     # Any sequence-parallel model exchanges with nccl:all_to_all; Megatron's dispatcher does so inside _AllToAll.
     assert trace(tmp_path, "", text).ranks[0].communication.keys() == {owner}
 

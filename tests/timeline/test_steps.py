@@ -73,7 +73,7 @@ def test_a_step_is_not_cut_between_two_clusters_of_one_optimizer_phase(tmp_path:
 
 
 def test_gemms_inside_the_update_itself_are_no_new_step(tmp_path: Path) -> None:
-    # Muon orthogonalises with a few small GEMMs between its update kernels.
+    # Muon orthogonalizes with a few small GEMMs between its update kernels.
     builder = TraceBuilder()
     for at in (1, 1001, 2001):
         builder.kernel(GEMM, at, at + 600)
@@ -83,7 +83,7 @@ def test_gemms_inside_the_update_itself_are_no_new_step(tmp_path: Path) -> None:
     assert len(bounds(run(tmp_path, builder))) == 3
 
 
-def test_of_two_steps_the_second_is_kept_and_the_reason_said(tmp_path: Path) -> None:
+def test_of_two_steps_the_second_is_kept_with_its_reason(tmp_path: Path) -> None:
     report = run(tmp_path, TraceBuilder().steps(2))
     assert [kept for *_, kept in bounds(report)] == [False, True]
     assert "only two steps were captured" in report.step.note
@@ -103,7 +103,7 @@ def run_two(tmp_path: Path) -> Report:
     return report
 
 
-def test_without_any_sign_of_steps_the_capture_is_one_window_and_says_so(tmp_path: Path) -> None:
+def test_without_any_sign_of_steps_the_capture_is_one_window_and_the_report_states_it(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(GEMM, 100, 200).kernel(POINTWISE, 300, 400)
     report = run(tmp_path, builder)
     assert report.step.source == "one window"

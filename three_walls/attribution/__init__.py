@@ -1,1 +1,1 @@
-"""Intervals -> who owns each nanosecond of a step, and what was exposed, hidden, or waited for."""
+"""Attributes the time of each step: budget, exposed communication, gaps, waits. Start: ``attribution.py``."""

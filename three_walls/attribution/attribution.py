@@ -1,4 +1,12 @@
-"""Everything that is measured of the steps, in one place: the attribution of one timeline."""
+"""Where the time of every step went: the entry of this package, made from the finished timeline and its matched ranks.
+
+``attribute`` is the list of what is measured:
+
+- ``ownership.py``: the budget (an owner for every nanosecond), and exposed and hidden communication.
+- ``transfer.py``: how much of exposed communication is transfer, and how much is waiting for peers.
+- ``compute_gaps.py``: why no compute ran, for every nanosecond without compute.
+- ``waits.py``: how long each rank waited for which rank. ``stragglers.py``: which ranks were late, and why.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +16,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.attribution.compute_gaps import explain_compute_gaps
-from three_walls.attribution.idle import explain_idle
-from three_walls.attribution.ownership import measure_exposure, own_time, slice_steps
+from three_walls.attribution.ownership import label_idle, measure_budget, measure_exposure, slice_steps
 from three_walls.attribution.stragglers import find_stragglers
 from three_walls.attribution.transfer import measure_transfer
 from three_walls.attribution.waits import list_waits
@@ -21,32 +28,35 @@ from three_walls.timeline.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What the time of every step of every rank went to. Frames are per rank and step (see the functions named)."""
+    """What the time of every step of every rank went to. The functions named define the columns."""
 
     steps: pl.DataFrame
+    """Timeline.steps."""
     slices: pl.DataFrame
-    """The steps, cut where anything starts or ends: slice_steps."""
+    """The steps, cut wherever anything starts or ends: slice_steps."""
     budget: pl.DataFrame
-    """own_time."""
+    """The time that each bucket owns: measure_budget."""
     exposure: pl.DataFrame
-    """measure_exposure."""
+    """Exposed and hidden communication: measure_exposure."""
     transfer: pl.DataFrame
-    """measure_transfer."""
+    """Exposed communication without waiting for peers: measure_transfer."""
     compute_gaps: pl.DataFrame
-    """explain_compute_gaps."""
+    """Time without compute by cause: explain_compute_gaps."""
     waits: tuple[Wait, ...]
+    """Waiting for peers per communication class and rank."""
     stragglers: tuple[Straggler, ...]
+    """Ranks that the others waited for, the latest first."""
 
 
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
-    """Measures every step of every rank. ``timeline``: finished by match_ranks; ``traces``: for kernel names."""
-    slices = slice_steps(timeline.operations, explain_idle(timeline), timeline.steps)
+    """Attributes the time of every step. ``timeline``: finished by match_ranks; ``traces``: for kernel names."""
+    slices = slice_steps(timeline.operations, label_idle(timeline), timeline.steps)
     exposure = measure_exposure(slices)
     transfer = measure_transfer(timeline, matched_ranks, slices, exposure)
     return Attribution(
         steps=timeline.steps,
         slices=slices,
-        budget=own_time(slices, timeline.steps),
+        budget=measure_budget(slices, timeline.steps),
         exposure=exposure,
         transfer=transfer,
         compute_gaps=explain_compute_gaps(timeline, slices),

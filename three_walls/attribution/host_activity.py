@@ -1,18 +1,17 @@
-"""What a host thread was doing: its CUDA calls by kind, and what a synchronizing call waited for."""
+"""What a host thread was doing: its CUDA API calls by kind, and which operation ended a synchronizing call."""
 
 from __future__ import annotations
 
-from functools import cache
-
 import polars as pl
 
-from three_walls.tables.attribution_thresholds import attribution_thresholds
-from three_walls.tables.kernels import ApiPattern, load_api_patterns
+from three_walls.tables.kernels import load_api_patterns
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import intersect
 
 THREAD = ("capture_id", "thread")
+"""Identifies a host thread."""
 
-DOING = {
+STARVATION_CAUSES = {
     "synchronize": "starved_synchronizing",
     "allocate": "starved_allocating",
     "module_load": "starved_allocating",
@@ -22,40 +21,36 @@ DOING = {
     "event_record": "starved_launching",
     "stream_wait": "starved_launching",
 }
-"""Kind of API call -> cause of starvation. Calls of no kind (queries, attributes) take no notable time."""
+"""Kind of API call -> cause of starvation. Calls without a kind (queries, attributes) take no notable time."""
 
 _VERSION = r"(_ptsz|_ptds|_v\d+)+$"
+"""Suffixes of an API function's name: which default stream, which version."""
 
 
 def calls_of_kind(api_calls: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
-    """The rows of ``api_calls`` of one of ``kinds``, with ``kind`` and ``call`` (name without its version)."""
+    """The rows of ``api_calls`` of one of ``kinds``, with ``kind`` and ``call`` (the name without suffixes)."""
     names = api_calls["name"].unique().drop_nulls()
     rows = [(name, kind) for name in names.cast(pl.String).to_list() if (kind := kind_of(name)) in kinds]
-    known = pl.DataFrame(rows, schema={"name": pl.Categorical, "kind": pl.String}, orient="row").with_columns(
+    kind_of_name = pl.DataFrame(rows, schema={"name": pl.Categorical, "kind": pl.String}, orient="row").with_columns(
         call=pl.col("name").cast(pl.String).str.replace(_VERSION, "")
     )
-    return api_calls.join(known, on="name", how="inner")
+    return api_calls.join(kind_of_name, on="name", how="inner")
 
 
 def kind_of(name: str) -> str | None:
-    """Kind of the API call ``name`` by tables/api-calls.yaml; None where the table has none."""
-    return next((row.kind for row in _patterns() if row.pattern.search(name)), None)
-
-
-@cache
-def _patterns() -> tuple[ApiPattern, ...]:
-    return load_api_patterns()
+    """Kind of the API call ``name`` in ``tables/api-calls.yaml``; None where the table has none."""
+    return next((row.kind for row in load_api_patterns() if row.pattern.search(name)), None)
 
 
 def name_activities(late: pl.DataFrame, api_calls: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """The CUDA calls of the launching threads within ``late``: gap, start_ns, end_ns, cause, detail.
+    """The CUDA calls of the launching threads during ``late``: gap, start_ns, end_ns, cause, detail.
 
     ``late`` (rank_index, capture_id, thread, gap, start_ns, end_ns) has no overlaps within a rank. ``detail`` is the
-    call, and of a synchronizing call also the operation that released it.
+    name of the call; for a synchronizing call it also names the operation that released it.
     """
     threads = late.select("rank_index", *THREAD).unique()
     calls = (
-        calls_of_kind(api_calls, tuple(DOING))
+        calls_of_kind(api_calls, tuple(STARVATION_CAUSES))
         .select(*THREAD, "start_ns", "end_ns", "kind", "call", begun_ns="start_ns", returned_ns="end_ns")
         .join(threads, on=THREAD)
     )
@@ -72,17 +67,17 @@ def name_activities(late: pl.DataFrame, api_calls: pl.DataFrame, operations: pl.
 
 
 def _with_cause(inside: pl.DataFrame, detail: pl.Expr) -> pl.DataFrame:
-    cause = pl.col("kind").replace_strict(DOING, return_dtype=pl.String)
+    cause = pl.col("kind").replace_strict(STARVATION_CAUSES, return_dtype=pl.String)
     return inside.select("gap", "start_ns", "end_ns", cause=cause, detail=detail)
 
 
 def _name_releaser(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """``waits`` with ``released_by``: `` until <category> on stream <n>``, or empty.
+    """Adds ``released_by`` to ``waits``: `` until <category> on stream <n>``, or empty.
 
-    A synchronizing call returns when the device has caught up, so what ended last, just before its return,
-    released it; a call that found the device ready waited for nothing.
+    A synchronizing call returns when the device has caught up, so the operation that ended last, just before the
+    return, released it. A call that found the device ready waited for nothing.
     """
-    # Of several that end together the same operation is named, whatever their order.
+    # Of several that end together always the same is named, whatever their order.
     ends = operations.select("rank_index", "category", "stream", released_ns="end_ns").sort(
         "released_ns", "stream", "category"
     )

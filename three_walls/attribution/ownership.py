@@ -1,29 +1,41 @@
-"""One owner for every nanosecond of every step: the partition behind every share in the report.
+"""An owner for every nanosecond of every step, and from the same slices what communication is exposed or hidden.
 
-One sweep per step; where several things are active, the first in the precedence of ``model.buckets.BUCKETS`` owns the
-instant. The buckets sum to the step, in integers; this is asserted here.
+``slice_steps`` cuts each step wherever an operation or a cause of idle time starts or ends. Where several are active in
+a slice, the first in the precedence of ``model.buckets.BUCKETS`` owns it. Everything else is a sum over these slices:
+
+- ``measure_budget``: the time that each bucket owns. The buckets sum to the step, in integers; this is asserted.
+- ``measure_exposure``: communication while no compute kernel runs (exposed), and the rest (hidden).
+
+A step is idle where nothing runs on the device. Each idle gap ends with an operation that the device could not have run
+before its launch call began. So the gap up to that call is the host's: *profiler* where the profiler delayed the
+launching thread, *host-blocked* where that thread was in a synchronizing call, *launch-starved* otherwise (Python,
+launches for other streams, allocation, nothing visible). After the call began, or where no call is recorded, the gap is
+``idle_other``. A long time from launch to start is not starvation: it means that the host is ahead.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
+from three_walls.attribution.host_activity import THREAD
 from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
-from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping, sweep
+from three_walls.timeline.intervals import DURATION, gaps_within, intersect, mask_of, merge_overlapping, sweep
 from three_walls.timeline.steps import STEP
+from three_walls.timeline.timeline import Timeline
 
 LABELS = tuple(bucket.name for bucket in BUCKETS)
-NO_LABEL = "idle_other"
+IDLE_OTHER = "idle_other"
+"""Owns the slices in which nothing is active."""
 
 COMPUTE_MASK = mask_of(COMPUTE_CATEGORIES, LABELS)
 
 OWNER = (
     pl.when(pl.col("active") == 0)
-    .then(pl.lit(NO_LABEL))
+    .then(pl.lit(IDLE_OTHER))
     .otherwise(
         pl.col("active")
         .bitwise_trailing_zeros()
-        .replace_strict(dict(enumerate(LABELS)), default=NO_LABEL, return_dtype=pl.String)
+        .replace_strict(dict(enumerate(LABELS)), default=IDLE_OTHER, return_dtype=pl.String)
     )
 )
 """The bucket that owns a slice."""
@@ -34,25 +46,73 @@ class ConservationError(AssertionError):
 
 
 def slice_steps(operations: pl.DataFrame, idle_causes: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Steps cut where anything starts or ends: rank_index, step, start_ns, end_ns, active (bit i: LABELS[i]).
+    """Steps cut wherever anything starts or ends: rank_index, step, start_ns, end_ns, active (bit i: LABELS[i]).
 
-    ``idle_causes``: see explain_idle.
+    ``idle_causes``: see label_idle.
     """
     labelled = operations.select("rank_index", "start_ns", "end_ns", label=pl.col("category").cast(pl.String))
     inside = intersect(labelled, steps, ["rank_index"], carry=["step"])
-    everything = pl.concat(
-        [
-            inside.select(*STEP, "start_ns", "end_ns", "label"),
-            idle_causes.select(*STEP, "start_ns", "end_ns", "label"),
-        ]
+    columns = (*STEP, "start_ns", "end_ns", "label")
+    return sweep(pl.concat([inside.select(columns), idle_causes.select(columns)]), steps, "label", LABELS, STEP)
+
+
+def label_idle(timeline: Timeline) -> pl.DataFrame:
+    """Causes of idle time as labelled intervals: rank_index, step, start_ns, end_ns, label.
+
+    ``launch_starved`` covers all idle time until the launch, ``host_blocked`` and ``profiler`` parts of it; the
+    precedence of the buckets decides which owns an instant. Idle time without a label is ``idle_other``.
+    """
+    late = _find_late_launches(timeline.operations, timeline.steps)
+    blocked = intersect(late, merge_overlapping(timeline.synchronizing, THREAD), THREAD)
+    delayed = intersect(late, merge_overlapping(timeline.overhead, THREAD), THREAD)
+    labelled = [
+        part.select(*STEP, "start_ns", "end_ns", label=pl.lit(label))
+        for part, label in ((late, "launch_starved"), (blocked, "host_blocked"), (delayed, "profiler"))
+    ]
+    return pl.concat(labelled)
+
+
+def _find_late_launches(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The part of each idle gap before the launch of the operation that ends it, with the thread that launched that.
+
+    Columns: rank_index, step, capture_id, thread, start_ns, end_ns.
+    """
+    busy = intersect(operations.select("rank_index", "start_ns", "end_ns"), steps, ["rank_index"], carry=["step"])
+    gaps = gaps_within(busy, steps, STEP)
+    # Of several operations that start together, the one launched first ended the gap.
+    starters = (
+        operations.sort("rank_index", "start_ns", pl.col("launch_start_ns").fill_null(2**62), "launch_thread")
+        .unique(["rank_index", "start_ns"], keep="first", maintain_order=True)
+        .select(
+            "rank_index",
+            "capture_id",
+            next_start_ns="start_ns",
+            launch_start_ns="launch_start_ns",
+            thread="launch_thread",
+        )
+        .sort("next_start_ns")
     )
-    return sweep(everything, steps, "label", LABELS, STEP)
+    ended_by = gaps.sort("end_ns").join_asof(
+        starters,
+        left_on="end_ns",
+        right_on="next_start_ns",
+        by="rank_index",
+        strategy="forward",
+        check_sortedness=False,
+    )
+    return (
+        ended_by.drop_nulls("launch_start_ns")
+        .with_columns(end_ns=pl.min_horizontal("end_ns", "launch_start_ns"))
+        .filter(DURATION > 0)
+        .select(*STEP, *THREAD, "start_ns", "end_ns")
+        .sort(*STEP, "start_ns")
+    )
 
 
-def own_time(slices: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The budget: rank_index, step, bucket, ns (positive).
+def measure_budget(slices: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The time that each bucket owns: rank_index, step, bucket, ns (positive).
 
-    Raises ConservationError unless each step's sum is its length.
+    Raises ConservationError unless the buckets of each step sum to its length.
     """
     budget = (
         slices.with_columns(bucket=OWNER, ns=DURATION)
@@ -72,10 +132,10 @@ def own_time(slices: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure_exposure(slices: pl.DataFrame) -> pl.DataFrame:
-    """Per step and communication class: rank_index, step, class, busy_ns, exposed_ns, hidden_ns.
+    """Exposed and hidden communication: rank_index, step, class, busy_ns, exposed_ns, hidden_ns.
 
-    busy: union of the class's operations; exposed: while no compute kernel runs; hidden: the rest. Classes may
-    overlap each other, so their busy times do not add up. Raises ConservationError unless exposed + hidden = busy.
+    busy: union of the operations of the class; exposed: the part of it while no compute kernel runs; hidden: the rest.
+    Classes may overlap, so their busy times do not add up. Raises ConservationError unless exposed + hidden = busy.
     """
     is_computing = (pl.col("active") & COMPUTE_MASK) != 0
     measured = []
@@ -99,13 +159,16 @@ def measure_exposure(slices: pl.DataFrame) -> pl.DataFrame:
 
 
 def union_where(slices: pl.DataFrame, labels: tuple[str, ...], exposed_only: bool = False) -> pl.DataFrame:
-    """Time per step in which any of ``labels`` is active (and, if asked, no compute): rank_index, step, ns."""
+    """Time per step in which any of ``labels`` is active, or is so without compute (``exposed_only``).
+
+    Columns: rank_index, step, ns.
+    """
     is_active = (pl.col("active") & mask_of(labels, LABELS)) != 0
     if exposed_only:
         is_active = is_active & ((pl.col("active") & COMPUTE_MASK) == 0)
     return slices.group_by(*STEP).agg(ns=DURATION.filter(is_active).sum()).sort(*STEP)
 
 
-def not_computing(slices: pl.DataFrame) -> pl.DataFrame:
+def find_time_without_compute(slices: pl.DataFrame) -> pl.DataFrame:
     """The stretches of each step in which no compute kernel runs: rank_index, step, start_ns, end_ns."""
     return merge_overlapping(slices.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)

@@ -1,53 +1,96 @@
-"""Ranks that made the others wait: how much later than the second-to-last rank they arrived, and why."""
+"""Ranks that made the others wait: how much later than the second-to-last rank they arrived, and why.
+
+Made from the arrivals at matched calls. The cause is found by comparison: what the late rank did before the calls at
+which it arrived last, against what its peers did at the same time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 import polars as pl
 
-from three_walls.attribution.straggler_causes import LateRank, find_cause, find_pipeline_waits, find_segments
+from three_walls.attribution.ownership import OWNER
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.model.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.model.report import Straggler
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.groups import PAIRWISE, Pipeline
 from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.ranks.pipeline_pairs import EXCHANGE
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.intervals import DURATION, merge_overlapping
+from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
+
+ATTENTION = ("attention", "attention_unfused")
+"""Runs between combine and the next dispatch of every layer, and never between dispatch and combine."""
+
+_WAITED = "waited in pipeline exchanges"
+"""Stands among the owners of time for waiting in pipeline exchanges."""
+
+
+class StragglerCause(StrEnum):
+    """Why a rank arrives late, as in ``Straggler.cause`` and the fact ``straggler_cause``."""
+
+    SLOW_COMPUTE = "slow_compute"
+    EXPERT_IMBALANCE = "expert_imbalance"
+    LAUNCH_STARVED = "launch_starved"
+    HOST_BLOCKED = "host_blocked"
+    LATE_STAGE = "late_stage"
+    UNKNOWN = "unknown"
+
+    @property
+    def words(self) -> str:
+        """For use in a sentence: ``slow compute``."""
+        return self.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class _LateRank:
+    """A rank that is late by more than its peers are."""
+
+    rank_index: int
+    late_ns: int
+    """Per step."""
+    peers_ns: int
+    """How late its peers are per step (median)."""
+    steps: int
+    """Number of kept steps."""
 
 
 def find_stragglers(
     timeline: Timeline, matched_ranks: MatchedRanks, slices: pl.DataFrame, traces: Sequence[Trace]
 ) -> tuple[Straggler, ...]:
-    """Stragglers, latest first, from resolved calls of kept steps that no capture start touches.
+    """Stragglers, the latest first, from the resolved calls of kept steps.
 
-    Calls between pipeline stages make nobody late: stages do different work by design, and under 1F1B the first is
-    the last to finish. Exchanges show for whom a late rank had waited itself.
+    Calls between pipeline stages make no rank a straggler: stages do different work by design, and under 1F1B the first
+    stage finishes last. But pipeline exchanges show which rank a late rank had waited for itself.
     """
     rank_of = matched_ranks.rank_of
     kept = matched_ranks.arrivals.filter("kept")
     arrivals = _within_a_stage(kept, matched_ranks.pipeline)
-    exchanges = find_pipeline_waits(kept, rank_of)
-    segments = find_segments(arrivals, timeline.steps)
+    exchanges = _find_pipeline_waits(kept, rank_of)
+    segments = _find_segments(arrivals, timeline.steps)
     stragglers = []
     for late in _find_late_ranks(arrivals, timeline.steps):
         last_at = arrivals.filter((pl.col("last") == late.rank_index) & pl.col("resolved"))
         before = segments.join(last_at.select("instance").unique(), on="instance", how="semi")
-        cause, explanation = find_cause(late, before, exchanges, timeline, slices, traces)
+        cause, explanation = _find_cause(late, before, exchanges, timeline, slices, traces)
         calls = last_at.filter(pl.col("rank_index") == late.rank_index).height
         evidence = (
-            f"rank {rank_of[late.rank_index]} arrived last at {calls / late.steps:.0f} matched calls per step, in all "
-            f"{ns_to_ms(late.late_ns):.1f} ms after the second-to-last rank (its peers: {ns_to_ms(late.peers_ns):.1f} "
-            f"ms); before them {explanation}"
+            f"rank {rank_of[late.rank_index]} arrived last at {calls / late.steps:.0f} matched calls per step, "
+            f"{ns_to_ms(late.late_ns):.1f} ms in all after the second-to-last rank (its peers: "
+            f"{ns_to_ms(late.peers_ns):.1f} ms); before these calls, {explanation}"
         )
         stragglers.append(Straggler(rank_of[late.rank_index], late.late_ns, cause, evidence))
     return tuple(sorted(stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank)))
 
 
 def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.DataFrame:
-    """The calls whose members are all of one pipeline stage."""
+    """The calls whose members are all in the same pipeline stage."""
     collectives = arrivals.filter(~pl.col("class").is_in(list(PAIRWISE)))
     if pipeline is None:
         return collectives
@@ -56,10 +99,10 @@ def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.Dat
     return collectives.filter(stage.n_unique().over("instance") == 1)
 
 
-def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[LateRank]:
-    """Ranks that are late beyond their peers (median).
+def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[_LateRank]:
+    """Ranks that are late by more than the median of their peers.
 
-    A rank that arrives last by chance is late by as much as any other; only what exceeds that has a cause in the rank.
+    By chance every rank arrives last now and then; only lateness beyond that has its cause in the rank.
     """
     rows = _measure_lateness(arrivals, steps).rows()
     late_ranks = []
@@ -69,7 +112,7 @@ def _find_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame) -> list[LateRa
             continue
         peers_ns = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
         if late_ns - peers_ns >= default_rank_thresholds().minimum_late_fraction * step_ns:
-            late_ranks.append(LateRank(rank_index, round(late_ns), round(peers_ns), count))
+            late_ranks.append(_LateRank(rank_index, round(late_ns), round(peers_ns), count))
     return late_ranks
 
 
@@ -90,4 +133,221 @@ def _measure_lateness(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFra
         .group_by("rank_index", maintain_order=True)
         .agg(pl.col("late_ns").fill_null(0).median(), pl.col("step_ns").median(), steps=pl.len())
         .sort("rank_index")
+    )
+
+
+def _find_cause(
+    late: _LateRank,
+    segments: pl.DataFrame,
+    exchanges: pl.DataFrame,
+    timeline: Timeline,
+    slices: pl.DataFrame,
+    traces: Sequence[Trace],
+) -> tuple[StragglerCause, str]:
+    """Why the rank is late, and a clause that states it with numbers per step.
+
+    Compares the late rank with the others in ``segments``: the stretches before the calls at which it arrived last.
+    ``exchanges``: see _find_pipeline_waits.
+    """
+    owned = pl.concat([_own_segments(segments, slices), _waits_in_segments(segments, exchanges)])
+    excess = _excess_by_owner(owned, late)
+    # Where exchanges are resolved only waiting in them counts: a slow link is not a late stage.
+    exchanging_ns = excess.get(EXCHANGE, 0)
+    late_stage_ns = exchanging_ns if exchanges.is_empty() else min(exchanging_ns, excess.get(_WAITED, 0))
+    candidates = {
+        StragglerCause.SLOW_COMPUTE: sum(ns for owner, ns in excess.items() if owner in COMPUTE_CATEGORIES),
+        StragglerCause.LAUNCH_STARVED: excess.get("launch_starved", 0),
+        StragglerCause.HOST_BLOCKED: excess.get("host_blocked", 0),
+        StragglerCause.LATE_STAGE: late_stage_ns,
+    }
+    cause = max(candidates, key=lambda candidate: candidates[candidate])
+    more_ms = f"{ns_to_ms(candidates[cause]):.1f} ms more"
+    if candidates[cause] <= default_rank_thresholds().minimum_cause_fraction * late.late_ns:
+        return StragglerCause.UNKNOWN, f"nothing recorded explains it (at most {more_ms} of {cause.words})"
+    match cause:
+        case StragglerCause.SLOW_COMPUTE:
+            return _explain_compute(_kernels_in_segments(segments, timeline.operations, traces), late, more_ms)
+        case StragglerCause.LAUNCH_STARVED:
+            return cause, f"its device was idle with nothing launched for {more_ms} than its peers' devices"
+        case StragglerCause.HOST_BLOCKED:
+            return cause, f"its device was idle in a synchronizing call for {more_ms} than its peers' devices"
+        case _:
+            stage = _describe_awaited_stage(segments, exchanges, late.rank_index)
+            return cause, f"it spent {more_ms} than its peers in pipeline exchanges: {stage}"
+
+
+def _find_pipeline_waits(arrivals: pl.DataFrame, rank_of: Mapping[int, int]) -> pl.DataFrame:
+    """Resolved waiting in pipeline exchanges: rank_index, start_ns, end_ns (own clock), awaited (last rank or null)."""
+    return arrivals.filter((pl.col("class") == EXCHANGE) & pl.col("resolved")).select(
+        "rank_index",
+        "start_ns",
+        end_ns=pl.col("start_ns") + pl.col("wait_ns"),
+        awaited=pl.col("last").replace_strict(dict(rank_of), default=None, return_dtype=pl.Int64),
+    )
+
+
+def _find_segments(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The stretch before each matched call: instance, rank_index, stream, step, start_ns, end_ns, between_ep.
+
+    It begins where the previous matched call of the same stream ended, which all ranks leave together: so what differs
+    within the segment made a rank late. The first segment of a step begins with the step. ``between_ep``: both calls
+    belong to expert parallelism.
+    """
+    sequence = ["rank_index", "stream", "step"]
+    opened = steps.select(*STEP, opened_ns="start_ns")
+    previous_class = pl.col("class").shift(1).over(sequence)
+    is_ep = pl.col("class").is_in(list(EP_CATEGORIES)) & previous_class.is_in(list(EP_CATEGORIES))
+    return (
+        arrivals.join(opened, on=STEP)
+        .sort(*sequence, "start_ns", "end_ns")
+        .with_columns(
+            begin_ns=pl.col("end_ns").shift(1).over(sequence).fill_null(pl.col("opened_ns")),
+            between_ep=is_ep.fill_null(value=False),
+        )
+        .select("instance", *sequence, "between_ep", start_ns="begin_ns", end_ns="start_ns")
+        .filter(DURATION > 0)
+    )
+
+
+def _own_segments(segments: pl.DataFrame, slices: pl.DataFrame) -> pl.DataFrame:
+    """The time of each segment by owner (bucket): instance, rank_index, owner, ns."""
+    owned = slices.select("rank_index", "start_ns", "end_ns", owner=OWNER)
+    stretches = segments.select("instance", "rank_index", "start_ns", "end_ns")
+    return (
+        intersect(stretches, owned, ["rank_index"], carry=["owner"])
+        .group_by("instance", "rank_index", "owner")
+        .agg(ns=DURATION.sum())
+    )
+
+
+def _waits_in_segments(segments: pl.DataFrame, exchanges: pl.DataFrame) -> pl.DataFrame:
+    """Waiting in pipeline exchanges per segment, as an owner of time: instance, rank_index, owner, ns."""
+    waits = merge_overlapping(exchanges, ["rank_index"])
+    return (
+        intersect(segments.select("instance", "rank_index", "start_ns", "end_ns"), waits, ["rank_index"])
+        .group_by("instance", "rank_index")
+        .agg(ns=DURATION.sum())
+        .select("instance", "rank_index", pl.lit(_WAITED).alias("owner"), "ns")
+    )
+
+
+def _excess_by_owner(owned: pl.DataFrame, late: _LateRank) -> dict[str, int]:
+    """By owner: the late rank's time minus the median of its peers' times, summed over segments, per step."""
+    members = owned.select("instance", "rank_index").unique()
+    grid = members.join(owned.select("instance", "owner").unique(), on="instance")
+    full = grid.join(owned, on=["instance", "rank_index", "owner"], how="left").with_columns(pl.col("ns").fill_null(0))
+    is_late = pl.col("rank_index") == late.rank_index
+    excess = (
+        full.group_by("instance", "owner")
+        .agg(ns=pl.col("ns").filter(is_late).sum() - pl.col("ns").filter(~is_late).median())
+        .group_by("owner")
+        .agg(pl.col("ns").sum() / late.steps)
+    )
+    return {str(owner): round(ns) for owner, ns in excess.rows() if ns is not None}
+
+
+def _describe_awaited_stage(segments: pl.DataFrame, exchanges: pl.DataFrame, rank_index: int) -> str:
+    """The rank that this one waited for most before it was late itself."""
+    before = merge_overlapping(segments.filter(pl.col("rank_index") == rank_index), ["rank_index"])
+    awaited = (
+        intersect(exchanges.drop_nulls("awaited"), before, ["rank_index"])
+        .group_by("awaited")
+        .agg(ns=DURATION.sum())
+        .sort(["ns", "awaited"], descending=[True, False])
+    )
+    if awaited.is_empty():
+        return "an earlier stage is late"
+    return f"it waited there for rank {awaited['awaited'][0]}, of another stage"
+
+
+def _explain_compute(kernels: pl.DataFrame, late: _LateRank, more_ms: str) -> tuple[StragglerCause, str]:
+    """``expert_imbalance`` where only experts computed longer, on other work; ``slow_compute`` where the same kernels
+    took longer.
+    """
+    is_alike, is_expert = pl.col("is_alike"), pl.col("of_experts")
+    sums = (
+        _compare_kernels(kernels, late.rank_index)
+        .select(
+            alike_ns=pl.col("excess_ns").filter(is_alike).sum(),
+            alike_peers_ns=pl.col("peers_ns").filter(is_alike).sum(),
+            experts_ns=pl.col("excess_ns").filter(is_expert).sum(),
+            experts_differ=(~is_alike & is_expert).any(),
+            all_ns=pl.col("excess_ns").sum(),
+        )
+        .row(0, named=True)
+    )
+    elsewhere = 1 - sums["experts_ns"] / sums["all_ns"] if sums["all_ns"] > 0 else 1.0
+    if elsewhere < default_rank_thresholds().minimum_slow_outside_fraction and sums["experts_differ"]:
+        return StragglerCause.EXPERT_IMBALANCE, (
+            "it ran other numbers or sizes of kernels between dispatch and combine than its peers, "
+            f"{ns_to_ms(sums['experts_ns'] / late.steps):.1f} ms more; {max(elsewhere, 0):.0%} of its extra compute "
+            "was elsewhere"
+        )
+    if sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
+        ratio = 1 + sums["alike_ns"] / max(sums["alike_peers_ns"], 1)
+        return StragglerCause.SLOW_COMPUTE, (
+            f"the same kernels (name and grid) took {ratio:.2f} times as long as on its peers, {more_ms}"
+        )
+    return StragglerCause.UNKNOWN, (
+        f"it computed {more_ms}, in other kernels than its peers and not only between dispatch and combine"
+    )
+
+
+def _kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, traces: Sequence[Trace]) -> pl.DataFrame:
+    """Compute kernels per segment, name and grid: instance, rank_index, of_experts, kernel, grid, count, ns.
+
+    ``kernel``: the demangled name, comparable across captures. ``grid``: grows with the number of tokens, except for
+    persistent kernels. ``of_experts``: the segment lies between dispatch and combine, that is, between two
+    expert-parallel calls and without attention.
+    """
+    kernels = operations.filter(
+        (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
+    ).select("rank_index", "category", "capture_id", "name_id", "grid_x", "grid_y", "grid_z", "start_ns", "end_ns")
+    # Segments of a stream do not overlap, but those of different streams may: a kernel can lie in a segment of each.
+    found = [
+        intersect(kernels, stretches.drop("stream", "step"), ["rank_index"], carry=["instance", "between_ep"])
+        for _, stretches in segments.group_by("stream", maintain_order=True)
+    ]
+    if not found:
+        found = [kernels.clear().with_columns(instance=pl.lit(0, dtype=pl.Int64), between_ep=pl.lit(value=False))]
+    names = [
+        pl.DataFrame(
+            {"name_id": list(trace.names), "kernel": list(trace.names.values())},
+            schema={"name_id": pl.Int64, "kernel": pl.String},
+        ).with_columns(capture_id=pl.lit(trace.capture_id, dtype=pl.Int64))
+        for trace in traces
+    ]
+    grid = pl.concat_str("grid_x", "grid_y", "grid_z", separator="x", ignore_nulls=True)
+    attends = pl.col("category").is_in(list(ATTENTION)).any().over("instance")
+    return (
+        pl.concat(found)
+        .with_columns(of_experts=pl.col("between_ep") & ~attends)
+        .join(pl.concat(names), on=["capture_id", "name_id"], how="left")
+        .group_by("instance", "rank_index", "of_experts", "kernel", grid=grid)
+        .agg(count=pl.len().cast(pl.Int64), ns=DURATION.sum())
+    )
+
+
+def _compare_kernels(kernels: pl.DataFrame, rank_index: int) -> pl.DataFrame:
+    """Per segment, name and grid: of_experts, is_alike (all ranks ran equally many), excess_ns, peers_ns."""
+    is_late = pl.col("rank_index") == rank_index
+    members = kernels.group_by("instance").agg(members=pl.col("rank_index").n_unique())
+    ran_by_all = pl.col("rank_index").n_unique() == pl.col("members").first()
+    return (
+        kernels.join(members, on="instance")
+        .group_by("instance", "kernel", "grid", "of_experts")
+        .agg(
+            is_alike=ran_by_all & (pl.col("count").n_unique() == 1),
+            late_ns=pl.col("ns").filter(is_late).sum(),
+            # A kernel that only some peers ran counts as zero for the others: the mean is over all of them.
+            peers=pl.col("ns").filter(~is_late),
+            others=pl.col("members").first() - 1,
+        )
+        .with_columns(
+            peers_ns=pl.when("is_alike")
+            .then(pl.col("peers").list.median())
+            .otherwise(pl.col("peers").list.sum() / pl.col("others"))
+        )
+        .with_columns(excess_ns=pl.col("late_ns") - pl.col("peers_ns").fill_null(0.0))
+        .drop("peers", "others")
     )

@@ -1,18 +1,19 @@
-"""What ran on the device while the next compute operation had to wait for it, by stream order and by events.
+"""What the next compute operation had to wait for on the device: work before it on its stream, and through events.
 
-An operation waits for everything before it on its stream, and for what its stream was made to wait for by an event;
-and for what that stream ran before it, and so on. Whatever of it runs inside a gap blocks the operation that ends the
-gap. Compute cannot be part of it: a gap is where no compute runs.
+An operation waits for everything before it on its stream. If an event made its stream wait, it also waits for the
+*producer*, the work that the event stands for; that waits for what is before it on its own stream, and so on. Whatever
+of this runs inside a gap blocks the operation that ends the gap. None of it is compute: a gap is where no compute runs.
 
-A stream that waits for an event waits for whatever was launched on the recording stream before the record. The pair is
-identified by ``event_sync`` where the export has it, else by the last record of that event id before the wait.
+A stream that waits for an event waits for all that was launched on the recording stream before the record. Wait and
+record are paired by ``event_sync`` where the export has it, else the record is the last of that event id before the
+wait.
 
-Not every record is listed: CUPTI leaves out those of ``cudaEventRecordWithFlags`` (PyTorch's usual one). Then the
-producer is found by elimination. The record was called before the wait, so the producer is, on some other
-stream, the last operation launched before it; and it ended before the waiting operation began. Of these
-candidates the last one to end is the producer if the waiting operation began at once after it; else it only bounds how
-long the wait can have delayed the stream. With their listed records hidden, 1777 of the 1793 waits that delayed a
-stream in five real traces found their producer again by elimination, and none of 1653 that delayed nobody found one.
+Not every record is listed: CUPTI leaves out those of ``cudaEventRecordWithFlags``, which PyTorch usually calls. Then
+the producer is found by elimination. The record was called before the wait, so on some other stream the producer is the
+last operation launched before the wait, and it ended before the waiting operation began. Of these candidates, one per
+stream, the last to end is the producer if the waiting operation began at once after it; else it only bounds how long
+the wait can have delayed the stream. Checked on five real traces with their listed records hidden: elimination found
+the producer of 1777 of the 1793 waits that delayed a stream, and none for the 1653 that delayed nothing.
 """
 
 from __future__ import annotations
@@ -22,46 +23,48 @@ from typing import Literal
 import polars as pl
 
 from three_walls.attribution.host_activity import calls_of_kind
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect
 
 PROCESS = ("capture_id", "process")
 CALL = (*PROCESS, "correlation")
+"""Identifies an API call, and what it launched, waited for or recorded."""
 
 _NEED = ("rank_index", "stream", "gap", "start_ns", "end_ns")
+"""Columns of a time within a gap during which whatever runs on a stream blocks the operation that ends the gap."""
 
 
 def find_edges(
     operations: pl.DataFrame, api_calls: pl.DataFrame, stream_waits: pl.DataFrame, event_records: pl.DataFrame
 ) -> pl.DataFrame:
-    """Pairs of operations connected by an event: op, producer, producer_stream, producer_end_ns, resolved.
+    """Waits for events as pairs of operations: op (that waits), producer, producer_stream, producer_end_ns, resolved.
 
     ``operations`` have a unique ``op``. The waiting operation is the next one launched on its stream after the wait.
-    Where ``resolved`` is false, ``producer`` is the latest that it can have waited for, null if none is known.
+    Where ``resolved`` is false, ``producer`` is the latest that it can have waited for; null if none is known.
     """
     calls = calls_of_kind(api_calls, ("event_record", "stream_wait")).select(*CALL, "thread", "kind", at_ns="start_ns")
-    waits = _next_launched(_called(stream_waits, calls, "stream_wait"), operations)
-    records = _called(event_records, calls, "event_record")
+    waits = _join_delayed(_join_calls(stream_waits, calls, "stream_wait"), operations)
+    records = _join_calls(event_records, calls, "event_record")
     paired = _pair(waits, records)
     listed = paired.filter(pl.col("record_ns").is_not_null())
     unlisted = calls.filter(pl.col("kind") == "event_record").join(event_records, on=CALL, how="anti")
     return pl.concat(
         [
-            _last_launched(listed, operations).with_columns(resolved=pl.lit(value=True)),
+            _find_producers(listed, operations).with_columns(resolved=pl.lit(value=True)),
             _eliminate(paired.filter(pl.col("record_ns").is_null()), unlisted, operations),
         ]
     )
 
 
-def _called(rows: pl.DataFrame, calls: pl.DataFrame, kind: str) -> pl.DataFrame:
-    """``rows`` (waits or records) with when and by which thread they were called; other calls' rows are left out."""
-    of_kind = calls.filter(pl.col("kind") == kind).select(*CALL, "thread", "at_ns")
-    first = of_kind.sort(*CALL, "at_ns", "thread").unique(CALL, keep="first", maintain_order=True)
+def _join_calls(rows: pl.DataFrame, calls: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """``rows`` (waits or records) with when and by which thread they were called; those of other kinds are left out."""
+    selected = calls.filter(pl.col("kind") == kind).select(*CALL, "thread", "at_ns")
+    first = selected.sort(*CALL, "at_ns", "thread").unique(CALL, keep="first", maintain_order=True)
     return rows.join(first, on=CALL).with_row_index("row")
 
 
-def _next_launched(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """``waits`` with the operation that each delays: op, op_start_ns, rank_index."""
+def _join_delayed(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """Adds the operation that each of ``waits`` delays: op, op_start_ns, rank_index."""
     launched = operations.drop_nulls("launch_start_ns").select(
         *PROCESS, "stream", "op", "rank_index", op_start_ns="start_ns", launch_ns="launch_start_ns"
     )
@@ -71,7 +74,7 @@ def _next_launched(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFram
 
 
 def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
-    """``waits`` with ``record_ns`` and ``record_stream`` of the record each refers to; null if it is not listed."""
+    """Adds ``record_ns`` and ``record_stream`` of the record that each of ``waits`` refers to; null if not listed."""
     by_sync = records.drop_nulls("event_sync").select(*PROCESS, "event_sync", record_ns="at_ns", record_stream="stream")
     with_sync = waits.drop_nulls("event_sync").join(
         by_sync.sort("record_ns", "record_stream").unique([*PROCESS, "event_sync"], keep="first", maintain_order=True),
@@ -86,8 +89,8 @@ def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([with_sync, without.select(with_sync.columns)])
 
 
-def _last_launched(pairs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """The producer of each listed pair: the last operation launched on the recording stream before the record."""
+def _find_producers(pairs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """The producer of each wait with a listed record: the last operation launched on its stream before the record."""
     launched = operations.drop_nulls("launch_start_ns").select(
         *PROCESS, record_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
     )
@@ -104,7 +107,7 @@ def _join_nearest(
     by: list[str],
     strategy: Literal["forward", "backward"],
 ) -> pl.DataFrame:
-    """``left`` with the row of ``right`` (sorted by ``other_at``) nearest to ``at`` among those with equal ``by``."""
+    """``left`` with the row of ``right`` (sorted by ``other_at``) nearest to ``at``, among those with equal ``by``."""
     return left.sort(at).join_asof(
         right,
         left_on=at,
@@ -117,7 +120,7 @@ def _join_nearest(
 
 
 def _eliminate(waits: pl.DataFrame, unlisted: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """The latest candidate of each wait whose record is not listed; ``resolved`` if it released the stream."""
+    """The latest candidate for the producer of each wait; ``resolved`` if the stream went on at once when it ended."""
     candidates = _candidates(_bound_record(waits, unlisted), operations)
     latest = (
         candidates.sort("row", "producer_end_ns", "producer_stream", "producer")
@@ -139,9 +142,9 @@ def _eliminate(waits: pl.DataFrame, unlisted: pl.DataFrame, operations: pl.DataF
 
 
 def _bound_record(waits: pl.DataFrame, unlisted: pl.DataFrame) -> pl.DataFrame:
-    """``waits`` with ``bound_ns``: when the record was called at the latest.
+    """Adds ``bound_ns`` to ``waits``: the latest time at which the record can have been called.
 
-    That is the last unlisted record of the waiting thread before the wait, if it made one; else the wait itself.
+    That is the last unlisted record of the waiting thread before the wait, if there is one; else the wait itself.
     """
     records = unlisted.select("capture_id", "thread", bound_ns="at_ns").sort("bound_ns")
     bounded = _join_nearest(waits, records, "at_ns", "bound_ns", ["capture_id", "thread"], "backward")
@@ -149,9 +152,9 @@ def _bound_record(waits: pl.DataFrame, unlisted: pl.DataFrame) -> pl.DataFrame:
 
 
 def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """Per wait and other stream: the last operation launched before the record that ended before the waiter began.
+    """Per wait the candidate of each other stream: row (of the wait), producer_stream, producer, producer_end_ns.
 
-    Columns: row, producer_stream, producer, producer_end_ns.
+    It is the last operation that was launched before the record and ended before the waiting operation began.
     """
     ended = operations.drop_nulls("launch_start_ns").select(
         "rank_index", producer_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
@@ -181,35 +184,35 @@ def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
 def find_blocking(
     gaps: pl.DataFrame, operations: pl.DataFrame, edges: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """What ran in each of ``gaps`` (blocking) and what may have delayed its end (stalled).
+    """What ran in each gap and blocked the operation that ends it, and what may have stalled that operation.
 
     ``gaps``: rank_index, gap, start_ns, end_ns, and op and stream of the operation that ends it. ``operations``: all
-    but compute, with ``op``. ``edges``: see find_edges.
-    Both results: gap, start_ns, end_ns, detail.
+    but compute, with ``op``. ``edges``: see find_edges. Both results: gap, start_ns, end_ns, detail.
     """
-    begin = gaps.select("gap", gap_start_ns="start_ns", gap_end_ns="end_ns")
-    ended_by = edges.join(gaps.select("op", "rank_index", "gap"), on="op").join(begin, on="gap")
+    bounds = gaps.select("gap", gap_start_ns="start_ns", gap_end_ns="end_ns")
+    ends_of_gaps = edges.join(gaps.select("op", "rank_index", "gap"), on="op").join(bounds, on="gap")
+    # First what the stream itself ran in the gap, then from event to event what other streams ran.
     found = [_running(gaps.select(*_NEED), operations)]
-    delayed_by = [ended_by]
+    followed = [ends_of_gaps]
     for _ in range(attribution_thresholds().followed_events):
-        waiting = edges.join(found[-1].select("op", "rank_index", "gap").unique(), on="op").join(begin, on="gap")
-        delayed_by.append(waiting)
-        needs = _needs(pl.concat([ended_by, waiting]) if len(found) == 1 else waiting)
+        waiting = edges.join(found[-1].select("op", "rank_index", "gap").unique(), on="op").join(bounds, on="gap")
+        followed.append(waiting)
+        needs = _needs(pl.concat([ends_of_gaps, waiting]) if len(found) == 1 else waiting)
         if needs.is_empty():
             break
         found.append(_running(needs, operations))
-    running = pl.concat(found).select("gap", "start_ns", "end_ns", detail=_describe())
-    return running, _stalled(pl.concat(delayed_by), operations)
+    blocking = pl.concat(found).select("gap", "start_ns", "end_ns", detail=_describe())
+    return blocking, _stalled(pl.concat(followed), operations)
 
 
 def _running(needs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """Operations of each needed stream within the needed time: op, rank_index, stream, category, start, end, gap."""
+    """Operations within ``needs``: op, rank_index, stream, category, start_ns, end_ns, gap."""
     candidates = operations.select("op", "rank_index", "stream", "category", "start_ns", "end_ns")
     return intersect(candidates, needs, ["rank_index", "stream"], carry=["gap"])
 
 
 def _needs(edges: pl.DataFrame) -> pl.DataFrame:
-    """Per gap and stream, the time until the last producer there ended, one row each (columns of _NEED)."""
+    """Per gap and producer's stream, from the start of the gap until the last producer there ended (_NEED)."""
     late = edges.filter(pl.col("resolved") & (pl.col("producer_end_ns") > pl.col("gap_start_ns")))
     return (
         late.group_by("rank_index", "gap", "producer_stream")
@@ -223,7 +226,7 @@ def _needs(edges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stalled(edges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """From the start of the gap until the latest candidate of an event that could not be resolved ended."""
+    """Waits whose event could not be resolved: from the start of the gap until the latest candidate ended."""
     open_ends = edges.filter(~pl.col("resolved")).join(
         operations.select(producer="op", category="category", stream="stream"), on="producer", how="left"
     )

@@ -1,82 +1,85 @@
-"""How much of exposed communication is transfer and how much is waiting for peers.
+"""How much of exposed communication is transfer, and how much is waiting for peers.
 
-Where calls of several ranks are matched it is measured: a call transfers from the arrival of its last member to its end
-(``ranks/arrivals.py``).
+Where the calls of several ranks are matched this is measured: a call transfers from the arrival of its last member to
+its end (``ranks/matched_ranks.py``).
 
 Elsewhere it is estimated from one rank. The duration of a collective includes waiting until its peers arrive. Calls of
-one kind on one rank repeat many times a step with similar sizes, so a call that found its peers ready shows what the
-transfer takes. Each call counts as transfer for at most the lowest tenth of its kind's durations; the rest is waiting.
+a kind repeat many times a step with similar sizes, so the calls that found their peers ready show how long the transfer
+takes: the fastest tenth of the kind's calls. Of each call at most this much counts as transfer; the rest is waiting.
 
-Calls that carry next to nothing (``ep_control``: counts, notices, barriers) move it in microseconds. There the shortest
-call is the transfer of each, up to the threshold ``maximum_control_ns``.
+Calls that carry next to nothing (``ep_control``: counts, notifications, barriers) transfer it in microseconds. Of these
+the shortest call of the kind is the transfer of each, up to the threshold ``maximum_control_ns``.
 
-The estimate is low where message sizes vary a lot, high where even the fastest tenth waited. With one call or a few per
-step nothing is known, and all of it counts as transfer.
+The estimate is low where message sizes vary a lot, and high where even the fastest tenth waited. With only a few calls
+per step nothing is known, and all of their time counts as transfer.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from three_walls.attribution.ownership import not_computing
+from three_walls.attribution.ownership import find_time_without_compute
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.ranks.matched_ranks import MatchedRanks
-from three_walls.ranks.matching import CLASS
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.ranks.matching import STEP_AND_CLASS
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
 _KIND = ("rank_index", "category", "stream", "name_id", "small")
+"""Identifies calls that are comparable in size. ``small``: see _mark_small."""
+
 _EXCHANGES = ("ep_all_to_all", "send_recv_ambiguous")
 
 
 def measure_transfer(
     timeline: Timeline, matched_ranks: MatchedRanks, slices: pl.DataFrame, exposure: pl.DataFrame
 ) -> pl.DataFrame:
-    """Per step and communication class: rank_index, step, class, transfer_exposed_ns (at most the exposed time).
+    """Exposed transfer: rank_index, step, class, transfer_exposed_ns (at most the exposed time of the class).
 
     Measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
+    ``exposure``: see measure_exposure.
     """
-    exposed_stretches = not_computing(slices)
-    resolved = matched_ranks.class_splits.filter("resolved").select(CLASS)
+    exposed_stretches = find_time_without_compute(slices)
+    resolved = matched_ranks.class_splits.filter("resolved").select(STEP_AND_CLASS)
     measured = _measure(matched_ranks, resolved, exposed_stretches)
     return (
         _estimate(timeline, exposed_stretches)
-        .join(exposure.select(*CLASS, "exposed_ns"), on=CLASS, how="full", coalesce=True)
-        .join(resolved.with_columns(is_resolved=pl.lit(value=True)), on=CLASS, how="left")
-        .join(measured, on=CLASS, how="left")
+        .join(exposure.select(*STEP_AND_CLASS, "exposed_ns"), on=STEP_AND_CLASS, how="full", coalesce=True)
+        .join(resolved.with_columns(is_resolved=pl.lit(value=True)), on=STEP_AND_CLASS, how="left")
+        .join(measured, on=STEP_AND_CLASS, how="left")
         .select(
-            *CLASS,
+            *STEP_AND_CLASS,
             transfer_exposed_ns=pl.when("is_resolved")
             .then(pl.min_horizontal(pl.col("measured_ns").fill_null(0), "exposed_ns"))
             .otherwise("estimated_ns"),
         )
         .drop_nulls("transfer_exposed_ns")
-        .sort(CLASS)
+        .sort(STEP_AND_CLASS)
     )
 
 
 def _measure(matched_ranks: MatchedRanks, resolved: pl.DataFrame, exposed_stretches: pl.DataFrame) -> pl.DataFrame:
     """The exposed transfer of ``resolved`` classes: rank_index, step, class, measured_ns.
 
-    A call transfers from the latest arrival to its end; a call that is not matched transfers all the time. Exposed is
-    the part of their union in which no compute kernel runs, so that it never exceeds the exposed time.
+    A matched call transfers from the latest arrival to its end, an unmatched call throughout. The exposed transfer is
+    the part of their union in which no compute kernel runs, so it never exceeds the exposed time.
     """
     transferring = (
-        matched_ranks.matched.everything.join(resolved, on=CLASS, how="semi")
+        matched_ranks.matched.communication.join(resolved, on=STEP_AND_CLASS, how="semi")
         .join(matched_ranks.arrivals.select("call", "wait_ns"), on="call", how="left")
         .select("rank_index", "class", "end_ns", start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0))
     )
     united = merge_overlapping(transferring, ["rank_index", "class"])
     exposed = intersect(united, exposed_stretches, ["rank_index"], carry=["step"])
-    return exposed.group_by(CLASS).agg(measured_ns=DURATION.sum())
+    return exposed.group_by(STEP_AND_CLASS).agg(measured_ns=DURATION.sum())
 
 
 def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFrame:
-    """The estimate from each rank alone: rank_index, step, class, estimated_ns.
+    """Exposed transfer estimated from each rank alone: rank_index, step, class, estimated_ns.
 
-    Only kept steps contribute their calls to the quantiles.
+    Only calls of kept steps count for the fastest tenth.
     """
     calls = (
         timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
@@ -101,7 +104,7 @@ def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFra
 
 
 def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
-    """Per kind of call, what it takes where the peers are ready: the columns of _KIND, ready_ns (null if not known)."""
+    """How long each kind of call takes when its peers are ready: the columns of _KIND, ready_ns (null if not known)."""
     thresholds = attribution_thresholds()
     quantile = pl.col("duration_ns").quantile(thresholds.ready_quantile, interpolation="lower").cast(pl.Int64)
     return (
@@ -119,14 +122,17 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _mark_small(calls: pl.DataFrame) -> pl.DataFrame:
-    """``calls`` with ``small``: exchanges below the widest jump in the durations of their stream's shorter half."""
+    """Adds ``small`` to ``calls``: exchanges that carry counts, on a stream that also carries tokens.
+
+    These are the calls below the largest jump in duration within the shorter half of the stream's exchanges.
+    """
     thresholds = attribution_thresholds()
     stream = ["rank_index", "category", "stream", "name_id"]
     before = pl.col("duration_ns").shift(1).over(stream)
     in_shorter_half = pl.int_range(pl.len()).over(stream) <= pl.len().over(stream) // 2
     may_be_small = in_shorter_half & (before <= thresholds.maximum_small_exchange_ns)
     jump = pl.when(may_be_small).then(pl.col("duration_ns") / before.clip(1))
-    widest = (
+    largest = (
         calls.filter(pl.col("category").is_in(list(_EXCHANGES)))
         .sort(*stream, "duration_ns")
         .with_columns(jump=jump)
@@ -135,6 +141,6 @@ def _mark_small(calls: pl.DataFrame) -> pl.DataFrame:
         .group_by(stream, maintain_order=True)
         .agg(carries_tokens_ns=pl.col("duration_ns").last())
     )
-    return calls.join(widest, on=stream, how="left", nulls_equal=True, maintain_order="left").with_columns(
+    return calls.join(largest, on=stream, how="left", nulls_equal=True, maintain_order="left").with_columns(
         small=(pl.col("duration_ns") < pl.col("carries_tokens_ns")).fill_null(value=False)
     )

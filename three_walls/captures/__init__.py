@@ -1,1 +1,1 @@
-"""What is done with captures besides analyzing them: how to record, examine and share one."""
+"""What is done with captures besides analyzing them: recording, examining and scrubbing one."""

@@ -33,7 +33,7 @@ PLAIN_WIDTH = 100
 @click.option(
     "--step-range",
     metavar="REGEX",
-    help="NVTX ranges that are training steps, where the trace has no training_step_N ranges.",
+    help="NVTX ranges that mark training steps, for a trace without training_step_N ranges.",
 )
 @click.option(
     "--config",
@@ -46,7 +46,7 @@ PLAIN_WIDTH = 100
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="A setting of the run, by Megatron Core name or Bridge path; counts before every other source. Repeatable.",
+    help="A setting of the run, by Megatron Core name or Bridge path; overrides every other source. Repeatable.",
 )
 @click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to spell the overrides for.")
 @click.option(
@@ -67,7 +67,7 @@ PLAIN_WIDTH = 100
     "logs",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Training log of the same run, its progress.txt, or a directory (.xz, .zst, .gz too); may be repeated.",
+    help="Training log of the same run, its progress.txt, or a directory (.xz, .zst, .gz too). Repeatable.",
 )
 @click.option(
     "--memory-snapshot",
@@ -75,7 +75,7 @@ PLAIN_WIDTH = 100
     type=click.Path(path_type=Path),
     help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
 )
-@click.option("--full", "is_full", is_flag=True, help="Print every section of the report, not only the answer.")
+@click.option("--full", "is_full", is_flag=True, help="Print more sections than verdict, warnings, budget and plan.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
 def analyze_command(
     traces: tuple[Path, ...],

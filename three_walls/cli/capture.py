@@ -1,18 +1,31 @@
-"""``three-walls capture``: a good profiler command from the start."""
+"""``three-walls capture``: prints the commands that capture a run well."""
 
 from __future__ import annotations
 
+import textwrap
+
 import click
 
-from three_walls.captures.launch.commands import LAUNCHERS, TORCHRUN, count_ranks, find_launcher
-from three_walls.captures.launch.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
+from three_walls.captures.launch import (
+    LAUNCHERS,
+    TORCHRUN,
+    CaptureRequest,
+    count_ranks,
+    find_launcher,
+    make_recipe,
+    read_ranks,
+    read_steps,
+)
 from three_walls.inputs.config.command_line import find_dialect
 from three_walls.inputs.config.launchers import find_program
+from three_walls.model.capture import CaptureRecipe
 from three_walls.model.errors import UsageError
-from three_walls.report.capture_text import format_recipe
 from three_walls.tables.capture import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
 
-_MOST_RANKS_UNASKED = 8
+_DEFAULT_RANKS = 8
+"""So many ranks are profiled where --ranks is not given."""
+_COLUMNS = 110
+"""Width of the comments; commands stay on one line."""
 
 
 @click.command("capture")
@@ -57,7 +70,7 @@ def capture_command(
 
 
 def _first_ranks(command: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple(range(min(count_ranks(command) or _MOST_RANKS_UNASKED, _MOST_RANKS_UNASKED)))
+    return tuple(range(min(count_ranks(command) or _DEFAULT_RANKS, _DEFAULT_RANKS)))
 
 
 def _find_framework(command: tuple[str, ...]) -> str:
@@ -67,6 +80,26 @@ def _find_framework(command: tuple[str, ...]) -> str:
     if dialect == "unknown":
         raise UsageError(
             "expected a command of Megatron-Bridge or Megatron-LM, found neither's settings in it; "
-            f"say which: --framework {BRIDGE} or --framework {MEGATRON_LM}"
+            f"state which: --framework {BRIDGE} or --framework {MEGATRON_LM}"
         )
     return MEGATRON_LM if dialect == "megatron_lm" else BRIDGE
+
+
+def format_recipe(recipe: CaptureRecipe) -> str:
+    """The recipe as a shell script: reasons are comments, and every command is one line, so that it can be copied."""
+    blocks = []
+    for step in recipe.steps:
+        lines = [
+            line
+            for reason in step.reasons
+            for line in textwrap.wrap(
+                reason,
+                _COLUMNS,
+                initial_indent="# ",
+                subsequent_indent="#   ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        ]
+        blocks.append("\n".join([*lines, step.command]))
+    return "\n\n".join(blocks) + "\n"

@@ -9,7 +9,7 @@ from three_walls.facts.registry import DEFINITIONS
 
 @click.command("facts")
 def facts_command() -> None:
-    """List every fact that a report may hold and a rule may compare. Each has a unit and a definition.
+    """List every fact that a report may hold and a rule may compare, with its unit and definition.
 
     Settings are facts too: config.<key> (keys of tables/config-keys.yaml) and env.<VARIABLE>.
     """

@@ -14,14 +14,14 @@ from three_walls.version import VERSION
 SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
-    "doctor": "Check what the capture TRACES supports, and how to record what is missing.",
+    "doctor": "Show what a capture can support, and how to record what is missing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
     "rules": "List, show, check, test and write rules.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
     "verify": "Check that OVERRIDES apply and that the run they make is valid.",
 }
-"""Command -> the first sentence of its help. A command is ``<name>_command`` of the module of its name, imported when
-it is used: reading traces needs imports of a second, which the list of commands does not."""
+"""Command -> the first sentence of its help. A command is the function ``<name>_command`` in the module of its name,
+imported when it is used: the imports that reading traces needs take a second."""
 
 
 class LazyGroup(click.Group):
@@ -50,14 +50,14 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="three-walls")
 def cli() -> None:
-    """Names the wall that holds a Megatron MoE training run back, and the config edits to try.
+    """Name the wall that holds a Megatron MoE training run back, and the config edits to try.
 
-    Reads SQLite exports of Nsight Systems. Works offline; never changes a trace.
+    Reads SQLite exports of Nsight Systems. Works offline and never changes a trace.
     """
 
 
 def main() -> None:
-    """Runs the command line; every error is one line on stderr and its own exit code."""
+    """Run the command line. Every error becomes one line on stderr and an exit code of its own."""
     try:
         cli(standalone_mode=False)
         if sys.stdout is not None:  # it is where the shell closed it
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _fail(message: str, exit_code: int) -> None:
-    """A rule base lists all its errors, a line each; any other message is one line, whatever names a user gave."""
+    """Print the error and exit. Errors of rules take a line each; any other message is kept on one line."""
     if exit_code != RuleBaseError.exit_code:
         message = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
     click.echo(f"three-walls: error: {message}", err=True)

@@ -1,4 +1,4 @@
-"""``three-walls rules``: what is in the rule base, and whether your own rules are correct."""
+"""``three-walls rules``: lists and shows rules, and checks and tests your own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from three_walls.rules.warnings import load_warnings
 
 
 def _own_directory(_context: click.Context, _parameter: click.Parameter, directory: Path | None) -> Path | None:
-    """A directory of the user's own rules; the one that ships with the program is read anyway."""
+    """The user's own directory of rules; None where it is the one that ships with the program, which is always read."""
     return None if directory is None or directory.resolve() == RULES_DIR.resolve() else directory
 
 
@@ -41,7 +41,7 @@ def rules_command() -> None:
 @rules_command.command("list")
 @_OWN
 def list_command(directory: Path | None) -> None:
-    """One line per rule: id, wall, applicability, title. DIRECTORY: rules of your own, in addition."""
+    """List rules, one a line: id, wall, applicability, title. DIRECTORY adds rules of your own."""
     for rule in _load(directory):
         wall = f"{rule.wall}.{rule.sub_wall}" if rule.sub_wall else str(rule.wall)
         click.echo(f"{rule.id:<36} {wall:<21} {rule.applicability:<21} {rule.title}")
@@ -50,7 +50,7 @@ def list_command(directory: Path | None) -> None:
 @rules_command.command("warnings")
 @_OWN
 def warnings_command(directory: Path | None) -> None:
-    """One line per warning that is a comparison of facts: code, conditions, exceptions."""
+    """List the warnings of rules/warnings, one a line: code, conditions, exceptions."""
     for warning in load_warnings(RULES_DIR, *([directory] if directory else []), definitions=DEFINITIONS):
         click.echo(f"{warning.code:<36} {describe_warning(warning)}")
 
@@ -68,7 +68,7 @@ def warnings_command(directory: Path | None) -> None:
     help="Directory of rules (default: rules).",
 )
 def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) -> None:
-    """Write a rule and its cases to fill in: rules test names every part that is still to do."""
+    """Write a rule and its cases to fill in. rules test names every part that is still to do."""
     if any(rule.id == rule_id for rule in _load(None)):
         raise UsageError(f"{rule_id} is already the id of a rule")
     for path in write_scaffold(rule_id, Wall(wall), SubWall(sub_wall) if sub_wall else None, directory):
@@ -80,7 +80,7 @@ def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) 
 @click.argument("rule_id", metavar="ID")
 @_OWN
 def show_command(rule_id: str, directory: Path | None) -> None:
-    """Everything one rule says: conditions, requirements, edits, gain, evidence for and against."""
+    """Print one rule in full: conditions, requirements, edits, gain, evidence for and against."""
     rules = {rule.id: rule for rule in _load(directory)}
     if rule_id not in rules:
         raise UsageError(f"expected the id of a rule, found {rule_id!r} (see: three-walls rules list)")
@@ -91,7 +91,7 @@ def show_command(rule_id: str, directory: Path | None) -> None:
 @_OWN
 def check_command(directory: Path | None) -> None:
     """Read every rule; list all errors with file, line and column (exit code 5)."""
-    click.echo(f"{len(_load(directory))} rules are sound")
+    click.echo(f"{len(_load(directory))} rules have no errors")
 
 
 @rules_command.command("test")

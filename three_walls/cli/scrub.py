@@ -1,4 +1,4 @@
-"""``three-walls scrub``: an export that can be shared."""
+"""``three-walls scrub``: writes a copy of an export that can be shared."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MOST_NAMES = 12
 def scrub_command(source: Path, target: Path, force: bool) -> None:
     """Write a copy of the export IN that can be shared, to OUT. IN is never changed.
 
-    Exports hold environments of all processes, the program's output, paths and names. OUT keeps what analysis needs:
-    times, sizes, names of kernels and calls, settings of the run. Then its bytes are searched for what was removed.
+    Exports hold the environments of all processes, the program's output, paths and names. OUT keeps what analysis
+    needs: times, sizes, names of kernels and calls, settings of the run. Its bytes are searched for what was removed.
 
-    IN may be a directory of exports; then OUT is one too, and hosts keep their identity as host-1, host-2, ... OUT is
-    compressed if its name ends in .xz or .zst.
+    IN may be a directory of exports; then OUT is one too, and hosts are called host-1, host-2, ... in all of them. OUT
+    is compressed if its name ends in .xz or .zst.
 
     \b
     Examples:
@@ -37,20 +37,20 @@ def scrub_command(source: Path, target: Path, force: bool) -> None:
 
 
 def describe_scrubbed(summary: ScrubSummary) -> Iterator[str]:
-    """Lines: what was left out (names and counts), how sizes changed, what was searched for."""
+    """Lines on what was left out (names and counts), how sizes changed, and what was searched for."""
     sizes = f"{format_count(summary.target_bytes)} bytes, from {format_count(summary.source_bytes)}"
     yield f"Wrote {summary.target} ({sizes})"
     yield f"  tables left out: {_counts(summary.tables)}"
     yield f"  columns left out: {len(summary.columns)} ({_names(summary.columns)})"
     yield f"  rows left out of {_counts(summary.pairs)}"
     strings = format_count(summary.strings)
-    yield f"  strings left out: {strings}, {summary.blocks} of them environments of whole processes"
+    yield f"  strings left out: {strings}, {summary.blocks} of them the environment of a process"
     yield f"  environment variables left out: {len(summary.variables)} ({_names(summary.variables)})"
-    yield f"  words of the command line left out: {summary.arguments}"
+    yield f"  command-line arguments left out: {summary.arguments}"
     yield f"  texts replaced: {_counts(summary.texts)}"
     if summary.host is not None:
         yield f"  the host is now called {summary.host}"
-    yield f"  searched the file's bytes for {summary.searched} removed values: none is left"
+    yield f"  the file was searched for {summary.searched} removed values: none is left"
     yield "  still in the file: times (also the date), sizes, names of kernels, calls and ranges, settings of the run"
 
 

@@ -1,4 +1,4 @@
-"""``three-walls verify``: do the overrides apply, and would the run start?"""
+"""``three-walls verify``: checks whether overrides apply and whether the run would start."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def verify_command(
 ) -> None:
     """Check that OVERRIDES apply and that the run they make is valid.
 
-    OVERRIDES is an overrides.txt, or any file with one Hydra override per line. The check of names, types, words and
-    constraints needs nothing else. If Megatron-Bridge can be imported, its own code applies and validates them too.
+    OVERRIDES is an overrides.txt, or any file with one Hydra override per line. Names, types, values and constraints
+    are checked without Megatron-Bridge. Where it can be imported, its own code applies and validates them too.
 
     \b
-    Exit codes: 0 nothing fails, 1 something does, 2 usage, 3 an input cannot be read
+    Exit codes: 0 all overrides hold, 1 one of them fails, 2 usage, 3 an input cannot be read
     """
     check_release(bridge_version)
     if (recipe is None) == (config is None):
@@ -65,7 +65,10 @@ def verify_command(
 
 
 def read_overrides(path: Path) -> WrittenOverrides:
-    """The overrides in ``path``, less Megatron-LM flags and comments; raises InputError where a quote is not closed."""
+    """Read the overrides in ``path``, without Megatron-LM flags and comments.
+
+    Raises InputError where a quote is not closed.
+    """
     text = read_text_file(path, "overrides, one per line (overrides.txt)")
     overrides: list[str] = []
     environment: dict[str, str] = {}
@@ -82,7 +85,7 @@ def read_overrides(path: Path) -> WrittenOverrides:
 
 
 def read_run_config(path: Path) -> tuple[MergedConfig, str | None]:
-    """What a ``run_config.yaml`` holds, and the release that wrote it where its keys show it.
+    """Read a ``run_config.yaml``: its configuration, and the release that wrote it where its keys show that.
 
     Raises InputError where the file is no such configuration.
     """

@@ -58,7 +58,7 @@ def count_phases(passes: pl.DataFrame) -> tuple[int, int]:
 
 
 def is_recomputing(forward: int, backward: int) -> bool:
-    """Whether so many more ``forward`` than ``backward`` passes are taken to replay layers."""
+    """Whether ``forward`` passes outnumber ``backward`` passes by so much that layers are replayed."""
     return backward > 0 and forward >= fact_thresholds().minimum_recompute_ratio * backward
 
 
@@ -103,7 +103,7 @@ def _replays_of_some_layers(phases: list[str]) -> set[int] | None:
 
 
 def _replays_with_layers(phases: list[str], layers: int) -> set[int] | None:
-    """Places of the replays if each micro-batch ends with its ``layers``-th backward pass; None where that fails."""
+    """Places of the replays if each micro-batch ends with its ``layers``-th backward pass; None where it cannot."""
     replays: set[int] = set()
     begin = 0
     backward_places = [place for place, phase in enumerate(phases) if phase == BACKWARD]
@@ -132,7 +132,7 @@ def _find_partners(directions: list[str]) -> list[int | None]:
         elif direction == BACKWARD:
             partners.append(open_passes.pop() if open_passes else None)
         else:
-            # Replays run forward: the n-th from the end of a run belongs to the n-th layer from the top.
+            # Replays run forward: the n-th from the end of a run belongs to the n-th layer from the last.
             partners.append(open_passes[-remaining[place]] if remaining[place] <= len(open_passes) else None)
     return partners
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, EP_CATEGORIES
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
-from three_walls.tables.collective_owners import collective_owners
+from three_walls.model.units import ns_to_ms
+from three_walls.tables.nvtx_ranges import collective_owners
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.communication_owners import BY_OPERATION
 
@@ -19,78 +20,103 @@ _PART_OF_COLLECTIVES = Pool(
     union="collective_busy_ns",
 )
 
-facts = FactGroup("Communication")
+facts = FactGroup()
 
-EP_BUSY = facts.duration("ep_busy_ns", "Union of expert-parallel communication: all-to-all, dispatch, combine, notify.")
+EP_BUSY = facts.duration(
+    "ep_busy_ns",
+    "expert-parallel communication time per step",
+    "Time per step in which expert-parallel communication runs: all-to-all, dispatch, combine, notify.",
+)
 EP_EXPOSED = facts.duration(
     "ep_exposed_ns",
-    "Expert-parallel communication while no compute kernel runs.",
+    "exposed expert-parallel communication time per step",
+    "Time per step in which expert-parallel communication runs and no compute kernel does.",
     "Blocking time: exposed communication may delay nobody. Nor transfer time: part of it is waiting for peers.",
-    share="Fraction of the step in exposed expert-parallel communication.",
+    share="exposed expert-parallel communication",
 )
-EP_HIDDEN = facts.duration("ep_hidden_ns", "Expert-parallel communication while some compute kernel runs.")
+EP_HIDDEN = facts.duration(
+    "ep_hidden_ns",
+    "hidden expert-parallel communication time per step",
+    "Time per step in which expert-parallel communication runs and a compute kernel does too.",
+)
 EP_HIDDEN_OF_BUSY = facts.fraction(
     "ep_hidden_of_busy_fraction",
+    "hidden expert-parallel communication",
+    "Fraction of expert-parallel communication that is hidden behind compute.",
     EP_HIDDEN,
     EP_BUSY,
-    "Fraction of expert-parallel communication that is hidden behind compute.",
+    whole="all expert-parallel communication",
 )
 EP_TRANSFER_EXPOSED = facts.duration(
     "ep_transfer_exposed_ns",
-    "Exposed EP time without waiting for peers: from the last member's arrival to the call's end where all ranks of "
-    "the group were captured; else each call counts at most what the fastest tenth of the token-carrying calls of its "
-    "kind on this rank took.",
-    "From one rank's durations, a measured transfer time: that proxy is low when message sizes vary.",
-    share="Fraction of the step in exposed EP transfer.",
+    "exposed expert-parallel transfer time per step",
+    "Time per step in which expert-parallel communication is exposed and does not wait for peers. Where all ranks of "
+    "the group were captured, a call transfers from its last member's arrival to its end. Elsewhere a call counts at "
+    "most what the fastest tenth of the token-carrying calls of its kind took on this rank.",
+    "A measured transfer time where one rank alone was captured: that proxy is low when message sizes vary.",
+    share="exposed expert-parallel transfer",
     pool=Pool(
         part_of=("ep_exposed_ns", "communication_recoverable_ns"), union="ep_busy_ns", hidden_part="ep_hidden_ns"
     ),
 )
 EP_WAIT_EXPOSED = facts.duration(
     "ep_wait_exposed_ns",
-    "Exposed EP time beyond its transfer: waiting for peers to arrive.",
+    "exposed expert-parallel wait time per step",
+    "Time per step in which exposed expert-parallel communication waits for peers to arrive.",
     pool=Pool(part_of=("ep_exposed_ns", "wait_exposed_ns")),
 )
 COLLECTIVE_BUSY = facts.duration(
-    "collective_busy_ns", "Union of all other communication (data, tensor, pipeline, context parallel)."
+    "collective_busy_ns",
+    "other communication time per step",
+    "Time per step in which communication other than expert-parallel runs: data, tensor, pipeline, context parallel.",
 )
 COLLECTIVE_EXPOSED = facts.duration(
     "collective_exposed_ns",
-    "Other communication while no compute kernel runs.",
-    share="Fraction of the step in other exposed communication.",
+    "other exposed communication time per step",
+    "Time per step in which communication other than expert-parallel runs and no compute kernel does.",
+    share="other exposed communication",
 )
 COLLECTIVE_TRANSFER_EXPOSED = facts.duration(
     "collective_transfer_exposed_ns",
-    "Other exposed communication without waiting for peers; split as for ep_transfer_exposed_ns.",
+    "other exposed transfer time per step",
+    "Time per step in which communication other than expert-parallel is exposed and does not wait for peers. Transfer "
+    "is separated from waiting as for expert-parallel communication.",
     pool=Pool(part_of=("collective_exposed_ns", "communication_recoverable_ns"), union="collective_busy_ns"),
 )
 COLLECTIVE_WAIT_EXPOSED = facts.duration(
     "collective_wait_exposed_ns",
-    "Other exposed communication beyond that: waiting for peers.",
+    "other exposed wait time per step",
+    "Time per step in which exposed communication other than expert-parallel waits for peers to arrive.",
     pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns")),
 )
 DP_EXPOSED = facts.duration(
     "dp_exposed_ns",
-    "Exposed transfer of data parallelism: parameters and gradients. Collectives of unknown owner are not in it.",
-    share="Fraction of the step in exposed parameter and gradient transfer.",
+    "exposed data-parallel transfer time per step",
+    "Time per step in which parameters and gradients are transferred between data-parallel ranks and no compute kernel "
+    "runs. Collectives of unknown owner do not count.",
+    share="exposed data-parallel transfer",
     pool=_PART_OF_COLLECTIVES,
 )
 TP_EXPOSED = facts.duration(
     "tp_exposed_ns",
-    "Exposed transfer of tensor and sequence parallelism.",
-    share="Fraction of the step in exposed tensor-parallel transfer.",
+    "exposed tensor-parallel transfer time per step",
+    "Time per step in which tensor and sequence parallelism transfer data and no compute kernel runs.",
+    share="exposed tensor-parallel transfer",
     pool=_PART_OF_COLLECTIVES,
 )
 CP_EXPOSED = facts.duration(
     "cp_exposed_ns",
-    "Exposed transfer of context parallelism's ring; its other exchanges are not in it.",
-    share="Fraction of the step in exposed context-parallel ring transfer.",
+    "exposed context-parallel ring transfer time",
+    "Time per step in which the ring of context parallelism transfers data and no compute kernel runs. Other exchanges "
+    "of context parallelism do not count.",
+    share="exposed context-parallel ring transfer",
     pool=_PART_OF_COLLECTIVES,
 )
 WAIT_EXPOSED = facts.duration(
     "wait_exposed_ns",
-    "Exposed communication that is waiting for peers, of all kinds.",
-    share="Fraction of the step spent waiting for peers.",
+    "time per step waiting for other ranks",
+    "Time per step in which exposed communication of any kind waits for peers.",
+    share="waiting for other ranks",
 )
 
 
@@ -125,17 +151,18 @@ def withhold_unowned(step: StepView) -> Measurements:
     ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
     if ambiguous_ns > fact_thresholds().maximum_ambiguous_fraction * step.step_ns:
         reason = (
-            f"SendRecv kernels of {ambiguous_ns} ns cannot be classified into expert, pipeline and context exchange: "
-            "the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched command)"
+            f"SendRecv kernels of {ns_to_ms(ambiguous_ns):.1f} ms cannot be classified into expert, pipeline and "
+            "context exchange: the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched "
+            "command)"
         )
         ep_times = (EP_BUSY, EP_EXPOSED, EP_HIDDEN, EP_TRANSFER_EXPOSED, EP_WAIT_EXPOSED)
         withheld = dict.fromkeys(ep_times, missing(reason))
     unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
     if unowned_ns > collective_owners().maximum_open_fraction * step.step_ns:
         reason = (
-            f"collectives of {unowned_ns} ns cannot be classified into tensor and data parallelism: neither the "
-            "parallel sizes nor NVTX ranges identify their owner (capture with -t cuda,nvtx and Megatron's --profile, "
-            "or profile the launched command)"
+            f"collectives of {ns_to_ms(unowned_ns):.1f} ms cannot be classified into tensor and data parallelism: "
+            "neither the parallel sizes nor NVTX ranges identify their owner (capture with -t cuda,nvtx and Megatron's "
+            "--profile, or profile the launched command)"
         )
         withheld = {**withheld, DP_EXPOSED: missing(reason), TP_EXPOSED: missing(reason)}
     return withheld

@@ -1,8 +1,8 @@
 """CUDA graphs: how much of a step they launch, what they leave out, and what a graph of the optimizer could save.
 
-With node granularity (``--cuda-graph-trace=node``) every kernel records whether a graph launched it. With graph
-granularity a graph is one envelope and its kernels are unknown, so no share is given. A trace can have both: kernels
-are counted by their own rows alone, an envelope adds none.
+With node granularity (``--cuda-graph-trace=node``) the trace records for every kernel whether a graph launched it. With
+graph granularity a graph is one envelope and its kernels are unknown, so no share is given. A trace can have both: only
+recorded kernels are counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from three_walls.model.report import GraphCoverage, OutsideGraphs
 from three_walls.timeline.intervals import mask_of
 from three_walls.timeline.steps import MODEL_WORK
 
-facts = FactGroup("CUDA graphs")
+facts = FactGroup()
 LAUNCH_STARVED_PARENTS = (
     "launch_starved_ns",
     "launch_starved_recoverable_ns",
@@ -29,15 +29,17 @@ LAUNCH_STARVED_PARENTS = (
 
 OPTIMIZER_LAUNCH_STARVED = facts.duration(
     "optimizer_launch_starved_ns",
-    "Launch-starved time from the first to the last optimizer kernel after the step's last GEMM.",
+    "optimizer launch-starved time per step",
+    "Time per step that is launch-starved from the first to the last optimizer kernel after the step's last GEMM.",
     needs=HOST_LAUNCHES,
-    share="Fraction of the step in which the optimizer is launch-starved.",
+    share="launch-starved time of the optimizer",
     pool=Pool(part_of=LAUNCH_STARVED_PARENTS, is_device_busy=False),
 )
 GRAPH_KERNEL_FRACTION = facts.fact(
     "graph_kernel_fraction",
     "fraction",
-    "Fraction of the step's kernels that ran inside CUDA graphs.",
+    "the share of kernels inside CUDA graphs",
+    "Fraction of the step's kernels that CUDA graphs launched.",
     needs=("graph_nodes", "inside_cuda_graphs"),
 )
 
@@ -54,26 +56,20 @@ def measure_graphs(step: StepView) -> Measured[GraphCoverage | None]:
     kernels = step.kernels
     nodes = kernels.filter(IS_NODE)
     fraction = known(nodes.height / kernels.height) if kernels.height else missing("no kernel ran in the step")
-    return Measured(
-        _measure_coverage(step, nodes),
-        {GRAPH_KERNEL_FRACTION: fraction, OPTIMIZER_LAUNCH_STARVED: measure_optimizer_starved(step)},
-    )
-
-
-def _measure_coverage(step: StepView, nodes: pl.DataFrame) -> GraphCoverage | None:
     whole_graphs = _count_whole_graphs(step.started.filter(pl.col("kind") == "graph"), nodes)
     reason = step.run.lacks("inside_cuda_graphs") or (_WHOLE if whole_graphs else "")
-    if nodes.is_empty() and not reason:
-        return None
-    kernels = step.kernels
-    return GraphCoverage(
-        kernels_inside=nodes.height,
-        kernels_outside=kernels.height - nodes.height,
-        whole_graphs=whole_graphs,
-        fraction=None if reason else nodes.height / kernels.height,
-        reason=reason,
-        outside=_sum_outside(kernels.filter(~IS_NODE)),
-    )
+    coverage = None
+    if reason or nodes.height:
+        coverage = GraphCoverage(
+            kernels_inside=nodes.height,
+            kernels_outside=kernels.height - nodes.height,
+            whole_graphs=whole_graphs,
+            fraction=None if reason else fraction.value,
+            reason=reason,
+            outside=_sum_outside(kernels.filter(~IS_NODE)),
+        )
+    starved = measure_optimizer_starved(step)
+    return Measured(coverage, {GRAPH_KERNEL_FRACTION: fraction, OPTIMIZER_LAUNCH_STARVED: starved})
 
 
 def _count_whole_graphs(envelopes: pl.DataFrame, nodes: pl.DataFrame) -> int:
@@ -102,8 +98,8 @@ def _sum_outside(kernels: pl.DataFrame) -> tuple[OutsideGraphs, ...]:
 def measure_optimizer_starved(step: StepView) -> Measurement[int]:
     """Launch-starved time inside the optimizer phase: what a graph of the optimizer's kernels could remove.
 
-    The phase is from the first to the last optimizer kernel after the step's last model work, so the GEMMs of Muon's
-    update begin it anew.
+    The phase lasts from the first to the last optimizer kernel after the step's last model work. The GEMMs of Muon's
+    update count as model work, so the phase begins after them.
     """
     model_work_end = step.operations.filter(pl.col("category").is_in(list(MODEL_WORK)))["end_ns"].max()
     optimizer = step.operations.filter(pl.col("category") == "optimizer")

@@ -8,6 +8,7 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.fact import FactGroup, Measured, Measurement, known, known_or_missing, missing
 from three_walls.model.report import CopyBandwidth
 from three_walls.model.units import NS_PER_S
+from three_walls.timeline.intervals import DURATION
 
 TO_DEVICE = ("copy_h2d_pinned", "copy_h2d_pageable")
 TO_HOST = ("copy_d2h_pinned", "copy_d2h_pageable")
@@ -15,21 +16,27 @@ TO_HOST = ("copy_d2h_pinned", "copy_d2h_pageable")
 LARGE_COPY_BYTES = 1 << 20
 """A smaller copy is over before the link is full: its rate is the cost of starting a copy."""
 
-facts = FactGroup("Host copies")
+facts = FactGroup()
 
 H2D_ACHIEVED = facts.fact(
     "h2d_achieved_bytes_per_s",
     "bytes_per_s",
-    "Bytes of the step's copies from the host of 1 MiB and more over the sum of their durations.",
+    "host-to-device copy bandwidth",
+    "Bytes of the step's copies from host to GPU of 1 MiB and more over the sum of their durations.",
     needs=("copies",),
 )
 D2H_ACHIEVED = facts.fact(
-    "d2h_achieved_bytes_per_s", "bytes_per_s", "The same for copies to the host.", needs=("copies",)
+    "d2h_achieved_bytes_per_s",
+    "bytes_per_s",
+    "device-to-host copy bandwidth",
+    "Bytes of the step's copies from GPU to host of 1 MiB and more over the sum of their durations.",
+    needs=("copies",),
 )
 HOST_LINK = facts.fact(
     "host_link_bytes_per_s",
     "bytes_per_s",
-    "The link between GPU and host memory in one direction (PCIe, NVLink-C2C), before protocol overhead.",
+    "host link bandwidth",
+    "Bandwidth of the link between GPU and host memory in one direction (PCIe, NVLink-C2C), before protocol overhead.",
 )
 
 
@@ -40,7 +47,7 @@ def measure_host_copies(step: StepView) -> Measured[tuple[CopyBandwidth, ...]]:
     copies = step.started.filter(is_host_copy).select(
         pl.col("category").cast(pl.String),
         pl.col("bytes").fill_null(0),
-        duration_ns=pl.col("end_ns") - pl.col("start_ns"),
+        duration_ns=DURATION,
         is_large=pl.col("bytes").fill_null(0) >= LARGE_COPY_BYTES,
     )
     sums = copies.group_by("category").agg(
@@ -69,7 +76,7 @@ def measure_host_copies(step: StepView) -> Measured[tuple[CopyBandwidth, ...]]:
         {
             H2D_ACHIEVED: _rate(large.filter(pl.col("category").is_in(TO_DEVICE))),
             D2H_ACHIEVED: _rate(large.filter(pl.col("category").is_in(TO_HOST))),
-            HOST_LINK: known_or_missing(link or None, "the link to host memory is not known of this GPU"),
+            HOST_LINK: known_or_missing(link or None, "tables/hardware.yaml has no link to host memory for this GPU"),
         },
     )
 

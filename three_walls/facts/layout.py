@@ -1,132 +1,207 @@
-"""How the run is laid out: world and group sizes, micro-batches, hosts and NVLink domains that a group reaches.
+"""How the run is laid out: world and group sizes, micro-batches, the GPU, hosts and NVLink domains that a group spans.
 
-All of it follows from the configuration, the launch environment and the GPU model.
+All of it follows from the config, the launch environment and the GPU model.
 """
 
 from __future__ import annotations
 
+from typing import Never, TypeVar
+
 from three_walls.facts.step_view import RunView
 from three_walls.inputs.config.parallel_layout import ParallelLayout
 from three_walls.model.config import NOT_SHOWN, RunConfig
-from three_walls.model.fact import FactGroup, Measurement, Measurements, known, known_or_missing, missing
+from three_walls.model.fact import (
+    GIVE_CONFIG,
+    FactGroup,
+    Measurement,
+    Measurements,
+    known,
+    known_or_missing,
+    missing,
+    unstated,
+)
 from three_walls.tables.hardware import GpuModel
 
 LARGEST_SERVER_GPUS = 8
-"""HGX and DGX boards join at most so many GPUs by NVLink; in a larger domain NVLink joins hosts (a rack)."""
+"""The most GPUs that NVLink joins on an HGX or DGX board; in a larger domain it joins hosts (a rack)."""
+
+UNKNOWN_GPU = "the GPU is not in tables/hardware.yaml"
+"""Why what follows from the GPU model is missing."""
 
 _PRESET_BACKEND = "deepep"
 
-facts = FactGroup("Layout of the run")
+T = TypeVar("T")
+
+facts = FactGroup()
 
 NUM_MICROBATCHES = facts.fact(
-    "num_microbatches", "count", "Micro-batches per step and rank: GBS / (MBS x data-parallel size)."
+    "num_microbatches",
+    "count",
+    "the number of micro-batches per step",
+    "Micro-batches per step and rank: GBS / (MBS x data-parallel size).",
 )
-WORLD_SIZE = facts.fact("world_size", "count", "Ranks of the run: WORLD_SIZE, or what its log or configuration states.")
-DATA_PARALLEL_SIZE = facts.fact("data_parallel_size", "count", "World size / (TP x PP x CP).")
-EXPERT_DATA_PARALLEL_SIZE = facts.fact("expert_data_parallel_size", "count", "World size / (ETP x EP x PP).")
-EXPERTS_PER_RANK = facts.fact("experts_per_rank_count", "count", "Experts of a layer on one rank: experts / EP.")
+WORLD_SIZE = facts.fact(
+    "world_size", "count", "the world size", "Ranks of the run: WORLD_SIZE, or what its log or config states."
+)
+DATA_PARALLEL_SIZE = facts.fact("data_parallel_size", "count", "the data-parallel size", "World size / (TP x PP x CP).")
+EXPERT_DATA_PARALLEL_SIZE = facts.fact(
+    "expert_data_parallel_size", "count", "the expert-data-parallel size", "World size / (ETP x EP x PP)."
+)
+EXPERTS_PER_RANK = facts.fact(
+    "experts_per_rank_count",
+    "count",
+    "the number of experts per rank",
+    "Experts of a layer on one rank: experts / EP.",
+)
 TOKENS_PER_EXPERT = facts.fact(
     "tokens_per_expert_count",
     "count",
+    "the number of tokens per expert",
     "Tokens per expert and micro-batch, with uniform routing and no drops: sequence x MBS x top-k x EP x ETP / "
     "(CP x TP x experts).",
 )
-GPUS_PER_NODE = facts.fact("gpus_per_node", "count", "Ranks on one host (LOCAL_WORLD_SIZE).")
-EP_SPANS_NODES = facts.fact("ep_spans_nodes", "flag", "Whether an expert-parallel group spans more than one host.")
-EP_IS_MEANT_TO_OVERLAP = facts.fact(
+GPUS_PER_NODE = facts.fact(
+    "gpus_per_node", "count", "the number of ranks per node", "Ranks on one host (LOCAL_WORLD_SIZE)."
+)
+EP_SPANS_NODES = facts.flag(
+    "ep_spans_nodes",
+    "whether expert-parallel groups span several nodes",
+    "Whether an expert-parallel group spans more than one host.",
+    if_true="Expert-parallel groups span several nodes",
+    if_false="Each expert-parallel group fits in one node",
+)
+EP_IS_MEANT_TO_OVERLAP = facts.flag(
     "ep_is_meant_to_overlap",
-    "flag",
+    "whether expert-parallel communication is set to overlap",
     "Whether expert communication runs on its own stream, concurrent with compute: EP overlap is on, or the dispatcher "
     "is flex.",
+    if_true="Expert-parallel communication is set up to overlap with compute",
+    if_false="Expert-parallel communication is not set up to overlap with compute",
 )
-DP_SPANS_NODES = facts.fact(
-    "dp_spans_nodes", "flag", "Whether the ranks that hold the same pipeline stage are on more than one host."
+DP_SPANS_NODES = facts.flag(
+    "dp_spans_nodes",
+    "whether data-parallel groups span several nodes",
+    "Whether the ranks that hold the same pipeline stage are on more than one host.",
+    if_true="Data-parallel groups span several nodes",
+    if_false="Each data-parallel group fits in one node",
 )
-EP_WITHIN_NVLINK_DOMAIN = facts.fact(
-    "ep_within_nvlink_domain", "flag", "Whether an expert-parallel group fits into the GPU's NVLink domain."
+EP_WITHIN_NVLINK_DOMAIN = facts.flag(
+    "ep_within_nvlink_domain",
+    "whether expert-parallel groups fit NVLink domains",
+    "Whether an expert-parallel group fits into the GPU's NVLink domain.",
+    if_true="Each expert-parallel group fits in one NVLink domain",
+    if_false="Expert-parallel groups span several NVLink domains",
 )
 EP_RANKS_PER_NVLINK_DOMAIN = facts.fact(
     "ep_ranks_per_nvlink_domain_count",
     "count",
+    "the number of expert-parallel ranks per NVLink domain",
     "Ranks of an expert-parallel group that fit into one NVLink domain of the GPU model.",
     "Where the ranks were placed: a job on parts of several racks has fewer of them together.",
 )
-EXPERT_SHAPES_ARE_STATIC = facts.fact(
+EXPERT_SHAPES_ARE_STATIC = facts.flag(
     "expert_shapes_are_static",
-    "flag",
+    "whether experts process a fixed row count",
     "Whether experts work on a fixed number of rows: padded to their capacity, or with a paged stash.",
+    if_true="Experts process a fixed number of rows",
+    if_false="The number of rows that experts process changes from step to step",
 )
-FLEX_BACKEND_IS_CHOSEN = facts.fact(
+FLEX_BACKEND_IS_CHOSEN = facts.flag(
     "flex_backend_is_chosen",
-    "flag",
+    "whether the run selects its flex backend",
     "Whether the run itself chose the backend of the flex dispatcher: on its command line, or another than the preset.",
+    if_true="The run selects a backend of the flex dispatcher",
+    if_false="The run does not select a backend of the flex dispatcher",
 )
 EXPERT_GROUP_RANKS = facts.fact(
-    "expert_group_ranks_count", "count", "Ranks that share the experts of a layer: EP x ETP."
+    "expert_group_ranks_count",
+    "count",
+    "the number of ranks that share experts",
+    "Ranks that share the experts of a layer: EP x ETP.",
 )
-EXPERTS_SPLIT_OVER_GROUP = facts.fact(
+EXPERTS_SPLIT_OVER_GROUP = facts.flag(
     "experts_split_over_group",
-    "flag",
+    "whether each rank can hold whole experts",
     "Whether the number of experts is a multiple of EP x ETP, so that each rank can hold whole experts.",
+    if_true="Each rank of the expert group can hold whole experts",
+    if_false="The number of experts is not a multiple of EP x ETP",
 )
 HYBRIDEP_TOPOLOGY = facts.fact(
     "hybridep_topology",
     "text",
+    "the NVLink topology given to HybridEP",
     "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN, NVLINK_DOMAIN_SIZE and USE_MNNVL, compared with what the tuned "
     "launchers set on this GPU: as launched, different, or unset (some are not set).",
 )
 EP_INTERNODE_UNIQUE_COPIES = facts.fact(
     "ep_internode_unique_copies_fraction",
     "fraction",
-    "Token copies that cross nodes with one copy per destination node, over those with one copy per chosen expert: "
-    "N(1-(1-1/N)^k)/k for N nodes of an EP group and top-k, with uniform routing.",
+    "the share of distinct token copies between nodes",
+    "Fraction of the token copies between nodes that remain with one copy per destination node instead of one per "
+    "chosen expert: N(1-(1-1/N)^k)/k for N nodes of an EP group and top-k, with uniform routing.",
 )
 PIPELINE_BUBBLE_EXPECTED = facts.fact(
     "pipeline_bubble_expected_fraction",
     "fraction",
+    "the pipeline bubble of an even schedule",
     "Fraction of the step that an even 1F1B schedule leaves idle: (p-1) / (m*v + p-1) for p stages, m micro-batches, "
     "v virtual stages per rank.",
     "A measured time: uneven stages and exchanges add to it.",
+    whole="the step",
 )
 SMALLER_MICRO_BATCH = facts.fact(
-    "smaller_micro_batch_size", "count", "Largest proper divisor of the micro-batch size; missing where it is 1."
+    "smaller_micro_batch_size",
+    "count",
+    "the next smaller micro-batch size",
+    "Largest proper divisor of the micro-batch size; missing where it is 1.",
 )
 LARGER_MICRO_BATCH = facts.fact(
     "larger_micro_batch_size",
     "count",
+    "the next larger micro-batch size",
     "Twice the micro-batch size; missing where half as many micro-batches would not fill the pipeline.",
 )
 LARGER_EXPERT_PARALLEL = facts.fact(
     "larger_expert_parallel_size",
     "count",
+    "the next larger expert-parallel size",
     "Twice the expert-parallel size; missing where experts or ranks cannot be split that way.",
 )
+# The GPU of the run, as recorded and as the hardware table has it.
+GPU_NAME = facts.fact("gpu.name", "text", "the GPU model", "GPU model as the driver names it.")
+GPU_SM = facts.fact("gpu.sm", "text", "the compute capability", "Compute capability, as sm_90.")
+GPU_FAMILY = facts.fact(
+    "gpu.family", "text", "the GPU family", "Row of the hardware table (H100, H200, B200, GB200, ...)."
+)
+GPU_NVLINK_DOMAIN = facts.fact(
+    "gpu.nvlink_domain_gpus", "count", "the number of GPUs per NVLink domain", "GPUs joined by one NVLink domain."
+)
+GPU_MEMORY = facts.fact("gpu.memory_bytes", "bytes", "device memory per GPU", "Memory of one GPU.")
 
 
 def measure_layout(run: RunView) -> Measurements:
     """Every fact of this group, each missing with its reason where an input is not known."""
     config, layout = run.config, run.layout
     return {
-        WORLD_SIZE: known_or_missing(layout.world, "neither WORLD_SIZE nor a log or config says it"),
-        DATA_PARALLEL_SIZE: known_or_missing(layout.data, "needs WORLD_SIZE and the parallel sizes"),
-        EXPERT_DATA_PARALLEL_SIZE: known_or_missing(
-            layout.expert_data, "needs WORLD_SIZE and the expert-parallel sizes"
+        WORLD_SIZE: known_or_missing(layout.world, f"neither WORLD_SIZE nor a log or config states it {GIVE_CONFIG}"),
+        DATA_PARALLEL_SIZE: _known_or_needs(layout.data, "WORLD_SIZE and the parallel sizes"),
+        EXPERT_DATA_PARALLEL_SIZE: _known_or_needs(layout.expert_data, "WORLD_SIZE and the expert-parallel sizes"),
+        EXPERTS_PER_RANK: _known_or_needs(
+            _experts_per_rank(config, layout), "the number of experts and their parallel size"
         ),
-        EXPERTS_PER_RANK: known_or_missing(
-            _experts_per_rank(config, layout), "needs the number of experts and their parallel size"
+        TOKENS_PER_EXPERT: _known_or_needs(
+            _tokens_per_expert(config, layout), "sequence length, micro-batch, experts, top-k and the parallel sizes"
         ),
-        TOKENS_PER_EXPERT: known_or_missing(
-            _tokens_per_expert(config, layout),
-            "needs sequence, micro-batch, experts, top-k and the parallel sizes",
+        GPUS_PER_NODE: known_or_missing(
+            layout.ranks_per_node, "LOCAL_WORLD_SIZE is not in the trace's environment (profile the launched command)"
         ),
-        GPUS_PER_NODE: known_or_missing(layout.ranks_per_node, "LOCAL_WORLD_SIZE is not in the trace's environment"),
-        NUM_MICROBATCHES: known_or_missing(
-            layout.microbatches, "needs micro and global batch size and the data-parallel size"
+        NUM_MICROBATCHES: _known_or_needs(
+            layout.microbatches, "micro and global batch size and the data-parallel size"
         ),
         PIPELINE_BUBBLE_EXPECTED: _expected_bubble(config, layout),
         EP_IS_MEANT_TO_OVERLAP: _is_meant_to_overlap(config),
-        DP_SPANS_NODES: known_or_missing(
-            _dp_spans_nodes(config, layout), "needs WORLD_SIZE, LOCAL_WORLD_SIZE and the parallel sizes"
+        DP_SPANS_NODES: _known_or_needs(
+            _dp_spans_nodes(config, layout), "WORLD_SIZE, LOCAL_WORLD_SIZE and the parallel sizes"
         ),
         EXPERT_SHAPES_ARE_STATIC: _have_static_experts(config),
         FLEX_BACKEND_IS_CHOSEN: _is_flex_backend_chosen(config),
@@ -134,50 +209,77 @@ def measure_layout(run: RunView) -> Measurements:
         SMALLER_MICRO_BATCH: _smaller_micro_batch(layout),
         LARGER_MICRO_BATCH: _larger_micro_batch(config, layout),
         LARGER_EXPERT_PARALLEL: _larger_expert_parallel(config, layout),
+        **_measure_gpu(run),
     }
 
 
+def _needs(inputs: str) -> Measurement[Never]:
+    """Missing, because not all of ``inputs`` are known."""
+    return missing(f"needs {inputs} {GIVE_CONFIG}")
+
+
+def _known_or_needs(value: T | None, inputs: str) -> Measurement[T]:
+    """The measurement ``value``; where it is None, missing for want of ``inputs``."""
+    return known(value) if value is not None else _needs(inputs)
+
+
+def _measure_gpu(run: RunView) -> Measurements:
+    device, gpu = run.device, run.gpu
+    not_recorded = "the trace does not record the GPU, or its ranks ran on different ones (TARGET_INFO_GPU)"
+    return {
+        GPU_NAME: known_or_missing(device.name if device else None, not_recorded),
+        GPU_SM: known_or_missing((device.sm or None) if device else None, not_recorded),
+        GPU_MEMORY: known_or_missing((device.memory_bytes or None) if device else None, not_recorded),
+        GPU_FAMILY: known_or_missing(gpu.family if gpu else None, UNKNOWN_GPU),
+        GPU_NVLINK_DOMAIN: known_or_missing((gpu.nvlink_domain_gpus or None) if gpu else None, _why_no_domain(gpu)),
+    }
+
+
+def _why_no_domain(gpu: GpuModel | None) -> str:
+    return f"how many {gpu.family} NVLink joins differs from board to board" if gpu else UNKNOWN_GPU
+
+
 def ep_spans_nodes(layout: ParallelLayout) -> Measurement[bool]:
-    """Whether an expert-parallel group spans hosts. Its ranks are consecutive, so one larger than a host does."""
+    """Whether an expert-parallel group spans hosts: its ranks are consecutive, so a group larger than a host does."""
     group, per_node = layout.expert_group, layout.ranks_per_node
     if group == 1:
         return known(False)
     if group is None or per_node is None:
-        return missing("needs the expert-parallel size and LOCAL_WORLD_SIZE")
+        return _needs("the expert-parallel size and LOCAL_WORLD_SIZE")
     return known((group if layout.world is None else min(group, layout.world)) > per_node)
 
 
 def ep_ranks_in_nvlink_domain(run: RunView) -> Measurement[int]:
     """Ranks of an expert-parallel group that fit into one NVLink domain."""
     group, domain = run.layout.expert_group, run.gpu.nvlink_domain_gpus if run.gpu else None
-    if group is None or domain is None:
-        return missing("needs the expert-parallel size and a GPU of known NVLink domain")
-    return known(min(group, domain))
+    if domain is None:
+        return missing(_why_no_domain(run.gpu))
+    return _known_or_needs(None if group is None else min(group, domain), "the expert-parallel size")
 
 
 def _measure_expert_group(run: RunView) -> Measurements:
-    """How far a group of ranks that share the experts reaches, and what its dispatcher is told of that."""
+    """How far a group of ranks that share the experts reaches, and how HybridEP is configured for that."""
     config, layout = run.config, run.layout
-    group, together = layout.expert_group, ep_ranks_in_nvlink_domain(run)
+    group, in_domain = layout.expert_group, ep_ranks_in_nvlink_domain(run)
     experts = config.whole_number("num_moe_experts")
     splits = experts % group == 0 if experts and group else None
     return {
         EP_SPANS_NODES: ep_spans_nodes(layout),
-        EP_WITHIN_NVLINK_DOMAIN: together if together.is_missing else known(together.value == group),
-        EP_RANKS_PER_NVLINK_DOMAIN: together,
-        HYBRIDEP_TOPOLOGY: _hybridep_topology(config, together.value, run.gpu),
-        EXPERT_GROUP_RANKS: known_or_missing(group, "needs the expert-parallel size"),
-        EXPERTS_SPLIT_OVER_GROUP: known_or_missing(splits, "needs the number of experts and the expert-parallel size"),
+        EP_WITHIN_NVLINK_DOMAIN: in_domain if in_domain.is_missing else known(in_domain.value == group),
+        EP_RANKS_PER_NVLINK_DOMAIN: in_domain,
+        HYBRIDEP_TOPOLOGY: _hybridep_topology(config, in_domain.value, run.gpu),
+        EXPERT_GROUP_RANKS: _known_or_needs(group, "the expert-parallel size"),
+        EXPERTS_SPLIT_OVER_GROUP: _known_or_needs(splits, "the number of experts and the expert-parallel size"),
         EP_INTERNODE_UNIQUE_COPIES: _unique_copies(config, layout),
     }
 
 
 def _have_static_experts(config: RunConfig) -> Measurement[bool]:
-    """A release that does not know the paged stash has none."""
+    """Whether experts work on a fixed number of rows. A release without the paged stash does not state that setting."""
     if config.get("moe_pad_expert_input_to_capacity") is True or config.get("moe_paged_stash") is True:
         return known(True)
     if not config.knows("moe_pad_expert_input_to_capacity"):
-        return missing("the config does not say moe_pad_expert_input_to_capacity")
+        return unstated("moe_pad_expert_input_to_capacity")
     return known(False)
 
 
@@ -185,18 +287,18 @@ def _is_flex_backend_chosen(config: RunConfig) -> Measurement[bool]:
     """Both frameworks preset deepep, so only a command line or another value shows that the run chose it."""
     backend = config.values.get("moe_flex_dispatcher_backend")
     if backend is None:
-        return missing("the flex dispatcher's backend is not known")
+        return unstated("moe_flex_dispatcher_backend")
     is_chosen = backend.value != _PRESET_BACKEND or backend.source == "command line"
     return known(backend.value is not None and is_chosen)
 
 
-def _hybridep_topology(config: RunConfig, together: int | None, gpu: GpuModel | None) -> Measurement[str]:
+def _hybridep_topology(config: RunConfig, ranks_in_domain: int | None, gpu: GpuModel | None) -> Measurement[str]:
     """Compares three variables with what Megatron-Bridge's launchers set (scripts/performance/utils/utils.py)."""
     domain = None if gpu is None else gpu.nvlink_domain_gpus
-    if together is None or domain is None or not config.environment_is_known:
-        return missing("needs the environment, the expert-parallel size and a known GPU")
+    if ranks_in_domain is None or domain is None or not config.environment_is_known:
+        return _needs("the launch environment, the expert-parallel size and a known GPU")
     expected = {
-        "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": together,
+        "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": ranks_in_domain,
         "NVLINK_DOMAIN_SIZE": domain,
         "USE_MNNVL": int(domain > LARGEST_SERVER_GPUS),
     }
@@ -217,7 +319,7 @@ def _expected_bubble(config: RunConfig, layout: ParallelLayout) -> Measurement[f
     if stages == 1:
         return missing("no pipeline: one stage")
     if not stages or not microbatches or not config.knows("virtual_pipeline_model_parallel_size"):
-        return missing("needs the pipeline stages (virtual ones too) and the micro-batches per step")
+        return _needs("the pipeline stages (virtual ones too) and the micro-batches per step")
     return known((stages - 1) / (microbatches * layout.virtual + stages - 1))
 
 
@@ -227,7 +329,7 @@ def _is_meant_to_overlap(config: RunConfig) -> Measurement[bool]:
     if overlap is True or dispatcher == "flex":
         return known(True)
     if not all(config.knows(key) for key in keys):
-        return missing("needs the dispatcher and whether expert-parallel overlap is on")
+        return _needs("the dispatcher and whether expert-parallel overlap is on")
     return known(False)
 
 
@@ -238,8 +340,8 @@ def _dp_spans_nodes(config: RunConfig, layout: ParallelLayout) -> bool | None:
     if not layout.world or not layout.ranks_per_node or not layout.pipeline or layout.data is None:
         return None
     inside_replicas = config.get("use_tp_pp_dp_mapping") is True
-    reach = layout.world if inside_replicas else layout.world // layout.pipeline
-    return reach > layout.ranks_per_node
+    span = layout.world if inside_replicas else layout.world // layout.pipeline
+    return span > layout.ranks_per_node
 
 
 def _experts_per_rank(config: RunConfig, layout: ParallelLayout) -> int | None:
@@ -267,7 +369,7 @@ def _unique_copies(config: RunConfig, layout: ParallelLayout) -> Measurement[flo
     if spans is False:
         return missing("the expert-parallel group stays inside one node")
     if spans is None or layout.expert_group is None or layout.ranks_per_node is None or not top_k:
-        return missing("needs the expert-parallel size, LOCAL_WORLD_SIZE and top-k")
+        return _needs("the expert-parallel size, LOCAL_WORLD_SIZE and top-k")
     nodes = -(-layout.expert_group // layout.ranks_per_node)
     return known(nodes * (1 - (1 - 1 / nodes) ** top_k) / top_k)
 
@@ -276,23 +378,23 @@ def _smaller_micro_batch(layout: ParallelLayout) -> Measurement[int]:
     """The largest proper divisor: it divides whatever global batch the old size divides."""
     size = layout.micro_batch
     if size is None:
-        return missing("the config does not say micro_batch_size")
+        return unstated("micro_batch_size")
     if size == 1:
         return missing("a micro-batch of one sequence has no smaller one")
     return known(next(size // factor for factor in range(2, size + 1) if size % factor == 0))
 
 
 def _larger_micro_batch(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
-    """Twice the size at half as many micro-batches, of which a pipeline wants at least (virtual: a multiple of) p."""
+    """Twice the size at half as many micro-batches: a pipeline needs at least p (virtual: a multiple of p)."""
     size, count, stages = layout.micro_batch, layout.microbatches, layout.pipeline
     if size is None or count is None or stages is None:
-        return missing("needs micro and global batch size, the parallel sizes and WORLD_SIZE")
+        return _needs("micro and global batch size, the parallel sizes and WORLD_SIZE")
     if count % 2:
         return missing(f"{count} micro-batches per step cannot be halved")
-    left = count // 2
+    halved = count // 2
     is_interleaved = config.size("virtual_pipeline_model_parallel_size") is not None
-    if left < stages or (is_interleaved and left % stages):
-        return missing(f"{left} micro-batches would not keep {stages} pipeline stages busy")
+    if halved < stages or (is_interleaved and halved % stages):
+        return missing(f"{halved} micro-batches would not keep {stages} pipeline stages busy")
     return known(2 * size)
 
 
@@ -300,7 +402,7 @@ def _larger_expert_parallel(config: RunConfig, layout: ParallelLayout) -> Measur
     """Twice the size, where it divides the experts, and stages x expert tensor x expert parallel divides the world."""
     size, experts, stages = layout.expert, config.size("num_moe_experts"), layout.pipeline
     if size is None or experts is None or stages is None or layout.expert_tensor is None or layout.world is None:
-        return missing("needs the number of experts, the parallel sizes and WORLD_SIZE")
+        return _needs("the number of experts, the parallel sizes and WORLD_SIZE")
     if experts % (2 * size):
         return missing(f"{experts} experts cannot be split over {2 * size} ranks")
     if layout.world % (stages * layout.expert_tensor * 2 * size):

@@ -1,4 +1,4 @@
-"""Joins the training log with the trace: facts of the log, or why it cannot be of the traced run."""
+"""Facts of the training log, or why it cannot be of the traced run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
+from three_walls.facts.step_view import NO_STEP
 from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.log.same_run import find_other_sizes, jobs_of_run
 from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
+from three_walls.inputs.read_inputs import find_other_sizes, jobs_of_run
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import (
     FactDefinition,
@@ -31,65 +32,107 @@ from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 NO_LOG = "no training log was given (--log)"
 
-facts = FactGroup("Training log")
+facts = FactGroup()
 
 UNPROFILED_STEP = facts.duration(
-    "unprofiled_step_ns", "Median of the log's steady iterations outside the profiler's range."
+    "unprofiled_step_ns",
+    "the unprofiled step length",
+    "Median length of the log's steady iterations outside the profiler's range.",
 )
 UNPROFILED_STEP_SPREAD = facts.fact(
-    "unprofiled_step_spread_ratio", "ratio", "Longest over shortest of those iterations."
+    "unprofiled_step_spread_ratio",
+    "ratio",
+    "the longest-to-shortest unprofiled step ratio",
+    "Longest of the log's steady, unprofiled iterations over the shortest.",
 )
 UNPROFILED_STEP_RANGE = facts.duration(
     "unprofiled_step_range_ns",
-    "Longest less shortest of those iterations.",
+    "the range of unprofiled step lengths",
+    "Longest of the log's steady, unprofiled iterations less the shortest.",
     "Time of one step: it is what differs between steps, in none of which a constant part shows.",
     pool=Pool(is_device_busy=False),
 )
-UNPROFILED_STEPS = facts.fact("unprofiled_steps_count", "count", "Number of those iterations (lines of the log).")
+UNPROFILED_STEPS = facts.fact(
+    "unprofiled_steps_count",
+    "count",
+    "the number of unprofiled steps",
+    "Iteration lines of the log that are steady and outside the profiler's range.",
+)
 TRACED_STEP = facts.duration(
-    "traced_step_ns", "The representative step, as traced: to be compared with unprofiled_step_ns."
+    "traced_step_ns",
+    "the traced step length",
+    "Length of the representative step, to be compared with that of unprofiled steps.",
 )
 PROFILER_PERTURBATION = facts.fact(
     "profiler_perturbation_ratio",
     "ratio",
-    "Traced step over unprofiled step: how much longer the profiler made it.",
+    "the traced-to-unprofiled step ratio",
+    "Length of the traced step over that of unprofiled steps: how much longer the profiler made it.",
 )
 PROFILER_EXCESS = facts.duration(
     "profiler_excess_ns",
-    "Traced step less unprofiled step, where that is more than iterations differ by themselves; else 0.",
+    "time per step added by the profiler",
+    "Length of the traced step less that of unprofiled steps, where it is more than iterations differ by themselves; "
+    "else 0.",
     "A part of the budget: which bucket it lies in is not measured.",
 )
-DEEPEP_UNAVAILABLE = facts.fact(
+DEEPEP_UNAVAILABLE = facts.flag(
     "log_deepep_unavailable",
-    "flag",
-    "The log reports that DeepEP is not installed or does not run on this GPU.",
+    "whether the log reports DeepEP unavailable",
+    "Whether the log reports that DeepEP is not installed or does not run on this GPU.",
     "Proof that it is there: where the log reports nothing the fact is missing.",
+    if_true="The log reports that DeepEP is unavailable",
+    if_false="The log does not report that DeepEP is unavailable",
 )
-HYBRIDEP_UNAVAILABLE = facts.fact("log_hybridep_unavailable", "flag", "The same of HybridEP.")
+HYBRIDEP_UNAVAILABLE = facts.flag(
+    "log_hybridep_unavailable",
+    "whether the log reports HybridEP unavailable",
+    "Whether the log reports that HybridEP is not installed or does not run on this GPU.",
+    "Proof that it is there: where the log reports nothing the fact is missing.",
+    if_true="The log reports that HybridEP is unavailable",
+    if_false="The log does not report that HybridEP is unavailable",
+)
 UNAVAILABLE_DISPATCHERS = facts.fact(
-    "log_unavailable_dispatchers", "text", "The dispatchers that the log reports as unavailable; unset where none is."
+    "log_unavailable_dispatchers",
+    "text",
+    "the list of unavailable dispatchers",
+    "The dispatchers that the log reports as unavailable; unset where it reports none.",
 )
 LOG_TFLOPS = facts.fact(
-    "log_tflops_per_gpu", "tflops", "Model TFLOP/s per GPU as the log prints it; median, unprofiled."
+    "log_tflops_per_gpu",
+    "tflops",
+    "logged TFLOP/s per GPU",
+    "Model TFLOP/s per GPU as the log prints it: median of the steady, unprofiled iterations.",
 )
 LOG_PEAK_MEMORY = facts.fact(
-    "log_peak_memory_bytes", "bytes", "Largest peak of allocated memory, of the ranks that printed it."
+    "log_peak_memory_bytes",
+    "bytes",
+    "the logged peak of allocated memory",
+    "Largest peak of allocated memory among the ranks that printed it.",
 )
 LOG_RESERVED_MEMORY = facts.fact(
-    "log_reserved_memory_bytes", "bytes", "Largest peak of reserved memory, of the same ranks."
+    "log_reserved_memory_bytes",
+    "bytes",
+    "the logged peak of reserved memory",
+    "Largest peak of reserved memory among the ranks that printed it.",
 )
 LOG_MEMORY_ITERATIONS = facts.fact(
     "log_memory_iterations_count",
     "count",
+    "the number of iterations before memory was printed",
     "Iterations of the run before the log's last memory line. After one, the peak lacks the optimizer's moments, which "
-    "its first update creates.",
+    "the first update creates.",
 )
-LOG_OOMS = facts.fact("log_oom_count", "count", "Different out-of-memory errors in the log.")
+LOG_OOMS = facts.fact(
+    "log_oom_count", "count", "the number of out-of-memory errors", "Different out-of-memory errors in the log."
+)
 LOG_ALLOCATOR_RETRIES = facts.fact(
     "log_allocator_retries_count",
     "count",
+    "the number of allocator retries",
     "Allocations that failed at first, most of any rank: the allocator released its cache and tried again.",
 )
+
 _BACKENDS = ("DeepEP", "HybridEP")
 _REFUSED = r"\b{} is (?:not installed|supported for|only applicable)"
 _IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)
@@ -120,7 +163,7 @@ def join_log(
     ``trace_config``: the run's settings by the trace alone; ``config``: by all sources. ``traced_step_ns``: the
     representative step; ``captured_steps``: how many steps the capture holds, kept or not.
     """
-    traced = {TRACED_STEP: known_or_missing(traced_step_ns, "no step could be kept")}
+    traced = {TRACED_STEP: known_or_missing(traced_step_ns, NO_STEP)}
     if log is None:
         return JoinedLog({**dict.fromkeys(facts.definitions, missing(NO_LOG)), **traced}, None)
     limits = default_log_thresholds()
@@ -135,7 +178,11 @@ def join_log(
         **_measure_dispatchers(log),
     }
     measured = {**measured, **_measure_perturbation(measured[UNPROFILED_STEP], traced_step_ns, limits)}
-    mismatch = find_other_sizes(log, trace_config) or _other_length(measured, limits)
+    mismatch = find_other_sizes(log, trace_config)
+    ratio, length_ns = measured[PROFILER_PERTURBATION].value, measured[UNPROFILED_STEP].whole
+    least, most = limits.minimum_step_ratio, limits.maximum_step_ratio
+    if not mismatch and isinstance(ratio, float) and length_ns and not least <= ratio <= most:
+        mismatch = f"its steps take {ns_to_ms(length_ns):.1f} ms, the traced step {ratio:.2f} times that"
     if mismatch:
         measured = dict.fromkeys(facts.definitions, missing(f"the log is of another run: {mismatch}"))
     summary = _summarize(log, roles, measured)
@@ -152,7 +199,7 @@ def join_log(
 
 
 def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRange | None, bool]:
-    """The profiler's range, and whether that is known (a run without profiler has none, and that is known).
+    """The profiler's range, and whether it is known: that a run without profiler has none is known.
 
     The log's own arguments come before the trace's settings: the log may be of a run that was not profiled.
     """
@@ -161,8 +208,9 @@ def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRa
         start, end = arguments.get("profile_step_start"), arguments.get("profile_step_end")
         is_on = arguments.get("profile") == "True"
     elif log.config_dump and (section := _IN_DUMP.search(log.config_dump)):
-        start, end = _setting(section[1], "profile_step_start"), _setting(section[1], "profile_step_end")
-        is_on = _setting(section[1], "use_nsys_profiler") == "true"
+        settings = dict(re.findall(r"^ +(\w+): (\w+)$", section[1], re.MULTILINE))
+        start, end = settings.get("profile_step_start"), settings.get("profile_step_end")
+        is_on = settings.get("use_nsys_profiler") == "true"
     else:
         values = (config.get(key) for key in ("profile_step_start", "profile_step_end"))
         start, end = (None if value is None else str(value) for value in values)
@@ -174,11 +222,6 @@ def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRa
     return None, False
 
 
-def _setting(section: str, name: str) -> str | None:
-    found = re.search(rf"^ +{name}: (\w+)$", section, re.MULTILINE)
-    return found[1] if found else None
-
-
 def _why_no_median(
     log: TrainingLog, steady: Sequence[LogIteration], is_known: bool, captured_steps: int, limits: LogThresholds
 ) -> str:
@@ -188,7 +231,7 @@ def _why_no_median(
     if len(steady) < limits.minimum_steady_count:
         return f"only {len(steady)} of the log's {len(log.iterations)} iteration lines are unprofiled and steady"
     if not is_known and len(steady) < limits.minimum_iterations_per_captured_step * captured_steps:
-        return "neither log nor trace says which iterations were profiled (profile_step_start, profile_step_end)"
+        return "neither log nor trace states which iterations were profiled (profile_step_start, profile_step_end)"
     return ""
 
 
@@ -200,7 +243,7 @@ def _measure_steps(steady: Sequence[LogIteration], reason: str) -> Measurements:
     shortest, longest = min(lengths), max(lengths)
     return {
         UNPROFILED_STEP: known(round(median(lengths))),
-        UNPROFILED_STEP_SPREAD: known(longest / shortest) if shortest else missing("a step of 0 ms"),
+        UNPROFILED_STEP_SPREAD: known(longest / shortest) if shortest else missing("the log prints a step of 0 ms"),
         UNPROFILED_STEP_RANGE: known(longest - shortest),
         UNPROFILED_STEPS: known(len(steady)),
     }
@@ -213,17 +256,17 @@ def _median_tflops(log: TrainingLog, steady: Sequence[LogIteration]) -> Measurem
 
 
 def _measure_dispatchers(log: TrainingLog) -> Measurements:
-    """Which dispatchers' packages are not there, or not for this GPU; a log that reports nothing proves nothing."""
+    """Which dispatchers are not installed, or not for this GPU. A log that reports nothing proves nothing."""
     texts = [event.text for event in log.events if event.kind == "dispatcher"]
-    lacking = [name for name in _BACKENDS if any(re.search(_REFUSED.format(name), text) for text in texts)]
+    refused = [name for name in _BACKENDS if any(re.search(_REFUSED.format(name), text) for text in texts)]
 
     def unavailable(name: str) -> Measurement[bool]:
-        return known(True) if name in lacking else missing(f"the log does not say whether {name} is there")
+        return known(True) if name in refused else missing(f"the log does not report whether {name} is available")
 
     return {
         DEEPEP_UNAVAILABLE: unavailable("DeepEP"),
         HYBRIDEP_UNAVAILABLE: unavailable("HybridEP"),
-        UNAVAILABLE_DISPATCHERS: known(", ".join(lacking) or None),
+        UNAVAILABLE_DISPATCHERS: known(", ".join(refused) or None),
     }
 
 
@@ -231,26 +274,22 @@ def _measure_memory(log: TrainingLog) -> Measurements:
     def largest(values: list[int | None], reason: str) -> Measurement[int]:
         return known_or_missing(max((value for value in values if value is not None), default=None), reason)
 
+    printed = [line.after_iterations_count for line in log.memory if line.after_iterations_count is not None]
+    iterations: Measurement[int] = missing("no memory line of the log names its iteration")
+    if printed:  # counted from the iteration at which the loop of this run started
+        last = max(printed)
+        starts = [event.iteration for event in log.events if event.kind == "training_start"]
+        iterations = known(last - max((start for start in starts if start is not None and start < last), default=0))
     no_line = "the log holds no memory line"
     return {
         LOG_PEAK_MEMORY: largest([line.max_allocated_bytes for line in log.memory], no_line),
         LOG_RESERVED_MEMORY: largest([line.max_reserved_bytes for line in log.memory], no_line),
-        LOG_MEMORY_ITERATIONS: _count_memory_iterations(log),
+        LOG_MEMORY_ITERATIONS: iterations,
         LOG_ALLOCATOR_RETRIES: largest(
             [line.allocator_retries_count for line in log.memory],
-            "the log does not count them (Megatron-Bridge does, Megatron-LM does not)",
+            "the log does not count allocator retries (Megatron-Bridge does, Megatron-LM does not)",
         ),
     }
-
-
-def _count_memory_iterations(log: TrainingLog) -> Measurement[int]:
-    """Iterations of this run before its last memory line, counted from the iteration at which its loop started."""
-    printed = [line.after_iterations_count for line in log.memory if line.after_iterations_count is not None]
-    if not printed:
-        return missing("no memory line of the log names its iteration")
-    last = max(printed)
-    starts = [event.iteration for event in log.events if event.kind == "training_start" and event.iteration is not None]
-    return known(last - max((start for start in starts if start < last), default=0))
 
 
 def _measure_perturbation(
@@ -258,19 +297,11 @@ def _measure_perturbation(
 ) -> Measurements:
     length = unprofiled.whole
     if not length or not traced_step_ns:
-        reason = unprofiled.missing_reason or "no step could be kept"
+        reason = unprofiled.missing_reason or NO_STEP
         return dict.fromkeys((PROFILER_PERTURBATION, PROFILER_EXCESS), missing(reason))
     ratio = traced_step_ns / length
     excess_ns = traced_step_ns - length if ratio >= limits.minimum_perturbation_ratio else 0
     return {PROFILER_PERTURBATION: known(ratio), PROFILER_EXCESS: known(excess_ns)}
-
-
-def _other_length(measured: Measurements, limits: LogThresholds) -> str:
-    """Why the log's steps are not the traced ones, by their length; empty if they may be."""
-    ratio, length = measured[PROFILER_PERTURBATION].value, measured[UNPROFILED_STEP].whole
-    if isinstance(ratio, float) and length and not limits.minimum_step_ratio <= ratio <= limits.maximum_step_ratio:
-        return f"its steps take {ns_to_ms(length):.1f} ms, the traced one {ratio:.2f} times that"
-    return ""
 
 
 def summarize_progress(jobs: Sequence[ProgressJob], world: int | None) -> ProgressSummary | None:

@@ -31,8 +31,8 @@ def find_slow_ranks(
 ) -> tuple[SlowRank, ...]:
     """Ranks that take longer than the typical one for work of their own, print after print; the slowest first.
 
-    Only ranks of one pipeline stage (from ``config``) have the same work, and are compared. Nobody is named where there
-    are stages and ranks cannot be placed in them.
+    Only ranks of one pipeline stage (from ``config``) have the same work, and are compared. No rank is named where
+    there are several stages and ranks cannot be placed in them.
     """
     stage_of = _stages(config)
     found: list[SlowRank] = []
@@ -117,7 +117,7 @@ def _slow_ranks_of(name: str, stage: int | None, times: RankTimes, limits: LogTh
 
 
 def _medians(times: RankTimes) -> dict[int, int]:
-    """Median time of each rank that at least half of the prints hold: others were cut out of most of them."""
+    """Median time of each rank that at least half of the prints hold: the others are left out of most prints."""
     ranks = Counter(rank for printed in times for rank in printed)
     held = sorted(rank for rank, count in ranks.items() if 2 * count >= len(times))
     return {rank: round(median(printed[rank] for printed in times if rank in printed)) for rank in held}

@@ -15,21 +15,24 @@ from three_walls.facts.efficiency.roles import measure_roles
 from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
 from three_walls.facts.log_facts import UNPROFILED_STEP, JoinedLog, join_log
-from three_walls.facts.machine import measure_machine
 from three_walls.facts.memory.estimate import measure_memory
-from three_walls.facts.memory.pressure import MEMORY_PRESSURE, classify_memory_pressure
-from three_walls.facts.memory.recorded import measure_driver_memory, measure_snapshot
+from three_walls.facts.memory.recorded import (
+    MEMORY_PRESSURE,
+    classify_memory_pressure,
+    measure_driver_memory,
+    measure_snapshot,
+)
 from three_walls.facts.moe.ledger import measure_moe_layers
+from three_walls.facts.moe.token_exchange import EP_LINK, link_bytes_per_s
 from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
 from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
 from three_walls.facts.ranks import measure_ranks
-from three_walls.facts.recompute.replays import measure_recompute, recompute_facts, sum_replays_by_layer
+from three_walls.facts.recompute import measure_recompute, recompute_facts, sum_replays_by_layer
 from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
-from three_walls.facts.step_view import RunView, StepView, choose_step, view_run
+from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step, view_run
 from three_walls.facts.summary import count_captured_steps
-from three_walls.facts.token_exchange import EP_LINK, link_bytes_per_s
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.config import NOT_SHOWN, RunConfig
@@ -60,7 +63,7 @@ from three_walls.tables.thresholds import default_log_thresholds
 from three_walls.timeline.operators import read_operators
 from three_walls.timeline.timeline import Timeline
 
-_NO_STEP = missing("no step could be kept")
+_NO_STEP = missing(NO_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,6 @@ def measure_facts(
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {
-        **measure_machine(run),
         **measure_layout(run),
         **log.facts,
         **measure_ranks(matched_ranks, attribution, timeline),
@@ -171,7 +173,7 @@ def _withhold_unrecorded(run: RunView) -> Measurements:
 
 def make_sheet(measured: Measurements, config: RunConfig) -> FactSheet:
     """All definitions in their order, then ``config.*`` and ``env.*``. Raises ValueError for an unlisted definition."""
-    unlisted = [each.name for each in measured if DEFINITION_BY_NAME.get(each.name) is not each]
+    unlisted = [fact.name for fact in measured if DEFINITION_BY_NAME.get(fact.name) is not fact]
     if unlisted:
         raise ValueError(f"facts measured that no group of facts/registry.py defines: {', '.join(unlisted)}")
     facts = []
@@ -199,5 +201,5 @@ def _derive_fraction(
     if reason:
         return missing(reason)
     if numerator.whole is None or not denominator.whole:
-        return missing(f"{definition.denominator} is zero")
+        return missing(f"{DEFINITION_BY_NAME[definition.denominator].label} is zero")
     return known(numerator.whole / denominator.whole)

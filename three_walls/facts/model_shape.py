@@ -1,4 +1,4 @@
-"""The model's sizes as the config gives them; what operations and memory are counted from."""
+"""The model's sizes by the config, from which operations and memory are counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from three_walls.model.config import RunConfig
-from three_walls.model.fact import Measurement, known, known_or_missing, missing
+from three_walls.model.fact import Measurement, known, known_or_missing, missing, unstated
 
 DEFAULT_VOCABULARY_MULTIPLE = 128
 """``make_vocab_size_divisible_by`` of Megatron-LM and Megatron-Bridge."""
@@ -76,7 +76,7 @@ class ModelShape:
     prediction_layers: int
     """Layers of multi-token prediction."""
     is_tied: bool | None
-    """Embedding and output layer share their weights; None where the config does not say."""
+    """Embedding and output layer share their weights; None where the config does not state it."""
 
     @property
     def ffn_matrices(self) -> int:
@@ -98,7 +98,7 @@ def read_model_shape(config: RunConfig) -> Measurement[ModelShape]:
     unknown += ["num_moe_experts"] if not config.knows("num_moe_experts") else []
     unknown += ["swiglu"] if is_gated is None else []
     if unknown:
-        return missing(f"the config does not say {', '.join(unknown)}")
+        return unstated(*unknown)
     for key in ("experimental_attention_variant", "hybrid_override_pattern"):
         if config.get(key):
             return missing(f"models with {key} are not counted")
@@ -106,12 +106,10 @@ def read_model_shape(config: RunConfig) -> Measurement[ModelShape]:
     if vocabulary.value is None:
         return missing(str(vocabulary.missing_reason))
     layers, hidden, heads = (sizes[key] or 0 for key in ("num_layers", "hidden_size", "num_attention_heads"))
-    attention = _read_attention(config, hidden, heads)
-    mlp = _read_mlp(config, layers, hidden)
-    if isinstance(attention, str):
-        return missing(attention)
-    if isinstance(mlp, str):
-        return missing(mlp)
+    read_attention, read_mlp = _read_attention(config, hidden, heads), _read_mlp(config, layers, hidden)
+    attention, mlp = read_attention.value, read_mlp.value
+    if attention is None or mlp is None:
+        return missing(str(read_attention.missing_reason or read_mlp.missing_reason))
     shape = ModelShape(
         layers=layers,
         hidden=hidden,
@@ -148,7 +146,7 @@ def padded_vocabulary(config: RunConfig) -> Measurement[int]:
     size = config.whole_number("vocab_size")
     tensor = config.whole_number("tensor_model_parallel_size")
     if not size or not tensor:
-        return missing(f"the config does not say {'vocab_size' if not size else 'tensor_model_parallel_size'}")
+        return unstated("vocab_size" if not size else "tensor_model_parallel_size")
     if config.get("tokenizer_type") == "NullTokenizer":
         size += 1
     multiple = (config.whole_number("make_vocab_size_divisible_by") or DEFAULT_VOCABULARY_MULTIPLE) * tensor
@@ -174,7 +172,7 @@ def find_moe_layers(config: RunConfig, layers: int) -> Measurement[frozenset[int
     """
     pattern = config.get("moe_layer_freq") if config.knows("moe_layer_freq") else 1
     found = read_moe_pattern(pattern, layers)
-    return known_or_missing(found, f"moe_layer_freq {pattern} does not say which layers are MoE layers")
+    return known_or_missing(found, f"moe_layer_freq {pattern} does not name the MoE layers")
 
 
 def _read_pattern_text(text: str) -> tuple[int, ...]:
@@ -188,7 +186,7 @@ def _read_pattern_text(text: str) -> tuple[int, ...]:
 
 
 def _is_gated(config: RunConfig) -> bool | None:
-    """Whether MLPs have a gate: Megatron-LM says it with the activation, Megatron-Bridge apart from it."""
+    """Whether MLPs have a gate: part of the activation in Megatron-LM, a setting of its own in Megatron-Bridge."""
     for key in ("gated_linear_unit", "swiglu"):
         if config.knows(key):
             return config.get(key) is True
@@ -203,43 +201,37 @@ def _is_tied(config: RunConfig) -> bool | None:
     return None
 
 
-def _read_attention(config: RunConfig, hidden: int, heads: int) -> _Attention | str:
-    """Its sizes, or what the config does not say."""
+def _read_attention(config: RunConfig, hidden: int, heads: int) -> Measurement[_Attention]:
     if config.get("multi_latent_attention") is True:
         return _read_latent_attention(config, heads)
     channels = config.whole_number("kv_channels") or hidden // heads
     groups = config.whole_number("num_query_groups")
     if groups is None and config.get("group_query_attention") is True:
-        return "the config does not say num_query_groups"
+        return unstated("num_query_groups")
     groups = groups if groups and config.get("group_query_attention") is not False else heads
     query, key = channels * heads, channels * groups
-    return _Attention(query, key, key, context=query)
+    return known(_Attention(query, key, key, context=query))
 
 
-def _read_latent_attention(config: RunConfig, heads: int) -> _Attention | str:
+def _read_latent_attention(config: RunConfig, heads: int) -> Measurement[_Attention]:
     keys = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
     sizes = {key: config.whole_number(key) for key in keys}
     unknown = [key for key, value in sizes.items() if value is None]
     if not config.knows("q_lora_rank"):
         unknown.append("q_lora_rank")
     if unknown:
-        return f"the config does not say {', '.join(sorted(unknown))}"
+        return unstated(*sorted(unknown))
     rank, head, rotary, value = (sizes[key] or 0 for key in keys)
-    return _Attention(
-        query=heads * (head + rotary),
-        key=heads * (head + rotary),
-        value=heads * value,
-        context=heads * value,
-        latent=LatentAttention(config.whole_number("q_lora_rank"), rank, head, rotary),
-    )
+    latent = LatentAttention(config.whole_number("q_lora_rank"), rank, head, rotary)
+    query = heads * (head + rotary)
+    return known(_Attention(query, query, heads * value, context=heads * value, latent=latent))
 
 
-def _read_mlp(config: RunConfig, layers: int, hidden: int) -> _Mlp | str:
-    """Its sizes, or what the config does not say."""
+def _read_mlp(config: RunConfig, layers: int, hidden: int) -> Measurement[_Mlp]:
     experts = config.whole_number("num_moe_experts") or 0
     found = find_moe_layers(config, layers) if experts else known(frozenset[int]())
     if found.value is None:
-        return str(found.missing_reason)
+        return missing(str(found.missing_reason))
     moe_layers = found.value
     dense_ffn = config.whole_number("ffn_hidden_size")
     expert_ffn = config.whole_number("moe_ffn_hidden_size") or dense_ffn
@@ -251,8 +243,8 @@ def _read_mlp(config: RunConfig, layers: int, hidden: int) -> _Mlp | str:
     )
     unknown = [key for key, value, is_needed in needed if is_needed and not value]
     if unknown:
-        return f"the config does not say {', '.join(unknown)}"
-    return _Mlp(
+        return unstated(*unknown)
+    mlp = _Mlp(
         moe_layers=moe_layers,
         dense_ffn=dense_ffn or 0,
         experts=experts,
@@ -261,3 +253,4 @@ def _read_mlp(config: RunConfig, layers: int, hidden: int) -> _Mlp | str:
         expert_hidden=config.whole_number("moe_latent_size") or hidden,
         shared_ffn=config.whole_number("moe_shared_expert_intermediate_size") or 0,
     )
+    return known(mlp)

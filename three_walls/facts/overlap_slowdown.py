@@ -1,7 +1,7 @@
-"""What GEMMs pay for concurrent communication: they share multiprocessors and memory bandwidth with it.
+"""How much concurrent communication slows GEMMs: both share multiprocessors and memory bandwidth.
 
-The same GEMM runs many times a step; some calls run wholly alone, others concurrent with communication for at least
-half of their time. The difference of the medians is the price of a hidden exchange.
+The same GEMM runs many times a step: some calls run alone, others concurrent with communication for at least half of
+their time. The difference of the medians is the price of a hidden exchange.
 
 Kernel and grid do not identify a GEMM: persistent kernels launch as many blocks as the GPU has multiprocessors,
 whatever the size. So the kernels right before and after on the stream must be the same too, and the calls that ran
@@ -12,30 +12,25 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts.step import STEP
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.fact import FactGroup, Measured, Pool, known, missing
 from three_walls.model.report import OverlapSlowdown
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.intervals import intersect, merge_overlapping
+from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 
 _KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
 
-facts = FactGroup("Overlap")
+facts = FactGroup()
 
 OVERLAP_SLOWDOWN = facts.duration(
     "overlap_slowdown_ns",
-    "How much longer GEMMs took while communication was concurrent than the same GEMMs alone: difference of the "
-    "medians times the concurrent calls.",
+    "GEMM time lost to concurrent communication",
+    "Time per step that GEMMs lose to concurrent communication: the median duration of calls with communication less "
+    "that of the same GEMM's calls without, times the calls with communication.",
     "A loss to avoid: it is the price of hiding communication, to be compared with what is hidden.",
+    share="GEMM slowdown from overlapping communication",
     pool=Pool(part_of=("gemm_ns", "compute_busy_ns")),
-)
-OVERLAP_SLOWDOWN_FRACTION = facts.fraction(
-    "overlap_slowdown_fraction",
-    OVERLAP_SLOWDOWN,
-    STEP,
-    "Fraction of the step that GEMMs lose to concurrent communication.",
 )
 
 
@@ -59,17 +54,14 @@ def measure_overlap_slowdown(step: StepView) -> Measured[tuple[OverlapSlowdown, 
         )
         for name_id, x, y, z, calls_alone, concurrent_calls, alone_ns, concurrent_ns in compared.rows()
     ]
-    total = known(sum(row.slowdown_ns for row in rows)) if rows else missing(_no_pairs())
+    fewest = round(fact_thresholds().minimum_overlap_calls)
+    no_pairs = f"no GEMM ran {fewest} times alone and {fewest} times concurrent with communication in the step"
+    total = known(sum(row.slowdown_ns for row in rows)) if rows else missing(no_pairs)
     return Measured(tuple(sorted(rows, key=_order)), {OVERLAP_SLOWDOWN: total})
 
 
-def _no_pairs() -> str:
-    fewest = round(fact_thresholds().minimum_overlap_calls)
-    return f"no GEMM ran {fewest} times alone and {fewest} times concurrent with communication in the step"
-
-
 def _order(row: OverlapSlowdown) -> tuple[int, str, str, int, int, int, int]:
-    """Total: one kernel at several places of a layer has several rows."""
+    """Largest slowdown first. The order is total, for a kernel at several places of a layer has several rows."""
     return (
         -row.slowdown_ns,
         row.kernel,
@@ -100,10 +92,10 @@ def _with_communication(gemms: pl.DataFrame, communication: pl.DataFrame) -> pl.
     concurrent = (
         intersect(gemms.select("call", "rank_index", "start_ns", "end_ns"), busy, ["rank_index"])
         .group_by("call")
-        .agg(concurrent_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .agg(concurrent_ns=DURATION.sum())
     )
     return gemms.join(concurrent, on="call", how="left").with_columns(
-        duration_ns=pl.col("end_ns") - pl.col("start_ns"), concurrent_ns=pl.col("concurrent_ns").fill_null(0)
+        duration_ns=DURATION, concurrent_ns=pl.col("concurrent_ns").fill_null(0)
     )
 
 

@@ -1,14 +1,13 @@
 """The phases of a rank's step under pipeline parallelism, their exposed exchanges, and the pipeline bubble.
 
 A schedule (1F1B, interleaved or not) begins with forward passes alone, alternates, and ends with backward passes
-alone (Narayanan et al., SC'21, arXiv 2104.04473). Attention's passes show the turns, replays distinguished from
-forward passes, whatever else runs concurrently. A phase begins or ends where attention does: the rest of that one
-layer's pass lies beyond the edge.
+alone (Narayanan et al., SC'21, arXiv 2104.04473). Attention's passes, without replays, show where these phases begin
+and end, whatever else runs concurrently. The rest of the layer around such an attention lies in the next phase.
 
-Until its passes are over a rank's bubble is waiting in pipeline exchanges (from its arrival to its neighbour's) while
-nothing computes and no tokens are exchanged: waiting for tokens is imbalance, not schedule. Then it is the time in
-which nothing computes until the last stage's passes are over too: the last stages finish first and wait out that part
-of their bubble in the gradients' collectives.
+Until a rank's passes are over, its bubble is the time waiting in pipeline exchanges (from its arrival to its
+neighbour's) in which nothing computes and no tokens are exchanged: waiting for tokens is imbalance, not schedule.
+Afterwards the bubble is the time in which nothing computes until the passes of all stages are over: the last stages
+finish first, and spend that part of their bubble in the gradients' collectives.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.model.report import PipelinePhase
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
+from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
 WARM_UP, STEADY, COOL_DOWN, UPDATE = "warm-up", "steady", "cool-down", "update"
 WHOLE_STEP = "step"
-"""In place of the four where the passes do not show them."""
+"""The only phase where the passes do not show the four."""
 
 EXCHANGE = "pipeline_p2p"
 
 _UPDATING = ("all_reduce", "reduce_scatter", "optimizer")
-"""What begins once the last backward pass is over: reducing gradients, their norm, the update."""
+"""Categories that begin once the last backward pass is over: reducing gradients, their norm, the update."""
 
 _EXCHANGE_MASK = mask_of([EXCHANGE], LABELS)
 _EP_MASK = mask_of(EP_CATEGORIES, LABELS)
@@ -48,26 +47,28 @@ _RANK_AND_STEP = ["rank_index", "step"]
 _RANK_AND_PHASE = ["rank_index", "phase"]
 
 _WAITING = ("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")
-"""What contains a bubble: but for the end of the step, where the device idles, it is waiting inside collectives."""
+"""Facts that contain the bubble: it is waiting inside collectives, except at the end of the step (an idle GPU)."""
 
 Phase = tuple[str, int, int]
 """Name, start and end (ns, half-open)."""
 
-facts = FactGroup("Pipeline")
+facts = FactGroup()
 
 PIPELINE_BUBBLE = facts.duration(
     "pipeline_bubble_ns",
-    "Nothing computes: waiting in pipeline exchanges for the neighbouring stage while no tokens are exchanged, and the "
-    "time from the end of the rank's last backward pass to that of the last stage of its pipeline.",
+    "pipeline bubble time per step",
+    "Time per step in which nothing computes because of the pipeline: the rank waits for a neighbouring stage while no "
+    "tokens are exchanged, or its own backward passes are over and those of the pipeline's last stage are not.",
     "Exposed pipeline exchange: a stage that finishes early waits in the gradients' collectives.",
-    share="Fraction of the step in the pipeline's bubble.",
+    share="the pipeline bubble",
     pool=Pool(part_of=_WAITING, union="collective_busy_ns"),
 )
 PIPELINE_BUBBLE_EXCESS = facts.duration(
     "pipeline_bubble_excess_ns",
-    "The pipeline's bubble beyond the one that an even 1F1B schedule leaves (at least 0): uneven stages, and "
-    "exchanges.",
-    share="Fraction of the step in the bubble beyond that of an even schedule.",
+    "excess pipeline bubble time per step",
+    "Time per step that the pipeline bubble takes beyond that of an even 1F1B schedule (at least 0): uneven stages "
+    "and exchanges.",
+    share="the pipeline bubble beyond an even schedule",
     pool=Pool(part_of=("pipeline_bubble_ns", *_WAITING), union="collective_busy_ns"),
 )
 
@@ -75,12 +76,11 @@ PIPELINE_BUBBLE_EXCESS = facts.duration(
 def measure_bubble(phases: tuple[PipelinePhase, ...], step: StepView, layout: Measurements) -> Measurements:
     """Every fact of this group, from the phases of the representative rank. ``layout``: facts of ``measure_layout``."""
     rank_phases = [phase for phase in phases if phase.rank == step.rank.rank]
+    reason = next((phase.note for phase in rank_phases if phase.bubble_ns is None), None)
     if not rank_phases:
         reason = "no pipeline: one stage, and no pipeline exchange was recorded"
+    if reason is not None:
         return dict.fromkeys((PIPELINE_BUBBLE, PIPELINE_BUBBLE_EXCESS), missing(reason))
-    unknown = next((phase.note for phase in rank_phases if phase.bubble_ns is None), None)
-    if unknown is not None:
-        return dict.fromkeys((PIPELINE_BUBBLE, PIPELINE_BUBBLE_EXCESS), missing(unknown))
     bubble_ns = sum(phase.bubble_ns or 0 for phase in rank_phases)
     expected = layout[PIPELINE_BUBBLE_EXPECTED]
     excess = (
@@ -103,7 +103,9 @@ def measure_pipeline(
     config: RunConfig,
 ) -> tuple[PipelinePhase, ...]:
     """The phases of every rank's median kept step, by rank; none without a pipeline."""
-    if not _has_pipeline(timeline, config):
+    stages = config.get("pipeline_model_parallel_size")
+    has_exchanges = not timeline.operations.filter(pl.col("category") == EXCHANGE).is_empty()
+    if not has_exchanges and not (isinstance(stages, int) and stages > 1):
         return ()
     medians = pl.DataFrame(
         list(median_steps(timeline.steps).items()),
@@ -145,7 +147,7 @@ def measure_pipeline(
 
 
 def find_phases(operations: pl.DataFrame, passes: pl.DataFrame, window: tuple[int, int]) -> tuple[list[Phase], str]:
-    """The phases of one rank's step, in order and without gaps; one whole, with the reason, where they do not show.
+    """The phases of one rank's step, in order and without gaps; one phase of all, with the reason, where none shows.
 
     Warm-up: until the first backward pass begins. Steady: until the last forward pass ends. Cool-down: until the
     last backward pass is over and its gradient sent: where the first kernel of gradients or optimizer begins after
@@ -176,7 +178,7 @@ def _why_no_phases(directions: list[str | None]) -> str:
     if not directions:
         return "no attention kernel shows where its passes begin"
     if None in directions:
-        return "replays of attention cannot be told from forward passes"
+        return "replays of attention cannot be distinguished from forward passes"
     if BACKWARD not in directions:
         return "no attention kernel of a backward pass was recorded"
     if directions[0] != FORWARD or directions[-1] != BACKWARD:
@@ -192,13 +194,6 @@ def _end_of_passes(operations: pl.DataFrame, last_backward: int, window: tuple[i
     updating = started.filter(pl.col("category").is_in(list(_UPDATING)) & (pl.col("start_ns") >= over))
     begins = updating["start_ns"].min()
     return begins if isinstance(begins, int) else over
-
-
-def _has_pipeline(timeline: Timeline, config: RunConfig) -> bool:
-    size = config.get("pipeline_model_parallel_size")
-    if isinstance(size, int) and size > 1:
-        return True
-    return not timeline.operations.filter(pl.col("category") == EXCHANGE).is_empty()
 
 
 def _find_phases_of_ranks(timeline: Timeline, medians: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[int, int], str]]:
@@ -231,7 +226,7 @@ def _find_drains(phases: pl.DataFrame, matched_ranks: MatchedRanks) -> pl.DataFr
     if pipeline is None or not matched_ranks.clock.is_resolved:
         return updates.clear()
     lane_of = {rank_index: lane for rank_index, (_, lane) in pipeline.places.items()}
-    common = matched_ranks.clock.put(updates).with_columns(
+    common = matched_ranks.clock.add_common_times(updates).with_columns(
         lane=pl.col("rank_index").replace_strict(lane_of, return_dtype=pl.Int64)
     )
     return (
@@ -250,7 +245,7 @@ def _split_exchanges(matched_ranks: MatchedRanks, medians: pl.DataFrame) -> pl.D
     """Exchanges of the median steps: rank_index, start_ns, waited_until_ns (null if not resolved), end_ns."""
     resolved = matched_ranks.arrivals.filter("resolved").select("call", "wait_ns")
     return (
-        matched_ranks.matched.everything.filter(pl.col("class") == EXCHANGE)
+        matched_ranks.matched.communication.filter(pl.col("class") == EXCHANGE)
         .join(medians, on=_RANK_AND_STEP, how="semi")
         .join(resolved, on="call", how="left")
         .select("rank_index", "start_ns", "end_ns", waited_until_ns=pl.col("start_ns") + pl.col("wait_ns"))
@@ -276,9 +271,9 @@ def _measure(slices: pl.DataFrame, phases: pl.DataFrame, split: pl.DataFrame, dr
         "ep_ns": not_computing.filter((pl.col("active") & _EP_MASK) != 0),
         "idle_ns": phase_slices.filter((pl.col("active") & _BUSY_MASK) == 0),
     }
-    result = phases.with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
+    result = phases.with_columns(ns=DURATION)
     for name, frame in columns.items():
-        sums = frame.group_by(_RANK_AND_PHASE).agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias(name))
+        sums = frame.group_by(_RANK_AND_PHASE).agg(DURATION.sum().alias(name))
         result = result.join(sums, on=_RANK_AND_PHASE, how="left").with_columns(pl.col(name).fill_null(0))
     return result.sort("rank_index", "place")
 
@@ -299,8 +294,7 @@ def _check_sums(measured: pl.DataFrame, attribution: Attribution, medians: pl.Da
 def _why_no_bubble(row: Mapping[str, int | str], is_drained: bool, why_not_split: str | None) -> str:
     """Why the bubble of a phase (a row of _measure) is not known; empty where it is."""
     if row["phase"] == UPDATE:
-        not_drained = "not all stages of its pipeline were captured on one clock with their passes"
-        return "" if is_drained else not_drained
+        return "" if is_drained else "not all stages of the pipeline were captured with their passes on one clock"
     least_ns = default_rank_thresholds().minimum_resolved_fraction * int(row["exposed_ns"])
     if int(row["resolved_ns"]) >= least_ns:
         return ""

@@ -1,4 +1,4 @@
-"""Facts that compare ranks: the latest one, and captures that did not start together."""
+"""Facts that compare ranks: the latest rank, and captures that did not start together."""
 
 from __future__ import annotations
 
@@ -9,49 +9,57 @@ from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.timeline.timeline import Timeline
 
-_ONE_RANK = "needs the traces of several ranks"
-_NOT_MATCHED = "no call of several ranks could be put together in a kept step"
+_ONE_RANK = "one rank alone was captured (give the traces of several ranks)"
+_NOT_MATCHED = "no call of one rank could be matched with another rank's in a kept step"
 
-facts = FactGroup("Ranks")
+facts = FactGroup()
 
-RANKS_CAPTURED = facts.fact("ranks_captured_count", "count", "Ranks (GPUs) whose kernels are in the traces given.")
+RANKS_CAPTURED = facts.fact(
+    "ranks_captured_count",
+    "count",
+    "the number of captured ranks",
+    "Ranks (GPUs) whose kernels are in the traces given.",
+)
 STRAGGLER_LATE = facts.duration(
     "straggler_late_ns",
-    "By how much per step the latest rank arrives after the last but one, beyond what its peers do; 0 where no rank is "
-    "late.",
+    "the latest rank's delay per step",
+    "Time per step by which the latest rank arrives after the last but one, beyond the spread of its other peers; 0 "
+    "where no rank is late.",
     "The waiting of the others: several of them wait at once.",
-    share="Fraction of the step by which the latest rank is late.",
+    share="the delay of the latest rank",
     # A time of the latest rank: no time of the representative step contains it.
     pool=Pool(part_of=("straggler_late_recoverable_ns",), is_device_busy=False),
 )
 STRAGGLER_CAUSE = facts.fact(
     "straggler_cause",
     "text",
-    "Why that rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
+    "the cause of the latest rank's delay",
+    "Why the latest rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
 )
 CAPTURE_START_SKEW = facts.duration(
     "capture_start_skew_ns",
-    "From the first operation that the profiler recorded on the first rank to that on the last rank.",
+    "the skew of capture starts",
+    "Time from the first recorded operation of the rank captured first to that of the rank captured last.",
 )
 CAPTURE_START_SKEWED_STEPS = facts.fact(
     "capture_start_skewed_steps_count",
     "count",
+    "the number of steps begun before full capture",
     "Kept steps, of all ranks, that began before every rank was captured: nothing is compared in them.",
 )
 
 
 def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline) -> Measurements:
-    """Every fact of this group. ``timeline``: with the skewed steps dropped. A straggler is the latest one."""
-    ranks_count = len(matched_ranks.ranks)
+    """Every fact of this group. ``timeline``: with the skewed steps dropped."""
     return {
-        RANKS_CAPTURED: known(ranks_count),
+        RANKS_CAPTURED: known(len(matched_ranks.ranks)),
         **_measure_straggler(matched_ranks, attribution),
-        **_measure_capture_start(matched_ranks, timeline, ranks_count),
+        **_measure_capture_start(matched_ranks, timeline),
     }
 
 
 def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:
-    """Nobody late is 0 ns, and that only where calls were compared."""
+    """The latest rank; 0 ns where calls were compared and no rank was late."""
     if attribution.stragglers:
         latest = attribution.stragglers[0]
         return {STRAGGLER_LATE: known(latest.late_ns), STRAGGLER_CAUSE: known(latest.cause)}
@@ -61,9 +69,10 @@ def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) ->
     return {STRAGGLER_LATE: known(0), STRAGGLER_CAUSE: missing("no rank was late")}
 
 
-def _measure_capture_start(matched_ranks: MatchedRanks, timeline: Timeline, ranks_count: int) -> Measurements:
-    if matched_ranks.start_skew_ns is None or ranks_count < 2:
-        reason = _ONE_RANK if ranks_count < 2 else "the ranks' clocks could not be put together"
+def _measure_capture_start(matched_ranks: MatchedRanks, timeline: Timeline) -> Measurements:
+    is_one_rank = len(matched_ranks.ranks) < 2
+    if matched_ranks.start_skew_ns is None or is_one_rank:
+        reason = _ONE_RANK if is_one_rank else "the ranks' clocks could not be aligned"
         return dict.fromkeys((CAPTURE_START_SKEW, CAPTURE_START_SKEWED_STEPS), missing(reason))
     skewed = timeline.steps.filter("kept").join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
     return {

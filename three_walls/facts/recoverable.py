@@ -5,47 +5,54 @@ What the profiler added to the step is taken to lie in time that waits for the h
 
 from __future__ import annotations
 
-from three_walls.attribution.straggler_causes import StragglerCause
+from three_walls.attribution.stragglers import StragglerCause
 from three_walls.facts.communication import COLLECTIVE_TRANSFER_EXPOSED, EP_TRANSFER_EXPOSED
 from three_walls.facts.log_facts import PROFILER_EXCESS
 from three_walls.facts.ranks import STRAGGLER_CAUSE, STRAGGLER_LATE
 from three_walls.facts.step import ATTENTION_UNFUSED, HOST_IDLE, HOST_LAUNCHES, LAUNCH_STARVED, OFFLOAD_COPY_EXPOSED
 from three_walls.model.fact import FactGroup, FactValue, Measurement, Measurements, Pool, known
 
-facts = FactGroup("Recoverable time")
+facts = FactGroup()
 
 MEMORY_RECOVERABLE = facts.duration(
     "memory_recoverable_ns",
-    "Upper bound of what more memory would give back: recompute (where it can be priced) and exposed host copies.",
+    "time that more memory would save",
+    "Upper bound of the time per step that more memory would save: recompute, where its time is known, and exposed "
+    "host copies.",
 )
 COMMUNICATION_RECOVERABLE = facts.duration(
     "communication_recoverable_ns",
-    "Upper bound of what communication edits give back: exposed transfer of all communication.",
+    "recoverable communication time",
+    "Upper bound of the time per step that communication edits would save: exposed transfer of all communication.",
 )
 COMPUTE_RECOVERABLE = facts.duration(
     "compute_recoverable_ns",
-    "Upper bound of what compute edits give back: pointwise work of unfused attention.",
+    "recoverable compute time",
+    "Upper bound of the time per step that compute edits would save: the pointwise work of unfused attention.",
 )
 HOST_RECOVERABLE = facts.duration(
     "host_recoverable_ns",
-    "Upper bound of what host edits give back: launch-starved and host-blocked time, less profiler_excess_ns where a "
-    "log was given (at least 0).",
+    "recoverable host time",
+    "Upper bound of the time per step that host edits would save: launch-starved and host-blocked time, less the time "
+    "that the profiler added where a log was given (at least 0).",
     "A measured part: which part of the step the profiler lengthened is assumed, not seen.",
     needs=HOST_LAUNCHES,
 )
 LAUNCH_STARVED_RECOVERABLE = facts.duration(
     "launch_starved_recoverable_ns",
-    "Launch-starved time less profiler_excess_ns where a log was given (at least 0): the profiler slows every launch, "
-    "so what it added to the step is taken to lie here first.",
-    share="Fraction of the step that is launch-starved and not taken to be the profiler's.",
+    "recoverable launch-starved time per step",
+    "Time per step that is launch-starved, less the time that the profiler added where a log was given (at least 0): "
+    "the profiler slows every launch, so what it added is taken to lie here first.",
+    share="recoverable launch-starved time",
     needs=HOST_LAUNCHES,
     pool=Pool(part_of=("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"), is_device_busy=False),
 )
 STRAGGLER_LATE_RECOVERABLE = facts.duration(
     "straggler_late_recoverable_ns",
-    "straggler_late_ns, less profiler_excess_ns where the rank is launch-starved and a log was given (at least 0): the "
-    "profiler slows launches, and not on every rank alike.",
-    share="Fraction of the step by which the latest rank is late and that is not taken to be the profiler's.",
+    "the latest rank's recoverable delay per step",
+    "Time per step by which the latest rank is late, less the time that the profiler added where the rank is "
+    "launch-starved and a log was given (at least 0): the profiler slows launches, and not on every rank alike.",
+    share="the recoverable delay of the latest rank",
     pool=Pool(part_of=("straggler_late_ns",), is_device_busy=False),
 )
 

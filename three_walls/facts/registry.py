@@ -1,6 +1,6 @@
 """Every fact of the product, in the order in which reports list them.
 
-A fact is declared beside the code that measures it, with the FactGroup of its module, and measured by returning
+A fact is declared next to the code that measures it, with the FactGroup of its module, and measured by returning
 ``{DEFINITION: known(value)}`` or ``{DEFINITION: missing(reason)}``. A new module is listed here and called in
 ``facts/measure.py``. Settings of the run are facts too, named ``config.<key>`` and ``env.<VARIABLE>``: they need no
 definition.
@@ -17,19 +17,17 @@ from three_walls.facts import (
     host_copies,
     layout,
     log_facts,
-    machine,
     overlap_slowdown,
     pipeline_schedule,
     ranks,
+    recompute,
     recoverable,
     step,
-    token_exchange,
     unfused_ops,
 )
 from three_walls.facts.efficiency import gemm_shapes, model_flops, roles
-from three_walls.facts.memory import estimate, pressure, recorded
-from three_walls.facts.moe import ledger
-from three_walls.facts.recompute import replays
+from three_walls.facts.memory import estimate, recorded
+from three_walls.facts.moe import ledger, token_exchange
 from three_walls.model.fact import FactDefinition, FactGroup
 
 GROUPS: tuple[FactGroup, ...] = (
@@ -40,7 +38,7 @@ GROUPS: tuple[FactGroup, ...] = (
     pipeline_schedule.facts,
     ledger.facts,
     token_exchange.facts,
-    replays.facts,
+    recompute.facts,
     cuda_graphs.facts,
     unfused_ops.facts,
     model_flops.facts,
@@ -48,12 +46,10 @@ GROUPS: tuple[FactGroup, ...] = (
     gemm_shapes.facts,
     host_copies.facts,
     estimate.facts,
-    pressure.facts,
     recorded.facts,
     log_facts.facts,
     ranks.facts,
     layout.facts,
-    machine.facts,
 )
 
 

@@ -1,6 +1,6 @@
-"""Times of the representative step that follow from the partition: what the device computes, copies, and waits for.
+"""Times of the representative step that follow from its budget: what the device computes, copies, and waits for.
 
-Unless its definition states otherwise a time of any group is one of this step (``facts/step_view.py``).
+A time per step of any group is one of this step (``facts/step_view.py``), unless its meaning states otherwise.
 """
 
 from __future__ import annotations
@@ -10,98 +10,131 @@ import polars as pl
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMPUTE_CATEGORIES, IDLE_BUCKETS
 from three_walls.model.fact import FactGroup, Measurement, Measurements, Pool, known, missing
+from three_walls.timeline.intervals import DURATION
 
 HOST_LAUNCHES = ("api_calls", "launch_correlation", "inside_cuda_graphs")
-"""What every statement about the host needs: launches, joined to what they launched, and none hidden in graphs."""
+"""What facts about the host need: launches, joined to what they launched, and none hidden in graphs."""
 
 _DEVICE = ("cuda_graph_activity",)
-"""What every statement about an idle device needs: graphs that run are recorded, node by node or as a whole."""
+"""What facts about an idle device need: graphs that run are recorded, node by node or as a whole."""
 
 _HOST_IDLE = ("host_idle_ns", "host_recoverable_ns", "idle_ns")
 _COMPUTE = Pool(part_of=("compute_busy_ns",))
 
-facts = FactGroup("The step")
+facts = FactGroup()
 
-STEP = facts.duration("step_ns", "Length of the representative step.")
-STEP_SPREAD = facts.fact("step_spread_ratio", "ratio", "Longest over shortest kept step, all ranks.")
-KERNEL_COUNT = facts.fact("kernel_count", "count", "Kernels that ran in the step.")
+STEP = facts.duration("step_ns", "the step length", "Length of the representative step.")
+STEP_SPREAD = facts.fact(
+    "step_spread_ratio",
+    "ratio",
+    "the longest-to-shortest step ratio",
+    "Longest kept step over the shortest, all ranks.",
+)
+KERNEL_COUNT = facts.fact(
+    "kernel_count", "count", "the number of kernels in the step", "Kernels that start in the step."
+)
 DEVICE_BUSY = facts.duration(
-    "device_busy_ns", "Union of everything on the device: kernels, copies, memsets, graph envelopes."
+    "device_busy_ns",
+    "GPU busy time per step",
+    "Time per step in which anything runs on the GPU: a kernel, a copy, a memset or a CUDA graph.",
 )
 COMPUTE_BUSY = facts.duration(
     "compute_busy_ns",
-    "Union of the compute kernels.",
-    "The sum of their durations.",
-    share="Fraction of the step in which some compute kernel runs.",
+    "GPU compute time per step",
+    "Time per step in which a compute kernel runs.",
+    "The sum of kernel durations: kernels of several streams overlap.",
+    share="GPU compute",
 )
-IDLE = facts.duration("idle_ns", "Nothing runs on the device: step - device busy.", needs=_DEVICE)
+IDLE = facts.duration(
+    "idle_ns", "GPU idle time per step", "Time per step in which nothing runs on the GPU.", needs=_DEVICE
+)
 OFFLOAD_COPY_EXPOSED = facts.duration(
     "offload_copy_exposed_ns",
-    "Host-to-device and device-to-host copies while nothing else runs.",
-    share="Fraction of the step in exposed host copies.",
+    "exposed host copy time per step",
+    "Time per step in which copies between GPU and host run and nothing else does.",
+    share="exposed copying between GPU and host",
     needs=("copies",),
     pool=Pool(part_of=("memory_recoverable_ns",)),
 )
 LAUNCH_STARVED = facts.duration(
     "launch_starved_ns",
-    "Device idle, next operation not launched, its thread not in a synchronizing call.",
-    share="Fraction of the step that is launch-starved.",
+    "launch-starved time per step",
+    "Time per step in which the GPU is idle, its next operation is not launched yet, and the launching thread is not "
+    "in a synchronizing call.",
+    share="launch-starved time",
     needs=HOST_LAUNCHES,
     pool=Pool(part_of=("launch_starved_recoverable_ns", *_HOST_IDLE), is_device_busy=False),
 )
 HOST_BLOCKED = facts.duration(
     "host_blocked_ns",
-    "Device idle, next operation not launched, its thread in a synchronizing call.",
-    share="Fraction of the step that is host-blocked.",
+    "host-blocked time per step",
+    "Time per step in which the GPU is idle, its next operation is not launched yet, and the launching thread is in a "
+    "synchronizing call.",
+    share="host-blocked time",
     needs=HOST_LAUNCHES,
     pool=Pool(part_of=_HOST_IDLE, is_device_busy=False),
 )
 HOST_IDLE = facts.duration(
     "host_idle_ns",
-    "Launch-starved plus host-blocked: the device waited for the host.",
-    share="Fraction of the step in which the device waited for the host.",
+    "GPU time per step waiting for the host",
+    "Time per step in which the GPU waits for the host: launch-starved and host-blocked time together.",
+    share="waiting for the host",
     needs=HOST_LAUNCHES,
 )
 IDLE_OTHER = facts.duration(
     "idle_other_ns",
-    "Device idle after the next operation's launch began, or with no launch recorded.",
-    share="Fraction of the step that is idle for no known reason.",
+    "unexplained GPU idle time per step",
+    "Time per step in which the GPU is idle although the launch of its next operation has begun, or was not recorded.",
+    share="unexplained GPU idle time",
     needs=_DEVICE,
 )
 CUDA_GRAPH = facts.duration(
     "cuda_graph_ns",
-    "Inside CUDA-graph envelopes whose kernels were not recorded.",
-    share="Fraction of the step inside CUDA graphs whose kernels were not recorded.",
+    "CUDA graph time without recorded kernels",
+    "Time per step in which CUDA graphs run whose kernels were not recorded.",
+    share="time in CUDA graphs without recorded kernels",
 )
 ATTENTION_UNFUSED = facts.duration(
     "attention_unfused_ns",
-    "Softmax, masks, scales and copies of scores of unfused attention.",
-    share="Fraction of the step in the pointwise work of unfused attention.",
+    "unfused attention time per step",
+    "Time per step that the pointwise kernels of unfused attention take: softmax, masks, scales and copies of scores.",
+    share="unfused attention",
     pool=Pool(part_of=("compute_recoverable_ns", "compute_busy_ns")),
 )
-ATTENTION = facts.duration("attention_ns", "Fused attention kernels.")
-GEMM = facts.duration("gemm_ns", "GEMMs, grouped or not.", share="Fraction of the step in GEMMs.", pool=_COMPUTE)
+ATTENTION = facts.duration(
+    "attention_ns", "fused attention time per step", "Time per step that fused attention kernels take."
+)
+GEMM = facts.duration(
+    "gemm_ns",
+    "GEMM time per step",
+    "Time per step that GEMMs take, grouped ones included.",
+    share="GEMM work",
+    pool=_COMPUTE,
+)
 PERMUTE = facts.duration(
     "permute_ns",
-    "Gathering, scattering and permuting tokens; includes small lookups by the same kernels.",
-    share="Fraction of the step in permuting tokens.",
+    "token permutation time per step",
+    "Time per step that gathering, scattering and permuting tokens takes. Small lookups by the same kernels count too.",
+    share="token permutation",
     pool=_COMPUTE,
 )
 ELEMENTWISE = facts.duration(
     "elementwise_ns",
-    "Pointwise and reduction kernels: activations, rotary embedding, loss, sums.",
-    share="Fraction of the step in pointwise kernels.",
+    "pointwise kernel time per step",
+    "Time per step that pointwise and reduction kernels take: activations, rotary embedding, loss, sums.",
+    share="pointwise work",
     pool=_COMPUTE,
 )
 UNCLASSIFIED = facts.duration(
     "unclassified_ns",
-    "Kernels that match no pattern.",
-    share="Fraction of the step in kernels that match no pattern.",
+    "unclassified kernel time per step",
+    "Time per step that kernels of unknown kind take: no pattern matches their names.",
+    share="time in kernels of unknown kind",
 )
 
 
 def measure_step(step: StepView) -> Measurements:
-    """Every fact of this group but the spread of all steps. What the trace cannot support is withheld later."""
+    """Every fact of this group but the spread of all steps. What the trace cannot give is withheld in measure.py."""
     idle_ns = step.owned_ns(*IDLE_BUCKETS)
     copies = ("copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable")
     return {
@@ -127,8 +160,8 @@ def measure_step(step: StepView) -> Measurements:
 
 def measure_spread(steps: pl.DataFrame) -> Measurement[float]:
     """Longest over shortest kept step of ``steps`` (``timeline/steps.py``: STEPS)."""
-    lengths = steps.filter("kept").select(ns=pl.col("end_ns") - pl.col("start_ns"))["ns"].sort()
+    lengths = steps.filter("kept").select(ns=DURATION)["ns"].sort()
     if lengths.len() < 2:
-        return missing("needs two kept steps")
+        return missing("fewer than two steps were kept (capture four steps or more)")
     shortest, longest = int(lengths[0]), int(lengths[-1])
     return known(longest / shortest) if shortest else missing("a kept step has no length")

@@ -18,6 +18,9 @@ from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
+NO_STEP = "no step could be kept (capture four steps or more)"
+"""Why what is measured in a step is missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunView:

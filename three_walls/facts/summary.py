@@ -21,6 +21,7 @@ from three_walls.model.report import (
     StepSummary,
     UnclassifiedKernel,
 )
+from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import Timeline
 
@@ -57,7 +58,7 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
 def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
     """How steps were found, which were kept and dropped, and how long the kept ones were."""
     rank_of = {rank.rank_index: rank.rank for rank in ranks}
-    steps = timeline.steps.with_columns(length_ns=pl.col("end_ns") - pl.col("start_ns"))
+    steps = timeline.steps.with_columns(length_ns=DURATION)
     lengths = steps.filter("kept")["length_ns"].sort()
     dropped = [
         DroppedStep(rank_of[rank_index], step, reason)
@@ -95,7 +96,7 @@ def list_unclassified(timeline: Timeline, step: StepView) -> tuple[UnclassifiedK
     unknown = (
         timeline.operations.filter((pl.col("rank_index") == step.rank_index) & pl.col("unknown").is_not_null())
         .group_by("unknown")
-        .agg(kernel_ns=(pl.col("end_ns") - pl.col("start_ns")).sum(), count=pl.len())
+        .agg(kernel_ns=DURATION.sum(), count=pl.len())
         .sort(["kernel_ns", "unknown"], descending=[True, False])
         .head(MOST_UNCLASSIFIED)
     )

@@ -1,13 +1,13 @@
 """Work that a fused kernel, or a setting, would take over: found by the operators around it, not by kernel names.
 
-Unfused, the loss, the rotary embedding or the router's top-k is a row of general pointwise kernels whose names reveal
-nothing. The range around a launch does, or the shapes of the tensors it works on. Each sum is an upper bound: it holds
-what else works on tensors of that kind, and a fused kernel keeps some of it.
+Unfused, the loss, the rotary embedding or the router's top-k is a series of general pointwise kernels whose names
+reveal nothing. The range around a launch does, or the shapes of the tensors it works on. Each sum is an upper bound:
+it contains other work on tensors of that kind, and a fused kernel keeps some of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -19,14 +19,14 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
+from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators, torch_operators
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.tables.torch_operators import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators, torch_operators
-from three_walls.timeline.intervals import intersect, mask_of, merge_overlapping
-from three_walls.timeline.operators import Operator, Operators, Sizes
+from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping
+from three_walls.timeline.operators import Operators, Sizes
 
 ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD = "rope", "router_topk", "bias_dropout_add"
 
-facts = FactGroup("Unfused operations")
+facts = FactGroup()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,50 +39,69 @@ class UnfusedFacts:
     """Both together."""
 
 
-def _define(op: str, meaning: str, categories: tuple[str, ...] = ("elementwise_ns",)) -> UnfusedFacts:
-    """Time of ``op`` on the device, launch-starved time on the host, and both. ``categories``: facts of its kernels."""
+def _define(op: str, label: str, kernels: str, categories: tuple[str, ...] = ("elementwise_ns",)) -> UnfusedFacts:
+    """Facts of ``op``: time of its ``kernels``, launch-starved time before them, and both together.
+
+    ``categories``: facts that contain the time of its kernels.
+    """
+    alone = "Only what runs while nothing else computes counts."
     return UnfusedFacts(
         facts.duration(
             f"{op}_kernels_ns",
-            f"{meaning} Only while nothing else computes.",
+            f"{label} kernel time",
+            f"Time per step that {kernels} take. {alone}",
             needs=HOST_LAUNCHES,
             pool=Pool(part_of=(f"{op}_ns", *categories, "compute_busy_ns")),
         ),
         facts.duration(
             f"{op}_launch_starved_ns",
-            "Launch-starved time that ends with one of those kernels, less a proportional share of what the profiler "
-            "is taken to have added.",
+            f"{label} launch-starved time",
+            f"Time per step that is launch-starved and ends with one of {kernels}, less a proportional share of what "
+            "the profiler is taken to have added.",
             needs=HOST_LAUNCHES,
             pool=Pool(part_of=(f"{op}_ns", *LAUNCH_STARVED_PARENTS), is_device_busy=False),
         ),
         facts.duration(
             f"{op}_ns",
-            f"Both: {op}_kernels_ns and {op}_launch_starved_ns.",
+            f"{label} time per step",
+            f"Time per step that {kernels} take, with the launch-starved time before them. {alone}",
             needs=HOST_LAUNCHES,
-            share="Fraction of the step that both take.",
+            share=label,
         ),
     )
 
 
 UNFUSED_OPS: Mapping[str, UnfusedFacts] = {
     ROPE: _define(
-        ROPE, "Pointwise kernels on tensors of queries' or keys' shape: the unfused rotary embedding, and copies."
+        ROPE,
+        "unfused rotary embedding",
+        "the pointwise kernels on tensors of queries' or keys' shape (the unfused rotary embedding, and copies)",
     ),
-    LOSS: _define(LOSS, "Pointwise kernels of the unfused loss, forward and backward."),
+    LOSS: _define(
+        LOSS, "unfused cross-entropy loss", "the pointwise kernels of the unfused loss (forward and backward)"
+    ),
     WGRAD_ACCUMULATION: _define(
-        WGRAD_ACCUMULATION, "Adding the gradient of each weight to the gradient buffer, after its GEMM."
+        WGRAD_ACCUMULATION,
+        "unfused gradient accumulation",
+        "the kernels that add the gradient of each weight to the gradient buffer after its GEMM",
     ),
     ROUTER_TOPK: _define(
-        ROUTER_TOPK, "Kernels on scores and maps of the experts: their choice and the balancing loss.", categories=()
+        ROUTER_TOPK,
+        "unfused router top-k",
+        "the kernels on scores and maps of the experts (the choice of experts and the balancing loss)",
+        categories=(),
     ),
     BIAS_DROPOUT_ADD: _define(
-        BIAS_DROPOUT_ADD, "Additions, dropout and scales on hidden states: the unfused residual path."
+        BIAS_DROPOUT_ADD,
+        "unfused bias, dropout and add",
+        "the additions, dropout and scales on hidden states (the unfused residual path)",
     ),
 }
 
 BARRIER_EXPOSED = facts.duration(
     "barrier_exposed_ns",
-    "Barriers of ranks (sums of one element) while no compute kernel runs.",
+    "exposed barrier time per step",
+    "Time per step in which barriers of ranks (sums of one element) run and no compute kernel does.",
     needs=HOST_LAUNCHES,
     pool=Pool(part_of=("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")),
 )
@@ -97,7 +116,7 @@ _ROUTING = ("router", *_POINTWISE)
 _RESIDUAL_OPERATORS = ("aten::add", "aten::add_", "aten::mul", "aten::div", "aten::dropout", "aten::native_dropout")
 
 _FOUND_BY_SHAPE = (ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD)
-"""What is measured only where enough of the pointwise work has recorded shapes."""
+"""Operations measured only where enough of the pointwise work has recorded shapes."""
 
 _STARVED = mask_of(["launch_starved"], LABELS)
 
@@ -113,24 +132,28 @@ class _ShapeRule:
 def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
     """Per unfused operation its time on the device with nothing else computing, and the launch-starved time before it.
 
-    ``operators``: of the rank's process, around the launches of the step. The launch-starved time is what ends with
-    one of its kernels. The facts of both together are not among them.
+    ``operators``: of the rank's process, around the launches of the step. Launch-starved time belongs to the operation
+    whose kernel ends it. :func:`finish_unfused` adds the facts of both together.
     """
-    if not any(_is_of_pytorch(operator) for operator in operators.found):
+    # emit_nvtx wrote a range whose operator has a namespace, or whose autograd function has a number or shapes.
+    if not any(
+        operator.sizes is not None or operator.sequence is not None or operator.name.startswith(_PYTORCH_PREFIXES)
+        for operator in operators.found
+    ):
         definitions = [definition for op in UNFUSED_OPS.values() for definition in (op.kernels, op.launch_starved)]
         return dict.fromkeys([*definitions, BARRIER_EXPOSED], missing(NO_OPERATORS))
     operations = _classify_operations(step.operations, operators, torch_operators(), _shape_rules(step.config))
-    shapes_known = _fraction_with_shapes(operations)
-    few_shapes = (
-        f"operators with recorded shapes launched only {shapes_known:.0%} of the pointwise work {_RECORD_SHAPES}"
-    )
+    pointwise = operations.filter(pl.col("category").cast(pl.String).is_in(_PLAIN))
+    shapes_known = int(pointwise["has_shapes"].sum()) / pointwise.height if pointwise.height else 1.0
+    with_shapes = f"{100 * shapes_known:.0f} %"
+    few_shapes = f"operators with recorded shapes launched only {with_shapes} of the pointwise work {_RECORD_SHAPES}"
     measured: dict[FactDefinition, Measurement[int]] = {}
     for op, op_facts in UNFUSED_OPS.items():
         reason = None
         if op in _FOUND_BY_SHAPE and shapes_known < fact_thresholds().minimum_shaped_fraction:
             reason = few_shapes
         elif not (operations["op"] == op).any():
-            reason = f"no kernel of this operation ({op}) was found in the step"
+            reason = f"no kernel of this operation ({op.replace('_', ' ')}) was found in the step"
         if reason:
             measured |= dict.fromkeys((op_facts.kernels, op_facts.launch_starved), missing(reason))
             continue
@@ -157,11 +180,6 @@ def finish_unfused(measured: Measurements, launch_starved_ns: int | None, recove
     return finished
 
 
-def _is_of_pytorch(operator: Operator) -> bool:
-    """Whether emit_nvtx wrote the range: its operators have a namespace, its autograd functions a number or shapes."""
-    return operator.sizes is not None or operator.sequence is not None or operator.name.startswith(_PYTORCH_PREFIXES)
-
-
 def _shape_rules(config: RunConfig) -> dict[str, _ShapeRule]:
     """What identifies operations by the tensors they work on; only those whose shapes the config gives."""
     rules: dict[str, _ShapeRule] = {}
@@ -169,12 +187,16 @@ def _shape_rules(config: RunConfig) -> dict[str, _ShapeRule]:
     top_k, rotated = config.whole_number("moe_router_topk"), _rotated_dimensions(config)
     if rotated:
         heads, channels = rotated
-        # Tokens x batch x heads x channels of queries or keys, whole or the half that is rotated.
+        # Tokens x batch x heads x channels of queries or keys: all channels, or the half that is rotated.
         rules[ROPE] = _ShapeRule(
             _POINTWISE, lambda _, shapes: len(shapes[0]) == 4 and shapes[0][2] in heads and shapes[0][3] in channels
         )
     if experts and top_k:
-        rules[ROUTER_TOPK] = _ShapeRule(_ROUTING, lambda _, shapes: _is_routing(shapes[0], experts, top_k))
+        # Tokens (x batch) x experts, or x chosen experts: scores, maps of the choice, probabilities.
+        rules[ROUTER_TOPK] = _ShapeRule(
+            _ROUTING,
+            lambda _, shapes: 2 <= len(shapes[0]) <= 3 and shapes[0][-1] in (experts, top_k) and shapes[0][0] > experts,
+        )
     if hidden:
         rules[BIAS_DROPOUT_ADD] = _ShapeRule(
             _PLAIN,
@@ -196,15 +218,10 @@ def _rotated_dimensions(config: RunConfig) -> tuple[frozenset[int], frozenset[in
     return frozenset((heads // tensor, max(1, groups // tensor), 1)), frozenset((channels, part, part // 2))
 
 
-def _is_routing(shape: Sequence[int], experts: int, top_k: int) -> bool:
-    """Tokens (x batch) x experts, or x chosen experts: scores, maps of the choice, probabilities."""
-    return 2 <= len(shape) <= 3 and shape[-1] in (experts, top_k) and shape[0] > experts
-
-
 def _classify_operations(
     operations: pl.DataFrame, operators: Operators, table: TorchOperators, rules: Mapping[str, _ShapeRule]
 ) -> pl.DataFrame:
-    """``operations`` with ``op`` (null for other work) and ``has_shapes`` (whether a range around recorded shapes)."""
+    """``operations`` with ``op`` (null for other work) and ``has_shapes`` (whether a range around it has shapes)."""
     launches = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns").iter_rows()
     ops: list[str | None] = []
     has_shapes: list[bool] = []
@@ -246,36 +263,30 @@ def _nearest_shapes(index: int | None, operators: Operators) -> Iterator[tuple[s
             return
 
 
-def _fraction_with_shapes(operations: pl.DataFrame) -> float:
-    """Share of the pointwise operations that an operator with recorded shapes launched; 1 without any."""
-    pointwise = operations.filter(pl.col("category").cast(pl.String).is_in(_PLAIN))
-    return int(pointwise["has_shapes"].sum()) / pointwise.height if pointwise.height else 1.0
-
-
 def _time_alone(op: str, operations: pl.DataFrame, window: tuple[int, int]) -> int:
     """Time of the step in which a kernel of ``op`` runs and no other work computes."""
     kernels = operations.filter(pl.col("op") == op)
     is_other = (pl.col("op").is_null() | (pl.col("op") != op)) & pl.col("category").cast(pl.String).is_in(
         COMPUTE_CATEGORIES
     )
-    bounds = {"start_ns": pl.lit(window[0], dtype=pl.Int64), "end_ns": pl.lit(window[1], dtype=pl.Int64)}
-    step = kernels.select("rank_index").unique().with_columns(**bounds)
+    step = (
+        kernels.select("rank_index")
+        .unique()
+        .with_columns(start_ns=pl.lit(window[0], dtype=pl.Int64), end_ns=pl.lit(window[1], dtype=pl.Int64))
+    )
     busy = merge_overlapping(
         intersect(kernels.select("rank_index", "start_ns", "end_ns"), step, ["rank_index"]), ["rank_index"]
     )
     shared = intersect(busy, merge_overlapping(operations.filter(is_other), ["rank_index"]), ["rank_index"])
-    return _total_length(busy) - _total_length(shared)
-
-
-def _total_length(intervals: pl.DataFrame) -> int:
-    return int(intervals.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item())
+    busy_ns, shared_ns = (int(intervals.select(DURATION.sum()).item()) for intervals in (busy, shared))
+    return busy_ns - shared_ns
 
 
 def _launch_starved_time(op: str, operations: pl.DataFrame, slices: pl.DataFrame) -> int:
     """Launch-starved time after which the next operation to start is one of ``op``."""
     starved = slices.filter((pl.col("active") & _STARVED) != 0)
     next_started = (
-        starved.select("end_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
+        starved.select("end_ns", ns=DURATION)
         .sort("end_ns")
         .join_asof(
             operations.select("start_ns", "op").sort("start_ns", "op"),

@@ -1,7 +1,7 @@
-"""What limits the report's claims: warnings with stable codes that come from the inputs and from single steps.
+"""What limits the report's claims: warnings with stable codes about the inputs and about single steps.
 
-Each of them has data of its own: a file, a line of the log, a setting, a step. Warnings that only compare facts with
-thresholds are in ``rules/warnings/``.
+Each names a file, a line of the log, a setting or a step. Warnings that only compare facts with thresholds are in
+``rules/warnings/``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RANK_VARIABLES = frozenset(
 _EVENTS_PASSED_ON = ("dispatcher", "overlap", "override_skipped", "straggler")
 _NO_GRAPHS = "No graphable layers"
 _NOTHING_TO_OVERLAP = "due to TP size < 2"
-"""Recipes of Megatron-Bridge 0.6 ask for tensor-parallel overlap in every layout: here there was nothing to overlap."""
+"""Recipes of Megatron-Bridge 0.6 ask for tensor-parallel overlap in every layout, even without anything to overlap."""
 _MOST_SETTINGS_NAMED = 8
 _MOST_LOG_ENTRIES_NAMED = 5
 """Of each kind: log files that could not be read, slow ranks, and the log's own warnings."""
@@ -182,12 +182,12 @@ def _warn_of_perturbation(facts: FactSheet) -> list[ReportWarning]:
     elif excess_ns > idle_ns:
         effect = (
             f"All of its host time ({_ms(idle_ns)}) is attributed to the profiler. Another {_ms(excess_ns - idle_ns)} "
-            "lie elsewhere: in waits for other slowed ranks, or in differences between steps. Every other share of the "
+            "is elsewhere: in waits for other slowed ranks, or in differences between steps. Every other share of the "
             "step may be too small or too large by as much."
         )
     else:
         effect = (
-            f"{_ms(excess_ns)} of its host time ({_ms(idle_ns)}) are attributed to the profiler and do not count as "
+            f"{_ms(excess_ns)} of its host time ({_ms(idle_ns)}) is attributed to the profiler and does not count as "
             "recoverable."
         )
     message = (
@@ -210,7 +210,7 @@ def _warn_of_exhausted_memory(log: TrainingLog) -> list[ReportWarning]:
     if unallocated_bytes is not None:
         is_fragmented = unallocated_bytes >= largest.requested_bytes
         conclusion = "memory was fragmented" if is_fragmented else "memory was in use, not fragmented"
-        message += f" {_gib(unallocated_bytes)} were reserved but unallocated: {conclusion}."
+        message += f" {_gib(unallocated_bytes)} was reserved but unallocated: {conclusion}."
     return [ReportWarning("log-out-of-memory", message)]
 
 
@@ -223,7 +223,7 @@ def _warn_of_early_memory(facts: FactSheet) -> list[ReportWarning]:
         "iteration computed its gradients the optimizer had no moments yet, so later peaks are higher."
     )
     if later_bytes is not None:
-        message += f" {_gib(round(later_bytes - printed_bytes))} of moments, estimated from the config, are added here."
+        message += f" {_gib(round(later_bytes - printed_bytes))} of moments, estimated from the config, is added here."
     return [ReportWarning("log-memory-early", message)]
 
 
@@ -282,7 +282,10 @@ def _warn_of_conflicts(conflicts: Sequence[ConfigConflict]) -> list[ReportWarnin
     unintended = [conflict for conflict in conflicts if conflict.values[0].source != USER]
     if not unintended:
         return []
-    named = "; ".join(_describe_conflict(conflict) for conflict in unintended[:_MOST_SETTINGS_NAMED])
+    named = "; ".join(
+        f"{conflict.key} {', '.join(f'{_show_value(value.value)} ({value.source})' for value in conflict.values)}"
+        for conflict in unintended[:_MOST_SETTINGS_NAMED]
+    )
     unnamed_count = len(unintended) - _MOST_SETTINGS_NAMED
     more = f"; and {unnamed_count} more" if unnamed_count > 0 else ""
     message = (
@@ -290,11 +293,6 @@ def _warn_of_conflicts(conflicts: Sequence[ConfigConflict]) -> list[ReportWarnin
         "Check that the sources belong to one run."
     )
     return [ReportWarning("config-conflict", message)]
-
-
-def _describe_conflict(conflict: ConfigConflict) -> str:
-    values = ", ".join(f"{_show_value(value.value)} ({value.source})" for value in conflict.values)
-    return f"{conflict.key} {values}"
 
 
 def _show_value(value: object) -> str:

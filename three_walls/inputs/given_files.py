@@ -1,4 +1,4 @@
-"""Files that a user names. They may be anything: reading a pipe or a device could block or go on for ever."""
+"""Checks files that a user names. They may be anything; reading a pipe or a device could block or never end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from three_walls.model.errors import InputError
 
 
 def is_directory(path: Path) -> bool:
-    """Whether ``path`` is a directory rather than a file; raises InputError where it is neither or does not exist."""
+    """Whether ``path`` is a directory rather than a file; raises InputError if it is neither or does not exist."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -23,7 +23,7 @@ def is_directory(path: Path) -> bool:
 
 
 def read_text_file(path: Path, expected: str) -> str:
-    """The UTF-8 text in ``path``. Raises InputError, which names what was ``expected``, where there is none."""
+    """The UTF-8 text in ``path``. Raises InputError, which states what was ``expected``, if there is none."""
     try:
         if not path.exists() or is_directory(path):
             raise InputError(f"{path}: expected {expected}, found {'a directory' if path.exists() else 'no such file'}")

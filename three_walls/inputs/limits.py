@@ -1,4 +1,4 @@
-"""What is accepted of a file of unknown origin: every limit in one place, each far above what a real run needs."""
+"""Limits on files of unknown origin, each far above what a real run needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ MOST_TEXT_BYTES = 16 * 1024 * 1024
 """Of a text file that the user names. A real run_config.yaml has 20 to 40 kB, an overrides.txt less."""
 
 MOST_YAML_ENTRIES = 500_000
-"""Of one YAML document, what its aliases repeat included: whoever walks the data walks it again."""
+"""Of one YAML document. What an alias repeats counts again, because a walk over the data visits it again."""
 MOST_YAML_LEVELS = 40
 """Of collections within collections in YAML; a saved configuration has five."""
 LONGEST_YAML_NUMBER = 40
@@ -23,25 +23,25 @@ MOST_SNAPSHOT_CONTAINERS = 20_000_000
 MOST_INTEGER_BYTES = 64
 """Of one integer in a pickle; addresses and sizes have eight."""
 LEAST_BYTES_PER_ENTRY = 16
-"""Of a segment, block or event in a snapshot's file. A file with more entries than that repeats them by reference."""
+"""Of a segment, block or event in a snapshot's file. A shorter file repeats entries by reference."""
 
 MOST_LINE_BYTES = 16 * 1024
-"""Of one line of a log. Lines that are read are far shorter: a longer one is skipped, whatever it holds."""
+"""Of one line of a log. A longer line is skipped, whatever it holds; the lines that are read are far shorter."""
 MOST_FOREIGN_LINES = 100_000
-"""Lines of other processes in a row while a block of a log is open; after more it was never closed."""
+"""Consecutive lines of other processes within a block of a log. After more, the block counts as never closed."""
 MOST_FOREIGN_LINES_OF_PRINTS = 1_000
-"""The same for a block that is printed again and again, each time all at once."""
+"""The same for a block that a run prints repeatedly, each time at once."""
 MOST_BLOCK_ENTRIES = 200_000
 """Of one block of a log: twelve timers of 16,384 ranks."""
 MOST_PROCESSES = 100_000
 """Processes that are distinguished in one log file, by the prefixes of their lines."""
 MOST_ITERATIONS = 100_000
-"""Iteration lines of a log that are kept, and step-time lines; those beyond are counted."""
+"""Iteration lines of a log that are kept, and step-time lines. Further ones are only counted."""
 MOST_RANKS = 100_000
 """Ranks whose memory lines are kept."""
 MOST_EVENTS_OF_A_KIND = 1_000
 """Different events of one kind in a log that are kept."""
 MOST_TIMER_VALUES = 100_000
-"""Values of timers that are kept: 800 prints of 12 timers on 8 ranks, 8 prints on 1,024. Of more, a share is read."""
+"""Values of timers that are kept: 800 prints of 12 timers on 8 ranks, or 8 on 1,024. Of more, a share is kept."""
 MOST_JOBS = 1_000
 """Jobs of one progress file; the latest are kept."""

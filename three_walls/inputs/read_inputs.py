@@ -1,4 +1,4 @@
-"""Everything that is read before anything is concluded from it: traces, logs, settings of every source, a snapshot."""
+"""Reads everything that a user hands in: traces, training logs, settings of every source, a memory snapshot."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from three_walls.inputs.config.command_line import read_user_settings
 from three_walls.inputs.config.log_settings import read_log_settings
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.parallel_layout import read_layout
+from three_walls.inputs.config.saved_config import read_config_file
 from three_walls.inputs.config.sources import SourceSettings
-from three_walls.inputs.config.user_config import read_user_config
 from three_walls.inputs.log.reader import read_logs
-from three_walls.inputs.log.same_run import find_other_sizes, jobs_of_run
 from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Trace, read_trace
@@ -22,10 +22,11 @@ from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
-from three_walls.model.training_log import TrainingLog
+from three_walls.model.training_log import ProgressJob, TrainingLog
+from three_walls.tables.thresholds import default_log_thresholds
 
 Progress = Callable[[str], None]
-"""Called with a few words each time a stage begins."""
+"""Called with a few words when a stage begins."""
 
 Paths = str | Path | Iterable[str | Path]
 
@@ -41,7 +42,7 @@ class InputRequest:
     config: str | Path | None = None
     """A saved configuration (``run_config.yaml``)."""
     settings: Iterable[str] = ()
-    """``key=value`` each; they count before every other source."""
+    """``key=value`` each; they take precedence over every other source."""
     memory_snapshot: Path | None = None
     """A snapshot of PyTorch's allocator of one rank."""
 
@@ -60,7 +61,7 @@ class Inputs:
 
     @property
     def with_kernels(self) -> list[Trace]:
-        """Traces that the analysis is of; there is at least one."""
+        """The traces that can be analyzed, at least one; the others have no kernels."""
         return [trace for trace in self.traces if trace.ranks]
 
     @property
@@ -69,7 +70,7 @@ class Inputs:
 
     @property
     def config_of_trace(self) -> RunConfig:
-        """The settings that the trace alone gives: a log that contradicts it is of another run."""
+        """The settings that the trace itself records. A log that contradicts them is of another run."""
         return self.with_kernels[0].config
 
 
@@ -78,10 +79,11 @@ def read_inputs(
 ) -> Inputs:
     """Reads all that ``request`` names. ``ranges`` and ``graph_launch`` are as for :func:`read_trace`.
 
-    Raises the errors of ``three_walls.model.errors``.
+    Raises InputError for a file that cannot be read, UsageError for a setting that cannot be, and NothingToAnalyzeError
+    where no trace has kernels.
     """
     trace_paths = find_traces(_as_paths(request.trace))
-    user_config = read_user_config(request.config, request.settings)
+    user_config = _read_user_config(request.config, request.settings)
     log_paths = _as_paths(request.logs)
     if log_paths:
         progress("reading training logs")
@@ -97,12 +99,47 @@ def _as_paths(paths: Paths) -> list[Path]:
     return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
 
 
+def _read_user_config(config: str | Path | None, settings: Iterable[str]) -> list[SourceSettings]:
+    words = [settings] if isinstance(settings, str) else list(settings)
+    found = [read_user_settings(words)] if words else []
+    if config is not None:
+        found.append(read_config_file(Path(config)))
+    return found
+
+
 def _settings_in(log: TrainingLog | None, config_of_trace: RunConfig) -> list[SourceSettings]:
-    """The settings in the log; none if it is of another run than the trace."""
+    """The settings in the log; none if the log is of another run than the trace."""
     if log is None or find_other_sizes(log, config_of_trace):
         return []
     jobs = jobs_of_run(log.jobs, read_layout(config_of_trace).world or log.world_size) or log.jobs[-1:]
     return read_log_settings(log, jobs[-1].gpus if jobs else None)
+
+
+def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
+    """A size that differs between ``log`` and ``config``, the trace's own settings, as a sentence; empty if none does.
+
+    ``tables/log.yaml`` lists the sizes that are compared. A log with a different one is of another run.
+    """
+    if log.contradictions:
+        return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
+    compared = default_log_thresholds()
+    world = config.environment.get("WORLD_SIZE")
+    sizes: list[tuple[str, object, object]] = [
+        ("world_size", log.layout.world_size, None if world is None else world.value)
+    ]
+    sizes += [(name, getattr(log.layout, name), config.get(name)) for name in compared.compared_layout_sizes]
+    arguments = dict(log.argument_block)
+    sizes += [(name, arguments.get(name), config.get(name)) for name in compared.compared_arguments]
+    for name, logged, traced in sizes:
+        if logged not in (None, "None") and traced is not None and str(logged) != str(traced):
+            return f"{name} is {logged} in the log and {traced} in the trace"
+    return ""
+
+
+def jobs_of_run(jobs: Sequence[ProgressJob], world: int | None) -> tuple[ProgressJob, ...]:
+    """The jobs with as many GPUs as the run, in their order; if that number is unknown, as many as the last job."""
+    gpus = world or (jobs[-1].gpus if jobs else None)
+    return tuple(job for job in jobs if job.gpus == gpus)
 
 
 def _read_traces(

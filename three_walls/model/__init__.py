@@ -1,1 +1,1 @@
-"""What crosses the seams between stages: plain types, units, errors. Imports no other package."""
+"""The types that stages pass on: plain values, errors, units. Imports no other package of the program."""

@@ -1,4 +1,4 @@
-"""The run's configuration as far as it is known, each value with its source."""
+"""The configuration of a run as far as it is known, each value with its source."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ ConfigScalar = str | int | float | bool | None
 ConfigData = ConfigScalar | tuple[ConfigScalar, ...]
 
 NOT_SHOWN = "value of an unexpected form, not shown"
-"""Ends the source of a withheld value: what is of no known form may be a secret."""
+"""Ends the source of a withheld value: a value of an unexpected form may be a secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """One setting. ``value`` may be ``None``: known to be unset. An *unknown* setting is simply absent."""
+    """A setting. ``None`` means that it is known to be unset; an *unknown* setting is absent altogether."""
 
     value: ConfigData
     source: str
     """Where it was read: ``--set``, ``config file``, ``log arguments``, ``log config``, ``log summary``,
     ``log set-up``, ``log layout``, ``progress file``, ``command line``, ``environment``, ``Megatron-LM default``,
-    ``Megatron Core default``, ``derived: ...``; behind it :data:`NOT_SHOWN` where the value is withheld."""
+    ``Megatron Core default`` or ``derived: ...``; followed by :data:`NOT_SHOWN` where the value is withheld."""
     confirmed_by: tuple[str, ...] = ()
     """Sources of lower precedence that give the same value."""
 
     def is_stated_by(self, source: str) -> bool:
-        """Whether ``source`` gives this value, as the one that counts or as one that agrees."""
+        """Whether ``source`` gives this value, as the source that counts or as one that agrees."""
         return source == self.source or source in self.confirmed_by
 
     @staticmethod
     def withheld(source: str) -> ConfigValue:
-        """Stands for a value that ``source`` states and that may not be shown: unknown, not unset."""
+        """Stands for a value that ``source`` gives but that may not be shown: it is unknown, not unset."""
         return ConfigValue(None, f"{source}: {NOT_SHOWN}")
 
     @property
     def is_withheld(self) -> bool:
-        """Whether a value was stated that is not of its setting's form, and is therefore not known."""
+        """Whether a value was given but is not of its setting's form, and therefore counts as unknown."""
         return self.source.endswith(NOT_SHOWN)
 
     @property
     def is_stated(self) -> bool:
-        """Whether some source states it; otherwise it is derived or a default."""
+        """Whether a source states it; otherwise it is derived or a default."""
         return not self.source.startswith("derived") and not self.source.endswith("default")
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigConflict:
-    """A setting that two sources give different values; the first value counts."""
+    """A setting to which sources give different values; the first value counts."""
 
     key: str
     values: tuple[ConfigValue, ...]
@@ -59,56 +59,57 @@ def _no_values() -> Mapping[str, ConfigValue]:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """Settings by Megatron Core name (``moe_token_dispatcher_type``), environment by variable name, of all sources.
-
-    ``dialect`` is how the run was launched: ``megatron_lm`` (flags), ``bridge`` (Hydra overrides), or
-    ``unknown``. Only a Megatron-LM command line is complete: there an absent flag means its default.
-    """
+    """The settings and environment variables of a run, from all sources."""
 
     values: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    """Settings by Megatron Core name (``moe_token_dispatcher_type``)."""
     environment: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    """Environment variables by name."""
     dialect: str = "unknown"
+    """How the run was launched: ``megatron_lm`` (flags), ``bridge`` (Hydra overrides) or ``unknown``. Only a command
+    line of Megatron-LM is complete: an absent flag there means its default."""
     bridge_version: str | None = None
+    """Megatron-Bridge release of the run; null where it is not known."""
     bridge_version_evidence: str = ""
     """What the release was inferred from; empty where it is not known."""
     sizes: Mapping[str, ConfigValue] = field(default_factory=_no_values)
-    """Sizes that the run itself worked out and wrote down: ``world_size``, ``data_parallel_size``."""
+    """Sizes that the run itself calculated and wrote down: ``world_size``, ``data_parallel_size``."""
     withheld_values: Mapping[str, ConfigValue] = field(default_factory=_no_values)
-    """Settings stated in a form that may not be shown: they are not among :attr:`values`."""
+    """Settings with a value that may not be shown; they are not among :attr:`values`."""
     withheld_environment: Mapping[str, ConfigValue] = field(default_factory=_no_values)
-    """The same for variables: they are set, to a value that is not known."""
+    """Environment variables with a value that may not be shown: they are set, to an unknown value."""
     conflicts: tuple[ConfigConflict, ...] = ()
     """Where sources disagree, by key."""
 
     @property
     def environment_is_known(self) -> bool:
-        """Whether the launch environment was recorded: a variable that is in neither mapping was not set."""
+        """Whether the launch environment was recorded: then a variable in neither mapping was not set."""
         return bool(self.environment or self.withheld_environment)
 
     def get(self, key: str) -> ConfigData:
-        """Value of ``key``; ``None`` when unset *or* unknown (:meth:`knows` distinguishes them)."""
+        """Value of ``key``; None where it is unset *or* unknown (:meth:`knows` distinguishes them)."""
         found = self.values.get(key)
         return None if found is None else found.value
 
     def knows(self, key: str) -> bool:
-        """Whether anything, including "unset", is known of ``key``."""
+        """Whether ``key`` is known, be it known to be unset."""
         return key in self.values
 
     def whole_number(self, key: str) -> int | None:
-        """Value of ``key`` where it is a whole number."""
+        """Value of ``key`` where it is a whole number, else None."""
         return as_whole_number(self.get(key))
 
     def size(self, key: str) -> int | None:
-        """Value of ``key`` where it is a size: a whole number above 0."""
+        """Value of ``key`` where it is a size (a whole number above 0), else None."""
         return as_size(self.get(key))
 
 
 def as_whole_number(value: object) -> int | None:
-    """``value`` where it is a whole number: True and False are none."""
+    """``value`` where it is a whole number, else None. True and False are no numbers."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def as_size(value: object) -> int | None:
-    """``value`` where it is a whole number above 0."""
+    """``value`` where it is a whole number above 0, else None."""
     number = as_whole_number(value)
     return number if number is not None and number > 0 else None

@@ -1,10 +1,10 @@
-"""What can go wrong for the person at the prompt: one class per exit code, one line per message."""
+"""Errors that a user can act on: a class per exit code, a line per message."""
 
 from __future__ import annotations
 
 
 class ThreeWallsError(Exception):
-    """A problem the user can act on: the message says what was expected, what was found, what to do.
+    """A problem that the user can act on. The message states what was expected, what was found and what to do.
 
     ``exit_code`` is what the command line returns; it is part of the documented interface.
     """
@@ -25,12 +25,12 @@ class InputError(ThreeWallsError):
 
 
 class NothingToAnalyzeError(ThreeWallsError):
-    """The export is genuine but lacks what any analysis needs (CUDA kernels)."""
+    """The export is intact but lacks what any analysis needs: CUDA kernels."""
 
     exit_code = 4
 
 
 class RuleBaseError(ThreeWallsError):
-    """The rule base has errors; all of them are listed, each with file, line and column."""
+    """The rule base has errors. All of them are listed, each with file, line and column."""
 
     exit_code = 5

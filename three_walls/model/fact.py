@@ -1,19 +1,24 @@
 """Facts: named numbers with a unit and a definition; the seam between measuring and advising.
 
-Left of the FactSheet nothing knows a rule; right of it nothing knows a trace. A fact is defined beside the code that
+Left of the FactSheet nothing knows a rule; right of it nothing knows a trace. A fact is defined next to the code that
 measures it: :class:`FactGroup` makes the definition, ``facts/registry.py`` lists them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Generic, Never, TypeVar
 
 from three_walls.model.config import ConfigData
 
 FactValue = ConfigData
+
+GIVE_CONFIG = "(give --log, --config or --set)"
+"""What to give so that a setting is known; ends the reason for which it, or what follows from it, is missing."""
+
+_TIME, _FRACTION = "Time per step ", "Fraction of the step "
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -54,11 +59,19 @@ class FactDefinition:
 
     name: str
     unit: str
+    label: str
+    """What sentences call the fact: a noun phrase of two to eight words, lower case unless a name, unlike any other
+    label. It reads in "Missing: <label>" and before the verb, as in "Unfused attention takes 28.6 % of the step"."""
     meaning: str
     not_the_same_as: str = ""
+    whole: str = ""
+    """For a fraction: what it is a fraction of, in words. What is a fraction of "the step" takes time of it."""
+    if_true: str = ""
+    if_false: str = ""
+    """For a flag: the sentence for each answer."""
     numerator: str = ""
     denominator: str = ""
-    """For a fraction: the facts it is the quotient of, so that a plan can derive it again."""
+    """For a derived fraction: the facts it is the quotient of, so that a plan can derive it again."""
     needs: tuple[str, ...] = ()
     """Capabilities of the trace without which the fact is missing (``inputs/nsys/capabilities.py``)."""
     pool: Pool | None = None
@@ -71,25 +84,35 @@ class FactGroup:
     ``facts/registry.py`` joins the groups and refuses a name that is defined twice.
     """
 
-    def __init__(self, title: str) -> None:
-        self.title = title
+    def __init__(self) -> None:
         self.definitions: list[FactDefinition] = []
 
     def fact(
         self,
         name: str,
         unit: str,
+        label: str,
         meaning: str,
         not_the_same_as: str = "",
         *,
+        whole: str = "",
         needs: tuple[str, ...] = (),
     ) -> FactDefinition:
         """Declares a fact. Raises ValueError for a unit that is not one of :data:`UNITS`."""
-        return self._add(FactDefinition(name, unit, meaning, not_the_same_as, needs=needs))
+        return self._add(FactDefinition(name, unit, label, meaning, not_the_same_as, whole, needs=needs))
+
+    def flag(
+        self, name: str, label: str, meaning: str, not_the_same_as: str = "", *, if_true: str, if_false: str
+    ) -> FactDefinition:
+        """Declares what is true or false, with the sentence for each answer."""
+        return self._add(
+            FactDefinition(name, "flag", label, meaning, not_the_same_as, if_true=if_true, if_false=if_false)
+        )
 
     def duration(
         self,
         name: str,
+        label: str,
         meaning: str,
         not_the_same_as: str = "",
         *,
@@ -99,23 +122,43 @@ class FactGroup:
     ) -> FactDefinition:
         """Declares a time in ns, ``<subject>_ns``.
 
-        ``share``: the meaning of ``<subject>_fraction``, its fraction of the step, where there is such a fact.
+        ``share``: the label of ``<subject>_fraction``, its fraction of the step, where there is such a fact. The
+        meaning then begins with "Time per step", which the fraction's replaces by "Fraction of the step".
         """
-        defined = self._add(FactDefinition(name, "ns", meaning, not_the_same_as, needs=needs, pool=pool))
+        defined = self._add(FactDefinition(name, "ns", label, meaning, not_the_same_as, needs=needs, pool=pool))
         if share:
+            if not meaning.startswith(_TIME):
+                raise ValueError(f"fact {name}: its meaning does not begin with {_TIME!r}")
+            of_step = f"{_FRACTION}{meaning.removeprefix(_TIME)}"
+            fraction = f"{name.removesuffix('_ns')}_fraction"
             self._add(
                 FactDefinition(
-                    f"{name.removesuffix('_ns')}_fraction", "fraction", share, numerator=name, denominator="step_ns"
+                    fraction, "fraction", share, of_step, whole="the step", numerator=name, denominator="step_ns"
                 )
             )
         return defined
 
     def fraction(
-        self, name: str, numerator: FactDefinition, denominator: FactDefinition, meaning: str
+        self,
+        name: str,
+        label: str,
+        meaning: str,
+        numerator: FactDefinition,
+        denominator: FactDefinition,
+        *,
+        whole: str,
     ) -> FactDefinition:
         """Declares a fraction that is derived from two facts: it is never measured itself."""
         return self._add(
-            FactDefinition(name, "fraction", meaning, numerator=numerator.name, denominator=denominator.name)
+            FactDefinition(
+                name,
+                "fraction",
+                label,
+                meaning,
+                whole=whole,
+                numerator=numerator.name,
+                denominator=denominator.name,
+            )
         )
 
     def _add(self, definition: FactDefinition) -> FactDefinition:
@@ -152,6 +195,11 @@ def missing(reason: str) -> Measurement[Never]:
     return Measurement(None, reason)
 
 
+def unstated(*keys: str) -> Measurement[Never]:
+    """No measurement, because no source states the settings ``keys``."""
+    return missing(f"the config does not state {', '.join(keys)} {GIVE_CONFIG}")
+
+
 def known_or_missing(value: T | None, reason: str) -> Measurement[T]:
     """The measurement ``value``; missing for ``reason`` where it is None."""
     return Measurement(value) if value is not None else Measurement(None, reason)
@@ -183,6 +231,14 @@ class Fact:
     def is_missing(self) -> bool:
         return self.missing_reason is not None
 
+    @property
+    def label(self) -> str:
+        """What sentences call the fact: its label, or the key of a setting; without either the words of its name."""
+        if self.definition is not None:
+            return self.definition.label
+        prefix, _, key = self.name.partition(".")
+        return key if prefix in ("config", "env") else self.name.replace("_", " ")
+
 
 @dataclass(frozen=True, slots=True)
 class FactSheet:
@@ -191,16 +247,22 @@ class FactSheet:
     facts: Mapping[str, Fact]
     environment_is_known: bool = False
     """The launch environment was recorded: a variable that is not among the facts was not set."""
+    definitions: Mapping[str, FactDefinition] = field(default_factory=dict)
+    """Of facts that are not on the sheet."""
 
     @staticmethod
-    def of(facts: Iterable[Fact], environment_is_known: bool = False) -> FactSheet:
+    def of(
+        facts: Iterable[Fact],
+        environment_is_known: bool = False,
+        definitions: Mapping[str, FactDefinition] = MappingProxyType({}),
+    ) -> FactSheet:
         """A sheet of ``facts``; raises ValueError if two share a name."""
         by_name: dict[str, Fact] = {}
         for fact in facts:
             if fact.name in by_name:
                 raise ValueError(f"fact {fact.name} is defined twice")
             by_name[fact.name] = fact
-        return FactSheet(MappingProxyType(by_name), environment_is_known)
+        return FactSheet(MappingProxyType(by_name), environment_is_known, definitions)
 
     def get(self, name: str) -> Fact:
         """The fact called ``name``; an unknown name is a missing fact, never an error."""
@@ -208,7 +270,9 @@ class FactSheet:
         if found is None and self.environment_is_known and name.startswith("env."):
             return Fact(name, None, "config")
         if found is None:
-            return Fact(name, None, "text", missing_reason="not known from the inputs given")
+            definition = self.definitions.get(name)
+            unit = definition.unit if definition else "text"
+            return Fact(name, None, unit, "not known from the inputs given", definition)
         return found
 
     def number(self, name: str) -> float | None:
@@ -225,4 +289,4 @@ class FactSheet:
             old = self.get(name)
             unit = "config" if name not in self.facts and name.startswith("config.") else old.unit
             merged[name] = replace(old, value=value, unit=unit, missing_reason=None)
-        return FactSheet(MappingProxyType(merged), self.environment_is_known)
+        return replace(self, facts=MappingProxyType(merged))

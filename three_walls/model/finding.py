@@ -1,4 +1,4 @@
-"""What judging the rules gives: findings, each with one outcome, and the plan of edits."""
+"""What judging the rules gives: a finding per rule with its outcome, the plan of edits, and the overrides for it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from three_walls.model.fact import FactValue
 class Outcome(StrEnum):
     """Every rule ends in exactly one of these."""
 
-    NOT_APPLICABLE = "not_applicable"  # other hardware, framework or model
+    NOT_APPLICABLE = "not_applicable"  # for other hardware, another framework or another model
     NOT_NEEDED = "not_needed"  # the symptom is absent
-    UNKNOWN = "unknown"  # a fact is missing; named, with how to capture it
-    BLOCKED = "blocked"  # a requirement fails; named, with its reason
+    UNKNOWN = "unknown"  # a fact is missing; the finding names it and how to capture it
+    BLOCKED = "blocked"  # a requirement fails; the finding names it with its reason
     RECOMMENDED = "recommended"
-    FOUND = "found"  # the symptom is there and no setting fixes it; the advice says what may
-    ALTERNATIVE = "alternative"  # would help, but its lever goes to a better rule
-    ERROR = "error"  # the rule itself failed; the report still comes out
+    FOUND = "found"  # the symptom is present and no setting fixes it; the advice states what may
+    ALTERNATIVE = "alternative"  # would help, but a better rule has its lever
+    ERROR = "error"  # judging the rule failed; the rest of the report is complete
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Time one step may save, in nanoseconds; null when it is not known, for the reason in ``explanation``.
+    """Time that a step may save, in nanoseconds; null where it is not known, for the reason in ``explanation``.
 
-    Of an upper bound only ``likely`` is null: up to ``high`` is saved, and how much of it was not measured.
+    Of an upper bound only ``likely`` is null: up to ``high`` is saved, but how much of it was not measured.
     """
 
     low: int | None
@@ -38,14 +38,14 @@ class Gain:
     explanation: str = ""
     """How it was estimated, or why it is not known."""
     cost_fraction: float | None = None
-    """Share of the step that an edit costs which frees memory, roughly; null for all other edits."""
+    """For an edit that frees memory, roughly the share of the step that it costs; null for all other edits."""
     cost_is_estimated: bool = False
-    """That cost is an estimate, not a measurement."""
+    """Whether that cost is an estimate, not a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdit:
-    """One setting to change."""
+    """A setting to change."""
 
     key: str
     """Megatron Core name of the setting, or name of the environment variable."""
@@ -59,7 +59,7 @@ class PlannedEdit:
     """Whether results may differ in the last bits."""
     reason: str = ""
     relative: bool = False
-    """Whether elements were added to, or removed from, the list that the run or an earlier edit has."""
+    """Whether ``to`` comes from adding elements to the list that the run or an earlier edit sets, or removing some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One rule judged against one run."""
+    """A rule judged against a run."""
 
     rule: str
     """Id of the rule."""
@@ -83,9 +83,9 @@ class Finding:
     wall: Wall
     sub_wall: SubWall | None
     lever: str
-    """What the edits turn: at most one rule per lever enters the plan."""
+    """What the edits change: at most one rule per lever enters the plan."""
     reason: str
-    """Why this outcome, in one sentence with the numbers compared."""
+    """Why this is the outcome: a sentence with the numbers that were compared."""
     missing: tuple[str, ...]
     """Names of the facts that the rule needs and that are missing."""
     blocked_by: tuple[Note, ...]
@@ -107,7 +107,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A lowest and a highest value."""
+    """The lowest and the highest value."""
 
     low: int
     high: int
@@ -115,7 +115,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One entry of the plan: its gain is on the step that the earlier entries leave."""
+    """An entry of the plan. Its gain applies to the step that the earlier entries leave."""
 
     order: int
     """Position in the plan, from 1."""
@@ -129,17 +129,17 @@ class PlanStep:
     step_after_ns: Bounds
     """Step after this entry and all before it: ``low`` if every gain is at its high end, ``high`` at its low end."""
     unlocked_by: str = ""
-    """Rules of the earlier entries without which this one was blocked, separated by commas."""
+    """Rules of earlier entries that were needed to unblock this one, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstTrial:
-    """The entry of the plan to apply first, on its own, and what the log and the next trace show if it worked."""
+    """The entry of the plan to apply first, on its own, with what the log and the next trace show if it worked."""
 
     rule: str
     title: str
     basis: str
-    """Basis of its gain: an upper bound, or an edit that frees memory, has no likely gain."""
+    """Basis of its gain. An upper bound has no likely gain, nor has an edit that frees memory."""
     saved_low_fraction: float | None
     """Share of the traced step that the entry may save; null where its gain is not known."""
     saved_high_fraction: float | None
@@ -150,7 +150,7 @@ class FirstTrial:
     unprofiled_step_after_high_ns: int | None
     """The log's step if the gain is at its low end."""
     cost_fraction: float | None
-    """Share of the step, roughly, that an entry costs which frees memory; null for others."""
+    """For an entry that frees memory, roughly the share of the step that it costs; null for others."""
     cost_is_estimated: bool
     must_show: str
     """What the next trace shows if the entry worked."""
@@ -158,17 +158,45 @@ class FirstTrial:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """The plan's edits spelled for a launcher, not quoted for a shell (the lines of overrides.txt are)."""
+    """The plan's edits spelled for each launcher. They are not quoted for a shell; the lines of overrides.txt are."""
 
     bridge_version: str
     """Megatron-Bridge release that they are spelled for."""
     bridge: tuple[str, ...]
-    """Hydra overrides, one each."""
+    """Hydra overrides, one per element."""
     megatron_lm: tuple[str, ...]
-    """Flags, each with its values, a space before every value."""
+    """Flags, each with its values behind it, separated by spaces."""
     env: Mapping[str, str]
-    """Variable to value."""
+    """Environment variables by name."""
     notes: tuple[str, ...] = ()
-    """What no line can express; it begins with the launcher's name."""
+    """What no override or flag can express. Each note begins with the launcher's name."""
     python: tuple[str, ...] = ()
     """Statements that make the same edits to a Megatron-Bridge recipe's ``cfg``."""
+
+
+class FailureMode(StrEnum):
+    """How a wrong override fails: at once, when the model is built, or silently. Only ``REFUSED`` stops a launch."""
+
+    REFUSED = "refused"
+    """Megatron-Bridge fails when it applies the override or validates the configuration."""
+    FAILS_AT_BUILD = "fails_at_build"
+    """Megatron-Bridge accepts it, and the run fails when the model is built, or in a step."""
+    IGNORED = "ignored"
+    """Megatron-Bridge accepts it and silently drops or resets it: the edit does nothing."""
+    NOT_VALIDATED = "not_validated"
+    """Megatron-Bridge accepts it without a check; what a value of this kind then does is not known."""
+    UNKNOWN = "unknown"
+    """Whether Megatron-Bridge accepts it depends on other settings, or was not tried."""
+
+    def describe(self, problem: str, release: str) -> str:
+        """``problem`` as a sentence that also states how it fails, unless it is refused at once."""
+        return _SENTENCES[self].format(release=release, problem=problem)
+
+
+_SENTENCES = {
+    FailureMode.REFUSED: "{problem}",
+    FailureMode.FAILS_AT_BUILD: "Megatron-Bridge {release} accepts this, but the model cannot be built: {problem}",
+    FailureMode.IGNORED: "Megatron-Bridge {release} accepts this but silently ignores it: {problem}",
+    FailureMode.NOT_VALIDATED: "Megatron-Bridge {release} accepts this without checking it: {problem}",
+    FailureMode.UNKNOWN: "Megatron-Bridge {release} may refuse this, depending on other settings: {problem}",
+}

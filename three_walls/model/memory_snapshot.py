@@ -11,13 +11,13 @@ CATEGORIES = {
     "optimizer_state": "main parameters and moments of the optimizer",
     "optimizer_step": "temporaries of an optimizer step",
     "activations": "allocated in the forward pass",
-    "backward": "allocated in the backward pass by Python code, recompute included",
-    "communication": "what exchanges and collectives receive into",
-    OTHER: "its stack matches no pattern of tables/allocation-stacks.yaml",
-    NO_STACK: "without a Python stack: mostly the backward pass, which runs in autograd's own threads",
+    "backward": "allocated by Python code in the backward pass, recompute included",
+    "communication": "receive buffers of exchanges and collectives",
+    OTHER: "the stack matches no pattern of tables/allocation-stacks.yaml",
+    NO_STACK: "no Python stack was recorded: mostly the backward pass, which runs in autograd's own threads",
     BEFORE_RECORDING: "allocated before the recording began",
 }
-"""Category of an allocation -> meaning."""
+"""Category of an allocation -> what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,10 @@ class MemoryShare:
 
 @dataclass(frozen=True, slots=True)
 class AllocationSite:
-    """All allocations in use that one stack made. ``stack``: file:function, innermost first, no directories."""
+    """All allocations in use that were made from the same Python stack."""
 
     stack: tuple[str, ...]
+    """``file:function``, the innermost frame first, without directories."""
     category: str
     bytes: int
     count: int
@@ -50,9 +51,9 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """One snapshot. Allocated memory is what tensors asked for; the allocator rounds it up within what it reserves.
+    """A snapshot. Allocated memory is what tensors requested; the allocator rounds it up within what it reserves.
 
-    Without a recorded history no peak is known: ``shares`` and ``sites`` are of the moment of the snapshot.
+    Without a recorded history no peak is known; then ``shares`` and ``sites`` describe the moment of the snapshot.
     """
 
     path_name: str
@@ -61,20 +62,25 @@ class MemorySnapshot:
     no_peak_reason: str | None
     """Why the peak is not known (no recorded history); null where it is."""
     peak_allocated_bytes: int | None
-    """Most memory that tensors asked for at one moment."""
+    """Most memory allocated at any moment."""
     reserved_at_peak_bytes: int | None
-    """What the allocator reserved at that moment."""
+    """Memory reserved at that moment."""
     peak_reserved_bytes: int | None
-    """Most memory that the allocator reserved at any moment."""
+    """Most memory reserved at any moment."""
     fragmentation_fraction: float | None
     """(reserved - allocated) / reserved, at the peak of allocated memory."""
     allocated_bytes: int
-    """At the moment of the snapshot, as the next two."""
+    """At the moment of the snapshot."""
     reserved_bytes: int
+    """At the moment of the snapshot."""
     largest_free_block_bytes: int
+    """At the moment of the snapshot."""
     shares: tuple[MemoryShare, ...]
+    """Memory in use by category, at the peak where it is known."""
     sites: tuple[AllocationSite, ...]
-    """The largest ten."""
+    """The ten allocation sites with most memory in use at that moment."""
     failures: tuple[OutOfMemory, ...]
+    """Allocations that failed."""
     release_count: int
-    """How often the allocator gave segments back to the driver (in a row counts once): retries, or empty_cache."""
+    """How often the allocator returned segments to the driver, for a retry or by empty_cache. Several in a row count
+    once."""

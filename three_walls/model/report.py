@@ -1,7 +1,7 @@
-"""The report: everything a renderer may show, and the contract of report.json.
+"""The report: everything that a renderer may show, and the contract of report.json.
 
-The fields of these types, in their order, are the fields of report.json; the sentences below them are its documentation
-(``tools/generate_report_docs.py``). A name here is therefore public: renaming one needs a new major version.
+The fields of these types, in their order, are the fields of report.json, and their docstrings are its documentation
+(``tools/generate_report_docs.py``). Every name here is therefore public: renaming one needs a new major version.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class CommunicationTime:
 
 @dataclass(frozen=True, slots=True)
 class GapCause:
-    """Part of the median step without a compute kernel, by cause. The causes of a rank sum to all of that time."""
+    """Time of the median step without a compute kernel, by cause. The causes of a rank sum to all such time."""
 
     cause: str
     ns: int
@@ -129,7 +129,7 @@ class Wait:
     resolved: bool
     """Whether the split comes from matched calls of all ranks of the group, on one clock."""
     note: str
-    """How it was split (``latest arrival``, ``shortest participant``, ``fastest calls``), or why it was not."""
+    """How it was split (``latest arrival``, ``shortest participant``, ``fastest calls``), or why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Straggler:
 
     rank: int
     late_ns: int
-    """Time per step by which its arrivals delayed the group, beyond the second-to-last rank."""
+    """Time per step by which it arrived after the second-to-last rank."""
     cause: str
     """``slow_compute``, ``expert_imbalance``, ``launch_starved``, ``host_blocked``, ``late_stage`` or ``unknown``."""
     evidence: str
@@ -160,7 +160,7 @@ class MoePart:
     """One part of one MoE layer in the representative step."""
 
     layer: int | None
-    """Number of the layer; null: all layers together, not to be added to the others."""
+    """Number of the layer; null: the sum of all layers."""
     direction: str
     """``forward``, ``backward`` or ``recompute``."""
     part: str
@@ -246,7 +246,7 @@ class PipelinePhase:
     p2p_exposed_ns: int
     """Pipeline exchanges while no compute kernel runs."""
     bubble_ns: int | None
-    """Of that, waiting for the neighbouring stage while no tokens are exchanged; null where it is not known.
+    """The part of ``p2p_exposed_ns`` that waits for the neighbouring stage while no tokens are exchanged, if known.
 
     In ``update``: the time without compute until the passes of the last stage are over.
     """
@@ -285,7 +285,7 @@ class GemmShape:
     """
 
     role: str | None
-    """Which weight of the model it is, by its size; null where none has that size or the config does not state it."""
+    """The weight of the model that has this size; null where none has it or the config does not state the sizes."""
     direction: str
     """``forward``, ``input gradient``, ``weight gradient``, ``backward`` (one of these or both), ``replay``."""
     batch: int
@@ -399,7 +399,7 @@ class TimerSummary:
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A rank that takes longer than the others for its own work, by the log's timers."""
+    """A rank whose own work takes longer than that of the others, by the log's timers."""
 
     rank: int
     timer: str
@@ -441,20 +441,20 @@ class ProgressSummary:
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """The training log in short; its numbers, with reasons where they are missing, are facts."""
+    """Summary of the training log. Its numbers are facts too, with the reasons where they are missing."""
 
     files: tuple[str, ...]
     """File names alone: no directory leaves the machine."""
     iterations: int
     """Complete iteration lines, each counted once."""
     roles: Mapping[str, int]
-    """How many lines show what: ``steady``, ``warm-up``, ``profiled``, ``outlier``, ..."""
+    """Number of iterations by role: ``steady``, ``warm-up``, ``profiled``, ``outlier``, ..."""
     torn_lines: int
-    """Lines that other output cut: not used."""
+    """Lines that other output interrupted; they are not used."""
     unprofiled_step_ns: int | None
     """Median of the steady iterations; null where the facts state why."""
     peak_memory_bytes: int | None
-    """Largest allocated peak of the ranks that printed their memory."""
+    """Largest peak of allocated memory, among the ranks that printed it."""
     reserved_memory_bytes: int | None
     allocator_retries: int | None
     """Failed allocations that were tried again."""
@@ -462,17 +462,17 @@ class LogSummary:
     """The framework's own estimate for its most loaded rank."""
     parameters: int | None
     ooms: int
-    """Reports of memory exhausted."""
+    """Reports of running out of memory."""
     events: Mapping[str, int]
     """Kind of event -> lines."""
     tflops_per_gpu: float | None = None
     """Model TFLOP/s per GPU of the steady iterations, as printed."""
     device_memory_bytes: int | None = None
-    """Most device memory in use by everything, of the ranks that printed it."""
+    """Most device memory in use by all processes, among the ranks that printed it."""
     timers: tuple[TimerSummary, ...] = ()
     """By name."""
     slow_ranks: tuple[SlowRank, ...] = ()
-    """By timers; the slowest first."""
+    """Ranks that the timers show to be slow, the slowest first."""
     progress: ProgressSummary | None = None
     """Null where no progress file was read."""
     unread_files: tuple[str, ...] = ()
@@ -521,23 +521,23 @@ class KnownGoodRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One analysis, complete. Renderers decide nothing: what is not here is not shown."""
+    """One complete analysis. A report shows nothing that is not in it."""
 
     tool_version: str
     inputs: tuple[InputFile, ...]
     verdict: Verdict
     step: StepSummary
     ranks: tuple[RankReport, ...]
-    """GPUs captured, with all their steps."""
+    """The captured GPUs, with all their steps."""
     budget: tuple[BudgetRow, ...]
     """The representative step, in order of precedence; empty without a kept step."""
     budget_of: str
-    """Which step ``budget`` is, in words: rank, step index, and why that step."""
+    """Which step ``budget`` describes: rank, step index, and why that step was chosen."""
     config: RunConfig
     facts: FactSheet
     """The named numbers that rules compare."""
     findings: tuple[Finding, ...]
-    """Every rule judged, the planned ones too."""
+    """Every rule with its outcome, including those in the plan."""
     plan: tuple[PlanStep, ...]
     """Edits to make, in order."""
     overrides: Overrides

@@ -1,4 +1,4 @@
-"""A rule: comparisons over named facts, plus prose, edits, a gain model and evidence."""
+"""A rule: conditions on named facts, the edits it proposes, a model of their gain, and evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATORS = (
     "includes",
     "excludes",
 )
-"""``includes`` and ``excludes`` look for an element of a list or for a part of a text."""
+"""``includes`` and ``excludes`` look for an element of a list, or for a part of a text."""
 
 EXECUTION_ONLY = "execution-only"
 APPLICABILITIES = (EXECUTION_ONLY, "convergence-changing", "benchmark-only")
@@ -31,13 +31,13 @@ OPERATIONS = ("set", "add", "remove")
 
 UPPER_BOUND, FREES_MEMORY, NO_BASIS = "upper_bound", "frees_memory", "none"
 BASES = ("measured", "modelled", "range", UPPER_BOUND, FREES_MEMORY, NO_BASIS)
-"""What a gain rests on: a before and after pair, a calculation, a range with an estimated likely value, an upper bound
-of which nobody measured how much can be won, memory instead of time, or nothing."""
+"""What a gain rests on: a before and after pair, a calculation, a range with a judged likely value, an upper bound of
+which nobody measured how much an edit saves, memory instead of time, or nothing. ``terms.GAIN_BASES`` defines them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One comparison: fact, operator of :data:`OPERATORS`, operand."""
+    """A comparison of a fact: ``operator`` is one of :data:`OPERATORS`."""
 
     fact: str
     operator: str
@@ -46,9 +46,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What must hold before the edits are safe. Without ``checks`` a person must ``confirm`` it.
+    """What must hold for the edits to be safe. Without ``checks`` a person must ``confirm`` it.
 
-    With ``any_of`` one of the checks must hold, else all of them.
+    With ``any_of`` at least one of the checks must hold, else all of them.
     """
 
     name: str
@@ -58,15 +58,15 @@ class Requirement:
     reason: str
     source: str
     fix: tuple[Edit, ...] = ()
-    """Edits that make it hold where it does not. They then join the rule's own edits."""
+    """Edits that make it hold where it does not; they then join the rule's own edits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Set ``key`` to ``to``. ``kind`` is ``config`` (Megatron Core name) or ``env`` (variable name).
+    """Sets ``key`` to ``to``. ``kind`` is ``config`` (Megatron Core name) or ``env`` (variable name).
 
-    With ``to_fact`` the target is the value of that fact, read when the rule is judged. With the ``operation``
-    ``add`` or ``remove`` the key is a list, and ``to`` holds the elements that are added or removed.
+    With ``to_fact`` the new value is that of the fact when the rule is judged. With the ``operation`` ``add`` or
+    ``remove`` the key is a list, and ``to`` holds the elements to add or remove.
     """
 
     key: str
@@ -83,10 +83,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class GainTerm:
-    """Part of a gain: a fraction of the time in fact ``pool`` disappears (low, likely, high).
+    """Part of a gain: the fraction (low, likely, high) of the time in the fact ``pool`` that disappears.
 
     An upper bound has only a ``high`` end: ``low`` is 0 and ``likely`` None. With ``high_one_minus_fact`` the high end
-    is one minus that fact, and the likely value, unless it is None, is the midpoint.
+    is one minus that fact, and the likely value is the midpoint, unless it is None.
     """
 
     pool: str
@@ -98,32 +98,33 @@ class GainTerm:
 
 @dataclass(frozen=True, slots=True)
 class GainModel:
-    """How much time the edits may save: a sum of terms over pools of the step's time.
-
-    ``shrinks_all_pools``: the edits remove a slice of everything (recompute), so every other pool shrinks by the same
-    fraction of the step. ``hidden_under``: the gain cannot exceed this fact (compute that can hide communication);
-    ``at_most``: nor this one. ``basis`` is one of :data:`BASES`; ``frees_memory`` and ``none`` have no terms.
-    """
+    """How much time the edits may save: a sum of terms over pools, which are facts that measure parts of the step."""
 
     terms: tuple[GainTerm, ...]
+    """Empty for the bases ``frees_memory`` and ``none``."""
     basis: str
+    """One of :data:`BASES`."""
     explanation: str
     shrinks_all_pools: bool = False
+    """The edits remove a share of everything (recompute), so every other pool shrinks by the same fraction."""
     hidden_under: str = ""
+    """A fact that the gain cannot exceed: compute that can hide communication."""
     at_most: str = ""
+    """Another fact that the gain cannot exceed."""
     cost_fraction: float | None = None
-    """For the basis ``frees_memory``: about what fraction of the step the edits cost. The cheapest goes first."""
+    """For the basis ``frees_memory``, roughly the fraction of the step that the edits cost. The cheapest rule goes
+    first."""
     cost_is_estimated: bool = False
     """Nobody measured that cost: it only orders the rules."""
 
     @property
     def is_upper_bound(self) -> bool:
-        """Whether only the most that can be won is known."""
+        """Whether only the most that can be saved is known."""
         return any(term.likely is None for term in self.terms)
 
     @property
     def frees_memory(self) -> bool:
-        """Whether the edits make the run fit. Such edits come before all others in a plan."""
+        """Whether the edits free memory. Such rules come before all others in a plan."""
         return self.basis == FREES_MEMORY
 
 
@@ -137,7 +138,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One piece of advice; the YAML file of the same id is its source."""
+    """A rule, as its YAML file of the same id states it."""
 
     id: str
     wall: Wall
@@ -152,7 +153,7 @@ class Rule:
     when: tuple[Condition, ...]
     requires: tuple[Requirement, ...]
     lever: str
-    """What the edits change. A plan has at most one rule of a lever."""
+    """What the edits change. A plan has at most one rule per lever."""
     edits: tuple[Edit, ...]
     side_effects: tuple[str, ...]
     gain: GainModel
@@ -161,18 +162,18 @@ class Rule:
     path: str = ""
     """The file, relative to the directory of rules."""
     advice: str = ""
-    """What to do where no edit of the configuration helps. Such a rule has no edits."""
+    """What to do where no setting helps. Such a rule has no edits."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarningRule:
-    """A warning that is a comparison of facts: given where all of ``when`` hold and not all of ``unless``."""
+    """A warning that depends on facts: given where all of ``when`` hold and not all of ``unless``."""
 
     code: str
     when: tuple[Condition, ...]
     unless: tuple[Condition, ...]
     message: str
-    """Sentences with ``{fact:form}`` in them; ``rules/warnings.py`` lists the forms."""
+    """Sentences with placeholders ``{fact:form}``; ``rules/warnings.py`` lists the forms."""
     per_straggler: bool = False
-    """Judged once for each rank that delays the others, on its figures."""
+    """Judged once for each straggler, on its figures."""
     path: str = ""

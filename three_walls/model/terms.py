@@ -1,4 +1,4 @@
-"""The terms of a report, each defined once: the page's help and the generated glossary take them from here.
+"""The terms of a report, each defined once: the help in the HTML report and the glossary are made from these.
 
 Buckets are defined in ``buckets.py``, facts where they are measured.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from three_walls.model.buckets import BUCKET_BY_NAME
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A word that the report uses in one meaning."""
+    """A word that the report uses with a single meaning."""
 
     name: str
     definition: str
@@ -25,22 +27,18 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "Representative step",
-        "The median kept step of the rank that waited least for its peers. The other ranks wait for that rank, so its "
-        "time is the run's time.",
+        "The median kept step of the rank that waited least for its peers. The other ranks wait for that rank, so it "
+        "sets the pace of the run.",
     ),
     Term(
         "Exposed",
-        "Communication while no compute kernel runs on the same GPU. Exposed is not blocking: it may delay nothing. It "
-        "is not transfer time either: part of it may be waiting for peers that arrive later.",
+        "Communication while no compute kernel runs on the same GPU. Exposed is not blocking: it may delay nothing. "
+        "Nor is it transfer: part of it may be waiting for peers that arrive later.",
     ),
     Term("Hidden", "Communication while some compute kernel runs on the same GPU."),
     Term("Busy", "The time in which a communication class runs at all: exposed plus hidden."),
-    Term("Launch-starved", "The device is idle and its next operation has not been launched: the host is late."),
-    Term(
-        "Host-blocked",
-        "The device is idle, its next operation has not been launched, and the launching thread is inside a "
-        "synchronizing CUDA call.",
-    ),
+    Term("Launch-starved", f"{BUCKET_BY_NAME['launch_starved'].definition} Also called launch-bound."),
+    Term("Host-blocked", BUCKET_BY_NAME["host_blocked"].definition),
     Term(
         "Waiting",
         "The part of a collective before its last rank arrives. The rest is transfer. Only the rank that arrives last "
@@ -48,13 +46,14 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "Resolved",
-        "Waiting and transfer were separated by matching each collective's calls across all ranks of its group, on one "
-        "clock. Without that the split is estimated or unknown.",
+        "Waiting and transfer were separated by matching the calls of each collective on all ranks of its group, on a "
+        "common clock. Otherwise the split is estimated or unknown.",
     ),
     Term("Straggler", "A rank that arrives last at collectives and makes the others wait."),
     Term(
         "Bubble",
-        "Time that a pipeline stage waits for other stages with no compute kernel running and no tokens in transit.",
+        "Time in which a pipeline stage waits for other stages, with no compute kernel running and no tokens in "
+        "transit.",
     ),
     Term(
         "Recoverable",
@@ -63,8 +62,8 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "Upper bound",
-        "The most that can be saved. How much of it an edit saves was not measured, so it is not deducted from the "
-        "step, and it ranks after every gain with a likely value.",
+        "The most that can be saved. How much of it an edit saves was not measured, so the plan counts it only in the "
+        "low end of the step after it, and ranks it after every gain with a likely value.",
     ),
     Term(
         "Gain",
@@ -73,23 +72,24 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "Perturbation",
-        "The traced step over the log's unprofiled steps. The profiler slows every kernel launch, so the difference "
-        "is taken off the host's recoverable time first. Judge an edit by step times without the profiler.",
+        "How much longer the traced step is than the log's unprofiled steps. The profiler slows every kernel launch, "
+        "so the difference is taken off the host's recoverable time first. Judge an edit by step times without the "
+        "profiler.",
     ),
     Term(
         "Known-good recipe",
         "NVIDIA's benchmark recipe nearest to the run by GPU, model shape and number of GPUs. It is context for the "
         "plan: none of its settings is a measured gain here.",
     ),
-    Term("Unknown", "Not measured, and never zero. The reason is given next to it."),
+    Term("Unknown", "Not measured, which never means zero. The reason is given next to it."),
 )
 
 GAIN_BASES: dict[str, str] = {
-    "measured": "A before and after pair gave the share of a time of this step that the edit saves.",
-    "modelled": "A calculation over facts of this trace gave the share.",
+    "measured": "The share of the time that the edit saves was measured on a pair of runs, before and after.",
+    "modelled": "The share was calculated from facts of this trace.",
     "range": "Between nothing and a known maximum; the likely value is a judgement.",
-    "upper_bound": "Up to the high end; how much of it was not measured, so there is no likely value.",
-    "frees_memory": "The edit saves memory, not time; it may cost a share of the step.",
+    "upper_bound": "Up to the high end. How much of it is saved was not measured, so there is no likely value.",
+    "frees_memory": "The edit saves memory, not time. It may cost a share of the step.",
     "none": "No gain is estimated; the explanation states why.",
 }
-"""Basis of a gain -> what its low, likely and high end are."""
+"""Basis of a gain -> what its low, likely and high values mean."""

@@ -1,7 +1,4 @@
-"""Units: nanoseconds and bytes inside, other units only at the edge.
-
-The only module that holds a power of ten; ``report/formats.py`` turns these into strings.
-"""
+"""Units: times are nanoseconds and sizes are bytes everywhere; ``report/formats.py`` turns them into text."""
 
 from __future__ import annotations
 
@@ -10,10 +7,5 @@ NS_PER_S = 1_000_000_000
 
 
 def ns_to_ms(value_ns: float) -> float:
-    """Milliseconds of ``value_ns``, rounded to the microsecond so that JSON stays readable."""
+    """Milliseconds of ``value_ns``, rounded to the microsecond."""
     return round(value_ns / NS_PER_MS, 3)
-
-
-def known_ns_to_ms(value_ns: float | None) -> float | None:
-    """:func:`ns_to_ms` of what is known, else None."""
-    return None if value_ns is None else ns_to_ms(value_ns)

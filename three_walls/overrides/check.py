@@ -1,13 +1,13 @@
 """Whether overrides apply in one Megatron-Bridge release, and how they fail if they do not.
 
 Nothing of Megatron is imported: fields and types come from ``tables/generated/bridge``, what the release asserts of a
-whole configuration from ``tables/bridge-constraints.yaml``. An override passes through four questions: does the key
-exist, does the form fit, does the value fit its field, and does Bridge reset it afterwards? Then the merged
-configuration is judged. The check is stricter than Bridge, which accepts any word for any field: of each problem it
-states whether Bridge refuses it, or how else it fails (``FailureMode``).
+whole configuration from ``tables/bridge-constraints.yaml``. Four questions are asked of each override: does the key
+exist, does the form fit, does the value fit its field, and does Bridge reset it afterwards? Then the constraints are
+checked on the merged configuration. The check is stricter than Bridge, which accepts any text for any field. For each
+problem it states whether Bridge refuses the override, or how else it fails (``FailureMode``).
 
-The overrides are Hydra's in struct mode: a plain one needs an existing key, what is not there has to be appended with
-``+`` or ``++``, and a section that is an object cannot be replaced by another one.
+The overrides are Hydra's in struct mode: a plain one needs an existing key, a new key has to be appended with ``+`` or
+``++``, and a section that is an object cannot be replaced by another one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.failure_mode import FailureMode
-from three_walls.model.finding import Note, PlannedEdit
+from three_walls.model.finding import FailureMode, Note, PlannedEdit
 from three_walls.overrides.constraints import compared_names, failure_mode_of, judge_constraints, judge_values, show
 from three_walls.overrides.hydra_grammar import ParsedOverride, Reference, Sweep, parse_override
 from three_walls.overrides.merged_config import (
@@ -47,7 +46,7 @@ from three_walls.tables.config_keys import keys_by_path
 from three_walls.tables.loader import suggest
 
 _OPEN_SECTIONS = ("dataset", "peft", "tokenizer")
-"""Their class differs from run to run: a field that is not known may exist."""
+"""Sections whose class differs from run to run, so that a field that no release lists may exist."""
 _JUDGED = ("train.train_iters", "train.train_samples")
 """Numbers of which constraints know every use."""
 _WORDS_IN_ONE = ("model.cuda_graph_scope", "model.cuda_graph_modules")
@@ -64,7 +63,7 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True, slots=True)
 class CheckedOverride:
-    """One override. ``message`` explains why it fails, or what has to be known where that is unknown."""
+    """One override. ``message`` explains why it fails, or what it depends on where that is unknown."""
 
     text: str
     truth: Truth
@@ -75,7 +74,7 @@ class CheckedOverride:
 
 @dataclass(frozen=True, slots=True)
 class OverrideCheck:
-    """Every override, the constraints that the merged configuration breaks, and those that cannot be judged."""
+    """Every override, the constraints that the merged configuration breaks, and those whose answer is unknown."""
 
     release: str
     """The release whose schema was used."""
@@ -92,7 +91,7 @@ class OverrideCheck:
     def is_accepted(self) -> bool | None:
         """Whether Megatron-Bridge applies the overrides and validates the result; None where that is not known.
 
-        That is not enough: what it accepts may do nothing, or fail when the model is built.
+        Accepted is not enough: an accepted override may do nothing, or fail when the model is built.
         """
         modes = {override.failure_mode for override in self.overrides}
         modes |= {failure_mode_of(note.name) for note in self.broken}
@@ -111,7 +110,7 @@ class OverrideCheck:
 def check_overrides(
     overrides: Sequence[str], base: MergedConfig, version: str, environment: Mapping[str, str] | None = None
 ) -> OverrideCheck:
-    """``overrides`` applied to the configuration ``base``, with the variables of ``environment`` set besides."""
+    """Check ``overrides`` as applied to the configuration ``base``, with ``environment`` set as well."""
     schema = bridge_schema(version)
     checker = _Checker(schema, base, overrides)
     merged = checker.view.finish()
@@ -125,7 +124,7 @@ def check_overrides(
 def find_problems(
     edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None
 ) -> tuple[Note, ...]:
-    """What is wrong with ``edits``: overrides that fail, and constraints that they break and that held without them."""
+    """What is wrong with ``edits``: overrides that fail, and constraints that only the edits break."""
     version = bridge_version or config.bridge_version or NEWEST_BRIDGE
     base = config_of_run(config)
     broken_before = {note.name for note in judge_constraints(base, version)[0]}
@@ -400,7 +399,7 @@ class _Checker:
             found = "" if is_object else f"an object of {name}"
         return f"{path} takes {_describe_field(field)}, found {found}" if found else ""
 
-    # The value fits its field. Hydra checks neither types nor allowed words.
+    # The value fits its field. Hydra checks neither types nor allowed values.
 
     def _check_value(self, path: str, field: FieldType, value: Any) -> str:
         """Why ``path`` cannot hold ``value``; empty if it can."""
@@ -416,19 +415,19 @@ class _Checker:
         if not isinstance(value, tuple):
             if not any(_fits(kind, value) for kind in field.kinds):
                 return f"{path} takes {takes}, found {show(value)}"
-            return self._check_word(path, field, value)
+            return self._check_allowed(path, field, value)
         kinds = [_element_kind(kind) for kind in field.kinds if kind.startswith("list[")]
         if not kinds and "any" not in field.kinds:
             return f"{path} takes {takes}, found a list"
         for element in value:
             if kinds and not any(_fits(kind, element) for kind in kinds):
                 return f"{path} takes {takes}, found the element {show(element)}"
-            if problem := self._check_word(path, field, element):
+            if problem := self._check_allowed(path, field, element):
                 return problem
         return ""
 
-    def _check_word(self, path: str, field: FieldType, value: Any) -> str:
-        """Words are checked against what the release names, else against what is known of the key."""
+    def _check_allowed(self, path: str, field: FieldType, value: Any) -> str:
+        """Text is compared with the values that the release names, else with those of ``tables/config-keys.yaml``."""
         allowed: tuple[ConfigData, ...] = field.values or self._enum_members(field)
         key = keys_by_path().get(path)
         if not allowed and key is not None and key.values and key.bridge is not None:
@@ -440,12 +439,12 @@ class _Checker:
             return ""
         if path == MIXED_PRECISION and value.replace("-", "_") in allowed:
             return ""  # both spellings are registered
-        words = [str(word) for word in allowed]
-        listed = ", ".join(words)
-        return f"{path}: {value} is not one of {listed} in release {self.schema.release}{suggest(value, words)}"
+        names = [str(name) for name in allowed]
+        listed = ", ".join(names)
+        return f"{path}: {value} is not one of {listed} in release {self.schema.release}{suggest(value, names)}"
 
     def _enum_members(self, field: FieldType) -> tuple[str, ...]:
-        """Names of enum members, where the field takes them as words."""
+        """Names of the enum members that the field takes."""
         enums = [_element_kind(kind).removeprefix("enum:") for kind in field.kinds if "enum:" in kind]
         members = [name for enum in enums if enum in self.schema.enums for name in self.schema.enums[enum].members]
         return tuple(dict.fromkeys((*members, "full"))) if members else ()
@@ -507,7 +506,7 @@ def _fits(kind: str, value: Any) -> bool:
 
 
 def _mismatch_kind(field: FieldType, value: Any) -> str:
-    """Which of ``bridge_type_mismatches.KINDS`` a value is that does not fit ``field``."""
+    """The kind, of ``bridge_type_mismatches.KINDS``, of a value that does not fit ``field``."""
     match value:
         case None:
             return "nothing"
@@ -517,7 +516,7 @@ def _mismatch_kind(field: FieldType, value: Any) -> str:
             lists = [kind for kind in field.kinds if kind.startswith("list[")]
             if not lists:
                 return "list"
-            # The list holds an element that it cannot: an unknown word among words, or an element of another kind.
+            # An element of the list does not fit: unknown text in a list of names, or an element of another kind.
             takes_text = any("str" in kind or "enum" in kind for kind in lists)
             return "word" if takes_text and all(isinstance(element, str) for element in value) else "element"
         case bool():

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from three_walls.model.failure_mode import FailureMode
-from three_walls.model.finding import Note
+from three_walls.model.finding import FailureMode, Note
 from three_walls.overrides.expressions import FAILURES, Expression, NotKnownError, parse_expression
 from three_walls.overrides.merged_config import MergedConfig, values_by_path
 from three_walls.overrides.resolve import DERIVED_NAMES, Resolved, resolve

@@ -1,11 +1,11 @@
 """The tuned recipe nearest to a run, and how its settings differ.
 
-It is context for the plan: what was fast for others, never what this run would gain.
+The recipe is context for the plan: what was fast elsewhere, not what this run would gain.
 
-A recipe is near if its model has the run's shape: hidden size, experts, top-k and expert FFN each within one factor.
-Among those, in this order: the run's GPU family, else the nearest generation and the same kind of NVLink domain; the
-model at the least distance; the nearest number of GPUs (as a ratio); the nearest precision; the plain recipe before its
-variants; the name. So the order is total, and the order of the recipes in the file does not matter.
+A recipe is near if its model has the run's shape: hidden size, experts, top-k and expert FFN each differ by at most a
+factor. Near recipes are compared by, in this order: GPU family, GPU generation, kind of NVLink domain, distance of the
+model, ratio of the numbers of GPUs, precision, the plain recipe before its variants, name. The order is total, so the
+order of the recipes in the file does not matter.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def find_nearest_recipe(
     recipes: Callable[[], Collection[TunedRecipe]] = tuned_recipes,
     limits: RecipeLimits | None = None,
 ) -> tuple[KnownGoodRecipe | None, str]:
-    """The nearest recipe and how it differs from the run, or None and why there is none.
+    """The nearest recipe and how it differs from the run, or None and the reason.
 
-    ``wall``: the verdict's, whose settings come first among the differences. ``recipes`` is called only once the run is
-    known well enough to search.
+    Settings of ``wall``, the verdict's, come first among the differences. ``recipes`` is called only if enough of the
+    run is known to search.
     """
     limits = limits or recipe_limits()
     family = facts.get("gpu.family").value
@@ -164,7 +164,7 @@ def _differing_sizes(keys: Iterable[str], sizes: Mapping[str, int], model: Tuned
 
 
 def _other_kinds(model: TunedModel, config: RunConfig) -> tuple[str, ...]:
-    """In which kind the models are known to differ."""
+    """Kinds of layers in which the models are known to differ."""
     kinds: list[str] = []
     if config.knows("multi_latent_attention"):
         latent = bool(config.get("multi_latent_attention"))
@@ -190,7 +190,7 @@ def _describe_distance(
     gpus: float | None,
     limits: RecipeLimits,
 ) -> str:
-    """How the run and the recipe are alike and how they differ, in one line."""
+    """What the run and the recipe have in common and how they differ, in one line."""
     generations = abs(limits.generations[recipe.gpu] - limits.generations[family])
     if recipe.gpu == family:
         gpu = f"the same GPU, {family}"
@@ -202,9 +202,11 @@ def _describe_distance(
     differing += _other_kinds(recipe.model, config)
     model = f"a model that differs in {', '.join(differing)}" if differing else "a model of the same shape"
     scale = f"run on {gpus:.0f} GPUs, recipe on {recipe.gpus}" if gpus else "the run's number of GPUs is not known"
-    ran = precision_of(config)
-    precision = f"run in {ran or 'unknown precision'}, recipe in {recipe.precision}"
-    return "; ".join((gpu, model, scale, f"{ran} in both" if ran == recipe.precision else precision))
+    run_precision = precision_of(config)
+    precision = f"run in {run_precision or 'unknown precision'}, recipe in {recipe.precision}"
+    return "; ".join(
+        (gpu, model, scale, f"{run_precision} in both" if run_precision == recipe.precision else precision)
+    )
 
 
 def _compare_settings(
@@ -215,24 +217,24 @@ def _compare_settings(
     wall: Wall | None,
     limits: RecipeLimits,
 ) -> tuple[tuple[RecipeDifference, ...], int, int]:
-    """What differs, how many settings are the same, and of how many the run's value is unknown.
+    """The differences, the number of equal settings, and the number of settings that are unknown in the run.
 
-    In order: what the plan edits; settings of the verdict's wall, of the other walls, of none (environment variables);
-    then marked ones, which do not make a run faster; by name among equals.
+    Order of the differences: settings that the plan edits; settings of the verdict's wall, of the other walls, of no
+    wall (environment variables); marked ones, which do not make a run faster. Equals are ordered by name.
     """
     planned = {(edit.kind, edit.key) for step in plan for edit in step.edits}
     differences: list[RecipeDifference] = []
     same_count = unknown_count = 0
-    for kind, key, ran, recommended, is_known in _pair_settings(recipe, config, facts, limits):
+    for kind, key, run_value, recipe_value, is_known in _pair_settings(recipe, config, facts, limits):
         if not is_known:
             unknown_count += 1
-        elif same(_resolve_unset(key, ran), _resolve_unset(key, recommended)):
+        elif same(_resolve_unset(key, run_value), _resolve_unset(key, recipe_value)):
             same_count += 1
         else:
             in_plan = any((kind, name) in planned for name in (key, limits.newer_names.get(key, key)))
             mark = BENCHMARK_SETTING if key in limits.benchmark_settings else ""
             mark = mark or (BATCH_SIZE if key in limits.batch_settings else "")
-            differences.append(RecipeDifference(key, kind, ran, recommended, in_plan, mark))
+            differences.append(RecipeDifference(key, kind, run_value, recipe_value, in_plan, mark))
 
     def order(difference: RecipeDifference) -> SortKey:
         return (
@@ -259,7 +261,7 @@ def _pair_settings(
 
 
 def _resolve_unset(key: str, value: ConfigData) -> ConfigData:
-    """``value``, or what an unset setting amounts to: Megatron-LM's default, nothing for a list, off for a switch."""
+    """``value``; for an unset one Megatron-LM's default, or without one an empty list or a switch that is off."""
     known = config_keys().keys.get(key)
     if value is not None or known is None:
         return value

@@ -1,4 +1,4 @@
-"""Edits as Megatron-Bridge overrides (Hydra), written so that they apply whatever the recipe holds."""
+"""Edits as Megatron-Bridge overrides (Hydra) and as Python. Both apply whatever the recipe holds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,47 @@ from collections.abc import Sequence
 from three_walls.model.config import ConfigData, ConfigScalar, RunConfig
 from three_walls.model.finding import PlannedEdit
 from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, MIXED_PRECISION, MIXED_PRECISION_CLASS
-from three_walls.overrides.spell_python import PythonSnippet
 from three_walls.tables.bridge import release_number
 from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys
 
 _PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*")
 _CONSTANTS = {"null", "true", "false", "nan", "inf"}
+
+_CREATE_COMM_OVERLAP = (
+    "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
+    "cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)",
+)
+_CREATE_MIXED_PRECISION = (
+    "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
+    "cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)",
+)
+_OPENINGS = {"comm_overlap": _CREATE_COMM_OVERLAP, "mixed_precision": _CREATE_MIXED_PRECISION}
+"""Statements that make an object of a section that may be missing or a name, before its fields are set."""
+
+
+class PythonSnippet:
+    """Collects ``lines``: statements that change a recipe's ``cfg``, whatever the recipe holds.
+
+    Python can set what an override cannot: fields of a precision that is given by its name.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def set(self, path: str, value: ConfigData) -> None:
+        """``cfg.<path> = value``."""
+        section, _, field = path.partition(".")
+        if field:
+            self._write(*_OPENINGS.get(section, ()))
+        self._write(f"cfg.{path} = {list(value) if isinstance(value, tuple) else value!r}")
+
+    def set_member(self, path: str, class_path: str, member: str) -> None:
+        """``cfg.<path>`` to a member of an enum."""
+        module, _, name = class_path.rpartition(".")
+        self._write(f"from {module} import {name}", f"cfg.{path} = {name}.{member}")
+
+    def _write(self, *lines: str) -> None:
+        self.lines += [line for line in lines if line not in self.lines]
 
 
 class BridgeSpeller:

@@ -1,1 +1,1 @@
-"""Timelines of several ranks -> matched calls on one clock, and steps that are numbered alike on all ranks."""
+"""Compares the ranks and finishes the timeline: matched calls, a common clock. Start: ``matched_ranks.py``."""

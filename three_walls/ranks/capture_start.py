@@ -1,8 +1,8 @@
-"""Captures that began at different moments: one numbering of their steps, and the steps that this makes useless.
+"""Captures that began at different times: their steps are numbered alike, and distorted steps are found.
 
 Steps without a number of their own are counted from the beginning of each capture. Captures that ``cudaProfilerStart``
-opens begin in the same step; those opened by time or by hand need not, and then equal numbers are different steps. And
-wherever profilers start at different moments the first captured collectives wait for the last of them.
+opens begin in the same step. Those opened by time or by hand need not, and then equal numbers mean different steps.
+Wherever profilers start at different times, the first captured collectives wait for the last profiler.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.clock import CommonClock
-from three_walls.tables.attribution_thresholds import attribution_thresholds
-from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
 from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.steps import STEP, StepSource
 from three_walls.timeline.timeline import Timeline
@@ -26,21 +25,20 @@ from three_walls.timeline.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class CaptureStartSkew:
-    """How far apart the captures of the ranks begin. ``steps`` (rank_index, step): those that this touches.
-
-    ``skew_ns``: from the first rank's first operation to that of the last; None where the clocks do not show it.
-    """
+    """How far apart the captures of the ranks begin."""
 
     steps: pl.DataFrame
+    """The steps that this distorts: rank_index, step."""
     skew_ns: int | None = None
+    """From the first rank's first operation to that of the last rank; None where the clocks do not show it."""
     warnings: tuple[ReportWarning, ...] = ()
 
 
 def number_steps(timeline: Timeline, traces: Sequence[Trace]) -> pl.DataFrame:
-    """``timeline.steps`` with steps of one moment numbered alike, counted from the capture that began first.
+    """``timeline.steps``, with steps that ran at the same time numbered alike, from the capture that began first.
 
-    Before the clocks are aligned only ranks of one host whose captures record when they began have comparable times.
-    A rank is renumbered only if its steps end apart from those of its number and together with those of another.
+    The clocks are not aligned yet, so this needs ranks of a single host whose captures record when they began. A rank
+    is renumbered only if its steps end together with steps of another number and apart from those of the same number.
     """
     session_start_ns = {rank.rank_index: trace.session_start_ns for trace in traces for rank in trace.ranks}
     hosts = {rank.host for trace in traces for rank in trace.ranks}
@@ -61,7 +59,7 @@ def number_steps(timeline: Timeline, traces: Sequence[Trace]) -> pl.DataFrame:
 
 
 def _find_shift(ends_ns: list[int], first_ends_ns: list[int]) -> int:
-    """How many steps after the first capture this one began, from the ends of steps; 0 where it is not clear."""
+    """How many steps after the first capture this one began, judged by when steps end; 0 where that is not clear."""
     thresholds = attribution_thresholds()
     least = thresholds.minimum_common_steps
     distances = [_median_distance(ends_ns, first_ends_ns[shift:]) for shift in range(len(first_ends_ns) - least + 1)]
@@ -83,47 +81,52 @@ def _median_distance(ends_ns: list[int], other_ends_ns: list[int]) -> int:
 
 
 def find_capture_start_skew(timeline: Timeline, arrivals: pl.DataFrame, clock: CommonClock) -> CaptureStartSkew:
-    """Compares when the captures of the ranks begin with the length of a step. ``arrivals``: see measure_arrivals."""
+    """The skew of capture starts, and the steps that it distorts if it is long against a step.
+
+    ``arrivals``: see measure_arrivals.
+    """
     steps = timeline.steps
     no_steps = steps.select(*STEP).clear()
     if not clock.is_resolved:
         return CaptureStartSkew(no_steps)
-    first = clock.put(timeline.operations.group_by("rank_index").agg(pl.col("start_ns").min(), pl.col("end_ns").min()))
+    first = clock.add_common_times(
+        timeline.operations.group_by("rank_index").agg(pl.col("start_ns").min(), pl.col("end_ns").min())
+    )
     first_begin, last_begin = first.select(pl.col("common_start_ns").min(), last=pl.col("common_start_ns").max()).row(0)
     skew_ns = int(last_begin) - int(first_begin)
     step_ns = steps.filter("kept").select(ns=DURATION)["ns"].median()
     is_small = not isinstance(step_ns, int | float) or skew_ns <= max(
         default_rank_thresholds().minimum_start_skew_fraction * step_ns, clock.error_ns
     )
-    # The last capture's own first step begins with it, not before, except for the error of the clocks.
+    # The first step of the last capture begins with that capture, up to the error of the clocks, and is not distorted.
     began_before = pl.col("common_start_ns") + clock.error_ns < last_begin
-    affected = clock.put(steps).filter(began_before)
+    affected = clock.add_common_times(steps).filter(began_before)
     if is_small or affected.is_empty():
         return CaptureStartSkew(no_steps, skew_ns)
     return CaptureStartSkew(affected.select(*STEP), skew_ns, (_warn_of_skew(skew_ns, arrivals, affected),))
 
 
 def _warn_of_skew(skew_ns: int, arrivals: pl.DataFrame, affected: pl.DataFrame) -> ReportWarning:
-    # The first steps often hold uneven numbers of calls; then nothing is matched there and no wait is known.
+    # Ranks often made different numbers of calls in these steps; then nothing is matched and no wait is known.
     calls = arrivals.join(affected.select(*STEP), on=STEP, how="semi")
     longest = calls.select(pl.col("wait_ns").max()).item() if calls.height else None
     waited = f", and a collective there waits up to {ns_to_ms(longest):.0f} ms" if longest else ""
     kept = affected["kept"].any()
-    state = "kept steps are among them and do not compare ranks" if kept else "all are dropped already"
+    state = "some of them are kept, but they do not compare ranks" if kept else "none of them is kept"
     return ReportWarning(
         "capture-start-skew",
-        f"the ranks' captures begin {ns_to_ms(skew_ns):.0f} ms apart{waited}: this is the start of the profilers, not "
-        f"the run; {affected.height} steps begin before the last capture does ({state})",
+        f"the ranks' captures begin {ns_to_ms(skew_ns):.0f} ms apart{waited}: this comes from the start of the "
+        f"profilers, not from the run; {affected.height} steps begin before the last capture does ({state})",
     )
 
 
 def drop_skewed_steps(steps: pl.DataFrame, skewed: pl.DataFrame) -> pl.DataFrame:
-    """``steps`` with the kept ones among ``skewed`` dropped, unless a rank would have no step left."""
+    """``steps`` with those in ``skewed`` no longer kept, unless that would leave a rank without a step."""
     marked = steps.join(
         skewed.with_columns(is_skewed=pl.lit(value=True)), on=STEP, how="left", maintain_order="left"
     ).with_columns(is_skewed=pl.col("is_skewed").fill_null(value=False) & pl.col("kept"))
     has_others = (pl.col("kept") & ~pl.col("is_skewed")).any().over("rank_index")
-    reason = "began before the last rank's capture did: its first collectives wait for that rank's profiler to start"
+    reason = "began before the last rank's capture: its first collectives wait for that rank's profiler to start"
     return marked.with_columns(
         kept=pl.col("kept") & ~(pl.col("is_skewed") & has_others),
         reason=pl.when("is_skewed").then(pl.lit(reason)).otherwise("reason"),

@@ -1,10 +1,12 @@
-"""One clock for all ranks, and how far it can be trusted.
+"""A common clock for all ranks, and how far it can be trusted.
 
-Captures on one host share a hardware clock: each records at which UTC time its own time 0 was, and the differences are
-exact (four H200s of one host: ends of matched all-reduces agree within 2 us, of all-to-alls within 20 us, which is the
-exchange and not the clock). Clocks of different hosts are milliseconds apart, so there the offset is fitted: ranks
-leave a collective together, so the median difference of their ends is the difference of their clocks. If the *ends* of
-one rank were constantly late (by tens of microseconds at most), that would be taken for an offset.
+Captures on one host share a hardware clock. Each records the UTC time of its own time 0, so the differences are exact
+(on four H200s of one host the ends of matched all-reduces agree within 2 us, those of all-to-alls within 20 us, which
+comes from the exchange and not from the clock).
+
+Clocks of different hosts are milliseconds apart, so the offset is fitted: ranks leave a collective together, and the
+median difference of their ends is the difference of their clocks. If the *ends* of one rank were constantly late (by
+tens of microseconds at most), that would be taken for an offset.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import polars as pl
 
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.report import Alignment
-from three_walls.ranks.matching import Matched
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.ranks.matching import MatchedCalls
+from three_walls.tables.thresholds import attribution_thresholds
 
 SESSION_CLOCKS = "session clocks"
 FITTED = "fitted on collective ends (offset)"
@@ -25,12 +27,13 @@ FITTED_WITH_DRIFT = "fitted on collective ends (offset and drift)"
 NOT_RESOLVABLE = "not resolvable"
 
 SIMULTANEOUS = ("data_parallel", "tensor_parallel", "all_reduce", "all_gather", "reduce_scatter")
-"""Every member leaves these with the same data; an all-to-all ends earlier where fewer tokens arrive."""
+"""Collectives that no member can leave before all have arrived, and that all leave together. An all-to-all is none of
+them: it ends earlier where fewer tokens arrive."""
 
 CLOCKS = pl.Schema(
     {
         "capture_id": pl.Int64,
-        "offset_ns": pl.Float64,  # common = own + offset + drift x (own - pivot)
+        "offset_ns": pl.Float64,  # common time = own + offset + drift x (own - pivot)
         "drift": pl.Float64,
         "pivot_ns": pl.Float64,
     }
@@ -50,28 +53,31 @@ class ClockSource:
 
 @dataclass(frozen=True, slots=True)
 class CommonClock:
-    """``rank_indices``: rank_index and the columns of CLOCKS. ``alignment``: how it was made; None with one rank."""
+    """How to convert the times of every rank to the clock of the lowest rank."""
 
-    rank_indices: pl.DataFrame
+    per_rank: pl.DataFrame
+    """rank_index and the columns of CLOCKS."""
     alignment: Alignment | None
+    """How the clocks were aligned, and the error that is left; None with a single rank."""
 
     @property
     def is_resolved(self) -> bool:
+        """Whether times of different ranks can be compared."""
         return self.alignment is not None and self.alignment.method != NOT_RESOLVABLE
 
     @property
     def is_exact(self) -> bool:
-        """Whether all times are of one hardware clock: its residual is then that of uneven ends, not of the clock."""
+        """Whether all times are of one hardware clock. Its residual then comes from uneven ends, not from the clock."""
         return self.alignment is not None and self.alignment.method == SESSION_CLOCKS
 
     @property
     def error_ns(self) -> int:
-        """What a difference between two ranks must exceed to mean something."""
+        """Differences between two ranks that are not larger than this mean nothing."""
         return (self.alignment.residual_ns_p95 or 0) if self.alignment else 0
 
-    def put(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """``frame`` (with rank_index, start_ns, end_ns) and its times on this clock: common_start_ns, common_end_ns."""
-        return _on_common_clock(frame, self.rank_indices).drop("capture_id", "offset_ns", "drift", "pivot_ns")
+    def add_common_times(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Adds common_start_ns and common_end_ns to ``frame`` (with rank_index, start_ns and end_ns)."""
+        return _on_common_clock(frame, self.per_rank).drop("capture_id", "offset_ns", "drift", "pivot_ns")
 
 
 def list_clock_sources(traces: Sequence[Trace]) -> list[ClockSource]:
@@ -84,24 +90,27 @@ def list_clock_sources(traces: Sequence[Trace]) -> list[ClockSource]:
     return sorted(sources, key=lambda source: (source.rank, source.rank_index))
 
 
-def align(sources: Sequence[ClockSource], matched: Matched) -> CommonClock:
-    """Puts all ranks on the clock of the lowest rank."""
+def align_clocks(sources: Sequence[ClockSource], matched: MatchedCalls) -> CommonClock:
+    """The clock of the lowest rank as the common clock of all.
+
+    Session clocks where they are plausible, else a clock fitted on the ends of ``matched`` calls.
+    """
     rank_indices = pl.DataFrame(
         [(source.rank_index, source.capture_id) for source in sources],
         schema={"rank_index": pl.Int64, "capture_id": pl.Int64},
         orient="row",
     )
-    tiers = _tiers(matched.calls, rank_indices)
+    tiers = _rank_ends_by_trust(matched.calls, rank_indices)
     session = _session_clocks(sources)
     by_session = None
     if session is not None:
         ends = next((tier for tier in tiers if tier.height), tiers[-1])
         by_session = _finish(session, rank_indices, ends, SESSION_CLOCKS, single=len(sources) == 1)
-        # One capture has one clock: uneven ends there are calls of different groups, which no fit removes.
+        # A single capture has a single clock: uneven ends in it are calls of different groups, which no fit removes.
         plausible = by_session.error_ns <= attribution_thresholds().maximum_same_host_error_ns
         if rank_indices["capture_id"].n_unique() == 1 or plausible:
             return by_session
-    by_ends = _fitted(tiers, rank_indices, sources[0].capture_id)
+    by_ends = _fit_on_ends(tiers, rank_indices, sources[0].capture_id)
     if by_session is None or (by_ends.is_resolved and _is_clearly_better(by_ends, by_session)):
         return by_ends
     return by_session
@@ -111,8 +120,8 @@ def _is_clearly_better(clock: CommonClock, simpler: CommonClock) -> bool:
     return clock.error_ns < attribution_thresholds().better_clock_fraction * simpler.error_ns
 
 
-def _fitted(tiers: Sequence[pl.DataFrame], rank_indices: pl.DataFrame, reference: int) -> CommonClock:
-    """The clock from the best ends that reach every capture, with drift where that is clearly better."""
+def _fit_on_ends(tiers: Sequence[pl.DataFrame], rank_indices: pl.DataFrame, reference: int) -> CommonClock:
+    """The clock from the most trustworthy ends that reach every capture, with drift where that is clearly better."""
     captures = rank_indices["capture_id"].n_unique()
     for ends in tiers:
         clocks = _fit(ends, reference, with_drift=False)
@@ -124,7 +133,7 @@ def _fitted(tiers: Sequence[pl.DataFrame], rank_indices: pl.DataFrame, reference
 
 
 def _session_clocks(sources: Sequence[ClockSource]) -> pl.DataFrame | None:
-    """CLOCKS from session starts; None if the captures are not all of one host, or do not record it."""
+    """CLOCKS from session starts; None if a capture lacks its start, or they are not known to be of a single host."""
     captures = {source.capture_id: source for source in sources}
     if len(captures) == 1:
         return pl.DataFrame([(sources[0].capture_id, 0.0, 0.0, 0.0)], schema=CLOCKS, orient="row")
@@ -139,8 +148,11 @@ def _session_clocks(sources: Sequence[ClockSource]) -> pl.DataFrame | None:
     return pl.DataFrame(rows, schema=CLOCKS, orient="row")
 
 
-def _tiers(calls: pl.DataFrame, rank_indices: pl.DataFrame) -> list[pl.DataFrame]:
-    """Matched ends, the most trustworthy first: of groups that are sure and of classes whose members leave at once."""
+def _rank_ends_by_trust(calls: pl.DataFrame, rank_indices: pl.DataFrame) -> list[pl.DataFrame]:
+    """Ends of matched calls in four choices, the most trustworthy first.
+
+    Ends are best where the group is sure and all members leave together.
+    """
     ends = calls.join(rank_indices, on="rank_index").select(
         "instance", "rank_index", "capture_id", "class", "sure", "start_ns", "end_ns"
     )
@@ -150,7 +162,7 @@ def _tiers(calls: pl.DataFrame, rank_indices: pl.DataFrame) -> list[pl.DataFrame
 
 
 def _fit(ends: pl.DataFrame, reference: int, *, with_drift: bool) -> pl.DataFrame:
-    """CLOCKS of all captures that share enough calls with the reference, directly or through others."""
+    """CLOCKS of all captures that share enough calls with ``reference``, directly or through other captures."""
     clocks = pl.DataFrame([(reference, 0.0, 0.0, 0.0)], schema=CLOCKS, orient="row")
     while True:
         per_rank = ends.select("rank_index", "capture_id").unique().join(clocks, on="capture_id")
@@ -168,14 +180,14 @@ def _fit(ends: pl.DataFrame, reference: int, *, with_drift: bool) -> pl.DataFram
 
 
 def _clock_per_capture(differences: pl.DataFrame, *, with_drift: bool) -> pl.DataFrame:
-    """Offset: the median difference. Drift: between the medians of the first and of the last third."""
+    """CLOCKS. Offset: the median difference. Drift: the slope between the medians of the first and the last third."""
     third = (pl.col("end_ns").rank("ordinal").over("capture_id") - 1) * 3 // pl.len().over("capture_id")
     slopes = (
         differences.with_columns(third=third)
         .group_by("capture_id")
         .agg(
-            rise=_of_third("difference_ns", 2) - _of_third("difference_ns", 0),
-            run=_of_third("end_ns", 2) - _of_third("end_ns", 0),
+            rise=_median_of_third("difference_ns", 2) - _median_of_third("difference_ns", 0),
+            run=_median_of_third("end_ns", 2) - _median_of_third("end_ns", 0),
             pivot_ns=pl.col("end_ns").median(),
             ends=pl.len(),
         )
@@ -195,27 +207,22 @@ def _clock_per_capture(differences: pl.DataFrame, *, with_drift: bool) -> pl.Dat
     )
 
 
-def _of_third(column: str, which: int) -> pl.Expr:
+def _median_of_third(column: str, which: int) -> pl.Expr:
     return pl.col(column).filter(pl.col("third") == which).median()
 
 
 def _finish(
     clocks: pl.DataFrame, rank_indices: pl.DataFrame, ends: pl.DataFrame, method: str, *, single: bool = False
 ) -> CommonClock:
-    """The clock of every rank with the residuals that it leaves on ``ends``."""
+    """The clock of every rank, with the residuals that it leaves: |end - end of the lowest rank of the same call|."""
     per_rank = rank_indices.join(clocks, on="capture_id")
-    residuals = _residuals(ends, per_rank)
+    common = _on_common_clock(ends.drop("capture_id"), per_rank).sort("instance", "rank_index")
+    first_end = pl.col("common_end_ns").first().over("instance")
+    is_first = pl.col("rank_index") == pl.col("rank_index").first().over("instance")
+    residuals = common.with_columns(residual=(pl.col("common_end_ns") - first_end).abs()).filter(~is_first)["residual"]
     quantiles = [residuals.quantile(share, interpolation="higher") for share in (0.5, 0.95)]
     p50, p95 = (None if quantile is None else round(quantile) for quantile in quantiles)
     return CommonClock(per_rank, None if single else Alignment(method, p50, p95))
-
-
-def _residuals(ends: pl.DataFrame, per_rank: pl.DataFrame) -> pl.Series:
-    """|end - end of the lowest rank of the same call| on the common clock, for all the others."""
-    common = _on_common_clock(ends.drop("capture_id"), per_rank).sort("instance", "rank_index")
-    first = pl.col("common_end_ns").first().over("instance")
-    is_first = pl.col("rank_index") == pl.col("rank_index").first().over("instance")
-    return common.with_columns(residual=(pl.col("common_end_ns") - first).abs()).filter(~is_first)["residual"]
 
 
 def _on_common_clock(frame: pl.DataFrame, per_rank: pl.DataFrame) -> pl.DataFrame:

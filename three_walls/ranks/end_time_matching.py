@@ -1,14 +1,15 @@
-"""Collectives whose group neither the config nor a communicator states, found by the moment at which ranks leave them.
+"""Calls matched by when they end: collectives whose group neither the config nor a communicator states.
 
 A class can run in several groups (gradients of dense layers and of experts, norms over all model-parallel ranks, the
-embeddings of the first and last stage), and ranks of different stages make different numbers of its calls, so order
-does not match them. But all members of an all-reduce, an all-gather or a reduce-scatter leave it together: calls that
-end at one moment on the common clock, one per rank, on exactly the ranks of one group that Megatron makes, are one.
+embeddings of the first and the last stage). Ranks of different stages then make different numbers of its calls, so
+order does not match them. But all members of an all-reduce, an all-gather or a reduce-scatter leave it together. So
+calls that end together on the common clock, one per rank and on exactly the ranks of a group that Megatron makes, are
+the same collective.
 
-Two groups often reduce at the same time, tens of microseconds apart. So the first choice is the largest group whose
-members leave as evenly as those of such a call do; only then the group that leaves most evenly within the spread of any
-collective. A reduce-scatter of 3 ms can end as unevenly as two groups at the same time: calls that order has matched
-and that fit in time are not divided.
+Two groups often reduce at the same time and end tens of microseconds apart. So the first choice is the largest group
+whose calls end as evenly as those of a single collective; the second is the group whose calls end most evenly, within
+the largest spread of any collective. A reduce-scatter of 3 ms can end as unevenly as two groups at the same time, so
+calls that order has matched and whose times fit are not divided.
 """
 
 from __future__ import annotations
@@ -19,54 +20,54 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.ranks.clock import CommonClock
-from three_walls.ranks.matching import Matched
+from three_walls.ranks.clock import SIMULTANEOUS, CommonClock
+from three_walls.ranks.matching import MatchedCalls
 from three_walls.tables.thresholds import default_rank_thresholds
-
-CLASSES = ("data_parallel", "tensor_parallel", "all_reduce", "all_gather", "reduce_scatter")
-"""Collectives that no member can leave before all have arrived, and that all leave at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """``number``: as in Matched.everything; times on the common clock.
-
-    ``whole``: rank indices of the calls that order has matched with it, if they fit in time.
-    """
+    """A rank's call, on the common clock."""
 
     number: int
+    """``call`` in MatchedCalls.communication."""
     start_ns: int
     end_ns: int
-    whole: frozenset[int]
+    order_members: frozenset[int]
+    """Rank indices of the calls that order has matched, this one included, if their times fit; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """How far apart the ends of one collective may lie: always ``even_ns``, or this share of its shortest call."""
+    """How far apart the ends of a collective's calls may lie."""
 
     even_ns: int
+    """So little apart that they are a single collective, however short."""
     even_fraction: float
+    """The same as a share of the shortest call."""
     widest_ns: int
+    """The largest spread of any collective."""
 
     def even(self, shortest_ns: int) -> int:
+        """The largest spread at which calls, the shortest of ``shortest_ns``, are certainly a single collective."""
         return min(max(self.even_ns, round(self.even_fraction * shortest_ns)), self.widest_ns)
 
 
 _Queues = Mapping[int, deque[_Call]]
-"""By rank index: calls of one class and step that are not matched yet, by their ends."""
+"""By rank index: the calls of a class and step that are not matched yet, ordered by their ends."""
 
 
-def match_by_end_time(matched: Matched, groups: Sequence[frozenset[int]], clock: CommonClock) -> Matched:
-    """``matched`` with the calls of one moment matched where their class can run in several groups.
+def match_by_end_time(matched: MatchedCalls, groups: Sequence[frozenset[int]], clock: CommonClock) -> MatchedCalls:
+    """Adds to ``matched`` the calls that end together, where their class can run in several groups.
 
-    ``groups``: rank indices of every group that may call a collective, if all of its ranks were captured.
+    ``groups``: rank indices of every group that may call a collective and whose ranks were all captured.
     """
     if not clock.is_resolved or not groups:
         return matched
     sure_calls = matched.calls.filter("sure").select("call")
-    unsure = matched.everything.join(sure_calls, on="call", how="anti")
-    calls = clock.put(unsure.filter(pl.col("class").is_in(list(CLASSES)))).drop_nulls("common_end_ns")
-    found = _find(calls, groups, _measure_spread(clock), matched)
+    unsure = matched.communication.join(sure_calls, on="call", how="anti")
+    calls = clock.add_common_times(unsure.filter(pl.col("class").is_in(list(SIMULTANEOUS)))).drop_nulls("common_end_ns")
+    found = _find_collectives(calls, groups, _allowed_spread(clock), matched)
     if found.is_empty():
         return matched
     rows = calls.join(found, on="call").with_columns(
@@ -77,41 +78,43 @@ def match_by_end_time(matched: Matched, groups: Sequence[frozenset[int]], clock:
         complete=pl.lit(value=True),
         kept=pl.col("kept").all().over("instance"),
     )
-    # What order has matched with one of these calls is not one collective.
-    broken = matched.calls.join(rows, on="call", how="semi").select("instance").unique()
-    kept = matched.calls.join(broken, on="instance", how="anti")
-    renewed = rows.sort("instance", "rank_index").select(matched.calls.columns)
-    return Matched(
-        matched.everything,
-        pl.concat([kept, renewed.match_to_schema(matched.calls.schema, integer_cast="upcast")]),
-        matched.abstained,
+    # Where order had matched any of these calls with others, it was wrong: that match is dropped.
+    replaced = matched.calls.join(rows, on="call", how="semi").select("instance").unique()
+    remaining = matched.calls.join(replaced, on="instance", how="anti")
+    added = rows.sort("instance", "rank_index").select(matched.calls.columns)
+    return MatchedCalls(
+        matched.communication,
+        pl.concat([remaining, added.match_to_schema(matched.calls.schema, integer_cast="upcast")]),
+        matched.unmatched,
     )
 
 
-def _measure_spread(clock: CommonClock) -> _Spread:
+def _allowed_spread(clock: CommonClock) -> _Spread:
     thresholds = default_rank_thresholds()
     widest_ns = thresholds.maximum_end_spread_ns
     even_ns = max(thresholds.maximum_even_end_spread_ns, 0 if clock.is_exact else clock.error_ns)
     return _Spread(min(even_ns, widest_ns), thresholds.maximum_even_end_spread_fraction, widest_ns)
 
 
-def _find(calls: pl.DataFrame, groups: Sequence[frozenset[int]], spread: _Spread, matched: Matched) -> pl.DataFrame:
-    """Per call that is part of a collective: call, instance (beyond those of ``matched``), size."""
+def _find_collectives(
+    calls: pl.DataFrame, groups: Sequence[frozenset[int]], spread: _Spread, matched: MatchedCalls
+) -> pl.DataFrame:
+    """The calls that are part of a collective: call, instance (numbered on from ``matched``), size."""
     highest = matched.calls["instance"].max()
     instance = highest if isinstance(highest, int) else 0
-    ordered = sorted(set(groups), key=lambda group: (-len(group), sorted(group)))
+    largest_first = sorted(set(groups), key=lambda group: (-len(group), sorted(group)))
     rows = []
-    columns = ("rank_index", "call", "common_start_ns", "common_end_ns", "whole")
-    alone = _without_twins(calls, spread)
-    by_end = alone.join(_fitting(calls, matched, spread), on="call", how="left").sort(
+    columns = ("rank_index", "call", "common_start_ns", "common_end_ns", "order_members")
+    distinct = _drop_indistinguishable(calls, spread)
+    by_end = distinct.join(_matched_by_order(calls, matched, spread), on="call", how="left").sort(
         "class", "step", "common_end_ns", "common_start_ns", "call"
     )
-    for _, of_step in by_end.group_by(["class", "step"], maintain_order=True):
+    for _, step_calls in by_end.group_by(["class", "step"], maintain_order=True):
         queues: dict[int, deque[_Call]] = {}
-        for rank_index, number, start_ns, end_ns, whole in of_step.select(columns).rows():
-            call = _Call(number, round(start_ns), round(end_ns), frozenset(whole or ()))
+        for rank_index, number, start_ns, end_ns, order_members in step_calls.select(columns).rows():
+            call = _Call(number, round(start_ns), round(end_ns), frozenset(order_members or ()))
             queues.setdefault(rank_index, deque()).append(call)
-        for members in _collectives(queues, ordered, spread):
+        for members in _take_collectives(queues, largest_first, spread):
             instance += 1
             rows += [(number, instance, len(members)) for number in members]
     return pl.DataFrame(
@@ -119,18 +122,19 @@ def _find(calls: pl.DataFrame, groups: Sequence[frozenset[int]], spread: _Spread
     )
 
 
-def _without_twins(calls: pl.DataFrame, spread: _Spread) -> pl.DataFrame:
-    """``calls`` without those that one rank runs at once and that end together: nothing distinguishes them."""
+def _drop_indistinguishable(calls: pl.DataFrame, spread: _Spread) -> pl.DataFrame:
+    """``calls`` without those that a rank runs at the same time and that end together: nothing distinguishes them."""
     key = ["rank_index", "class", "step"]
     ordered = calls.sort(*key, "common_end_ns", "common_start_ns", "call")
     start, end = pl.col("common_start_ns"), pl.col("common_end_ns")
-    twin_of_next = (start.shift(-1).over(key) < end) & (end.shift(-1).over(key) - end <= spread.even_ns)
-    marked = ordered.with_columns(twin=twin_of_next.fill_null(value=False))
-    return marked.filter(~(pl.col("twin") | pl.col("twin").shift(1, fill_value=False).over(key))).drop("twin")
+    is_like_next = (start.shift(-1).over(key) < end) & (end.shift(-1).over(key) - end <= spread.even_ns)
+    marked = ordered.with_columns(like_next=is_like_next.fill_null(value=False))
+    is_like_previous = pl.col("like_next").shift(1, fill_value=False).over(key)
+    return marked.filter(~(pl.col("like_next") | is_like_previous)).drop("like_next")
 
 
-def _fitting(calls: pl.DataFrame, matched: Matched, spread: _Spread) -> pl.DataFrame:
-    """Calls that order has matched, of whole groups and fitting in time: call, whole (rank indices, sorted)."""
+def _matched_by_order(calls: pl.DataFrame, matched: MatchedCalls, spread: _Spread) -> pl.DataFrame:
+    """Calls that order has matched, in complete groups and with times that fit: call, order_members (sorted)."""
     ends = pl.col("common_end_ns")
     fits = (ends.max() - ends.min() <= spread.widest_ns) & (pl.col("common_start_ns").max() <= ends.min())
     return (
@@ -138,47 +142,48 @@ def _fitting(calls: pl.DataFrame, matched: Matched, spread: _Spread) -> pl.DataF
         .select("call", "instance")
         .join(calls, on="call")
         .group_by("instance")
-        .agg("call", fits=fits, whole=pl.col("rank_index").sort())
+        .agg("call", fits=fits, order_members=pl.col("rank_index").sort())
         .filter("fits")
         .explode("call")
-        .select("call", "whole")
+        .select("call", "order_members")
     )
 
 
-def _collectives(
+def _take_collectives(
     queues: dict[int, deque[_Call]], groups: Sequence[frozenset[int]], spread: _Spread
 ) -> Iterator[list[int]]:
-    """Call numbers of each collective. Takes from ``queues`` until all are empty."""
+    """Takes calls from ``queues`` until all are empty, and gives the call numbers of each collective among them."""
     while queues:
-        # Whatever ended before the earliest of the heads has been matched already, or never will be.
+        # The earliest next call: what ended before it has been matched already, or cannot be.
         first = min(queues, key=lambda rank_index: (queues[rank_index][0].end_ns, rank_index))
         members = _choose_group(queues, [group for group in groups if first in group], spread)
-        whole = queues[first][0].whole
+        by_order = queues[first][0].order_members
+        # A group must not divide the calls that order has matched.
         if (
             members
-            and members < whole
-            and all(rank_index in queues and queues[rank_index][0].whole == whole for rank_index in whole)
+            and members < by_order
+            and all(rank_index in queues and queues[rank_index][0].order_members == by_order for rank_index in by_order)
         ):
-            members = whole
-        heads = [queues[rank_index].popleft().number for rank_index in sorted(members or {first})]
+            members = by_order
+        taken = [queues[rank_index].popleft().number for rank_index in sorted(members or {first})]
         for rank_index in [rank_index for rank_index, queue in queues.items() if not queue]:
             del queues[rank_index]
         if members:
-            yield heads
+            yield taken
 
 
 def _choose_group(queues: _Queues, groups: Sequence[frozenset[int]], spread: _Spread) -> frozenset[int] | None:
-    """The first of ``groups`` (the largest first) whose next calls are one collective; None if there is none."""
+    """The first of ``groups`` (the largest first) whose next calls are a single collective; None if there is none."""
     fitting = []
     for members in groups:
         if not members <= queues.keys():
             continue
-        heads = [queues[rank_index][0] for rank_index in members]
-        first_end_ns = min(call.end_ns for call in heads)
-        apart_ns = max(call.end_ns for call in heads) - first_end_ns
-        even_ns = spread.even(min(call.end_ns - call.start_ns for call in heads))
-        # Nobody leaves before the last member has arrived.
-        overlap = max(call.start_ns for call in heads) <= first_end_ns + spread.even_ns
+        calls = [queues[rank_index][0] for rank_index in members]
+        first_end_ns = min(call.end_ns for call in calls)
+        apart_ns = max(call.end_ns for call in calls) - first_end_ns
+        even_ns = spread.even(min(call.end_ns - call.start_ns for call in calls))
+        # No member leaves before the last has arrived.
+        overlap = max(call.start_ns for call in calls) <= first_end_ns + spread.even_ns
         if overlap and apart_ns <= spread.widest_ns:
             if apart_ns <= even_ns:
                 return members

@@ -1,10 +1,10 @@
-"""Which ranks take part in the calls of a communication class: Megatron's rank groups, as far as the config states.
+"""Which ranks take part in the calls of a communication class: Megatron's rank groups, from the parallel sizes.
 
-Megatron numbers ranks in the order tp-cp-ep-dp-pp (``RankGenerator`` of megatron/core/parallel_state.py): tensor
-parallelism changes fastest, pipeline stages slowest. Dense layers divide the world into tp x cp x dp x pp, experts
-into etp x ep x edp x pp. NCCL all-to-all of the dispatcher runs in the EP group, DeepEP and HybridEP in the ETP x EP
-group. Data-parallel collectives run in the groups of dense and of expert layers, others in any group:
-which one a call belongs to is known only where all of these are one and the same.
+Megatron numbers ranks in the order tp-cp-ep-dp-pp (``RankGenerator`` of megatron/core/parallel_state.py): the
+tensor-parallel rank changes fastest, the pipeline stage slowest. Dense layers divide the world into tp x cp x dp x pp,
+experts into etp x ep x edp x pp. The dispatcher's NCCL all-to-all runs in the EP group, DeepEP and HybridEP in the
+ETP x EP group. Data-parallel collectives run in the groups of dense and of expert layers, other collectives in any
+group: which group a call belongs to is known only where all of them are the same.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.model.config import RunConfig
 
 PAIRWISE = ("pipeline_p2p", "context_ring")
-"""Exchanges between neighbours: the calls of one rank have different partners, so order does not match them."""
+"""Exchanges between neighbours: the calls of a rank have different partners, so order does not match them."""
 
 MEMBERS = pl.Schema(
     {
         "rank_index": pl.Int64,
         "class": pl.String,
         "group": pl.Int64,  # ranks with the same number take part together
-        "captured": pl.Int64,  # ranks of the group that were captured
-        "size": pl.Int64,  # ranks of the group; null if not known
-        "sure": pl.Boolean,  # whether the class can run in this group only
+        "captured": pl.Int64,  # number of its ranks that were captured
+        "size": pl.Int64,  # number of its ranks; null if not known
+        "sure": pl.Boolean,  # whether the class can run in no other group
     }
 )
 
@@ -39,7 +39,7 @@ GroupOf = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class _RankGroups:
-    """Parallel sizes and the number of each rank's group; ``world`` is divisible as Megatron requires."""
+    """The parallel sizes, and the groups of each rank by number. ``world`` is divisible as Megatron requires."""
 
     world: int
     tp: int
@@ -50,14 +50,16 @@ class _RankGroups:
 
     @property
     def dp(self) -> int:
+        """Data-parallel size of the dense layers."""
         return self.world // (self.tp * self.cp * self.pp)
 
     @property
     def edp(self) -> int:
+        """Data-parallel size of the experts."""
         return self.world // (self.etp * self.ep * self.pp)
 
     def expert(self, rank: int) -> int:
-        """EP group of ``rank``: ranks that differ in their expert coordinate only."""
+        """EP group of ``rank``: ranks that differ only in their expert-parallel rank."""
         return rank // (self.etp * self.ep) * self.etp + rank % self.etp
 
     def expert_and_tensor(self, rank: int) -> int:
@@ -87,7 +89,7 @@ class _RankGroups:
 
 
 def find_members(ranks: Sequence[Rank], config: RunConfig) -> pl.DataFrame:
-    """MEMBERS: the group of every captured rank for every class whose calls are the same in all members."""
+    """MEMBERS: the group of every captured rank, for every class whose calls all members of a group make together."""
     world = _world_size(ranks, config)
     groups = _read_groups(ranks, config, world)
     rows = []
@@ -108,7 +110,7 @@ def captures_everyone(ranks: Sequence[Rank], config: RunConfig) -> bool:
 
 
 def list_groups(ranks: Sequence[Rank], config: RunConfig) -> tuple[frozenset[int], ...]:
-    """Rank indices of every group of several ranks that Megatron makes and that was fully captured, each once."""
+    """Rank indices of every group of several ranks that Megatron makes and whose ranks were all captured, each once."""
     world = _world_size(ranks, config)
     groups = _read_groups(ranks, config, world)
     if groups is None:
@@ -138,13 +140,13 @@ def list_groups(ranks: Sequence[Rank], config: RunConfig) -> tuple[frozenset[int
 
 
 def _group_of_class(name: str, groups: _RankGroups | None, world: int | None) -> tuple[GroupOf, int | None, bool]:
-    """Group number by rank, size of a group (None if not known), and whether the class runs in these groups only."""
+    """The group of each rank, the size of a group (None if not known), and whether the class can run in no other."""
 
     def everyone(_: int) -> int:
         return 0
 
     if groups is None or name == "send_recv_ambiguous":
-        # Expert exchange among all ranks is one group whatever the config states, but nothing states that it is.
+        # An exchange of experts among all ranks is a single group whatever the config is, but this may be another.
         return everyone, world, False
     if name == "ep_all_to_all":
         return groups.expert, groups.ep, True
@@ -184,7 +186,7 @@ def _read_groups(ranks: Sequence[Rank], config: RunConfig, world: int | None) ->
         return None
     if world % (tp * cp * pp) or world % (etp * ep * pp):
         return None
-    # Numbered in the order found, ranks cannot be placed in a group smaller than the world.
+    # Ranks numbered in the order in which they were found cannot be placed in a group smaller than the world.
     if not _are_numbered(ranks) and any(1 < size < world for size in (tp, cp, pp, ep, etp, ep * etp)):
         return None
     return _RankGroups(world, tp, cp, pp, ep, etp)
@@ -192,20 +194,20 @@ def _read_groups(ranks: Sequence[Rank], config: RunConfig, world: int | None) ->
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """``places``: stage and lane by rank index. Ranks of one lane differ only in their stage and exchange with another.
-
-    ``micro_batches``: per step and rank, as the config states; None where it does not.
-    """
+    """The stages of the pipeline, and where each captured rank stands."""
 
     stages: int
     micro_batches: int | None
+    """Per step and rank, from the config; None where it does not state them."""
     places: Mapping[int, tuple[int, int]]
+    """Stage and lane by rank index. Ranks of a lane differ only in their stage and exchange with each other."""
 
 
 def find_pipeline(ranks: Sequence[Rank], config: RunConfig) -> Pipeline | None:
     """Where each captured rank stands in the pipeline; None without a pipeline, or where the layout is not known.
 
-    None also where ranks are numbered in the order found: processes start in any order, so that number is no stage.
+    None also where ranks are numbered in the order in which they were found: processes start in any order, so such a
+    number shows no stage.
     """
     groups = _read_groups(ranks, config, _world_size(ranks, config))
     if groups is None or groups.pp == 1 or not _are_numbered(ranks):

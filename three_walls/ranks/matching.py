@@ -1,8 +1,8 @@
-"""Which calls of different ranks are one collective: the n-th of their class and stream in the same step.
+"""Which calls of different ranks are the same collective: the n-th of its class and stream in the same step.
 
-Calls are matched by order, and only where every captured rank of the group made equally many in that step. Where
-NCCL's own ranges name the communicator, it replaces group and role in :data:`KEY`; everything later uses ``instance``
-alone.
+Calls are matched by order, and only where every captured rank of the group made equally many of them in that step.
+Where NCCL's own ranges state the communicator, it takes the place of group and role in :data:`SEQUENCE`. Later stages
+use the column ``instance`` alone.
 """
 
 from __future__ import annotations
@@ -16,37 +16,36 @@ from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
-CLASS = (*STEP, "class")
-"""What identifies the calls of one class in a step of a rank."""
+STEP_AND_CLASS = (*STEP, "class")
+"""Identifies the calls of a communication class in a step of a rank."""
 
-KEY = ("class", "group", "role")
-"""What distinguishes sequences of calls within one step."""
+SEQUENCE = ("class", "group", "role")
+"""Distinguishes sequences of calls within a step: the n-th call of a sequence is the same collective on all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
-    """``everything``: all communication of all steps: call, rank_index, stream, communicator, class, step, kept,
-    start_ns, end_ns.
+class MatchedCalls:
+    """Calls of all ranks, matched where possible. Times are on each rank's own clock."""
 
-    ``calls``: one row per rank and collective: the above, and instance, group, role, captured, size, sure, complete;
-    ``kept`` here means that the step is kept in all members. ``abstained``: sequences that could not be matched: class,
-    group, role, step, kept, reason. Times are on each rank's own clock.
-    """
-
-    everything: pl.DataFrame
+    communication: pl.DataFrame
+    """All calls of all steps: call, rank_index, stream, communicator, class, step, kept, start_ns, end_ns."""
     calls: pl.DataFrame
-    abstained: pl.DataFrame
+    """The matched ones, a row per rank and collective: the same columns and instance (equal in all members of a
+    collective), group, role, captured, size, sure (see groups.MEMBERS), complete (all ranks of the group were
+    captured). ``kept``: the step is kept on all members."""
+    unmatched: pl.DataFrame
+    """Sequences that could not be matched: class, group, role, step, kept, reason."""
 
 
-def match_calls(timeline: Timeline, members: pl.DataFrame, *, all_captured: bool = False) -> Matched:
-    """Matches the communication of all ranks. ``members``: see groups.MEMBERS.
+def match_calls(timeline: Timeline, members: pl.DataFrame, *, all_captured: bool = False) -> MatchedCalls:
+    """Matches the communication of all ranks by order. ``members``: see groups.MEMBERS.
 
-    ``all_captured``: whether every rank of the run was captured; then so was every member of a communicator.
+    ``all_captured``: whether every rank of the run was captured, and with it every member of a communicator.
     """
-    everything = _list_communication(timeline)
-    numbered = _number(everything, _roles(timeline.operations), members, all_captured=all_captured)
-    counts = numbered.group_by(*KEY, "step", "rank_index").agg(pl.len(), pl.col("captured", "kept").first())
-    sequences = counts.group_by(*KEY, "step").agg(
+    communication = _list_communication(timeline)
+    numbered = _number(communication, _find_roles(timeline.operations), members, all_captured=all_captured)
+    counts = numbered.group_by(*SEQUENCE, "step", "rank_index").agg(pl.len(), pl.col("captured", "kept").first())
+    sequences = counts.group_by(*SEQUENCE, "step").agg(
         captured=pl.col("captured").first(),
         seen=pl.len(),
         fewest=pl.col("len").min(),
@@ -56,12 +55,12 @@ def match_calls(timeline: Timeline, members: pl.DataFrame, *, all_captured: bool
     fits = (pl.col("seen") == pl.col("captured")) & (pl.col("fewest") == pl.col("most")) & (pl.col("captured") > 1)
     calls = (
         numbered.drop("kept")
-        .join(sequences.filter(fits).select(*KEY, "step", kept="kept_in_all"), on=[*KEY, "step"])
-        .sort(*KEY, "step", "order", "rank_index")
-        .with_columns(instance=pl.struct(*KEY, "step", "order").rle_id().cast(pl.Int64))
+        .join(sequences.filter(fits).select(*SEQUENCE, "step", kept="kept_in_all"), on=[*SEQUENCE, "step"])
+        .sort(*SEQUENCE, "step", "order", "rank_index")
+        .with_columns(instance=pl.struct(*SEQUENCE, "step", "order").rle_id().cast(pl.Int64))
         .drop("order")
     )
-    return Matched(everything, calls, _explain(sequences.filter(~fits)))
+    return MatchedCalls(communication, calls, _explain(sequences.filter(~fits)))
 
 
 def _explain(sequences: pl.DataFrame) -> pl.DataFrame:
@@ -70,13 +69,13 @@ def _explain(sequences: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("no other rank of its group was captured"))
         .when(pl.col("seen") < pl.col("captured"))
         .then(pl.format("{} of {} captured ranks made no such call", pl.col("captured") - pl.col("seen"), "captured"))
-        .otherwise(pl.format("the ranks made {} to {} calls of it", "fewest", "most"))
+        .otherwise(pl.format("the number of calls differs between ranks ({} to {})", "fewest", "most"))
     )
-    return sequences.select(*KEY, "step", kept="kept_in_all", reason=reason).sort(*KEY, "step")
+    return sequences.select(*SEQUENCE, "step", kept="kept_in_all", reason=reason).sort(*SEQUENCE, "step")
 
 
 def _list_communication(timeline: Timeline) -> pl.DataFrame:
-    """Communication of all ranks with the step in which it began."""
+    """The communication of all ranks that begins within a step, with that step."""
     windows = timeline.steps.select(*STEP, "kept", opened_ns="start_ns", closed_ns="end_ns").sort("opened_ns")
     return (
         timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
@@ -97,11 +96,11 @@ def _list_communication(timeline: Timeline) -> pl.DataFrame:
     )
 
 
-def _roles(operations: pl.DataFrame) -> pl.DataFrame:
-    """What a stream is for, comparable across ranks: rank_index, class, stream, role.
+def _find_roles(operations: pl.DataFrame) -> pl.DataFrame:
+    """The role of each stream in a class, comparable across ranks: rank_index, class, stream, role.
 
-    Stream numbers differ between processes; their order is that of creation, which is the same in all ranks of
-    one program. Role 0 is the stream that computes, if the class runs there.
+    Stream numbers differ between processes, but they follow the order of creation, which is the same on all ranks of a
+    program. Role 0 is the stream that computes, if the class runs there.
     """
     computing = (
         operations.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
@@ -123,7 +122,7 @@ def _roles(operations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame, *, all_captured: bool) -> pl.DataFrame:
-    """Calls with their group and their order within sequence and step; pairwise classes drop out."""
+    """``calls`` with their group and their order within sequence and step. Pairwise classes have no group: left out."""
     by_class = calls.join(roles, on=["rank_index", "class", "stream"], how="left").join(
         members, on=["rank_index", "class"]
     )
@@ -141,5 +140,5 @@ def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame, *, 
         )
         .with_columns(complete=(pl.col("captured") == pl.col("size")).fill_null(value=False))
         .sort("rank_index", "start_ns", "end_ns", "call")
-        .with_columns(order=pl.col("start_ns").cum_count().over(*KEY, "step", "rank_index").cast(pl.Int64))
+        .with_columns(order=pl.col("start_ns").cum_count().over(*SEQUENCE, "step", "rank_index").cast(pl.Int64))
     )

@@ -1,16 +1,16 @@
-"""Which pipeline exchanges of neighbouring stages are one: by order, else by the moment at which both leave.
+"""Pipeline exchanges of neighbouring stages paired: by order, else by when both sides leave.
 
-Of two neighbours that exchange with nobody else through a stream the n-th exchange of one is the n-th of the other. A
-stage in the middle exchanges with two: its order is that of the 1F1B schedule where the number of its calls shows it.
-What order does not decide is paired on the common clock, because both sides leave an exchange together. Either way
-``measure_arrivals`` checks this: a pair whose ends lie apart is not resolved.
+Where two neighbours exchange with no other stage through a stream, the n-th exchange of one is the n-th of the other.
+A stage in the middle exchanges with two neighbours; its order is that of the 1F1B schedule, if it made as many calls
+as the schedule has. What order does not pair is paired on the common clock, because both sides leave an exchange
+together. Either way ``measure_arrivals`` checks the pairs: one whose ends lie apart is not resolved.
 
 Megatron's non-interleaved 1F1B schedule (``forward_backward_pipelining_without_interleaving`` of
 megatron/core/pipeline_parallel/schedules.py): stage s of p with m micro-batches runs w = min(p - s - 1, m) forward
 passes ahead (receive from the previous stage, send to the next), then m - w rounds of one forward and one backward pass
 (exchange with the next, then with the previous), then w backward passes (receive from the next, send to the previous).
-Every call of ``P2PCommunicator`` is with one neighbour. Batched it is one kernel; else a call that sends and receives
-is two.
+Every call of ``P2PCommunicator`` is with one neighbour. If batched it is one kernel, else a call that sends and
+receives is two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import polars as pl
 
 from three_walls.ranks.clock import CommonClock
 from three_walls.ranks.groups import Pipeline
-from three_walls.ranks.matching import Matched
+from three_walls.ranks.matching import MatchedCalls
 from three_walls.tables.thresholds import default_rank_thresholds
 
 EXCHANGE = "pipeline_p2p"
@@ -27,15 +27,15 @@ EXCHANGE = "pipeline_p2p"
 PREVIOUS, NEXT = "previous", "next"
 
 _LINK = ["step", "lane", "link", "role"]
-"""Exchanges of one link (between stage ``link`` and the next), in a sequence of its own."""
+"""Identifies a sequence of exchanges on a link, which is between stage ``link`` and the next."""
 
 _NO_NEIGHBOUR = "the neighbouring stage was not captured"
 _NO_ORDER = "the stages' exchanges do not follow the 1F1B schedule, and no two of them end together"
 
 
-def pair_by_order(matched: Matched, pipeline: Pipeline | None) -> Matched:
-    """``matched`` with the exchanges that order pairs, as ``calls``; ``abstained`` states why the others are not."""
-    calls = _list_calls(matched, pipeline)
+def pair_by_order(matched: MatchedCalls, pipeline: Pipeline | None) -> MatchedCalls:
+    """Adds to ``matched`` the exchanges that order pairs, and for the others the reason why it does not."""
+    calls = _list_exchange_calls(matched, pipeline)
     if pipeline is None or calls.is_empty():
         return matched
     linked = _order_within_link(_link_by_schedule(calls, pipeline))
@@ -49,16 +49,16 @@ def pair_by_order(matched: Matched, pipeline: Pipeline | None) -> Matched:
     return _add_pairs(matched, pairs, calls, pipeline)
 
 
-def pair_by_time(matched: Matched, pipeline: Pipeline | None, clock: CommonClock) -> Matched:
-    """``matched`` with more exchanges paired: those that end together with one call of a neighbour, and only one."""
-    unpaired = _list_calls(matched, pipeline).join(matched.calls, on="call", how="anti")
+def pair_by_time(matched: MatchedCalls, pipeline: Pipeline | None, clock: CommonClock) -> MatchedCalls:
+    """Adds to ``matched`` the exchanges that end together with a single call of a neighbour."""
+    unpaired = _list_exchange_calls(matched, pipeline).join(matched.calls, on="call", how="anti")
     if pipeline is None or unpaired.is_empty() or not clock.is_resolved:
         return matched
-    ends = clock.put(unpaired).select("call", "step", "lane", "stage", "common_end_ns")
+    ends = clock.add_common_times(unpaired).select("call", "step", "lane", "stage", "common_end_ns")
     after = _nearest(ends, 1).rename({"call": "first", "found": "second"})
     before = _nearest(ends, -1).rename({"call": "second", "found": "first"})
     mutual = after.join(before, on=["first", "second"])
-    # A call that ends together with calls of both neighbours holds exchanges with both, or matches either.
+    # A call that ends together with calls of both neighbours exchanges with both, or could be paired with either.
     once = mutual.join(mutual, left_on="first", right_on="second", how="anti").join(
         mutual, left_on="second", right_on="first", how="anti"
     )
@@ -71,7 +71,7 @@ def pair_by_time(matched: Matched, pipeline: Pipeline | None, clock: CommonClock
 
 
 def list_exchanges(stage: int, stages: int, micro_batches: int, *, batched: bool = True) -> list[str]:
-    """The neighbour of every exchange of ``stage`` (from 0) in one step, in order."""
+    """The neighbours (PREVIOUS or NEXT) with which ``stage`` (from 0) exchanges in a step, in order."""
     ahead = min(stages - stage - 1, micro_batches)
     rounds = micro_batches - ahead
     both = 1 if batched else 2
@@ -85,19 +85,19 @@ def list_exchanges(stage: int, stages: int, micro_batches: int, *, batched: bool
     return [neighbour for neighbour in order if neighbour not in absent]
 
 
-def _list_calls(matched: Matched, pipeline: Pipeline | None) -> pl.DataFrame:
-    """Exchanges of all ranks with ``stage`` and ``lane``, in order."""
+def _list_exchange_calls(matched: MatchedCalls, pipeline: Pipeline | None) -> pl.DataFrame:
+    """The exchanges of all ranks with their ``stage`` and ``lane``, in order."""
     places = [] if pipeline is None else [(rank_index, *place) for rank_index, place in pipeline.places.items()]
     schema = {"rank_index": pl.Int64, "stage": pl.Int64, "lane": pl.Int64}
     return (
-        matched.everything.filter(pl.col("class") == EXCHANGE)
+        matched.communication.filter(pl.col("class") == EXCHANGE)
         .join(pl.DataFrame(places, schema=schema, orient="row"), on="rank_index")
         .sort("rank_index", "start_ns", "end_ns", "call")
     )
 
 
 def _link_by_schedule(calls: pl.DataFrame, pipeline: Pipeline) -> pl.DataFrame:
-    """``calls`` with ``link``; null where a stage has two neighbours and its calls do not follow the schedule."""
+    """Adds ``link`` to ``calls``: null where a stage has two neighbours and does not follow the schedule."""
     numbered = calls.with_columns(
         place=pl.col("call").cum_count().over("rank_index", "step").cast(pl.Int64),
         count=pl.len().over("rank_index", "step").cast(pl.Int64),
@@ -108,7 +108,7 @@ def _link_by_schedule(calls: pl.DataFrame, pipeline: Pipeline) -> pl.DataFrame:
 
 
 def _schedules(pipeline: Pipeline) -> pl.DataFrame:
-    """Per stage and number of calls the link of each: stage, count, place (from 1), link."""
+    """The link of each call by the 1F1B schedule: stage, count (its calls in a step), place (from 1), link."""
     rows = []
     for stage in range(pipeline.stages if pipeline.micro_batches else 0):
         for batched in (True, False):
@@ -121,9 +121,10 @@ def _schedules(pipeline: Pipeline) -> pl.DataFrame:
 
 
 def _order_within_link(linked: pl.DataFrame) -> pl.DataFrame:
-    """``linked`` with ``role`` and ``order``. Two stages may exchange through several streams, in order of creation.
+    """Adds ``role`` (of the stream) and ``order`` (within the sequence) to ``linked``.
 
-    (Unbatched exchanges of a pipeline of two run on two communicators so that both directions overlap.)
+    Two stages may exchange through several streams, which correspond in their order of creation: unbatched exchanges of
+    a pipeline of two run on two communicators, so that both directions overlap.
     """
     by_creation = pl.col("stream").rank("dense").over("rank_index", "link").cast(pl.Int64) - 1
     return linked.with_columns(role=by_creation).with_columns(
@@ -132,7 +133,7 @@ def _order_within_link(linked: pl.DataFrame) -> pl.DataFrame:
 
 
 def _nearest(ends: pl.DataFrame, towards: int) -> pl.DataFrame:
-    """Per call the call of the neighbour ``towards`` (1 next, -1 previous) that ends nearest: call, found."""
+    """Per call the nearest in end time of the neighbour ``towards`` (1 next, -1 previous): call, found."""
     others = ends.select("step", "lane", "common_end_ns", found="call", stage=pl.col("stage") - towards)
     return (
         ends.sort("common_end_ns")
@@ -149,8 +150,10 @@ def _nearest(ends: pl.DataFrame, towards: int) -> pl.DataFrame:
     )
 
 
-def _add_pairs(matched: Matched, pairs: pl.DataFrame, candidates: pl.DataFrame, pipeline: Pipeline) -> Matched:
-    """Adds ``pairs`` (two rows per link and order) as calls, and the reasons why other ``candidates`` are none."""
+def _add_pairs(
+    matched: MatchedCalls, pairs: pl.DataFrame, candidates: pl.DataFrame, pipeline: Pipeline
+) -> MatchedCalls:
+    """Adds ``pairs`` (two rows per link and order) as matched calls, and why the other ``candidates`` are unpaired."""
     highest = matched.calls["instance"].max()
     offset = highest + 1 if isinstance(highest, int) else 0
     rows = (
@@ -166,16 +169,16 @@ def _add_pairs(matched: Matched, pairs: pl.DataFrame, candidates: pl.DataFrame, 
         .with_columns(kept=pl.col("kept").all().over("instance"))
     )
     unpaired = candidates.join(rows, on="call", how="anti")
-    others = matched.abstained.filter(pl.col("class") != EXCHANGE)
-    return Matched(
-        matched.everything,
+    others = matched.unmatched.filter(pl.col("class") != EXCHANGE)
+    return MatchedCalls(
+        matched.communication,
         pl.concat([matched.calls, rows.select(matched.calls.columns).match_to_schema(matched.calls.schema)]),
         pl.concat([others, _explain(unpaired, pipeline).match_to_schema(others.schema)]),
     )
 
 
 def _explain(unpaired: pl.DataFrame, pipeline: Pipeline) -> pl.DataFrame:
-    """Why exchanges are not paired: class, group, role, step, kept, reason."""
+    """Why exchanges are unpaired: class, group, role, step, kept, reason."""
     captured = set(pipeline.places.values())
     rows = []
     for stage, lane, step, kept in unpaired.select("stage", "lane", "step", "kept").unique().sort(pl.all()).rows():

@@ -1,1 +1,1 @@
-"""The report on the terminal, as HTML and as JSON. Renderers decide nothing."""
+"""The report for the terminal and as HTML, Markdown, CSV and JSON. Renderers decide nothing."""

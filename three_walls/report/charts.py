@@ -1,7 +1,7 @@
-"""Stacked bars as plotly figures: plain JSON-ready mappings, built by the sections that show them.
+"""Stacked bars as plotly figures: plain mappings, ready for JSON.
 
-Built without plotly's Python classes: they take half a second to import and add a theme that the page
-overrides anyway. A test hands every figure to ``plotly.graph_objects`` for validation.
+They are built without plotly's Python classes, which take half a second to import and add a theme that the page
+overrides anyway. A test validates every figure with ``plotly.graph_objects``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Figure = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One colour across bars: its length in each bar, and what a page shows when the pointer rests on it."""
+    """One series of stacked bars: its length in each bar, and what the page shows on hover."""
 
     name: str
     colour: str | tuple[str, ...]
@@ -46,7 +46,7 @@ def draw_whole(parts: Sequence[tuple[str, int, str]], labels: Sequence[str] = ()
 
 
 def draw_bars(labels: Sequence[str], segments: Sequence[Segment], *, height: int, gap: float = 0.22) -> Figure:
-    """Horizontal bars, first on top; the page sets the colours of text and grid, light or dark."""
+    """Horizontal bars, the first on top. The page sets the colours of text and grid, light or dark."""
     return {
         "data": [_draw_segment(labels, segment) for segment in segments],
         "layout": {
@@ -68,7 +68,7 @@ def draw_bars(labels: Sequence[str], segments: Sequence[Segment], *, height: int
                 "showgrid": False,
             },
             "hoverlabel": {"align": "left"},
-            # A name that does not fit its segment is left to the table.
+            # A label that does not fit its segment is hidden: the table has it.
             "uniformtext": {"minsize": 11, "mode": "hide"},
         },
     }

@@ -1,4 +1,4 @@
-"""Report -> CSV: one text per table, numbers as they are in report.json, with their unit in the head."""
+"""Report -> CSV: one text per table. Numbers are those of report.json, and the head of a column names their unit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from three_walls.report.sections import make_sections
 
 
 def render_csv(report: Report) -> dict[str, str]:
-    """Name of each table -> its CSV text. What is not known is an empty field."""
+    """Name of each table -> its CSV text. What is unknown is an empty field."""
     blocks = [block for section in make_sections(report) for block in nested_blocks(section.blocks)]
     return {block.name: _write(block) for block in blocks if isinstance(block, Table)}
 
@@ -28,7 +28,7 @@ def _write(table: Table) -> str:
 
 
 def _field(column: Column, row: Any) -> Any:
-    """The number itself; text as it is shown. A text that a spreadsheet would run as a formula is kept from that."""
+    """The number itself, or text as it is shown. An apostrophe keeps a spreadsheet from running text as a formula."""
     value = column.raw(row)
     if column.unit and (value is None or isinstance(value, int | float)):
         return value

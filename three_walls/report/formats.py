@@ -21,7 +21,6 @@ UNSET = "unset"
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
 _FLOP_PER_TFLOP = 1_000_000_000_000
-_KERNEL_LENGTH = 50
 
 _WALL_NAMES = {
     Wall.MEMORY: "Memory wall",
@@ -39,13 +38,8 @@ def format_wall(wall: Wall | None, sub_wall: SubWall | None = None) -> str:
     return name if sub_wall is None else f"{name}: {SUB_WALL_NAMES[sub_wall]}"
 
 
-def straggler_cause_words(cause: str) -> str:
-    """The id of a straggler's cause in words: ``slow compute``."""
-    return cause.replace("_", " ")
-
-
 def _decimals(value_ms: float) -> int:
-    """Decimals that leave three significant digits or so: more would claim a precision that no step time has."""
+    """Decimals that leave about three significant digits. More would claim a precision that no step time has."""
     size = abs(value_ms)
     return 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 3
 
@@ -82,7 +76,7 @@ def _decimals_of_estimate(value_ms: float) -> int:
 
 
 def describe_gain(gain: Gain) -> str:
-    """What an edit gives, and what that rests on.
+    """What an edit gains, with its basis.
 
     ``gain 12-30 ms, likely 20 ms (measured)``, ``gain up to 12.3 ms (upper bound)``,
     ``frees memory, costs about 1.5% of the step``, ``gain unknown``.
@@ -93,16 +87,16 @@ def describe_gain(gain: Gain) -> str:
         return f"gain {UNKNOWN}"
     has_likely = gain.likely is not None and gain.low != gain.high
     likely = f", likely {format_likely(gain)}" if has_likely else ""
-    return f"gain {format_gain_bounds(gain)}{likely} ({format_basis(gain.basis)})"
+    return f"gain {format_gain_bounds(gain)}{likely} ({format_name(gain.basis)})"
 
 
-def format_basis(basis: str) -> str:
-    """What a gain rests on, in words: ``upper bound``."""
-    return basis.replace("_", " ")
+def format_name(identifier: str) -> str:
+    """An identifier in words: ``upper bound`` for ``upper_bound``."""
+    return identifier.replace("_", " ")
 
 
 def format_gain_bounds(gain: Gain) -> str:
-    """The range of a gain: ``12-30 ms``, ``up to 12.3 ms`` of an upper bound, ``frees memory`` of what does that."""
+    """The range of a gain: ``12-30 ms``, ``up to 12.3 ms`` for an upper bound, or ``frees memory``."""
     if gain.basis == FREES_MEMORY:
         return "frees memory"
     if gain.basis == UPPER_BOUND and gain.high is not None:
@@ -113,7 +107,7 @@ def format_gain_bounds(gain: Gain) -> str:
 def format_likely(gain: Gain) -> str:
     """The likely gain, as precise as its range: ``20 ms``."""
     if gain.likely is None:
-        return "not measured" if gain.basis == UPPER_BOUND and gain.high is not None else UNKNOWN
+        return UNKNOWN
     likely_ms = gain.likely / NS_PER_MS
     widest_ns = gain.likely if gain.high is None else gain.high
     return f"{_write(likely_ms, _decimals_of_estimate(widest_ns / NS_PER_MS))} ms"
@@ -128,7 +122,7 @@ def format_cost(fraction: float | None, is_estimated: bool) -> str:
 
 
 def format_share(fraction: float | None) -> str:
-    """A fraction as ``12.3%``; what rounds to nothing without being nothing reads ``<0.1%``."""
+    """A fraction as ``12.3%``. One that rounds to zero without being zero reads ``<0.1%``."""
     if fraction is None:
         return UNKNOWN
     if fraction == 0:
@@ -137,7 +131,7 @@ def format_share(fraction: float | None) -> str:
 
 
 def format_css_percent(fraction: float) -> str:
-    """A fraction as a CSS length, kept within its track: ``12.346%``."""
+    """A fraction as a CSS length between 0% and 100%: ``12.346%``."""
     return f"{min(max(fraction, 0.0), 1.0):.3%}"
 
 
@@ -162,13 +156,6 @@ def format_moved(value_bytes: float | None) -> str:
         return UNKNOWN
     value_gb = value_bytes / _BYTES_PER_GB
     return f"{_write(value_gb, _decimals(value_gb))} GB"
-
-
-def format_rate(value_bytes_per_s: float | None, limit_bytes_per_s: float | None) -> str:
-    """A bandwidth and its limit as ``31.4 of 50.0 GB/s``; alone when no limit is known."""
-    if value_bytes_per_s is None or limit_bytes_per_s is None:
-        return format_bandwidth(value_bytes_per_s)
-    return f"{value_bytes_per_s / _BYTES_PER_GB:,.1f} of {format_bandwidth(limit_bytes_per_s)}"
 
 
 def format_tflops(value: float | None) -> str:
@@ -198,12 +185,6 @@ def format_gemm(shape: GemmShape) -> str:
     return sizes if shape.batch == 1 else f"{format_count(shape.batch)} of {sizes}"
 
 
-def format_kernel(name: str) -> str:
-    """A kernel's name, short enough for a cell."""
-    plain = name.removeprefix("void ")
-    return plain if len(plain) <= _KERNEL_LENGTH else f"{plain[: _KERNEL_LENGTH - 3]}..."
-
-
 def format_ratio(value: float | None) -> str:
     """A ratio as ``1.07x``."""
     return UNKNOWN if value is None else f"{value:.2f}x"
@@ -219,8 +200,13 @@ def format_text(value: object) -> str:
     return "" if value is None else show_control_characters(str(value))
 
 
+def format_known(value: str | int | None) -> str:
+    """Text or the number of a thing; ``unknown`` where there is none."""
+    return UNKNOWN if value in (None, "") else show_control_characters(str(value))
+
+
 def format_setting(value: FactValue) -> str:
-    """A setting the way a config file spells it: ``true``, ``[moe_router, attn]``, ``unset`` for ``None``."""
+    """A setting as a config file spells it: ``true``, ``[moe_router, attn]``; ``unset`` for ``None``."""
     if value is None:
         return UNSET
     if isinstance(value, bool):
@@ -257,7 +243,7 @@ def format_fact(fact: Fact) -> str:
 
 
 def shorten(text: str, columns: int) -> str:
-    """``text`` in at most ``columns`` characters; what is cut from its middle leaves ``...``."""
+    """``text`` in at most ``columns`` characters: ``...`` replaces the middle of a longer one."""
     if len(text) <= columns:
         return text
     kept = columns - 3
@@ -265,7 +251,7 @@ def shorten(text: str, columns: int) -> str:
 
 
 def show_control_characters(text: str) -> str:
-    """``text`` with control characters spelled out: a value of the run must not steer the reader's terminal."""
+    """``text`` with control characters spelled out, so that a value of the run cannot steer the reader's terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -286,4 +272,4 @@ UNITS: dict[Callable[..., object], str] = {
     format_flops: "flops",
     format_flops_rate: "flops_per_s",
 }
-"""Unit of the number that a function writes: a table's numbers stand at the right, and CSV names their unit."""
+"""Unit of the number that a function writes: tables align such columns right, and CSV names their unit."""

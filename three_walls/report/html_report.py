@@ -1,6 +1,6 @@
-"""Report -> one HTML file that works offline: scripts, styles and data are inside, nothing is requested.
+"""Report -> one HTML file that works offline: scripts, styles and data are inside, and it requests nothing.
 
-The page holds no number that report.json does not; charts only add shape to its tables.
+Every number of the page is in report.json; charts draw the numbers of its tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def render_html(report: Report) -> str:
 
 
 def _make_environment() -> Environment:
-    """Escapes everything; a name that a template misspells is an error, not an empty cell."""
+    """An environment that escapes everything, and where a misspelled name is an error, not an empty cell."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES_DIR),
         autoescape=True,
@@ -59,7 +59,7 @@ def _make_environment() -> Environment:
 
 
 def list_lines(table: Table) -> list[list[Cell]]:
-    """Cells of the page's columns, row by row; in a column that groups, equal cells are written once."""
+    """Cells of the page's columns, row by row. In a column that groups, equal cells are written once."""
     columns = [column for column in table.columns if column.in_page]
     lines = [[column.cell(row) for column in columns] for row in table.rows]
     for place, column in enumerate(columns):
@@ -70,7 +70,7 @@ def list_lines(table: Table) -> list[list[Cell]]:
 
 
 def _load_asset(name: str) -> Markup:
-    """A file of ours that goes into the page as it is."""
+    """A style sheet or script of this package, which goes into the page unescaped."""
     return Markup((TEMPLATES_DIR / name).read_text(encoding="utf-8"))
 
 

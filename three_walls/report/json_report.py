@@ -35,6 +35,8 @@ class DefinedFact:
     """``ns``, ``bytes``, ``count``, ``fraction``, ``ratio``, ``flag``, ``text``, ``bytes_per_s``, ``config``, ..."""
     missing_reason: str | None = None
     """Set exactly when the fact is missing."""
+    label: str = ""
+    """What sentences call the fact; empty for a setting of the run."""
     meaning: str = ""
     not_the_same_as: str = ""
     needs: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ def render_json(report: Report) -> str:
 
 
 def load_report(path: str | Path) -> Report:
-    """The report that :func:`render_json` wrote to ``path``. Fields of a newer minor version are ignored.
+    """Read the report that :func:`render_json` wrote to ``path``. Fields of a newer minor version are ignored.
 
     Raises UsageError, in one line, for a file that is no report.json of this major version.
     """
@@ -84,7 +86,7 @@ def load_report(path: str | Path) -> Report:
 
 
 def _restore(name: str, fact: DefinedFact) -> Fact:
-    defined = FactDefinition(name, fact.unit, fact.meaning, fact.not_the_same_as, needs=fact.needs)
+    defined = FactDefinition(name, fact.unit, fact.label, fact.meaning, fact.not_the_same_as, needs=fact.needs)
     return Fact(name, fact.value, fact.unit, fact.missing_reason, defined if fact.meaning else None)
 
 
@@ -115,6 +117,7 @@ def _define(fact: Fact) -> DefinedFact:
         value,
         fact.unit,
         fact.missing_reason,
+        definition.label,
         definition.meaning,
         definition.not_the_same_as,
         definition.needs,

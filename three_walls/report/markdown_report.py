@@ -1,4 +1,4 @@
-"""Report -> Markdown, for a ticket or a pull request: every section, its tables with all their rows."""
+"""Report -> Markdown, for a ticket or a pull request: every section, with all rows of its tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def render_markdown(report: Report) -> str:
 
 
 def _write(block: Block, level: int) -> Iterator[str]:
-    """Lines of ``block``, an empty one last; nothing for charts and legends."""
+    """Lines of ``block``, with an empty one at the end; no lines for charts and legends."""
     if isinstance(block, Hero):
         yield from (f"# {_escape(block.title)}", "", _escape(block.text), "", _escape(block.step_line), "")
         for note in block.notes:
@@ -92,7 +92,7 @@ def _row(cells: Iterator[Cell]) -> str:
 
 
 def _escape(text: str) -> str:
-    """``text`` on one line, with nothing in it that Markdown or HTML would obey."""
+    """``text`` on one line, with everything escaped that Markdown or HTML would interpret."""
     line = " ".join(text.split())
     for mark in "\\`*_[]<>|#~":
         line = line.replace(mark, f"&#{ord(mark)};" if mark in "<>|" else f"\\{mark}")

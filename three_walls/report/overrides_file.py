@@ -63,6 +63,6 @@ def _section(title: str, lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _comment(title: str, notes: tuple[str, ...]) -> tuple[str, ...]:
-    """A note may hold line breaks; every line of it stays a comment."""
+    """A section of comments: every line of a note that holds line breaks is one."""
     lines = tuple(f"#   {line}" for note in notes for line in note.splitlines())
     return _section(title, lines)

@@ -1,6 +1,6 @@
-"""Colours of buckets, groups and walls: compute blue and green, communication orange and red, copies purple, rest grey.
+"""Colours of buckets, groups and walls.
 
-Idle time is grey on purpose: colour marks work, the lack of colour marks its absence.
+Compute is blue and green, communication orange and red, copies are purple. Idle time is grey: colour marks work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a report is made of: sections of blocks.
+"""The parts of a report: sections, made of blocks.
 
-A section chooses what is shown and how it is worded; it names no medium. A renderer (terminal, HTML, Markdown, CSV)
-lays blocks out; it knows no section. Text is plain text everywhere: renderers escape it.
+A section decides what is shown and how it is worded, and knows no medium. A renderer (terminal, HTML, Markdown, CSV)
+lays blocks out, and knows no section. All text here is plain text: renderers escape it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from three_walls.report.formats import UNITS, UNKNOWN, format_text
+
+ROW = ""
+"""As the value of a column: the whole row."""
+
+FEW_ROWS, MANY_ROWS = 8, 40
+"""Rows of a table that the terminal shows: of one that is looked up in part, and of one that is read as a whole."""
 
 
 class Terminal(Enum):
@@ -29,33 +36,33 @@ class Text:
     text: str
     role: str = ""
     title: str = ""
-    """A longer text that a page shows when the pointer rests on it."""
+    """A longer text that the page shows on hover."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swatch:
-    """A small square of a colour, as in the charts."""
+    """A small square in a colour of the charts."""
 
     colour: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Parts laid end to end: each a fraction of the full length, and its colour."""
+    """Segments of a bar, end to end: each a fraction of the full length, and its colour."""
 
     parts: tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Lines within a cell: what, and how much."""
+    """Lines within a cell: a name and its amount."""
 
     lines: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """Text on a shaded background; ``depth`` is 0 to 1, ``hue`` a class of the style sheet."""
+    """Text and its exposed part on a shaded background: ``depth`` is 0 to 1, ``hue`` a class of the style sheet."""
 
     text: str
     aside: str
@@ -71,25 +78,25 @@ Cell = Inline | Bar | Amounts | Shade | tuple[Inline, ...]
 class Column:
     """One column of a table: which value of a row, and how it is written.
 
-    ``value`` is the name of the row's attribute, or a function of the row; ``format`` makes a cell of that value.
+    ``value`` is an attribute of the row (``ns``, ``step.index``), :data:`ROW` for the row itself, or a function of the
+    row. ``format`` makes a cell of that value.
     """
 
     head: str
     value: str | Callable[[Any], Any]
     format: Callable[[Any], Cell] = format_text
-    help: str = ""
     role: str = ""
     """Role of the text: see :class:`Text`."""
     width: str = ""
     """``wide``, ``third`` or ``shape`` (for bars); empty: as wide as its text."""
     sums: bool = False
-    """Rows that the terminal leaves out are summed in this column."""
+    """Whether the terminal sums this column over the rows that it leaves out."""
     groups: bool = False
-    """Equal cells below each other are written once."""
+    """Whether equal cells below each other are written once."""
     unit: str = ""
     """Unit of the values (``ns``, ``bytes``, ...); empty: that of ``format``, if it writes numbers."""
     is_right: bool = False
-    """Stands at the right, as numbers do."""
+    """Whether it is aligned right, as numbers are."""
     in_terminal: bool = True
     in_page: bool = True
 
@@ -99,7 +106,9 @@ class Column:
 
     def raw(self, row: Any) -> Any:
         """The value of ``row``, not formatted."""
-        return getattr(row, self.value) if isinstance(self.value, str) else self.value(row)
+        if isinstance(self.value, str):
+            return attrgetter(self.value)(row) if self.value else row
+        return self.value(row)
 
     def cell(self, row: Any) -> Cell:
         """The value of ``row`` as it is shown."""
@@ -109,18 +118,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of a report under columns. ``name`` is the name of its CSV file."""
+    """Rows under columns. ``name`` is the name of its CSV file."""
 
     name: str
     columns: tuple[Column, ...]
     rows: Sequence[Any]
     title: str = ""
     lead: str = ""
-    terminal_rows: int = 8
-    """The terminal shows so many rows and counts the rest; 0: it does not show the table."""
+    terminal_rows: int = FEW_ROWS
+    """The terminal shows this many rows and counts the rest; 0: it does not show the table."""
     is_compact: bool = False
     emphasis: Callable[[Any], bool] | None = None
-    """Whether a row stands out."""
+    """Whether a row is set in bold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +152,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A plotly figure: it holds no number that no table holds, so only a page shows it."""
+    """A plotly figure, shown in the page only. Every number in it is in a table too."""
 
     name: str
     figure: dict[str, Any]
@@ -152,7 +161,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """What colours or badges mean: (swatch or badge, name, meaning)."""
+    """What colours and badges mean: (swatch or badge, name, meaning)."""
 
     entries: tuple[tuple[Text | Swatch, str, str], ...]
 
@@ -184,7 +193,7 @@ class Card:
     marker: str = ""
     """A number before the title."""
     tag: str = ""
-    """A stable name of what the card is about, as the id of a rule."""
+    """The stable name of what the card is about, such as the id of a rule."""
     subtitle: tuple[Inline, ...] = ()
     metrics: tuple[Metric, ...] = ()
     scale: Range | None = None
@@ -205,12 +214,12 @@ class Hero:
     """Name, fraction of the step, colour."""
     role: str
     step_line: str
-    """The metrics in a sentence, for media without room for figures."""
+    """The metrics in a sentence, for renderers that draw no figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Blocks that a page shows when they are asked for; the terminal leaves them out."""
+    """Blocks that the page shows when they are unfolded. The terminal leaves them out."""
 
     summary: Inline | tuple[Inline, ...]
     blocks: tuple[Block, ...]
@@ -244,7 +253,7 @@ Block = Table | Note | Items | Chart | Legend | Card | Hero | Fold | PageOnly | 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of the report. Without blocks its ``empty`` sentence is shown; without that it is left out."""
+    """One section of the report. Without blocks it shows its ``empty`` sentence; without that it is left out."""
 
     name: str
     """Anchor in the page."""
@@ -253,7 +262,7 @@ class Section:
     lead: str = ""
     """What the section means, in one or two sentences."""
     link: str = ""
-    """Name in the navigation; empty: no link."""
+    """Its name in the navigation; empty: no link."""
     empty: str = ""
     terminal: Terminal = Terminal.FULL
     role: str = ""
@@ -268,18 +277,25 @@ def nested_blocks(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def pieces_of(content: Cell) -> tuple[Any, ...]:
-    """The pieces of ``content``, be it one or several."""
+    """``content`` as a tuple of pieces."""
     return content if isinstance(content, tuple) else (content,)
 
 
 def plain_text(content: Cell) -> str:
-    """The words of ``content`` without roles, colours and shapes."""
+    """The text of ``content`` without colours and shapes. Next to other text, badges and sources are in brackets."""
     words = []
-    for piece in pieces_of(content):
+    pieces = pieces_of(content)
+    for piece in pieces:
         if isinstance(piece, Amounts):
-            words.append("; ".join(f"{what} {amount}".strip() for what, amount in piece.lines))
+            words.append("; ".join(f"{what}: {amount}" for what, amount in piece.lines))
         elif isinstance(piece, Shade):
             words.append(f"{piece.text} ({piece.aside} exposed)" if piece.aside else piece.text)
-        elif not isinstance(piece, Swatch | Bar):
-            words.append(piece.text if isinstance(piece, Text) else piece)
+        elif isinstance(piece, str):
+            words.append(piece)
+        elif isinstance(piece, Text) and piece.text:
+            is_alone = len(pieces) == 1
+            if piece.role.startswith("badge") and not is_alone:
+                words.append(f"[{piece.text}]")
+            else:
+                words.append(f"({piece.text})" if piece.role == "source" and not is_alone else piece.text)
     return " ".join(word for word in words if word)

@@ -1,4 +1,4 @@
-"""Report -> the terminal: verdict, warnings, budget, plan and overrides; on request every section that fits one."""
+"""Report -> the terminal: verdict, warnings, budget, plan and overrides; with ``--full`` more sections."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ from three_walls.report.section import (
 from three_walls.report.sections import make_sections
 
 WIDTH = 100
-"""Columns of the report where no terminal says otherwise."""
+"""Columns of the report: always this many where the output is no terminal, at most this many on one."""
 
 _BAR_COLUMNS = 30
+"""Length of the longest bar."""
 _MOST_AMOUNTS = 2
+"""Lines of a cell that are shown; the page shows all."""
 _WIDEST_CODE = 36
-"""Longer names in a table lose their middle."""
+"""Columns of a name in a table; the middle of a longer one is cut out."""
 
-MORE = "More sections: report.html, or --full here."
+MORE = "report.html has more sections; --full prints them here."
 
 
 def print_report(report: Report, console: Console, *, is_full: bool = False) -> None:
@@ -82,14 +84,18 @@ def _show_section(section: Section, block_mark: str) -> Iterator[RenderableType]
 
 
 def _show_block(block: Block, block_mark: str, columns: int) -> Iterator[RenderableType]:
-    """Nothing for blocks that only a page shows."""
+    """What the terminal shows of ``block``; nothing for blocks that only a page shows."""
     if isinstance(block, Hero):
         yield from _show_hero(block)
     elif isinstance(block, Note) and block.role != "heading":
         yield _indent(_label(block.label, plain_text(block.content)), columns)
     elif isinstance(block, Items):
+        if block.title:
+            yield _indent(_plain(f"{block.title}:", "bold"), columns)
+        items = Grid.grid(padding=(0, 1, 0, 0))
         for item in block.items:
-            yield _indent(_label(f"{block.title}:" if block.title else "", _first_words(item)), columns)
+            items.add_row(*(["-"] if block.title else []), _plain(_without_source(item)))
+        yield _indent(items, columns)
     elif isinstance(block, Copyable):
         yield _indent(_plain(block.title, "dim"), columns)
         yield from (_indent(_plain(line), columns + 2) for line in block.lines)
@@ -124,7 +130,7 @@ def _show_card(card: Card, block_mark: str, columns: int) -> Iterator[Renderable
 
 
 def _show_table(table: Table, block_mark: str, indent: int) -> Iterator[RenderableType]:
-    """The first rows; the rest is counted, and summed where that makes sense."""
+    """The first rows, then one row that counts the others and sums the columns that can be summed."""
     shown = [column for column in table.columns if column.in_terminal]
     if table.title:
         yield _indent(_plain(table.title, "bold"), indent)
@@ -133,17 +139,17 @@ def _show_table(table: Table, block_mark: str, indent: int) -> Iterator[Renderab
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for column in shown:
         grid.add_column(column.head, justify="right" if column.is_right else "left", overflow="fold")
-    before: list[Cell] = [""] * len(shown)
+    previous: list[Cell] = [""] * len(shown)
     for row in table.rows[: table.terminal_rows]:
         cells = [column.cell(row) for column in shown]
         grid.add_row(
             *(
-                "" if column.groups and cell == old else _show_cell(column, cell, block_mark)
-                for column, cell, old in zip(shown, cells, before, strict=True)
+                "" if column.groups and cell == above else _show_cell(column, cell, block_mark)
+                for column, cell, above in zip(shown, cells, previous, strict=True)
             ),
             style="bold" if table.emphasis and table.emphasis(row) else "",
         )
-        before = cells
+        previous = cells
     rest = table.rows[table.terminal_rows :]
     if rest:
         sums = (_sum(column, rest) for column in shown[1:])
@@ -173,13 +179,13 @@ def _label(label: str, text: str) -> Line:
     return _plain(f"{label} " if label else "", "bold").append(_plain(text, "not bold"))
 
 
-def _first_words(item: Cell) -> str:
-    """An item without its source: the page and report.json have that."""
+def _without_source(item: Cell) -> str:
+    """The words of an item. Its source is in the page and in report.json."""
     return plain_text(tuple(piece for piece in pieces_of(item) if getattr(piece, "role", "") != "source"))
 
 
 def _plain(text: str, style: str = "") -> Line:
-    """Text as it stands: no markup in it is obeyed."""
+    """Text as it is: markup in it has no effect."""
     return Line(show_control_characters(text), style=style)
 
 

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from three_walls.model.rule import Condition, Edit, GainModel, Requirement, Rule, WarningRule
-from three_walls.report.formats import format_cost, format_setting
+from three_walls.model.rule import Condition, Edit, Evidence, GainModel, Requirement, Rule, WarningRule
+from three_walls.report.formats import format_cost, format_name, format_setting
+
+_COMPARISONS = {
+    "equals": "is",
+    "not_equals": "is not",
+    "one_of": "is one of",
+    "none_of": "is none of",
+    "within": "contains nothing but",
+    "at_least": "is at least",
+    "at_most": "is at most",
+    "above": "is above",
+    "below": "is below",
+    "includes": "includes",
+    "excludes": "does not include",
+}
+"""Operators as verbs; ``is_set`` reads ``is set`` or ``is unset``."""
 
 
 def describe_rule(rule: Rule) -> str:
-    """Everything in the rule file, in its order; no trailing newline."""
+    """Everything that the rule file contains, in the order of a reader's questions; no trailing newline."""
     return "\n".join(_lines(rule))
 
 
 def describe_warning(warning: WarningRule) -> str:
     """When a warning is given, on one line."""
-    unless = f" unless {' and '.join(map(_condition, warning.unless))}" if warning.unless else ""
-    return f"{' and '.join(map(_condition, warning.when))}{unless}"
+    unless = f" unless {_conditions(warning.unless)}" if warning.unless else ""
+    return f"{_conditions(warning.when)}{unless}"
 
 
 def _lines(rule: Rule) -> Iterator[str]:
@@ -25,18 +40,16 @@ def _lines(rule: Rule) -> Iterator[str]:
     yield f"wall {wall}, {rule.applicability}" + (f", lever {rule.lever}" if rule.lever else "")
     yield from _section("Looks for", [rule.what_it_looks_for])
     yield from _section("Why it matters", [rule.why_it_matters])
-    yield from _section("Applies to", map(_condition, rule.applies_to))
-    yield from _section("When", map(_condition, rule.when))
+    yield from _section("Applies where", map(_condition, rule.applies_to))
+    yield from _section("Needed when", map(_condition, rule.when))
     yield from _section("Requires", (line for requirement in rule.requires for line in _requirement(requirement)))
     yield from _section("Edits", map(_edit, rule.edits))
     yield from _section("What to do", [rule.advice] if rule.advice else [])
     yield from _section("Gain", _gain(rule.gain))
     yield from _section("Side effects", rule.side_effects)
-    yield from _section("Verify by", [rule.how_to_verify])
-    yield from _section("Evidence for", (f"{evidence.claim} ({evidence.source})" for evidence in rule.evidence_for))
-    yield from _section(
-        "Evidence against", (f"{evidence.claim} ({evidence.source})" for evidence in rule.evidence_against)
-    )
+    yield from _section("How to verify", [rule.how_to_verify])
+    yield from _section("Evidence for", map(_evidence, rule.evidence_for))
+    yield from _section("Evidence against", map(_evidence, rule.evidence_against))
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
@@ -44,40 +57,53 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     if found:
         yield f"\n{title}"
     for line in found:
-        yield f"  {' '.join(line.split())}"
+        yield f"  {line}"
 
 
 def _condition(condition: Condition) -> str:
-    return f"{condition.fact} {condition.operator.replace('_', ' ')} {format_setting(condition.operand)}"
+    if condition.operator == "is_set":
+        return f"{condition.fact} is {'set' if condition.operand else 'unset'}"
+    return f"{condition.fact} {_COMPARISONS[condition.operator]} {format_setting(condition.operand)}"
+
+
+def _conditions(conditions: Iterable[Condition], joined_by: str = " and ") -> str:
+    return joined_by.join(map(_condition, conditions))
 
 
 def _requirement(requirement: Requirement) -> Iterator[str]:
-    joined = " or " if requirement.any_of else " and "
-    checks = joined.join(map(_condition, requirement.checks))
-    confirm = f"a person confirms: {requirement.confirm}" if requirement.confirm else ""
-    yield f"{requirement.name}: {'; '.join(filter(None, (checks, confirm)))}"
+    checks = _conditions(requirement.checks, " or " if requirement.any_of else " and ")
+    confirm = f"confirm that {requirement.confirm}" if requirement.confirm else ""
+    yield f"{requirement.name}: {'; else '.join(filter(None, (checks, confirm)))}"
     yield f"  reason: {requirement.reason} ({requirement.source})"
     for edit in requirement.fix:
-        yield f"  else {_edit(edit)}"
+        yield f"  fix: {_edit(edit)}"
 
 
 def _edit(edit: Edit) -> str:
     target = f"the value of {edit.to_fact}" if edit.to_fact else format_setting(edit.to)
-    words = {"set": f"set {edit.key} to {target}", "add": f"add {target} to {edit.key}"}
-    change = words.get(edit.operation, f"remove {target} from {edit.key}")
-    only_if = f" if {' and '.join(map(_condition, edit.only_if))}" if edit.only_if else ""
+    sentences = {"set": f"set {edit.key} to {target}", "add": f"add {target} to {edit.key}"}
+    change = sentences.get(edit.operation, f"remove {target} from {edit.key}")
+    only_if = f" if {_conditions(edit.only_if)}" if edit.only_if else ""
     return f"{change}{only_if}" + (f": {edit.reason}" if edit.reason else "")
 
 
 def _gain(gain: GainModel) -> Iterator[str]:
     for term in gain.terms:
-        high = f"1 - {term.high_one_minus_fact}" if term.high_one_minus_fact else f"{term.high:g}"
+        high = f"1 - {term.high_one_minus_fact}" if term.high_one_minus_fact else _percent(term.high)
         if term.likely is None:
             yield f"up to {high} of {term.pool}"
         else:
-            yield f"{term.low:g} to {high} of {term.pool}, likely {term.likely:g}"
+            yield f"{_percent(term.low)} to {high} of {term.pool}, likely {_percent(term.likely)}"
     for limit in filter(None, (gain.hidden_under, gain.at_most)):
         yield f"no more than {limit}"
     if gain.cost_fraction is not None:
         yield f"frees memory, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
-    yield f"{gain.basis}: {gain.explanation}"
+    yield f"{format_name(gain.basis)}: {gain.explanation}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction * 100:g}%"
+
+
+def _evidence(evidence: Evidence) -> str:
+    return f"{evidence.claim} ({evidence.source})"

@@ -1,4 +1,4 @@
-"""Puts a report on disk: report.html, report.json, overrides.txt, each whole or not at all."""
+"""Writes a report to disk: report.html, report.json and overrides.txt, each whole or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_report(report: Report, out_dir: Path) -> list[Path]:
 
 
 def _write_together(texts: dict[str, str], out_dir: Path) -> list[Path]:
-    """Stage all files beside their places (renaming is atomic only within a file system), then move them."""
+    """Stage all files within ``out_dir``, because renaming is atomic only within a file system, then move them."""
     out_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out_dir, prefix=".writing-") as staging:
         for name, text in texts.items():

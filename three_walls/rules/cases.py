@@ -1,4 +1,4 @@
-"""Cases of a rule: facts in, expected finding out; the form rules are tested in."""
+"""Cases of a rule: facts in, expected finding out. They are the tests of a rule."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactDefinition, FactSheet
 from three_walls.model.finding import Finding, Outcome
-from three_walls.rules.conditions import KnownFacts, read_value
-from three_walls.rules.load import CASES_SUFFIX, Value
-from three_walls.tables.loader import KEY, Row, Text, describe, load_table, raise_contradictions
+from three_walls.rules.conditions import KnownFacts
+from three_walls.rules.load import CASES_SUFFIX
+from three_walls.tables.loader import KEY, Row, Text, Value, load_table, raise_contradictions
 
 
-def _read_facts(value: Any, info: ValidationInfo) -> Mapping[str, ConfigData]:
+def _check_names(values: dict[str, ConfigData], info: ValidationInfo) -> dict[str, ConfigData]:
     known: KnownFacts = (info.context or {})["facts"]
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a mapping, found {describe(value)}")
-    raise_contradictions(((name, KEY), problem) for name in value if (problem := known.check(name)))
-    return {name: read_value(fact) for name, fact in value.items()}
+    raise_contradictions(((name, KEY), problem) for name in values if (problem := known.check(name)))
+    return values
 
 
-Facts = Annotated[Mapping[str, ConfigData], PlainValidator(_read_facts), WithJsonSchema({"type": "object"})]
+Facts = Annotated[dict[str, Value], AfterValidator(_check_names)]
 """Values of facts by name."""
 
 
@@ -37,11 +35,11 @@ class ExpectedGain(Row):
 
 
 class Expectation(Row):
-    """What must come out. Only what is named is compared."""
+    """What the finding must be. Only the named parts are compared."""
 
     outcome: Outcome
     edits: dict[Text, Value] | None = None
-    """Targets of edits that must be there, by key; others may be there too."""
+    """Targets of edits that the finding must have, by key; it may have others."""
     edits_absent: tuple[Text, ...] = ()
     missing: tuple[Text, ...] | None = None
     blocked_by: tuple[Text, ...] | None = None
@@ -50,9 +48,9 @@ class Expectation(Row):
     cost_fraction: float | None = None
 
     def mismatches(self, finding: Finding) -> list[str]:
-        """What the finding does not meet, one sentence each."""
+        """One sentence for each difference between the expectation and ``finding``."""
         targets = {edit.key: edit.to for edit in finding.edits}
-        wrong = [f"edit {key} was not expected" for key in self.edits_absent if key in targets]
+        wrong = [f"edit {key}: expected none, found {targets[key]}" for key in self.edits_absent if key in targets]
         compared: list[tuple[str, object, object]] = [("outcome", self.outcome.value, finding.outcome.value)]
         for name, expected, found in (
             ("missing", self.missing, finding.missing),
@@ -76,7 +74,7 @@ class Expectation(Row):
 
 
 class CaseEntry(Row):
-    """One case as it stands in the file."""
+    """One case of the file."""
 
     given: Facts = Field(default_factory=dict)
     without: tuple[Text, ...] = ()
@@ -94,21 +92,21 @@ class CasesFile(Row):
     def _check_rule(cls, rule: str, info: ValidationInfo) -> str:
         path: Path = (info.context or {})["path"]
         if path.name != f"{rule}{CASES_SUFFIX}":
-            raise ValueError(f"rule {rule} is not the file's name {path.name.removesuffix(CASES_SUFFIX)}")
+            raise ValueError(f"expected the file's name {path.name.removesuffix(CASES_SUFFIX)} as rule, found {rule}")
         return rule
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One sentence about a rule: what a workload is changed to, and what must come out."""
+    """One sentence about a rule: how the workload is changed, and what the finding must be."""
 
     name: str
     expect: Expectation
     given: Mapping[str, ConfigData] = field(default_factory=lambda: MappingProxyType({}))
     without: tuple[str, ...] = ()
-    """Facts that are not known."""
+    """Facts that are missing."""
     environment_is_known: bool = False
-    """A variable that is not among the facts was not set."""
+    """Every variable that is not among the facts is unset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +117,10 @@ class RuleCases:
     workload: Mapping[str, ConfigData]
     cases: tuple[Case, ...]
     known: KnownFacts
+    path: Path
 
     def facts_of(self, case: Case) -> FactSheet:
-        """The facts ``case`` is judged on."""
+        """The facts on which ``case`` is judged."""
         values = {**self.workload, **case.given}
         kept = {name: value for name, value in values.items() if name not in case.without}
         return sheet_of(kept, self.known, case.environment_is_known)
@@ -135,7 +134,7 @@ def load_cases(path: Path, *, definitions: Iterable[FactDefinition]) -> RuleCase
         Case(name, entry.expect, entry.given, entry.without, entry.environment_is_known)
         for name, entry in found.cases.items()
     )
-    return RuleCases(found.rule, found.workload, cases, known)
+    return RuleCases(found.rule, found.workload, cases, known, path)
 
 
 def sheet_of(values: Mapping[str, ConfigData], known: KnownFacts, environment_is_known: bool = False) -> FactSheet:
@@ -146,4 +145,5 @@ def sheet_of(values: Mapping[str, ConfigData], known: KnownFacts, environment_is
             for name, value in values.items()
         ),
         environment_is_known,
+        known.definitions,
     )

@@ -1,7 +1,7 @@
-"""Conditions: how ``{fact: {operator: operand}}`` is read, and whether it holds of a run.
+"""Conditions: how ``{fact: {operator: operand}}`` is read, and whether it holds for a run.
 
-A comparison has three answers: it holds, it fails, or it is unknown because its fact is missing. A fact that is known
-to be unset (value ``None``) is an answer: it equals null, is in no list that lacks null, and reaches no number.
+A comparison holds, fails, or is unknown because its fact is missing. A setting that is known to be unset (value
+``None``) is not missing: it equals null, and every comparison with a number or with a list without null fails.
 
 :data:`Conditions` and :data:`Alternatives` are types for fields of the pydantic models that read YAML. The names that
 conditions may compare come from the loader's validation context::
@@ -18,16 +18,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import ge, gt, le, lt
 from typing import Annotated, Any
 
-from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
+from pydantic import PlainValidator, ValidationInfo
 
-from three_walls.model.config import ConfigData
+from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.rule import OPERATORS, Condition
 from three_walls.tables.loader import KEY, Loc, describe, raise_contradictions, suggest
 
-ORDERED = ("at_least", "at_most", "above", "below")
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {"at_least": ge, "at_most": le, "above": gt, "below": lt}
+ORDERED = tuple(_COMPARE)
 """Operators that compare a number with a limit."""
 
 LISTED = ("one_of", "none_of", "within")
@@ -50,42 +52,33 @@ class KnownFacts:
     """The facts that conditions may compare."""
 
     units: Mapping[str, str]
-    """Unit by name. Misspelt names are compared with these names for a suggestion."""
+    """Unit by name. Suggestions for a misspelt name come from these names."""
     unit_of_other: Callable[[str], str | None] = unit_of_setting
-    """Unit of a name that is not in ``units``; None where a condition may not compare it."""
+    """Unit of a name that is not in ``units``; None for a name that no condition may compare."""
     definitions: Mapping[str, FactDefinition] = field(default_factory=dict)
-    """By name; empty where the names are no facts of a FactSheet."""
+    """By name; empty where conditions compare something other than the facts of a FactSheet."""
 
     @staticmethod
     def of(definitions: Iterable[FactDefinition]) -> KnownFacts:
-        """The facts that are defined, and every setting and variable of a run."""
+        """The defined facts, and every config key and variable of a run."""
         by_name = {definition.name: definition for definition in definitions}
         return KnownFacts({name: found.unit for name, found in by_name.items()}, definitions=by_name)
 
     def unit_of(self, name: str) -> str | None:
-        """Unit of ``name``: ``config`` for settings, ``env`` for variables, None for a name that is not known."""
+        """Unit of ``name``: ``config`` for config keys, ``env`` for variables, None for an unknown name."""
         return self.units.get(name) or self.unit_of_other(name)
 
     def check(self, name: str, unit: str = "") -> str:
-        """What is wrong with naming ``name`` where a fact (in ``unit``) is expected; empty if nothing is."""
+        """Why ``name`` cannot stand where a fact (in ``unit``) is expected; empty if it can."""
         found = self.unit_of(name)
         if found is None:
-            return f"unknown fact {name}{suggest(name, self.units)}"
+            hint = suggest(name, self.units) or ("; three-walls facts lists the facts" if self.definitions else "")
+            return f"unknown fact {name}{hint}"
         return f"expected a fact in {unit}, found {name} ({found})" if unit and found != unit else ""
 
 
 _Problem = tuple[Loc, str]
 """Where in a group of conditions, and what is wrong."""
-
-
-def read_value(value: Any) -> ConfigData:
-    """A value of a setting as it stands in a file: a scalar, or a flat list of them as a tuple."""
-    if isinstance(value, list):
-        value = tuple(value)
-    parts = value if isinstance(value, tuple) else (value,)
-    if any(not isinstance(part, str | int | float | None) for part in parts):
-        raise ValueError(f"expected text, a number, true, false, null or a list of those, found {describe(value)}")
-    return value  # type: ignore[no-any-return]
 
 
 def _known_facts(info: ValidationInfo) -> KnownFacts:
@@ -96,7 +89,7 @@ def _known_facts(info: ValidationInfo) -> KnownFacts:
 
 
 def _read_conditions(value: Any, info: ValidationInfo) -> tuple[Condition, ...]:
-    """The conditions of a mapping, in order."""
+    """The conditions of a mapping, in order; all problems of the mapping are raised together."""
     problems: list[_Problem] = []
     conditions = _parse(value, (), _known_facts(info), problems)
     raise_contradictions(problems)
@@ -104,7 +97,7 @@ def _read_conditions(value: Any, info: ValidationInfo) -> tuple[Condition, ...]:
 
 
 def _read_alternatives(value: Any, info: ValidationInfo) -> tuple[Condition, ...]:
-    """One condition of each element of a list, in order."""
+    """The condition of each element of a list, in order; all problems of the list are raised together."""
     if not isinstance(value, list):
         raise ValueError(f"expected a list, found {describe(value)}")
     problems: list[_Problem] = []
@@ -112,21 +105,21 @@ def _read_alternatives(value: Any, info: ValidationInfo) -> tuple[Condition, ...
     for place, item in enumerate(value):
         conditions = _parse(item, (place,), _known_facts(info), problems)
         if len(conditions) > 1:
-            problems.append(((place,), "an alternative of any_of is one comparison"))
+            problems.append(((place,), f"each element of any_of is one comparison, found {len(conditions)}"))
         alternatives += conditions
     raise_contradictions(problems)
     return tuple(alternatives)
 
 
-Conditions = Annotated[tuple[Condition, ...], PlainValidator(_read_conditions), WithJsonSchema({"type": "object"})]
+Conditions = Annotated[tuple[Condition, ...], PlainValidator(_read_conditions)]
 """``fact: {operator: operand}`` entries; all must hold."""
 
-Alternatives = Annotated[tuple[Condition, ...], PlainValidator(_read_alternatives), WithJsonSchema({"type": "array"})]
+Alternatives = Annotated[tuple[Condition, ...], PlainValidator(_read_alternatives)]
 """A list of ``fact: {operator: operand}``, one comparison each; one must hold."""
 
 
 def _parse(value: Any, loc: Loc, known: KnownFacts, problems: list[_Problem]) -> tuple[Condition, ...]:
-    """The comparisons of a mapping, those that are well formed."""
+    """The well-formed comparisons of a mapping; ``problems`` gets the others."""
     if not isinstance(value, dict):
         problems.append((loc, f"expected a mapping, found {describe(value)}"))
         return ()
@@ -138,32 +131,31 @@ def _parse(value: Any, loc: Loc, known: KnownFacts, problems: list[_Problem]) ->
             continue
         if not isinstance(tests, dict) or not tests:
             found = "" if isinstance(tests, dict) else f", found {describe(tests)}"
-            problems.append(((*loc, fact), f"expected an operator and its operand{found}"))
+            problems.append(((*loc, fact), f"expected {{operator: operand}}, such as {{at_least: 2}}{found}"))
             continue
         for operator, operand in tests.items():
             place = (*loc, fact, operator)
             if operator not in OPERATORS:
                 problems.append(((*place, KEY), f"unknown operator {operator}{suggest(operator, OPERATORS)}"))
                 continue
-            plain = tuple(operand) if isinstance(operand, list) else operand
-            if problem := check_operand(unit, operator, plain):
+            as_read = tuple(operand) if isinstance(operand, list) else operand
+            if problem := check_operand(unit, operator, as_read):
                 problems.append((place, f"{fact}: {problem}, found {describe(operand)}"))
                 continue
-            conditions.append(Condition(fact, operator, plain))
+            conditions.append(Condition(fact, operator, as_read))
     return tuple(conditions)
 
 
 def check_operand(unit: str, operator: str, operand: object) -> str:
-    """What is wrong with comparing a fact in ``unit`` so; empty if nothing is."""
-    if isinstance(operand, dict) or (
-        isinstance(operand, tuple) and any(isinstance(part, dict | list) for part in operand)
-    ):
+    """Why ``operator`` cannot compare a fact in ``unit`` with ``operand``; empty if it can."""
+    values = operand if isinstance(operand, tuple) else (operand,)
+    if any(isinstance(value, dict | list) for value in values):
         return f"{operator} takes a value or a list of values"
     if operator == "is_set":
         return "" if isinstance(operand, bool) else "is_set takes true or false"
     if operator in ORDERED:
         if unit in ("flag", "text", "env"):
-            return f"{operator} needs a numeric fact, this one is {unit}"
+            return f"{operator} needs a numeric fact, this fact is {unit}"
         if not is_number(operand):
             return f"{operator} takes a number"
         assert isinstance(operand, int | float)
@@ -174,8 +166,8 @@ def check_operand(unit: str, operator: str, operand: object) -> str:
         if unit not in ("config", "env", "text"):
             return f"{operator} needs a list or text, this fact is in {unit}"
         return "" if isinstance(operand, str) else f"{operator} takes text"
-    values = operand if operator in LISTED and isinstance(operand, tuple) else (operand,)
-    return next((problem for value in values if (problem := check_value(unit, value))), "")
+    compared = values if operator in LISTED else (operand,)
+    return next((problem for value in compared if (problem := check_value(unit, value))), "")
 
 
 def check_value(unit: str, value: object) -> str:
@@ -197,7 +189,7 @@ def is_number(value: object) -> bool:
 
 
 class Truth(StrEnum):
-    """Answer of a comparison."""
+    """What a comparison comes to."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -205,7 +197,7 @@ class Truth(StrEnum):
 
 
 def evaluate(condition: Condition, facts: FactSheet) -> Truth:
-    """Whether ``condition`` holds; unknown exactly when its fact is missing."""
+    """Whether ``condition`` holds; unknown only when its fact is missing."""
     fact = facts.get(condition.fact)
     if fact.is_missing:
         return Truth.UNKNOWN
@@ -213,7 +205,7 @@ def evaluate(condition: Condition, facts: FactSheet) -> Truth:
 
 
 def evaluate_all(conditions: Iterable[Condition], facts: FactSheet) -> Truth:
-    """Whether all hold: one that fails decides, else one unknown leaves it unknown."""
+    """Whether all hold: fails if any of them fails, else unknown if any of them is unknown."""
     answers = {evaluate(condition, facts) for condition in conditions}
     if Truth.FAILS in answers:
         return Truth.FAILS
@@ -221,7 +213,7 @@ def evaluate_all(conditions: Iterable[Condition], facts: FactSheet) -> Truth:
 
 
 def evaluate_any(conditions: Iterable[Condition], facts: FactSheet) -> Truth:
-    """Whether one of several holds: one that holds decides, else one unknown leaves it unknown."""
+    """Whether at least one holds: holds if any of them holds, else unknown if any of them is unknown."""
     answers = {evaluate(condition, facts) for condition in conditions}
     if Truth.HOLDS in answers:
         return Truth.HOLDS
@@ -229,12 +221,12 @@ def evaluate_any(conditions: Iterable[Condition], facts: FactSheet) -> Truth:
 
 
 def that_are(truth: Truth, conditions: Iterable[Condition], facts: FactSheet) -> tuple[Condition, ...]:
-    """Those of ``conditions`` whose answer is ``truth``, in order."""
+    """The ``conditions`` that come to ``truth``, in order."""
     return tuple(condition for condition in conditions if evaluate(condition, facts) is truth)
 
 
 def same(value: ConfigData, other: ConfigData) -> bool:
-    """Equality that keeps true apart from 1 and treats 2 and 2.0 alike."""
+    """Equality in which true is not 1, and 2 equals 2.0."""
     if isinstance(value, bool) or isinstance(other, bool):
         return value is other
     if isinstance(value, tuple) and isinstance(other, tuple):
@@ -252,42 +244,30 @@ def _compare(condition: Condition, value: ConfigData) -> bool:
         case "not_equals":
             return not same(value, operand)
         case "one_of":
-            return any(same(value, one) for one in _listed(condition))
+            return _contains(_listed(condition), value)
         case "none_of":
-            return not any(same(value, one) for one in _listed(condition))
+            return not _contains(_listed(condition), value)
         case "within":
-            listed = _listed(condition)
-            return isinstance(value, tuple) and all(any(same(part, one) for one in listed) for part in value)
+            return isinstance(value, tuple) and all(_contains(_listed(condition), element) for element in value)
         case "includes":
             return _contains(value, operand)
         case "excludes":
             return not _contains(value, operand)
         case operator if operator in ORDERED:
-            return value is not None and _is_ordered(condition, value)
+            fact = condition.fact
+            return value is not None and _COMPARE[operator](_number(value, fact), _number(operand, fact))
         case operator:
             raise ValueError(f"unknown operator {operator} for {condition.fact}")
 
 
 def _contains(value: ConfigData, part: ConfigData) -> bool:
+    """Whether a list has the element ``part``, or a text contains it."""
     if isinstance(value, str):
         return isinstance(part, str) and part in value
-    return isinstance(value, tuple) and any(same(one, part) for one in value)
+    return isinstance(value, tuple) and any(same(element, part) for element in value)
 
 
-def _is_ordered(condition: Condition, value: ConfigData) -> bool:
-    number, limit = _number(value, condition.fact), _number(condition.operand, condition.fact)
-    match condition.operator:
-        case "at_least":
-            return number >= limit
-        case "at_most":
-            return number <= limit
-        case "above":
-            return number > limit
-        case _:
-            return number < limit
-
-
-def _listed(condition: Condition) -> tuple[ConfigData, ...]:
+def _listed(condition: Condition) -> tuple[ConfigScalar, ...]:
     if not isinstance(condition.operand, tuple):
         raise TypeError(f"{condition.operator} of {condition.fact} needs a list, found {condition.operand!r}")
     return condition.operand
@@ -296,4 +276,4 @@ def _listed(condition: Condition) -> tuple[ConfigData, ...]:
 def _number(value: ConfigData, fact: str) -> float:
     if isinstance(value, int | float) and is_number(value):
         return value
-    raise TypeError(f"{fact} is compared as a number, but {value!r} is none")
+    raise TypeError(f"expected a number to compare {fact} with a limit, found {value!r}")

@@ -1,8 +1,8 @@
 """Cases derived from a rule: its limits, its missing facts and its blockers, from the workloads of the written cases.
 
-For every condition this looks for a workload in which the condition alone decides: where it is dropped, or its limit
-moves a little, the finding changes. A condition without such a workload, derived or written, is dead weight or lacks a
-case, and :func:`check_cases` says so. Written cases are therefore left to tell what the rule is for.
+For every condition this looks for a workload in which the condition alone decides: if it is left out, or if its limit
+moves a little, the finding changes. :func:`check_cases` reports every condition without such a workload, derived or
+written: the condition is useless, or a case is missing. Written cases need only show what the rule is for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from three_walls.model.rule import Condition, Edit, Requirement, Rule
 from three_walls.rules.cases import Case, Expectation, RuleCases
 from three_walls.rules.conditions import ORDERED, is_number, same
 from three_walls.rules.judge import judge_with_size
-from three_walls.rules.scaffold import TODO, unfilled
+from three_walls.rules.load import rule_file
+from three_walls.rules.scaffold import list_todos
 from three_walls.rules.wording import explain_one
+from three_walls.tables.config_keys import config_keys
+from three_walls.tables.loader import suggest
 
 _POSITIVE = (Outcome.RECOMMENDED, Outcome.FOUND)
 _OTHER = "another value"
@@ -35,15 +38,16 @@ class CaseReport:
 
 
 def check_cases(rule: Rule, cases: RuleCases) -> CaseReport:
-    """Runs the written cases and the derived ones, and names every condition that no case shows to matter."""
+    """Runs the written and the derived cases, and reports every condition that no case shows to matter."""
     report = CaseReport(written=len(cases.cases))
-    report.failures += [f"fill in {name}: it still holds a TODO" for name in unfilled(rule)]
-    report.failures += [f"fill in the case {case.name!r}" for case in cases.cases if TODO in case.name]
+    report.failures += [f"fill in {line}" for path in (rule_file(cases.path), cases.path) for line in list_todos(path)]
+    report.failures += _unknown_keys(rule)
     for case in cases.cases:
         finding = judge_with_size(rule, cases.facts_of(case))
         report.failures += [f"{case.name}: {sentence}" for sentence in case.expect.mismatches(finding)]
     if not any(case.expect.outcome in _POSITIVE for case in cases.cases):
-        report.failures.append("no case in which the rule is recommended (or found); the other cases start from it")
+        outcome = "recommended" if rule.edits else "found"
+        report.failures.append(f"write a case with outcome {outcome}: the derived cases start from it")
         return report
     derived, gaps = derive_cases(rule, cases)
     report.derived = len(derived)
@@ -52,6 +56,17 @@ def check_cases(rule: Rule, cases: RuleCases) -> CaseReport:
         report.failures += [f"derived: {case.name}: {sentence}" for sentence in case.expect.mismatches(finding)]
     report.failures += gaps
     return report
+
+
+def _unknown_keys(rule: Rule) -> Iterator[str]:
+    """A sentence for each config key of the rule that no run can have."""
+    known = config_keys().keys
+    keys = [edit.key for edit in _edits_of(rule) if edit.kind == "config"]
+    facts = [condition.fact for condition, _, _ in _conditions_of(rule)]
+    keys += [fact.removeprefix("config.") for fact in facts if fact.startswith("config.")]
+    for key in dict.fromkeys(keys):
+        if key not in known:
+            yield f"unknown config key {key}{suggest(key, known)}: tables/config-keys.yaml lists the keys"
 
 
 def derive_cases(rule: Rule, cases: RuleCases) -> tuple[tuple[Case, ...], list[str]]:
@@ -64,7 +79,7 @@ def derive_cases(rule: Rule, cases: RuleCases) -> tuple[tuple[Case, ...], list[s
         if found:
             derived.append(found)
         elif not search.is_noticed(mutant):
-            gaps.append(f"no case shows that this matters: {mutant.name}; write one in which it alone decides")
+            gaps.append(f"no case shows that {mutant.name} matters: write a case in which it alone decides")
     alternatives = (
         requirement for requirement in rule.requires if rule.edits and requirement.any_of and not requirement.fix
     )
@@ -85,17 +100,17 @@ class Mutant:
     siblings: tuple[Condition, ...] = ()
     """The other alternatives of an ``any_of``: they have to fail for this one to decide."""
     outcome: Outcome | None = None
-    """What the original comes out as where the condition fails; None where that depends."""
+    """The outcome of the original where the condition fails; None where it varies."""
 
 
 def mutants_of_conditions(rule: Rule) -> Iterator[Mutant]:
     """The rule with each condition left out in turn, and with each limit moved a little up and down."""
     for condition, siblings, outcome in _conditions_of(rule):
-        words = f"{condition.fact} {condition.operator} {condition.operand}"
-        yield Mutant(words, _swap(rule, condition, None), condition, siblings, outcome)
-        for limit in _moved(condition):
+        name = f"{condition.fact} {condition.operator} {condition.operand}"
+        yield Mutant(name, _swap(rule, condition, None), condition, siblings, outcome)
+        for limit in _nearby_limits(condition):
             moved = replace(condition, operand=limit)
-            yield Mutant(f"{words}, not {limit:g}", _swap(rule, condition, moved), condition, siblings)
+            yield Mutant(f"{name}, not {limit:g}", _swap(rule, condition, moved), condition, siblings)
 
 
 def _conditions_of(rule: Rule) -> Iterator[tuple[Condition, tuple[Condition, ...], Outcome | None]]:
@@ -109,12 +124,16 @@ def _conditions_of(rule: Rule) -> Iterator[tuple[Condition, tuple[Condition, ...
         for condition in requirement.checks:
             siblings = tuple(other for other in requirement.checks if other is not condition)
             yield condition, siblings if requirement.any_of else (), Outcome.BLOCKED if blocks else None
-    for edit in (*rule.edits, *(edit for requirement in rule.requires for edit in requirement.fix)):
+    for edit in _edits_of(rule):
         for condition in edit.only_if:
             yield condition, (), None
 
 
-def _moved(condition: Condition) -> tuple[int | float, ...]:
+def _edits_of(rule: Rule) -> tuple[Edit, ...]:
+    return (*rule.edits, *(edit for requirement in rule.requires for edit in requirement.fix))
+
+
+def _nearby_limits(condition: Condition) -> tuple[int | float, ...]:
     operand = condition.operand
     if condition.operator not in ORDERED or not isinstance(operand, int | float):
         return ()
@@ -122,7 +141,7 @@ def _moved(condition: Condition) -> tuple[int | float, ...]:
 
 
 def _swap(rule: Rule, old: Condition, new: Condition | None) -> Rule:
-    """``rule`` with one condition replaced, or left out, wherever it stands."""
+    """``rule`` with one condition replaced or left out, wherever it occurs."""
 
     def swap(conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
         swapped = (new if condition is old else condition for condition in conditions)
@@ -144,7 +163,7 @@ def _swap(rule: Rule, old: Condition, new: Condition | None) -> Rule:
 
 
 class _Search:
-    """Looks for workloads that tell a rule from its mutants."""
+    """Looks for workloads that distinguish a rule from its mutants."""
 
     def __init__(self, rule: Rule, cases: RuleCases) -> None:
         self.rule, self.cases = rule, cases
@@ -167,7 +186,7 @@ class _Search:
         return None
 
     def block(self, requirement: Requirement) -> Case | None:
-        """A positive case in which every alternative of ``requirement`` fails, and the rule is therefore blocked."""
+        """A positive case changed so that every alternative of ``requirement`` fails, which blocks the rule."""
         for base in self.bases:
             for changes in _failing_together(requirement.checks, {**self.cases.workload, **base.given}):
                 case = replace(base, given={**base.given, **changes})
@@ -185,7 +204,7 @@ class _Search:
         return False
 
     def _changes(self, mutant: Mutant, base: Case) -> Iterator[Mapping[str, ConfigData]]:
-        """Values of facts to try, those next to the limit first."""
+        """Values of facts to try, starting next to the limit."""
         known = {**self.cases.workload, **base.given}
         for sibling_values in _failing_together(mutant.siblings, known):
             for value in _values_near(mutant.condition, known.get(mutant.condition.fact)):
@@ -207,7 +226,7 @@ def _failing_together(
 
 
 def _values_near(condition: Condition, current: ConfigData) -> Iterator[ConfigData]:
-    """Values of the fact on both sides of the condition, those next to its limit first."""
+    """Values for which the condition holds and values for which it fails, starting next to its limit."""
     operand = condition.operand
     match condition.operator:
         case "at_least" | "at_most" | "above" | "below" if isinstance(operand, int | float):
@@ -237,7 +256,7 @@ def _lists_around(element: ConfigData, current: ConfigData) -> Iterator[ConfigDa
 
 
 def _others(listed: tuple[ConfigData, ...]) -> Iterator[ConfigData]:
-    """Values that are not listed, of the kinds that are."""
+    """Values that are not listed, of the same types as those that are."""
     numbers = [value for value in listed if isinstance(value, int | float) and is_number(value)]
     if numbers:
         yield from (max(numbers) + 1, min(numbers) - 1)
@@ -266,7 +285,7 @@ def _missing_fact_cases(rule: Rule, bases: tuple[Case, ...]) -> Iterator[Case]:
 
 
 def _small_gain_case(rule: Rule, cases: RuleCases, base: Case) -> Case | None:
-    """A rule with edits that gains next to nothing is not needed."""
+    """A rule with edits whose gain is too small is not needed."""
     pools = {term.pool for term in rule.gain.terms}
     if not pools or not rule.edits or "step_ns" not in {**cases.workload, **base.given}:
         return None
@@ -280,7 +299,7 @@ def _differ(finding: Finding, other: Finding) -> bool:
 
 
 def _summary(finding: Finding) -> tuple[object, ...]:
-    """What cases compare, but for the gain."""
+    """What cases compare, except the gain."""
     return (
         finding.outcome,
         finding.missing,

@@ -12,45 +12,41 @@ from three_walls.rules.conditions import Truth, evaluate_all, same
 
 
 def plan_edits(edits: Iterable[Edit], facts: FactSheet) -> tuple[PlannedEdit, ...]:
-    """Edits left for this run: without those set already and those whose ``only_if`` is known not to hold.
+    """The edits that remain for this run: without those already made and those whose ``only_if`` fails.
 
-    Raises ValueError if two edits of one key hold at once.
+    Raises ValueError if the ``only_if`` of two edits of a key hold at once.
     """
-    chosen = _choose_per_key(edits, facts)
-    planned = (_resolve(edit, facts) for edit in chosen)
-    return tuple(edit for edit in planned if not _is_set_already(edit, facts))
+    resolved = (_resolve(edit, facts) for edit in _select_per_key(edits, facts))
+    return tuple(edit for edit in resolved if not _is_set_already(edit, facts))
 
 
 def missing_targets(edits: Iterable[Edit], facts: FactSheet) -> tuple[str, ...]:
-    """Facts that an edit takes its target from, or whose list it changes, and that are missing."""
-    needed = (_base_of(edit) for edit in edits if evaluate_all(edit.only_if, facts) is not Truth.FAILS)
+    """Missing facts that an edit takes its target from, or that hold the list it changes."""
+    possible = (edit for edit in edits if evaluate_all(edit.only_if, facts) is not Truth.FAILS)
+    needed = (edit.to_fact if edit.operation == "set" else fact_of(edit) for edit in possible)
     return tuple(dict.fromkeys(name for name in needed if name and facts.get(name).is_missing))
 
 
-def _base_of(edit: Edit) -> str:
-    return fact_of(edit) if edit.operation != "set" else edit.to_fact
-
-
 def fact_of(edit: Edit | PlannedEdit) -> str:
-    """The fact that holds what the run has now: ``config.<key>`` or ``env.<VARIABLE>``."""
+    """The fact that holds the current value: ``config.<key>`` or ``env.<VARIABLE>``."""
     return f"{edit.kind}.{edit.key}"
 
 
-def _choose_per_key(edits: Iterable[Edit], facts: FactSheet) -> tuple[Edit, ...]:
-    """At most one edit per key: one whose ``only_if`` holds, else the first that is not ruled out."""
-    chosen: dict[str, Edit] = {}
+def _select_per_key(edits: Iterable[Edit], facts: FactSheet) -> tuple[Edit, ...]:
+    """At most one edit per key: the one whose ``only_if`` holds, else the first whose ``only_if`` is unknown."""
+    selected: dict[str, Edit] = {}
     certain: set[str] = set()
     for edit in edits:
         answer = evaluate_all(edit.only_if, facts)
         key = fact_of(edit)
         if answer is Truth.HOLDS and key in certain:
-            raise ValueError(f"{edit.key} is set twice: the only_if of both edits hold")
+            raise ValueError(f"{edit.key} is set twice: make the only_if of its edits exclude each other")
         if answer is Truth.HOLDS:
             certain.add(key)
-            chosen[key] = edit
+            selected[key] = edit
         elif answer is Truth.UNKNOWN:
-            chosen.setdefault(key, edit)
-    return tuple(chosen.values())
+            selected.setdefault(key, edit)
+    return tuple(selected.values())
 
 
 def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
@@ -61,7 +57,7 @@ def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
     return PlannedEdit(
         key=edit.key,
         from_value=current.value,
-        to=_as_variable(to) if edit.kind == "env" else to,
+        to=str(to) if edit.kind == "env" and to is not None else to,
         kind=edit.kind,
         changes_numerics=edit.changes_numerics,
         reason=edit.reason,
@@ -74,12 +70,8 @@ def _change_list(operation: str, current: ConfigData, elements: ConfigData) -> C
     assert isinstance(elements, tuple)  # checked when the rule was read
     before = current if isinstance(current, tuple) else () if current is None else (current,)
     if operation == "remove":
-        return tuple(one for one in before if one not in elements)
-    return (*before, *(one for one in elements if one not in before))
-
-
-def _as_variable(value: ConfigData) -> ConfigData:
-    return value if value is None else str(value)
+        return tuple(element for element in before if element not in elements)
+    return (*before, *(element for element in elements if element not in before))
 
 
 def _is_set_already(edit: PlannedEdit, facts: FactSheet) -> bool:

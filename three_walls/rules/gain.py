@@ -1,17 +1,20 @@
-"""How much time an edit may save, and the facts of the run after it did."""
+"""How much time an edit may save, and what the facts are once it has.
+
+Which sums contain a pool stands in the pool's definition (``model/fact.py``: Pool), beside the code that measures it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
-from three_walls.model.fact import FactSheet
+from three_walls.model.fact import Fact, FactSheet, Pool
 from three_walls.model.finding import Gain, PlannedEdit
 from three_walls.model.rule import GainModel, GainTerm, Rule
 from three_walls.rules.edits import fact_of
-from three_walls.rules.pools import remove_from_pool, remove_slice
 from three_walls.rules.wording import list_labels
+
+_NO_POOL = Pool(is_device_busy=False)
 
 
 class Level(StrEnum):
@@ -22,39 +25,47 @@ class Level(StrEnum):
     HIGH = "high"
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What one term takes from its pool, at each level."""
-
-    pool: str
-    ns: Mapping[Level, float]
-
-
 def estimate(model: GainModel, facts: FactSheet) -> Gain:
     """Sum over the terms of fraction x pool, at most ``hidden_under``, ``at_most`` and the step.
 
-    An upper bound whose limit is unknown is still an upper bound, only a higher one.
+    An upper bound stays one where its limit is unknown. It is only higher than it would be otherwise.
     """
     if not model.terms:
         return no_estimate(model, model.explanation)
-    open_limits = _unknown(_limits(model), facts)
-    if lacking := [*_unknown(_pools(model), facts), *([] if model.is_upper_bound else open_limits)]:
-        return no_estimate(model, f"Unknown: {list_labels(lacking)}. {model.explanation}")
-    shares = [_take(term, facts) for term in model.terms]
-    limit = _limit(model, facts)
-    low, likely, high = (round(min(limit, sum(share.ns[level] for share in shares))) for level in Level)
-    loose = f"The bound would be lower if these were known: {list_labels(open_limits)}. " if open_limits else ""
+    pools = (name for term in model.terms for name in (term.pool, term.high_one_minus_fact) if name)
+    limits = tuple(name for name in (model.hidden_under, model.at_most) if name)
+    unknown_pools, unknown_limits = _unknown(pools, facts), _unknown(limits, facts)
+    if lacking := [*unknown_pools, *([] if model.is_upper_bound else unknown_limits)]:
+        return no_estimate(model, f"Unknown: {list_labels(lacking, facts)}. {model.explanation}")
+    known_limits = (facts.number(name) for name in ("step_ns", *limits))
+    limit_ns = min((limit for limit in known_limits if limit is not None), default=float("inf"))
+    saved = [_saved_ns(term, facts) for term in model.terms]
+    low, likely, high = (round(min(limit_ns, sum(ns[level] for ns in saved))) for level in Level)
+    loose = (
+        f"The bound would be lower if these were known: {list_labels(unknown_limits, facts)}. "
+        if unknown_limits
+        else ""
+    )
     return Gain(low, None if model.is_upper_bound else likely, high, model.basis, f"{loose}{model.explanation}")
 
 
 def no_estimate(model: GainModel, explanation: str) -> Gain:
-    """A gain in time that is unknown, or that there is none because the edits free memory."""
+    """A gain without times: unknown, or none because the edits free memory instead."""
     return Gain(None, None, None, model.basis, explanation, model.cost_fraction, model.cost_is_estimated)
 
 
-def gain_at(gain: Gain, level: Level) -> int | None:
-    """The end of ``gain`` that ``level`` names."""
-    return {Level.LOW: gain.low, Level.LIKELY: gain.likely, Level.HIGH: gain.high}[level]
+def _unknown(names: Iterable[str], facts: FactSheet) -> list[str]:
+    return [name for name in dict.fromkeys(names) if facts.number(name) is None]
+
+
+def _saved_ns(term: GainTerm, facts: FactSheet) -> dict[Level, float]:
+    """The time of its pool that a term saves at each level. An upper bound has only a high end."""
+    pool_ns = facts.number(term.pool) or 0
+    likely, high = term.likely or 0.0, term.high
+    if term.high_one_minus_fact:
+        high = max(term.low, 1 - (facts.number(term.high_one_minus_fact) or 0))
+        likely = 0.0 if term.likely is None else (term.low + high) / 2
+    return {Level.LOW: pool_ns * term.low, Level.LIKELY: pool_ns * likely, Level.HIGH: pool_ns * high}
 
 
 def apply_gain(
@@ -62,61 +73,98 @@ def apply_gain(
 ) -> FactSheet:
     """Facts after the edits: settings set, the gain taken from its pools, their sums and fractions derived again."""
     after = facts.with_values({fact_of(edit): edit.to for edit in edits})
-    removed_ns = gain_at(gain, level)
-    if not removed_ns:
+    saved_ns = {Level.LOW: gain.low, Level.LIKELY: gain.likely, Level.HIGH: gain.high}[level]
+    if not saved_ns:
         return after
-    removed = _distribute(rule.gain, removed_ns, facts, level)
+    saved_by_pool = _distribute(rule.gain, saved_ns, facts, level)
     if rule.gain.shrinks_all_pools:
-        return remove_slice(after, removed)
-    for pool, ns in removed.items():
+        return _remove_slice(after, saved_by_pool)
+    for pool, ns in saved_by_pool.items():
         after = remove_from_pool(after, pool, ns, hides=bool(rule.gain.hidden_under))
     return after
 
 
-def _distribute(model: GainModel, removed_ns: int, facts: FactSheet, level: Level) -> dict[str, int]:
-    """``removed_ns`` split over the pools in proportion to their terms; the parts sum to it."""
-    shares = [_take(term, facts) for term in model.terms]
-    total = sum(share.ns[level] for share in shares)
-    removed: dict[str, int] = {}
-    taken_ns, so_far = 0, 0.0
-    for share in shares:
-        so_far += share.ns[level]
-        part_ns = round(removed_ns * so_far / total) - taken_ns if total else 0
-        removed[share.pool] = removed.get(share.pool, 0) + part_ns
-        taken_ns += part_ns
-    return removed
+def _distribute(model: GainModel, saved_ns: int, facts: FactSheet, level: Level) -> dict[str, int]:
+    """``saved_ns`` split over the pools in proportion to their terms; the parts sum to it."""
+    by_term = [(term.pool, _saved_ns(term, facts)[level]) for term in model.terms]
+    total = sum(ns for _, ns in by_term)
+    by_pool: dict[str, int] = {}
+    distributed_ns, so_far = 0, 0.0
+    for pool, ns in by_term:
+        so_far += ns
+        part_ns = round(saved_ns * so_far / total) - distributed_ns if total else 0
+        by_pool[pool] = by_pool.get(pool, 0) + part_ns
+        distributed_ns += part_ns
+    return by_pool
 
 
-def _take(term: GainTerm, facts: FactSheet) -> _Share:
-    """The time that disappears at each level; an upper bound has only a high end."""
-    pool_ns = facts.number(term.pool) or 0
-    low, likely, high = _fractions(term, facts)
-    return _Share(
-        term.pool, {Level.LOW: pool_ns * low, Level.LIKELY: pool_ns * (likely or 0), Level.HIGH: pool_ns * high}
+def remove_from_pool(facts: FactSheet, pool: str, removed_ns: int, hides: bool) -> FactSheet:
+    """Facts after ``removed_ns`` of ``pool`` disappeared or, with ``hides``, moved under compute."""
+    definition = _pool_of(facts.get(pool))
+    changes = dict.fromkeys((pool, "step_ns", *definition.part_of), -removed_ns)
+    if definition.is_device_busy:
+        changes["device_busy_ns"] = -removed_ns
+    if hides and definition.hidden_part:
+        changes[definition.hidden_part] = removed_ns
+    elif not hides and definition.union:
+        changes[definition.union] = -removed_ns
+    for part, ns in _share_among_parts(facts, pool, removed_ns).items():
+        changes[part] = changes.get(part, 0) - ns
+    known = {name: number for name in changes if (number := facts.number(name)) is not None}
+    return rederive_fractions(
+        facts.with_values({name: round(max(0, number + changes[name])) for name, number in known.items()})
     )
 
 
-def _fractions(term: GainTerm, facts: FactSheet) -> tuple[float, float | None, float]:
-    if not term.high_one_minus_fact:
-        return term.low, term.likely, term.high
-    high = max(term.low, 1 - (facts.number(term.high_one_minus_fact) or 0))
-    return term.low, None if term.likely is None else (term.low + high) / 2, high
+def _share_among_parts(facts: FactSheet, pool: str, removed_ns: int) -> dict[str, int]:
+    """What pools that are part of ``pool`` lose: its own share each, because nobody knows which part disappears.
+
+    Other pools that contain such a part lose as much as the part.
+    """
+    whole_ns = facts.number(pool)
+    if not whole_ns:
+        return {}
+    lost: dict[str, int] = {}
+    above = {pool, *_pool_of(facts.get(pool)).part_of}
+    parents_of = {name: _pool_of(fact).part_of for name, fact in facts.facts.items()}
+    parts = [name for name, parents in parents_of.items() if pool in parents and name not in above]
+    for part in parts:
+        lost_ns = round((facts.number(part) or 0) * min(1.0, removed_ns / whole_ns))
+        others = (name for name in parents_of[part] if name not in above and name not in parts)
+        for name in (part, *others):
+            lost[name] = lost.get(name, 0) + lost_ns
+    return lost
 
 
-def _pools(model: GainModel) -> list[str]:
-    """Facts without which there is no estimate."""
-    return [name for term in model.terms for name in (term.pool, term.high_one_minus_fact) if name]
+def _remove_slice(facts: FactSheet, pools: Mapping[str, int]) -> FactSheet:
+    """Facts after a slice of everything disappeared: the pools by their amounts, the rest by the same share."""
+    step_ns = facts.number("step_ns")
+    if not step_ns:
+        return facts
+    left = max(0.0, 1 - sum(pools.values()) / step_ns)
+    times = (fact.name for fact in facts.facts.values() if fact.unit == "ns")
+    values = {name: round(number * left) for name in times if (number := facts.number(name))}
+    for pool, removed_ns in pools.items():
+        old_ns = facts.number(pool) or 0
+        values[pool] = round(max(0, old_ns - removed_ns))
+        for parent in _pool_of(facts.get(pool)).part_of:
+            if (whole_ns := facts.number(parent)) is not None:
+                values[parent] = values[pool] + round(max(0, whole_ns - old_ns) * left)
+    return rederive_fractions(facts.with_values(values))
 
 
-def _limits(model: GainModel) -> list[str]:
-    """Facts that the gain cannot exceed."""
-    return [name for name in (model.hidden_under, model.at_most) if name]
+def _pool_of(fact: Fact) -> Pool:
+    """What ``fact`` is part of; nothing where its definition names no pool."""
+    return (fact.definition.pool if fact.definition else None) or _NO_POOL
 
 
-def _limit(model: GainModel, facts: FactSheet) -> float:
-    limits = (facts.number(name) for name in ("step_ns", *_limits(model)))
-    return min((limit for limit in limits if limit is not None), default=float("inf"))
-
-
-def _unknown(names: Iterable[str], facts: FactSheet) -> list[str]:
-    return [name for name in dict.fromkeys(names) if facts.number(name) is None]
+def rederive_fractions(facts: FactSheet) -> FactSheet:
+    """Every known fraction computed again from its numerator and denominator."""
+    values = {}
+    for fact in facts.facts.values():
+        if fact.definition is None or not fact.definition.numerator or fact.is_missing:
+            continue
+        part, whole = facts.number(fact.definition.numerator), facts.number(fact.definition.denominator)
+        if part is not None and whole:
+            values[fact.name] = part / whole
+    return facts.with_values(values)

@@ -17,22 +17,22 @@ from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 
 def judge_all(rules: Iterable[Rule], facts: FactSheet) -> list[Finding]:
-    """One finding per rule, by id; a rule that fails is a finding too."""
+    """One finding per rule, by id; a rule that raises an exception is a finding too."""
     return [judge_safely(rule, facts) for rule in sorted(rules, key=lambda rule: rule.id)]
 
 
 def judge_safely(rule: Rule, facts: FactSheet) -> Finding:
-    """``judge``, with an exception turned into the outcome ``error``: one bad rule never costs the report."""
+    """``judge``, with outcome ``error`` for an exception, so that a defective rule never costs the whole report."""
     try:
         return judge(rule, facts)
     except Exception as error:
-        return _finding(rule, Outcome.ERROR, f"The rule itself failed: {type(error).__name__}: {error}")
+        return _finding(rule, Outcome.ERROR, f"The rule failed with {type(error).__name__}: {error}")
 
 
 def judge(rule: Rule, facts: FactSheet) -> Finding:
-    """The finding of ``rule``: does it apply, is the symptom there, are the edits allowed, are they not made yet?
+    """The finding of ``rule``: does it apply, is the symptom there, are its edits still to make, and are they allowed?
 
-    A condition that is known to fail decides before one that is unknown: without its symptom no rule needs the rest.
+    A condition that fails decides before one that is unknown: without its symptom, a rule needs no other fact.
     """
     for conditions, outcome in ((rule.applies_to, Outcome.NOT_APPLICABLE), (rule.when, Outcome.NOT_NEEDED)):
         if failing := that_are(Truth.FAILS, conditions, facts):
@@ -46,30 +46,30 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
             confirm_first=_notes_to_confirm(rule, facts),
         )
     if lacking := missing_targets(rule.edits, facts):
-        reason = f"The value to set is unknown: it depends on {list_labels(lacking)}"
+        reason = f"The value to set is unknown: it depends on {list_labels(lacking, facts)}"
         return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
     return _judge_edits(rule, facts)
 
 
 def failing_requirements(rule: Rule, facts: FactSheet) -> tuple[Requirement, ...]:
-    """Requirements that are known not to be met."""
+    """Requirements that fail."""
     return tuple(requirement for requirement in rule.requires if _is_met(requirement, facts) is Truth.FAILS)
 
 
 def judge_with_size(rule: Rule, facts: FactSheet, thresholds: VerdictThresholds | None = None) -> Finding:
-    """``judge_safely``, with the outcome not needed where the gain is too small. Without a step no gain is."""
+    """``judge_safely``, with outcome not needed if the gain is too small; without a step, no gain is too small."""
     finding = judge_safely(rule, facts)
     step_ns = facts.number("step_ns")
     return drop_small(finding, rule, facts, minimum_gain_ns(step_ns, thresholds)) if step_ns else finding
 
 
 def minimum_gain_ns(step_ns: float, thresholds: VerdictThresholds | None = None) -> float:
-    """The least that a rule must be able to gain in a step of this length: less cannot be measured."""
+    """The smallest gain worth a plan entry in a step of this length; a smaller one cannot be measured."""
     return (thresholds or default_thresholds()).minimum_plan_gain_fraction * step_ns
 
 
 def drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float) -> Finding:
-    """``finding``; not needed where the rule is recommended, or may be if more were known, and gains too little."""
+    """``finding``, with outcome not needed if it is recommended or unknown and its gain is too small."""
     gain = estimate(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain_ns
     if finding.outcome not in (Outcome.RECOMMENDED, Outcome.UNKNOWN) or not is_small(gain, minimum_ns):
         return finding
@@ -83,7 +83,7 @@ def is_small(gain: Gain, minimum_ns: float) -> bool:
 
 
 def describe_small(gain: Gain, minimum_ns: float) -> str:
-    """The size of ``gain``, with what a plan needs."""
+    """The size of ``gain``, with the size that a plan needs."""
     threshold = f"(threshold {ns_to_ms(minimum_ns):.3g} ms)"
     if gain.likely is None:
         return f"The gain is at most {ns_to_ms(gain.high or 0):.3g} ms {threshold}"
@@ -109,7 +109,7 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
 
 
 def _fix(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:
-    """Edits after which ``requirement`` is no longer known to fail; none if it has no such edits."""
+    """Edits after which ``requirement`` no longer fails; none if it has no such edits."""
     if missing_targets(requirement.fix, facts):
         return ()
     edits = tuple(replace(edit, reason=requirement.reason) for edit in plan_edits(requirement.fix, facts))
@@ -145,7 +145,7 @@ def _confirmation(requirement: Requirement, facts: FactSheet) -> str:
     """``Confirm that cpu_offloading is off (not recorded): CUDA graphs do not support it``."""
     unknown = that_are(Truth.UNKNOWN, requirement.checks, facts)
     if requirement.confirm:
-        named = f" (unknown: {list_labels(_names(unknown))})" if unknown else ""
+        named = f" (unknown: {list_labels(_names(unknown), facts)})" if unknown else ""
         return f"Confirm that {requirement.confirm}{named}: {requirement.reason}"
     joined_by = " or that " if requirement.any_of else " and that "
     wanted = joined_by.join(confirmation(condition, facts) for condition in unknown)

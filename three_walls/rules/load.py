@@ -1,30 +1,29 @@
 """The rule base: YAML files in, rules out, every error of every file in one exception.
 
-The models below are the format of a rule file: their fields are its keys. ``rules/README.md`` tells how to write one.
+The models below are the format of a rule file: their fields are its keys. ``rules/README.md`` explains the format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
-    PlainValidator,
     Tag,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
 from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactDefinition
 from three_walls.model.rule import (
+    APPLICABILITIES,
+    BASES,
     FREES_MEMORY,
     NO_BASIS,
     UPPER_BOUND,
@@ -35,9 +34,9 @@ from three_walls.model.rule import (
     Requirement,
     Rule,
 )
-from three_walls.rules.conditions import Alternatives, Conditions, KnownFacts, read_value
+from three_walls.rules.conditions import Alternatives, Conditions, KnownFacts
 from three_walls.rules.sources import Pointer, Source, read_sources
-from three_walls.tables.loader import Problem, Row, Text, describe, raise_problems, read_table
+from three_walls.tables.loader import Problem, Row, Text, Value, between, describe, one_of, raise_problems, read_table
 
 CASES_SUFFIX = ".cases.yaml"
 SOURCES_FILE = "sources.yaml"
@@ -45,10 +44,10 @@ WARNINGS_FOLDER = "warnings"
 
 
 def load_rules(directory: Path, *more: Path, definitions: Iterable[FactDefinition]) -> tuple[Rule, ...]:
-    """Every rule below ``directory`` and ``more`` ones, by id; RuleBaseError lists all problems of all files.
+    """The rules of ``directory`` and of ``more`` directories, by id; RuleBaseError lists all problems of all files.
 
-    ``definitions``: the facts that rules may compare. The rules of a directory may point to the sources of its own
-    ``sources.yaml`` and to those of the directories before it.
+    ``definitions``: the facts that rules may compare. Rules may cite the sources of their own directory's
+    ``sources.yaml`` and of the directories before it.
     """
     problems: list[Problem] = []
     sources: dict[str, Source] = {}
@@ -62,7 +61,7 @@ def load_rules(directory: Path, *more: Path, definitions: Iterable[FactDefinitio
             if found is None:
                 continue
             if found.id in rules:
-                message = f"id {found.id} is already that of {rules[found.id].path}"
+                message = f"id {found.id} is already that of {rules[found.id].path}; rename this rule"
                 problems.append(Problem((str(path), 1, 1), message))
             rules.setdefault(found.id, found.to_rule(path))
     raise_problems(problems)
@@ -70,14 +69,19 @@ def load_rules(directory: Path, *more: Path, definitions: Iterable[FactDefinitio
 
 
 def rule_files(directory: Path) -> tuple[Path, ...]:
-    """Rule files: one folder per wall. Files at the top and in ``warnings`` are none, nor are ``*.cases.yaml``."""
+    """The rule files in the folders of ``directory``, one folder per wall; not cases, not warnings."""
     found = (path for path in directory.glob("*/*.yaml") if not path.name.endswith(CASES_SUFFIX))
     return tuple(sorted(path for path in found if path.parent.name != WARNINGS_FOLDER))
 
 
-def cases_file(rule_file: Path) -> Path:
-    """The file of cases next to ``rule_file``."""
-    return rule_file.with_name(rule_file.name.removesuffix(".yaml") + CASES_SUFFIX)
+def cases_file(rule_path: Path) -> Path:
+    """The file of cases next to the rule file ``rule_path``."""
+    return rule_path.with_name(rule_path.name.removesuffix(".yaml") + CASES_SUFFIX)
+
+
+def rule_file(cases_path: Path) -> Path:
+    """The rule file next to the file of cases ``cases_path``."""
+    return cases_path.with_name(cases_path.name.removesuffix(CASES_SUFFIX) + ".yaml")
 
 
 def folder_of(wall: Wall) -> str:
@@ -86,7 +90,7 @@ def folder_of(wall: Wall) -> str:
 
 
 def _check_fact(unit: str) -> AfterValidator:
-    """Checks that a text is the name of a fact, in ``unit`` where one is given."""
+    """The check that a text is the name of a fact, in ``unit`` where one is given."""
 
     def check(name: str, info: ValidationInfo) -> str:
         known: KnownFacts = (info.context or {})["facts"]
@@ -101,30 +105,22 @@ def _join_lines(text: str) -> str:
     return " ".join(text.split())
 
 
-def _check_fraction(value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ValueError(f"expected a number from 0 to 1, found {value:g}")
-    return value
-
-
 Prose = Annotated[Text, AfterValidator(_join_lines)]
 """Sentences, with line breaks of the file removed."""
 AnyFact = Annotated[Text, _check_fact("")]
 TimeFact = Annotated[Text, _check_fact("ns")]
 FractionFact = Annotated[Text, _check_fact("fraction")]
-Value = Annotated[ConfigData, PlainValidator(read_value), WithJsonSchema({})]
-"""A value of a setting: text, a number, true, false, null, or a list of those."""
-Fraction = Annotated[float, AfterValidator(_check_fraction)]
+Fraction = Annotated[float, between(0, 1)]
 
 
 class FactTarget(Row):
-    """An edit's target that is the value of a fact."""
+    """The target of an edit, taken from a fact."""
 
     fact: AnyFact
 
 
 class OneMinusFact(Row):
-    """The high end of a gain as one minus a fraction that was measured."""
+    """The high end of a gain: one minus a measured fraction."""
 
     one_minus_fact: FractionFact
 
@@ -165,24 +161,26 @@ class EditEntry(Row):
     @model_validator(mode="after")
     def _check(self) -> EditEntry:
         if (self.set is None) == (self.env is None):
-            raise ValueError("an edit names either set (a config key) or env (a variable)")
+            raise ValueError("an edit names either set (a config key) or env (a variable): give one of them")
         changes = self.model_fields_set & {"to", "add", "remove"}
         if len(changes) != 1:
-            raise ValueError("an edit has one of to (a value), add or remove (elements of a list)")
+            raise ValueError("an edit has exactly one of to (a value), add and remove (elements of a list)")
         if "to" in changes:
             if self.env and not isinstance(self.to, str | FactTarget | None):
                 raise ValueError(f"a variable is set to text, found {describe(self.to)} (quote it)")
         elif self.env or not isinstance(self.add or self.remove, tuple):
-            raise ValueError("add and remove take a list of elements, of a config key")
+            raise ValueError("add and remove change the list of a config key: expected set and a list of elements")
         return self
 
     def to_edit(self) -> Edit:
-        operation = next(name for name in ("add", "remove", "set") if name in self.model_fields_set or name == "set")
-        elements = self.add if operation == "add" else self.remove
-        target = elements if operation != "set" else None if isinstance(self.to, FactTarget) else self.to
+        operation, to = "set", None if isinstance(self.to, FactTarget) else self.to
+        if "add" in self.model_fields_set:
+            operation, to = "add", self.add
+        elif "remove" in self.model_fields_set:
+            operation, to = "remove", self.remove
         return Edit(
             key=self.set or self.env or "",
-            to=target,
+            to=to,
             kind="config" if self.set else "env",
             only_if=self.only_if,
             changes_numerics=self.changes_numerics,
@@ -203,7 +201,7 @@ Edits = Annotated[tuple[EditEntry, ...], AfterValidator(_check_edits)]
 
 
 class RequirementEntry(Row):
-    """``check`` (all must hold), ``any_of`` (one must hold), or ``confirm`` (a person looks)."""
+    """``check`` (all must hold), ``any_of`` (one must hold), or ``confirm`` (the reader checks)."""
 
     check: Conditions | None = None
     any_of: Alternatives | None = None
@@ -215,9 +213,9 @@ class RequirementEntry(Row):
     @model_validator(mode="after")
     def _check(self) -> RequirementEntry:
         if self.check is not None and self.any_of is not None:
-            raise ValueError("a requirement has check or any_of, not both")
+            raise ValueError("a requirement has check or any_of, not both: make it two requirements")
         if self.check is None and self.any_of is None and not self.confirm:
-            raise ValueError("a requirement needs check, any_of or confirm")
+            raise ValueError("a requirement needs check, any_of or confirm: found none of them")
         return self
 
     def to_requirement(self, name: str) -> Requirement:
@@ -242,14 +240,14 @@ class GainTermEntry(Row):
     def _check(self) -> GainTermEntry:
         if isinstance(self.high, OneMinusFact):
             if self.likely is not None:
-                raise ValueError("likely is the midpoint where high comes from a fact: leave it out")
+                raise ValueError("likely is the midpoint where high comes from a fact: remove likely")
         elif self.low is not None and not self.low <= self._likely <= self.high:
             raise ValueError(f"expected low <= likely <= high, found {self.low:g}, {self._likely:g}, {self.high:g}")
         return self
 
     @property
     def _likely(self) -> float:
-        """The likely end; the midpoint where the file gives none."""
+        """The likely value; the midpoint where the file gives none."""
         high = self.high if isinstance(self.high, float) else 1.0
         return ((self.low or 0.0) + high) / 2 if self.likely is None else self.likely
 
@@ -260,7 +258,7 @@ class GainTermEntry(Row):
 
 
 class GainEntry(Row):
-    basis: Literal["measured", "modelled", "range", "upper_bound", "frees_memory", "none"]
+    basis: Annotated[Text, one_of(BASES)]
     explanation: Prose
     terms: tuple[GainTermEntry, ...] = ()
     shrinks_all_pools: bool = False
@@ -272,14 +270,15 @@ class GainEntry(Row):
     @model_validator(mode="after")
     def _check(self) -> GainEntry:
         if bool(self.terms) == (self.basis in (FREES_MEMORY, NO_BASIS)):
-            raise ValueError("a gain has terms, or the basis frees_memory or none and an explanation")
+            found = f"found basis {self.basis} {'with' if self.terms else 'without'} terms"
+            raise ValueError(f"a gain has either terms, or the basis frees_memory or none: {found}")
         if (self.cost_fraction is not None) != (self.basis == FREES_MEMORY):
             raise ValueError("a gain of basis frees_memory has a cost_fraction, and no other has one")
         for term in self.terms:
             if self.basis == UPPER_BOUND and term.model_fields_set & {"low", "likely"}:
                 raise ValueError("terms of basis upper_bound have pool and high, neither low nor likely")
             if self.basis != UPPER_BOUND and "low" not in term.model_fields_set:
-                raise ValueError(f"the term of {term.pool} has no low; only terms of basis upper_bound have none")
+                raise ValueError(f"the term of {term.pool} has no low: give one, or use basis upper_bound")
         return self
 
     def to_gain(self) -> GainModel:
@@ -318,7 +317,7 @@ class RuleFile(Row):
     wall: Wall
     sub_wall: SubWall | None = None
     title: Prose
-    applicability: Literal["execution-only", "convergence-changing", "benchmark-only"]
+    applicability: Annotated[Text, one_of(APPLICABILITIES)]
     docs: Docs
     applies_to: Conditions
     when: Conditions
@@ -335,7 +334,7 @@ class RuleFile(Row):
     def _check_id(cls, identifier: str, info: ValidationInfo) -> str:
         path: Path = (info.context or {})["path"]
         if identifier != path.stem:
-            raise ValueError(f"id {identifier} is not the file's name {path.stem}")
+            raise ValueError(f"expected the file's name {path.stem} as id, found {identifier}")
         return identifier
 
     @field_validator("wall")
@@ -343,17 +342,17 @@ class RuleFile(Row):
     def _check_folder(cls, wall: Wall, info: ValidationInfo) -> Wall:
         path: Path = (info.context or {})["path"]
         if path.parent.name != folder_of(wall):
-            raise ValueError(f"a rule of wall {wall} lives in {folder_of(wall)}/, this one is in {path.parent.name}/")
+            raise ValueError(f"a rule of wall {wall} belongs in {folder_of(wall)}/, found it in {path.parent.name}/")
         return wall
 
     @model_validator(mode="after")
     def _check(self) -> RuleFile:
         if (self.sub_wall is not None) != (self.wall is Wall.COMPUTE_HOST):
-            raise ValueError("sub_wall belongs to rules of wall compute_host, and each of those has one")
+            raise ValueError("sub_wall is for rules of wall compute_host: each of them has one, no other rule has")
         if (self.edits is None) == (self.advice is None):
-            raise ValueError("a rule has edits, or an advice where no edit helps: one of the two")
+            raise ValueError("a rule has either edits or, where no edit helps, advice: give one of them")
         if (self.edits is None) != (self.lever is None):
-            raise ValueError("edits and lever go together")
+            raise ValueError("a rule with edits has a lever, and a rule with advice has none")
         return self
 
     def to_rule(self, path: Path) -> Rule:

@@ -1,13 +1,12 @@
 """Orders recommendations into a plan: greedy on a step that shrinks, so that no nanosecond is counted twice.
 
-:func:`make_validated_plan` is the whole: it plans, asks a validator about the edits, and plans again without the rules
-whose edits are refused. :func:`make_plan` is one such plan. The best recommendation enters, its gain is subtracted from
-the facts, the other rules are judged again on what is left, and so on. Three copies of the facts shrink next to each
-other, by the low, likely and high gains: the likely one decides, the other two give the range of the step afterwards.
+:func:`make_validated_plan` makes a plan, asks a validator about the edits, and plans again without the rules whose
+edits are refused. :func:`make_plan` makes one such plan: the best recommendation enters, its gain is subtracted from
+the facts, the other rules are judged again on the remaining time, and so on. Three copies of the facts shrink in
+parallel, by the low, likely and high gains. The likely copy decides; the others give the range of the step afterwards.
 
-A gain of which only the upper bound is known is subtracted from the last copy alone. It therefore comes after every
-gain with a likely value, and several upper bounds may be of the same time. Of those the first stands before upper
-bounds of other time, the rest after them.
+An upper bound is subtracted from the high copy alone. Upper bounds therefore come after every gain with a likely value,
+and several of them may claim the same time. The first of those ranks before upper bounds of other time, the rest after.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 _BASIS_ORDER = ("measured", "modelled", "range")
 
 Validate = Callable[[Sequence[PlannedEdit]], tuple[Note, ...]]
-"""What is wrong with edits that are made together; nothing if a launcher accepts them."""
+"""Why a launcher refuses edits that are made together; empty if it accepts them."""
 
 
 def make_validated_plan(
     rules: Iterable[Rule], facts: FactSheet, validate: Validate, allowed: Collection[str] = ()
 ) -> tuple[list[Finding], tuple[PlanStep, ...]]:
-    """:func:`make_plan` without the rules whose edits ``validate`` refuses; those are blocked, with its reasons."""
+    """:func:`make_plan` without the rules whose edits ``validate`` refuses; those are blocked for its reasons."""
     accepted = {rule.id: rule for rule in rules}
     refused: list[Finding] = []
     while True:
@@ -49,7 +48,7 @@ def make_validated_plan(
         edits: list[PlannedEdit] = []
         for step in plan:
             edits += step.edits
-            if problems := validate(edits):  # of this step: the edits of the steps before it were accepted
+            if problems := validate(edits):  # caused by this step: the edits before it were accepted
                 break
         else:
             return sorted([*findings, *refused], key=lambda finding: finding.rule), plan
@@ -67,8 +66,8 @@ def make_plan(
 ) -> tuple[list[Finding], tuple[PlanStep, ...]]:
     """All findings by rule id, on the original facts, and the ordered plan.
 
-    A recommended finding is in the plan, unless the step is not known; what was left out says why. ``allowed``:
-    applicabilities of rules that may enter besides ``execution-only``.
+    Every recommended finding is in the plan, or becomes an alternative with the reason why it is not. Without a step
+    there is no plan. ``allowed``: applicabilities of rules that may enter in addition to ``execution-only``.
     """
     by_id = {rule.id: rule for rule in rules}
     findings = judge_all(by_id.values(), facts)
@@ -77,12 +76,12 @@ def make_plan(
         return findings, ()
     limits = thresholds or default_thresholds()
     minimum_ns = minimum_gain_ns(step_ns, limits)
-    kept = {one.rule: drop_small(one, by_id[one.rule], facts, minimum_ns) for one in findings}
-    draft = _Draft(by_id, kept, facts, limits, minimum_ns, frozenset((EXECUTION_ONLY, *allowed)))
+    sized = {finding.rule: drop_small(finding, by_id[finding.rule], facts, minimum_ns) for finding in findings}
+    draft = _Draft(by_id, sized, facts, limits, minimum_ns, frozenset((EXECUTION_ONLY, *allowed)))
     while draft.take_best():
         pass
     draft.check_conservation(step_ns)
-    return [draft.with_reason(one) for one in draft.findings.values()], tuple(draft.steps)
+    return [draft.with_reason(finding) for finding in draft.findings.values()], tuple(draft.steps)
 
 
 @dataclass(slots=True)
@@ -96,21 +95,22 @@ class _Draft:
     limits: VerdictThresholds
     minimum_ns: float
     applicabilities: frozenset[str]
-    """Of the rules that may enter."""
+    """Those of the rules that may enter."""
     steps: list[PlanStep] = field(default_factory=list)
     unlocked_by: dict[str, list[str]] = field(default_factory=dict)
-    """Per rule that was blocked at first: the entries that each removed some of what blocked it."""
+    """For each rule that was blocked at first: the entries that removed one of its blockers or more."""
     left_out: dict[str, str] = field(default_factory=dict)
+    """For each rule that was considered and not taken: the reason."""
     facts: dict[Level, FactSheet] = field(init=False)
     unclaimed: FactSheet = field(init=False)
-    """Facts if each likely gain so far comes true and each upper bound is won in full: time that no entry claims."""
+    """Facts after every likely gain and every upper bound in full: the time that no entry claims."""
     blockers: dict[str, set[str]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.facts = dict.fromkeys(Level, self.original)
         self.unclaimed = self.original
-        blocked = {name: one for name, one in self.findings.items() if one.outcome is Outcome.BLOCKED}
-        self.blockers = {name: {note.name for note in one.blocked_by} for name, one in blocked.items()}
+        blocked = [finding for finding in self.findings.values() if finding.outcome is Outcome.BLOCKED]
+        self.blockers = {finding.rule: {note.name for note in finding.blocked_by} for finding in blocked}
 
     def take_best(self) -> bool:
         """Move the best remaining recommendation into the plan; False when none is left."""
@@ -121,27 +121,28 @@ class _Draft:
         return True
 
     def _choose(self, candidates: Sequence[Finding]) -> Finding:
-        """What makes the run fit; else the largest likely gain, or one of comparable size against the present wall."""
-        fitting = [one for one in candidates if self.rules[one.rule].gain.frees_memory]
+        """What makes the run fit; else the largest likely gain, or a comparable one against the current wall."""
+        fitting = [finding for finding in candidates if self.rules[finding.rule].gain.frees_memory]
         if fitting:
             return min(fitting, key=self._rank)
         best = min(candidates, key=self._rank)
         wall = decide_verdict(self.facts[Level.LIKELY], self.limits).wall
         enough_ns = self.limits.comparable_gain_fraction * (best.gain_ns.likely or 0)
-        of_wall = [one for one in candidates if one.wall is wall and (one.gain_ns.likely or 0) >= enough_ns]
-        return min(of_wall if best.gain_ns.likely and of_wall else [best], key=self._rank)
+        comparable = [finding for finding in candidates if (finding.gain_ns.likely or 0) >= enough_ns]
+        against_wall = [finding for finding in comparable if finding.wall is wall]
+        return min(against_wall if best.gain_ns.likely and against_wall else [best], key=self._rank)
 
     def _rank(self, finding: Finding) -> tuple[int, int, int, int, float, int, str]:
-        """Size of the gain first, then its basis, its cost, the number of edits, and the id, so that no two tie."""
+        """By size of the gain, then basis, cost and number of edits; the id makes the order total."""
         gain = finding.gain_ns
         basis = _BASIS_ORDER.index(gain.basis) if gain.basis in _BASIS_ORDER else len(_BASIS_ORDER)
         effort = len(finding.edits) + len(finding.confirm_first)
         return (*self._size(finding), basis, gain.cost_fraction or 0.0, effort, finding.rule)
 
     def _size(self, finding: Finding) -> tuple[int, int, int]:
-        """Likely gains first, then upper bounds, the largest first in both, then gains that are unknown.
+        """Likely gains, then upper bounds, each from large to small, then unknown gains.
 
-        Of an upper bound the part that no earlier entry may win counts before the whole.
+        An upper bound counts by the part that no earlier entry claims, then by the whole.
         """
         gain = finding.gain_ns
         if gain.likely is not None:
@@ -151,18 +152,19 @@ class _Draft:
         return 1, -min(self._unclaimed_ns(finding), gain.high), -gain.high
 
     def _unclaimed_ns(self, finding: Finding) -> int:
-        """The part of an upper bound that no earlier entry may win."""
+        """The part of an upper bound that no earlier entry claims."""
         return estimate(self.rules[finding.rule].gain, self.unclaimed).high or 0
 
     def with_reason(self, finding: Finding) -> Finding:
-        """``finding``, as an alternative with its reason if it was recommended and is not in the plan."""
+        """``finding``; an alternative with its reason if it was recommended and is not in the plan."""
         if finding.outcome is not Outcome.RECOMMENDED or finding.rule in self._planned():
             return finding
-        reason = self.left_out.get(finding.rule) or _not_allowed(finding)
-        return replace(finding, outcome=Outcome.ALTERNATIVE, reason=reason)
+        applicability = finding.applicability
+        not_allowed = f"The rule is {applicability}, so it needs --allow {applicability}. {finding.reason}"
+        return replace(finding, outcome=Outcome.ALTERNATIVE, reason=self.left_out.get(finding.rule) or not_allowed)
 
     def check_conservation(self, step_ns: float) -> None:
-        """Even the high gains together fit into the step."""
+        """Asserts that all high gains together fit into the step."""
         assert sum(step.gain_ns.high or 0 for step in self.steps) <= round(step_ns)
 
     def _planned(self) -> dict[str, PlanStep]:
@@ -171,25 +173,30 @@ class _Draft:
     def _open_rules(self) -> list[str]:
         """Rules that may still enter: recommended or blocked at first, not in the plan."""
         planned = self._planned()
-        hopeful = (Outcome.RECOMMENDED, Outcome.BLOCKED)
         return [
             name
-            for name, one in self.findings.items()
-            if one.outcome in hopeful and one.applicability in self.applicabilities and name not in planned
+            for name, finding in self.findings.items()
+            if finding.outcome in (Outcome.RECOMMENDED, Outcome.BLOCKED)
+            and finding.applicability in self.applicabilities
+            and name not in planned
         ]
 
     def _reconsider(self, name: str) -> Finding | None:
-        """The finding on the facts that are left, if it still belongs into the plan; else notes why not."""
+        """The finding on the remaining time if it belongs in the plan; else None, with the reason in ``left_out``."""
         rule, finding = self.rules[name], judge_safely(self.rules[name], self.facts[Level.LIKELY])
         self._note_unlocking(finding)
         fitting = replace(finding, gain_ns=self._fit_into_step(finding.gain_ns))
-        reason = self._reason_against(rule, finding) or self._reason_of_size(fitting.gain_ns)
+        reason = self._reason_against(rule, finding)
+        if not reason and is_small(fitting.gain_ns, self.minimum_ns):
+            size = describe_small(fitting.gain_ns, self.minimum_ns)
+            reason = f"The earlier entries may already save the remaining time, so profile again after them. {size}"
         if reason:
             self.left_out[name] = reason
             return None
         return fitting
 
     def _reason_against(self, rule: Rule, finding: Finding) -> str:
+        """Why ``rule`` cannot follow the entries so far; empty if it can."""
         for step in self.steps:
             if step.finding.lever == rule.lever:
                 return f"{step.finding.rule} changes the same settings ({rule.lever}) and ranks higher"
@@ -197,29 +204,18 @@ class _Draft:
                 return f"{step.finding.rule} already sets {clash} to another value"
         if finding.outcome is not Outcome.RECOMMENDED:
             after = ", ".join(step.finding.rule for step in self.steps)
-            return f"After {after} the rule is {finding.outcome.value.replace('_', ' ')}: {finding.reason}"
+            return f"After {after}, the rule is {finding.outcome.value.replace('_', ' ')}: {finding.reason}"
         if is_small(finding.gain_ns, self.minimum_ns):
-            left = describe_small(finding.gain_ns, self.minimum_ns)
-            return f"The earlier edits leave too little to gain. {left}"
-        return self._harm_to_earlier(rule, finding)
-
-    def _reason_of_size(self, gain: Gain) -> str:
-        if not is_small(gain, self.minimum_ns):
-            return ""
-        left = describe_small(gain, self.minimum_ns)
-        return f"The earlier entries may win the remaining time, so trace again after them. {left}"
-
-    def _harm_to_earlier(self, rule: Rule, finding: Finding) -> str:
-        """Which earlier entry's requirement the edits of ``rule`` would break."""
-        after = apply_gain(rule, finding.gain_ns, finding.edits, self.facts[Level.LIKELY])
+            return f"The earlier edits leave too little to gain. {describe_small(finding.gain_ns, self.minimum_ns)}"
+        after_edits = apply_gain(rule, finding.gain_ns, finding.edits, self.facts[Level.LIKELY])
         for name in self._planned():
-            if broken := failing_requirements(self.rules[name], after):
-                return (
-                    f"Its edits break a requirement of {name}: {', '.join(requirement.name for requirement in broken)}"
-                )
+            if broken := failing_requirements(self.rules[name], after_edits):
+                names = ", ".join(requirement.name for requirement in broken)
+                return f"Its edits break a requirement of {name}: {names}"
         return ""
 
     def _note_unlocking(self, finding: Finding) -> None:
+        """Credit the last entry if it removed a blocker of the rule."""
         before = self.blockers.get(finding.rule)
         if not before or not self.steps:
             return
@@ -246,21 +242,21 @@ class _Draft:
         )
 
     def _take(self, rule: Rule, edits: Sequence[PlannedEdit]) -> None:
-        """Take the gain of ``rule`` from every copy of the facts."""
+        """Subtract the gain of ``rule`` from every copy of the facts."""
         for level, facts in self.facts.items():
             self.facts[level] = apply_gain(rule, estimate(rule.gain, facts), edits, facts, level)
         claims = Level.HIGH if rule.gain.is_upper_bound else Level.LIKELY
         self.unclaimed = apply_gain(rule, estimate(rule.gain, self.unclaimed), edits, self.unclaimed, claims)
 
     def _note_shared_time(self, finding: Finding) -> Gain:
-        """The gain, with a remark where earlier entries claim the same time as this upper bound."""
+        """The gain, with a remark if earlier entries claim part of the same time as this upper bound."""
         gain = finding.gain_ns
         if gain.likely is not None or not gain.high or self._unclaimed_ns(finding) >= gain.high:
             return gain
-        return replace(gain, explanation=f"Earlier entries may win part of the same time. {gain.explanation}")
+        return replace(gain, explanation=f"Earlier entries may save part of the same time. {gain.explanation}")
 
     def _fit_into_step(self, gain: Gain) -> Gain:
-        """``gain`` with its ends within what the high gains so far leave of the step."""
+        """``gain`` limited to the part of the step that the high gains so far leave."""
         if gain.high is None or gain.low is None:
             return gain
         taken_ns = sum(step.gain_ns.high or 0 for step in self.steps)
@@ -272,32 +268,28 @@ class _Draft:
             low=min(gain.low, left_ns),
             likely=None if gain.likely is None else min(gain.likely, left_ns),
             high=left_ns,
-            explanation=f"Limited to what the high gains of the earlier entries leave of the step. {gain.explanation}",
+            explanation=f"Limited to the time that the high gains of the earlier entries leave. {gain.explanation}",
         )
 
     def _step_ns(self, level: Level) -> int:
         return round(self.facts[level].number("step_ns") or 0)
 
 
-def _not_allowed(finding: Finding) -> str:
-    return f"The rule is {finding.applicability}, so it needs --allow {finding.applicability}. {finding.reason}"
-
-
 def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit]) -> str:
-    """The first key that both set, to different values; empty if none. What builds on a list agrees with it."""
+    """The first key that both set to different values; empty if none. Adding to a list contradicts nothing."""
     targets = {(edit.kind, edit.key): edit.to for edit in earlier}
-    clashes = (
-        e.key for e in later if (e.kind, e.key) in targets and not e.relative and not same(targets[e.kind, e.key], e.to)
-    )
-    return next(clashes, "")
+    for edit in later:
+        place = (edit.kind, edit.key)
+        if place in targets and not edit.relative and not same(targets[place], edit.to):
+            return edit.key
+    return ""
 
 
 def choose_first_trial(plan: Sequence[PlanStep], facts: FactSheet) -> FirstTrial | None:
-    """The single edit to try first, and what must be seen if it worked: the plan's first entry; None for an empty plan.
+    """The plan's first entry as an experiment: what to change, and what must be seen if it worked; None without a plan.
 
-    The order of the plan prefers a likely gain to an upper bound, and what makes the run fit to both. Fractions come
-    from the trace and times from the log: the log's unprofiled step should fall by the fraction of the traced step that
-    the entry may save.
+    The fractions are those of the traced step. The times apply them to the log's unprofiled step, which should get
+    shorter by the same fraction.
     """
     if not plan:
         return None

@@ -1,4 +1,4 @@
-"""Where claims come from: the prefixes of ``rules/sources.yaml`` and the pointers that use them.
+"""The sources that rules cite: the prefixes of ``rules/sources.yaml``, and pointers such as ``mcore:path:12-14``.
 
 :data:`Pointer` is a type for fields of the pydantic models that read YAML. The sources that pointers may name come
 from the loader's validation context: ``load_table(path, kind, context={"sources": load_sources(...)})``.
@@ -31,9 +31,9 @@ class Source(Row):
     @model_validator(mode="after")
     def _check(self) -> Source:
         if (self.repository is not None) == bool(self.names):
-            raise ValueError("a source has either a repository with its commit, or names")
+            raise ValueError("a source has either repository and commit, or names: give one of them")
         if (self.repository is None) != (self.commit is None):
-            raise ValueError("repository and commit go together")
+            raise ValueError("a source with a repository has its commit: give both or neither")
         return self
 
     def check(self, pointer: str) -> str:
@@ -46,12 +46,12 @@ class Source(Row):
 
 
 def read_sources(path: Path, problems: list[Problem]) -> Mapping[str, Source]:
-    """Sources by prefix; what is wrong with the file is added to ``problems``."""
+    """Sources by prefix; problems of the file are appended to ``problems``."""
     return read_table(path, dict[str, Source], problems) or {}
 
 
 def load_sources(path: Path) -> Mapping[str, Source]:
-    """Sources by prefix; RuleBaseError lists everything wrong with the file."""
+    """Sources by prefix; RuleBaseError lists all problems of the file."""
     problems: list[Problem] = []
     sources = read_sources(path, problems)
     raise_problems(problems)
@@ -59,7 +59,7 @@ def load_sources(path: Path) -> Mapping[str, Source]:
 
 
 def check_pointer(pointer: str, sources: Mapping[str, Source]) -> str:
-    """What is wrong with a pointer such as ``mcore:path:12-14``; empty if nothing is."""
+    """Why a pointer such as ``mcore:path:12-14`` leads nowhere; empty if it is sound."""
     prefix, _, rest = pointer.partition(":")
     if prefix not in sources:
         return f"unknown source {prefix}{suggest(prefix, sources)}"
@@ -77,4 +77,4 @@ def _check_in_context(pointer: str, info: ValidationInfo) -> str:
 
 
 Pointer = Annotated[Text, AfterValidator(_check_in_context)]
-"""Where a claim was found: ``<prefix of sources.yaml>:<path:line, path:line-line, or a name>``."""
+"""Where a claim is stated: ``<prefix of sources.yaml>:<path:line, path:line-line, or a name>``."""

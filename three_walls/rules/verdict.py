@@ -19,14 +19,14 @@ _FACTS = {
     "compute_host.host": "host_recoverable_ns",
 }
 _NOUNS = {"host": "the host"}
-"""What a part of the third wall is called in a sentence where that is not its name."""
+"""Parts of the third wall whose name is not their noun."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     """A wall with the time that edits against it can save.
 
-    ``parts``: what of the wall has some, by name. The third wall has one or two parts, the others one.
+    ``parts``: the parts of the wall that have some of it, by name: one or two for the third wall, one for the others.
     """
 
     wall: Wall
@@ -47,7 +47,7 @@ class _Candidate:
 
 
 def decide_verdict(facts: FactSheet, thresholds: VerdictThresholds | None = None) -> Verdict:
-    """The wall with the most recoverable time; abstains when facts are missing, misleading or do not decide."""
+    """The wall with the most recoverable time; abstains if facts are missing or misleading, or walls too close."""
     limits = thresholds or default_thresholds()
     step_ns = _whole(facts, "step_ns")
     recoverable = {wall: _whole(facts, name) for wall, name in _FACTS.items()}
@@ -72,7 +72,7 @@ def _reason_to_abstain(
             "Capture again with --cuda-graph-trace=node."
         )
     if unclassified is not None and unclassified >= limits.maximum_unclassified_fraction:
-        return f"{_percent(unclassified)} of the step is in kernels that no pattern matches, so no wall has it."
+        return f"{_percent(unclassified)} of the step is in kernels that no pattern matches, so it belongs to no wall."
     wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
     if wait is not None and wait >= limits.maximum_wait_fraction:
         return (
@@ -85,7 +85,7 @@ def _reason_to_abstain(
             "launch was not recorded (start-up, lazy loading, dependencies). Capture steady training steps."
         )
     if lacking := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
-        return f"The walls cannot be compared, because these are unknown: {list_labels(lacking)}."
+        return f"The walls cannot be compared, because these are unknown: {list_labels(lacking, facts)}."
     return ""
 
 
@@ -130,7 +130,7 @@ def _judge_lean_step(
     recoverable: Mapping[str, int | None],
     largest: _Candidate,
 ) -> Verdict:
-    """A step in which no wall can save much: compute-bound, if compute fills it."""
+    """The verdict for a step in which no wall can save much: compute-bound if compute fills the step."""
     busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
     little = f"no wall can save more than {_amount(largest.ns, step_ns)}"
     if busy is not None and busy >= limits.minimum_compute_busy_fraction:
@@ -144,7 +144,7 @@ def _judge_lean_step(
     elif busy is None:
         reason = f"{_capital(little)}, and how much of the step is compute is unknown."
     else:
-        reason = f"{_capital(little)}, and only {_percent(busy)} of the step is compute: the rest is not explained."
+        reason = f"{_capital(little)}, and only {_percent(busy)} of the step is compute: the rest is unexplained."
     return _abstain(reason, step_ns, recoverable)
 
 
@@ -167,7 +167,7 @@ def _abstain(reason: str, step_ns: int | None, recoverable: Mapping[str, int | N
 
 
 def _parts(candidate: _Candidate) -> str:
-    """The time of each of several parts, the larger first: ``: host 207.5 ms, compute 111.4 ms``."""
+    """The time of each part if there are several, the larger first: ``: host 207.5 ms, compute 111.4 ms``."""
     if len(candidate.parts) == 1:
         return ""
     ordered = sorted(candidate.parts, key=lambda part: -part[1])
@@ -175,7 +175,7 @@ def _parts(candidate: _Candidate) -> str:
 
 
 def _is_nothing(candidate: _Candidate) -> bool:
-    """Whether what the wall has would be shown as 0.0 ms."""
+    """Whether the time of the wall would be shown as 0.0 ms."""
     return _ms(candidate.ns) == _ms(0)
 
 
@@ -194,13 +194,13 @@ def _describe_waiting(facts: FactSheet, limits: VerdictThresholds) -> str:
 
 
 def _describe_profiler(facts: FactSheet) -> str:
-    """Says that host time was reduced by what the profiler added, where the log shows it."""
+    """That host time is counted without what the profiler added, if the log shows how much that is."""
     excess_ns, idle_ns = facts.number("profiler_excess_ns"), facts.number("host_idle_ns")
     if not excess_ns or not idle_ns:
         return ""
     return (
-        f" {_ms(round(min(excess_ns, idle_ns)))} of {_ms(round(idle_ns))} host time are not counted: by the log, "
-        f"unprofiled steps are {_ms(round(excess_ns))} shorter, and the profiler slows launches first."
+        f" {_ms(round(min(excess_ns, idle_ns)))} of {_ms(round(idle_ns))} host time is not counted: according to the "
+        f"log, unprofiled steps are {_ms(round(excess_ns))} shorter, and the profiler slows launches first."
     )
 
 

@@ -1,7 +1,7 @@
 """Warnings that are comparisons of facts: read from ``rules/warnings/``, judged by the same engine as rules.
 
-A message holds ``{fact:form}``, with a form of :data:`FORMS`. Warnings that need more than facts (what a reader
-skipped, which ranks do not match) are made where that is known.
+A message contains ``{fact:form}``, with a form of :data:`FORMS`. Warnings that need more than facts (rows that a reader
+skipped, ranks that do not match) are made by the stage that has them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORMS: dict[str, Callable[[Fact], str]] = {
 
 _PLACE = re.compile(r"\{([\w.]+):(\w+)\}")
 _OF_STRAGGLER = "straggler_rank"
-"""Stands for the rank in messages of warnings that are judged per straggler."""
+"""The rank, in messages of warnings that are judged per straggler."""
 
 
 class WarningFile(Row):
@@ -52,12 +52,12 @@ class WarningFile(Row):
             if form not in FORMS:
                 raise ValueError(f"unknown form {form}{suggest(form, FORMS)}")
         if "{" in _PLACE.sub("", message):
-            raise ValueError("expected {fact:form} in braces")
+            raise ValueError(f"expected {{fact:form}} in braces, with a form of {', '.join(FORMS)}")
         return message
 
 
 def load_warnings(directory: Path, *more: Path, definitions: Iterable[FactDefinition]) -> tuple[WarningRule, ...]:
-    """Every warning below ``directory`` and ``more`` ones, by file name; RuleBaseError lists all problems."""
+    """The warnings of ``directory`` and of ``more`` directories, by path; RuleBaseError lists all problems."""
     problems: list[Problem] = []
     warnings = []
     context = {"facts": KnownFacts.of(definitions)}
@@ -94,11 +94,11 @@ def _fill(message: str, facts: FactSheet) -> str:
 
 
 def _facts_of(straggler: Straggler, facts: FactSheet) -> FactSheet:
-    """``facts`` with those of the latest rank replaced by those of ``straggler``."""
+    """``facts`` with the straggler facts of ``straggler`` in place of those of the latest rank."""
     step_ns = facts.number("step_ns")
     if not step_ns:
         return facts
-    # The profiler is held responsible for late launches alone, as straggler_late_recoverable_ns does.
+    # As in straggler_late_recoverable_ns, the profiler only explains a delay that comes from late launches.
     is_launch_starved = straggler.cause.replace("_", "-") == "launch-starved"
     excess_ns = (facts.number("profiler_excess_ns") or 0) if is_launch_starved else 0
     return facts.with_values(
@@ -114,5 +114,5 @@ def _facts_of(straggler: Straggler, facts: FactSheet) -> FactSheet:
 
 def _number(fact: Fact) -> float:
     if isinstance(fact.value, bool) or not isinstance(fact.value, int | float):
-        raise TypeError(f"{fact.name} is written as a number, but {fact.value!r} is none")
+        raise TypeError(f"expected a number for {fact.name}, found {fact.value!r}")
     return fact.value

@@ -1,7 +1,7 @@
 """Conditions as sentences for a reader.
 
 ``Unfused attention takes 28.6 % of the step (threshold 5 %)``; ``cpu_offloading is on (must be off)``; to confirm,
-``cpu_offloading is off``. What facts are called stands in ``tables/fact-labels.yaml``.
+``cpu_offloading is off``. A fact is called by the label of its definition (``model/fact.py``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.rule import Condition
 from three_walls.model.units import ns_to_ms
 from three_walls.rules.conditions import ORDERED, Truth, evaluate, unit_of_setting
-from three_walls.tables.fact_labels import fact_labels
 
 _LIMITS = {"at_least": "threshold", "at_most": "limit", "above": "must be more than", "below": "must be less than"}
 """How a limit of something measured is written. Settings have to be ``at least 2``."""
@@ -35,7 +34,7 @@ def explain_one(condition: Condition, facts: FactSheet) -> str:
         return f"{missing} ({_requirement(condition, fact.unit)})" if unit_of_setting(fact.name) else missing
     if condition.operator not in ORDERED and evaluate(condition, facts) is Truth.HOLDS:
         return state(fact)  # "is off (must be off)" says nothing more; how far a number is from its limit does
-    if isinstance(fact.value, bool) and fact.name in fact_labels().flags:
+    if _answer(fact, fact.value):
         return state(fact)  # a sentence that is true or not needs no limit
     return f"{state(fact)} ({_requirement(condition, fact.unit)})"
 
@@ -44,52 +43,48 @@ def describe_missing(name: str, facts: FactSheet) -> str:
     """That a fact is not known, and why."""
     fact = facts.get(name)
     if unit_of_setting(name):
-        return f"{label(name)} is not recorded"
+        return f"{_upper_first(fact)} is not recorded"
     reason = f": {fact.missing_reason}" if fact.name in facts.facts and fact.missing_reason else ""
-    return f"{label(name)} is unknown{reason}"
+    return f"{_upper_first(fact)} is unknown{reason}"
 
 
-def label(name: str) -> str:
-    """What a fact is called as the subject of a sentence."""
-    sentences = fact_labels().flags.get(name)
-    return f'Whether "{sentences.yes}"' if sentences else fact_labels().label(name)
-
-
-def list_labels(names: Iterable[str]) -> str:
+def list_labels(names: Iterable[str], facts: FactSheet) -> str:
     """Several facts as a list within a sentence."""
-    return ", ".join(_lower_first(label(name)) for name in names)
+    return ", ".join(facts.get(name).label for name in names)
 
 
 def state(fact: Fact) -> str:
     """The value of a fact as a sentence."""
-    labels = fact_labels()
-    if isinstance(fact.value, bool) and (sentences := labels.flags.get(fact.name)):
-        return sentences.yes if fact.value else sentences.no
-    verb = "takes" if labels.is_time(fact.name) else "is"
-    of_whole = f" of {whole}" if (whole := labels.whole(fact.name)) else ""
-    return f"{labels.label(fact.name)} {verb} {format_value(fact.value, fact.unit)}{of_whole}"
+    if answer := _answer(fact, fact.value):
+        return answer
+    return f"{_upper_first(fact)} {_verb(fact)} {format_value(fact.value, fact.unit)}{_of_whole(fact)}"
 
 
 def confirmation(condition: Condition, facts: FactSheet) -> str:
     """What a person is to confirm of a fact that is not known: ``cpu_offloading is off (not recorded)``."""
-    sentences = fact_labels().flags.get(condition.fact)
-    wanted = condition.operand if condition.operator == "equals" else None
-    if sentences and isinstance(wanted, bool):
-        return f"{_lower_first(sentences.yes if wanted else sentences.no)} (unknown)"
     fact = facts.get(condition.fact)
+    wanted = condition.operand if condition.operator == "equals" else None
+    if answer := _answer(fact, wanted):
+        return f"{_lower_first(answer)} (unknown)"
     missing = "not recorded" if unit_of_setting(condition.fact) else "unknown"
-    verb = "takes" if fact_labels().is_time(condition.fact) else "is"
-    of_whole = f" of {whole}" if (whole := fact_labels().whole(condition.fact)) else ""
-    return (
-        f"{_lower_first(label(condition.fact))} {_predicate(condition, _unit(fact, facts), verb)}{of_whole} ({missing})"
-    )
+    predicate = _predicate(condition, fact.unit, _verb(fact))
+    return f"{fact.label} {predicate}{_of_whole(fact)} ({missing})"
 
 
-def _unit(fact: Fact, facts: FactSheet) -> str:
-    """Unit of a fact; of one that is not on the sheet by its name, which ends in its unit."""
-    if fact.name in facts.facts or unit_of_setting(fact.name):
-        return fact.unit
-    return next((unit for unit in ("ns", "fraction", "bytes", "count", "ratio") if fact.name.endswith(f"_{unit}")), "")
+def _answer(fact: Fact, value: ConfigData) -> str:
+    """The sentence that a flag has for ``value``; empty for other facts and other values."""
+    if not isinstance(value, bool) or fact.definition is None:
+        return ""
+    return fact.definition.if_true if value else fact.definition.if_false
+
+
+def _verb(fact: Fact) -> str:
+    """Parts of the step take time; everything else has a value."""
+    return "takes" if fact.definition and fact.definition.whole == "the step" else "is"
+
+
+def _of_whole(fact: Fact) -> str:
+    return f" of {fact.definition.whole}" if fact.definition and fact.definition.whole else ""
 
 
 def format_value(value: ConfigData, unit: str = "") -> str:
@@ -150,6 +145,11 @@ def _predicate(condition: Condition, unit: str, verb: str) -> str:
             return f"not include {any_of}" if must else f"does not include {any_of}"
         case operator:
             return f"{verb} {_COMPARED[operator]} {any_of}"
+
+
+def _upper_first(fact: Fact) -> str:
+    """The label of a fact at the beginning of a sentence; keys of settings stay as they are."""
+    return fact.label if unit_of_setting(fact.name) else fact.label[:1].upper() + fact.label[1:]
 
 
 def _lower_first(sentence: str) -> str:

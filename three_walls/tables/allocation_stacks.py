@@ -1,4 +1,4 @@
-"""What an allocation is for, by the stack that made it: ``tables/allocation-stacks.yaml``."""
+"""What an allocation is for, by the stack that allocated it: ``tables/allocation-stacks.yaml``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class AllocationStacks(Row):
     stacks: tuple[StackPattern, ...]
     """In order of precedence."""
     ignored: tuple[Pattern, ...]
-    """Frames that do not show who allocates."""
+    """Frames that do not show what allocates."""
 
     def category(self, frames: Sequence[str]) -> str:
-        """Category of an allocation that ``frames`` made."""
+        """The category of an allocation with this stack."""
         if not frames:
             return NO_STACK
         for row in self.stacks:
@@ -38,7 +38,7 @@ class AllocationStacks(Row):
         return OTHER
 
     def relevant(self, frames: Sequence[str]) -> list[str]:
-        """The frames that show who allocates."""
+        """The frames that show what allocates."""
         return [frame for frame in frames if not any(pattern.search(frame) for pattern in self.ignored)]
 
 

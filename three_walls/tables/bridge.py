@@ -1,10 +1,10 @@
-"""What is known of Megatron-Bridge's releases.
+"""Megatron-Bridge's releases: what their configurations may hold, and how to recognize them.
 
 * ``generated/bridge/<release>.yaml``: what a configuration may hold; made by ``tools/bridge_schema.py``;
-* ``generated/bridge/type-mismatches/``: which values of a wrong type a release refuses; made by
+* ``generated/bridge/type-mismatches/``: which values of the wrong type a release refuses; made by
   ``tools/bridge_type_mismatches.py``;
-* ``bridge-accepted-values.yaml``: what becomes of the wrong values that it accepts (reviewed);
-* ``bridge-releases.yaml``: by which keys a saved configuration shows its release.
+* ``bridge-accepted-values.yaml``: what happens to values of the wrong type that it accepts (reviewed);
+* ``bridge-releases.yaml``: the keys by which a saved configuration shows its release.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, RootModel
 
-from three_walls.model.failure_mode import FailureMode
+from three_walls.model.finding import FailureMode
 from three_walls.resources import GENERATED_DIR, TABLES_DIR
 from three_walls.tables.loader import ByName, NamedRow, Row, Scalar, Text, Texts, Value, load_table
 
@@ -26,7 +26,7 @@ MAIN = "main"
 _KIND = re.compile(r"(list\[)?(bool|int|float|str|null|any|dict|dtype|callable|(enum|object):\w.*)\]?")
 _RELEASE = re.compile(r"v?(\d+)(?:\.(\d+))?")
 _AFTER_EVERY_RELEASE = (0, 7)
-"""What main counts as; raise it with the schema of main."""
+"""The release that main counts as; raise it when the schema of main is updated."""
 
 
 def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class FieldType(Row):
     kinds: Annotated[Texts, AfterValidator(_check_kinds)] = Field(alias="type")
     """Kinds of values: ``bool``, ``list[str]``, ``enum:AttnBackend``."""
     values: tuple[Scalar, ...] = ()
-    """What a text or number has to be; empty: anything."""
+    """Allowed texts or numbers; empty: any."""
     default: Value = None
 
     @property
@@ -102,13 +102,13 @@ class ReleaseTable(Row):
 
 
 MismatchKind = Literal["word", "text", "integer", "fraction", "flag", "list", "element", "mapping", "nothing"]
-"""Kinds of values that do not fit a field: ``word`` is a text (or number) that is none of those the field knows,
-``element`` an element of the wrong kind in a list, ``nothing`` is null, the others a value of this kind where the field
-takes another."""
+"""Kinds of values that do not fit a field. ``word`` is a text (or number) that is none of the field's values,
+``element`` an element of the wrong kind in a list, ``nothing`` is null. The others are a value of that kind in a field
+of another kind."""
 
 
 class MeasuredMismatches(Row):
-    """What one release refuses, by path, as measured by asking it."""
+    """What one release refuses, by path, measured by running its own checks."""
 
     bridge: Text
     configurations: tuple[Text, ...]
@@ -120,7 +120,7 @@ class MeasuredMismatches(Row):
     not_tried: frozenset[Text]
 
     def is_accepted(self, path: str, kind: str) -> bool | None:
-        """Whether the release accepts such a value; ``None`` where that depends, or was not tried."""
+        """Whether the release accepts such a value; None if that depends on the configuration, or was not tried."""
         if kind in self.refused.get(path, ()):
             return False
         return None if kind in self.sometimes.get(path, ()) or path in self.not_tried else True
@@ -133,7 +133,7 @@ def _check_path(path: str) -> str:
 
 
 class AcceptedValue(Row):
-    """What becomes of values that Bridge accepts though they do not fit, and where upstream decides it."""
+    """What happens to values that Bridge accepts although they do not fit, and where upstream decides it."""
 
     kinds: tuple[MismatchKind, ...]
     failure_mode: Literal[FailureMode.FAILS_AT_BUILD, FailureMode.IGNORED]
@@ -145,7 +145,7 @@ class AcceptedValues(RootModel[dict[Annotated[str, AfterValidator(_check_path)],
 
 
 def release_number(version: str) -> tuple[int, int]:
-    """(major, minor) of a version: patch releases change no key. ``main`` is after every release."""
+    """(major, minor) of a version; patch releases change no key. ``main`` is newer than every release."""
     match = _RELEASE.match(version)
     return _AFTER_EVERY_RELEASE if match is None else (int(match[1]), int(match[2] or 0))
 
@@ -199,6 +199,6 @@ def measured_mismatches(version: str) -> MeasuredMismatches:
 
 @cache
 def accepted_values() -> Mapping[tuple[str, str], AcceptedValue]:
-    """By path and kind, what becomes of values that Bridge accepts, as far as reviewed."""
+    """What happens to values that Bridge accepts, by path and kind, as far as reviewed."""
     rows = load_table(TABLES_DIR / "bridge-accepted-values.yaml", AcceptedValues).root
     return MappingProxyType({(path, kind): row for path, row in rows.items() for kind in row.kinds})

@@ -34,7 +34,7 @@ class NsysOption(Row):
     option: Text
     """As typed."""
     when: Literal["always", "memory"]
-    """``memory``: only where it is asked for with ``--memory``."""
+    """``memory``: only with ``three-walls capture --memory``."""
     since: Text
     """Oldest release that was seen to accept the option in this form."""
     reason: Text
@@ -44,11 +44,11 @@ class Capability(NamedRow):
     """Something that a capture may hold."""
 
     title: Text
-    """What the capture holds, if it does."""
+    """What the capture holds if it has the capability."""
     claims: Texts
-    """What of a report depends on it."""
+    """The parts of a report that depend on it."""
     remedy: Text
-    """What to do if it is missing."""
+    """How to record it if it is missing."""
     nsys: Texts = ()
     """Options of ``nsys profile`` that record it."""
     settings: Mapping[str, Value] = Field(default_factory=dict)
@@ -69,15 +69,15 @@ class CaptureRules(Row):
     last_step: int
     minimum_steps: int
     maximum_overhead_fraction: Annotated[float, between(0, 1)]
-    """Of the kept steps: up to this much time in which the profiler holds up the program is called low overhead."""
+    """Of the kept steps: up to this much time in which the profiler holds up the program counts as low overhead."""
     nsys: tuple[NsysOption, ...]
     """In the order in which ``three-walls capture`` prints them."""
     capabilities: ByName[Capability]
     """In the order of ``three-walls doctor``."""
     dropped: tuple[Pattern, ...]
-    """Messages of the profiler about missing events."""
+    """Found in messages of the profiler about missing events."""
     usual: tuple[Pattern, ...]
-    """Messages that sound like it and are harmless."""
+    """Found in messages that sound alike and are harmless."""
 
 
 @cache

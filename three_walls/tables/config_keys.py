@@ -1,4 +1,4 @@
-"""Config keys: what Megatron Core, Megatron-LM and Megatron-Bridge call one setting: ``tables/config-keys.yaml``.
+"""Config keys: how Megatron Core, Megatron-LM and Megatron-Bridge name each setting (``tables/config-keys.yaml``).
 
 To add a key, add an entry to the file; its header explains the fields.
 """
@@ -35,7 +35,7 @@ from three_walls.tables.loader import (
 
 CONFIG_KEYS_FILE = TABLES_DIR / "config-keys.yaml"
 KeyType = Literal["bool", "int", "float", "str", "list", "int_list", "str_or_list", "float_or_list", "any"]
-"""Types of a key: ``*_list`` is always a tuple; ``*_or_list`` is a scalar when there is one element."""
+"""Types of a key. A value of ``*_list`` is always a tuple; one of ``*_or_list`` with one element is that element."""
 _TEXT_TYPES = ("str", "list", "str_or_list", "any")
 _TYPE_NAMES = {
     "bool": "true or false",
@@ -47,12 +47,12 @@ _TYPE_NAMES = {
 
 
 class FlagSpelling(Row):
-    """A key on a Megatron-LM command line. A bool's ``flag`` means true, its ``negated_flag`` false."""
+    """How a key is written on a Megatron-LM command line. Of a bool, ``flag`` means true, ``negated_flag`` false."""
 
     flag: Text | None = None
     negated_flag: Text | None = None
     aliases: Texts = ()
-    """Other names of the key's only flag."""
+    """Other names of the flag, for a key with a single flag."""
     default: Value = None
     """What an absent flag means in every release; see :attr:`has_default`."""
     since: Text | None = None
@@ -69,12 +69,12 @@ class FlagSpelling(Row):
         if self.flag is None and self.negated_flag is None:
             raise ValueError("megatron_lm needs flag or negated_flag")
         if self.flag is not None and self.negated_flag is not None and self.aliases:
-            raise ValueError("aliases of a key with two flags: it is unclear which one they stand for")
+            raise ValueError("aliases of a key with two flags: it is unclear which of the two they stand for")
         return self
 
 
 class PathSpelling(Row):
-    """A key in Megatron-Bridge's configuration: all of ``paths`` are written, any is read. No path: read only."""
+    """Where Megatron-Bridge's configuration holds a key. All ``paths`` are written, any is read; none: read only."""
 
     paths: Texts = Field(default=(), alias="path")
     also_read: Texts = ()
@@ -82,9 +82,9 @@ class PathSpelling(Row):
     """Megatron-Bridge release, as is ``until``."""
     until: Text | None = None
     value_since: Mapping[str, Text] = Field(default_factory=dict)
-    """First release that knows a value, where that is later than the key's."""
+    """Value -> first release that knows it, where that is later than the first release of the key."""
     in_force: Texts = ()
-    """Where a saved config holds the value that the launcher ended up with; of no use on a command line."""
+    """Where a saved config holds the value in force. Such a path does nothing on a command line."""
     core_default: Value = None
     """The default of Megatron Core's class in every release; see :attr:`has_core_default`."""
 
@@ -105,15 +105,15 @@ class ConfigKey(NamedRow):
 
     type: KeyType
     values: tuple[Scalar, ...] = ()
-    """What the key (or an element of it) may be; empty: any number or switch of the type."""
+    """Allowed values of the key, or of its elements; empty: any number, true or false, as the type allows."""
     pattern: Annotated[re.Pattern[str], compiled(re.ASCII)] | None = None
-    """What a text other than :attr:`values` has to match as a whole; None: no other text."""
+    """What a text that is none of :attr:`values` must match as a whole; None: no other text is allowed."""
     wall: Annotated[Text, one_of(tuple(Wall))] | None = None
-    """The wall that the key works on, if it works on one."""
+    """The wall that the key affects, if any."""
     enum: Text | None = None
-    """Class of the member that an override has to construct, where a word would be ignored."""
+    """Class of the enum member that an override must construct, where Bridge would ignore a word."""
     read_as: Mapping[str, Value] = Field(default_factory=dict)
-    """Words of older releases that mean another value."""
+    """Word of an older release -> the value that it means."""
     note: Text = ""
     megatron_lm: FlagSpelling | None = None
     bridge: PathSpelling | None = None
@@ -122,7 +122,7 @@ class ConfigKey(NamedRow):
     def check(self) -> ConfigKey:
         wrong: list[tuple[Loc, str]] = []
         if self.type in _TEXT_TYPES and not self.values and self.pattern is None:
-            wrong.append(((), "the key may be any text: give it values or a pattern, a secret could stand there"))
+            wrong.append(((), "the key may be any text, even a secret: give it values or a pattern"))
         if self.megatron_lm is None and self.bridge is None:
             wrong.append(((), "the key has no spelling: give it megatron_lm or bridge"))
         if self.megatron_lm is not None and not is_allowed(self, self.megatron_lm.default):
@@ -151,22 +151,22 @@ class BridgeScripts(Row):
 
 
 class ConfigKeyTable(Row):
-    """``config-keys.yaml``: every key, and what launchers call by other words."""
+    """``config-keys.yaml``: every key, and other words by which launchers set keys."""
 
     shorthands: Mapping[str, Settings]
-    """Megatron-LM flag -> values of keys that it sets other than, or besides, its own."""
+    """Megatron-LM flag -> values of other keys that it sets."""
     defaults_unknown_with: frozenset[Text]
-    """Flags that read settings from a file, so that an absent flag has no meaning."""
+    """Flags that read settings from a file, so that an absent flag does not mean its default."""
     bridge_scripts: BridgeScripts
     precision_recipes: Mapping[str, Settings]
     """Megatron-Bridge precision recipe -> values of keys that it sets."""
     keys: ByName[ConfigKey]
     argument_names: Mapping[str, tuple[Text, ...]] = Field(default_factory=dict)
-    """Name in Megatron-LM's arguments block that is neither a key nor one of its flags -> keys it sets."""
+    """Name in Megatron-LM's arguments block that is neither a key nor a flag of one -> the keys it sets."""
     enums: Mapping[str, Mapping[str, int]] = Field(default_factory=dict)
     """Enum class, with its module -> number by member."""
     dtypes: Mapping[str, Text] = Field(default_factory=dict)
-    """How a torch dtype is written -> how Megatron-LM's flags call it."""
+    """torch dtype -> its name in Megatron-LM's flags."""
 
     @model_validator(mode="after")
     def check(self) -> ConfigKeyTable:
@@ -174,7 +174,7 @@ class ConfigKeyTable(Row):
         return self
 
     def _wrong_settings(self) -> Iterator[tuple[Loc, str]]:
-        """Settings that other words stand for: their keys have to exist, and the values have to be theirs."""
+        """Settings for which other words stand: their keys must exist and allow the values."""
         for loc, rows in (
             (("shorthands",), self.shorthands),
             (("bridge_scripts", "implied"), self.bridge_scripts.implied),
@@ -193,7 +193,7 @@ class ConfigKeyTable(Row):
                     yield (*loc, option), f"{option} sets {name}, which is no key{suggest(name, self.keys)}"
 
     def _wrong_spellings(self) -> Iterator[tuple[Loc, str]]:
-        """A flag or a path that two keys share could not be read back; values of an enum are its members."""
+        """A flag or path must belong to one key, so that it can be read back. Values of an enum must be its members."""
         owner: dict[str, str] = {}
         for key in self.keys.values():
             for spelling in flags_of(key) + paths_of(key):
@@ -206,7 +206,7 @@ class ConfigKeyTable(Row):
 def contradictions_of_settings(
     settings: Mapping[str, ConfigData], loc: Loc, keys: Mapping[str, ConfigKey]
 ) -> Iterator[tuple[Loc, str]]:
-    """Settings at ``loc`` of a file whose key does not exist, or whose value the key may not have."""
+    """The settings at ``loc`` of a file whose key does not exist or does not allow the value."""
     for name, value in settings.items():
         if name not in keys:
             yield (*loc, name), f"{name} is no config key{suggest(name, keys)}"
@@ -253,12 +253,12 @@ def is_allowed(key: ConfigKey, value: ConfigData) -> bool:
 
 
 def may_be_shown(key: ConfigKey, value: ConfigData) -> bool:
-    """Whether ``value``, already of the key's type, can be no secret: a number, a switch, or a text that is allowed."""
+    """Whether ``value``, already of the key's type, cannot be a secret: a number, true or false, or an allowed text."""
     return all(not isinstance(element, str) or _is_among(key, element) for element in _elements(value))
 
 
 def form_of(key: ConfigKey) -> str:
-    """What a value of ``key`` has to be, for a message that does not show what was found instead."""
+    """What a value of ``key`` must be, for a message that does not show what was found instead."""
     if key.values:
         return f"one of {', '.join(map(str, key.values))}"
     return _TYPE_NAMES.get(key.type, "a value of its form")
@@ -269,7 +269,7 @@ def _elements(value: ConfigData) -> tuple[ConfigScalar, ...]:
 
 
 def _is_among(key: ConfigKey, element: ConfigScalar) -> bool:
-    """Texts need a list of words or a pattern that defines them; of numbers and switches the type is enough."""
+    """Whether the key allows ``element``. A text must be listed or match the pattern; a number only needs the type."""
     if element in key.values:
         return True
     if key.pattern is not None and isinstance(element, str):

@@ -1,4 +1,4 @@
-"""Types of config values: reading a value from words, and checking that a value is of a type."""
+"""Types of config values: reads a value from words, and checks whether a value is of a type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from three_walls.model.config import ConfigData, ConfigScalar
 
 LONGEST_VALUE = 1024
-"""Characters; no setting of a run is longer, and no expression has to cope with more."""
+"""In characters. No setting of a run is longer, and no longer text is matched with an expression."""
 
 _ELEMENT = {"list": "str", "int_list": "int", "str_or_list": "str", "float_or_list": "float"}
 _INT = re.compile(r"[-+]?\d{1,18}")
@@ -22,7 +22,7 @@ def takes_several_words(type_name: str) -> bool:
 
 
 def read_words(type_name: str, words: Sequence[str]) -> ConfigData:
-    """``words`` as a value of the type; raises ValueError where one is not."""
+    """``words`` as a value of the type; raises ValueError if a word is none."""
     element = _ELEMENT.get(type_name)
     if element is None:
         if len(words) != 1:
@@ -33,7 +33,10 @@ def read_words(type_name: str, words: Sequence[str]) -> ConfigData:
 
 
 def fit(type_name: str, value: ConfigData) -> ConfigData:
-    """``value`` in the form its type has: lists as tuples, a list of one as its element where that is meant."""
+    """``value`` in the form of its type: lists are tuples, and of ``*_or_list`` one element stands for itself.
+
+    Raises ValueError for a value of another type.
+    """
     element = _ELEMENT.get(type_name)
     if value is None:
         return None
@@ -47,7 +50,7 @@ def fit(type_name: str, value: ConfigData) -> ConfigData:
 
 
 def is_of_type(type_name: str, value: ConfigData) -> bool:
-    """Whether ``value`` is what :func:`fit` would leave alone."""
+    """Whether ``value`` already has the form that :func:`fit` gives it."""
     try:
         fitted = fit(type_name, value)
     except ValueError:

@@ -29,22 +29,22 @@ _SEPARATORS = re.compile(r"[,;|]")
 _FLAGS = re.IGNORECASE | re.ASCII | re.VERBOSE
 _NOTHING = re.compile(r"(?!)")
 Expression = Annotated[re.Pattern[str], compiled(_FLAGS)]
-"""A regular expression that ignores case and its own spaces."""
+"""A regular expression that ignores case; spaces in it are only for readability."""
 
 
 class ValueForm(NamedRow):
-    """What a value may look like: one of these three, or none, which shows nothing."""
+    """What a value may look like: exactly one of these three is given, or none if no value may be shown."""
 
     words: Texts | None = None
-    """The values there are."""
+    """The possible values."""
     pattern: Expression | None = None
-    """What the whole value has to match."""
+    """Must match the whole value."""
     list_of: Expression | None = None
-    """The same for each element of a list."""
+    """Must match each element of a list as a whole."""
 
     @property
     def stated(self) -> list[str]:
-        """Which of the three the entry gives."""
+        """Which of the three the entry states."""
         return [name for name in ("words", "pattern", "list_of") if getattr(self, name) is not None]
 
     @model_validator(mode="after")
@@ -64,13 +64,13 @@ class ValueForm(NamedRow):
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
-        """What a value, or each element of a list, has to match as a whole."""
+        """What a value, or each element of a list, must match as a whole."""
         if self.words:
             return re.compile("|".join(re.escape(word) for word in self.words), _FLAGS)
         return self.pattern or self.list_of or _NOTHING
 
     def admits(self, value: str) -> bool:
-        """Whether ``value`` is of this form; an empty one is of every form. Takes time linear in its length."""
+        """Whether ``value`` has this form; an empty value has every form. Takes time linear in its length."""
         value = value.strip()
         if not value:
             return True
@@ -84,9 +84,9 @@ class Variable(ValueForm):
     """A variable, or a pattern of names, that a report may show."""
 
     form: Text | None = None
-    """A form out of the table's ``forms``, instead of an own one."""
+    """Name of one of the table's ``forms``, instead of words, pattern or list_of."""
     reason: Text
-    """Why the entry is there."""
+    """What the variable affects, or why it is hidden."""
 
     @model_validator(mode="after")
     def check_form(self) -> Variable:
@@ -105,9 +105,9 @@ class AllowedVariables(Row):
     forms: ByName[ValueForm]
     names: ByName[Variable]
     patterns: Mapping[Pattern, Variable]
-    """By an expression that has to match the whole name; the first entry that matches counts, a name before all."""
+    """By an expression that must match the whole name. The first one that matches counts; ``names`` come first."""
     secrets: tuple[Annotated[re.Pattern[str], compiled(re.IGNORECASE)], ...]
-    """Searched in names of variables."""
+    """Searched in the names of variables."""
 
     @model_validator(mode="after")
     def check_forms(self) -> AllowedVariables:
@@ -134,7 +134,7 @@ class AllowedVariables(Row):
         return form is not None and form.admits(value)
 
     def form_of(self, name: str) -> ValueForm | None:
-        """The form of the variable's values; None for one that may not be read."""
+        """The form of the variable's values; None for a variable that may not be read."""
         if self.looks_secret(name):
             return None
         variable = self.names.get(name)

@@ -1,4 +1,4 @@
-"""GPU models by the name that the driver gives: ``tables/hardware.yaml``."""
+"""GPU models, by the name that the driver gives them: ``tables/hardware.yaml``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BF16, FP8, NVFP4 = "bf16", "fp8", "nvfp4"
 
 
 class GpuModel(NamedRow):
-    """A GPU model. Numbers are the vendor's, per GPU. None: unknown, or the model has none."""
+    """A GPU model. Numbers are the vendor's, per GPU. None means unknown, or that the model has no such part."""
 
     name_pattern: Annotated[re.Pattern[str], compiled(re.IGNORECASE)]
     """Searched in the name that the driver gives."""
@@ -27,7 +27,7 @@ class GpuModel(NamedRow):
     source: Text
     """Where the numbers come from."""
     nvlink_domain_gpus: int | None = None
-    """GPUs that reach each other over NVLink in the vendor's server or rack."""
+    """GPUs that NVLink connects in the vendor's server or rack."""
     nvlink_bytes_per_s: int | None = None
     """Both directions together."""
     nic_bytes_per_s_one_way: int | None = None
@@ -67,9 +67,9 @@ def gpu_models() -> tuple[GpuModel, ...]:
 
 
 def find_gpu(name: str | None, sm: str | None = None) -> GpuModel | None:
-    """The model that the driver calls ``name``; ``None`` when unknown or when ``sm`` contradicts it.
+    """The model that the driver calls ``name``; None if it is unknown or ``sm`` contradicts it.
 
-    The compute capability alone identifies no model: an H20 and an H200 have the same.
+    The compute capability alone identifies no model: H20 and H200 have the same.
     """
     if not name:
         return None

@@ -1,4 +1,4 @@
-"""Hydra overrides: ``model.x=1``, ``+x``, ``++x``, ``~x``; values quoted, null, numbers, lists and dicts."""
+"""Reads Hydra overrides: ``model.x=1``, ``+x``, ``++x``, ``~x``, with null, numbers, quoted texts, lists and dicts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ _INT = re.compile(r"[-+]?\d{1,18}")
 _FLOAT = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,3})?")
 _CONSTANTS: dict[str, ConfigScalar] = {"null": None, "true": True, "false": False}
 _QUOTES = "\"'"
-_OPENING, _CLOSING = "[{(", "]})"
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One setting of an override; ``prefix`` is empty, ``+``, ``++`` or ``~`` (remove)."""
+    """One setting of an override. ``prefix`` is empty, ``+``, ``++`` or ``~`` (remove)."""
 
     prefix: str
     path: str
@@ -26,7 +25,7 @@ class Override:
 
 
 def read_override(word: str) -> list[Override]:
-    """The settings of one word: several when its value is a dict, none when it is no override."""
+    """The settings of one word: several if its value is a dict, none if it is no override."""
     match = _OVERRIDE.fullmatch(word)
     if match is None or (match["value"] is None and match["prefix"] != "~"):
         return []
@@ -35,20 +34,20 @@ def read_override(word: str) -> list[Override]:
 
 
 def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
-    """``{a:1,b:{c:2}}`` under ``p`` is p.a=1 and p.b.c=2; anything else is one setting."""
+    """``p={a:1,b:{c:2}}`` is p.a=1 and p.b.c=2; anything else is one setting."""
     if not (text.startswith("{") and text.endswith("}")):
         yield path, read_value(text)
         return
-    for entry in _split(text[1:-1]):
+    for entry in split_at_commas(text[1:-1])[0]:
         name, colon, inner = entry.partition(":")
         if colon and name.strip():
             yield from _settings(f"{path}.{name.strip()}", inner.strip())
 
 
 def read_value(text: str) -> ConfigData:
-    """A value as Hydra reads it; anything that is no constant, number or list is text."""
+    """A value as Hydra reads it: a constant, a number, a list, and else text."""
     if text.startswith("[") and text.endswith("]") and len(text) > 1:
-        return tuple(_scalar(item.strip()) for item in _split(text[1:-1]))
+        return tuple(_scalar(item.strip()) for item in split_at_commas(text[1:-1])[0] if item.strip())
     return _scalar(text)
 
 
@@ -64,20 +63,20 @@ def _scalar(text: str) -> ConfigScalar:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _split(text: str) -> list[str]:
-    """Elements between commas that are outside of quotes and brackets."""
+def split_at_commas(text: str, brackets: tuple[str, str] = ("[{(", "]})")) -> tuple[list[str], bool]:
+    """``text`` split at the commas outside quotes and brackets, and whether every quote and bracket is closed."""
+    opening, closing = brackets
     parts, start, depth, quote = [], 0, 0, ""
     for index, character in enumerate(text):
         if quote:
             quote = "" if character == quote else quote
         elif character in _QUOTES:
             quote = character
-        elif character in _OPENING:
+        elif character in opening:
             depth += 1
-        elif character in _CLOSING:
+        elif character in closing:
             depth -= 1
         elif character == "," and depth == 0:
             parts.append(text[start:index])
             start = index + 1
-    parts.append(text[start:])
-    return [part for part in parts if part.strip()]
+    return [*parts, text[start:]], depth == 0 and not quote

@@ -1,7 +1,7 @@
-"""What names of kernels and CUDA API calls mean.
+"""What the names of kernels and CUDA API calls mean.
 
 ``kernel-categories.yaml``: kernel -> category. ``gemm-precisions.yaml``: GEMM kernel -> number format.
-``api-calls.yaml``: API call -> what it does to its thread. In each table the first pattern found in the name counts.
+``api-calls.yaml``: API call -> what it does to its thread. In each table the first pattern that is found counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from three_walls.tables.loader import Pattern, Row, Text, load_table, one_of
 
 FP16 = "fp16"
 _RATE_OF = {BF16: BF16, FP16: BF16, FP8: FP8, NVFP4: NVFP4}
-"""Which peak of the hardware table holds; tensor cores run FP16 as fast as BF16."""
+"""Number format -> the format whose peak in the hardware table applies; FP16 runs as fast as BF16."""
 
 
 class KernelPattern(Row):
@@ -27,7 +27,7 @@ class KernelPattern(Row):
     pattern: Pattern
     """Searched in "<short name> <demangled name>"."""
     phase: Literal["forward", "backward"] | None = None
-    """For one kernel per pass of attention: counted to recognize recompute."""
+    """Set for one kernel per pass of attention, which is counted to recognize recompute."""
     anchor: Literal["step"] | None = None
     """``step``: the kernel marks the optimizer update that ends a step."""
     reason: Text
@@ -93,12 +93,12 @@ def gemm_precisions() -> tuple[PrecisionPattern, ...]:
 
 
 def union_of(patterns: tuple[ApiPattern, ...], kind: str) -> re.Pattern[str]:
-    """One expression that is found where any pattern of ``kind`` is."""
+    """One expression that matches where any pattern of ``kind`` does."""
     return re.compile("|".join(f"(?:{row.pattern.pattern})" for row in patterns if row.kind == kind))
 
 
 def precision_of_kernel(name: str, default: str | None) -> str | None:
-    """The number format that the kernel's name states, else ``default``."""
+    """The number format that the kernel's name gives, else ``default``."""
     return next((row.precision for row in gemm_precisions() if row.pattern.search(name)), default)
 
 

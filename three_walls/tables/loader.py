@@ -1,15 +1,15 @@
 """Loads reviewed YAML into typed rows and reports every error of a file as ``file:line:column: sentence``.
 
-The type of a table is its reader: a frozen pydantic model whose fields are the keys of the file. Errors of form and
-type are reported together. A check of a row runs once its fields are sound, a check across rows once the rows are; each
-reports all that it finds (:func:`raise_contradictions`). What YAML makes ambiguous is refused: ``yaml_document.py``.
+The type of a table is its reader: a frozen pydantic model whose fields are the keys of the file. One message lists the
+errors of form and type, the contradictions within each row whose fields are sound, and the contradictions between the
+rows that are sound (:func:`raise_contradictions`). ``yaml_document.py`` refuses what YAML makes ambiguous.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -55,9 +55,10 @@ __all__ = [
 ]
 
 KEY = "[key]"
-"""Ends the location of an error that is about a key rather than its value, as pydantic's own errors of keys do."""
+"""Ends the location of an error that is about a key and not its value, as in pydantic's own errors about keys."""
 
 T = TypeVar("T")
+_NAME = re.compile(r"[\w.-]+")
 _EXPECTED = {
     "string_type": "text (quote it?)",
     "string_too_short": "text",
@@ -72,13 +73,13 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",
     "dataclass_type": "a mapping",
 }
-"""pydantic's type of error -> what the file should hold there."""
+"""pydantic's type of an error -> what the file should hold there."""
 
 
 class Row(BaseModel):
     """Base of every table and row: immutable, no undeclared key, no silent conversion.
 
-    Built when first used, so that importing a table that a run does not need costs nothing.
+    The model is built when first used, so importing a table that a run does not need costs nothing.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
@@ -109,40 +110,80 @@ def load_table(path: Path, kind: type[T], context: Mapping[str, Any] | None = No
 def read_table(
     path: Path, kind: type[T], problems: list[Problem], context: Mapping[str, Any] | None = None
 ) -> T | None:
-    """Like :func:`load_table`, for several files: appends what is wrong to ``problems`` and returns None."""
+    """As :func:`load_table`, for several files: adds errors to ``problems`` and then returns None."""
     document = read_document(path, problems)
     if document is None:
         return None
-    try:
-        table: T = _adapter(cast("Any", kind)).validate_json(json.dumps(document.value), strict=True, context=context)
+
+    def validate(value: object) -> T:
+        table: T = _adapter(cast("Any", kind)).validate_json(json.dumps(value), strict=True, context=context)
         return table
+
+    try:
+        return validate(document.value)
     except ValidationError as error:
-        refused = {problem.place for problem in problems}  # a value of refused form is no second problem
-        known = set(_field_names(kind))
+        details = error.errors()
+    refused = {problem.place for problem in problems}  # a value of refused form is no second problem
+    known = set(_field_names(kind))
+    for detail in (*details, *_contradictions_of_sound_rows(document.value, details, validate)):
+        loc, is_about_key = detail["loc"], detail["type"] == "extra_forbidden"
+        if loc[-1:] == (KEY,):
+            loc, is_about_key = loc[:-1], True
+        place = document.place_of(loc, is_about_key)
+        if place not in refused:
+            problems.append(Problem(place, _sentence(detail, known)))
+    return None
+
+
+def _contradictions_of_sound_rows(
+    table: object, details: Sequence[ErrorDetails], validate: Callable[[object], object]
+) -> Iterator[ErrorDetails]:
+    """The contradictions that are left when the rows with an error (``details``) are taken out of ``table``.
+
+    pydantic checks a table as a whole only if every row is sound. A row is an entry of a section; where a whole section
+    is wrong, nothing can be checked. A contradiction that names a row with an error may only follow from that error, so
+    it is left out.
+    """
+    broken = {detail["loc"][:2] for detail in details}
+    if not isinstance(table, dict) or any(len(loc) < 2 for loc in broken):
+        return
+    sound: dict[str, object] = {}
+    positions: dict[int | str, list[int]] = {}
+    for section, rows in table.items():
+        if isinstance(rows, dict):
+            sound[section] = {name: row for name, row in rows.items() if (section, name) not in broken}
+        elif isinstance(rows, list):
+            positions[section] = [position for position in range(len(rows)) if (section, position) not in broken]
+            sound[section] = [rows[position] for position in positions[section]]
+        else:
+            sound[section] = rows
+    try:
+        validate(sound)
+    except ValidationError as error:
+        names = {name for _, name in broken}
         for detail in error.errors():
-            loc, is_about_key = detail["loc"], detail["type"] == "extra_forbidden"
-            if loc[-1:] == (KEY,):
-                loc, is_about_key = loc[:-1], True
-            place = document.place_of(loc, is_about_key)
-            if place not in refused:
-                problems.append(Problem(place, _sentence(detail, known)))
-        return None
+            section, *rest = detail["loc"] or ("",)
+            if detail["type"] != "contradiction" or not names.isdisjoint(_NAME.findall(detail["msg"])):
+                continue
+            if rest and section in positions:
+                rest[0] = positions[section][int(rest[0])]
+            yield {**detail, "loc": (section, *rest)}
 
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Kept, because building one takes as long as reading a small file, and rules are many files of one kind."""
+    """Cached: building one takes as long as reading a small file, and there are many files of rules."""
     return TypeAdapter(kind)
 
 
 def raise_problems(problems: Collection[Problem]) -> None:
-    """Raise one RuleBaseError that lists every problem in reading order; return if there is none."""
+    """Raises one RuleBaseError that lists every problem in reading order; returns if there is none."""
     if problems:
         raise RuleBaseError("\n".join(map(str, sorted(set(problems)))))
 
 
 def raise_contradictions(contradictions: Iterable[tuple[Loc, str]]) -> None:
-    """For validators: report several problems at once, each at its path below the value that is validated."""
+    """For validators: reports several problems at once, each at its path below the validated value."""
     errors = [
         InitErrorDetails(type=PydanticCustomError("contradiction", "{text}", {"text": text}), loc=loc, input=None)
         for loc, text in contradictions
@@ -152,13 +193,13 @@ def raise_contradictions(contradictions: Iterable[tuple[Loc, str]]) -> None:
 
 
 def suggest(word: str, known: Collection[str]) -> str:
-    """`` (did you mean x?)`` when ``known`` has a close match, else nothing."""
+    """`` (did you mean x?)`` if ``known`` has a close match, else nothing."""
     close = get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def between(low: float, high: float) -> AfterValidator:
-    """The check that a number lies within [low, high]."""
+    """Checks that a number lies within [low, high]."""
 
     def check(number: float) -> float:
         if not low <= number <= high:
@@ -169,7 +210,7 @@ def between(low: float, high: float) -> AfterValidator:
 
 
 def one_of(allowed: Collection[str]) -> AfterValidator:
-    """The check that a text is one of ``allowed``."""
+    """Checks that a text is one of ``allowed``."""
 
     def check(word: str) -> str:
         if word not in allowed:
@@ -180,7 +221,7 @@ def one_of(allowed: Collection[str]) -> AfterValidator:
 
 
 def compiled(flags: int = 0) -> BeforeValidator:
-    """The reading of a text as a regular expression with ``flags``."""
+    """Reads a text as a regular expression with ``flags``."""
 
     def compile_text(text: object) -> re.Pattern[str]:
         if not isinstance(text, str):
@@ -233,7 +274,7 @@ Value = Annotated[ConfigData, PlainValidator(_read_value)]
 
 
 def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
-    """pydantic's error as a sentence that gives what was expected and what was found."""
+    """pydantic's error as a sentence that states what was expected and what was found."""
     key = str(error["loc"][-1]) if error["loc"] else ""
     context, found = error.get("ctx", {}), error["input"]
     match error["type"]:
@@ -262,7 +303,7 @@ def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
 
 
 def _field_names(kind: Any) -> Iterator[str]:
-    """Every key that some row of the table may have, for suggestions."""
+    """Every key that a row of the table may have, for suggestions."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, definition in kind.model_fields.items():
             yield definition.alias or name

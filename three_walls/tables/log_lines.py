@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache, cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -14,15 +14,8 @@ from three_walls.resources import TABLES_DIR
 from three_walls.tables.loader import Loc, Pattern, Row, Text, load_table, raise_contradictions
 
 Unit = Literal["ms", "s", "MiB", "GB", "size", "billions", "count", "number", "text"]
-"""How a value is read: ms and s become ns; MiB, GB, size ("1.54 GiB") and billions become bytes or a count."""
-LineKind = Literal[
-    "iteration",
-    "step_time",
-    "memory",
-    "theoretical_memory",
-    "parameters",
-    "parameters_per_rank",
-    "layout",
+"""Unit in the log. ms and s are read as ns, MiB, GB and size ("1.54 GiB") as bytes, billions as a count."""
+EventKind = Literal[
     "training_start",
     "training_end",
     "evaluation",
@@ -33,26 +26,38 @@ LineKind = Literal[
     "override_skipped",
     "cuda_graphs",
     "failure",
+    "memory_snapshot",
+]
+EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
+"""Kinds of lines that are kept as events: their text and, where they give one, the iteration."""
+LineKind = Literal[
+    EventKind,
+    "iteration",
+    "step_time",
+    "memory",
+    "theoretical_memory",
+    "parameters",
+    "parameters_per_rank",
+    "layout",
     "out_of_memory",
     "version",
     "progress",
     "straggler",
     "straggler_detector",
-    "memory_snapshot",
     "config_object",
 ]
 BlockKind = Literal["argument_block", "non_default_settings", "config_dump", "timers", "rank_timers", "traceback"]
 
 
 def _encode(anchor: object) -> bytes:
-    """Anchors are searched as bytes, so they have to be the same in every encoding of the file."""
+    """Anchors are searched as bytes, so they must be the same in every encoding of a file."""
     if not (isinstance(anchor, str) and anchor and anchor.isascii() and anchor.isprintable()):
         raise ValueError(f"an anchor is searched as bytes: expected printable ASCII, found {anchor!r}")
     return anchor.strip().encode()
 
 
 Anchor = Annotated[bytes, BeforeValidator(_encode)]
-"""Text that every such line contains; only lines with an anchor are parsed."""
+"""Text that every line of a row contains; only lines with an anchor are parsed."""
 
 
 class Prefix(Row):
@@ -73,7 +78,7 @@ class ListedValue(Row):
 
 
 class LinePart(Row):
-    """A value that is searched in the line by itself."""
+    """A value with a pattern of its own, which is searched in the line."""
 
     pattern: Pattern
     """Its first group is the value."""
@@ -81,7 +86,7 @@ class LinePart(Row):
 
 
 class LineRow(Row):
-    """One kind of line. ``values``, ``fields`` and ``parts`` give names their units."""
+    """One kind of line. ``values``, ``fields`` and ``parts`` name its values and state their units."""
 
     kind: LineKind
     anchor: Anchor
@@ -92,19 +97,19 @@ class LineRow(Row):
     fields: Mapping[str, ListedValue] = Field(default_factory=dict)
     """Name -> value of the list in the pattern's group ``fields``."""
     is_closed: bool = False
-    """Whether a listed value counts only with another ``|`` after it, so that no truncated value is read."""
+    """Whether a listed value counts only if another ``|`` follows, so that no truncated value is read."""
     parts: Mapping[str, LinePart] = Field(default_factory=dict)
     ends_line: bool = False
-    """Whether the last value reaches the end of the line, so that a truncated line looks complete."""
+    """Whether the last value ends the line, so that a truncated line would look complete."""
     required: frozenset[Text] = frozenset()
-    """Names without which the line is torn and not read."""
+    """Names of values; a line that lacks one is torn and not read."""
     reason: Text
     source: Text | None = None
-    """Where its format string stands (rules/sources.yaml)."""
+    """Where the format string of the line is (rules/sources.yaml)."""
 
     @cached_property
     def names_by_label(self) -> Mapping[str, tuple[str, str]]:
-        """Label in the list -> (name, unit)."""
+        """Label of a listed value -> (name, unit)."""
         return {listed.label: (name, listed.unit) for name, listed in self.fields.items()}
 
     @model_validator(mode="after")
@@ -131,15 +136,15 @@ class BlockRow(Row):
     opens: Pattern
     line: Pattern
     closes: Pattern
-    """Counts after the first line that was read."""
+    """Ends the block, but not before its first line was read."""
     section: Pattern | None = None
-    """A heading inside of the block; its group ``section`` is put before the names."""
+    """A heading inside the block; its group ``section`` is put before the names."""
     repeats: bool = False
-    """Whether a run prints the block again and again; of any other block the first counts."""
+    """Whether a run prints the block repeatedly; of any other block only the first is read."""
     counts_up: bool = False
-    """Whether names are numbers that grow within a section: one that does not shows that a heading was torn."""
+    """Whether names are numbers that grow within a section, so that one that does not shows a torn heading."""
     patience: int = 200
-    """Consecutive lines of the same process that do not belong to the block: after more it was never closed."""
+    """Consecutive lines of the same process that do not belong to the block; after more, it is over."""
     reason: Text
     source: Text | None = None
 
@@ -153,12 +158,12 @@ class LogGrammar(Row):
 
     @cached_property
     def any_prefix(self) -> re.Pattern[str]:
-        """Matches where one of ``prefixes`` does: most lines have none, and one search is cheaper than ten."""
+        """Matches where any of ``prefixes`` does. Most lines have none, and one search is cheaper than ten."""
         return re.compile("|".join(f"(?:{prefix.pattern.pattern})" for prefix in self.prefixes) or "(?!)")
 
     @property
     def anchors(self) -> tuple[bytes, ...]:
-        """Every anchor once."""
+        """The anchors of lines and blocks, each once."""
         return tuple(dict.fromkeys([*(row.anchor for row in self.lines), *(row.anchor for row in self.blocks)]))
 
 
@@ -178,7 +183,7 @@ class LogTimers(Row):
     """In order of precedence."""
 
     def kind_of(self, name: str) -> TimerKind:
-        """What timer ``name`` measures; ``other`` where no row matches."""
+        """What the timer ``name`` measures; ``other`` if no row matches."""
         return next((row.kind for row in self.timers if row.pattern.fullmatch(name)), TimerKind.OTHER)
 
 

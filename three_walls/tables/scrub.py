@@ -1,8 +1,8 @@
-"""What of an export may be shared: ``tables/scrub.yaml``, ``key-shapes.yaml`` and ``safe-words.yaml``.
+"""What may be shared of an export: ``tables/scrub.yaml``, ``key-shapes.yaml`` and ``safe-words.yaml``.
 
-Settings and variables have forms of their own. The functions here judge all other texts, such as names of kernels and
-ranges, and messages: :func:`cut_private` replaces paths, addresses and keys; :func:`is_safe_text` accepts texts that
-consist of the field's own words; :func:`cut_sentence` keeps only such words of a message.
+Settings and variables have forms of their own. The functions here judge all other texts, such as messages and the names
+of kernels and ranges. :func:`cut_private` replaces paths, addresses and keys, :func:`is_safe_text` accepts texts that
+consist of the field's own words, and :func:`cut_sentence` keeps only such words of a message.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ScrubRules(Row):
     """Table of names and values -> expression that matches a whole name -> values that may stay with it."""
     ranges: tuple[RangePattern, ...]
     parts: tuple[Pattern, ...]
-    """What stays of a range that does not stay as a whole."""
+    """Parts that stay of a text that does not stay as a whole."""
     scripts: frozenset[Text]
     """Training scripts whose file name stays."""
 
@@ -95,7 +95,7 @@ class ScrubRules(Row):
 
 
 class KeyShape(Row):
-    """What the keys (secrets) of one issuer look like."""
+    """The form of the keys (secrets) of one issuer."""
 
     pattern: Pattern
     reason: Text
@@ -108,7 +108,7 @@ class KeyShapes(Row):
 
     @cached_property
     def any_shape(self) -> re.Pattern[str]:
-        """Any of the shapes, where it begins a word."""
+        """Matches any of the shapes at the beginning of a word."""
         return re.compile(f"{_KEY_START}(?:{'|'.join(shape.pattern.pattern for shape in self.shapes)})", re.ASCII)
 
 
@@ -132,7 +132,7 @@ def scrub_rules() -> ScrubRules:
 
 @cache
 def key_shapes() -> re.Pattern[str]:
-    """Anything that has the shape of a key."""
+    """Matches anything that has the shape of a key."""
     return load_table(TABLES_DIR / "key-shapes.yaml", KeyShapes).any_shape
 
 
@@ -148,7 +148,7 @@ def cut_private(text: str) -> str:
 
 
 def holds_key(text: str) -> bool:
-    """Whether something in ``text`` has the shape of a key."""
+    """Whether a part of ``text`` has the shape of a key."""
     return key_shapes().search(text) is not None
 
 
@@ -163,14 +163,14 @@ def is_safe_text(text: str) -> bool:
 
 
 def cut_sentence(text: str) -> str:
-    """A message of the profiler without paths, addresses, keys and words that are not safe."""
+    """A message of the profiler with paths, addresses, keys and words that are not safe replaced."""
     cut = _ADDRESS.sub("<address>", cut_private(text))
     return _NAME.sub(lambda found: found[0] if _is_safe_name(found[0]) else "<word>", cut)
 
 
 @cache
 def is_safe_piece(piece: str) -> bool:
-    """Whether letters of one case are a safe word, a single letter, or safe words written together."""
+    """Whether ``piece`` (letters of one case) is a safe word, a single letter, or safe words written together."""
     piece = piece.lower()
     words = safe_words()
     if len(piece) == 1 or piece in words:

@@ -1,19 +1,22 @@
 """Thresholds: one model per YAML of thresholds, one field per threshold.
 
-An entry of the file is ``name: {value: ..., reason: ...}``. To add a threshold, add the entry and the field of the same
-name. The reasons stand in the file; the docstrings here give the meaning.
+An entry of a file is ``name: {value: ..., reason: ...}``. To add a threshold, add the entry and a field of the same
+name. The file gives the reason of the value, the docstring of the field its meaning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from three_walls.model.training_log import LogLayout
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.loader import Row, Text, between, load_table
+from three_walls.tables.loader import Row, Text, between, load_table, one_of
+from three_walls.tables.log_lines import EVENT_KINDS
 
 
 class ReasonedNumber(Row):
@@ -23,8 +26,19 @@ class ReasonedNumber(Row):
     reason: Text
 
 
+class ReasonedWholeNumber(Row):
+    """An entry whose value is a whole number."""
+
+    value: int
+    reason: Text
+
+
 def _value_of(entry: object) -> float:
     return ReasonedNumber.model_validate(entry).value
+
+
+def _whole_value_of(entry: object) -> int:
+    return ReasonedWholeNumber.model_validate(entry).value
 
 
 def _number_generations(generations: object) -> object:
@@ -39,6 +53,51 @@ Fraction = Annotated[float, between(0, 1), Reasoned]
 Ratio = Annotated[float, between(0, 100), Reasoned]
 Count = Annotated[float, between(0, 100), Reasoned]
 Milliseconds = Annotated[float, between(0, 10), Reasoned]
+WholeCount = Annotated[int, between(1, 1_000), BeforeValidator(_whole_value_of)]
+Nanoseconds = Annotated[int, between(1, 1_000_000_000), BeforeValidator(_whole_value_of)]
+
+
+class AttributionThresholds(Row):
+    """``attribution.yaml``: what the timeline, the matching of ranks and the attribution take for granted."""
+
+    maximum_operations_between_gemms: WholeCount
+    """Operations around a softmax that count as unfused attention."""
+    same_optimizer_phase_fraction: Fraction
+    """Of a step's model work: clusters of optimizer kernels with less between them are one phase."""
+    maximum_pause_fraction: Fraction
+    """Of the step: a longer pause between two step ranges belongs to no step."""
+    minimum_common_steps: WholeCount
+    """Step ends that two captures must have in common before their steps are numbered alike."""
+    same_step_fraction: Fraction
+    """Of the step: ends within this distance are of the same step."""
+    different_step_fraction: Fraction
+    """Of the step: ends further apart are of different steps."""
+    minimum_common_ends: WholeCount
+    """Matched ends that two captures need before a clock is fitted."""
+    better_clock_fraction: Fraction
+    """Of a simpler clock's error: a fitted clock must have less."""
+    maximum_same_host_error_ns: Nanoseconds
+    """Error of session clocks up to which two captures are taken to be of one host."""
+    maximum_launch_latency_ns: Nanoseconds
+    """From the end of a launch call to the start of an operation that nothing delays."""
+    maximum_return_ns: Nanoseconds
+    """From the end of an operation to the return of the call that waited for it."""
+    maximum_event_latency_ns: Nanoseconds
+    """From the end of an operation to the start of the next one on a stream that waited for it."""
+    followed_events: WholeCount
+    """Events in a row that are followed from a waiting operation to its producers."""
+    ready_quantile: Fraction
+    """Quantile of the durations of a kind of call that counts as its transfer."""
+    minimum_calls: WholeCount
+    """Calls of a kind that are needed for that quantile."""
+    maximum_control_ns: Nanoseconds
+    """Transfer of a call that carries next to nothing."""
+    minimum_small_exchange_ratio: Ratio
+    """Jump in the sorted durations that separates exchanges of counts from exchanges of tokens."""
+    maximum_small_exchange_ns: Nanoseconds
+    """Duration of an exchange of counts."""
+    minimum_joined_launches_fraction: Fraction
+    """Of the kernels: those that need their launch call for launches to count as recorded."""
 
 
 class VerdictThresholds(Row):
@@ -61,7 +120,7 @@ class VerdictThresholds(Row):
     maximum_unclassified_fraction: Fraction
     """Above this much time in unclassified kernels no wall is named."""
     minimum_plan_gain_fraction: Fraction
-    """A gain that is likely or at most below this leaves the edit out of the plan."""
+    """An edit whose likely or largest gain is below this is left out of the plan."""
     comparable_gain_fraction: Fraction
     """Of the largest likely gain: gains above this count as equal, and the wall of the verdict goes first."""
 
@@ -78,11 +137,11 @@ class RankThresholds(Row):
     minimum_cause_fraction: Fraction
     """Of the time a rank was late: the part that a cause has to explain to be named."""
     minimum_slow_outside_fraction: Fraction
-    """Of the excess compute: the part outside of the experts from which on a slow GPU is the cause, not imbalance."""
+    """Of the excess compute: from this part outside of the experts on, a slow GPU is the cause and not imbalance."""
     maximum_end_spread_ms: Milliseconds
     """Calls that end further apart are not matched as one collective."""
     maximum_even_end_spread_ms: Milliseconds
-    """The same for collectives that end evenly: all-reduce and all-gather."""
+    """The same for all-reduce and all-gather, whose members end closer together."""
     maximum_even_end_spread_fraction: Fraction
     """Of the shortest call: what a long transfer may add to :attr:`maximum_even_end_spread_ms`."""
     minimum_start_skew_fraction: Fraction
@@ -100,6 +159,10 @@ class RankThresholds(Row):
 class LogThresholds(Row):
     """``log.yaml``: steady iterations, logs of another run, slow ranks, short memory."""
 
+    disturbing_events: frozenset[Annotated[Text, one_of(EVENT_KINDS)]]
+    """Kinds of lines after whose iteration the next one is not steady."""
+    plateau_fraction: Fraction
+    """Of the undisturbed iterations: the last part, whose median is the length of a steady iteration."""
     minimum_step_tolerance_fraction: Fraction
     """Of the median iteration: one that differs by less is steady."""
     tolerance_in_deviations: Ratio
@@ -110,6 +173,10 @@ class LogThresholds(Row):
     """Iterations in the log per captured step from which on their median counts as unprofiled."""
     minimum_perturbation_ratio: Ratio
     """Traced step to unprofiled iteration: above it the profiler made the step longer."""
+    compared_layout_sizes: tuple[Annotated[Text, one_of([field.name for field in fields(LogLayout)])], ...]
+    """Sizes of the parallel layout: a log that prints another one than the trace records is of another run."""
+    compared_arguments: tuple[Text, ...]
+    """Config keys of the model and the batch: the same for Megatron-LM's arguments in the log."""
     minimum_step_ratio: Ratio
     """Traced step to unprofiled iteration: below it the log is of another run."""
     maximum_step_ratio: Ratio
@@ -125,7 +192,7 @@ class LogThresholds(Row):
 
 
 class FactThresholds(Row):
-    """``facts.yaml``: from which values on a fact counts as known, and what the kernels of a step are taken to show."""
+    """``facts.yaml``: when a fact counts as known, and what is concluded from the kernels of a step."""
 
     maximum_ambiguous_fraction: Fraction
     """Of the step: with more in SendRecv kernels of unknown owner no time of expert parallelism is given."""
@@ -136,13 +203,13 @@ class FactThresholds(Row):
     minimum_replayed_layer_ratio: Ratio
     """GEMMs of a backward layer per GEMM of a forward layer from which work other than attention is replayed."""
     minimum_shaped_fraction: Fraction
-    """Of the pointwise work: the part that needs recorded shapes before work found by shapes is known."""
+    """Of the pointwise operations: the part that must have recorded shapes before work found by shapes is known."""
     minimum_overlap_calls: Count
     """Calls of a GEMM, alone and concurrent with communication, needed to compare their medians."""
     minimum_concurrent_fraction: Fraction
     """Of a GEMM's time: concurrent communication from which the call counts as concurrent."""
     maximum_alone_spread_ratio: Ratio
-    """Ninth over first tenth of the GEMM calls that ran alone: above it they are not of one size."""
+    """Ninth over first decile of the GEMM calls that ran alone: above it they are not of one size."""
     minimum_outlier_steps: Count
     """Kept steps that a rank needs before one of them is reported as an outlier."""
     minimum_outlier_deviations: Ratio
@@ -161,13 +228,19 @@ class RecipeLimits(Row):
     other_kind_ratio: Annotated[float, between(1, 100), Reasoned]
     """Factor that another kind of attention (MLA) or of layers (Mamba, linear attention) counts as."""
     generations: Annotated[Mapping[str, int], BeforeValidator(_number_generations)]
-    """GPU family -> position of its generation, from 0; the file lists the families of each generation, older first."""
+    """GPU family -> number of its generation, from 0. The file lists the families by generation, older first."""
     benchmark_settings: frozenset[Text]
-    """Settings of benchmarks only: they save work that production needs, or change what is learned."""
+    """Settings that only benchmarks use: they save work that production needs, or change what is learned."""
     batch_settings: frozenset[Text]
-    """Settings that are shown and marked: they change what is learned, or follow memory."""
+    """Settings that are shown with a mark: they change what is learned, or depend on memory."""
     newer_names: Mapping[str, Text]
     """Key of a recipe -> key that holds the same in newer releases."""
+
+
+@cache
+def attribution_thresholds() -> AttributionThresholds:
+    """The thresholds of timeline, ranks and attribution that ship with the program."""
+    return load_table(TABLES_DIR / "attribution.yaml", AttributionThresholds)
 
 
 @cache

@@ -1,6 +1,6 @@
-"""NVIDIA's tuned recipes of MoE pre-training: ``tables/generated/recipes.yaml``, made by ``tools/tuned_recipes.py``.
+"""NVIDIA's tuned recipes for MoE pre-training: ``tables/generated/recipes.yaml``, made by ``tools/tuned_recipes.py``.
 
-Nothing reads the file before a recipe is searched.
+The file is read only when a recipe is searched.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class TunedModel:
     """By the keys of :data:`SIZES`."""
     multi_latent_attention: bool
     hybrid: bool
-    """Whether some layers are no attention: Mamba, linear attention."""
+    """Whether some layers are Mamba or linear attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunedRecipe:
-    """One recipe. A setting that it does not hold is unknown, not unset; ``None`` is unset."""
+    """One recipe. A setting that it does not state is unknown; None means unset."""
 
     name: str
     model: TunedModel
@@ -48,14 +48,14 @@ class TunedRecipe:
     gpus: int
     precision: str
     variant: str
-    """What distinguishes it from the plain recipe of the same kind; empty for that one."""
+    """What distinguishes it from the plain recipe of the same model, GPUs and precision; empty for the plain one."""
     source: str
     settings: Mapping[str, ConfigData]
     environment: Mapping[str, str]
 
 
 def _fit_settings(settings: Mapping[str, ConfigData]) -> Mapping[str, ConfigData]:
-    """Values of config keys, in the form that the key's type has."""
+    """``settings`` with every value in the form of its key's type."""
     keys = config_keys().keys
     fitted: dict[str, ConfigData] = {}
     wrong: list[tuple[Loc, str]] = []
@@ -86,7 +86,7 @@ class ModelSizes(Row):
 
 
 class RecipeRow(Row):
-    """A recipe of the file: what it sets besides the settings of its model."""
+    """A recipe in the file, with what it sets in addition to the settings of its model."""
 
     gpu: Text
     gpus: Annotated[int, Field(ge=1)]
@@ -98,7 +98,7 @@ class RecipeRow(Row):
 
 
 class ModelRow(Row):
-    """A model of the file, with what all its recipes set alike."""
+    """A model in the file, with the settings that all its recipes share."""
 
     sizes: ModelSizes
     multi_latent_attention: bool

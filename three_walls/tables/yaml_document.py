@@ -1,7 +1,7 @@
 """Reads a YAML file as plain data with the place of every value, and refuses what YAML makes ambiguous.
 
-Stricter than YAML 1.1 where YAML surprises. These are errors: a repeated key (YAML keeps the last one), ``no`` for
-false, ``1e-3`` (text in YAML 1.1), ``1:30`` (a number in base 60), aliases and tags. Quote what is text.
+It is stricter than YAML 1.1 where YAML surprises. These are errors: a repeated key (YAML keeps the last one), ``no``
+for false, ``1e-3`` (text in YAML 1.1), ``1:30`` (a number in base 60), aliases and tags. Quote what is text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _READINGS = {
     "str": "text, though it looks like a number; quote it, or write it as 1.0e-3 or 0.001",
     "timestamp": "a date; quote it",
 }
-"""Type that YAML resolves an ambiguous text to -> what the message calls it."""
+"""Type to which YAML resolves an ambiguous text -> what a message calls it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,7 +51,7 @@ class Problem:
 
 
 def describe(value: object) -> str:
-    """What stands in a file, for a message."""
+    """What a file holds in some place, for a message."""
     match value:
         case None:
             return "nothing"
@@ -80,25 +80,25 @@ class Document:
     """Where the key of each value begins."""
 
     def place_of(self, loc: Loc, is_about_key: bool = False) -> tuple[str, int, int]:
-        """File, line and column of the value at ``loc`` (or of its key), or of what encloses a value that is absent."""
+        """File, line and column of the value at ``loc``, or of its key; if it is absent, of what should hold it."""
         if is_about_key and loc in self.keys:
             return self._place(self.keys[loc])
         path: Loc = ()
-        for part in loc:  # pydantic also names the branch of a union, which is no part of the file
+        for part in loc:  # pydantic also names branches of unions, which are not in the file
             if (*path, part) in self.marks:
                 path = (*path, part)
         return self._place(self.marks[path])
 
     # PyYAML's types of events and marks differ between its two parsers, so events are Any.
     def read(self, event: Any, events: Iterator[Any], loc: Loc) -> Any:
-        """The value that begins with ``event``, as plain data; notes what is ambiguous."""
+        """The value that begins with ``event``, as plain data. What is ambiguous becomes a problem."""
         self.marks[loc] = event.start_mark
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
         if isinstance(event, yaml.AliasEvent):
             self._refuse(event, "aliases are not read; write the value out")
             return None
-        if len(loc) > _MAX_DEPTH:  # deeper nesting is not followed at all, so recursion ends here
+        if len(loc) > _MAX_DEPTH:  # so the recursion is bounded
             raise yaml.MarkedYAMLError(problem=f"more than {_MAX_DEPTH} levels", problem_mark=event.start_mark)
         if event.tag is not None:
             self._refuse(event, f"tag {event.tag} is not read; leave it out")
@@ -143,7 +143,7 @@ class Document:
         return None
 
     def _refuse(self, event: Any, message: str) -> None:
-        """Note a problem at ``event``, unless there is one already."""
+        """Adds a problem at ``event``, unless one is there already."""
         problem = Problem(self._place(event.start_mark), message)
         if not any(known.place == problem.place for known in self.problems):
             self.problems.append(problem)
@@ -153,7 +153,7 @@ class Document:
 
 
 def read_document(path: Path, problems: list[Problem]) -> Document | None:
-    """The document in ``path``; what is wrong with its form goes to ``problems``. None if there is no document."""
+    """The document in ``path``; None if there is none. What is wrong with its form is added to ``problems``."""
     start = (str(path), 1, 1)
     document = Document(str(path), problems)
     try:

@@ -1,1 +1,1 @@
-"""Tables -> intervals: what each operation is, whose it is, and where the steps begin and end."""
+"""Makes the timeline from traces: every operation with its category, and the training steps. Start: ``timeline.py``."""

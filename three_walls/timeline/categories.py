@@ -1,7 +1,7 @@
-"""What each device operation is: kernel name -> category, copies by direction, unfused attention by its surroundings.
+"""What each device operation is: kernels by name, copies by direction, unfused attention by its surroundings.
 
-Kernel names are matched with the ordered patterns of ``tables/kernel-categories.yaml``, once per distinct name
-(thousands), never per kernel (millions).
+Kernel names are matched against the ordered patterns of ``tables/kernel-categories.yaml`` (add a kernel name there),
+once per distinct name (thousands) and never per kernel (millions).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from three_walls.model.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
-from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.kernels import KernelPattern
+from three_walls.tables.thresholds import attribution_thresholds
 
 CATEGORY = pl.Enum(CATEGORIES)
-"""What an operation is, in order of precedence; an unknown name raises."""
+"""Categories in order of precedence; casting any other name raises."""
 
 CATEGORY_OR_SEND_RECV = pl.Enum([*CATEGORIES, SEND_RECV])
-"""The same before the owner of each NCCL SendRecv kernel is known."""
+"""The same, until the owner of each NCCL SendRecv kernel is known."""
 
 UNCLASSIFIED = "unclassified"
 UNFUSED_ATTENTION = "attention_unfused"
 
 _GENERIC_CATEGORIES = ("elementwise", "copy_d2d", "memset", UNCLASSIFIED)
-"""Generic categories that belong to unfused attention when they surround its softmax."""
+"""Categories that count as unfused attention where they surround its softmax."""
 
 # ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND of the export.
 _HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE, _PEER_TO_PEER = 1, 2, 8, 10
@@ -32,11 +32,11 @@ _PAGEABLE = 0
 
 
 def classify(operations: pl.DataFrame, names: Mapping[int, str], patterns: Sequence[KernelPattern]) -> pl.DataFrame:
-    """``operations`` with four more columns that state what each one is.
+    """Adds four columns to ``operations`` that state what each one is.
 
-    category  bucket name, or ``send_recv`` while it is not known whose exchange it is
-    phase     ``forward`` or ``backward`` for the one kernel per attention pass that is counted, else null
-    anchor    whether it marks the optimizer update
+    category  name of the bucket, or ``send_recv`` until the owner of that exchange is known
+    phase     ``forward`` or ``backward`` for the one kernel that is counted per attention pass, else null
+    anchor    whether the kernel marks the optimizer update
     unknown   the kernel's short name where no pattern matched, else null
     """
     distinct = operations.filter(pl.col("kind") == "kernel").select("name_id", "short_name_id").unique()
@@ -105,12 +105,12 @@ def _category_without_name() -> pl.Expr:
 
 
 def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
-    """``operations`` with the generic work around each attention softmax moved to ``attention_unfused``.
+    """Moves the generic kernels around each attention softmax in ``operations`` to ``attention_unfused``.
 
     Unfused attention is GEMM, mask, scale, softmax, GEMM. Its masks, scales and copies of the score matrix are
-    generic pointwise kernels that no name identifies, but their place does: they run on one stream of one rank between
-    two consecutive GEMMs, with a softmax among them, and the stretch is short enough to hold nothing else. A fused
-    kernel removes all of them, so they are counted together.
+    generic pointwise kernels that no name identifies. Their place does: they run on one stream of a rank between two
+    consecutive GEMMs, with a softmax among them, in a stretch too short to hold anything else. A fused kernel removes
+    all of them, so they are counted together.
     """
     stretch = ["rank_index", "stream", "stretch"]
     in_order = operations.with_row_index("row").sort("rank_index", "stream", "start_ns", "end_ns", "row")

@@ -1,58 +1,146 @@
-"""Whose a communication is: experts, tensors, data, pipeline or context. What stays open keeps its own bucket.
+"""Which kind of parallelism each NCCL kernel belongs to: expert, tensor, data, pipeline or context.
 
-The evidence for an NCCL SendRecv, in order of trust: an NVTX range of PyTorch around the launch that names the
-all-to-all (and then its absence around the others); the parallel sizes of the config, where only one of them can
-exchange; the stream: an exchange on a stream that also computes is a blocking all-to-all, pipeline exchanges have
-streams of their own.
+A kernel whose owner the evidence does not settle keeps a category of its own.
 
-The evidence for a collective, in order of trust: the NVTX ranges around the launch (tables/collective-owners.yaml); the
-communicator, if some call on it lies in such a range; the parallel sizes, where only one kind of group can run that
-operation. Without tensor and context parallelism a reduce-scatter is one of gradients and an all-gather one of
-parameters, except for the token counts that the dispatcher gathers: a few kilobytes, for which NCCL takes a single
-channel (one block), while buckets of parameters take more. All-reduces stay open unless gradients are reduced with them
-(no distributed optimizer): the gradient norm, losses and auxiliary losses run on several groups.
+An NCCL SendRecv is settled by the first of these that applies:
+
+1. An NVTX range of PyTorch around its launch names the all-to-all. Where some are named, those outside such ranges are
+   not the experts'.
+2. By the parallel sizes of the config only one kind of exchange is possible.
+3. Its stream: an exchange on a stream that also computes is a blocking all-to-all; pipeline exchanges have streams of
+   their own.
+
+A collective is settled by the first of these that applies:
+
+1. The NVTX ranges around its launch (``tables/collective-owners.yaml``).
+2. Its communicator, where another call on it lies in such a range.
+3. The parallel sizes, where only one kind of group can run that operation. Without tensor and context parallelism a
+   reduce-scatter carries gradients, and an all-gather carries parameters or the dispatcher's token counts. Token counts
+   are a few kilobytes, for which NCCL uses a single channel (one block); buckets of parameters use more. All-reduces
+   stay open unless they reduce the gradients (no distributed optimizer), because the gradient norm, losses and
+   auxiliary losses run on several groups.
+
+The communicator is known where NCCL's own NVTX ranges state it. A kernel is launched inside the range of its call or,
+where calls are grouped, inside the end of the outermost group. A group with calls on several communicators launches
+several kernels that nothing distinguishes: their communicator stays unknown.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from three_walls.model.buckets import GEMM_CATEGORIES, SEND_RECV
+from three_walls.inputs.nsys.nccl_payload import GROUP_END, GROUP_START
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES, SEND_RECV
 from three_walls.model.config import RunConfig
-from three_walls.tables.collective_owners import DATA_PARALLEL, TENSOR_PARALLEL, TOKENS, OwnerTexts
+from three_walls.tables.nvtx_ranges import DATA_PARALLEL, TENSOR_PARALLEL, TOKENS, OwnerTexts
 from three_walls.timeline.categories import CATEGORY, CATEGORY_OR_SEND_RECV
 
 MEGATRON_TEXTS = ("_AllToAll",)
-"""Ranges of Megatron Core's own all-to-all, which its token dispatcher calls (and nothing of context parallelism)."""
+"""Ranges of Megatron Core's own all-to-all: its token dispatcher calls it, context parallelism does not."""
 
 ALL_TO_ALL_TEXTS = (*MEGATRON_TEXTS, "nccl:all_to_all", "nccl:alltoall", "c10d::alltoall")
-"""Ranges that PyTorch's emit_nvtx and ProcessGroupNCCL put around any all-to-all."""
+"""The same, and the ranges that PyTorch's emit_nvtx and ProcessGroupNCCL put around any all-to-all."""
 
 AMBIGUOUS = "send_recv_ambiguous"
 
 BY_OPERATION = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "other_collective")
-"""Buckets of collectives whose owner is not known."""
+"""Categories of collectives whose owner is not known."""
 
 _EXCHANGES = {
     "expert_model_parallel_size": "ep_all_to_all",
     "pipeline_model_parallel_size": "pipeline_p2p",
     "context_parallel_size": "context_ring",
 }
-"""Parallel size -> the category of its SendRecv exchange."""
+"""Parallel size -> category of the SendRecv exchanges of that parallelism."""
 
 _ONE_CHANNEL = pl.col("grid_x") == 1
+_NCCL_CATEGORIES = [*COMMUNICATION_CATEGORIES, SEND_RECV]
+_IS_GROUP_MARK = pl.col("call_name").is_in([GROUP_START, GROUP_END])
+
+
+def join_communicators(operations: pl.DataFrame, nccl_calls: pl.DataFrame) -> pl.DataFrame:
+    """Adds ``communicator`` and ``message_bytes`` to the ``operations`` of one capture, null where not known.
+
+    ``nccl_calls``: NCCL_CALLS of the same capture. The message of a group is what it sends or, if it sends nothing, all
+    of it; it is known only where one kernel carries it.
+    """
+    if nccl_calls.is_empty():
+        return operations.with_columns(
+            communicator=pl.lit(None, dtype=pl.UInt64), message_bytes=pl.lit(None, dtype=pl.Int64)
+        )
+    numbered = operations.with_row_index("row")
+    launches = (
+        numbered.filter(pl.col("category").cast(pl.String).is_in(_NCCL_CATEGORIES))
+        .select("row", "launch_start_ns", thread="launch_thread")
+        .drop_nulls()
+        .sort("launch_start_ns")
+    )
+    calls = _number_groups(nccl_calls)
+    ungrouped = calls.filter(~_IS_GROUP_MARK & (pl.col("depth") == 0))
+    outside_groups = _in_ranges(launches, ungrouped, ["communicator", "message_bytes"]).drop("thread")
+    found = pl.concat([outside_groups, _in_groups(launches, calls)])
+    return numbered.join(found, on="row", how="left", maintain_order="left").drop("row")
+
+
+def _number_groups(calls: pl.DataFrame) -> pl.DataFrame:
+    """Adds ``depth`` (groups open after the call's start) and ``group`` (number of the outermost one) to ``calls``.
+
+    The end that closes the outermost group has depth 0. A capture can begin inside a group, so an end without a start
+    closes nothing.
+    """
+    opens = (pl.col("call_name") == GROUP_START).cast(pl.Int64)
+    closes = (pl.col("call_name") == GROUP_END).cast(pl.Int64)
+    level = (opens - closes).cum_sum().over("thread")
+    lowest = pl.min_horizontal(level.cum_min().over("thread"), pl.lit(0))
+    ordered = calls.sort("thread", "start_ns", "end_ns").with_columns(depth=level - lowest)
+    begins = (pl.col("call_name") == GROUP_START) & (pl.col("depth") == 1)
+    return ordered.with_columns(group=begins.cast(pl.Int64).cum_sum().over("thread"))
+
+
+def _in_groups(launches: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Launches inside the end of an outermost group: row, communicator, message_bytes."""
+    key = ["thread", "group"]
+    sends = pl.col("call_name") == "ncclSend"
+    size = pl.col("message_bytes")
+    groups = (
+        calls.filter(~_IS_GROUP_MARK & (pl.col("depth") > 0))
+        .group_by(key)
+        .agg(
+            communicator=pl.when(pl.col("communicator").n_unique() == 1).then(pl.col("communicator").first()),
+            message_bytes=pl.when(sends.any()).then(size.filter(sends).sum()).otherwise(size.sum()),
+        )
+    )
+    ends = calls.filter((pl.col("call_name") == GROUP_END) & (pl.col("depth") == 0))
+    inside = _in_ranges(launches, ends, ["group"]).join(groups, on=key)
+    is_alone = pl.len().over(key) == 1
+    return inside.select("row", "communicator", message_bytes=pl.when(is_alone).then("message_bytes"))
+
+
+def _in_ranges(launches: pl.DataFrame, ranges: pl.DataFrame, carry: list[str]) -> pl.DataFrame:
+    """Launches inside one of ``ranges``, which do not overlap on a thread: row, thread, and the columns ``carry``."""
+    return (
+        launches.join_asof(
+            ranges.select("thread", "start_ns", "end_ns", *carry).sort("start_ns"),
+            left_on="launch_start_ns",
+            right_on="start_ns",
+            by="thread",
+            strategy="backward",
+            check_sortedness=False,
+        )
+        .filter(pl.col("launch_start_ns") < pl.col("end_ns"))
+        .select("row", "thread", *carry)
+    )
 
 
 def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
-    """``operations`` of one capture with every ``send_recv`` replaced by its owner's category.
+    """Replaces the category ``send_recv`` in the ``operations`` of one capture by that of its owner.
 
     ``operations`` have a ``communicator``, null where it is not known; ``ranges`` are NVTX ranges with one of
-    ALL_TO_ALL_TEXTS. With context parallelism an all-to-all may be the context's own (Ulysses), so no range is trusted
-    there; where the sizes are not known only Megatron's is.
+    ALL_TO_ALL_TEXTS.
     """
     is_exchange = pl.col("category") == pl.lit(SEND_RECV, dtype=CATEGORY_OR_SEND_RECV)
     in_range = operations.with_columns(inside=launched_inside(operations, _trusted_ranges(ranges, config)))
-    # Where NCCL states the communicator, one range decides for all calls on it.
+    # A range around one call settles all calls on the same communicator.
     on_same = pl.col("inside").any().over("rank_index", "communicator") & pl.col("communicator").is_not_null()
     marked = in_range.with_columns(inside=pl.col("inside") | on_same)
     elsewhere = _owner_outside_ranges(bool(marked.filter(is_exchange)["inside"].any()), config)
@@ -63,6 +151,11 @@ def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: Ru
 
 
 def _trusted_ranges(ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
+    """The all-to-all ranges that show an exchange of experts.
+
+    None with context parallelism, whose own all-to-all (Ulysses) has such ranges too. Where the sizes are not known,
+    only those of Megatron.
+    """
     context, experts = config.size("context_parallel_size"), config.size("expert_model_parallel_size")
     if context is not None and context > 1:
         return ranges.clear()
@@ -72,8 +165,8 @@ def _trusted_ranges(ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
 
 
 def _owner_outside_ranges(ranges_name_experts: bool, config: RunConfig) -> pl.Expr:
-    """Owner of the exchanges that lie in no trusted range."""
-    if ranges_name_experts:  # the experts' exchanges are all marked: the rest has another owner
+    """Category of the exchanges that lie in no trusted range."""
+    if ranges_name_experts:  # all exchanges of experts are in ranges, so the rest has another owner
         return pl.lit(_exchange_by_config(config, without="expert_model_parallel_size"))
     owner = _exchange_by_config(config)
     if owner != AMBIGUOUS or not _experts_and_pipeline_only(config):
@@ -84,7 +177,7 @@ def _owner_outside_ranges(ranges_name_experts: bool, config: RunConfig) -> pl.Ex
 
 
 def _experts_and_pipeline_only(config: RunConfig) -> bool:
-    """Experts by NCCL all-to-all and a pipeline, no context: two kinds of exchange to distinguish."""
+    """Whether the exchanges are either the experts' NCCL all-to-all or the pipeline's."""
     experts, pipeline = config.size("expert_model_parallel_size"), config.size("pipeline_model_parallel_size")
     by_all_to_all = config.get("moe_token_dispatcher_type") == "alltoall"
     return by_all_to_all and config.size("context_parallel_size") == 1 and (experts or 0) > 1 and (pipeline or 0) > 1
@@ -97,14 +190,16 @@ def _exchange_by_config(config: RunConfig, without: str = "") -> str:
     if len(exchanging) != 1 or sizes[exchanging[0]] is None:
         return AMBIGUOUS
     if exchanging == ["expert_model_parallel_size"] and config.get("moe_token_dispatcher_type") == "flex":
-        return AMBIGUOUS  # flex carries tokens with its own kernels: this exchange has another owner
+        return (
+            AMBIGUOUS  # the flex dispatcher carries tokens with its own kernels, so this exchange is not the experts'
+        )
     return _EXCHANGES[exchanging[0]]
 
 
 def resolve_collectives(
     operations: pl.DataFrame, ranges: pl.DataFrame, owners: tuple[OwnerTexts, ...], config: RunConfig
 ) -> pl.DataFrame:
-    """``operations`` of one capture with every collective whose owner is known in that owner's category.
+    """Gives every collective in the ``operations`` of one capture its owner's category, where the owner is known.
 
     ``operations`` have a ``communicator``, null where it is not known; ``ranges`` are NVTX ranges.
     """
@@ -118,7 +213,7 @@ def resolve_collectives(
 
 
 def _owner_by_range(operations: pl.DataFrame, ranges: pl.DataFrame, owners: tuple[OwnerTexts, ...]) -> pl.Series:
-    """Owner of the first row of the table with a range around the launch; null if there is none."""
+    """Per operation the first of ``owners`` with a range around the launch; null if there is none."""
     found = pl.repeat(None, n=operations.height, dtype=pl.String, eager=True)
     for row in owners:
         around = ranges.filter(pl.col("text").str.contains_any(list(row.texts)))
@@ -131,7 +226,7 @@ def _owner_by_range(operations: pl.DataFrame, ranges: pl.DataFrame, owners: tupl
 
 
 def _owner_by_communicator() -> pl.Expr:
-    """The owner of the calls on the same communicator that lie in a range, if they agree."""
+    """The owner of those calls on the same communicator that lie in a range, if they agree."""
     same = ["rank_index", "communicator"]
     owners = pl.col("owner").drop_nulls()
     agreed = pl.when(owners.unique().len().over(same) == 1).then(owners.first().over(same))
@@ -139,12 +234,12 @@ def _owner_by_communicator() -> pl.Expr:
 
 
 def _category_of_owner(config: RunConfig) -> pl.Expr:
-    """Category by owner; null where the sizes contradict it."""
+    """Category for the column ``owner``; null where the parallel sizes contradict it."""
     tensor, experts = _tensor_size(config), config.size("expert_model_parallel_size")
     of_tensors = pl.lit(TENSOR_PARALLEL)
     if tensor == 1:
-        # A group of one rank communicates nothing. With experts these functions then run over the experts' group,
-        # where the all-gather dispatcher moves tokens with them and the other dispatchers gather counts.
+        # A tensor-parallel group of one rank communicates nothing. With expert parallelism these functions run over the
+        # experts' group: the all-gather dispatcher moves tokens with them, the other dispatchers gather token counts.
         of_tensors = pl.lit("ep_dispatch_combine" if (experts or 0) > 1 else None, dtype=pl.String)
     counts = _ONE_CHANNEL & (pl.col("category").cast(pl.String) == "all_gather") & pl.lit((experts or 0) > 1)
     if tensor == 1 and config.get("moe_token_dispatcher_type") in ("alltoall", "flex"):
@@ -160,7 +255,7 @@ def _category_of_owner(config: RunConfig) -> pl.Expr:
 
 
 def _category_by_config(config: RunConfig) -> pl.Expr:
-    """Category where the sizes leave one kind of group for the operation; null elsewhere."""
+    """Category where the parallel sizes leave one kind of group for the operation; null elsewhere."""
     context, experts = config.size("context_parallel_size"), config.size("expert_model_parallel_size")
     if _tensor_size(config) != 1 or context != 1 or experts is None:
         return pl.lit(None, dtype=pl.String)
@@ -182,18 +277,18 @@ def _category_by_config(config: RunConfig) -> pl.Expr:
 
 
 def _tensor_size(config: RunConfig) -> int | None:
-    """1 if neither dense layers nor experts are tensor parallel, more if either is; None if not known."""
+    """The larger tensor-parallel size of dense layers and experts; None if not known."""
     tensor = config.size("tensor_model_parallel_size")
     expert_tensor = config.size("expert_tensor_parallel_size") or tensor
     return None if tensor is None or expert_tensor is None else max(tensor, expert_tensor)
 
 
 def launched_inside(operations: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
-    """Per operation: whether its launch lies in one of ``ranges`` (HOST_RANGES of one capture) on its thread."""
+    """Per operation whether its launch lies in one of ``ranges`` (HOST_RANGES of one capture) on its thread."""
     if ranges.is_empty():
         return pl.repeat(value=False, n=operations.height, eager=True)
-    # Ranges of one thread nest, so the one that opened last before the launch may have closed while an outer
-    # one is still open: the latest end so far decides.
+    # Ranges of a thread nest: the last one that opened before the launch may have closed while an outer one is still
+    # open. So the latest end of all ranges that have opened decides.
     open_until = (
         ranges.with_columns(end_ns=pl.col("end_ns").fill_null(2**62))
         .sort("start_ns")

@@ -1,4 +1,4 @@
-"""GEMMs from PyTorch's operators: which range is one, of what shape, in which direction of training."""
+"""GEMMs from PyTorch's operators: which NVTX ranges run one, of what shape, in which direction of training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from three_walls.tables.torch_operators import LinearLayer, TorchOperators
+from three_walls.tables.nvtx_ranges import LinearLayer, TorchOperators
 from three_walls.timeline.operators import Operators, Sizes
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD, REPLAY = DIRECTIONS = (
@@ -17,10 +17,7 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD, REPLAY = DIRECTIONS = (
     "backward",
     "replay",
 )
-"""``backward`` where it is one of the two gradients and it is not known which, or both of them."""
-
-_OPERATIONS_PER_ENTRY = 2
-"""A multiplication and an addition."""
+"""``backward`` where it is one of the two gradients and not known which, or both of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +37,15 @@ class Gemm:
 
     @property
     def flops(self) -> int:
-        return _OPERATIONS_PER_ENTRY * self.batch * self.m * self.n * self.k * self.count
+        """A multiplication and an addition for each m x n x k."""
+        return 2 * self.batch * self.m * self.n * self.k * self.count
 
 
 def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: bool = False) -> dict[int, Gemm]:
-    """The GEMM of each range that runs one, by index. Ranges inside it belong to it unless they are one themselves.
+    """The GEMM of each range that runs one, by index. A range inside it without a GEMM of its own belongs to it.
 
-    ``may_gather_tokens``: with sequence parallelism a linear layer gathers its tokens inside. Only its gradient shows
-    then how many there are, and a layer without one has no GEMM.
+    ``may_gather_tokens``: with sequence parallelism a linear layer gathers its tokens itself. Then only its gradient
+    shows how many there are, and a layer without a recorded gradient is left out.
     """
     layers = _linear_layers(operators, table, may_gather_tokens)
     gemms: dict[int, Gemm] = {}
@@ -58,7 +56,8 @@ def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: b
         if size is None:
             continue
         direction = _direction(operators, index, table)
-        layer_index = next((around for around in operators.around(operator.parent) if around in layers), None)
+        enclosing = operators.around(operator.parent)
+        layer_index = next((candidate for candidate in enclosing if candidate in layers), None)
         if layer_index is None:
             gemms[index] = Gemm(*size, direction)
             continue
@@ -80,17 +79,20 @@ def find_gemms(operators: Operators, table: TorchOperators, may_gather_tokens: b
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One pass through a linear layer: tokens x k times the transposed n x k weight."""
+    """A pass through a linear layer: tokens x k times the transposed n x k weight."""
 
     tokens: int
     n: int
     k: int
     is_certain: bool
-    """Whether ``tokens`` are those that were multiplied, also where the layer gathers them inside."""
+    """Whether ``tokens`` is what was multiplied, even where the layer gathers its tokens itself."""
 
 
 def _linear_layers(operators: Operators, table: TorchOperators, may_gather_tokens: bool) -> dict[int, _Layer]:
-    """Ranges of linear layers, forward and backward. A backward has its forward's sequence number and name."""
+    """Ranges of linear layers, forward and backward, by index.
+
+    The range of a backward pass has the sequence number of its forward pass, and its name with ``Backward`` behind it.
+    """
     forward: dict[tuple[str, int | None], int] = {}
     sizes: dict[int, tuple[int, int, int]] = {}
     for index, operator in enumerate(operators.found):
@@ -119,14 +121,14 @@ def _linear_layers(operators: Operators, table: TorchOperators, may_gather_token
 
 
 def _rows_of_gradient(sizes: Sizes | None, n: int) -> int | None:
-    """Rows of the gradient that a backward range was called with, [..., n]."""
+    """Rows of the gradient [..., n] that a backward range was called with; None where it has another shape."""
     if not sizes or len(sizes[0]) < 2 or sizes[0][-1] != n:
         return None
     return prod(sizes[0][:-1])
 
 
 def _read_layer(sizes: Sizes, layer: LinearLayer) -> tuple[int, int, int] | None:
-    """(tokens, n, k) from the arguments' shapes; None where they are not those of a linear layer."""
+    """(tokens, n, k) from the shapes of the arguments; None where they are not those of a linear layer."""
     if layer.input >= len(sizes) or len(sizes[layer.input]) < 2:
         return None
     *leading, k = sizes[layer.input]
@@ -136,26 +138,26 @@ def _read_layer(sizes: Sizes, layer: LinearLayer) -> tuple[int, int, int] | None
 
 
 def _multiply(sizes: Sizes, operands: tuple[int, int]) -> tuple[int, int, int, int] | None:
-    """(batch, m, n, k) of two factors; None where they do not fit each other."""
+    """(batch, m, n, k) of the product of two operands; None where their shapes do not fit."""
     if max(operands) >= len(sizes):
         return None
     left, right = (sizes[position] for position in operands)
     match left, right:
-        case (m, k), (same, n) if k == same:
+        case (m, k), (rows, n) if k == rows:
             return 1, m, n, k
-        case (batch, m, k), (batches, same, n) if k == same and batch == batches:
+        case (batch, m, k), (batches, rows, n) if k == rows and batch == batches:
             return batch, m, n, k
-        case (m, k), (_, same, n) if k == same:  # each token by its group's matrix
+        case (m, k), (_, rows, n) if k == rows:  # grouped: each token times the matrix of its group
             return 1, m, n, k
-        case (_, m, k), (same, n) if k == same:
+        case (_, m, k), (rows, n) if k == rows:
             return 1, m, n, k
     return None
 
 
 def _direction(operators: Operators, index: int, table: TorchOperators) -> str:
-    """FORWARD, BACKWARD or REPLAY, from the nearest range around that shows it."""
-    for around in operators.around(index):
-        name = operators.found[around].name
+    """FORWARD, BACKWARD or REPLAY, from the innermost enclosing range that shows it."""
+    for enclosing in operators.around(index):
+        name = operators.found[enclosing].name
         if name in table.replays:
             return REPLAY
         if table.backward.search(name):
@@ -164,22 +166,25 @@ def _direction(operators: Operators, index: int, table: TorchOperators) -> str:
 
 
 def _gradient(size: tuple[int, int, int], layer: _Layer, is_first: bool) -> str:
-    """Which gradient a GEMM (m, n, k) inside the backward range of a linear layer is.
+    """Which gradient a GEMM (m, n, k) in the backward range of a linear layer computes.
 
-    The input's contracts the weight's rows, the weight's the tokens. Where both would fit, the input's comes first.
+    The input gradient sums over the weight's rows, the weight gradient over the tokens. Where the shape fits both, the
+    layer computes the input gradient first.
     """
     tokens, n, k = layer.tokens, layer.n, layer.k
-    of_input = size == (tokens, k, n)
-    of_weight = size in ((n, k, tokens), (k, n, tokens))
-    if of_input and of_weight:
+    fits_input = size == (tokens, k, n)
+    fits_weight = size in ((n, k, tokens), (k, n, tokens))
+    if fits_input and fits_weight:
         return INPUT_GRADIENT if is_first else WEIGHT_GRADIENT
-    return INPUT_GRADIENT if of_input else WEIGHT_GRADIENT if of_weight else BACKWARD
+    if fits_input:
+        return INPUT_GRADIENT
+    return WEIGHT_GRADIENT if fits_weight else BACKWARD
 
 
 def gemms_of_launches(
     operators: Operators, gemms: Mapping[int, Gemm], launches: list[tuple[int | None, int | None]]
 ) -> list[int | None]:
-    """Per launch (thread, time): index of the innermost range around it that is a GEMM."""
+    """Per launch (thread, time) the index of the innermost enclosing range that runs a GEMM; None if there is none."""
     ranges: list[int | None] = []
     for thread, at_ns in launches:
         innermost = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)

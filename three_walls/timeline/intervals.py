@@ -1,8 +1,7 @@
-"""Interval algebra on frames: merge, complement, intersect and sweep; used wherever time is compared.
+"""Interval algebra on frames: merge, complement, intersect and sweep. All times are compared with these functions.
 
-An interval is a row with ``start_ns`` (inclusive) and ``end_ns`` (exclusive), both Int64. ``by`` names the
-columns within which intervals are compared (a rank, a step, a thread). Empty intervals (start = end) own no
-time and are dropped.
+An interval is a row with ``start_ns`` (inclusive) and ``end_ns`` (exclusive), both Int64. ``by`` names the columns
+within which intervals are compared (a rank, a step, a thread). Empty intervals (start = end) are dropped.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ def merge_overlapping(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFram
 
 
 def gaps_within(busy: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """What ``windows`` hold that ``busy`` does not: disjoint, sorted.
+    """The parts of ``windows`` that no interval of ``busy`` covers: disjoint, sorted.
 
-    ``by`` must identify each window (rank and step); ``busy`` has the same columns.
+    ``by`` must identify each window (rank and step); ``busy`` has these columns too and lies within the windows.
     Columns: ``by``, start_ns, end_ns.
     """
-    clipped = merge_overlapping(busy, by)
+    merged = merge_overlapping(busy, by)
     bounds = pl.concat(
         [
             windows.select(*by, start_ns="start_ns", end_ns="start_ns"),
-            clipped.select(*by, "start_ns", "end_ns"),
+            merged.select(*by, "start_ns", "end_ns"),
             windows.select(*by, start_ns="end_ns", end_ns="end_ns"),
         ]
     ).sort(*by, "start_ns", "end_ns")
@@ -64,8 +63,8 @@ def intersect(left: pl.DataFrame, disjoint: pl.DataFrame, by: Sequence[str], car
     starts = right.select(*by, "row", at="start_ns")
     ends = right.select(*by, "row", at="end_ns")
     indexed = _not_empty(left).with_row_index("left_row")
-    # The overlapping ones are consecutive: from the first that ends after the interval's start to the last that
-    # starts before its end.
+    # The intervals of ``disjoint`` that overlap this one are consecutive: from the first that ends after its start to
+    # the last that starts before its end.
     first = (
         indexed.sort("start_ns")
         .join_asof(
@@ -113,11 +112,12 @@ def intersect(left: pl.DataFrame, disjoint: pl.DataFrame, by: Sequence[str], car
 def sweep(
     intervals: pl.DataFrame, windows: pl.DataFrame, label: str, labels: Sequence[str], by: Sequence[str]
 ) -> pl.DataFrame:
-    """Cuts ``windows`` where any interval starts or ends; each slice states which labels are active in it.
+    """Cuts ``windows`` into slices wherever an interval starts or ends, with the labels that are active in each slice.
 
-    ``intervals`` lie within the windows and carry ``label``, one of ``labels``. In the result, ``active`` is
-    a bit set: bit i is ``labels[i]``, so the lowest set bit is the first active label in their order.
+    ``intervals`` lie within the windows and have a column ``label`` with one of ``labels``. In the result ``active`` is
+    a bit set: bit i stands for ``labels[i]``, so the lowest set bit is the active label of highest precedence.
     The slices of a window cover it exactly. Columns: ``by``, start_ns, end_ns, active.
+    Raises ValueError for more than 62 labels.
     """
     if len(labels) > 62:
         raise ValueError("a bit set in an Int64 holds at most 62 labels")
@@ -126,7 +126,7 @@ def sweep(
         .cast(pl.String)
         .replace_strict({name: 1 << i for i, name in enumerate(labels)}, return_dtype=pl.Int64)
     )
-    # Within one label intervals are merged first: then each bit is set and cleared, never counted.
+    # The intervals of each label are merged first, so that a bit is set and cleared, never counted.
     merged = merge_overlapping(intervals, [*by, label]).with_columns(bit=bit)
     edges = pl.concat(
         [
@@ -136,8 +136,8 @@ def sweep(
             windows.select(*by, at_ns="end_ns", change=pl.lit(0, dtype=pl.Int64)),
         ]
     )
-    # Every window's changes sum to zero, so one running sum serves all; slices of no length, where several edges
-    # share an instant and the sum is not complete yet, drop out.
+    # The changes of each window sum to zero, so a single running sum serves all windows. Where several edges share an
+    # instant the sum is incomplete until the last of them; those slices have no length and drop out.
     same_window = pl.all_horizontal(pl.col(name).shift(-1) == pl.col(name) for name in by)
     return _not_empty(
         edges.sort(*by, "at_ns")
@@ -147,9 +147,9 @@ def sweep(
     )
 
 
-def mask_of(chosen: Sequence[str], labels: Sequence[str]) -> int:
-    """Bit set of ``chosen`` in the numbering that :func:`sweep` uses for ``labels``."""
-    return sum(1 << labels.index(name) for name in chosen)
+def mask_of(names: Sequence[str], labels: Sequence[str]) -> int:
+    """Bit set of ``names`` in the numbering that :func:`sweep` uses for ``labels``."""
+    return sum(1 << labels.index(name) for name in names)
 
 
 def _not_empty(intervals: pl.DataFrame) -> pl.DataFrame:

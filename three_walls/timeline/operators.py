@@ -1,4 +1,4 @@
-"""PyTorch's operators around kernels: which one launched what, with which tensor shapes, inside which other ranges.
+"""PyTorch's operators and the NVTX ranges around them: which of them launched a kernel, with which tensor shapes.
 
 ``torch.autograd.profiler.emit_nvtx(record_shapes=True)`` (Megatron's ``--profile``, Megatron-Bridge's
 ``profiling.record_shapes``, ``nsys profile --pytorch=autograd-shapes-nvtx``) writes one NVTX range per operator::
@@ -30,28 +30,31 @@ Sizes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One range. ``sizes``: the shape of each argument, () for one that is no tensor; None where none were recorded."""
+    """A range. ``sizes``: the shape of each argument, () for one that is no tensor; None where none were recorded."""
 
     name: str
     sizes: Sizes | None
     sequence: int | None
-    """PyTorch's number of the forward operator; the range of its backward has the same."""
+    """PyTorch's number of the forward operator; the range of its backward pass has the same number."""
     parent: int | None
-    """Index of the range that it lies in, on the same thread."""
+    """Index of the innermost range around it on the same thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """The ranges of one process, nested as its threads nested them. ``found``: an operator per range."""
+    """The ranges of a process, nested as its threads opened and closed them."""
 
     found: tuple[Operator, ...]
+    """An operator per range; an index stands for its place here."""
     starts: dict[int, list[int]]
-    """Per thread the starts of its ranges, ascending; ``order`` has their indices in ``found``."""
+    """Per thread the starts of its ranges, ascending."""
     order: dict[int, list[int]]
+    """Per thread the indices of these ranges, in the same order."""
     ends: tuple[int, ...]
+    """The end of each range of ``found``."""
 
     def innermost(self, thread: int, at_ns: int) -> int | None:
-        """Index of the innermost range that is open on ``thread`` at ``at_ns``."""
+        """Index of the innermost range that is open on ``thread`` at ``at_ns``; None if there is none."""
         starts = self.starts.get(thread, [])
         position = bisect_right(starts, at_ns) - 1
         index: int | None = self.order[thread][position] if position >= 0 else None
@@ -60,16 +63,16 @@ class Operators:
         return index
 
     def around(self, index: int | None) -> Iterator[int]:
-        """The range ``index`` and those around it, from the inside out; none for None."""
+        """The indices of the range ``index`` and of those around it, from the inside out; nothing for None."""
         while index is not None:
             yield index
             index = self.found[index].parent
 
 
 def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Operators:
-    """The ranges of ``process`` around the launches of ``operations``, read from the file again.
+    """The ranges of ``process`` around the launches of ``operations``. Reads the trace file again.
 
-    Raises InputError where the file cannot be read any more.
+    Raises InputError where it cannot be read any more.
     """
     first, last = operations["launch_start_ns"].min(), operations["launch_start_ns"].max()
     if not isinstance(first, int) or not isinstance(last, int):
@@ -78,7 +81,7 @@ def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Oper
 
 
 def nest_operators(ranges: pl.DataFrame) -> Operators:
-    """``ranges``: HOST_RANGES of one process, sorted by thread and start, the outer before the inner."""
+    """Nests ``ranges``: HOST_RANGES of one process, sorted by thread and start, the outer before the inner."""
     found: list[Operator] = []
     ends: list[int] = []
     starts: dict[int, list[int]] = defaultdict(list)
@@ -99,7 +102,7 @@ def nest_operators(ranges: pl.DataFrame) -> Operators:
 
 
 def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:
-    """(name, shapes of the arguments, sequence number) of a range's text; None for what it does not have."""
+    """(name, shapes of the arguments, sequence number) from the text of a range; None for what it lacks."""
     end = _END_OF_NAME.search(text)
     if end is None:
         return text, None, None

@@ -1,7 +1,13 @@
-"""Where the training steps begin and end, per rank, and which of them conclusions may rest on.
+"""Where the training steps of each rank begin and end, and which of them are kept: conclusions rest on those alone.
 
-Order of trust: Megatron-Bridge's NVTX ``training_step_N``; the user's ranges; a recurring optimizer phase; else the
-whole capture as one window, which the report states.
+The boundaries come from the first of these that a rank has:
+
+1. Megatron-Bridge's NVTX ranges ``training_step_N``.
+2. The NVTX ranges that the user names (``--step-range``).
+3. Recurring optimizer phases: a step runs from the end of one to the end of the next.
+4. The whole capture as one window, which the report states.
+
+A step that touches an edge of the capture is dropped, unless too few are left.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from enum import StrEnum
 
 import polars as pl
 
-from three_walls.tables.attribution_thresholds import attribution_thresholds
+from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION
 
 STEP = ("rank_index", "step")
@@ -26,19 +32,19 @@ STEPS = pl.Schema(
         "start_ns": pl.Int64,
         "end_ns": pl.Int64,
         "kept": pl.Boolean,  # whether conclusions may rest on it
-        "reason": pl.String,  # why it was dropped, or kept in spite of something; empty if there is nothing to state
+        "reason": pl.String,  # why it was dropped, or kept despite a defect; empty for a kept step without defects
     }
 )
 
 TRAINING_STEP_TEXT = "training_step_"
-"""In the range's text, before the number; emitted by Megatron-Bridge (since 2026) with profiling.nvtx_ranges=true."""
+"""Precedes the number in the range's text. Megatron-Bridge emits it (since 2026) with profiling.nvtx_ranges=true."""
 
 MODEL_WORK = ("gemm", "grouped_gemm", "attention", "cuda_graph")
-"""What forward and backward passes consist of; an optimizer phase has next to none of it."""
+"""Categories that forward and backward passes consist of; an optimizer phase has next to none of them."""
 
 
 class StepSource(StrEnum):
-    """Where the boundaries of the steps come from, most trustworthy first."""
+    """Where step boundaries come from, most trustworthy first."""
 
     TRAINING_STEP = "nvtx training_step"
     USER_RANGE = "user's step range"
@@ -48,7 +54,7 @@ class StepSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A candidate step. ``opens_at_edge``: nothing before it was captured; ``closes_at_edge``: nothing after it."""
+    """A candidate step. ``opens_at_edge``: nothing before it was captured. ``closes_at_edge``: nothing after it was."""
 
     index: int
     start_ns: int
@@ -75,7 +81,7 @@ def find_steps(
 
 
 def median_steps(steps: pl.DataFrame) -> dict[int, int]:
-    """Per rank index the step of median length among its kept ones (the lower of two; ties: the earlier)."""
+    """Per rank index its kept step of median length: of two in the middle the shorter, of equally long the earlier."""
     middle = (
         steps.filter("kept")
         .with_columns(length_ns=DURATION)
@@ -106,10 +112,10 @@ def _extent(operations: pl.DataFrame) -> tuple[int, int]:
 
 
 def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list[_Window]:
-    """Host ranges projected to the device: a step runs from its first kernel to the next step's first kernel."""
+    """Host ranges projected onto the device: a step runs from its first kernel to the next step's first kernel."""
     capture_id, process = operations.select("capture_id", "process").row(0)
-    of_this_process = (pl.col("capture_id") == capture_id) & (pl.col("process") == process)
-    outermost = _outermost(ranges.filter(of_this_process & pl.col("end_ns").is_not_null()))
+    is_own = (pl.col("capture_id") == capture_id) & (pl.col("process") == process)
+    outermost = _outermost(ranges.filter(is_own & pl.col("end_ns").is_not_null()))
     if not outermost:
         return []
     kernels = operations.filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
@@ -120,21 +126,21 @@ def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list
             continue
         numbers = re.findall(r"\d+", text)
         projected.append((int(numbers[-1]) if numbers else len(projected), *_extent(launched)))
-    first_of_all, _ = _extent(operations)
+    capture_start, _ = _extent(operations)
     longest_pause = attribution_thresholds().maximum_pause_fraction
     windows = []
     for order, (index, first, last) in enumerate(projected):
         is_last = order == len(projected) - 1
-        # The host works between two ranges too (logging, data): that is the earlier step's time. A pause far
-        # longer than the step (evaluation, a checkpoint) is not.
+        # Host work between two ranges (logging, data) counts to the earlier step. A pause far longer than the step
+        # (evaluation, a checkpoint) does not.
         next_first = last if is_last else projected[order + 1][1]
         end_ns = next_first if is_last or next_first - last <= longest_pause * (last - first) else last
-        windows.append(_Window(index, first, max(end_ns, first + 1), first <= first_of_all, is_last))
+        windows.append(_Window(index, first, max(end_ns, first + 1), first <= capture_start, is_last))
     return windows
 
 
 def _outermost(ranges: pl.DataFrame) -> list[tuple[str, int, int]]:
-    """Text, start and end of the ranges that lie in no other."""
+    """Text, start and end of each range that lies in no other."""
     found: list[tuple[str, int, int]] = []
     in_order = ranges.sort("start_ns", "end_ns", descending=[False, True])
     for text, start_ns, end_ns in in_order.select("text", "start_ns", "end_ns").rows():
@@ -160,8 +166,8 @@ def _windows_from_optimizer(operations: pl.DataFrame) -> list[_Window]:
 def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
     """When each optimizer phase of one rank ends (end of its last update kernel), in order.
 
-    Collectives can split an optimizer phase into several clusters; a step must not be cut there. So consecutive
-    clusters belong together unless real model work lies between them.
+    Collectives can split the update kernels of one phase into clusters, and a step must not be cut between those. So
+    consecutive clusters belong together unless forward and backward work lies between them.
     """
     anchors = operations.filter(pl.col("anchor")).select("start_ns", "end_ns").sort("start_ns", "end_ns")
     if anchors.is_empty():
@@ -173,45 +179,40 @@ def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
     )
     done = anchors.join_asof(work, on="start_ns", strategy="backward").with_columns(pl.col("work_ns").fill_null(0))
     total = int(work["work_ns"][-1]) if work.height else 0
-    # The stretches between anchors, and what comes before the first and after the last one.
+    # Model work between update kernels, before the first and after the last one.
     between = done["work_ns"].diff().fill_null(0).to_list()
     longest = max([*between, done["work_ns"][0], total - done["work_ns"][-1]])
     least = attribution_thresholds().same_optimizer_phase_fraction * longest
-    opens = [order == 0 or between[order] > least for order in range(done.height)]
-    phases = done.with_columns(phase=pl.Series(opens).cast(pl.Int64).cum_sum())
+    opens_phase = [order == 0 or between[order] > least for order in range(done.height)]
+    phases = done.with_columns(phase=pl.Series(opens_phase).cast(pl.Int64).cum_sum())
     ends = phases.group_by("phase", maintain_order=True).agg(pl.col("end_ns").max())
     return [int(end) for end in ends["end_ns"]]
 
 
 def _keep_or_drop(rank_index: int, windows: Sequence[_Window], source: StepSource) -> pl.DataFrame:
-    """STEPS of one rank: keeps the windows that conclusions may rest on and states the reason for the others."""
+    """STEPS of one rank: keeps the windows that conclusions may rest on, with the reason for dropping the others."""
     clean = [window for window in windows if not window.opens_at_edge and not window.closes_at_edge]
     rows = []
     for window in windows:
         if clean:
             kept = window in clean
-            reason = _describe_edge(window) or (_ONE_OF_TWO if len(windows) == 2 else "")
+            only_one = "the only complete step: two were captured, and the first starts where the capture starts"
+            reason = _describe_edge(window) or (only_one if len(windows) == 2 else "")
         elif len(windows) == 1:
-            kept, reason = True, "the only step in the capture: it may be cut at either end"
+            kept, reason = True, "the only step in the capture: it may be cut off at either end"
         else:
-            # Two steps. The first contains the profiler's start, which takes seconds and differs per rank.
+            # Of two steps the first contains the profiler's start, which takes seconds and differs between ranks.
             kept = not window.opens_at_edge
-            reason = _describe_kept_of_two(source) if kept else _describe_edge(window)
+            end = "it ends with an optimizer update" if source is StepSource.OPTIMIZER else "its range was closed"
+            spared = f"kept although it ends near the end of the capture: only two steps were captured, and {end}"
+            reason = spared if kept else _describe_edge(window)
         rows.append((rank_index, window.index, window.start_ns, window.end_ns, kept, reason))
     return pl.DataFrame(rows, schema=STEPS, orient="row")
 
 
-_ONE_OF_TWO = "the only complete step: two were captured, and the first starts where the capture starts"
-
-
 def _describe_edge(window: _Window) -> str:
     if window.opens_at_edge:
-        return "starts where the capture starts: it may be cut, and it contains the profiler's own start"
+        return "starts where the capture starts: it may be cut off, and it contains the start of the profiler"
     if window.closes_at_edge:
-        return "ends where the capture ends: it may be cut, or delayed by the profiler's stop"
+        return "ends where the capture ends: it may be cut off, or delayed by the end of profiling"
     return ""
-
-
-def _describe_kept_of_two(source: StepSource) -> str:
-    end = "its end is the capture's last optimizer update" if source is StepSource.OPTIMIZER else "its range was closed"
-    return f"kept although it ends near the end of the capture: only two steps were captured, and {end}"

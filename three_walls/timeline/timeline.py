@@ -1,4 +1,11 @@
-"""The timeline of one analysis: every operation of every rank with what it is, and the steps."""
+"""The timeline of a run, built from its traces: every device operation with its category and launch, and the steps.
+
+``build_timeline`` is the list of what is worked out, in order:
+
+- ``categories.py``: what each operation is, from its name.
+- ``communication_owners.py``: which kind of parallelism an NCCL kernel belongs to.
+- ``steps.py``: where the training steps begin and end, and which of them are kept.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +18,20 @@ import polars as pl
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import RunConfig
-from three_walls.tables.collective_owners import collective_owners
 from three_walls.tables.kernels import KernelPattern, load_api_patterns, load_kernel_patterns, union_of
+from three_walls.tables.nvtx_ranges import collective_owners
 from three_walls.timeline.categories import classify, mark_unfused_attention
-from three_walls.timeline.communication_owners import ALL_TO_ALL_TEXTS, resolve_collectives, resolve_send_recv
-from three_walls.timeline.communicators import join_communicators
+from three_walls.timeline.communication_owners import (
+    ALL_TO_ALL_TEXTS,
+    join_communicators,
+    resolve_collectives,
+    resolve_send_recv,
+)
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
 
 # NVTX ranges of Megatron's expert-parallel overlap. Megatron Core's ``ScheduleNode`` (pipeline_parallel/utils.py) puts
-# a range around each node of a layer that it launches, always up to 0.16 and with ``nvtx_ranges`` since. A range is
-# named for the node and its direction; delayed weight gradients have one of their own
+# a range around the launches of each node of a layer: always up to release 0.16, with ``nvtx_ranges`` since. The range
+# is named after the node and its direction; delayed weight gradients have a range of their own
 # (models/gpt/fine_grained_callables.py).
 ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE = "attn", "moe_dispatch", "mlp", "moe_combine"
 WEIGHT_GRADIENTS = "wgrad"
@@ -48,32 +59,37 @@ SCHEDULE_NODES = pl.Schema(
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All device operations and steps of a run, with the host activity that explains them."""
+    """All device operations and steps of a run, with the host activity that explains them.
+
+    Times are those of each capture's own clock.
+    """
 
     operations: pl.DataFrame
-    """Classified, with launches, sorted by rank and start."""
+    """Every device operation with its ``category`` and its launch (``launch_...``), sorted by rank and start."""
     steps: pl.DataFrame
-    """steps.STEPS."""
+    """The steps of every rank (steps.STEPS)."""
     sources: Mapping[int, StepSource]
-    """By rank index."""
+    """Where the step boundaries of each rank come from, by rank index."""
     synchronizing: pl.DataFrame
     """API calls that wait for the device."""
     overhead: pl.DataFrame
     """When the profiler delayed a thread."""
     api_calls: pl.DataFrame
-    """All CUDA API calls with ``capture_id`` and the call's name as ``name``: what host threads were doing."""
+    """All CUDA API calls, with their ``name``: what host threads were doing."""
     stream_waits: pl.DataFrame
+    """Waits of a stream for an event."""
     event_records: pl.DataFrame
+    """Records of an event on a stream, as far as the export lists them."""
     schedule_nodes: pl.DataFrame
-    """What each host launched for which node of a layer under expert-parallel overlap (SCHEDULE_NODES)."""
+    """When each host launched which node of a layer under expert-parallel overlap (SCHEDULE_NODES)."""
 
     def with_steps(self, steps: pl.DataFrame) -> Timeline:
-        """This timeline with its steps numbered and kept as ``steps`` (STEPS) states."""
+        """This timeline with other ``steps`` (STEPS)."""
         return replace(self, steps=steps)
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
-    """The NVTX ranges an analysis reads: steps, the user's, owners of communication, nodes of overlapped layers."""
+    """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, nodes of overlapped layers."""
     owners = tuple(text for row in collective_owners().owners for text in row.texts)
     return WantedRanges(
         needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS),
@@ -82,9 +98,9 @@ def wanted_ranges(step_range: str | None) -> WantedRanges:
 
 
 def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str | None) -> Timeline:
-    """Puts the traces of one run into one table. Each capture keeps its own clock, and each rank its own steps.
+    """The timeline of the ``traces`` of one run. Each capture keeps its own clock, and each rank its own steps.
 
-    Comparing ranks (``three_walls.ranks``) numbers the steps alike and drops those of which a rank captured a part.
+    ``three_walls.ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
     """
     patterns = load_kernel_patterns()
     synchronize = union_of(load_api_patterns(), "synchronize")
@@ -103,7 +119,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
         sources=sources,
         synchronizing=pl.concat([_select_calls(trace, synchronize) for trace in traces]),
         overhead=pl.concat([trace.overhead for trace in traces]),
-        api_calls=pl.concat([_with_call_names(trace) for trace in traces]),
+        api_calls=pl.concat([_name_api_calls(trace) for trace in traces]),
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
         event_records=pl.concat([trace.event_records for trace in traces]),
         schedule_nodes=_list_schedule_nodes(ranges),
@@ -111,6 +127,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
 
 
 def _classify_operations(trace: Trace, patterns: Sequence[KernelPattern], config: RunConfig) -> pl.DataFrame:
+    """The operations of ``trace`` with their launches, categories and communicators."""
     launched = _join_launches(trace)
     classified = join_communicators(classify(launched, trace.names, patterns), trace.nccl_calls)
     all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
@@ -119,10 +136,10 @@ def _classify_operations(trace: Trace, patterns: Sequence[KernelPattern], config
 
 
 def _join_launches(trace: Trace) -> pl.DataFrame:
-    """Operations with their host side: capture_id, process, launch_start_ns, launch_end_ns, launch_thread.
+    """Adds the host's side to the operations: capture_id, process, launch_start_ns, launch_end_ns, launch_thread.
 
-    The launch columns are null where the API call was not recorded. Correlation ids are unique within one process
-    only: two ranks in one capture share them.
+    The launch columns are null where the API call was not recorded. Correlation ids are unique within a process only:
+    two ranks in one capture share them.
     """
     processes = pl.DataFrame(
         [(rank.rank_index, trace.capture_id, rank.process) for rank in trace.ranks],
@@ -146,7 +163,7 @@ def _join_launches(trace: Trace) -> pl.DataFrame:
     return operations.join(launches, on=key, how="left", maintain_order="left")
 
 
-def _with_call_names(trace: Trace) -> pl.DataFrame:
+def _name_api_calls(trace: Trace) -> pl.DataFrame:
     name_ids = trace.api_calls["name_id"].unique().to_list()
     names = pl.DataFrame(
         {"name_id": name_ids, "name": [trace.names.get(name_id, "") for name_id in name_ids]},
@@ -168,7 +185,7 @@ def _select_calls(trace: Trace, wanted: re.Pattern[str]) -> pl.DataFrame:
 
 
 def _list_schedule_nodes(ranges: pl.DataFrame) -> pl.DataFrame:
-    """The schedule's nodes among NVTX ``ranges`` (SCHEDULE_NODES), sorted; a range that stayed open is left out."""
+    """The schedule's nodes among NVTX ``ranges`` (SCHEDULE_NODES), sorted. Ranges that never closed are left out."""
     words = pl.col("text").str.split(" ")
     return (
         ranges.filter(pl.col("text").is_in(NODE_TEXTS) & pl.col("end_ns").is_not_null())

@@ -30,7 +30,7 @@ SECRETS = {
 
 
 def plant(path: Path, host: str = SECRETS["host"], **variables: str) -> Path:
-    """Four steps whose export holds every one of SECRETS where Nsight Systems puts such things."""
+    """Four steps whose export contains each of SECRETS where Nsight Systems puts such things."""
     builder = TraceBuilder(host=host, session_start_ns=1_700_000_000_000_000_000).steps(4)
     builder.kernel(f"void fused<lambda at {SECRETS['kernel']}:12>(float *)", 700, 710)
     builder.nvtx("training_step_7", 1, 20).nvtx(

@@ -210,7 +210,7 @@ def _plant_what_is_not_listed(database: sqlite3.Connection, planted: Planted) ->
 
 
 def _plant_leftovers(target: Path, planted: Planted) -> None:
-    """What SQLite or a copy may leave behind and beside the database."""
+    """What SQLite or a copy may leave behind in the database and next to it."""
     with target.open("ab") as stream:
         stream.write(planted.marker("trailing bytes").encode() * 10)
     for suffix in ("-wal", "-journal", "-shm"):

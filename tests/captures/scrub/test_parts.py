@@ -70,7 +70,7 @@ def test_a_range_that_names_the_user_gets_a_number() -> None:
     assert texts.filter("range_texts", "graphed.forward") == "graphed.forward"
 
 
-@pytest.mark.parametrize("needle", [one for one in wanted_ranges(None).needles if one not in NODE_TEXTS])
+@pytest.mark.parametrize("needle", [text for text in wanted_ranges(None).needles if text not in NODE_TEXTS])
 def test_what_analysis_looks_for_inside_of_a_range_stays_of_one_that_does_not(needle: str) -> None:
     text = f"alice's run/{needle}7 of hunter2"
     kept = TextFilter(scrub_rules(), Secrets()).filter("range_texts", text)

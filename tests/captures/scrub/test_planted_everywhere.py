@@ -39,7 +39,7 @@ KEPT = {
 SHOWN = {
     f"{KERNELS}.demangledName -> StringIds": _NAMES_OF_KERNELS,
     f"{KERNELS}.shortName -> StringIds": _NAMES_OF_KERNELS,
-    "TARGET_INFO_SYSTEM_ENV: Hostname": "ranks of one host share a clock: the report says which do, by their own names",
+    "TARGET_INFO_SYSTEM_ENV: Hostname": "ranks of one host share a clock: the report names the hosts that do",
 }
 
 _ITS_OWNER_READS_IT = "whoever scrubs has the original, and has to know what went; names alone, never a value"
@@ -63,7 +63,7 @@ def plant(folder: Path, launcher: str, in_numbers: bool = True) -> Planted:
 def test_no_marker_survives_scrubbing(tmp_path: Path, launcher: str) -> None:
     planted = plant(tmp_path, launcher)
     leftovers = [path.read_bytes() for path in tmp_path.glob("planted.sqlite*")]
-    assert planted.found_in(b"".join(leftovers)) == sorted(planted.places.values())  # every one was there before
+    assert planted.found_in(b"".join(leftovers)) == sorted(planted.places.values())  # each was there before
     (done,) = scrub(planted.path, tmp_path / "out.sqlite")
     survived = planted.found_in((tmp_path / "out.sqlite").read_bytes())
     assert set(survived) <= KEPT.keys()

@@ -1,4 +1,4 @@
-"""Scrubbing removes what tells of people and machines, and leaves the analysis as it was."""
+"""Scrubbing removes what identifies people and machines, and leaves the analysis as it was."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def comparable(path: Path) -> dict[str, Any]:
     del report["inputs"]
     for rank in report["ranks"]:
         del rank["host"], rank["input_name"]
-    report["warnings"] = [one for one in report["warnings"] if one["code"] != "secrets-in-trace"]
+    report["warnings"] = [warning for warning in report["warnings"] if warning["code"] != "secrets-in-trace"]
     return report
 
 
@@ -68,11 +68,11 @@ def test_analysis_never_shows_what_is_not_on_the_list(planted: Path, place: str)
 
 
 def test_the_warning_names_secrets_of_every_process_and_how_to_remove_them(planted: Path, tmp_path: Path) -> None:
-    warning = next(one.message for one in analyze(planted).warnings if one.code == "secrets-in-trace")
+    warning = next(found.message for found in analyze(planted).warnings if found.code == "secrets-in-trace")
     assert "AWS_SECRET_ACCESS_KEY, HF_TOKEN, WANDB_API_KEY" in warning
     assert "three-walls scrub" in warning
     scrub(planted, tmp_path / "out.sqlite")
-    assert "secrets-in-trace" not in {one.code for one in analyze(tmp_path / "out.sqlite").warnings}
+    assert "secrets-in-trace" not in {warning.code for warning in analyze(tmp_path / "out.sqlite").warnings}
 
 
 def test_settings_and_names_that_analysis_reads_stay(planted: Path, tmp_path: Path) -> None:
@@ -116,15 +116,15 @@ def test_ranks_of_one_run_scrubbed_together_still_share_their_host(tmp_path: Pat
     plant(run / "rank1.sqlite", host="dgx-a")
     plant(run / "rank2.sqlite", host="dgx-b")
     done = scrub(run, tmp_path / "out")
-    assert [one.host for one in done] == ["host-1", "host-1", "host-2"]
+    assert [summary.host for summary in done] == ["host-1", "host-1", "host-2"]
 
 
-def test_hosts_scrubbed_one_by_one_are_never_taken_for_one(tmp_path: Path) -> None:
+def test_hosts_scrubbed_separately_are_never_taken_for_the_same_host(tmp_path: Path) -> None:
     first = plant(tmp_path / "a.sqlite", host="dgx-a", WORLD_SIZE="16", LOCAL_WORLD_SIZE="8")
     other = plant(tmp_path / "b.sqlite", host="dgx-b", WORLD_SIZE="16", LOCAL_WORLD_SIZE="8")
     known = plant(tmp_path / "c.sqlite", host="dgx-b", WORLD_SIZE="16", LOCAL_WORLD_SIZE="8", GROUP_RANK="1")
     alone = plant(tmp_path / "d.sqlite", host="dgx-b", WORLD_SIZE="8", LOCAL_WORLD_SIZE="8")
-    names = [scrub(one, tmp_path / f"{one.stem}-out.sqlite")[0].host for one in (first, other, known, alone)]
+    names = [scrub(path, tmp_path / f"{path.stem}-out.sqlite")[0].host for path in (first, other, known, alone)]
     assert names[0] != names[1]
     assert names[2:] == ["host-2", "host-1"]
 
@@ -180,7 +180,7 @@ def test_a_value_that_is_still_there_deletes_the_result(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.sqlite"]
 
 
-def test_the_summary_holds_names_and_counts_never_values(planted: Path, tmp_path: Path) -> None:
+def test_the_summary_contains_names_and_counts_never_values(planted: Path, tmp_path: Path) -> None:
     (done,) = scrub(planted, tmp_path / "out.sqlite")
     assert done.tables == {"ANALYSIS_FILE": 1, "NEW_IN_2030": 1, "PROCESSES": 1}
     assert {"AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "WANDB_API_KEY"} <= set(done.variables)

@@ -12,7 +12,7 @@ from three_walls.facts.log_facts import LOG_MEMORY_ITERATIONS, LOG_PEAK_MEMORY
 from three_walls.facts.memory.estimate import StageMemory, estimate_stages, measure_memory
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.fact import FactValue, known_or_missing
+from three_walls.model.fact import GIVE_CONFIG, FactValue, known_or_missing
 
 MIB = 1 << 20
 
@@ -153,7 +153,7 @@ def test_a_run_that_ran_out_of_memory_is_estimated_not_to_fit() -> None:
 )
 def test_what_decides_bytes_per_parameter_is_not_guessed(key: str) -> None:
     facts = estimate_memory(without(toy(), key), 1 << 30, None)
-    assert facts["memory_gradients_bytes"] == (None, f"the config does not say {key}")
+    assert facts["memory_gradients_bytes"] == (None, f"the config does not state {key} {GIVE_CONFIG}")
 
 
 def test_full_recompute_keeps_the_layers_inputs_and_replays_one_layer() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from three_walls.facts.layout import GPU_MEMORY
 from three_walls.facts.log_facts import LOG_ALLOCATOR_RETRIES, LOG_OOMS, LOG_RESERVED_MEMORY
-from three_walls.facts.machine import GPU_MEMORY
-from three_walls.facts.memory.estimate import MEMORY_PEAK
-from three_walls.facts.memory.pressure import classify_memory_pressure
-from three_walls.facts.memory.recorded import ALLOCATOR_CALLS
+from three_walls.facts.memory.estimate import MEMORY_PEAK, NO_DEVICE_MEMORY
+from three_walls.facts.memory.recorded import ALLOCATOR_CALLS, classify_memory_pressure
 from three_walls.model.fact import Measurement, Measurements, known, known_or_missing, missing
 from three_walls.tables.thresholds import default_log_thresholds
 
@@ -50,7 +49,7 @@ def test_a_log_without_peak_says_nothing_more() -> None:
 
 def test_without_the_size_of_the_gpu_a_peak_says_nothing() -> None:
     found = classify_memory_pressure({LOG_OOMS: known(0), MEMORY_PEAK: known(5)}, default_log_thresholds())
-    assert found == missing("the trace does not say how much memory the GPU has")
+    assert found == missing(NO_DEVICE_MEMORY)
 
 
 def test_steps_that_never_called_the_driver_had_room() -> None:

@@ -126,7 +126,8 @@ def test_defaults_are_unknown_when_a_file_may_set_them(flag: str) -> None:
     config = config_of(line)
     assert not config.knows("moe_token_dispatcher_type")
     assert config.get("num_moe_experts") == 8
-    assert read_command_line(line).warnings == (f"{flag}: settings not on the command line are unknown",)
+    warning = f"{flag}: settings that are not on the command line come from a file: unknown"
+    assert read_command_line(line).warnings == (warning,)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_what_megatron_core_set_up_counts_before_what_bridge_was_given_and_after
     dump = "_target_: megatron.bridge.training.config.ConfigContainer\nddp:\n  overlap_grad_reduce: false\n"
     summary = (("ddp.average_in_collective", "True"),)
     found = read_log_settings(TrainingLog(config_dump=dump, non_default_settings=summary, config_objects=objects))
-    assert [one.source for one in found] == ["log summary", "log set-up", "log config"]
+    assert [source.source for source in found] == ["log summary", "log set-up", "log config"]
     assert dict(found[1].values) == {
         "overlap_grad_reduce": ConfigValue(True, "log set-up"),
         "ddp_bucket_size": ConfigValue(None, "log set-up"),
@@ -132,7 +132,7 @@ def test_what_megatron_core_set_up_counts_before_what_bridge_was_given_and_after
     merged = merge_sources(found)
     assert merged.get("overlap_grad_reduce") is True
     assert merged.get("ddp_average_in_collective") is True
-    assert [one.key for one in merged.conflicts] == ["ddp_average_in_collective", "overlap_grad_reduce"]
+    assert [conflict.key for conflict in merged.conflicts] == ["ddp_average_in_collective", "overlap_grad_reduce"]
 
 
 def test_the_gpus_of_a_progress_file_are_the_last_source_of_the_world_size() -> None:
@@ -141,7 +141,10 @@ def test_the_gpus_of_a_progress_file_are_the_last_source_of_the_world_size() -> 
     both = merge_sources(read_log_settings(TrainingLog(layout=LogLayout(world_size=8)), progress_gpus=16))
     assert both.sizes["world_size"].value == 8
     (conflict,) = both.conflicts
-    assert (conflict.key, [one.source for one in conflict.values]) == ("world_size", ["log layout", "progress file"])
+    assert (conflict.key, [value.source for value in conflict.values]) == (
+        "world_size",
+        ["log layout", "progress file"],
+    )
     agreeing = TrainingLog(layout=LogLayout(world_size=16))
     assert merge_sources(read_log_settings(agreeing, progress_gpus=16)).conflicts == ()
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.inputs.config.command_line import read_command_line
+from three_walls.inputs.config.command_line import read_command_line, read_user_settings
 from three_walls.inputs.config.log_settings import read_argument_block, read_log_settings
 from three_walls.inputs.config.merge import is_same, merge_sources
 from three_walls.inputs.config.saved_config import read_dump
 from three_walls.inputs.config.sources import SourceSettings
-from three_walls.inputs.config.user_config import read_user_settings
 from three_walls.model.config import ConfigValue
 from three_walls.model.errors import UsageError
 from three_walls.model.training_log import LogLayout, TrainingLog
@@ -29,7 +28,7 @@ def test_the_source_of_highest_precedence_counts_and_the_others_are_listed() -> 
     assert merged.values["num_layers"] == ConfigValue(1, "--set")
     (conflict,) = merged.conflicts
     assert conflict.key == "num_layers"
-    assert [(one.value, one.source) for one in conflict.values] == [
+    assert [(value.value, value.source) for value in conflict.values] == [
         (1, "--set"),
         (2, "config file"),
         (3, "log arguments"),
@@ -44,17 +43,17 @@ def test_sources_that_agree_confirm_each_other() -> None:
     assert merged.conflicts == ()
 
 
-@pytest.mark.parametrize(("said", "disagrees"), [("null", False), ("30000000", True)])
-def test_what_megatron_core_filled_in_does_not_contradict_what_was_left_unset(said: str, disagrees: bool) -> None:
-    file = read_dump(f"ddp: {{bucket_size: {said}}}", "config file", "x")
+@pytest.mark.parametrize(("written", "disagrees"), [("null", False), ("30000000", True)])
+def test_what_megatron_core_filled_in_does_not_contradict_what_was_left_unset(written: str, disagrees: bool) -> None:
+    file = read_dump(f"ddp: {{bucket_size: {written}}}", "config file", "x")
     (set_up,) = read_log_settings(TrainingLog(config_objects=(("ddp.bucket_size", "40000000"),)))
     for sources in ([file, set_up], [set_up, file]):
         assert bool(merge_sources(sources).conflicts) is disagrees
 
 
-@pytest.mark.parametrize(("said", "disagrees"), [("None", False), ("32000", True)])
-def test_a_size_that_the_log_prints_once_it_is_worked_out_contradicts_no_unset_one(said: str, disagrees: bool) -> None:
-    arguments = read_argument_block([("padded_vocab_size", said)])
+@pytest.mark.parametrize(("written", "disagrees"), [("None", False), ("32000", True)])
+def test_a_size_that_the_log_prints_once_it_is_known_contradicts_no_unset_size(written: str, disagrees: bool) -> None:
+    arguments = read_argument_block([("padded_vocab_size", written)])
     (layout,) = read_log_settings(TrainingLog(layout=LogLayout(padded_vocab_size=32128)))
     assert bool(merge_sources([arguments, layout]).conflicts) is disagrees
 
@@ -114,7 +113,7 @@ def test_a_user_states_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("moe_token_dispatcher=flex", "did you mean moe_token_dispatcher_type"),
         ("model.num_layer=3", "did you mean model.num_layers"),
@@ -126,10 +125,10 @@ def test_a_user_states_the_environment() -> None:
         ("env_vars.WANDB_API_KEY=x", "WANDB_API_KEY is not an environment variable that three-walls reads"),
     ],
 )
-def test_a_mistake_of_the_user_is_one_line(word: str, said: str) -> None:
+def test_a_mistake_of_the_user_is_one_line(word: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         read_user_settings([word])
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -67,7 +67,7 @@ def test_ranks_per_node_of_the_scheduler_count_only_where_its_tasks_are_the_rank
 
 
 @pytest.mark.parametrize(
-    ("values", "environment", "sizes", "captured", "said"),
+    ("values", "environment", "sizes", "captured", "sentence"),
     [
         (
             {"tensor_model_parallel_size": 3},
@@ -99,27 +99,27 @@ def test_ranks_per_node_of_the_scheduler_count_only_where_its_tasks_are_the_rank
             (),
             "the world size (32) is not divisible by the ranks per node (6)",
         ),
-        ({}, {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "32"}, {}, (), "a node holds 32 ranks, the world only 16"),
+        ({}, {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "32"}, {}, (), "a node has 32 ranks, but the world only 16"),
         (
             {},
             {"WORLD_SIZE": "32", "LOCAL_WORLD_SIZE": "8", "SLURM_NNODES": "2"},
             {},
             (),
-            "32 ranks with 8 a node need 4 nodes, the job has 2",
+            "32 ranks, 8 on each node, need 4 nodes, but the job has 2",
         ),
         (
             {},
             None,
             {"world_size": 16},
             (),
-            "WORLD_SIZE is 32, but the world has 16 ranks by the log arguments: are they of one run?",
+            "WORLD_SIZE is 32, but by the log arguments the world has 16 ranks: are they of one run?",
         ),
         (
             {},
             None,
             {"data_parallel_size": 8},
             (),
-            "the data-parallel size is 16 by the world and TP, PP, CP, but 8 by the log arguments",
+            "the world size and TP, PP, CP give a data-parallel size of 16, but by the log arguments it is 8",
         ),
         ({}, None, {}, (0, 40), "rank 40 was captured, but the world has 32 ranks"),
     ],
@@ -129,9 +129,9 @@ def test_a_layout_that_cannot_be_is_one_sentence(
     environment: dict[str, str] | None,
     sizes: dict[str, int],
     captured: tuple[int, ...],
-    said: str,
+    sentence: str,
 ) -> None:
-    assert find_contradictions(config(values, environment, sizes), captured) == (said,)
+    assert find_contradictions(config(values, environment, sizes), captured) == (sentence,)
 
 
 def test_a_batch_that_ramps_up_is_no_contradiction() -> None:

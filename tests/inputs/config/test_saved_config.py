@@ -114,7 +114,7 @@ COMM = "comm_overlap: {_target_: a.CommOverlapConfig, tp_comm_overlap: true, ove
 
 
 def test_after_the_checks_the_value_in_force_counts() -> None:
-    # tensor parallelism of 1 turned the overlap off in the model; comm_overlap still says true
+    # tensor parallelism of 1 turned the overlap off in the model; comm_overlap still is true
     found = values(BASE.replace("model: {", "model: {tp_comm_overlap: false, ") + COMM + SAVED)
     assert (found["tp_comm_overlap"], found["overlap_grad_reduce"]) == (False, True)
     assert found["comm_overlap"] == "CommOverlapConfig"
@@ -168,7 +168,7 @@ def test_the_data_parallel_size_that_bridge_worked_out_is_kept() -> None:
     [
         ("vocab_size: null", "tokenizer_type: NullTokenizer, vocab_size: 32001", {"vocab_size": 32_001}),
         ("vocab_size: null", "tokenizer_type: HuggingFaceTokenizer, vocab_size: null", {"vocab_size": None}),
-        # the tokenizer's files tell the size, and nobody fills this key from them
+        # the size stands in the tokenizer's files, and nothing fills this key from them
         ("vocab_size: null", "tokenizer_type: HuggingFaceTokenizer, vocab_size: 9", {"vocab_size": None}),
         # the model's own size is not padded
         ("vocab_size: 151936", "vocab_size: 9", {"vocab_size": 151_936, "padded_vocab_size": 151_936}),
@@ -206,7 +206,7 @@ def test_aliases_of_shared_parts_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "found nothing"),
         (b"model: {num_layers: [1,", "found invalid YAML on line 2"),
@@ -220,12 +220,12 @@ def test_aliases_of_shared_parts_are_read() -> None:
         (b"a: 1\x00", "found invalid YAML"),
     ],
 )
-def test_what_is_no_configuration_is_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_is_no_configuration_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "run_config.yaml"
     path.write_bytes(content)
     with pytest.raises(InputError, match="expected Megatron-Bridge's configuration as YAML") as error:
         read_config_file(path)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.inputs.config.command_line import read_command_line
-from three_walls.inputs.config.environment import read_environment
+from three_walls.inputs.config.command_line import read_command_line, read_user_settings
 from three_walls.inputs.config.log_settings import read_argument_block
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.saved_config import read_dump
 from three_walls.inputs.config.sources import shown_words
-from three_walls.inputs.config.user_config import read_user_settings
+from three_walls.inputs.nsys.launch import read_environment
 from three_walls.model.config import NOT_SHOWN, ConfigValue
 from three_walls.model.errors import UsageError
 from three_walls.tables.config_keys import ConfigKey, config_keys
@@ -55,7 +54,7 @@ def test_a_withheld_flag_is_neither_its_default_nor_unset() -> None:
     assert not config.knows("moe_token_dispatcher_type")
     assert config.withheld_values["moe_token_dispatcher_type"] == ConfigValue.withheld("command line")
     assert "hunter2" not in repr(config)
-    # beside it, an absent flag still has its default
+    # an absent flag still has its default
     assert config.get("moe_flex_dispatcher_backend") == "deepep"
 
 
@@ -78,8 +77,8 @@ def test_nothing_is_derived_from_or_in_place_of_a_withheld_value() -> None:
     ],
 )
 def test_overrides_of_bridge_are_withheld_too(word: str) -> None:
-    said = read_command_line(["run_recipe.py", "--recipe", "qwen3", "model.num_layers=4", word])
-    assert "hunter2" not in repr(said)
+    settings = read_command_line(["run_recipe.py", "--recipe", "qwen3", "model.num_layers=4", word])
+    assert "hunter2" not in repr(settings)
 
 
 def test_so_are_options_of_its_scripts_logs_and_saved_configurations() -> None:

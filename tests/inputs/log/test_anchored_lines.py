@@ -23,7 +23,7 @@ def test_only_lines_with_an_anchor_come_out_in_order_and_once() -> None:
 def test_a_text_that_is_not_ascii_is_searched_alike(text: str) -> None:
     plain = text.encode()
     assert found_in(plain + b"\n") == [line for line in found_in(plain + b"\n\xff\xe9\n") if line != b"\xff\xe9"]
-    assert found_in(plain) == [line for line in plain.split(b"\n") if any(one in line for one in ANCHORS)]
+    assert found_in(plain) == [line for line in plain.split(b"\n") if any(anchor in line for anchor in ANCHORS)]
 
 
 def test_every_line_can_be_asked_for_and_states_whether_it_holds_an_anchor() -> None:

@@ -138,7 +138,7 @@ def test_what_cannot_be_read_of_a_directory_is_left_out_and_named(tmp_path: Path
     os.mkfifo(tmp_path / "pipe.log")
     log = read_logs([tmp_path])
     assert log.files == ("binary.out", "damaged.log.xz", "train.log")
-    assert [one.partition(" (")[0] for one in log.unread] == [
+    assert [message.partition(" (")[0] for message in log.unread] == [
         "damaged.log.xz: expected a .xz file, found a damaged one"
     ]
     assert replace(log, files=("train.log",), unread=()) == PLAIN
@@ -185,7 +185,7 @@ def test_a_log_cut_at_any_byte_gives_nothing_that_the_whole_one_does_not() -> No
         assert set(cut.iterations) <= set(whole.iterations)
         assert set(cut.memory) <= set(whole.memory)
         assert set(cut.argument_block) <= set(whole.argument_block)
-        assert {timer for one in cut.timers for timer in one.timers} <= set(whole.timers[0].timers)
+        assert {timer for timer_print in cut.timers for timer in timer_print.timers} <= set(whole.timers[0].timers)
 
 
 @given(

@@ -39,7 +39,7 @@ def log_of(path: Path, *lines: str) -> Path:
 
 
 def steps_of(ms: float, profiled_ms: float = 100.0) -> list[str]:
-    """Iterations 9 and 10 are profiled, as ARGUMENTS say; 11 holds the profiler's stop."""
+    """Iterations 9 and 10 are profiled, as ARGUMENTS states; 11 includes the profiler's stop."""
     lengths = [900.0, *[ms] * 7, profiled_ms, profiled_ms, 3000.0]
     return [iteration(place, length) for place, length in enumerate(lengths, start=1)]
 
@@ -71,7 +71,7 @@ def test_what_the_profiler_added_is_not_recoverable(tmp_path: Path) -> None:
     assert number("host_recoverable_ns") == number("launch_starved_recoverable_ns") == 15 * MS
     assert "profiler-perturbation" in codes(report)
     assert "host-time-under-profiler" not in codes(report)
-    assert "25.0 ms of 40.0 ms host time are not counted" in report.verdict.reason
+    assert "25.0 ms of 40.0 ms host time is not counted" in report.verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_more_than_all_host_time_leaves_none_and_warns_that_more_is_wrong(tmp_pa
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(50.0)))
     assert report.facts.number("host_recoverable_ns") == 0
     (warned,) = [w.message for w in report.warnings if w.code == "profiler-perturbation"]
-    assert "Another 10.0 ms lie elsewhere" in warned
+    assert "Another 10.0 ms is elsewhere" in warned
 
 
 def test_a_difference_as_small_as_between_iterations_changes_nothing(tmp_path: Path) -> None:
@@ -198,9 +198,9 @@ def test_a_file_that_is_no_log_is_named_as_none(tmp_path: Path) -> None:
 
 def test_what_the_run_complained_about_is_a_warning(tmp_path: Path) -> None:
     line = "WARNING:megatron.bridge:Key 'a.b' in overrides not found in config object ConfigContainer. Skipping."
-    (said,) = [w for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, line)).warnings if "over" in w.code]
-    assert said.code == "log-override-skipped"
-    assert said.message == "The log reports: Key 'a.b' in overrides not found in config object ConfigContainer"
+    (warning,) = [w for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, line)).warnings if "over" in w.code]
+    assert warning.code == "log-override-skipped"
+    assert warning.message == "The log reports: Key 'a.b' in overrides not found in config object ConfigContainer"
 
 
 @pytest.mark.parametrize(("reason", "is_warned"), [("TP size < 2", False), ("sequence_parallel=False", True)])
@@ -218,7 +218,7 @@ def test_a_dispatcher_that_the_log_reports_missing_is_a_fact_and_the_other_stays
     facts = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, MISSING, *steps_of(100.0))).facts
     assert facts.get("log_hybridep_unavailable").value is True
     assert facts.get("log_unavailable_dispatchers").value == "HybridEP"
-    assert facts.get("log_deepep_unavailable").missing_reason == "the log does not say whether DeepEP is there"
+    assert facts.get("log_deepep_unavailable").missing_reason == "the log does not report whether DeepEP is available"
 
 
 def test_a_log_that_names_no_dispatcher_does_not_prove_that_one_is_there(tmp_path: Path) -> None:
@@ -242,17 +242,19 @@ def ranks_of(slow_ms: float) -> list[str]:
 def test_a_slow_rank_of_the_timers_is_named_in_every_form(tmp_path: Path) -> None:
     trace = starved_trace(tmp_path, "--expert-model-parallel-size 1 --pipeline-model-parallel-size 1")
     report = analyze(trace, logs=log_of(tmp_path, *ranks_of(52.0)))
-    (said,) = [w.message for w in report.warnings if w.code == "log-slow-rank"]
-    assert said == (
+    (message,) = [w.message for w in report.warnings if w.code == "log-slow-rank"]
+    assert message == (
         "By the log's timers, rank 5 takes 1.30 times as long as rank 0 in forward-compute (7 of 7 prints). "
         "Find out why before you change the config."
     )
     log = json.loads(render_json(report))["log"]
-    assert [(one["name"], one["slowest_rank"], one["longest_ns"]) for one in log["timers"]] == [
+    assert [(timer["name"], timer["slowest_rank"], timer["longest_ns"]) for timer in log["timers"]] == [
         ("forward-compute", 5, 52_000_000),
         ("optimizer", 5, 52_000_000),
     ]
-    assert [(one["rank"], one["ns"], one["fastest_ns"]) for one in log["slow_ranks"]] == [(5, 52_000_000, 40_000_000)]
+    assert [(slow["rank"], slow["ns"], slow["fastest_ns"]) for slow in log["slow_ranks"]] == [
+        (5, 52_000_000, 40_000_000)
+    ]
     assert "log-slow-rank" not in codes(analyze(trace, logs=log_of(tmp_path, *ranks_of(42.0))))
 
 
@@ -285,8 +287,8 @@ def test_graphs_that_hold_no_layer_and_slow_gpus_are_passed_on(tmp_path: Path) -
         "TECudaGraphHelper: No graphable layers found. Skipping CUDA graph capture.",
         "STRAGGLER DETECTION WARNING: Some GPUs performance dropped. Affected ranks: {3}",
     ]
-    said = {w.code: w.message for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *lines)).warnings}
-    assert said["log-cuda-graphs"] == "The log reports: No graphable layers"
-    assert said["log-straggler"] == "The log reports: some GPUs performance dropped: ranks 3"
+    messages = {w.code: w.message for w in analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *lines)).warnings}
+    assert messages["log-cuda-graphs"] == "The log reports: No graphable layers"
+    assert messages["log-straggler"] == "The log reports: some GPUs performance dropped: ranks 3"
     fine = analyze(tmp_path / "trace.sqlite", logs=log_of(tmp_path, "12 graphable layers."))
     assert "log-cuda-graphs" not in codes(fine)

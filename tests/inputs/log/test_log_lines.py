@@ -181,7 +181,7 @@ def test_the_frame_that_asked_for_too_much_memory(tmp_path: Path) -> None:
         OOM,
         OOM.replace("1.50 GiB", "2.50 GiB"),
     )
-    assert [one.raised_in for one in log.ooms] == ["megatron/core/optimizer/optimizer.py: step", ""]
+    assert [oom.raised_in for oom in log.ooms] == ["megatron/core/optimizer/optimizer.py: step", ""]
 
 
 def test_memory_of_the_whole_device_where_it_is_printed(tmp_path: Path) -> None:

@@ -126,8 +126,8 @@ ROLES = dict.fromkeys(STEADY, Role.STEADY)
 def prints(*times: dict[int, float], name: str = "forward-compute") -> list[TimerPrint]:
     """One print per mapping of ranks to milliseconds, after one steady iteration each."""
     found = []
-    for line, one in zip(STEADY, times, strict=False):
-        ranks = tuple((rank, round(ms * MS)) for rank, ms in sorted(one.items()))
+    for line, ms_by_rank in zip(STEADY, times, strict=False):
+        ranks = tuple((rank, round(ms * MS)) for rank, ms in sorted(ms_by_rank.items()))
         values = [ns for _, ns in ranks]
         found.append(TimerPrint(line, (LogTimer(name, min(values), max(values), ranks),)))
     return found
@@ -166,13 +166,13 @@ def test_prints_after_profiled_iterations_do_not_count_unless_no_print_has_an_it
     (summary,) = summarize_timers(printed, roles)
     assert (summary.prints, summary.longest_ns) == (1, 100 * MS)
     assert summarize_timers(printed[1:], roles) == ()
-    in_a_file_of_their_own = [TimerPrint(None, one.timers) for one in printed]
-    assert [one.prints for one in summarize_timers(in_a_file_of_their_own, roles)] == [2]
+    in_a_file_of_their_own = [TimerPrint(None, timer_print.timers) for timer_print in printed]
+    assert [timer.prints for timer in summarize_timers(in_a_file_of_their_own, roles)] == [2]
 
 
 def test_timers_outside_of_steps_count_wherever_they_stand() -> None:
     printed = [TimerPrint(None, (LogTimer("load-checkpoint", 1, 2),)), *prints({0: 1.0})]
-    assert [(one.name, one.kind) for one in summarize_timers(printed, ROLES)] == [
+    assert [(timer.name, timer.kind) for timer in summarize_timers(printed, ROLES)] == [
         ("forward-compute", TimerKind.WORK),
         ("load-checkpoint", TimerKind.OUTSIDE),
     ]
@@ -212,10 +212,12 @@ def test_a_long_exchange_blames_nobody(name: str) -> None:
 def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
     stages = {0: 100.0, 1: 100.0, 2: 100.0, 3: 150.0, 4: 150.0, 5: 190.0}
     config = config_of(world_size=6, pipeline_model_parallel_size=2)
-    assert [(one.rank, one.fastest_rank, one.stage) for one in slow(prints(*[stages] * 3), config)] == [(5, 3, 1)]
+    assert [(found.rank, found.fastest_rank, found.stage) for found in slow(prints(*[stages] * 3), config)] == [
+        (5, 3, 1)
+    ]
     assert slow(prints(*[stages] * 3), config_of(pipeline_model_parallel_size=2)) == []  # which rank is where?
     no_pipeline = config_of(pipeline_model_parallel_size=1)
-    assert [(one.rank, one.stage) for one in slow(prints(*[stages] * 3), no_pipeline)] == [
+    assert [(slow_rank.rank, slow_rank.stage) for slow_rank in slow(prints(*[stages] * 3), no_pipeline)] == [
         (5, None),
         (3, None),
         (4, None),
@@ -224,6 +226,6 @@ def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
 
 @given(st.lists(st.dictionaries(st.integers(0, 5), st.floats(0.01, 500), min_size=1), max_size=5))
 def test_a_slow_rank_is_always_slower_than_the_fastest(times: list[dict[int, float]]) -> None:
-    for one in slow(prints(*times)):
-        assert one.ns > one.fastest_ns
-        assert 0 < one.prints <= one.of_prints
+    for slow_rank in slow(prints(*times)):
+        assert slow_rank.ns > slow_rank.fastest_ns
+        assert 0 < slow_rank.prints <= slow_rank.of_prints

@@ -51,7 +51,7 @@ def test_it_is_recognised_by_its_lines_and_not_by_its_name(tmp_path: Path) -> No
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "progress.txt").write_text("\n".join(TWO_JOBS))
     assert len(read_logs([tmp_path / "sub"]).jobs) == 2
-    assert len(read_logs([tmp_path]).jobs) == 2  # what.log says the same
+    assert len(read_logs([tmp_path]).jobs) == 2  # what.log states the same
 
 
 def test_bridge_and_asynchronous_checkpoints_print_other_words(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def report_of(tmp_path: Path, progress: list[str], world: str | None = "8") -> R
         builder.launched_as(f"{MEGATRON} --tensor-model-parallel-size 1", RANK="0", WORLD_SIZE=world)
     logs = tmp_path / "logs"
     logs.mkdir()
-    (logs / "progress.txt").write_text("".join(f"{one}\n" for one in progress))
+    (logs / "progress.txt").write_text("".join(f"{line}\n" for line in progress))
     (logs / "train.log").write_text("".join(iteration(n, 100.0) + "\n" for n in range(1, 30)))
     return analyze(builder.write(tmp_path / "trace.sqlite"), logs=logs)
 
@@ -138,15 +138,15 @@ def test_the_number_of_gpus_is_a_source_of_the_world_size(tmp_path: Path) -> Non
 
 def test_a_progress_file_of_other_jobs_is_a_contradiction_and_gives_no_throughput(tmp_path: Path) -> None:
     report = report_of(tmp_path, [line("Starting job", gpus=64), line(saved(100, 50.0, 50.0), gpus=64)])
-    said = {one.code: one.message for one in report.warnings}
-    assert "WORLD_SIZE is 8, but the world has 64 ranks by the progress file" in said["layout-contradiction"]
+    messages = {warning.code: warning.message for warning in report.warnings}
+    assert "WORLD_SIZE is 8, but by the progress file the world has 64 ranks" in messages["layout-contradiction"]
     assert report.log is not None
     assert report.log.progress is None
 
 
 def test_a_job_with_the_runs_number_of_gpus_is_found_among_others(tmp_path: Path) -> None:
     report = report_of(tmp_path, [*TWO_JOBS, line("Starting job", gpus=64)])
-    assert "layout-contradiction" not in {one.code for one in report.warnings}
+    assert "layout-contradiction" not in {warning.code for warning in report.warnings}
     assert report.log is not None
     assert report.log.progress is not None
     assert report.log.progress.other_gpus == (64,)

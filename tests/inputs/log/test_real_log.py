@@ -1,4 +1,4 @@
-"""The log of a real run beside its trace; what is expected stands in sample_traces/README.md."""
+"""The log of a real run next to its trace; what is expected stands in sample_traces/README.md."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_training_that_goes_on_from_a_checkpoint_warms_up_again() -> None:
         LogIteration(5 + place, ms * 1_000_000, global_batch_size=8, run=1) for place, ms in enumerate((800, 230, 231))
     ]
     assert roles([*before, *again]) == ["warm-up", *["steady"] * 3, "warm-up", "steady", "steady"]
-    same_run = [LogIteration(one.iteration, one.elapsed_ns, global_batch_size=8) for one in again]
+    same_run = [LogIteration(iteration.iteration, iteration.elapsed_ns, global_batch_size=8) for iteration in again]
     assert roles([*before, *same_run])[4] == "outlier"
 
 
@@ -89,8 +89,8 @@ def test_nothing_is_steady_in_an_empty_log() -> None:
     st.sampled_from([None, SIX_TO_NINE]),
 )
 def test_profiled_iterations_are_never_steady(
-    said: list[tuple[int, int, int | None]], at: ProfiledRange | None
+    lines: list[tuple[int, int, int | None]], at: ProfiledRange | None
 ) -> None:
-    found = [LogIteration(number, ns, global_batch_size=batch) for number, ns, batch in said]
+    found = [LogIteration(number, ns, global_batch_size=batch) for number, ns, batch in lines]
     for line, role in zip(found, classify_iterations(found, (), at), strict=True):
         assert role is not Role.STEADY or at is None or not at.start < line.iteration <= at.end + 1

@@ -26,7 +26,7 @@ def block(address: int, size: int, state: str = "active_allocated", **more: Any)
 
 def snapshot(events: list[dict[str, Any]], *blocks: dict[str, Any], device: int = 0) -> dict[str, Any]:
     """One segment that holds ``blocks``, and the history of ``device``."""
-    total = sum(one["size"] for one in blocks)
+    total = sum(block["size"] for block in blocks)
     segment = {
         "device": device,
         "address": 0,

@@ -1,4 +1,4 @@
-"""What a snapshot says: peaks that can be checked by head."""
+"""What a snapshot shows: peaks that can be checked by mental arithmetic."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trace_builder import TraceBuilder
 from tests.inputs.memory_snapshot.snapshots import FORWARD, STATE, block, event, frame, snapshot, write
 from tests.test_cli import three_walls
 from three_walls import analyze
-from three_walls.inputs.memory_snapshot.history import Event, Live, count_releases, find_peak
-from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
+from three_walls.inputs.memory_snapshot.load import Event, Live
+from three_walls.inputs.memory_snapshot.summarize import count_releases, find_peak, read_memory_snapshot
 from three_walls.model.errors import InputError, RuleBaseError
 from three_walls.model.memory_snapshot import CATEGORIES, MemorySnapshot
 from three_walls.model.report import Report
@@ -46,27 +46,30 @@ def read(tmp_path: Path, value: Any) -> MemorySnapshot:
 
 
 def test_the_peak_is_the_moment_with_the_most_allocated_memory(tmp_path: Path) -> None:
-    said = read(tmp_path, snapshot(RISE_AND_FALL, *AT_END))
-    assert (said.peak_allocated_bytes, said.reserved_at_peak_bytes, said.peak_reserved_bytes) == (80, 100, 100)
-    assert said.fragmentation_fraction == pytest.approx(0.2)
-    assert (said.allocated_bytes, said.reserved_bytes, said.largest_free_block_bytes) == (50, 100, 50)
-    assert [(one.category, one.bytes) for one in said.shares] == [("activations", 50), ("optimizer_state", 30)]
-    assert said.no_peak_reason is None
+    summary = read(tmp_path, snapshot(RISE_AND_FALL, *AT_END))
+    assert (summary.peak_allocated_bytes, summary.reserved_at_peak_bytes, summary.peak_reserved_bytes) == (80, 100, 100)
+    assert summary.fragmentation_fraction == pytest.approx(0.2)
+    assert (summary.allocated_bytes, summary.reserved_bytes, summary.largest_free_block_bytes) == (50, 100, 50)
+    assert [(share.category, share.bytes) for share in summary.shares] == [("activations", 50), ("optimizer_state", 30)]
+    assert summary.no_peak_reason is None
 
 
 def test_what_was_allocated_before_the_recording_counts(tmp_path: Path) -> None:
     events = [event("alloc", 40, 10, FORWARD), event("free_requested", 0, 30), event("free_completed", 0, 30)]
-    said = read(tmp_path, snapshot(events, block(40, 10, frames=FORWARD), block(70, 60)))
-    assert said.peak_allocated_bytes == 30 + 60 + 10
-    assert [(one.category, one.bytes) for one in said.shares] == [("before_recording", 90), ("activations", 10)]
+    summary = read(tmp_path, snapshot(events, block(40, 10, frames=FORWARD), block(70, 60)))
+    assert summary.peak_allocated_bytes == 30 + 60 + 10
+    assert [(share.category, share.bytes) for share in summary.shares] == [
+        ("before_recording", 90),
+        ("activations", 10),
+    ]
 
 
 def test_without_a_history_the_peak_is_unknown_and_the_moment_is_described(tmp_path: Path) -> None:
-    said = read(tmp_path, snapshot([], *AT_END))
-    assert said.peak_allocated_bytes is None
-    assert said.fragmentation_fraction is None
-    assert "history was not recorded" in str(said.no_peak_reason)
-    assert sum(one.bytes for one in said.shares) == said.allocated_bytes == 50
+    summary = read(tmp_path, snapshot([], *AT_END))
+    assert summary.peak_allocated_bytes is None
+    assert summary.fragmentation_fraction is None
+    assert "history was not recorded" in str(summary.no_peak_reason)
+    assert sum(share.bytes for share in summary.shares) == summary.allocated_bytes == 50
 
 
 def test_the_device_with_the_most_memory_is_described(tmp_path: Path) -> None:
@@ -85,17 +88,20 @@ def test_failures_and_releases_are_counted(tmp_path: Path) -> None:
         {"action": "oom", "size": 999, "device_free": 7, "frames": [], "stream": 0, "time_us": 1},
         {"action": "oom", "size": 5, "stream": 0},
     ]
-    said = read(tmp_path, snapshot(events, *AT_END))
-    assert [(one.requested_bytes, one.device_free_bytes) for one in said.failures] == [(999, 7), (5, None)]
-    assert said.release_count == 2
+    summary = read(tmp_path, snapshot(events, *AT_END))
+    assert [(failure.requested_bytes, failure.device_free_bytes) for failure in summary.failures] == [
+        (999, 7),
+        (5, None),
+    ]
+    assert summary.release_count == 2
 
 
 def test_the_same_stack_is_one_site_and_directories_are_not_shown(tmp_path: Path) -> None:
     events = [event("alloc", at, 10, FORWARD) for at in range(0, 30, 10)]
-    said = read(tmp_path, snapshot(events, *(block(at, 10, frames=FORWARD) for at in range(0, 30, 10))))
-    (site,) = said.sites
+    summary = read(tmp_path, snapshot(events, *(block(at, 10, frames=FORWARD) for at in range(0, 30, 10))))
+    (site,) = summary.sites
     assert (site.stack, site.bytes, site.count) == (("model.py:forward",), 30, 3)
-    assert "/opt" not in repr(said)
+    assert "/opt" not in repr(summary)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9), st.booleans()), max_size=40))
@@ -116,7 +122,7 @@ def test_a_peak_is_found_wherever_the_recording_begins(steps: list[tuple[int, in
     for begin in range(len(events) + 1):
         peak = find_peak(events[begin:], live, reserved_at_end_bytes=0)
         assert peak.allocated_bytes == max(totals[begin:])
-        assert sum(one.size_bytes for one in peak.live) == peak.allocated_bytes
+        assert sum(block.size_bytes for block in peak.live) == peak.allocated_bytes
 
 
 def test_releases_in_a_row_count_once() -> None:
@@ -142,8 +148,8 @@ def test_releases_in_a_row_count_once() -> None:
 )
 def test_stacks_show_what_an_allocation_is_for(tmp_path: Path, file: str, function: str, category: str) -> None:
     frames = [frame(function, file)]
-    said = read(tmp_path, snapshot([event("alloc", 0, 8, frames)], block(0, 8, frames=frames)))
-    assert [one.category for one in said.shares] == [category]
+    summary = read(tmp_path, snapshot([event("alloc", 0, 8, frames)], block(0, 8, frames=frames)))
+    assert [share.category for share in summary.shares] == [category]
 
 
 def test_an_allocation_without_a_stack_has_no_category_of_its_own() -> None:
@@ -199,7 +205,7 @@ def test_the_report_shows_the_snapshot_everywhere(report: Report) -> None:
     loaded = json.loads(render_json(report))
     jsonschema.validate(loaded, report_schema())
     assert loaded["memory_snapshot"]["peak_allocated_bytes"] == 80
-    assert {one["category"] for one in loaded["memory_snapshot"]["shares"]} <= CATEGORIES.keys()
+    assert {share["category"] for share in loaded["memory_snapshot"]["shares"]} <= CATEGORIES.keys()
     html = render_html(report)
     assert 'id="memory"' in html
     assert "8.0 GiB requested" in html

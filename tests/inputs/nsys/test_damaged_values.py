@@ -9,7 +9,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from three_walls import analyze
-from three_walls.captures.doctor.examine import examine
+from three_walls.captures.doctor import examine
 from three_walls.model.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,7 @@ def test_a_range_without_a_start_marks_no_step(tmp_path: Path) -> None:
 def test_a_rank_that_is_no_number_is_not_the_launchers(tmp_path: Path, rank: str) -> None:
     builder = TraceBuilder().launched_as("pretrain_gpt.py", RANK=rank, WORLD_SIZE=rank)
     path = builder.steps(5).write(tmp_path / "rank0.sqlite")
-    assert [one.rank for one in analyze(path).ranks] == [0]
+    assert [rank.rank for rank in analyze(path).ranks] == [0]
     assert examine([path]).ranks
 
 

@@ -1,4 +1,4 @@
-"""What NCCL tells NVTX of its calls is read by the schemas that the export holds, and not otherwise."""
+"""The payloads of NCCL's NVTX ranges are read by the schemas in the export, and not otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from three_walls import analyze
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
 from three_walls.inputs.nsys.schemas import NCCL_CALLS
-from three_walls.timeline.communicators import join_communicators
+from three_walls.timeline.communication_owners import join_communicators
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def test_a_payload_may_be_written_as_hexadecimal_text(tmp_path: Path) -> None:
     row = builder.rows["NVTX_EVENTS"][0]
     row["binaryData"] = row["binaryData"].hex().upper()
     rows, _ = read(tmp_path, builder)
-    assert [(one["communicator"], one["message_bytes"]) for one in rows] == [(7, 1)]
+    assert [(row["communicator"], row["message_bytes"]) for row in rows] == [(7, 1)]
     row["binaryData"] = "no payload"
     assert read(tmp_path / "again", builder) == ([], 0)
 
@@ -87,9 +87,9 @@ def test_a_payload_of_another_size_than_its_schema_is_refused(tmp_path: Path, pa
     assert read(tmp_path, builder) == ([], 1)
     builder.steps(4)
     report = analyze(builder.write(tmp_path / "again.sqlite"))
-    said = [one.message for one in report.warnings if one.code == "nccl-payload"]
-    assert len(said) == 1
-    assert "payloads of 1 NCCL calls" in said[0]
+    messages = [warning.message for warning in report.warnings if warning.code == "nccl-payload"]
+    assert len(messages) == 1
+    assert "payloads of 1 NCCL calls" in messages[0]
 
 
 def test_a_field_beyond_the_payload_is_refused(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def call(operation: str, start: int, end: int, communicator: int | None = None, 
 
 def joined(calls: list[Row], *launches: int | None) -> list[tuple[int | None, int | None]]:
     schema = {"category": pl.String, "launch_thread": pl.Int64, "launch_start_ns": pl.Int64}
-    operations = pl.DataFrame([("all_reduce", 1, one) for one in launches], schema=schema, orient="row")
+    operations = pl.DataFrame([("all_reduce", 1, launch) for launch in launches], schema=schema, orient="row")
     found = join_communicators(operations, pl.DataFrame(calls, schema=NCCL_CALLS))
     return found.select("communicator", "message_bytes").rows()
 

@@ -29,7 +29,7 @@ def test_texts_stand_in_the_row_or_in_the_string_table(tmp_path: Path) -> None:
 
 
 def test_ranges_of_another_process_are_not_read(tmp_path: Path) -> None:
-    path = TraceBuilder().nvtx("mine", 5, 50).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().nvtx("own", 5, 50).write(tmp_path / "t.sqlite")
     assert texts_between(path, 10, 100, process=PROCESS + (1 << 24)) == []
 
 

@@ -62,7 +62,7 @@ def test_two_processes_on_device_0_with_the_same_correlation_ids_stay_apart(tmp_
         second.kernel(GEMM, at, at + 300, launched=max(at - 5, 0))
         second.kernel(ADAM, at + 900, at + 1000, launched=at + 700)
     together = analyze(merge(tmp_path / "both.sqlite", first, second))
-    alone = [analyze(one.write(tmp_path / f"{name}.sqlite")) for name, one in (("a", first), ("b", second))]
+    alone = [analyze(builder.write(tmp_path / f"{name}.sqlite")) for name, builder in (("a", first), ("b", second))]
     assert [rank.device for rank in together.ranks] == [0, 0]
     assert [rank.budget for rank in together.ranks] == [report.ranks[0].budget for report in alone]
     assert together.ranks[1].budget["launch_starved"] == 400

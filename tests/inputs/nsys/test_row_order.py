@@ -1,4 +1,4 @@
-"""The rows of an export come in no order that its writer promises: a real one with other orders says the same."""
+"""Exports promise no order of their rows: a real export gives the same report whatever their order is."""
 
 from __future__ import annotations
 

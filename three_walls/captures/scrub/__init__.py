@@ -1,1 +1,1 @@
-"""A copy of a capture that holds nothing private."""
+"""Makes a copy of a capture that contains nothing private. Start: ``scrub.py``."""

@@ -1,4 +1,4 @@
-"""The launched command line, reduced to the settings that analysis reads, each value in its form."""
+"""The launched command line, reduced to the settings that analysis reads, each with a value of its expected form."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hydra_overrides import Override
 
 REMOVED = "removed"
-"""Replaces what is not of its form. It has no setting's form itself, so analysis withholds it too."""
+"""Replaces values of an unexpected form. It has no setting's form itself, so analysis withholds it too."""
 
 OTHER_SCRIPT = "train.py"
+"""Replaces the name of a script that is not a known one."""
+
 _OTHER_SETTING = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class ReducedCommand:
-    """The ``words`` to keep, and those that are ``dropped`` (values of unknown options, paths, launchers)."""
+    """A command line with what may be shared."""
 
     words: tuple[str, ...]
+    """The words to keep."""
     dropped: tuple[str, ...]
+    """The words left out, and the pieces of those that hold several: values of unknown options, paths, launchers."""
 
 
 def reduce_command(words: Sequence[str], scripts: frozenset[str]) -> ReducedCommand:
-    """Known settings with values of their form; the script's name if it is one of ``scripts``; nothing of launchers."""
+    """Keeps known settings with values of their form, and the script's name if it is one of ``scripts``.
+
+    Nothing of the launcher is kept.
+    """
     program = find_program(words)
     kept = ["python"]
     if program.script is not None:
@@ -41,8 +48,8 @@ def reduce_command(words: Sequence[str], scripts: frozenset[str]) -> ReducedComm
         kept += _bridge_words(program.arguments)
     elif dialect == "megatron_lm":
         kept += _megatron_words(program.arguments)
-    inner = {piece for word in words for piece in (word, *word.split())}  # `bash -c "..."` is one word of many
-    return ReducedCommand(tuple(kept), tuple(sorted(inner - set(kept))))
+    pieces = {piece for word in words for piece in (word, *word.split())}  # `bash -c "..."` holds many in one word
+    return ReducedCommand(tuple(kept), tuple(sorted(pieces - set(kept))))
 
 
 def _script(program: Program, scripts: frozenset[str]) -> list[str]:
@@ -80,7 +87,7 @@ def _megatron_words(arguments: Sequence[str]) -> list[str]:
 
 
 def _shown(key: ConfigKey, words: Sequence[str]) -> Sequence[str]:
-    """``words`` where they are a value of ``key``; no part of them otherwise."""
+    """``words`` where they are a value of ``key``, else REMOVED."""
     return words if not words or shown_words(key, words) is not None else [REMOVED]
 
 
@@ -101,7 +108,7 @@ def _bridge_words(arguments: Sequence[str]) -> list[str]:
 
 
 def _option_value(option: str, value: str) -> str:
-    """The value of a script's option; that of the recipe's name is not read by analysis."""
+    """The value of a script's option, or REMOVED. Analysis does not read the recipe's name, so that is removed too."""
     keys = [config_keys().keys[name] for name in config_keys().bridge_scripts.options.get(option, ())]
     is_known = all(
         value == "None" or shown_words(key, value.split(",") if takes_several_words(key.type) else [value]) is not None
@@ -111,7 +118,7 @@ def _option_value(option: str, value: str) -> str:
 
 
 def _reduce_override(override: Override) -> str:
-    """A known setting with its value; of another one only its section, whose presence carries information."""
+    """A known setting with its value. Of an unknown one only the section is kept: its presence is informative."""
     section = override.path.partition(".")[0]
     if override.path.startswith(VARIABLE_PREFIX):
         is_known, is_shown = _check_variable(override.path.removeprefix(VARIABLE_PREFIX), override)

@@ -14,26 +14,32 @@ from three_walls.inputs.nsys.nccl_payload import read_layouts, reduce_payload
 from three_walls.tables.scrub import ScrubRules
 
 _ID_KINDS = ("kernel_ids", "call_ids", "label_ids", "range_ids")
-"""In order of precedence where one string is used as several kinds: a kernel keeps its name."""
+"""Kinds of string ids. Where a string is used as several kinds the first counts: a kernel keeps its name."""
+
 _BATCH = 10_000
+"""Rows inserted at once."""
 
 
 @dataclass(slots=True)
 class Copied:
-    """What was left out, by name: tables with their rows, columns as ``TABLE.column``, rows of name/value tables."""
+    """What was left out of a copy."""
 
     tables: dict[str, int] = field(default_factory=dict)
+    """Tables, with their number of rows."""
     columns: list[str] = field(default_factory=list)
+    """Columns of tables that stay, as ``TABLE.column``."""
     pairs: dict[str, int] = field(default_factory=dict)
+    """Number of rows left out of each name/value table."""
     strings: int = 0
+    """Number of strings of StringIds."""
 
 
 Pairs = dict[str, list[tuple[str, str]]]
-"""Name/value tables of the new export, rows in order."""
+"""Name/value tables of the new export, their rows in order."""
 
 
 def select_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
-    """Rows of name/value tables that the rules keep."""
+    """The rows of name/value tables that ``rules`` keep."""
     return {
         table: [
             (name, value)
@@ -48,16 +54,18 @@ def select_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
 def write_export(
     source: Path, export: NsysExport, target: Path, rules: ScrubRules, texts: TextFilter, pairs: Pairs
 ) -> Copied:
-    """Creates ``target`` from ``source`` (an open ``export``); nothing is ever deleted from it, so nothing lingers.
+    """Creates ``target`` from ``source``, which is open as ``export``.
 
-    Ids of strings stay the same. Raises sqlite3.Error where the source is damaged.
+    Only what may be kept is ever written, so no deleted data can linger in the file. Ids of strings stay the same.
+    Raises sqlite3.Error where the source is damaged.
     """
     copied = Copied()
     with closing(sqlite3.connect(f"{target.as_uri()}?mode=rwc", uri=True, isolation_level=None)) as database:
         database.text_factory = lambda raw: raw.decode("utf-8", "replace")
         database.execute("PRAGMA journal_mode = OFF")
         database.execute("PRAGMA synchronous = OFF")
-        database.execute(f"ATTACH '{_quoted(source.resolve().as_uri())}?mode=ro&immutable=1' AS original")
+        quoted_uri = source.resolve().as_uri().replace("'", "''")
+        database.execute(f"ATTACH '{quoted_uri}?mode=ro&immutable=1' AS original")
         database.create_function("filtered", 2, texts.filter, deterministic=True)
         layouts = read_layouts(export)
         database.create_function("reduced", 1, lambda blob: reduce_payload(blob, layouts), deterministic=True)
@@ -83,9 +91,10 @@ def _copy_table(
     have = export.columns[table]
     kinds = {name: kind for name, kind in rules.column_kinds.get(table, {}).items() if name in have}
     if not kinds:
-        # Tables named ENUM_ hold constants of the format; listing them all would hide what matters.
+        # Tables named ENUM_ hold constants of the format; to list them would hide what matters.
         if not table.startswith("ENUM_"):
-            copied.tables[table] = int(export.rows(f'SELECT count(*) FROM "{_doubled(table)}"')[0][0])
+            quoted_table = table.replace('"', '""')
+            copied.tables[table] = int(export.rows(f'SELECT count(*) FROM "{quoted_table}"')[0][0])
         return
     copied.columns += [f"{table}.{name}" for name in have if name not in kinds]
     kept = [name for name in have if name in kinds]
@@ -113,7 +122,7 @@ def _cell(name: str, kind: str) -> str:
 
 
 def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, texts: TextFilter) -> int:
-    """StringIds with the strings that kept columns refer to; returns how many were left out."""
+    """Copies the strings that kept columns refer to; returns how many were left out."""
     if not export.has("StringIds", "id", "value"):
         return 0
     _create(database, "StringIds", ["id INTEGER", "value TEXT"])
@@ -141,11 +150,3 @@ def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: Scrub
 
 def _create(database: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
     database.execute(f'CREATE TABLE main."{table}" ({", ".join(columns)})')
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''")
-
-
-def _doubled(text: str) -> str:
-    return text.replace('"', '""')

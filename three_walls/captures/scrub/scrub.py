@@ -1,4 +1,4 @@
-"""Scrubs exports: a new file that analysis reads alike, without anything that identifies people and machines."""
+"""Scrubs exports: writes a new file with the same analysis but nothing that identifies people and machines."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ from three_walls.captures.scrub.command_line import REMOVED, reduce_command
 from three_walls.captures.scrub.copying import Pairs, select_pairs, write_export
 from three_walls.captures.scrub.secrets import Secrets, find_secrets, scan_for_leaks
 from three_walls.captures.scrub.texts import TextFilter
-from three_walls.inputs.config.environment import read_environment, unquote
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import read_host
-from three_walls.inputs.nsys.launch import environment_blocks, launch_environment, launch_words
+from three_walls.inputs.nsys.launch import (
+    environment_blocks,
+    launch_environment,
+    launch_words,
+    read_environment,
+    unquote,
+)
 from three_walls.inputs.nsys.reader import check_is_nsys
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_sqlite
 from three_walls.model.config import ConfigValue
@@ -55,7 +60,7 @@ class ScrubSummary:
     arguments: int
     """Words of the command line left out."""
     texts: Mapping[str, int]
-    """Different texts that were replaced, by what replaces them (``range``: range-1, range-2, ...)."""
+    """How many different texts were replaced, by what replaces them (``range`` for range-1, range-2, ...)."""
     host: str | None
     """What the machine is called now."""
     searched: int
@@ -65,8 +70,9 @@ class ScrubSummary:
 def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]:
     """Scrubs ``source`` into ``target``: a file into a file, or every export of a directory into another directory.
 
-    The exports of a directory share their hosts' pseudonyms. Raises UsageError where the target may not be written,
-    InputError where a source cannot be read, or where a removed value is found in the result, which is deleted then.
+    The exports of a directory share the pseudonyms of their hosts. Raises UsageError where the target may not be
+    written, and InputError where a source cannot be read or a removed value is found in the result, which is then
+    deleted.
     """
     sources = find_traces([source])
     is_directory = source.is_dir()
@@ -87,11 +93,11 @@ def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]
 
 def _check_target(source: Path, target: Path, force: bool) -> None:
     if target.exists() and source.samefile(target):
-        raise UsageError(f"{target}: expected another file to write to, found the input itself; it is never changed")
+        raise UsageError(f"{target}: expected another file to write to, found the input itself, which is never changed")
     if target.is_dir():
         raise UsageError(f"{target}: expected a file to write to, found a directory")
     if target.exists() and not force:
-        raise UsageError(f"{target}: exists already; choose another name, or --force to replace it")
+        raise UsageError(f"{target}: exists already; choose another name, or replace it with --force")
     if target.suffix not in (".sqlite", *COMPRESSED_SUFFIXES):
         raise UsageError(f"{target}: expected a name that ends in .sqlite, .sqlite.xz or .sqlite.zst")
 
@@ -117,8 +123,8 @@ def _scrub_export(source: Path, target: Path, hosts: HostNames) -> ScrubSummary:
         scan = scan_for_leaks(new, secrets, texts.kept)
         if scan.leaked:
             raise InputError(
-                f"{source}: {scan.leaked} of {scan.searched} removed values are still in the scrubbed file, so it was "
-                "deleted; the export holds them in a place that scrubbing keeps, please report its table names"
+                f"{source}: {scan.leaked} of {scan.searched} removed values were still in the scrubbed file, so it was "
+                "deleted; a place that scrubbing keeps contains them: please report the table names of this export"
             )
         packed = _pack(new, target.suffix)
         packed.chmod(0o644 & ~_umask())
@@ -142,10 +148,13 @@ def _scrub_export(source: Path, target: Path, hosts: HostNames) -> ScrubSummary:
 
 
 def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: ScrubRules) -> int:
-    """Adds the reduced command line and the variables that may be shown; returns how many words were left out."""
+    """Adds the reduced command line and the environment to ``pairs``, and dropped words to ``secrets``.
+
+    Returns how many words were left out.
+    """
     words = launch_words(export)
     reduced = reduce_command(words, rules.scripts)
-    _note_dropped(words, frozenset(reduced.dropped), secrets)
+    _add_dropped(words, frozenset(reduced.dropped), secrets)
     command, *arguments = reduced.words
     rows = pairs.setdefault("META_DATA_CAPTURE", []) if words or launch_environment(export) else []
     if words:
@@ -159,7 +168,7 @@ def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: Scrub
     return max(0, len(words) - len(reduced.words))
 
 
-def _note_dropped(words: Sequence[str], dropped: frozenset[str], secrets: Secrets) -> None:
+def _add_dropped(words: Sequence[str], dropped: frozenset[str], secrets: Secrets) -> None:
     looks_secret = allowed_variables().looks_secret
     for before, word in zip(["", *words], words, strict=False):
         name, has_equals, value = word.partition("=")
@@ -167,11 +176,12 @@ def _note_dropped(words: Sequence[str], dropped: frozenset[str], secrets: Secret
             secrets.add_value(value, is_secret=looks_secret(name))
         elif word in dropped and not word.startswith("-"):
             secrets.add_value(word, is_secret=before.startswith("-") and looks_secret(before))
-    for word in dropped - frozenset(words):  # pieces of a shell's command string
+    for word in dropped - frozenset(words):  # pieces of a command string for a shell
         secrets.add_value(re.sub(r"^[\w.+~-]+=", "", word).strip("'\""))
 
 
 def _add_host(export: NsysExport, pairs: Pairs, hosts: HostNames, digest: str) -> str | None:
+    """Adds the host's pseudonym to ``pairs`` and returns it; None where the export records no host."""
     host = read_host(export)
     if host is None:
         return None
@@ -201,16 +211,19 @@ def _umask() -> int:
 
 @dataclass(slots=True)
 class HostNames:
-    """Pseudonyms of one call of scrub; exports that are scrubbed together share it."""
+    """Pseudonyms of hosts, the same for all exports that are scrubbed together."""
 
     is_whole_run: bool
+    """Whether the exports of a directory are scrubbed together."""
     known: dict[str, str] = field(default_factory=dict)
+    """By host."""
 
     def name(self, host: str, environment: Mapping[str, ConfigValue], digest: str) -> str:
-        """``host-1``, ``host-2``, ... for exports scrubbed together, in the order met.
+        """``host-1``, ``host-2``, ... for exports scrubbed together, in the order of the files.
 
-        For an export scrubbed alone the launcher's host number counts, so that the exports of a run agree. Where there
-        is none and the run has several hosts, the name is the export's own: two hosts must never look like one.
+        For an export scrubbed alone the launcher's host number counts, so that exports of the same run agree. Where
+        there is none and the run has several hosts, the name is unique to the export: two hosts must never look like
+        the same.
         """
         if host not in self.known:
             self.known[host] = self._choose(environment, digest)

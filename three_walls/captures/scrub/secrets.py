@@ -1,6 +1,6 @@
-"""What must not survive: values of variables, dropped arguments, paths, names of people and machines.
+"""What must not be in the scrubbed copy: values of variables, dropped arguments, paths, names of people and machines.
 
-:func:`find_secrets` collects them from the export, :func:`scan_for_leaks` searches the bytes of the finished file.
+:func:`find_secrets` collects these values from the export, :func:`scan_for_leaks` searches the finished file for them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from pathlib import Path
 
 import polars as pl
 
-from three_walls.inputs.config.environment import unquote
 from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.launch import launch_environment, other_environments
+from three_walls.inputs.nsys.launch import launch_environment, other_environments, unquote
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.scrub import holds_key
 
 _SHORTEST_BYTES = 6
-"""Shorter values occur by chance anywhere; they are not searched for."""
+"""Shorter values are not searched for: they occur anywhere by chance."""
 
 _HOME = re.compile(r"(/(?:home|Users|users)/([^/\s:;,'\"]+))")
+"""A home directory, and in it the name of its owner."""
+
 _WORD = re.compile(r"[A-Za-z]{1,12}|[\d.,:-]{1,11}|[A-Za-z]+=?\d{1,3}")
+"""A word or a short number that other texts contain by chance."""
+
 _PIECE_BYTES = 1 << 18
 _PIECES_AT_ONCE = 32
 _CODES = ("utf-8", "utf-16-le", "utf-16-be")
@@ -36,23 +39,25 @@ _NOBODY = frozenset({"root", "user", "local", "localhost"})
 
 @dataclass(slots=True)
 class Secrets:
-    """Values to keep out. ``strict`` ones may occur nowhere, ``loose`` ones only within texts that are kept anyway (a
-    project called "attention" does not make the kernels' names a leak). ``identities`` are removed as whole words.
-    """
+    """Values to keep out of the copy."""
 
     strict: set[str] = field(default_factory=set)
+    """Values that may occur nowhere."""
     loose: set[str] = field(default_factory=set)
+    """Values that may occur within texts that are kept anyway: a project called "attention" does not make the names of
+    kernels a leak."""
     identities: set[str] = field(default_factory=set)
+    """Names of people and machines; a text that contains one as a whole word is replaced."""
     variables: set[str] = field(default_factory=set)
-    """Names of the variables that are left out, for the summary."""
+    """Names of the environment variables left out, for the summary."""
 
     def add_value(self, value: str, is_secret: bool = False) -> None:
-        """Adds a removed value, unless other texts hold it by chance."""
+        """Adds a removed value, unless it is so common that other texts contain it by chance."""
         value = value.strip()
-        for home, owner in _homes_in(value):
+        for home, owner in _HOME.findall(value):
             self._add(home, self.strict)
             self.add_identity(owner)
-        if _is_common_word(value):
+        if _WORD.fullmatch(value):
             return
         is_strict = is_secret or holds_key(value) or looks_random(value) or "/" in value or "@" in value
         self._add(value, self.strict if is_strict else self.loose)
@@ -63,7 +68,10 @@ class Secrets:
             self.identities.add(name)
 
     def add_variables(self, rows: Iterable[str], are_kept: bool) -> None:
-        """Adds the variables of an environment; with ``are_kept`` those that may be shown are not secrets."""
+        """Adds those variables of an environment whose value may not be shown.
+
+        ``are_kept``: whether the environment is kept, that is, the launched process's and not another's.
+        """
         allowed = allowed_variables()
         for row in rows:
             name, separator, quoted = row.partition("=")
@@ -77,11 +85,8 @@ class Secrets:
             self.add_value(value, is_secret=allowed.looks_secret(name))
 
     def occur_in(self, text: str) -> bool:
-        """Whether ``text`` holds a strict value, or the name of a person or a machine."""
-        return any(value in text for value in self.strict) or self._identify_in(text)
-
-    def _identify_in(self, text: str) -> bool:
-        return any(
+        """Whether ``text`` contains a strict value, or the name of a person or a machine."""
+        return any(value in text for value in self.strict) or any(
             name in text and re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", text)
             for name in self.identities
         )
@@ -92,7 +97,7 @@ class Secrets:
 
 
 def find_secrets(export: NsysExport) -> Secrets:
-    """Everything in ``export`` that identifies people and machines, except for the launched command line."""
+    """The secrets of ``export``: everything that identifies people and machines, except for the command line."""
     secrets = Secrets()
     secrets.add_variables(launch_environment(export), are_kept=True)
     secrets.add_variables(other_environments(export), are_kept=False)
@@ -107,16 +112,18 @@ def find_secrets(export: NsysExport) -> Secrets:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """``searched``: how many values were searched for; ``leaked``: how many of them are in the file."""
+    """The result of searching a file for secrets."""
 
     searched: int
+    """How many values were searched for."""
     leaked: int
+    """How many of them are in the file."""
 
 
 def scan_for_leaks(path: Path, secrets: Secrets, kept: Iterable[str]) -> Scan:
-    """Searches ``path`` (not compressed) for every value of ``secrets``, in UTF-8 and UTF-16 as SQLite may store it.
+    """Searches the uncompressed file ``path`` for every value of ``secrets``, in UTF-8 and UTF-16 like SQLite's text.
 
-    A loose value that one of the ``kept`` texts holds occurs by chance; it was not left over.
+    A loose value that is part of one of the ``kept`` texts occurs by chance and is no leak.
     """
     by_chance = "\n".join(sorted(kept))
     loose = (secrets.loose | {name for name in secrets.identities if len(name) >= _SHORTEST_BYTES}) - secrets.strict
@@ -125,7 +132,7 @@ def scan_for_leaks(path: Path, secrets: Secrets, kept: Iterable[str]) -> Scan:
 
 
 def _find(path: Path, wanted: set[str]) -> set[str]:
-    """Which of ``wanted`` are in the file. One pass for all: there can be tens of thousands."""
+    """Which of ``wanted`` are in the file. All are searched in one pass: there can be tens of thousands."""
     forms = {value.encode(code, "replace").decode("latin-1"): value for value in sorted(wanted) for code in _CODES}
     if not forms:
         return set()
@@ -139,7 +146,7 @@ def _find(path: Path, wanted: set[str]) -> set[str]:
 
 
 def _read_texts(path: Path, overlap: int) -> Iterator[list[str]]:
-    """The file's bytes as texts, a character per byte, some pieces at a time; pieces overlap by ``overlap`` bytes."""
+    """The file's bytes as lists of texts, a character per byte. Consecutive texts overlap by ``overlap`` bytes."""
     pieces: list[str] = []
     tail = b""
     with path.open("rb") as stream:
@@ -153,24 +160,14 @@ def _read_texts(path: Path, overlap: int) -> Iterator[list[str]]:
         yield pieces
 
 
-def _homes_in(text: str) -> list[tuple[str, str]]:
-    """Home directories in ``text``, each with its owner's name."""
-    return [(home, owner) for home, owner in _HOME.findall(text)]
-
-
 def looks_random(word: str) -> bool:
-    """Whether ``word`` looks like a key or a digest: a long run in which letters and digits alternate.
+    """Whether ``word`` looks like a key or a digest: a long run in which letters and digits alternate often.
 
-    Names of classes end in a digit (``TransposeBackward0``) or hold one (``LayerNorm2dBackward0``); keys hold many.
+    Names of classes contain a digit or two (``TransposeBackward0``, ``LayerNorm2dBackward0``), keys many.
     """
-    return any(len(run) >= 16 and _changes(run) >= 4 for run in re.split(r"[^A-Za-z0-9]", word))
+    return any(len(run) >= 16 and _count_changes(run) >= 4 for run in re.split(r"[^A-Za-z0-9]", word))
 
 
-def _changes(run: str) -> int:
-    """How often letters and digits alternate in ``run``."""
+def _count_changes(run: str) -> int:
+    """How often ``run`` changes between digits and letters."""
     return sum(before.isdigit() != after.isdigit() for before, after in pairwise(run))
-
-
-def _is_common_word(text: str) -> bool:
-    """Whether ``text`` is a word or a short number that other texts hold by chance."""
-    return _WORD.fullmatch(text) is not None

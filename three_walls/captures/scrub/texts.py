@@ -1,4 +1,4 @@
-"""Which texts stay as they are, and what replaces the others."""
+"""Which texts of an export stay as they are, and what replaces the others."""
 
 from __future__ import annotations
 
@@ -20,26 +20,24 @@ _HASHED = "CompiledFxGraph"
 
 @dataclass(slots=True)
 class TextFilter:
-    """Filters the texts of one export; the same text is always replaced alike.
-
-    ``replaced``: per kind, how many different texts were replaced. ``kept``: what stays, each once and without the
-    numbers behind an operator's name.
-    """
+    """Filters the texts of one export. The same text is always replaced by the same text."""
 
     rules: ScrubRules
     secrets: Secrets
     replaced: dict[str, int] = field(default_factory=dict)
+    """How many different texts were replaced, by what replaces them (``range`` for range-1, range-2, ...)."""
     kept: set[str] = field(default_factory=set)
-    _known: dict[tuple[str, str], str] = field(default_factory=dict)
+    """All texts of the result, without the numbers behind an operator's name."""
+    _filtered: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def filter(self, kind: str, text: str) -> str:
         """``text``, or what replaces it. ``kind`` is one of ``tables.scrub.COLUMN_KINDS``."""
         head, tail = _split_operator(text) if kind in ("range_ids", "range_texts") else (text, "")
-        found = self._known.get((kind, head))
-        if found is None:
-            found = self._known[kind, head] = self._filter_head(kind, head)
-            self.kept.add(found)
-        return found + tail
+        filtered = self._filtered.get((kind, head))
+        if filtered is None:
+            filtered = self._filtered[kind, head] = self._filter_head(kind, head)
+            self.kept.add(filtered)
+        return filtered + tail
 
     def _filter_head(self, kind: str, text: str) -> str:
         match kind:
@@ -60,10 +58,10 @@ class TextFilter:
                 return self._keep_or_number(text, "label", is_safe_text(text))
 
     def _filter_range(self, text: str) -> str:
-        """``text``, or a number and the parts of it that analysis looks for."""
-        found = self._keep_or_number(text, "range", self._is_safe_range(text))
-        parts = [] if found == text else [part[0] for part in self.rules.any_part.finditer(text)]
-        return " ".join([found, *parts])
+        """``text``, or a number followed by the parts of it that analysis looks for."""
+        filtered = self._keep_or_number(text, "range", self._is_safe_range(text))
+        parts = [] if filtered == text else [part[0] for part in self.rules.any_part.finditer(text)]
+        return " ".join([filtered, *parts])
 
     def _is_safe_range(self, text: str) -> bool:
         if is_safe_text(text):
@@ -80,13 +78,13 @@ class TextFilter:
 
 
 def _names_secret(sentence: str) -> bool:
-    """Whether it holds an option or a variable that looks secret, and so maybe its value: ``--token abc``."""
+    """Whether it contains an option or a variable that looks secret, and so perhaps its value: ``--token abc``."""
     named = [word.partition("=")[0] for word in sentence.split() if word.startswith("-") or "=" in word]
     return any(map(allowed_variables().looks_secret, named))
 
 
 def _split_operator(text: str) -> tuple[str, str]:
-    """The name and the numbers of an operator's range; a text without such numbers is all name."""
+    """The name of an operator's range and the numbers behind it; a text without such numbers is all name."""
     start = _TAIL_START.search(text)
     if start is None or not _OPERATOR_TAIL.fullmatch(text, start.start()):
         return text, ""

@@ -1,7 +1,7 @@
 """GEMMs by shape: what each reaches of the GPU's peak in the representative step.
 
-Shapes are those that PyTorch's operators were called with, so routing is as it was and a replay is distinguished from
-the forward pass. Nothing here is derived from the config but the names of the weights.
+Shapes are those that PyTorch's operators were called with, so routing is as it was, and a replay is distinguished from
+the forward pass. Only the names of the weights come from the config.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from three_walls.model.report import GemmShape
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import GpuModel
 from three_walls.tables.kernels import peak_of, precision_of_kernel
-from three_walls.tables.torch_operators import torch_operators
+from three_walls.tables.nvtx_ranges import torch_operators
 from three_walls.timeline.gemms import Gemm, find_gemms, gemms_of_launches
 from three_walls.timeline.operators import Operators
 
-facts = FactGroup("GEMM shapes")
+facts = FactGroup()
 SHAPES_KNOWN = facts.fact(
     "gemm_shapes_known_fraction",
     "fraction",
+    "GEMM time with recorded shapes",
     "Fraction of the GEMMs' time whose shapes were recorded by the operators around their launches.",
+    whole="all GEMM time",
 )
 
 NO_SHAPES = (
@@ -40,12 +42,10 @@ NO_SHAPES = (
 SCORES = "attention scores"
 """GEMMs of many small matrices at once: unfused attention's."""
 
-_Key = tuple[str, str | None, tuple[int, ...]]
-
 
 @dataclass(slots=True)
 class _Row:
-    """GEMMs of one key."""
+    """GEMMs of one row of the table."""
 
     role: str | None
     gemms: list[Gemm] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Weights:
     tokens: int | None
 
     def role_of(self, size: tuple[int, int], tokens: int | None) -> str | None:
-        """The weight of ``size`` that multiplied ``tokens`` rows; "a or b" where that leaves a choice."""
+        """The weight of ``size`` that multiplied ``tokens`` rows; "a or b" where several fit."""
         of_layers = self.of_layers.get(size, ()) if tokens == self.tokens or None in (tokens, self.tokens) else ()
         return " or ".join((*of_layers, *self.of_experts.get(size, ()))) or None
 
@@ -94,7 +94,7 @@ def tabulate_gemms(
     may_gather_tokens = config.size("tensor_model_parallel_size") != 1 and config.get("sequence_parallel") is not False
     gemms = find_gemms(operators, torch_operators(), may_gather_tokens)
     ranges = gemms_of_launches(operators, gemms, kernels.select("launch_thread", "launch_start_ns").rows())
-    rows: dict[_Key, _Row] = {}
+    rows: dict[tuple[str, str | None, tuple[int, ...]], _Row] = {}
     counted: set[int] = set()
     known_ns = total_ns = 0
     for index, (start, end, name_id) in zip(
@@ -105,8 +105,13 @@ def tabulate_gemms(
             continue
         known_ns += end - start
         gemm, kernel = gemms[index], step.names.get(name_id, "")
-        role = _role_of(gemm, weights)
-        row = rows.setdefault(_key_of(gemm, role), _Row(role))
+        # GEMMs of one row share their weight, whatever the number of tokens, or all dimensions.
+        sizes: tuple[int, ...]
+        if gemm.weight is not None:
+            role, sizes = weights.role_of(gemm.weight, gemm.tokens), (*gemm.weight, gemm.count)
+        else:
+            role, sizes = SCORES if gemm.batch > 1 else None, (gemm.batch, gemm.m, gemm.n, gemm.k)
+        row = rows.setdefault((gemm.direction, role, sizes), _Row(role))
         row.ns_of_kernel[kernel] = row.ns_of_kernel.get(kernel, 0) + end - start
         if index not in counted:
             counted.add(index)
@@ -114,19 +119,6 @@ def tabulate_gemms(
     shapes = [_summarize(row, step.gpu, precision) for row in rows.values() if sum(row.ns_of_kernel.values())]
     shapes.sort(key=lambda shape: (-shape.ns, shape.direction, shape.batch, shape.m, shape.n, shape.k))
     return tuple(shapes), known_ns / total_ns if total_ns else None
-
-
-def _role_of(gemm: Gemm, weights: Weights) -> str | None:
-    if gemm.weight is not None:
-        return weights.role_of(gemm.weight, gemm.tokens)
-    return SCORES if gemm.batch > 1 else None
-
-
-def _key_of(gemm: Gemm, role: str | None) -> _Key:
-    """What GEMMs of one row share: the weight, whatever the number of tokens, or all dimensions."""
-    if gemm.weight is not None:
-        return gemm.direction, role, (*gemm.weight, gemm.count)
-    return gemm.direction, role, (gemm.batch, gemm.m, gemm.n, gemm.k)
 
 
 def _summarize(row: _Row, gpu: GpuModel | None, default_precision: str | None) -> GemmShape:
@@ -141,9 +133,9 @@ def _summarize(row: _Row, gpu: GpuModel | None, default_precision: str | None) -
         role=row.role,
         direction=first.direction,
         batch=first.batch,
-        m=_range_of([gemm.m for gemm in row.gemms]),
-        n=_range_of([gemm.n for gemm in row.gemms]),
-        k=_range_of([gemm.k for gemm in row.gemms]),
+        m=(min(gemm.m for gemm in row.gemms), max(gemm.m for gemm in row.gemms)),
+        n=(min(gemm.n for gemm in row.gemms), max(gemm.n for gemm in row.gemms)),
+        k=(min(gemm.k for gemm in row.gemms), max(gemm.k for gemm in row.gemms)),
         calls=sum(gemm.count for gemm in row.gemms),
         flops=flops,
         ns=ns,
@@ -155,12 +147,8 @@ def _summarize(row: _Row, gpu: GpuModel | None, default_precision: str | None) -
     )
 
 
-def _range_of(values: Sequence[int]) -> tuple[int, int]:
-    return min(values), max(values)
-
-
 def _name_weights_of_run(step: StepView) -> Weights:
-    """Names of the weights that the config gives the sizes of; none where it does not."""
+    """Names of the weights, by the sizes that the config gives; none where it does not."""
     shape, layout = read_model_shape(step.config).value, step.layout.complete().value
     if shape is None or layout is None:
         return NO_WEIGHTS

@@ -1,12 +1,12 @@
 """Floating point operations of a training step, counted from the model's sizes, and the utilization they give (MFU).
 
 A GEMM of an m x n and an n x k matrix takes 2mnk operations. The backward pass takes two GEMMs for each one of the
-forward pass, so a step takes three times the forward pass; what recompute runs again is no model work.
+forward pass, so a step takes three times the forward pass. What recompute runs again is no model work.
 
 The terms are those of ``num_floating_point_operations`` (megatron/training/training.py of Megatron Core 0.16.1, and
 megatron/bridge/training/utils/flop_utils.py of Megatron-Bridge), from which the ``TFLOP/s/GPU`` of training logs comes:
-attention counts the half of the scores that a causal mask leaves. They leave the router out; here it is a term of its
-own.
+attention counts the half of the scores that a causal mask leaves. Those functions leave the router out; here it is a
+term of its own.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
+from three_walls.facts.layout import UNKNOWN_GPU
 from three_walls.facts.model_shape import ModelShape, read_model_shape
-from three_walls.facts.step_view import RunView
+from three_walls.facts.step_view import NO_STEP, RunView
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import (
+    GIVE_CONFIG,
     FactDefinition,
     FactGroup,
     Measurement,
@@ -25,39 +27,53 @@ from three_walls.model.fact import (
     known,
     known_or_missing,
     missing,
+    unstated,
 )
 from three_walls.model.units import NS_PER_S
-from three_walls.tables.hardware import BF16, FP8, NVFP4, GpuModel
+from three_walls.tables.hardware import BF16, FP8, NVFP4
 
-facts = FactGroup("Model work and utilization")
+facts = FactGroup()
 MODEL_FLOPS = facts.fact(
     "model_flops_per_step",
     "flops",
-    "Floating point operations of the model in one step, all GPUs: three times the forward pass of its GEMMs and of "
+    "model FLOPs per step",
+    "Floating point operations of the model in one step on all GPUs: three times the forward pass of its GEMMs and of "
     "causal attention, from the config.",
     "What the GPUs run: recompute, and the masked half of unfused scores, are no model work.",
 )
 MEGATRON_FLOPS = facts.fact(
     "megatron_flops_per_step",
     "flops",
-    "The same as Megatron counts it for the TFLOP/s/GPU of its log: without the router.",
+    "model FLOPs as Megatron counts them",
+    "Floating point operations of the model in one step on all GPUs as Megatron counts them for the TFLOP/s/GPU of its "
+    "log: without the router.",
 )
-FLOPS_PER_GPU = facts.fact("flops_per_gpu_step", "flops", "model_flops_per_step over the number of GPUs.")
+FLOPS_PER_GPU = facts.fact(
+    "flops_per_gpu_step",
+    "flops",
+    "model FLOPs per GPU and step",
+    "Floating point operations of the model in one step over the number of GPUs.",
+)
 PEAK_FLOPS = facts.fact(
     "peak_flops_per_s",
     "flops_per_s",
+    "the GPU's peak FLOP rate",
     "The GPU's peak in dense GEMMs at the run's precision (tables/hardware.yaml).",
 )
 MFU = facts.fact(
     "mfu_fraction",
     "fraction",
-    "Model FLOPs utilization of unprofiled steps: flops_per_gpu_step over the log's step time and the peak.",
-    "Utilization across precisions: the peak is that of the run's precision, FP8 doubles it.",
+    "model FLOPs utilization",
+    "Model FLOPs utilization of unprofiled steps: model FLOPs per GPU over the log's step time, as a fraction of the "
+    "GPU's peak.",
+    "Utilization across precisions: the peak is that of the run's precision, and FP8 doubles it.",
 )
 MFU_TRACED = facts.fact(
     "mfu_traced_fraction",
     "fraction",
-    "The same for the representative step, as traced.",
+    "traced model FLOPs utilization",
+    "Model FLOPs utilization of the representative step as traced: model FLOPs per GPU over its length, as a fraction "
+    "of the GPU's peak.",
     "Utilization of the run: profiling slows steps.",
 )
 
@@ -75,7 +91,7 @@ class ForwardFlops:
     projections: int = 0
     """Query, key, value and output projections of attention."""
     attention: int = 0
-    """Scores, and scores times values, below the causal diagonal; all of them take twice as many."""
+    """Scores, and scores times values, below the causal diagonal; without a mask they take twice as many."""
     dense_mlp: int = 0
     experts: int = 0
     shared_experts: int = 0
@@ -90,7 +106,7 @@ class ForwardFlops:
 
     @property
     def as_logged(self) -> int:
-        """What Megatron's own formula counts."""
+        """Operations by Megatron's own formula."""
         return self.total - self.router
 
 
@@ -107,14 +123,14 @@ def count_forward(
     dense = len(numbers) + predicted - moe
     attended = moe + dense
     per_mlp = OPERATIONS_PER_ENTRY * shape.ffn_matrices
-    latent_detour = 0
+    latent_projections = 0
     if shape.expert_hidden != shape.hidden:  # down to the latent size and up again, once per token
-        latent_detour = 2 * OPERATIONS_PER_ENTRY * shape.hidden * shape.expert_hidden
+        latent_projections = 2 * OPERATIONS_PER_ENTRY * shape.hidden * shape.expert_hidden
     return ForwardFlops(
         projections=attended * OPERATIONS_PER_ENTRY * projection_weights(shape),
         attention=attended * shape.sequence * (shape.query + shape.context),
         dense_mlp=dense * per_mlp * shape.hidden * shape.dense_ffn,
-        experts=moe * (per_mlp * shape.expert_hidden * shape.expert_ffn * shape.top_k + latent_detour),
+        experts=moe * (per_mlp * shape.expert_hidden * shape.expert_ffn * shape.top_k + latent_projections),
         shared_experts=moe * per_mlp * shape.hidden * shape.shared_ffn,
         router=moe * OPERATIONS_PER_ENTRY * shape.hidden * shape.experts,
         logits=OPERATIONS_PER_ENTRY * shape.hidden * shape.vocabulary * (1 + predicted) if has_output else 0,
@@ -141,9 +157,15 @@ def step_flops(per_token: int, tokens: int) -> int:
 
 
 def measure_utilization(run: RunView, traced_step_ns: int | None, unprofiled_step_ns: int | None) -> Measurements:
-    """The model's operations per step, and MFU by the traced step and by the log's (None where there is none)."""
+    """Every fact of this group. The step lengths, as traced and by the log, are None where they are not known."""
     work = _count_work(run)
-    peak = _peak_flops(run.config, run.gpu)
+    precision = precision_of(run.config)
+    peak: Measurement[int] = missing(UNKNOWN_GPU)
+    if precision.value is None:
+        peak = missing(str(precision.missing_reason))
+    elif run.gpu is not None:
+        no_peak = f"tables/hardware.yaml has no peak in {precision.value} for {run.gpu.family}"
+        peak = known_or_missing(run.gpu.peak_flops(precision.value), no_peak)
     per_gpu = work[FLOPS_PER_GPU]
 
     def utilization(step_ns: int | None, no_step: str) -> Measurement[float]:
@@ -154,8 +176,8 @@ def measure_utilization(run: RunView, traced_step_ns: int | None, unprofiled_ste
     return {
         **work,
         PEAK_FLOPS: peak,
-        MFU: utilization(unprofiled_step_ns, "no training log gave the time of unprofiled steps"),
-        MFU_TRACED: utilization(traced_step_ns, "no step could be kept"),
+        MFU: utilization(unprofiled_step_ns, "no training log with unprofiled steps was given (--log)"),
+        MFU_TRACED: utilization(traced_step_ns, NO_STEP),
     }
 
 
@@ -164,8 +186,8 @@ def _count_work(run: RunView) -> dict[FactDefinition, Measurement[int]]:
     shape = read_model_shape(run.config)
     batch = run.config.whole_number("global_batch_size")
     if shape.value is None or not batch:
-        reason = shape.missing_reason or "the config does not state global_batch_size"
-        return dict.fromkeys((MODEL_FLOPS, MEGATRON_FLOPS, FLOPS_PER_GPU), missing(reason))
+        lacking = missing(shape.missing_reason) if shape.missing_reason else unstated("global_batch_size")
+        return dict.fromkeys((MODEL_FLOPS, MEGATRON_FLOPS, FLOPS_PER_GPU), lacking)
     forward = count_forward(shape.value)
     tokens = batch * shape.value.sequence
     total = step_flops(forward.total, tokens)
@@ -173,7 +195,7 @@ def _count_work(run: RunView) -> dict[FactDefinition, Measurement[int]]:
     return {
         MODEL_FLOPS: known(total),
         MEGATRON_FLOPS: known(step_flops(forward.as_logged, tokens)),
-        FLOPS_PER_GPU: known(total // world) if world else missing("the number of GPUs is not known"),
+        FLOPS_PER_GPU: known(total // world) if world else missing(f"the number of GPUs is not known {GIVE_CONFIG}"),
     }
 
 
@@ -184,16 +206,7 @@ def precision_of(config: RunConfig) -> Measurement[str]:
     if config.get("fp8"):
         return known(FP8)
     if not config.knows("fp8"):
-        return missing("the config does not state fp8")
+        return unstated("fp8")
     if config.get("bf16") is True or config.get("fp16") is True:
         return known(BF16)
-    return missing("the config does not state that GEMMs run in bf16 or fp16")
-
-
-def _peak_flops(config: RunConfig, gpu: GpuModel | None) -> Measurement[int]:
-    precision = precision_of(config)
-    if precision.value is None:
-        return missing(str(precision.missing_reason))
-    if gpu is None:
-        return missing("the GPU is not in tables/hardware.yaml")
-    return known_or_missing(gpu.peak_flops(precision.value), f"no peak in {precision.value} is known of {gpu.family}")
+    return missing(f"the config does not state that GEMMs run in bf16 or fp16 {GIVE_CONFIG}")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from three_walls.facts.efficiency.model_flops import STEP_PER_FORWARD, ForwardFlops, count_forward, precision_of
+from three_walls.facts.layout import UNKNOWN_GPU
 from three_walls.facts.memory.activations import is_attention_unfused
 from three_walls.facts.model_shape import ModelShape, read_model_shape
 from three_walls.facts.moe.passes import EXPERT_GEMM
@@ -22,24 +23,27 @@ from three_walls.model.report import Efficiency, MoePart
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import GpuModel
 
-facts = FactGroup("GEMM efficiency")
+facts = FactGroup()
 GEMM_EFFICIENCY = facts.fact(
     "gemm_efficiency_fraction",
     "fraction",
-    "What GEMMs reach of the GPU's peak while one runs: operations of the rank's layers (replays and unfused scores "
-    "included) over the time of the gemm and grouped_gemm buckets.",
+    "the efficiency of the GEMMs",
+    "Fraction of the GPU's peak that GEMMs reach while one runs: operations of the rank's layers (replays and unfused "
+    "scores included) over the time of its GEMMs, grouped ones included.",
     "Utilization of the step: time without a GEMM does not count here.",
 )
 EXPERT_GEMM_EFFICIENCY = facts.fact(
     "expert_gemm_efficiency_fraction",
     "fraction",
-    "The same for the expert GEMMs, between dispatch and combine, routing taken to be balanced.",
+    "the efficiency of the expert GEMMs",
+    "Fraction of the GPU's peak that expert GEMMs reach while one runs: operations of the rank's experts (replays "
+    "included, routing taken to be balanced) over the time of the GEMMs between dispatch and combine.",
 )
 
 GEMMS_ROLE, EXPERTS_ROLE, OTHER_ROLE, ATTENTION_ROLE = ("GEMMs", "expert GEMMs", "other GEMMs", "fused attention")
 
 _GEMMS_OVERLAP = ("overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap", "delay_wgrad_compute")
-"""With one of these, GEMMs of several parts run at the same time or away from their layer."""
+"""With one of these, GEMMs of several parts run at the same time, or apart from their layer."""
 
 
 def measure_roles(step: StepView, parts: Sequence[MoePart]) -> Measured[tuple[Efficiency, ...]]:
@@ -52,8 +56,8 @@ def measure_roles(step: StepView, parts: Sequence[MoePart]) -> Measured[tuple[Ef
     def fraction_of(role: str) -> Measurement[float]:
         row = next((row for row in rows if row.role == role), None)
         if row is None:
-            return missing(executed.missing_reason or f"the time of {role} is not known")
-        return known_or_missing(row.fraction, "the GPU's peak is not known")
+            return missing(executed.missing_reason or f"the time that {role} take could not be separated")
+        return known_or_missing(row.fraction, UNKNOWN_GPU)
 
     return Measured(rows, {GEMM_EFFICIENCY: fraction_of(GEMMS_ROLE), EXPERT_GEMM_EFFICIENCY: fraction_of(EXPERTS_ROLE)})
 
@@ -64,7 +68,7 @@ class ExecutedFlops:
 
     experts: int
     other_gemms: int
-    """All other GEMMs; with unfused attention also its two, which a mask does not shorten."""
+    """All other GEMMs; with unfused attention also its two, whose operations a mask does not reduce."""
     fused_attention: int
     """Below the causal diagonal; 0 where attention is unfused."""
 
@@ -78,7 +82,7 @@ def _count_work_of_rank(step: StepView) -> Measurement[ExecutedFlops]:
     if shape.value is None or layout.value is None:
         return missing(str(shape.missing_reason or layout.missing_reason))
     if layout.value.pipeline > 1 and step.rank.rank_source != "environment":
-        return missing("the rank, and with it the pipeline stage, is not known")
+        return missing("the pipeline stage is not known: the trace does not hold the launcher's RANK")
     return count_executed(shape.value, layout.value, step.config, step.rank.rank)
 
 
@@ -113,7 +117,7 @@ def count_executed(
 
 
 def _count_replayed(forward: ForwardFlops, config: RunConfig, layers: int, virtual: int) -> ForwardFlops:
-    """What recompute runs again of a stage's ``layers``, per token."""
+    """Operations per token that recompute runs again for a stage's ``layers``."""
     granularity = config.get("recompute_granularity")
     if granularity == "full":
         if config.get("recompute_method") != "block":

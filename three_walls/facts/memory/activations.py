@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from three_walls.facts.model_shape import ModelShape
 from three_walls.inputs.config.parallel_layout import CompleteLayout
 from three_walls.model.config import RunConfig
-from three_walls.model.fact import Measurement, known, missing
+from three_walls.model.fact import GIVE_CONFIG, Measurement, known, missing
 
 BYTES = 2
 UNFUSED_WORKING_MATRICES = 4
@@ -209,7 +209,7 @@ def _why_not_counted(config: RunConfig) -> str | None:
             return f"activations with {key} are not counted"
     precision = str(config.get("mixed_precision") or "")
     if not (config.get("bf16") is True or config.get("fp16") is True or precision.startswith(("bf16", "fp16"))):
-        return "the config does not say that activations are bf16 or fp16"
+        return f"the config does not state that activations are bf16 or fp16 {GIVE_CONFIG}"
     modules = config.get("recompute_modules")
     if config.get("recompute_granularity") == "selective" and isinstance(modules, tuple):
         unknown = sorted(str(name) for name in modules if name not in _COUNTED_MODULES)

@@ -1,4 +1,4 @@
-"""Device memory as recorded: allocations by the driver, calls of its allocator inside steps, a PyTorch snapshot.
+"""Device memory as recorded: by the driver, inside steps, in a PyTorch snapshot; and whether the run is short of it.
 
 PyTorch's caching allocator takes memory from the driver in warm-up and keeps it. Where it still calls the driver in a
 steady step, it releases cached blocks to make room (a retry), or the step's needs grew: either stalls the device.
@@ -10,22 +10,50 @@ import re
 
 import polars as pl
 
+from three_walls.facts.layout import GPU_MEMORY
+from three_walls.facts.log_facts import LOG_ALLOCATOR_RETRIES, LOG_OOMS, LOG_RESERVED_MEMORY
+from three_walls.facts.memory.estimate import MEMORY_PEAK, NO_DEVICE_MEMORY
 from three_walls.facts.step_view import StepView
 from three_walls.inputs.nsys.capabilities import YES
-from three_walls.model.fact import FactGroup, Measurements, known, known_or_missing, missing
+from three_walls.model.fact import (
+    FactDefinition,
+    FactGroup,
+    Measurement,
+    Measurements,
+    known,
+    known_or_missing,
+    missing,
+)
 from three_walls.model.memory_snapshot import MemorySnapshot
+from three_walls.tables.thresholds import LogThresholds
 
 DEVICE_KINDS = (2, 3, 5)
 """ENUM_CUDA_MEM_KIND: device, array, device static."""
 FREED = 1
 """ENUM_CUDA_DEV_MEM_EVENT_OPER: deallocation."""
 
-facts = FactGroup("Recorded memory")
+OUT_OF_MEMORY = "out_of_memory"
+ALLOCATOR_RETRIES = "allocator_retries"
+NEAR_LIMIT = "near_limit"
+FRAGMENTED = "fragmented"
+NONE = "none"
 
+facts = FactGroup()
+
+MEMORY_PRESSURE = facts.fact(
+    "memory_pressure",
+    "text",
+    "memory pressure",
+    "The gravest sign in the log that device memory is short: out_of_memory, allocator_retries, near_limit (peak of "
+    "allocated memory), fragmented (peak of reserved memory alone) or none. Limits: tables/log.yaml. Without a log it "
+    "is none where no step called the driver's allocator.",
+    "The fraction of memory in use: without a log a run near its limit counts as none.",
+)
 DRIVER_PEAK = facts.fact(
     "driver_peak_bytes",
     "bytes",
-    "Most device memory allocated by the driver (cudaMalloc) for the process at once, of what the trace recorded.",
+    "peak memory allocated by the driver",
+    "Most device memory that the driver had allocated (cudaMalloc) for the process at one moment of the capture.",
     "Memory in use by tensors: PyTorch keeps what it frees. It is also a lower bound: what was allocated before the "
     "capture is listed incompletely.",
     needs=("gpu_memory_usage",),
@@ -33,12 +61,14 @@ DRIVER_PEAK = facts.fact(
 DRIVER_GROWTH = facts.fact(
     "driver_growth_in_steps_bytes",
     "bytes",
-    "Device memory allocated by the driver less what was freed, in all kept steps of the rank.",
+    "growth of driver-allocated memory in steps",
+    "Device memory that the driver allocated less what it freed, in all kept steps of the rank.",
     needs=("gpu_memory_usage",),
 )
 ALLOCATOR_CALLS = facts.fact(
     "allocator_calls_in_steps_count",
     "count",
+    "the number of driver allocator calls in steps",
     "Calls that allocate or free device memory through the driver (cudaMalloc, cudaFree, ...), in all kept steps of "
     "the rank: a steady step needs none.",
     needs=("api_calls",),
@@ -46,19 +76,23 @@ ALLOCATOR_CALLS = facts.fact(
 SNAPSHOT_PEAK_ALLOCATED = facts.fact(
     "snapshot_peak_allocated_bytes",
     "bytes",
+    "the snapshot's peak of allocated memory",
     "Most memory that tensors asked for at one moment of a recorded allocator history (--memory-snapshot).",
     "What the allocator reserves: it rounds up and keeps what was freed.",
 )
 SNAPSHOT_PEAK_RESERVED = facts.fact(
     "snapshot_peak_reserved_bytes",
     "bytes",
-    "Most device memory that PyTorch's allocator reserved in a recorded history (--memory-snapshot).",
+    "the snapshot's peak of reserved memory",
+    "Most device memory that PyTorch's allocator reserved at one moment of a recorded history (--memory-snapshot).",
     "Memory of the whole device: NCCL, cuBLAS and the driver allocate theirs outside the allocator.",
 )
 SNAPSHOT_FRAGMENTATION = facts.fact(
     "snapshot_fragmentation_fraction",
     "fraction",
-    "(reserved - allocated) / reserved at the moment with the most allocated memory (--memory-snapshot).",
+    "unallocated memory at the snapshot's peak",
+    "Fraction of the reserved memory that was not allocated when most memory was allocated (--memory-snapshot).",
+    whole="the allocator's reserved memory",
 )
 
 
@@ -69,18 +103,15 @@ def measure_driver_memory(step: StepView, allocate: re.Pattern[str]) -> Measurem
         return {**_measure_allocations(step), ALLOCATOR_CALLS: missing(trace.capabilities["api_calls"])}
     names = [name_id for name_id, name in trace.names.items() if allocate.search(name)]
     calls = trace.api_calls.filter((pl.col("process") == rank.process) & pl.col("name_id").is_in(names))
-    count = sum(_within(calls, start, end).height for start, end in _windows(step.kept_steps))
-    return {**_measure_allocations(step), ALLOCATOR_CALLS: known(count)}
+    return {**_measure_allocations(step), ALLOCATOR_CALLS: known(_in_steps(calls, step.kept_steps).height)}
 
 
 def _measure_allocations(step: StepView) -> Measurements:
     trace, rank = step.trace, step.rank
     if trace.capabilities["gpu_memory_usage"] != YES:
         return dict.fromkeys((DRIVER_PEAK, DRIVER_GROWTH), missing(trace.capabilities["gpu_memory_usage"]))
-    # Events at time 0 are allocations from before the capture; those of one instant are taken together.
-    change = (
-        pl.when(pl.col("operation") == FREED).then(-pl.col("bytes")).otherwise(pl.col("bytes")).sum().alias("change")
-    )
+    # Events at time 0 are allocations from before the capture. Events of one instant are taken together.
+    change = pl.when(pl.col("operation") == FREED).then(-pl.col("bytes")).otherwise(pl.col("bytes"))
     events = (
         trace.memory_events.filter(
             (pl.col("process") == rank.process)
@@ -88,14 +119,22 @@ def _measure_allocations(step: StepView) -> Measurements:
             & pl.col("memory_kind").is_in(DEVICE_KINDS)
         )
         .group_by("start_ns")
-        .agg(change)
+        .agg(change=change.sum())
         .sort("start_ns")
     )
     if events.is_empty():
         return dict.fromkeys((DRIVER_PEAK, DRIVER_GROWTH), missing("no allocation of device memory was recorded"))
-    peak = max(events["change"].cum_sum().to_list())
-    growth = sum(int(_within(events, start, end)["change"].sum()) for start, end in _windows(step.kept_steps))
-    return {DRIVER_PEAK: known(int(peak)), DRIVER_GROWTH: known(growth)}
+    return {
+        DRIVER_PEAK: known(max(events["change"].cum_sum().to_list())),
+        DRIVER_GROWTH: known(int(_in_steps(events, step.kept_steps)["change"].sum())),
+    }
+
+
+def _in_steps(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """``rows`` that start in one of ``steps``."""
+    windows = steps.select("start_ns", "end_ns").rows()
+    in_some = [pl.col("start_ns").is_between(start, end, closed="left") for start, end in windows]
+    return rows.filter(pl.any_horizontal(pl.lit(value=False), *in_some))
 
 
 def measure_snapshot(snapshot: MemorySnapshot | None) -> Measurements:
@@ -111,9 +150,29 @@ def measure_snapshot(snapshot: MemorySnapshot | None) -> Measurements:
     }
 
 
-def _windows(steps: pl.DataFrame) -> list[tuple[int, int]]:
-    return [(start, end) for start, end in steps.select("start_ns", "end_ns").rows()]
+def classify_memory_pressure(measured: Measurements, limits: LogThresholds) -> Measurement[str]:
+    """The gravest sign of short memory among ``measured``.
 
+    An out-of-memory error comes before allocations that had to be tried again, these before a peak of allocated memory
+    near the limit, and that before a peak of reserved memory there: with little of it allocated, the rest is
+    fragmented. Without a log, steps in which the allocator never called the driver had room.
+    """
 
-def _within(rows: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
-    return rows.filter(pl.col("start_ns").is_between(start, end, closed="left"))
+    def whole(definition: FactDefinition) -> int | None:
+        return measured[definition].whole if definition in measured else None
+
+    if whole(LOG_OOMS):
+        return known(OUT_OF_MEMORY)
+    if whole(LOG_ALLOCATOR_RETRIES):
+        return known(ALLOCATOR_RETRIES)
+    allocated, reserved, device = whole(MEMORY_PEAK), whole(LOG_RESERVED_MEMORY), whole(GPU_MEMORY)
+    if allocated is None:
+        had_room = whole(ALLOCATOR_CALLS) == 0
+        return known(NONE) if had_room else missing(str(measured[MEMORY_PEAK].missing_reason))
+    if not device:
+        return missing(NO_DEVICE_MEMORY)
+    if allocated / device >= limits.near_limit_fraction:
+        return known(NEAR_LIMIT)
+    if reserved is not None and reserved / device >= limits.reserved_limit_fraction:
+        return known(FRAGMENTED)
+    return known(NONE)

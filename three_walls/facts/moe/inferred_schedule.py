@@ -7,10 +7,10 @@ exchanges of combine (C) and dispatch (D) and attention (B). So the host launche
 
     (F d c) x L,  (C F d D c B) x L x (M - 1),  (C D B) x L
 
-The exchanges of each kind are counted where layers run alone and must then stand in this order everywhere. That d is
-before D is known from the schedule alone, for nothing need run between the two. What is launched between exchanges on
-the compute stream belongs to the node between them. Between C and d that is attention forward, as many kernels beyond
-the router's last as where it runs alone, and then the experts backward.
+The exchanges of each kind are counted where layers run alone, and must then follow this order everywhere. Only the
+schedule shows that d comes before D, for nothing has to run between the two. What is launched between two exchanges on
+the compute stream belongs to the node between them. Between C and d, that is first attention forward, which extends as
+many kernels beyond the router's last kernel as where it runs alone, and then the experts' backward pass.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Launches:
         return len(self.at_ns)
 
     def time_of(self, place: int) -> int:
-        """When the launch at ``place`` began; behind the last one where there is none."""
+        """When the launch at ``place`` began; after the last launch where there is none."""
         return self.at_ns[place] if place < len(self) else self.at_ns[-1] + 1
 
     def last_router(self, begin: int, end: int) -> int | None:
@@ -68,8 +68,10 @@ class _Launches:
         return any(category in GEMM_CATEGORIES for category in self.categories[begin:end])
 
     def nearest_on_compute_stream(self, place: int, step: int) -> int:
-        """The nearest launch on the compute stream before (``step`` -1) or after (1) ``place``; one beyond the ends if
-        there is none."""
+        """Place of the nearest launch on the compute stream before (``step`` -1) or after (1) ``place``.
+
+        Where there is none it is the place before the first or after the last launch.
+        """
         place += step
         while 0 <= place < len(self) and not self.computes[place]:
             place += step
@@ -191,7 +193,7 @@ def _find_windows(groups: list[tuple[str, int, int]], launches: _Launches) -> li
 def _extend_over_other_streams(groups: list[tuple[str, int, int]], launches: _Launches) -> list[tuple[str, int, int]]:
     """``groups`` of exchanges as half-open spans, with what other streams run before and after them.
 
-    Of two with nothing computing between them the first gets what stands between.
+    Where nothing computes between two groups, the first one gets what is launched between them.
     """
     spans: list[tuple[str, int, int]] = []
     for number, (role, first, last) in enumerate(groups):
@@ -212,7 +214,7 @@ def _nodes_between(
         return [(EXPERTS, BACKWARD, begin, end)]
     if before + after == "dD":
         return [(EXPERTS, WEIGHT_GRADIENTS, begin, end)]
-    # Of attention's node the ledger needs what stands between attention itself and the exchanges.
+    # Of attention's node the ledger needs only what is launched between attention itself and the exchanges.
     marks = launches.marks[begin:end]
     if after == "d":
         if F not in marks:

@@ -1,15 +1,14 @@
 """The ledger of MoE layers in the representative step: what each part of each layer takes, in each direction.
 
 ``ns`` of a part is the union of its operations within each pass, summed over the passes of the layer (micro-batches);
-``exposed_ns`` is the share of it in which no compute kernel runs; ``calls`` counts operations (kernels and copies).
-Shared experts have a row where their GEMMs can be distinguished from others. Which layer of the model a pass belongs
-to stays unknown rather than guessed.
+``exposed_ns`` is the part of it in which no compute kernel runs; ``calls`` counts operations (kernels and copies).
+Shared experts have a row where their GEMMs can be distinguished from others. Where the layer of a pass is not certain,
+it is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -28,40 +27,43 @@ from three_walls.facts.moe.passes import (
     LayerPasses,
     find_passes_in_order,
 )
-from three_walls.facts.moe.shared_experts import find_shared_experts
-from three_walls.facts.recompute.replays import SELECTIVE, Recompute
+from three_walls.facts.moe.token_exchange import EP_ACHIEVED, ExchangeRates, link_bytes_per_s, measure_rates
+from three_walls.facts.recompute import SELECTIVE, Recompute
 from three_walls.facts.step_view import StepView
-from three_walls.facts.token_exchange import exchange_bytes, link_bytes_per_s
 from three_walls.inputs.config.parallel_layout import has_uneven_stages
+from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
+from three_walls.model.fact import GIVE_CONFIG, FactGroup, Measurement, Measurements, known, missing, unstated
 from three_walls.model.report import MoePart, ReportWarning
-from three_walls.model.units import NS_PER_S
-from three_walls.tables.attribution_thresholds import attribution_thresholds
-from three_walls.timeline.intervals import intersect, merge_overlapping
+from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 
-facts = FactGroup("MoE layers")
+facts = FactGroup()
 SHARED_EXPERT_TIME = facts.duration(
-    "shared_expert_ns", "GEMMs of shared experts, all MoE layers of the step and all directions."
+    "shared_expert_ns",
+    "shared expert GEMM time per step",
+    "Time per step that GEMMs of shared experts take, in all MoE layers and directions.",
 )
 EXPERT_BACKWARD_GEMM_TIME = facts.duration(
-    "expert_backward_gemm_ns", "GEMMs of routed experts in backward passes, all MoE layers of the step."
+    "expert_backward_gemm_ns",
+    "backward expert GEMM time per step",
+    "Time per step that GEMMs of routed experts take in backward passes, in all MoE layers.",
 )
 DISPATCH_BACKWARD_EXPOSED_TIME = facts.duration(
     "dispatch_backward_exposed_ns",
-    "Exposed exchange of what leaves the experts in backward passes (the backward pass of the dispatch), waiting "
-    "included.",
+    "exposed backward dispatch time per step",
+    "Time per step in which the backward pass of the dispatch (the exchange of what leaves the experts) runs and no "
+    "compute kernel does, waiting included.",
 )
-MOE_LAYERS = facts.fact("moe_layers_count", "count", "MoE layers of the step that could be separated.")
-EP_ACHIEVED = facts.fact(
-    "ep_achieved_bytes_per_s",
-    "bytes_per_s",
-    "What a rank sends to other ranks in one dispatch or combine (from the config, routing balanced) over what the "
-    "fastest tenth of the step's token exchanges took.",
-    "Average throughput: exchanges that waited for peers are left out, unless nearly all did.",
+MOE_LAYERS = facts.fact(
+    "moe_layers_count", "count", "the number of separated MoE layers", "MoE layers of the step that could be separated."
 )
 
 _DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
+
+FORWARD_GEMMS, BACKWARD_GEMMS = 2, 4
+
+_NOT_IN_PLACE = "the GEMMs around the router are not in the order of shared experts in every MoE layer"
+_NO_SIDE_STREAM = "overlapped shared experts run on a stream of their own: not exactly one such stream has GEMMs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +82,13 @@ def measure_moe_layers(step: StepView, attention: pl.DataFrame, recompute: Recom
         attention = attention.filter(pl.col("direction") != RECOMPUTE)
     found = _find_passes(step, attention, recompute.replays)
     if found.reason:
-        return MoeLedger((), dict.fromkeys(facts.definitions, missing(found.reason)))
+        return MoeLedger((), dict.fromkeys((*facts.definitions, EP_ACHIEVED), missing(found.reason)))
     streams = attention["stream"].unique().to_list()
     shared_experts = find_shared_experts(step.started, found.passes, streams, step.config)
     operations = [found.operations] if shared_experts.value is None else [found.operations, shared_experts.value]
     microbatches = step.layout.microbatches
     passes, layers = _number_layers(found.passes, step.config, microbatches)
-    rates = _measure_rates(found, step.config)
+    rates = measure_rates(found.exchanges.join(found.passes.select("pass", "direction"), on="pass"), step.config)
     link = link_bytes_per_s(step.run).value
     rows = tuple(_with_rate(row, passes, rates, link) for row in _sum_parts(passes, pl.concat(operations), step.slices))
     shared_rows = [row for row in rows if row.part == SHARED_EXPERT]
@@ -104,12 +106,12 @@ def measure_moe_layers(step: StepView, attention: pl.DataFrame, recompute: Recom
     mismatch = _find_mismatch(passes, step.config, microbatches)
     if mismatch is None:
         return MoeLedger(rows, measured)
-    message = f"{mismatch}: the MoE layers are shown without their numbers; is this the run's config?"
+    message = f"{mismatch}. The MoE layers are shown without their numbers. Check that the config is of this run."
     return MoeLedger(rows, measured, (ReportWarning("moe-layers-mismatch", message),))
 
 
 def _find_passes(step: StepView, attention: pl.DataFrame, replays: pl.DataFrame | None) -> LayerPasses:
-    """By the schedule's ranges; without them by order on the device, and under overlap by order of the launches."""
+    """Passes by the schedule's ranges; else by order on the device; else, under overlap, by order of the launches."""
     operations = step.started.filter(pl.col("category").is_in(LAYER_CATEGORIES)).with_columns(
         category=pl.col("category").cast(pl.String)
     )
@@ -129,15 +131,14 @@ def _sum_parts(passes: pl.DataFrame, operations: pl.DataFrame, slices: pl.DataFr
     key = ["pass", "part"]
     union = merge_overlapping(operations, key)
     not_computing = merge_overlapping(slices.filter((pl.col("active") & COMPUTE_MASK) == 0), ["rank_index"])
-    # What computes cannot be exposed: only an exchange can.
+    # Only an exchange can be exposed: the other parts compute.
     exchanges = union.filter(pl.col("part").is_in([DISPATCH, COMBINE])).join(
         not_computing.select("rank_index").head(1), how="cross"
     )
-    length = pl.col("end_ns") - pl.col("start_ns")
-    exposed = intersect(exchanges, not_computing, ["rank_index"]).group_by(key).agg(exposed_ns=length.sum())
+    exposed = intersect(exchanges, not_computing, ["rank_index"]).group_by(key).agg(exposed_ns=DURATION.sum())
     sums = (
         union.group_by(key)
-        .agg(ns=length.sum())
+        .agg(ns=DURATION.sum())
         .join(exposed, on=key, how="left")
         .join(operations.group_by(key).agg(calls=pl.len()), on=key, how="left")
         .join(passes.select("pass", "layer", "direction"), on="pass")
@@ -152,61 +153,7 @@ def _sum_parts(passes: pl.DataFrame, operations: pl.DataFrame, slices: pl.DataFr
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _ExchangeRates:
-    """``sent_bytes`` of one dispatch or combine; None where the config does not give it."""
-
-    sent_bytes: int | None
-    achieved: Measurement[float]
-    """Bytes per second of dispatch and combine together."""
-    by_part: Mapping[str, float] = field(default_factory=dict)
-
-
-def _measure_rates(found: LayerPasses, config: RunConfig) -> _ExchangeRates:
-    """Bytes per second over the duration of the fastest tenth of the calls, which found all peers ready.
-
-    Both directions move as many bytes.
-    """
-    sent = exchange_bytes(config)
-    if not sent.value:
-        reason = sent.missing_reason or "expert-parallel size 1: nothing is sent"
-        return _ExchangeRates(sent.value, missing(reason))
-    calls = _select_token_calls(found.exchanges.join(found.passes.select("pass", "direction"), on="pass"))
-    thresholds = attribution_thresholds()
-    fastest = pl.col("duration_ns").quantile(thresholds.ready_quantile, interpolation="lower")
-    is_measurable = (pl.col("calls") >= thresholds.minimum_calls) & (pl.col("duration_ns") > 0)
-    by_part = calls.group_by("part").agg(fastest, calls=pl.len()).filter(is_measurable).rows()
-    together = calls.select(fastest, calls=pl.len()).filter(is_measurable)
-    if together.is_empty():
-        return _ExchangeRates(
-            sent.value, missing(f"fewer than {thresholds.minimum_calls} exchanges of tokens in the step")
-        )
-    sent_per_ns = sent.value * NS_PER_S
-    return _ExchangeRates(
-        sent.value,
-        known(sent_per_ns / float(together["duration_ns"][0])),
-        {str(part): sent_per_ns / duration for part, duration, _ in by_part},
-    )
-
-
-def _select_token_calls(exchanges: pl.DataFrame) -> pl.DataFrame:
-    """part and duration_ns of the exchanges that carry the tokens.
-
-    One dispatch or combine may exchange their probabilities too, before or after: a call of small messages. Of the
-    positions in a pass the one whose fastest call is longest carries the tokens; waiting lengthens single calls only.
-    """
-    kind = ["direction", "part"]
-    timed = exchanges.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-    positions = (
-        timed.group_by(*kind, "position")
-        .agg(pl.col("duration_ns").min())
-        .sort("duration_ns", "position", descending=[True, False])
-        .unique(kind, keep="first", maintain_order=True)
-    )
-    return timed.join(positions.select(*kind, "position"), on=[*kind, "position"]).select("part", "duration_ns")
-
-
-def _with_rate(row: MoePart, passes: pl.DataFrame, rates: _ExchangeRates, link: float | None) -> MoePart:
+def _with_rate(row: MoePart, passes: pl.DataFrame, rates: ExchangeRates, link: float | None) -> MoePart:
     """``row`` with what it moved and how fast, if it is an exchange."""
     if row.part not in (DISPATCH, COMBINE):
         return row
@@ -232,7 +179,7 @@ def _number_layers(
     if layers.value is None:
         return without_layer, missing(str(layers.missing_reason))
     if microbatches is None:
-        return without_layer, missing("the number of micro-batches is not known")
+        return without_layer, missing(f"the number of micro-batches is not known {GIVE_CONFIG}")
     if reason := _find_mismatch(passes, config, microbatches):
         return without_layer, missing(reason)
     numbered = _assign_layers(passes, layers.value)
@@ -277,17 +224,21 @@ def _moe_layers_of_rank(config: RunConfig) -> Measurement[list[int]]:
     """Numbers (from 0) of the MoE layers that a rank holds, in order; missing with more than one pipeline stage."""
     count = config.whole_number("num_layers")
     if not count:
-        return missing("the config does not state num_layers")
+        return unstated("num_layers")
     if config.whole_number("pipeline_model_parallel_size") != 1:
-        return missing("with pipeline stages (or an unknown number of them) a rank's layers have no known number")
+        return missing("with several pipeline stages, or an unknown number, the layers of a rank are not known")
     if config.get("mtp_num_layers"):
-        return missing("multi-token prediction adds layers of its own")
+        return missing("with multi-token prediction the step runs more layers than the model's")
     layers = find_moe_layers(config, count)
     return missing(str(layers.missing_reason)) if layers.value is None else known(sorted(layers.value))
 
 
 def _assign_layers(passes: pl.DataFrame, layers: list[int]) -> pl.DataFrame:
-    """Forward passes by order; the n-th from the end of a micro-batch goes back n-th; a replay has its backward's."""
+    """``passes`` with their layer.
+
+    Forward passes run through the layers in order, backward passes in reverse; a replay has the layer of its forward
+    pass.
+    """
     order = pl.int_range(pl.len(), dtype=pl.Int64).over("direction") % len(layers)
     numbers = dict(enumerate(layers))
     ordered = passes.sort("pass").with_columns(
@@ -308,3 +259,89 @@ def _assign_layers(passes: pl.DataFrame, layers: list[int]) -> pl.DataFrame:
         .with_columns(layer=pl.col("place").replace_strict(numbers, default=None, return_dtype=pl.Int64))
         .drop("place", "forward_place")
     )
+
+
+def find_shared_experts(
+    operations: pl.DataFrame, passes: pl.DataFrame, streams: list[int], config: RunConfig
+) -> Measurement[pl.DataFrame]:
+    """The GEMMs of shared experts: pass, part, start_ns, end_ns. A known None where the config has none.
+
+    There are two per layer forward and four backward, in a place that Megatron Core's transformer/moe/moe_layer.py
+    fixes. Forward they run between the norm before the MLP and the router: GEMM, activation, GEMM, then the router's
+    own GEMM. Backward they run in reverse, after the router's GEMMs and right before that norm's backward: two GEMMs,
+    activation, two GEMMs. With ``moe_shared_expert_overlap`` they run on a stream of their own
+    (transformer/moe/shared_experts.py). A gate on their output is left out.
+
+    ``operations``: one rank's of the step, all categories. ``passes``: LayerPasses.passes. ``streams``: those that
+    compute attention.
+    """
+    if not config.knows("moe_shared_expert_intermediate_size"):
+        return unstated("moe_shared_expert_intermediate_size")
+    if not config.get("moe_shared_expert_intermediate_size"):
+        return Measurement(None)
+    kernels = operations.filter(pl.col("kind") == "kernel").with_columns(
+        category=pl.col("category").cast(pl.String), is_gemm=pl.col("category").is_in(list(GEMM_CATEGORIES))
+    )
+    if config.get("moe_shared_expert_overlap") is True:
+        gemms = _gemms_of_side_stream(kernels, passes, streams)
+        reason = _NO_SIDE_STREAM
+    else:
+        gemms = _gemms_next_to_router(kernels.filter(pl.col("stream").is_in(streams)), passes)
+        reason = _NOT_IN_PLACE
+    if gemms is None or not _every_pass_is_complete(gemms, passes):
+        return missing(reason)
+    return known(gemms.select("pass", pl.lit(SHARED_EXPERT).alias("part"), "start_ns", "end_ns"))
+
+
+def _gemms_of_side_stream(kernels: pl.DataFrame, passes: pl.DataFrame, streams: list[int]) -> pl.DataFrame | None:
+    side_gemms = kernels.filter(pl.col("is_gemm") & ~pl.col("stream").is_in(streams))
+    if side_gemms["stream"].n_unique() != 1 or "from_ns" not in passes.columns:
+        return None
+    return _within(side_gemms, passes.select("pass", "direction", begin="from_ns", until="until_ns"))
+
+
+def _gemms_next_to_router(kernels: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
+    """GEMMs in the place of shared experts between the norm and the router of each pass."""
+    routed = _within(kernels, passes.select("pass", "direction", begin="route_from_ns", until="route_until_ns"))
+    is_norm, is_router = pl.col("category") == "norm", pl.col("category") == "router"
+    at, goes_back = pl.col("start_ns"), pl.col("direction") == BACKWARD
+    norm_ns = pl.when(goes_back).then(at.filter(is_norm).min()).otherwise(at.filter(is_norm).max()).over("pass")
+    bounded = routed.with_columns(norm_ns=norm_ns).with_columns(
+        router_ns=at.filter(is_router & (goes_back | (at > pl.col("norm_ns")))).min().over("pass")
+    )
+    is_between = (
+        pl.when(goes_back)
+        .then(at.is_between("router_ns", "norm_ns", closed="none"))
+        .otherwise(at.is_between("norm_ns", "router_ns", closed="none"))
+    )
+    # GEMMs with nothing between them are one run: an activation separates the first linear layer from the second.
+    gemms = bounded.filter(is_between).with_columns(run=pl.col("is_gemm").rle_id().over("pass")).filter("is_gemm")
+    ordered = gemms.with_columns(
+        run=pl.col("run").rank("dense").over("pass"),
+        run_from_last=pl.col("run").rank("dense", descending=True).over("pass"),
+        first=pl.int_range(pl.len()).over("pass", "run"),
+        length=pl.len().over("pass", "run"),
+    ).with_columns(last=pl.col("length") - 1 - pl.col("first"))
+    forward = (pl.col("first") == 0) & ((pl.col("run") == 2) | ((pl.col("run") == 1) & (pl.col("length") == 1)))
+    backward = (pl.col("last") < 2) & (
+        (pl.col("run_from_last") == 2) | ((pl.col("run_from_last") == 1) & (pl.col("length") == 2))
+    )
+    marked = ordered.with_columns(is_shared=pl.when(goes_back).then(backward).otherwise(forward))
+    # The router's own GEMM must be left over: else these are the router's.
+    return marked.filter((~pl.col("is_shared")).any().over("pass") & pl.col("is_shared"))
+
+
+def _within(kernels: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """``kernels`` that start in a pass's window [begin, until), in order, with pass and direction."""
+    return (
+        kernels.sort("start_ns", "end_ns")
+        .join_asof(windows.sort("begin"), left_on="start_ns", right_on="begin", strategy="backward")
+        .filter(pl.col("start_ns") < pl.col("until"))
+    )
+
+
+def _every_pass_is_complete(gemms: pl.DataFrame, passes: pl.DataFrame) -> bool:
+    """Whether every pass has as many GEMMs as shared experts run."""
+    expected = pl.when(pl.col("direction") == BACKWARD).then(BACKWARD_GEMMS).otherwise(FORWARD_GEMMS)
+    counts = passes.join(gemms.group_by("pass").len(), on="pass", how="left")
+    return bool(counts.select((pl.col("len").fill_null(0) == expected).all()).item())

@@ -42,7 +42,7 @@ UNEVEN = "MoE layers of one direction exchange tokens in different numbers of ca
 def find_overlapped_passes(operations: pl.DataFrame, nodes: pl.DataFrame) -> LayerPasses | None:
     """The passes of one rank's step, or None where none of ``operations`` was launched in a node.
 
-    ``operations``: of passes.LAYER_CATEGORIES. ``nodes``: schedule_ranges.SCHEDULE_NODES. A pass routes its tokens
+    ``operations``: of passes.LAYER_CATEGORIES. ``nodes``: timeline.timeline.SCHEDULE_NODES. A pass routes its tokens
     while attention's node runs; its ``partner`` is null.
     """
     placed = _place_in_nodes(operations, _number_passes(nodes))

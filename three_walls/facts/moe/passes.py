@@ -32,8 +32,8 @@ LAYER_CATEGORIES = (*EXCHANGES, *GEMM_CATEGORIES, "norm", "router", "permute")
 _BOUNDARIES = (*GEMM_CATEGORIES, "norm")
 """What stands between the permutation of tokens and other layers: no GEMM or norm runs inside it."""
 
-NO_EXCHANGES = "no token exchange of expert parallelism was recorded, or distinguished from other exchanges"
-NO_ATTENTION = "attention passes, which separate layers, were not recorded or not distinguished from replays"
+NO_EXCHANGES = "no token exchange of expert parallelism was recorded, or none could be distinguished from others"
+NO_ATTENTION = "the attention passes, which separate layers, were not recorded, or replays could not be distinguished"
 NO_FORWARD_PAIR = "no two forward MoE layers follow one another in the step"
 INTERLEAVED = "exchanges of different MoE layers interleave (as expert-parallel overlap does), or some are missing"
 
@@ -60,8 +60,8 @@ def find_passes_in_order(
     """Groups the token exchanges among ``operations`` into passes by their order on the device.
 
     ``operations``: one rank's of the step, of LAYER_CATEGORIES. ``attention``: the step's passes
-    (attention_passes.PASSES). ``replays``: where replayed layers end (replays.REPLAYS); without it a replay reaches to
-    its backward's dispatch.
+    (attention_passes.PASSES). ``replays``: where replayed layers end (recompute.REPLAYS); without it a replay lasts
+    until the dispatch of its backward pass.
     """
     if attention.is_empty() or attention["direction"].null_count():
         return LayerPasses(reason=NO_ATTENTION)
@@ -77,7 +77,7 @@ def find_passes_in_order(
     if forward is None:
         return LayerPasses(reason=NO_FORWARD_PAIR)
     size, first_forward = forward
-    # Backward mirrors forward; where no plain pair of backward layers shows it, a forward's combine goes first.
+    # Backward mirrors forward: where no pair of backward layers shows it, the exchanges of forward combine come first.
     first_backward = backward[1] if backward and backward[0] == size else size - first_forward
     numbered = _number_passes(placed, size)
     if numbered is None or not 0 < first_forward < size or not 0 < first_backward < size:
@@ -226,7 +226,7 @@ def _assign_operations(operations: pl.DataFrame, passes: pl.DataFrame) -> pl.Dat
 
 
 def _find_bounds(operations: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
-    """Passes with opens_ns, first_gemm_ns and closes_ns (see _assign_operations)."""
+    """Passes with opens_ns, first_gemm_ns and closes_ns: the bounds of the windows in _assign_operations."""
     boundaries = operations.filter(pl.col("category").is_in(_BOUNDARIES)).select("category", at="start_ns").sort("at")
     gemms = boundaries.filter(pl.col("category").is_in(GEMM_CATEGORIES))
 

@@ -1,19 +1,24 @@
-"""The settings on a process's command line: Megatron-LM's flags, or the options and overrides of Megatron-Bridge."""
+"""Settings written as words: a process's command line, and what a user states with ``--set key=value``.
+
+A command line has Megatron-LM's flags, or the options and overrides of Megatron-Bridge.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
-from three_walls.inputs.config.environment import variable_value
 from three_walls.inputs.config.launchers import Program, find_program
-from three_walls.inputs.config.sources import SettingsBuilder, SourceSettings
+from three_walls.inputs.config.sources import USER, SettingsBuilder, SourceSettings
 from three_walls.inputs.config.written_values import read_overrides
-from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_flag, keys_by_path
-from three_walls.tables.config_values import takes_several_words
+from three_walls.model.config import ConfigValue
+from three_walls.model.errors import UsageError
+from three_walls.tables.config_keys import ConfigKey, config_keys, is_allowed, keys_by_flag, keys_by_path
+from three_walls.tables.config_values import fit, takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hydra_overrides import Override, read_override
+from three_walls.tables.loader import suggest
 
 _BRIDGE_SCRIPTS = {"run_recipe", "run_script", "setup_experiment"}
 _SECTIONS_WITHOUT_KEYS = {
@@ -26,42 +31,42 @@ _SECTIONS_WITHOUT_KEYS = {
     "peft",
     "env_vars",
 }
-_LEAST_MEGATRON_FLAGS = 3  # one or two could be any program's
+_MINIMUM_MEGATRON_FLAGS = 3  # one or two could be any program's
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")
 VARIABLE_PREFIX = "env_vars."
 """Begins the path of an override that sets an environment variable."""
 
 
 def read_command_line(words: Sequence[str]) -> SourceSettings:
-    """Settings of a process's command line, launchers in front included. Never raises.
+    """Settings of a process's command line, which may begin with launchers. Never raises.
 
-    Its environment holds only what the command line itself sets.
+    The environment holds only the variables that the command line itself sets.
     """
     program = find_program(words)
     dialect = find_dialect(program)
     settings = SettingsBuilder()
-    brings_in_file = False
+    reads_file = False
     if dialect == "bridge":
         _read_bridge_arguments(program.arguments, settings)
     elif dialect == "megatron_lm":
         _read_flags(program.arguments, settings)
         file_flags = {word.partition("=")[0] for word in program.arguments} & config_keys().defaults_unknown_with
-        brings_in_file = bool(file_flags)
-        if brings_in_file:
+        reads_file = bool(file_flags)
+        if reads_file:
             flags = ", ".join(sorted(file_flags))
-            settings.warnings.append(f"{flags}: settings not on the command line are unknown")
+            settings.warnings.append(f"{flags}: settings that are not on the command line come from a file: unknown")
     settings.unknown = [name for name in settings.unknown if name not in config_keys().defaults_unknown_with]
-    return settings.build(dialect, leaves_out_defaults=dialect == "megatron_lm" and not brings_in_file)
+    return settings.build(dialect, leaves_out_defaults=dialect == "megatron_lm" and not reads_file)
 
 
 def find_dialect(program: Program) -> str:
-    """``bridge``, ``megatron_lm`` or ``unknown``, by the script's name and by what its arguments look like."""
+    """``bridge``, ``megatron_lm`` or ``unknown``, by the name of the script and the form of its arguments."""
     words = program.arguments
     names_recipe = any(word.partition("=")[0] == "--recipe" for word in words)
     if program.script_name in _BRIDGE_SCRIPTS or names_recipe or any(map(is_bridge_override, words)):
         return "bridge"
     flags = {word.partition("=")[0] for word in words}
-    return "megatron_lm" if len(flags & keys_by_flag().keys()) >= _LEAST_MEGATRON_FLAGS else "unknown"
+    return "megatron_lm" if len(flags & keys_by_flag().keys()) >= _MINIMUM_MEGATRON_FLAGS else "unknown"
 
 
 def _read_flags(arguments: Sequence[str], settings: SettingsBuilder) -> None:
@@ -86,7 +91,7 @@ def _read_flags(arguments: Sequence[str], settings: SettingsBuilder) -> None:
 
 
 def _read_flag(key: ConfigKey, flag: str, words: tuple[str, ...], settings: SettingsBuilder) -> int:
-    """Reads one known flag; the number of following words that it used up."""
+    """Reads one known flag. Returns how many of the following words it uses."""
     spelling = key.megatron_lm
     assert spelling is not None
     if key.type == "bool":
@@ -125,19 +130,19 @@ def _bridge_sections() -> frozenset[str]:
 
 
 def _read_bridge_arguments(arguments: Sequence[str], settings: SettingsBuilder) -> None:
-    """Hydra overrides, then the options of Megatron-Bridge's scripts, which let their options win."""
+    """Hydra overrides, then the options of Megatron-Bridge's scripts, which take precedence over overrides."""
     for word in arguments:
         for override in read_overrides(word):
-            if override.path.startswith(VARIABLE_PREFIX):
-                _read_variable(override, settings)
-            else:
+            if not override.path.startswith(VARIABLE_PREFIX):
                 _read_bridge_setting(override, settings)
+            elif override.prefix != "~":
+                settings.set_variable(override.path.removeprefix(VARIABLE_PREFIX), override.value)
     for option, value in _options(arguments):
         _read_option(option, value, settings)
 
 
 def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Options with the word that follows each (or stands after its ``=``); empty when none does."""
+    """Each option with its value, the word after its ``=`` or the next word; empty where there is none."""
     found = []
     for index, word in enumerate(arguments):
         if not word.startswith("-") or word.strip("-") == "":
@@ -171,7 +176,7 @@ def _read_option(option: str, value: str, settings: SettingsBuilder) -> None:
 def _read_bridge_setting(override: Override, settings: SettingsBuilder) -> None:
     path = override.path
     if path.startswith("comm_overlap.") and override.prefix == "":
-        # Without + the override is an error unless the run has a CommOverlapConfig; this run was accepted.
+        # Without + the override is an error unless the run has a CommOverlapConfig, and this run was accepted.
         settings.set("comm_overlap", "CommOverlapConfig", "derived: plain override of comm_overlap")
     if path.startswith("mixed_precision.") and override.prefix == "":
         settings.set("mixed_precision", "MixedPrecisionConfig", "derived: plain override of mixed_precision")
@@ -187,14 +192,61 @@ def _read_bridge_setting(override: Override, settings: SettingsBuilder) -> None:
 
 
 def set_precision_recipe(name: object, settings: SettingsBuilder) -> None:
-    """Sets what a registered precision recipe sets; an unknown name sets nothing."""
+    """Sets the values of the precision recipe ``name``; an unknown name sets nothing."""
     recipe = str(name).replace("-", "_")
     for key, value in config_keys().precision_recipes.get(recipe, {}).items():
         settings.set(key, value, f"derived: mixed_precision={recipe}")
 
 
-def _read_variable(override: Override, settings: SettingsBuilder) -> None:
-    name, value = override.path.removeprefix(VARIABLE_PREFIX), override.value
-    if override.prefix != "~" and allowed_variables().allows(name) and not isinstance(value, tuple):
-        text = None if value is None else str(value)
-        settings.environment[name] = variable_value(name, text, settings.source)
+def read_user_settings(words: Iterable[str]) -> SourceSettings:
+    """What a user states: ``key=value`` each. Values are written as Hydra reads them.
+
+    A key is a Megatron Core name or a Megatron-Bridge path; its last value counts. ``env_vars.NAME=value`` states an
+    environment variable. Raises UsageError for a key that does not exist and for a value that the key cannot have.
+    """
+    settings = SettingsBuilder(USER)
+    for word in words:
+        overrides = read_overrides(word)
+        if not overrides or overrides[0].prefix:
+            raise UsageError(f"--set: expected key=value, found {word!r}")
+        for override in overrides:
+            if override.path.startswith(VARIABLE_PREFIX):
+                _set_user_variable(override, settings)
+            else:
+                _set_user_value(override, settings)
+    return settings.build(is_settled=True)
+
+
+def _set_user_value(override: Override, settings: SettingsBuilder) -> None:
+    table = config_keys()
+    key = table.keys.get(override.path) or keys_by_path().get(override.path)
+    if key is None:
+        known = [*table.keys, *keys_by_path()]
+        raise UsageError(
+            f"--set: {override.path} is no setting that three-walls knows{suggest(override.path, known)}; "
+            "give a Megatron Core name or a Megatron-Bridge path from tables/config-keys.yaml"
+        )
+    written = " ".join(map(str, override.value)) if isinstance(override.value, tuple) else str(override.value)
+    try:
+        value = fit(key.type, override.value)
+    except ValueError as error:
+        raise UsageError(f"--set {key.name}: expected a value of type {key.type}, found {written}") from error
+    if not is_allowed(key, value):
+        allowed = ", ".join(map(str, key.values))
+        raise UsageError(f"--set {key.name}: expected one of {allowed}, found {written}")
+    settings.set(key.name, value)
+    if key.name == "mixed_precision":
+        set_precision_recipe(override.value, settings)
+
+
+def _set_user_variable(override: Override, settings: SettingsBuilder) -> None:
+    name = override.path.removeprefix(VARIABLE_PREFIX)
+    if not allowed_variables().allows(name):
+        raise UsageError(f"--set: {name} is not an environment variable that three-walls reads")
+    if isinstance(override.value, tuple):
+        raise UsageError(f"--set {name}: expected one value, found a list")
+    value = None if override.value is None else str(override.value)
+    form = allowed_variables().form_of(name)
+    if form is not None and value is not None and not form.admits(value):
+        raise UsageError(f"--set {name}: expected {form.description}, found something else")
+    settings.environment[name] = ConfigValue(value, USER)

@@ -1,4 +1,4 @@
-"""Finds the training script and its arguments behind its launchers: python, torchrun, numactl, nsys, bash -c."""
+"""Finds the training script and its arguments after the launchers: python, torchrun, numactl, nsys, bash -c."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _END_OF_COMMAND = re.compile(r"(;|&&?|\|\|?|\d?>{1,2}(&?\d.*|/.*)?|<|\d?>{1,2})"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The training script (a path or a module; ``None`` when not recognised) and the words after it."""
+    """The training script and its arguments."""
 
     script: str | None
+    """A path or a module; None where no script was recognized."""
     arguments: tuple[str, ...]
+    """The words after the script; every word where no script was recognized."""
 
     @property
     def file_name(self) -> str | None:
@@ -30,12 +32,12 @@ class Program:
 
     @property
     def script_name(self) -> str:
-        """The script without directories and suffix; of a module its last part."""
+        """The script without directories and suffix; of a module only its last part."""
         return (self.file_name or "").removesuffix(".py").rpartition(".")[2]
 
 
 def find_program(words: Sequence[str]) -> Program:
-    """The innermost program of a command line, given as words."""
+    """The innermost program of a command line (``words``)."""
     return _find(tuple(words), depth=0)
 
 
@@ -46,7 +48,7 @@ def _find(words: tuple[str, ...], depth: int) -> Program:
         with_script = [program for program in found if program.script is not None]
         return with_script[0] if with_script else Program(None, ())
     scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
-    # torchrun is itself a Python file on some systems: .../torch/distributed/run.py [options] train.py
+    # On some systems torchrun is itself a Python file: .../torch/distributed/run.py [options] train.py
     if len(scripts) > 1 and words[scripts[0]].endswith(("torch/distributed/run.py", "torch/distributed/launch.py")):
         scripts = scripts[1:]
     module = _module_index(words[: scripts[0]] if scripts else words)
@@ -70,7 +72,7 @@ def _commands(text: str) -> list[tuple[str, ...]]:
     """The commands of a shell string, each as words."""
     try:
         words = shlex.split(text)
-    except ValueError:  # an unbalanced quote: the string was cut or is not for this shell
+    except ValueError:  # an unbalanced quote: the string is truncated, or written for another shell
         words = text.split()
     commands: list[tuple[str, ...]] = []
     current: list[str] = []
@@ -88,7 +90,7 @@ def _commands(text: str) -> list[tuple[str, ...]]:
 
 
 def _module_index(words: Sequence[str]) -> int | None:
-    """Index of MODULE in ``python -m MODULE``, launchers aside."""
+    """Index of MODULE in ``python -m MODULE``; modules that are launchers do not count."""
     for index, word in enumerate(words[:-1]):
         if word == "-m" and words[index + 1] not in _LAUNCH_MODULES and not words[index + 1].startswith("-"):
             return index + 1

@@ -1,4 +1,4 @@
-"""Settings that a training log holds: Megatron-LM's arguments block, Megatron-Bridge's dump and its summary."""
+"""The settings in a training log: Megatron-LM's arguments block, Megatron-Bridge's configuration dump and summary."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _SIZES = ("world_size", "data_parallel_size")
 def read_log_settings(log: TrainingLog, progress_gpus: int | None = None) -> list[SourceSettings]:
     """The settings in ``log``, one source each, highest precedence first; empty for a log without any.
 
-    The dump is what Bridge was given, the summary what it made of it, so the summary stands first; the configuration
-    that Megatron Core set gradients and optimizer up with stands between them. ``progress_gpus``: ranks by the progress
-    file, which other runs may have written to, so it stands last.
+    Bridge dumps the configuration that it was given and summarizes the one that it runs, so the summary comes first.
+    The configuration with which Megatron Core set up gradients and optimizer comes between them. ``progress_gpus`` is
+    the number of ranks in the progress file. It comes last, because other runs may have written to that file.
     """
     version = dict(log.versions).get(BRIDGE_LIBRARY)
     found = []
@@ -64,7 +64,7 @@ def read_log_settings(log: TrainingLog, progress_gpus: int | None = None) -> lis
 
 
 def _read_layout(layout: LogLayout) -> SourceSettings:
-    """Sizes that a line of the log prints, by Megatron Core name, ``world_size`` and ``data_parallel_size`` too."""
+    """The sizes of the parallel layout that lines of the log print."""
     printed = {name: ConfigValue(size, LOG_LAYOUT) for name, size in asdict(layout).items() if size}
     values = {name: value for name, value in printed.items() if name in config_keys().keys}
     sizes = {name: value for name, value in printed.items() if name in _SIZES}
@@ -72,7 +72,7 @@ def _read_layout(layout: LogLayout) -> SourceSettings:
 
 
 def read_argument_block(pairs: Sequence[tuple[str, str]]) -> SourceSettings:
-    """Megatron-LM's arguments after its checks: every argument, so what it worked out is settled."""
+    """All arguments of Megatron-LM as they are after its checks, so the values are final."""
     settings = SettingsBuilder(LOG_ARGUMENTS)
     for name, text in pairs:
         value = read_printed(text)
@@ -84,7 +84,7 @@ def read_argument_block(pairs: Sequence[tuple[str, str]]) -> SourceSettings:
 
 
 def _read_summary_and_release(pairs: Sequence[tuple[str, str]], version: str | None) -> SourceSettings:
-    """The summary; a log hardly ever names the release, but the summary has keys that came and went with releases."""
+    """The summary, and the release: a log rarely states it, but the keys of the summary differ between releases."""
     if version is not None:
         return read_summary(pairs, release_is_known=True)
     paths = {path for path, _ in pairs}
@@ -95,7 +95,7 @@ def _read_summary_and_release(pairs: Sequence[tuple[str, str]], version: str | N
 
 
 def read_summary(pairs: Sequence[tuple[str, str]], release_is_known: bool) -> SourceSettings:
-    """Bridge's "Configuration Summary" after its checks; it leaves out what is Megatron Core's default."""
+    """Bridge's "Configuration Summary" after its checks. It leaves out values that equal Megatron Core's default."""
     settings = SettingsBuilder(LOG_SUMMARY)
     places = _keys_by_place()
     for path, text in pairs:
@@ -113,7 +113,7 @@ def read_summary(pairs: Sequence[tuple[str, str]], release_is_known: bool) -> So
 
 
 def _read_objects(pairs: Sequence[tuple[str, str]]) -> SourceSettings:
-    """Fields of Megatron Core's objects, which have the names of Bridge's sections; other fields are not settings."""
+    """Fields of the objects that Megatron Core prints; the objects have the names of Bridge's sections."""
     settings = SettingsBuilder(LOG_OBJECTS)
     places = _keys_by_place()
     for path, text in pairs:
@@ -123,7 +123,7 @@ def _read_objects(pairs: Sequence[tuple[str, str]]) -> SourceSettings:
 
 
 def read_printed(text: str) -> ConfigData:
-    """A value as Python prints it: constants, numbers, quoted text, lists, enum members, dtypes; else the text."""
+    """Reads a value as Python prints it: constant, number, quoted text, list, enum member or dtype; else text."""
     text = text.strip()
     if text in _CONSTANTS:
         return _CONSTANTS[text]
@@ -155,10 +155,10 @@ def _set(key: ConfigKey, value: ConfigData, printed_name: str, settings: Setting
 
 @cache
 def _keys_by_argument() -> Mapping[str, tuple[tuple[ConfigKey, bool], ...]]:
-    """Name in the block -> keys, and whether the argument means the opposite.
+    """Name in the arguments block -> its keys, each with whether the argument means the opposite of the key.
 
-    An argument is called as its key, or as its flag; where releases have both, the key's own name is what Megatron-LM
-    worked out.
+    An argument has the name of its key or of its flag. Where releases have both, the one with the key's own name holds
+    the value that Megatron-LM derived.
     """
     found: dict[str, tuple[tuple[ConfigKey, bool], ...]] = {}
     keys = config_keys().keys
@@ -183,7 +183,7 @@ def _argument(flag: str) -> str:
 
 @cache
 def _keys_by_place() -> Mapping[str, ConfigKey]:
-    """Path in the summary -> key: paths of an override, and where the value in force stands."""
+    """Path in the summary -> key. A path is that of an override, or the place of the value in force."""
     found = dict(keys_by_path())
     for key in config_keys().keys.values():
         for path in key.bridge.in_force if key.bridge is not None else ():
@@ -192,7 +192,7 @@ def _keys_by_place() -> Mapping[str, ConfigKey]:
 
 
 def _read_config_dump(text: str) -> SourceSettings:
-    """The dump; a torn one is a warning, the rest of the log still counts."""
+    """The dump. One that cannot be read, for example because it is truncated, becomes a warning."""
     try:
         return read_dump(text, LOG_CONFIG, "configuration in the log")
     except InputError as error:

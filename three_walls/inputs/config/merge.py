@@ -1,4 +1,4 @@
-"""One configuration out of every source: the value of highest precedence counts, the others are compared with it."""
+"""Merges the settings of all sources: the value of highest precedence counts, and the others are compared with it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _PRINTED_BY_MEGATRON = (LOG_OBJECTS, LOG_LAYOUT)
 
 
 def merge_sources(sources: Sequence[SourceSettings]) -> RunConfig:
-    """``sources``: highest precedence first. Defaults and settings that follow from others are added last.
+    """The run's settings. ``sources``: highest precedence first.
 
-    A default is filled in only where some source is known to leave defaults out.
+    Defaults, and settings that follow from others, are added last. Defaults are added only if a source is known to
+    leave them out.
     """
-    values, conflicts = _choose(sources, lambda source: source.values)
-    environment, environment_conflicts = _choose(sources, lambda source: source.environment)
-    sizes, size_conflicts = _choose(sources, lambda source: source.sizes)
-    # The command line knows best how the run was launched; it is the last source that knows.
+    values, conflicts = _merge_values(sources, lambda source: source.values)
+    environment, environment_conflicts = _merge_values(sources, lambda source: source.environment)
+    sizes, size_conflicts = _merge_values(sources, lambda source: source.sizes)
+    # The source of lowest precedence that knows the launcher counts: the command line, if it was recorded.
     dialect = next((source.dialect for source in reversed(sources) if source.dialect != "unknown"), "unknown")
     settings = _MergedSettings(values, frozenset(_settled_keys(sources)))
     if dialect == "megatron_lm":
@@ -49,33 +50,33 @@ def merge_sources(sources: Sequence[SourceSettings]) -> RunConfig:
     )
 
 
-def _choose(
+def _merge_values(
     sources: Sequence[SourceSettings], values_of: Callable[[SourceSettings], Mapping[str, ConfigValue]]
 ) -> tuple[dict[str, ConfigValue], list[ConfigConflict]]:
-    """The value of each key that counts, with the sources that agree, and the keys on which stated values differ."""
-    chosen: dict[str, ConfigValue] = {}
+    """Of each key the value that counts, with the sources that agree, and the keys whose stated values differ."""
+    merged: dict[str, ConfigValue] = {}
     conflicts = []
     for key in dict.fromkeys(key for source in sources for key in values_of(source)):
         found = [values_of(source)[key] for source in sources if key in values_of(source)]
         first = next((value for value in found if value.is_stated), found[0])
         compared = [] if first.is_withheld else [value for value in found if not value.is_withheld]
         agreeing = [value for value in compared if value is not first and is_same(value.value, first.value)]
-        chosen[key] = replace(first, confirmed_by=tuple(value.source for value in agreeing))
+        merged[key] = replace(first, confirmed_by=tuple(value.source for value in agreeing))
         stated = [value for value in compared if value.is_stated]
         if any(_contradicts(value, first) for value in stated):
             conflicts.append(ConfigConflict(key, tuple(stated)))
-    return chosen, sorted(conflicts, key=lambda conflict: conflict.key)
+    return merged, sorted(conflicts, key=lambda conflict: conflict.key)
 
 
 def _contradicts(value: ConfigValue, first: ConfigValue) -> bool:
-    """Whether they differ. What Megatron worked out and prints later only fills in what was left unset elsewhere."""
+    """Whether two values differ. What Megatron derives and prints may fill in a value that is unset elsewhere."""
     pairs = ((value, first), (first, value))
     fills_in = any(printed.source in _PRINTED_BY_MEGATRON and other.value is None for printed, other in pairs)
     return not fills_in and not is_same(value.value, first.value)
 
 
 def is_same(first: ConfigData, second: ConfigData) -> bool:
-    """Whether two values mean the same: unset and an empty list do, and a list of one element and that element."""
+    """Whether two values mean the same. An empty list means unset; a list of one element means that element."""
     return _as_list(first) == _as_list(second)
 
 
@@ -94,7 +95,7 @@ def _withheld(values: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
 
 
 def _settled_keys(sources: Sequence[SourceSettings]) -> set[str]:
-    """Keys whose value comes from a source that has worked out the settings that follow from others."""
+    """Keys whose value comes from a source with final values (:attr:`SourceSettings.is_settled`)."""
     settled: set[str] = set()
     seen: set[str] = set()
     for source in sources:
@@ -137,7 +138,7 @@ class _MergedSettings:
 
 
 def _fill_megatron_defaults(settings: _MergedSettings) -> None:
-    """Gives every key whose flag is absent the default that all releases agree on."""
+    """Gives every key whose flag is absent its default, where that is the same in all releases."""
     for key in config_keys().keys.values():
         spelling = key.megatron_lm
         if spelling is not None and spelling.has_default and key.name not in settings.values:
@@ -152,14 +153,14 @@ def _fill_core_defaults(settings: _MergedSettings) -> None:
 
 
 def _derive_settings(settings: _MergedSettings) -> None:
-    """Replace unset and defaulted values that the launcher itself replaces."""
+    """Replaces unset and default values that the launcher itself replaces."""
     _derive_experts(settings)
     _derive_graph_scope(settings)
     _follow(settings, "expert_tensor_parallel_size", "tensor_model_parallel_size")
 
 
 def _derive_megatron_settings(settings: _MergedSettings) -> None:
-    """What only a complete Megatron-LM command line determines; call it before :func:`_derive_settings`."""
+    """Derives what only a complete Megatron-LM command line determines; call it before :func:`_derive_settings`."""
     _derive_widths(settings)
     _derive_sequence_parallel(settings)
     _derive_pipeline(settings)
@@ -170,7 +171,7 @@ def _derive_megatron_settings(settings: _MergedSettings) -> None:
 
 
 def _derive_experts(settings: _MergedSettings) -> None:
-    if settings.whole_number("num_moe_experts") == 0:  # Megatron-LM's other way to say "dense"
+    if settings.whole_number("num_moe_experts") == 0:  # how Megatron-LM also writes a dense model
         settings.set("num_moe_experts", None, settings.values["num_moe_experts"].source)
     if settings.whole_number("num_moe_experts") is not None:
         _follow(settings, "moe_ffn_hidden_size", "ffn_hidden_size")
@@ -192,7 +193,7 @@ def _derive_widths(settings: _MergedSettings) -> None:
     if hidden is not None and heads and settings.is_unset("kv_channels"):
         settings.derive("kv_channels", hidden // heads, "hidden_size / num_attention_heads")
     if heads is not None and settings.get("group_query_attention") is False:
-        # Given or not, the number of groups does not count then.
+        # Without grouped-query attention, Megatron-LM ignores the number of groups.
         settings.set("num_query_groups", heads, "derived: num_attention_heads (no --group-query-attention)")
 
 
@@ -203,7 +204,7 @@ def _derive_sequence_parallel(settings: _MergedSettings) -> None:
 
 def _derive_pipeline(settings: _MergedSettings) -> None:
     if not settings.is_unset("pipeline_model_parallel_layout"):
-        # The layout string determines the number of virtual stages; counting it is not worth a parser here.
+        # The layout string determines the number of virtual stages. Nothing here parses it, so the number is unknown.
         if "virtual_pipeline_model_parallel_size" not in settings.settled:
             settings.values.pop("virtual_pipeline_model_parallel_size", None)
         return
@@ -233,6 +234,6 @@ def _derive_recompute(settings: _MergedSettings) -> None:
 
 
 def _follow(settings: _MergedSettings, name: str, other: str) -> None:
-    """Give an unset ``name`` the value of ``other``."""
+    """Gives an unset ``name`` the value of ``other``."""
     if name in settings.values and settings.is_unset(name) and settings.get(other) is not None:
         settings.derive(name, settings.values[other].value, other)

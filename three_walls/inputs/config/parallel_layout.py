@@ -1,4 +1,4 @@
-"""How the run is laid out over its GPUs: sizes of the parallel groups, hosts, pipeline stages and their layers.
+"""How a run is laid out over its GPUs: the sizes of its parallel groups, its hosts, pipeline stages and their layers.
 
 Dense layers divide the world into TP x CP x DP x PP, experts into ETP x EP x EDP x PP
 (``megatron/core/parallel_state.py``).
@@ -6,8 +6,8 @@ Dense layers divide the world into TP x CP x DP x PP, experts into ETP x EP x ED
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields
 from math import prod
 
 from three_walls.model.config import RunConfig, as_size
@@ -28,34 +28,34 @@ _UNEVEN_STAGES = (
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
 )
-"""Settings with which stages do not run num_layers / stages each."""
+"""Settings that give pipeline stages other numbers of layers than num_layers / stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
-    """Sizes of the run; None where the configuration, the environment and the log leave it open."""
+    """Sizes of the run. None where neither the configuration nor the environment nor the log states the size."""
 
     world: int | None
     ranks_per_node: int | None
     tensor: int | None
     pipeline: int | None
     virtual: int
-    """Layer chunks per pipeline stage; 1 where the schedule is not interleaved, or that is not known."""
+    """Layer chunks per pipeline stage; 1 where the schedule is not interleaved or not known."""
     context: int | None
     expert: int | None
     expert_tensor: int | None
-    """Unset means the tensor-parallel size."""
+    """The tensor-parallel size where the setting is unset."""
     micro_batch: int | None
     global_batch: int | None
 
     @property
     def data(self) -> int | None:
-        """Dense data-parallel size; None where the world does not divide."""
+        """Data-parallel size of dense layers; None where the world size is not divisible by TP x PP x CP."""
         return _quotient(self.world, (self.tensor, self.pipeline, self.context))
 
     @property
     def expert_data(self) -> int | None:
-        """Data-parallel size of the experts; None where the world does not divide."""
+        """Data-parallel size of the experts; None where the world size is not divisible by ETP x EP x PP."""
         return _quotient(self.world, (self.expert_tensor, self.expert, self.pipeline))
 
     @property
@@ -69,44 +69,31 @@ class ParallelLayout:
 
     @property
     def microbatches(self) -> int | None:
-        """Micro-batches per step and data-parallel replica; None where the global batch does not divide."""
+        """Micro-batches per step and replica; None where the global batch size is not divisible by MBS x DP."""
         if not self.global_batch or not self.micro_batch or not self.data:
             return None
         count, rest = divmod(self.global_batch, self.micro_batch * self.data)
         return count if rest == 0 else None
 
     def complete(self) -> Measurement[CompleteLayout]:
-        """The same with every size known; missing where one is not, or the world or the batch does not divide."""
+        """The layout with every size known; missing where a size is unknown or the sizes contradict each other."""
         unknown = sorted(key for name, key in _KEYS.items() if not getattr(self, name))
         if unknown:
-            return missing(f"the config does not say {', '.join(unknown)}")
+            return missing(f"the config does not state {', '.join(unknown)}")
         if self.world is None:
-            return missing("neither WORLD_SIZE nor a log or config says how many GPUs there are")
+            return missing("neither WORLD_SIZE nor the log nor the config states the number of GPUs")
         if not self.data or not self.expert_data:
             return missing(f"{self.world} GPUs do not divide by the parallel sizes")
         if self.microbatches is None:
             return missing(
                 f"global_batch_size {self.global_batch} does not divide by micro_batch_size x {self.data} replicas"
             )
-        return known(
-            CompleteLayout(
-                self.world,
-                self.ranks_per_node,
-                self.tensor or 1,
-                self.pipeline or 1,
-                self.virtual,
-                self.context or 1,
-                self.expert or 1,
-                self.expert_tensor or 1,
-                self.micro_batch or 1,
-                self.global_batch or 1,
-            )
-        )
+        return known(CompleteLayout(**{field.name: getattr(self, field.name) for field in fields(self)}))
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteLayout(ParallelLayout):
-    """A layout of which every size is known (but for the ranks of a host), and which divides."""
+    """A layout without contradictions of which every size but the ranks per host is known."""
 
     world: int
     ranks_per_node: int | None
@@ -130,7 +117,7 @@ class CompleteLayout(ParallelLayout):
 
     @property
     def dense_replicas(self) -> int:
-        """GPUs that hold the same parameters outside experts: the distributed optimizer shards over them."""
+        """GPUs that hold the same parameters outside of experts; the distributed optimizer shards over them."""
         return self.data * self.context
 
     @property
@@ -142,9 +129,9 @@ class CompleteLayout(ParallelLayout):
         return rank * self.pipeline // self.world
 
     def layers_by_stage(self, config: RunConfig, layers: int) -> tuple[tuple[int, ...], ...] | None:
-        """Layer numbers (from 0) of each stage; None where the configuration cuts the pipeline unevenly.
+        """Layer numbers (from 0) of each stage; None where the stages have different numbers of layers.
 
-        Interleaved chunks go round: of p stages with v chunks each, chunk c of the layers is on stage c mod p.
+        Interleaved chunks are dealt out in turn: with p stages, chunk c of the layers is on stage c mod p.
         """
         if self.pipeline == 1:
             return (tuple(range(layers)),)
@@ -164,7 +151,7 @@ def has_uneven_stages(config: RunConfig) -> bool:
 
 
 def read_layout(config: RunConfig) -> ParallelLayout:
-    """The layout of the merged configuration and the launch environment."""
+    """The layout that the merged configuration and the launch environment state."""
     tensor, pipeline, context = (config.size(_KEYS[name]) for name in ("tensor", "pipeline", "context"))
     world = (
         _variable(config, "WORLD_SIZE")
@@ -192,88 +179,52 @@ def read_layout(config: RunConfig) -> ParallelLayout:
 
 
 def find_contradictions(config: RunConfig, captured: Collection[int] = ()) -> tuple[str, ...]:
-    """One sentence for each part of the layout that cannot be, in a fixed order. ``captured``: rank numbers."""
-    layout = read_layout(config)
-    return tuple(
-        sentence
-        for sentence in (
-            _world_of_variables(config),
-            _not_divisible(
-                "the world size", layout.world, "TP x PP x CP", (layout.tensor, layout.pipeline, layout.context)
-            ),
-            _not_divisible(
-                "the world size", layout.world, "ETP x EP x PP", (layout.expert_tensor, layout.expert, layout.pipeline)
-            ),
-            _stated_data_parallel(config, layout),
-            _not_divisible("the number of experts", config.size("num_moe_experts"), "EP", (layout.expert,)),
-            _batches(config, layout),
-            _not_divisible("the world size", layout.world, "the ranks per node", (layout.ranks_per_node,))
-            if layout.world and layout.ranks_per_node and layout.world > layout.ranks_per_node
-            else _node_larger_than_world(layout),
-            _nodes_of_scheduler(config, layout),
-            _not_divisible("the sequence length", config.size("seq_length"), "2 x CP", (2, layout.context))
-            if layout.context and layout.context > 1
-            else None,
-            _ranks_beyond_world(layout, captured),
-        )
-        if sentence is not None
-    )
+    """One sentence for each contradiction of the layout, in a fixed order. ``captured``: rank numbers."""
+    return tuple(_contradictions(config, read_layout(config), captured))
 
 
-def _not_divisible(what: str, size: int | None, by: str, sizes: tuple[int | None, ...]) -> str | None:
-    known = [one for one in sizes if one is not None]
-    if size is None or len(known) != len(sizes) or size % prod(known) == 0:
-        return None
-    return f"{what} ({size}) is not divisible by {by} ({' x '.join(map(str, known))})"
-
-
-def _world_of_variables(config: RunConfig) -> str | None:
-    environment, stated = _variable(config, "WORLD_SIZE"), _stated(config, "world_size")
-    if environment is None or stated is None or environment == stated:
-        return None
-    source = config.sizes["world_size"].source
-    return f"WORLD_SIZE is {environment}, but the world has {stated} ranks by the {source}: are they of one run?"
-
-
-def _stated_data_parallel(config: RunConfig, layout: ParallelLayout) -> str | None:
+def _contradictions(config: RunConfig, layout: ParallelLayout, captured: Collection[int]) -> Iterator[str]:
+    world, per_node = layout.world, layout.ranks_per_node
+    launched, stated = _variable(config, "WORLD_SIZE"), _stated(config, "world_size")
+    if launched is not None and stated is not None and launched != stated:
+        source = config.sizes["world_size"].source
+        yield f"WORLD_SIZE is {launched}, but by the {source} the world has {stated} ranks: are they of one run?"
+    yield from _not_divisible("the world size", world, "TP x PP x CP", layout.tensor, layout.pipeline, layout.context)
+    experts = (layout.expert_tensor, layout.expert, layout.pipeline)
+    yield from _not_divisible("the world size", world, "ETP x EP x PP", *experts)
     stated = _stated(config, "data_parallel_size")
-    if stated is None or layout.data is None or stated == layout.data:
-        return None
-    source = config.sizes["data_parallel_size"].source
-    return f"the data-parallel size is {layout.data} by the world and TP, PP, CP, but {stated} by the {source}"
-
-
-def _batches(config: RunConfig, layout: ParallelLayout) -> str | None:
-    micro = config.size("micro_batch_size")
-    if config.get("rampup_batch_size"):
-        return None
-    return _not_divisible("the global batch size", config.size("global_batch_size"), "MBS x DP", (micro, layout.data))
-
-
-def _node_larger_than_world(layout: ParallelLayout) -> str | None:
-    if layout.world is None or layout.ranks_per_node is None or layout.ranks_per_node <= layout.world:
-        return None
-    return f"a node holds {layout.ranks_per_node} ranks, the world only {layout.world}"
-
-
-def _nodes_of_scheduler(config: RunConfig, layout: ParallelLayout) -> str | None:
+    if stated is not None and layout.data is not None and stated != layout.data:
+        by_source = f"by the {config.sizes['data_parallel_size'].source} it is {stated}"
+        yield f"the world size and TP, PP, CP give a data-parallel size of {layout.data}, but {by_source}"
+    yield from _not_divisible("the number of experts", config.size("num_moe_experts"), "EP", layout.expert)
+    if not config.get("rampup_batch_size"):
+        batches = (layout.micro_batch, layout.data)
+        yield from _not_divisible("the global batch size", layout.global_batch, "MBS x DP", *batches)
+    if world is not None and per_node is not None and per_node > world:
+        yield f"a node has {per_node} ranks, but the world only {world}"
+    else:
+        yield from _not_divisible("the world size", world, "the ranks per node", per_node)
     nodes = _variable(config, "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-    if nodes is None or layout.nodes is None or layout.nodes <= nodes:
-        return None  # a job may leave nodes free
-    return f"{layout.world} ranks with {layout.ranks_per_node} a node need {layout.nodes} nodes, the job has {nodes}"
+    if nodes is not None and layout.nodes is not None and layout.nodes > nodes:  # a job may leave nodes free
+        yield f"{world} ranks, {per_node} on each node, need {layout.nodes} nodes, but the job has {nodes}"
+    if layout.context is not None and layout.context > 1:
+        yield from _not_divisible("the sequence length", config.size("seq_length"), "2 x CP", 2, layout.context)
+    if world is not None and captured and max(captured) >= world:
+        yield f"rank {max(captured)} was captured, but the world has {world} ranks"
 
 
-def _ranks_beyond_world(layout: ParallelLayout, captured: Collection[int]) -> str | None:
-    if layout.world is None or not captured or max(captured) < layout.world:
-        return None
-    return f"rank {max(captured)} was captured, but the world has {layout.world} ranks"
+def _not_divisible(name: str, size: int | None, divisor: str, *factors: int | None) -> Iterator[str]:
+    """A sentence if ``size`` is not divisible by the product of ``factors``, all of which are known."""
+    known_factors = [factor for factor in factors if factor is not None]
+    if size is not None and len(known_factors) == len(factors) and size % prod(known_factors):
+        yield f"{name} ({size}) is not divisible by {divisor} ({' x '.join(map(str, known_factors))})"
 
 
 def _quotient(world: int | None, sizes: tuple[int | None, ...]) -> int | None:
-    known = [size for size in sizes if size]
-    if world is None or len(known) != len(sizes) or world % prod(known):
+    known_sizes = [size for size in sizes if size]
+    if world is None or len(known_sizes) != len(sizes) or world % prod(known_sizes):
         return None
-    return world // prod(known)
+    return world // prod(known_sizes)
 
 
 def _stated(config: RunConfig, name: str) -> int | None:

@@ -1,8 +1,9 @@
 """Megatron-Bridge's saved configuration (``run_config.yaml``, or the dump in a log), every release since 0.3.
 
-A configuration is saved before or after Bridge's ``validate``, which moves what ``comm_overlap`` and
-``mixed_precision`` state into ``model``, ``ddp`` and ``optimizer``. After it the values in force stand there; before it
-a null of ``comm_overlap`` is "automatic", and so unknown. The schedule's steps are set by ``validate`` alone.
+A configuration is saved before or after Bridge's ``validate``, which moves the values of ``comm_overlap`` and
+``mixed_precision`` into ``model``, ``ddp`` and ``optimizer``. Once it has run, the values in force are there. Before it
+runs, null in ``comm_overlap`` means "automatic", so the value is unknown. Only ``validate`` sets the steps of the
+schedule, which shows whether it has run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from three_walls.inputs.config.command_line import set_precision_recipe
-from three_walls.inputs.config.environment import variable_value
 from three_walls.inputs.config.sources import CONFIG_FILE, SettingsBuilder, SourceSettings
 from three_walls.inputs.config.written_values import describe, plain_value
 from three_walls.inputs.config.yaml_data import read_yaml
@@ -22,19 +22,18 @@ from three_walls.model.config import ConfigValue, as_size
 from three_walls.model.errors import InputError
 from three_walls.tables.bridge import bridge_releases
 from three_walls.tables.config_keys import ConfigKey, config_keys
-from three_walls.tables.environment_variables import allowed_variables
 
 _WHOLE = ("model", "train", "optimizer", "ddp")
-"""Sections that a whole configuration has; a part of one is no evidence of a release."""
+"""Sections that a whole configuration has. Only a whole one is evidence of a release."""
 _OBJECTS = {"comm_overlap": "CommOverlapConfig", "mixed_precision": "MixedPrecisionConfig"}
 _SET_BY_VALIDATE = ("scheduler.wd_incr_steps", "scheduler.lr_decay_steps", "comm_overlap.data_parallel_size")
 EXPECTED = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
 
 
 def read_config_file(path: Path) -> SourceSettings:
-    """The configuration saved in ``path``; raises InputError with one line where it is none.
+    """The configuration saved in ``path``; raises InputError if the file holds none.
 
-    Its warnings, which a report shows, name the file without its directories.
+    The warnings, which a report shows, name the file without its directories.
     """
     settings = read_dump(read_text_file(path, EXPECTED), CONFIG_FILE, str(path))
     warnings = tuple(warning.replace(str(path), path.name, 1) for warning in settings.warnings)
@@ -42,7 +41,7 @@ def read_config_file(path: Path) -> SourceSettings:
 
 
 def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
-    """The configuration that YAML ``text`` holds; raises InputError, its line beginning with ``shown_as``."""
+    """The configuration that YAML ``text`` holds; raises InputError, with a message that begins with ``shown_as``."""
     try:
         root = read_yaml(text)
     except ValueError as error:
@@ -59,7 +58,9 @@ def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
     _read_vocabulary(config, builder)
     if isinstance(root.get("mixed_precision"), str) and not is_settled:
         set_precision_recipe(root["mixed_precision"], builder)
-    _read_environment(root.get("env_vars"), builder)
+    variables = root.get("env_vars")
+    for name, value in variables.items() if isinstance(variables, dict) else ():
+        builder.set_variable(name, value)
     data_parallel_size = as_size(config.get("comm_overlap.data_parallel_size"))
     if data_parallel_size:
         builder.sizes["data_parallel_size"] = ConfigValue(data_parallel_size, source)
@@ -74,10 +75,10 @@ def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
 
 
 def infer_release(paths: Collection[str]) -> tuple[str | None, str]:
-    """(release, evidence) from the sections and ``section.key`` of a whole saved configuration or of a log's summary.
+    """(release, evidence) from the ``paths`` of a whole saved configuration, or of a log's summary.
 
-    The newest release that came with one of the keys; (None, reason) where keys of releases that never coexisted occur
-    together.
+    ``paths`` are its sections and ``section.key``. The release is the newest one that introduced one of them. Returns
+    (None, reason) where no path belongs to one release, or where paths occur together that no release has both.
     """
     releases = bridge_releases()
     newest, markers = 0, list[str]()
@@ -105,7 +106,7 @@ def _known_paths() -> Iterator[str]:
 
 
 def _by_path(root: Mapping[str, Any]) -> dict[str, Any]:
-    """``section.key`` -> value. Newer releases keep the transformer's settings one level deeper, under ``model``."""
+    """``section.key`` -> value. Newer releases hold the transformer's settings one level deeper, in ``model``."""
     found: dict[str, Any] = {}
     for section, entries in root.items():
         if isinstance(entries, dict):
@@ -141,7 +142,7 @@ def _read_key(
 
 
 def _places(key: ConfigKey, root: Mapping[str, Any], is_settled: bool) -> list[str]:
-    """Paths that may hold the key, the one that counts first."""
+    """The paths that may hold the key, highest precedence first."""
     if key.bridge is None:
         return []
     written = list(key.bridge.paths + key.bridge.also_read)
@@ -155,7 +156,7 @@ def _places(key: ConfigKey, root: Mapping[str, Any], is_settled: bool) -> list[s
 
 
 def _object_section(key: ConfigKey) -> str | None:
-    """The section that ``validate`` moves the key's value out of."""
+    """The section out of which ``validate`` moves the key's value."""
     if key.bridge is None:
         return None
     sections = [path.partition(".")[0] for path in (key.bridge.paths or key.bridge.in_force)]
@@ -163,7 +164,7 @@ def _object_section(key: ConfigKey) -> str | None:
 
 
 def _is_automatic(key: ConfigKey, root: Mapping[str, Any], is_settled: bool) -> bool:
-    """Whether a null means that ``validate`` will choose."""
+    """Whether null means that ``validate`` will set the value."""
     return not is_settled and _object_section(key) == "comm_overlap" and root.get("comm_overlap") is not None
 
 
@@ -174,24 +175,17 @@ def _object_name(section: str, value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _read_environment(variables: Any, settings: SettingsBuilder) -> None:
-    for name, value in variables.items() if isinstance(variables, dict) else ():
-        if allowed_variables().allows(name) and not isinstance(value, dict | list):
-            text = None if value is None else str(value)
-            settings.environment[name] = variable_value(name, text, settings.source)
-
-
 _SIZE_IS_GIVEN = "NullTokenizer"
-"""The tokenizer whose size stands in the configuration; the others' sizes stand in their files."""
+"""The tokenizer whose size the configuration states; the sizes of others are in their files."""
 
 
 def _read_vocabulary(config: Mapping[str, Any], settings: SettingsBuilder) -> None:
-    """The vocabulary of the run, as far as ``config`` (values by path) determines it: its size, or the size padded.
+    """Sets the size of the vocabulary, or its padded size, as far as ``config`` (values by path) determines it.
 
-    Bridge saves the configuration before it builds the tokenizer, and only then knows the vocabulary: it takes the
-    tokenizer's where the model has none (or where ``tokenizer.use_tokenizer_vocab_size`` asks for it) and pads it, and
-    leaves the model's own size as it is. A checkpoint's copy is saved after that; ``model.should_pad_vocab``
-    distinguishes the two.
+    Bridge saves the configuration before it builds the tokenizer, which determines the vocabulary. If the model states
+    no size, or ``tokenizer.use_tokenizer_vocab_size`` is set, Bridge pads the tokenizer's size; otherwise it leaves the
+    model's size as it is. The copy in a checkpoint is saved after that. ``model.should_pad_vocab`` distinguishes the
+    two.
 
     Source: ``_validate_and_set_vocab_size`` in megatron/bridge/training/setup.py; runs of Bridge 0.3.1 to 0.6.2.
     """

@@ -1,7 +1,7 @@
-"""The settings that one source gives, and the names of the sources, highest precedence first.
+"""The settings of one source, and the names of the sources, highest precedence first.
 
-A :class:`SettingsBuilder` collects them, typed by tables/config-keys.yaml; what it cannot read is a warning or is
-withheld, never a reason to fail.
+A :class:`SettingsBuilder` collects them; ``tables/config-keys.yaml`` gives their types. What it cannot read becomes a
+warning or is withheld. It never raises an error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from three_walls.model.config import ConfigData, ConfigValue
 from three_walls.tables.config_keys import ConfigKey, form_of, may_be_shown
 from three_walls.tables.config_values import fit, read_words
+from three_walls.tables.environment_variables import allowed_variables
 
 USER = "--set"
 CONFIG_FILE = "config file"
@@ -27,7 +28,7 @@ COMMAND_LINE = "command line"
 ENVIRONMENT = "environment"
 
 ShownValue = tuple[ConfigData] | None
-"""A value that may be shown, alone in a tuple because it may be None itself; or None: there is none."""
+"""A value that may be shown, in a tuple because the value itself may be None; or None: no value may be shown."""
 _OPTION_NAME = re.compile(r"--[A-Za-z][\w-]{0,60}|-[A-Za-z]{1,4}|[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -37,28 +38,28 @@ def _nothing() -> Mapping[str, ConfigValue]:
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """Settings, environment and sizes as one source gives them; no default is filled in."""
+    """Settings, environment variables and sizes as one source states them, without defaults."""
 
     source: str
     values: Mapping[str, ConfigValue] = field(default_factory=_nothing)
     environment: Mapping[str, ConfigValue] = field(default_factory=_nothing)
     sizes: Mapping[str, ConfigValue] = field(default_factory=_nothing)
-    """``world_size`` and ``data_parallel_size`` where the run wrote them down."""
+    """``world_size`` and ``data_parallel_size``, where the source states them."""
     dialect: str = "unknown"
     leaves_out_defaults: bool = False
     """Whether an absent setting is known to have its default."""
     is_settled: bool = False
-    """Whether the launcher (or the user) has already worked out the settings that follow from others."""
+    """Whether the values are final: the launcher, or the user, has already applied what follows from other settings."""
     bridge_version: str | None = None
     bridge_version_evidence: str = ""
     unknown: tuple[str, ...] = ()
-    """Names that the table does not know, sorted; their values are not kept."""
+    """Names that tables/config-keys.yaml does not list, sorted. Their values are not kept."""
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class SettingsBuilder:
-    """Collects what one source gives. A later word overrides an earlier one, as in every launcher."""
+    """Collects the settings of one source. A later value overrides an earlier one, as in every launcher."""
 
     source: str = COMMAND_LINE
     values: dict[str, ConfigValue] = field(default_factory=dict)
@@ -66,7 +67,7 @@ class SettingsBuilder:
     sizes: dict[str, ConfigValue] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    """Names of options that the table does not know; their values are not kept, they may be secrets."""
+    """Names of options that the table does not list. Their values are not kept, because they may be secrets."""
 
     def build(
         self,
@@ -75,7 +76,7 @@ class SettingsBuilder:
         leaves_out_defaults: bool = False,
         warnings_begin: str = "",
     ) -> SourceSettings:
-        """What was collected; each warning begins with ``warnings_begin``."""
+        """The settings that were collected; each warning begins with ``warnings_begin``."""
         return SourceSettings(
             self.source,
             MappingProxyType(self.values),
@@ -89,21 +90,30 @@ class SettingsBuilder:
         )
 
     def note_unknown(self, name: str) -> None:
-        """Keeps the name of an unknown option, unless it may carry a value (``-kSECRET``)."""
+        """Keeps the name of an unknown option, unless a value may be attached to it (``-kSECRET``)."""
         if _OPTION_NAME.fullmatch(name):
             self.unknown.append(name)
 
     def set(self, key: str, value: ConfigData, source: str | None = None) -> None:
-        """Sets ``key``; ``source`` is given where the value is not this source's own (a default, a derived value)."""
+        """Sets ``key``. Give ``source`` where the value is not this source's own but a default or derived."""
         self.values[key] = ConfigValue(value, source or self.source)
 
     def set_words(self, key: ConfigKey, words: Sequence[str], name: str) -> None:
-        """Sets ``key``, which this source calls ``name``, to the words; withheld if they are not of its form."""
+        """Sets ``key``, which this source calls ``name``, to ``words``. A value of the wrong form is withheld."""
         self._set_shown(key, shown_words(key, words), name)
 
     def set_value(self, key: ConfigKey, value: ConfigData, name: str) -> None:
-        """Sets ``key``, which this source calls ``name``, to a parsed value; withheld if it is not of its form."""
+        """Sets ``key``, which this source calls ``name``, to a parsed value. A value of the wrong form is withheld."""
         self._set_shown(key, shown_value(key, value), name)
+
+    def set_variable(self, name: str, value: object) -> None:
+        """Sets an environment variable if a report may show it. A value of the wrong form is withheld."""
+        allowed = allowed_variables()
+        if not allowed.allows(name) or isinstance(value, dict | list | tuple):
+            return
+        text = None if value is None else str(value)
+        is_shown = text is None or allowed.shows(name, text)
+        self.environment[name] = ConfigValue(text, self.source) if is_shown else ConfigValue.withheld(self.source)
 
     def _set_shown(self, key: ConfigKey, shown: ShownValue, name: str) -> None:
         if shown is not None:
@@ -114,7 +124,7 @@ class SettingsBuilder:
 
 
 def shown_words(key: ConfigKey, words: Sequence[str]) -> ShownValue:
-    """``words`` as a value of ``key``; None for what is not of its form."""
+    """``words`` as a value of ``key``; None for a value of the wrong form."""
     try:
         return shown_value(key, read_words(key.type, words))
     except ValueError:
@@ -122,7 +132,7 @@ def shown_words(key: ConfigKey, words: Sequence[str]) -> ShownValue:
 
 
 def shown_value(key: ConfigKey, value: ConfigData) -> ShownValue:
-    """``value`` in the form of ``key``; None for what is not of its form, and may therefore be a secret."""
+    """``value`` in the form of ``key``; None for a value of the wrong form, which may be a secret."""
     words = value if isinstance(value, tuple) else (value,)
     if len(words) == 1 and isinstance(words[0], str) and words[0] in key.read_as:
         return (key.read_as[words[0]],)

@@ -1,4 +1,4 @@
-"""Values as launchers, saved configurations and logs write them -> plain data: enum members and dtypes as words."""
+"""Reads values as launchers, saved configurations and logs write them; enum members and dtypes become words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_overrides(word: str) -> list[Override]:
 
 
 def plain_value(key: ConfigKey, raw: Any) -> ConfigData:
-    """A value of a configuration as plain data: members as words, lists as tuples; raises ValueError on others."""
+    """A value of a configuration as plain data: members become words, lists tuples; raises ValueError for an object."""
     if isinstance(raw, str) and raw in key.read_as:
         return key.read_as[raw]
     if isinstance(raw, list):
@@ -50,7 +50,7 @@ def _plain_scalar(key: ConfigKey, raw: Any) -> ConfigScalar:
     if isinstance(raw, str):
         return read_word(raw)
     if key.type == "bool" and isinstance(raw, int | float):
-        return bool(raw)  # as Python takes it: performance recipes write manual_gc_eval=100
+        return bool(raw)  # as Python does: performance recipes write manual_gc_eval=100
     if isinstance(raw, int) and not isinstance(raw, bool) and key.enum is not None:
         return _member(config_keys().enums[key.enum], raw) or raw
     if raw is None or isinstance(raw, int | float):
@@ -59,7 +59,7 @@ def _plain_scalar(key: ConfigKey, raw: Any) -> ConfigScalar:
 
 
 def describe(value: Any) -> str:
-    """What stands in place of a value, for a message; no word of the value itself."""
+    """What was found instead of a value, for a message that must not show the value itself."""
     if isinstance(value, dict):
         return "an object" if isinstance(value.get("_target_"), str) else "a mapping"
     return "a list" if isinstance(value, list) else "nothing" if value is None else "a single value"
@@ -68,7 +68,7 @@ def describe(value: Any) -> str:
 def read_construction(target: object, arguments: object, name: object = None) -> str | None:
     """The word that ``{_target_: module.Class, _args_: [number]}`` stands for; None if it is no known member.
 
-    A dtype is its ``_target_`` alone. ``name`` is the ``_name_`` that newer releases write next to the number.
+    A dtype has only a ``_target_``. ``name`` is the ``_name_`` that newer releases write in addition to the number.
     """
     table = config_keys()
     if not isinstance(target, str):
@@ -85,7 +85,7 @@ def read_construction(target: object, arguments: object, name: object = None) ->
 
 
 def read_word(text: str) -> str:
-    """``AttnBackend.flash``, ``<CudaGraphScope.attn: 2>`` and ``torch.float32`` as words; other text as it is."""
+    """The word for ``AttnBackend.flash``, ``<CudaGraphScope.attn: 2>`` or ``torch.float32``; other text unchanged."""
     table = config_keys()
     if text in table.dtypes:
         return table.dtypes[text]

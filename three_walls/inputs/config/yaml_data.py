@@ -1,8 +1,8 @@
-"""YAML of unknown origin as plain data: nothing is constructed, tags are dropped, size and depth are bounded.
+"""Reads YAML of unknown origin as plain data: no object is constructed, tags are dropped, size and depth are bounded.
 
-The document is read event by event, so no nesting exhausts the stack: PyYAML's own composer recurses, in C where it is
-fast, and its Python loader, which could be bounded, takes nineteen times as long. An alias is the very object of its
-anchor, never a copy; what it repeats counts as entries all the same, because whoever walks the data walks it again.
+The document is read event by event, so no nesting exhausts the stack. PyYAML's own composer recurses: in C, where that
+cannot be bounded, or in Python, which takes nineteen times as long. An alias becomes the object of its anchor, not a
+copy. Its entries are counted again all the same, because a walk over the data visits them again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Plain = Any
 
 
 def read_yaml(text: str) -> Plain:
-    """The one document in ``text``; raises ValueError with a phrase that names what is wrong, and where."""
+    """The single document in ``text``; raises ValueError with a phrase for what was found instead, and where."""
     try:
         return _Builder().build(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
@@ -42,7 +42,7 @@ class _Builder:
         self.resolver = yaml.SafeLoader("")
         self.anchors: dict[str, Plain] = {}
         self.open: list[tuple[Plain, list[Plain], str | None, int]] = []
-        """Collections not closed yet: the object, a mapping's waiting key (none or one), the anchor, entries before."""
+        """Open collections: the object, the key that awaits its value (none or one), the anchor, entries before it."""
         self.entries = 0
         self.entries_of: dict[str, int] = {}
         self.root: list[Plain] = []
@@ -114,7 +114,7 @@ def _where(event: yaml.Event) -> str:
 
 
 def _number(text: str, tag: str) -> Plain:
-    """A decimal number; base 60, octal and the like stay text."""
+    """``text`` as a decimal number; base 60, octal and the like stay text."""
     digits = text.replace("_", "")
     try:
         if tag == "int":

@@ -1,4 +1,4 @@
-"""Collects the statements of all lines in one :class:`TrainingLog`; whatever their number, every list has a limit."""
+"""Collects what the lines and blocks of a log hold into one :class:`TrainingLog`. Every list has a limit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from three_walls.inputs import limits
-from three_walls.inputs.log.blocks import Block
-from three_walls.inputs.log.lines import Statement, Value
+from three_walls.inputs.log.lines import ParsedLine, Value
 from three_walls.model.training_log import (
     LogEvent,
     LogIteration,
@@ -23,24 +22,12 @@ from three_walls.model.training_log import (
     TrainingLog,
 )
 from three_walls.model.units import NS_PER_MS
+from three_walls.tables.hydra_overrides import split_at_commas
+from three_walls.tables.log_lines import EVENT_KINDS
 
 _GOLDEN = 0.6180339887498949
 DETECTOR = "straggler-detector"
 """The timer that the lines of --log-straggler make."""
-_EVENTS = (
-    "training_start",
-    "training_end",
-    "evaluation",
-    "checkpoint",
-    "checkpoint_saved",
-    "dispatcher",
-    "overlap",
-    "override_skipped",
-    "cuda_graphs",
-    "failure",
-    "memory_snapshot",
-)
-_OPENING, _CLOSING = "([{<", ")]}>"
 _FIELD = re.compile(r"\s*([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _EXPERT_SIZE = ("expert_model_parallel_size", "model.expert_model_parallel_size")
 _LAYOUT_NAMES = {
@@ -55,22 +42,23 @@ _LAYOUT_NAMES = {
 
 @dataclass(slots=True)
 class Collector:
-    """What was read so far: the first block of settings, the peaks of memory, a share of the prints of timers."""
+    """What was read so far: the first block of settings, peaks of memory, a share of the timer prints."""
 
     iterations: dict[LogIteration, None] = field(default_factory=dict)
     step_times: list[StepTimeLine] = field(default_factory=list)
     memory: dict[int, MemoryReport] = field(default_factory=dict)
     theoretical: TheoreticalMemory | None = None
     timers: dict[TimerPrint, int] = field(default_factory=dict)
-    """Each print with its number among all prints."""
+    """Timer print -> its number among all prints."""
     timer_values: int = 0
     prints: int = 0
     share: float = 1.0
-    """The share of the prints that is read."""
+    """The share of the timer prints that is read."""
     jobs: list[ProgressJob] = field(default_factory=list)
     layout: dict[str, int] = field(default_factory=dict)
     contradictions: set[str] = field(default_factory=set)
-    parameters: list[int] = field(default_factory=list)
+    parameters: int | None = None
+    """As printed first."""
     parameters_per_rank: int | None = None
     events: dict[tuple[str, str], LogEvent] = field(default_factory=dict)
     ooms: dict[OutOfMemory, None] = field(default_factory=dict)
@@ -81,19 +69,19 @@ class Collector:
     torn: int = 0
     left_out: int = 0
 
-    def add(self, statement: Statement, file_name: str) -> None:
+    def add(self, parsed: ParsedLine, file_name: str) -> None:
         """Adds the values of one line."""
-        kind, values = statement.kind, statement.values
+        kind, values = parsed.kind, parsed.values
         if kind == "step_time":
             self._add_step_time(values, file_name)
         elif kind == "memory":
             self._add_memory(values)
         elif kind == "theoretical_memory":
             self.theoretical = TheoreticalMemory(
-                _int(values["weights"]), _maybe(values, "activation"), _maybe(values, "total")
+                _int(values["weights"]), _optional_int(values, "activation"), _optional_int(values, "total")
             )
         elif kind == "parameters":
-            self.parameters = self.parameters or [_int(values["parameters"])]
+            self.parameters = _int(values["parameters"]) if self.parameters is None else self.parameters
         elif kind == "parameters_per_rank":
             self.parameters_per_rank = max(self.parameters_per_rank or 0, _int(values["parameters"]))
         elif kind == "layout":
@@ -108,18 +96,18 @@ class Collector:
                 self.objects[name] = self.objects.get(name) or _read_fields(str(text))
         elif kind == "straggler":
             self._add_event(kind, _without_hosts(values), None)
-        elif kind in _EVENTS:
-            self._add_event(kind, statement.text, _maybe(values, "iteration"))
+        elif kind in EVENT_KINDS:
+            self._add_event(kind, parsed.text, _optional_int(values, "iteration"))
 
-    def add_block(self, block: Block) -> None:
-        """Adds a block that is complete."""
-        if block.row.kind in TIMERS:
-            self._add_timers(TimerPrint(block.after, TIMERS[block.row.kind](block.entries)))
-        elif block.entries:
-            self.blocks.setdefault(block.row.kind, block.entries)
+    def add_block(self, kind: str, entries: list[tuple[str, str]], after: LogIteration | None) -> None:
+        """Adds a complete block. ``after``: the last iteration line of the same process before it."""
+        if kind in TIMERS:
+            self._add_timers(TimerPrint(after, TIMERS[kind](entries)))
+        elif entries:
+            self.blocks.setdefault(kind, entries)
 
     def result(self, files: tuple[str, ...]) -> TrainingLog:
-        """Everything, in total orders."""
+        """The log, every list in a total order."""
         dump = self.blocks.get("config_dump")
         arguments = tuple(self.blocks.get("argument_block", ()))
         settings = tuple(self.blocks.get("non_default_settings", ()))
@@ -132,7 +120,7 @@ class Collector:
             timers=tuple(self.timers),
             jobs=tuple(dict.fromkeys(self.jobs)),
             layout=LogLayout(**self.layout, expert_model_parallel_size=_expert_size((*arguments, *settings))),
-            parameters_count=self.parameters[0] if self.parameters else None,
+            parameters_count=self.parameters,
             parameters_per_rank_count=self.parameters_per_rank,
             events=tuple(
                 sorted(self.events.values(), key=lambda event: (event.kind, event.iteration or 0, event.text))
@@ -171,35 +159,35 @@ class Collector:
         old = self.memory.get(rank) or MemoryReport(rank)
         if rank not in self.memory and len(self.memory) >= limits.MOST_RANKS:
             return
-        allocated, reserved = _maybe(values, "allocated"), _maybe(values, "reserved")
+        allocated, reserved = _optional_int(values, "allocated"), _optional_int(values, "reserved")
         self.memory[rank] = MemoryReport(
             rank=rank,
             allocated_bytes=old.allocated_bytes if allocated is None else allocated,
-            max_allocated_bytes=_largest(old.max_allocated_bytes, _maybe(values, "max_allocated")),
+            max_allocated_bytes=_largest(old.max_allocated_bytes, _optional_int(values, "max_allocated")),
             reserved_bytes=old.reserved_bytes if reserved is None else reserved,
-            max_reserved_bytes=_largest(old.max_reserved_bytes, _maybe(values, "max_reserved")),
-            allocator_retries_count=_largest(old.allocator_retries_count, _maybe(values, "retries")),
-            after_iterations_count=_largest(old.after_iterations_count, _maybe(values, "iterations")),
-            device_bytes=_largest(old.device_bytes, _maybe(values, "device")),
+            max_reserved_bytes=_largest(old.max_reserved_bytes, _optional_int(values, "max_reserved")),
+            allocator_retries_count=_largest(old.allocator_retries_count, _optional_int(values, "retries")),
+            after_iterations_count=_largest(old.after_iterations_count, _optional_int(values, "iterations")),
+            device_bytes=_largest(old.device_bytes, _optional_int(values, "device")),
         )
 
     def add_oom(self, values: Mapping[str, Value], raised_in: str) -> None:
-        """Adds a report of exhausted memory, with the frame that it was raised in, where one was read."""
+        """Adds an out-of-memory report. ``raised_in``: the frame that raised it; empty if none was read."""
         report = OutOfMemory(
             requested_bytes=_int(values["requested"]),
-            gpu=_maybe(values, "gpu"),
-            capacity_bytes=_maybe(values, "capacity"),
-            free_bytes=_maybe(values, "free"),
-            allocated_bytes=_maybe(values, "allocated"),
-            private_pools_bytes=_maybe(values, "private_pools"),
-            reserved_unallocated_bytes=_maybe(values, "reserved_unallocated"),
+            gpu=_optional_int(values, "gpu"),
+            capacity_bytes=_optional_int(values, "capacity"),
+            free_bytes=_optional_int(values, "free"),
+            allocated_bytes=_optional_int(values, "allocated"),
+            private_pools_bytes=_optional_int(values, "private_pools"),
+            reserved_unallocated_bytes=_optional_int(values, "reserved_unallocated"),
             raised_in=raised_in,
         )
         if len(self.ooms) < limits.MOST_EVENTS_OF_A_KIND:
             self.ooms.setdefault(report)
 
     def add_extremes(self, values: Mapping[str, Value], after: LogIteration | None) -> None:
-        """Adds a line of --log-straggler: the fastest and the slowest rank, as a timer of these two."""
+        """Adds a line of --log-straggler as a timer of two ranks, the fastest and the slowest."""
         ranks_ns = {
             _int(values["fastest"]): _int(values["shortest"]),
             _int(values["slowest"]): _int(values["longest"]),
@@ -211,11 +199,11 @@ class Collector:
         key = (kind, text)
         if key in self.events:
             self.events[key] = replace(self.events[key], count=self.events[key].count + 1)
-        elif len(self.events) < limits.MOST_EVENTS_OF_A_KIND * len(_EVENTS):
+        elif len(self.events) < limits.MOST_EVENTS_OF_A_KIND * len(EVENT_KINDS):
             self.events[key] = LogEvent(kind, text, iteration)
 
     def wants_print(self) -> bool:
-        """Whether to read the print of timers that begins now: all at first, later a share of them from all over."""
+        """Whether to read the timer print that begins now: at first every one, in a long log an evenly spread share."""
         self.prints += 1
         return self._is_kept(self.prints)
 
@@ -231,7 +219,7 @@ class Collector:
                 self.timer_values -= _count_values(dropped)
 
     def _is_kept(self, number: int) -> bool:
-        """Multiples of the golden ratio are spread evenly: where two kinds of prints alternate, both are kept."""
+        """Multiples of the golden ratio are evenly spread: where two kinds of prints alternate, both are kept."""
         return number * _GOLDEN % 1.0 < self.share
 
 
@@ -241,7 +229,7 @@ def as_iteration(values: Mapping[str, Value], run: int, file_name: str) -> LogIt
         iteration=_int(values["iteration"]),
         elapsed_ns=_int(values["elapsed"]),
         tflops_per_gpu=_float(values, "tflops"),
-        global_batch_size=_maybe(values, "global_batch_size"),
+        global_batch_size=_optional_int(values, "global_batch_size"),
         loss_scale=_float(values, "loss_scale"),
         skipped_count=_int(values["skipped"]),
         nan_count=_int(values["nan"]),
@@ -249,10 +237,6 @@ def as_iteration(values: Mapping[str, Value], run: int, file_name: str) -> LogIt
         run=run,
         file_name=file_name,
     )
-
-
-def _event_order(event: LogEvent) -> tuple[str, int, str]:
-    return event.kind, event.iteration or 0, event.text
 
 
 def _count_values(printed: TimerPrint) -> int:
@@ -281,7 +265,7 @@ def _int(value: Value) -> int:
     return value
 
 
-def _maybe(values: Mapping[str, Value], name: str) -> int | None:
+def _optional_int(values: Mapping[str, Value], name: str) -> int | None:
     return _int(values[name]) if name in values else None
 
 
@@ -290,38 +274,21 @@ def _float(values: Mapping[str, Value], name: str) -> float | None:
 
 
 def _read_fields(text: str) -> tuple[tuple[str, str], ...]:
-    """Fields of a printed object (``overlap_grad_reduce=True, bucket_size=None``), in order; none where it was torn.
+    """Fields of a printed object (``overlap_grad_reduce=True, bucket_size=None``), in order; none if it is truncated.
 
-    ``text`` stands between the object's parentheses. What is not ``name=value`` is left out.
+    ``text`` is what the object's parentheses enclose. What is not ``name=value`` is left out.
     """
-    matches = (_FIELD.fullmatch(part) for part in _split_at_commas(text))
+    parts, is_complete = split_at_commas(text, brackets=("([{<", ")]}>"))
+    matches = (_FIELD.fullmatch(part) for part in parts if is_complete)
     return tuple((match[1], match[2].strip()) for match in matches if match)
 
 
-def _split_at_commas(text: str) -> list[str]:
-    """``text`` split at its commas, but not at those in quotes or brackets; nothing where those do not close."""
-    parts, start, depth, quote = [], 0, 0, ""
-    for place, letter in enumerate(text):
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        elif letter in _OPENING:
-            depth += 1
-        elif letter in _CLOSING:
-            depth -= 1
-        elif letter == "," and not depth:
-            parts.append(text[start:place])
-            start = place + 1
-    return [] if depth or quote else [*parts, text[start:]]
-
-
 _Entries = Iterable[tuple[str, str]]
-"""Names and values of a block of timers; tables/log-lines.yaml lets only numbers with two decimals through."""
+"""Names and values of a block of timers; tables/log-lines.yaml admits only numbers with two decimals."""
 
 
 def _read_timers(entries: _Entries) -> tuple[LogTimer, ...]:
-    """Timers of (name, ``12.00`` or ``(11.50, 12.00)``) pairs, by name; of a name that comes again, the last."""
+    """Timers of (name, ``12.00`` or ``(11.50, 12.00)``) pairs, sorted by name; of a repeated name the last counts."""
     found = {}
     for name, text in entries:
         shortest, _, longest = text.strip("()").rpartition(", ")
@@ -330,7 +297,7 @@ def _read_timers(entries: _Entries) -> tuple[LogTimer, ...]:
 
 
 def _read_rank_timers(entries: _Entries) -> tuple[LogTimer, ...]:
-    """Timers of (``name.rank``, milliseconds) pairs, by name."""
+    """Timers of (``name.rank``, milliseconds) pairs, sorted by name."""
     ranks: dict[str, dict[int, int]] = {}
     for entry, text in entries:
         name, _, rank = entry.rpartition(".")
@@ -348,4 +315,4 @@ def _ns(milliseconds: str) -> int:
 
 
 TIMERS = {"timers": _read_timers, "rank_timers": _read_rank_timers}
-"""Kinds of blocks that print timers -> how their entries are read."""
+"""Kind of a block that prints timers -> how its entries are read."""

@@ -1,16 +1,21 @@
-"""The lines of a log that are worth parsing, where each came from, and its values. tables/log-lines.yaml decides."""
+"""From a log's text to its lines, their values and blocks of lines, as ``tables/log-lines.yaml`` describes them.
+
+A block is several lines of one process that belong together; other processes may write in between.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import polars as pl
 
 from three_walls.inputs import limits
+from three_walls.model.training_log import LogIteration
 from three_walls.model.units import NS_PER_MS, NS_PER_S
-from three_walls.tables.log_lines import LineRow, LogGrammar, Prefix
+from three_walls.tables.log_lines import BlockRow, LineRow, LogGrammar, Prefix
 
 Value = int | float | str
 
@@ -22,23 +27,25 @@ _AS_ASCII = bytes(code if code < 128 else ord("?") for code in range(256))
 
 
 class FoundLine(NamedTuple):
-    """A line without its end. ``is_ended``: it has one, the file does not stop within it."""
+    """A line without its line end."""
 
     text: bytes
     is_anchored: bool
+    """Whether it holds one of the anchors."""
     is_ended: bool
+    """Whether it has a line end: the file does not stop within it."""
 
 
 def scan_lines(
     chunks: Iterable[bytes], anchors: Sequence[bytes], wants_every_line: Callable[[], bool]
 ) -> Iterator[FoundLine]:
-    """Lines that hold one of ``anchors``, in order, without their ends (LF, CRLF or CR, as progress bars write).
+    """The lines that hold one of ``anchors``, in order; every line while ``wants_every_line`` returns True.
 
-    While ``wants_every_line`` returns True, every line. Colours and other terminal codes are removed. Memory is that of
-    one chunk, whatever the length of a line.
+    Lines end with LF, CRLF or CR (as progress bars write). Colours and other terminal codes are removed. Memory is
+    bounded by the size of a chunk, whatever the length of a line.
     """
     rest = b""
-    is_overlong = False  # inside a line whose beginning was thrown away
+    is_overlong = False  # inside a line whose beginning was discarded
     for chunk in chunks:
         text = rest + (chunk.replace(b"\r", b"\n") if b"\r" in chunk else chunk)
         if is_overlong:
@@ -74,30 +81,33 @@ def _lines_of(text: bytes, anchors: Sequence[bytes], wants_every_line: Callable[
 
 def _find_anchored(text: bytes, anchors: Sequence[bytes]) -> list[int]:
     """Where the lines that hold an anchor begin, in order."""
-    # One pass for all anchors is three times as fast as one search for each. It takes text, in which each byte must be
-    # a character: what is not ASCII is in no anchor.
+    # One pass for all anchors is three times as fast as one search for each. It needs text with one character per byte,
+    # so bytes that are not ASCII, which are in no anchor, are replaced.
     ascii_text = text if text.isascii() else text.translate(_AS_ASCII)
     hits = pl.Series([ascii_text.decode("ascii")]).str.find_many([anchor.decode("ascii") for anchor in anchors])
     return sorted({text.rfind(b"\n", 0, hit) + 1 for hit in hits[0]})
 
 
 class SourceLine(NamedTuple):
-    """A line's text without its prefixes. ``origin``: the prefixes that name the process that wrote it."""
+    """A line split into its prefixes and its text."""
 
     origin: str
+    """The prefixes that identify the process that wrote the line."""
     text: str
+    """The line without any prefix."""
     stamped: str
-    """The text with everything but the origin: time stamps stay."""
+    """The line without the origin; time stamps stay."""
     is_ended: bool = True
-    """Whether the file goes on after it; otherwise it may be cut anywhere."""
+    """Whether the file continues after the line; otherwise the line may be truncated."""
 
 
-class Statement(NamedTuple):
-    """The values that one row of the grammar read in a line. ``text`` is the part that its pattern matched."""
+class ParsedLine(NamedTuple):
+    """The values that one row of the grammar reads in a line."""
 
     kind: str
     values: Mapping[str, Value]
     text: str
+    """The part of the line that the row's pattern matches."""
 
 
 def strip_prefixes(line: str, grammar: LogGrammar, is_ended: bool = True) -> SourceLine:
@@ -127,23 +137,26 @@ def _first_prefix(text: str, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, int]
     return prefixes[0], 0
 
 
-def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[Statement], list[str]]:
-    """The statements in ``line``, and the kinds of which it begins a line without completing it (torn)."""
-    statements: list[Statement] = []
+def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[ParsedLine], list[str]]:
+    """What the rows of the grammar read in ``line``, and the kinds of the rows that match it but miss a value (torn).
+
+    ``raw`` is the line as it stands in the file, in which anchors are searched.
+    """
+    parsed: list[ParsedLine] = []
     torn: list[str] = []
-    for row in [row for row in grammar.lines if row.anchor in raw]:
-        match = row.pattern.search(line.stamped)
-        if not match:
+    for row in grammar.lines:
+        match = row.pattern.search(line.stamped) if row.anchor in raw else None
+        if match is None:
             continue
-        values = _values(row, match, line.stamped)
+        values = _read_values(row, match, line.stamped)
         if row.required <= values.keys() and (line.is_ended or not row.ends_line):
-            statements.append(Statement(row.kind, values, match[0]))
+            parsed.append(ParsedLine(row.kind, values, match[0]))
         else:
             torn.append(row.kind)
-    return statements, torn
+    return parsed, torn
 
 
-def _values(row: LineRow, match: re.Match[str], text: str) -> dict[str, Value]:
+def _read_values(row: LineRow, match: re.Match[str], text: str) -> dict[str, Value]:
     groups = match.groupdict()
     texts: dict[str, tuple[str | None, str]] = {name: (groups.get(name), unit) for name, unit in row.values.items()}
     if row.fields:
@@ -161,7 +174,7 @@ def _values(row: LineRow, match: re.Match[str], text: str) -> dict[str, Value]:
 
 
 def read_value(text: str, unit: str) -> Value | None:
-    """``text`` in ns, bytes or as it is; None where it is no such value."""
+    """``text`` as ns, bytes, a count, a number or text, as ``unit`` asks; None where it is no such value."""
     if unit == "text":
         return text.strip()
     if unit == "size":
@@ -175,3 +188,72 @@ def read_value(text: str, unit: str) -> Value | None:
         return number
     scale = {"ms": NS_PER_MS, "s": NS_PER_S, "billions": 10**9, "count": 1, **_BYTES_OF}[unit]
     return round(number * scale) if abs(number) < 1e15 else None
+
+
+@dataclass(slots=True)
+class Block:
+    """A block that is being read."""
+
+    row: BlockRow
+    origin: str
+    """The process that writes it."""
+    after: LogIteration | None = None
+    """The last iteration line of the same process before the block."""
+    entries: list[tuple[str, str]] = field(default_factory=list)
+    """(name, value) pairs; the name is empty where lines have none."""
+    section: str = ""
+    number: int = -1
+    """The last name of the section, where names count up."""
+    unexpected: int = 0
+    """Consecutive lines of the same process that do not belong to the block."""
+    foreign: int = 0
+    """Consecutive lines of other processes."""
+    is_closed: bool = False
+
+    def read(self, line: SourceLine) -> None:
+        """Adds ``line`` if it belongs to the block; closes the block where it ends."""
+        if line.origin != self.origin:
+            self.foreign += 1
+            limit = limits.MOST_FOREIGN_LINES_OF_PRINTS if self.row.repeats else limits.MOST_FOREIGN_LINES
+            self.is_closed = self.foreign > limit
+            return
+        self.foreign = 0
+        if not line.is_ended:
+            return
+        if self.row.section and (heading := self.row.section.match(line.text)):
+            self.section, self.number, self.unexpected = f"{heading['section']}.", -1, 0
+        elif match := self.row.line.match(line.text):
+            groups = match.groupdict()
+            self._add(groups.get("name") or "", groups["value"])
+        elif (self.entries or self.row.repeats) and self.row.closes.search(line.text):
+            self.is_closed = True
+        elif line.text.strip():
+            self.unexpected += 1
+            self.is_closed = self.unexpected > self.row.patience
+
+    def _add(self, name: str, value: str) -> None:
+        self.unexpected = 0
+        if self.row.counts_up:
+            if int(name) <= self.number:
+                self.section = ""  # the heading of another section was torn
+            self.number = int(name)
+            if not self.section:
+                return
+        self.entries.append((self.section + name, value))
+        self.is_closed = len(self.entries) >= limits.MOST_BLOCK_ENTRIES
+
+
+def open_block(line: SourceLine, raw: bytes, grammar: LogGrammar, already_read: Collection[str]) -> Block | None:
+    """The block that ``line`` opens, or None. A line that opens a block may also be its first entry.
+
+    ``already_read``: kinds of blocks that were read before; of those, only the ones that repeat are opened again.
+    """
+    for row in grammar.blocks:
+        if row.kind in already_read and not row.repeats:
+            continue
+        if row.anchor in raw and row.opens.search(line.text):
+            block = Block(row, line.origin)
+            if row.line.match(line.text):
+                block.read(line)
+            return block
+    return None

@@ -1,32 +1,66 @@
-"""Reads training logs: the only place that knows how files, lines and blocks come together."""
+"""Reads training logs, plain or compressed: from the files that a user names to one :class:`TrainingLog`."""
 
 from __future__ import annotations
 
+import codecs
+import gzip
+import lzma
+import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import zstandard
 
 from three_walls.inputs import limits
-from three_walls.inputs.log.blocks import Block, open_block
+from three_walls.inputs.given_files import is_directory
 from three_walls.inputs.log.collector import TIMERS, Collector, as_iteration
-from three_walls.inputs.log.files import find_logs, read_chunks
-from three_walls.inputs.log.lines import FoundLine, SourceLine, Statement, Value, read_line, scan_lines, strip_prefixes
+from three_walls.inputs.log.lines import (
+    Block,
+    FoundLine,
+    ParsedLine,
+    SourceLine,
+    Value,
+    open_block,
+    read_line,
+    scan_lines,
+    strip_prefixes,
+)
 from three_walls.model.errors import InputError
 from three_walls.model.training_log import LogIteration, ProgressJob, TrainingLog
 from three_walls.tables.log_lines import LogGrammar, log_grammar
 
+LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
+COMPRESSED_SUFFIXES = (".xz", ".zst", ".gz")
+_CHUNK_BYTES = 1 << 20
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _JOB_START = "Starting job"
-_OF_CHECKPOINT = frozenset({"iteration", "job", "cumulative", "tokens"})
+_CHECKPOINT_VALUES = frozenset({"iteration", "job", "cumulative", "tokens"})
 """Values that a checkpoint's line of a progress file has."""
 
 
-def read_logs(paths: Sequence[Path]) -> TrainingLog:
-    """The logs of one run, by Megatron-LM or Megatron-Bridge. ``paths``: files, or directories of them.
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
-    Lines may carry prefixes of launchers, and several processes may write in between. Memory does not grow with the
-    files' size. A file of anything else contributes nothing; one that a directory holds and that cannot be read is left
-    out and named. Raises InputError for a named file, or where a directory holds no file that can be read.
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file to read."""
+
+    path: Path
+    is_named: bool
+    """Whether the user named the file itself, so that it must be readable, and not a directory that holds it."""
+
+
+def read_logs(paths: Sequence[Path]) -> TrainingLog:
+    """Reads the logs of one run of Megatron-LM or Megatron-Bridge. ``paths``: files, or directories of them.
+
+    Lines may have prefixes of launchers, and several processes may write to one file. Memory does not grow with the
+    size of a file. A file that is no training log contributes nothing. A file that cannot be read raises InputError if
+    ``paths`` names it; if a directory holds it, :attr:`TrainingLog.unread` lists it. Raises InputError if no file at
+    all can be read.
     """
     collector = Collector()
     files = find_logs(paths)
@@ -45,17 +79,17 @@ def read_logs(paths: Sequence[Path]) -> TrainingLog:
 
 
 def read_text(chunks: Iterable[bytes], collector: Collector, file_name: str) -> None:
-    """One file's text into ``collector``."""
+    """Reads the text of one file into ``collector``."""
     grammar = log_grammar()
-    file = _File(grammar, collector, file_name)
-    for found in scan_lines(chunks, grammar.anchors, lambda: bool(file.blocks)):
-        file.read(found)
-    file.close()
+    reader = _FileReader(grammar, collector, file_name)
+    for found in scan_lines(chunks, grammar.anchors, lambda: bool(reader.blocks)):
+        reader.read(found)
+    reader.close()
 
 
 @dataclass(slots=True)
-class _File:
-    """What is kept from line to line of one file."""
+class _FileReader:
+    """Reads one file line by line; the fields are what it keeps between lines."""
 
     grammar: LogGrammar
     collector: Collector
@@ -69,7 +103,7 @@ class _File:
     jobs: deque[ProgressJob] = field(default_factory=lambda: deque(maxlen=limits.MOST_JOBS))
     """Jobs of a progress file, in its order."""
     run: int = 0
-    """How often training has started again."""
+    """How often training has restarted in this file."""
     is_running: bool = False
 
     def read(self, found: FoundLine) -> None:
@@ -81,13 +115,16 @@ class _File:
             if block.is_closed:
                 self._close(origin)
         if found.is_anchored:
-            self._read_statements(line, found.text)
+            parsed_lines, torn = read_line(line, found.text, self.grammar)
+            for parsed in parsed_lines:
+                self._add(parsed, line.origin)
+            self.collector.torn += torn.count("iteration")
 
     def _open(self, line: SourceLine, raw: bytes) -> bool:
-        """Opens the block that ``line`` begins; False where it begins none, or stands within one that comes once."""
+        """Opens the block that ``line`` begins. False where it begins none, or stands within one that comes once."""
         opened = open_block(line, raw, self.grammar, self.collector.blocks.keys())
-        within = self.blocks.get(line.origin)
-        if opened is None or (within and opened.row.repeats and not within.row.repeats):
+        enclosing = self.blocks.get(line.origin)
+        if opened is None or (enclosing and opened.row.repeats and not enclosing.row.repeats):
             return False
         self._close(line.origin)
         if opened.row.kind not in TIMERS or self.collector.wants_print():
@@ -108,44 +145,35 @@ class _File:
             if origin in self.frames or len(self.frames) < limits.MOST_PROCESSES:
                 self.frames[origin] = ": ".join(block.entries[-1]) if block.entries else ""
         else:
-            self.collector.add_block(block)
+            self.collector.add_block(block.row.kind, block.entries, block.after)
 
-    def _read_statements(self, line: SourceLine, raw: bytes) -> None:
-        statements, torn = read_line(line, raw, self.grammar)
-        for statement in statements:
-            self._add(statement, line.origin)
-        self.collector.torn += torn.count("iteration")
-
-    def _add(self, statement: Statement, origin: str) -> None:
-        if statement.kind == "iteration":
-            self._add_iteration(statement, origin)
-        elif statement.kind == "progress":
-            self._add_progress(statement.values)
-        elif statement.kind == "out_of_memory":
-            self.collector.add_oom(statement.values, self.frames.pop(origin, ""))
-        elif statement.kind == "straggler_detector":
-            self.collector.add_extremes(statement.values, self.latest.get(origin))
+    def _add(self, parsed: ParsedLine, origin: str) -> None:
+        if parsed.kind == "iteration":
+            iteration = as_iteration(parsed.values, self.run, self.file_name)
+            self.is_running = True
+            self.collector.add_iteration(iteration)
+            if origin in self.latest or len(self.latest) < limits.MOST_PROCESSES:
+                self.latest[origin] = iteration
+        elif parsed.kind == "progress":
+            self._add_progress(parsed.values)
+        elif parsed.kind == "out_of_memory":
+            self.collector.add_oom(parsed.values, self.frames.pop(origin, ""))
+        elif parsed.kind == "straggler_detector":
+            self.collector.add_extremes(parsed.values, self.latest.get(origin))
         else:
-            if statement.kind == "training_start" and self.is_running:
+            if parsed.kind == "training_start" and self.is_running:
                 self.run, self.is_running = self.run + 1, False
-            self.collector.add(statement, self.file_name)
-
-    def _add_iteration(self, statement: Statement, origin: str) -> None:
-        line = as_iteration(statement.values, self.run, self.file_name)
-        self.is_running = True
-        self.collector.add_iteration(line)
-        if origin in self.latest or len(self.latest) < limits.MOST_PROCESSES:
-            self.latest[origin] = line
+            self.collector.add(parsed, self.file_name)
 
     def _add_progress(self, values: Mapping[str, Value]) -> None:
-        """Adds one line of a progress file: a job's start, or a checkpoint of the job that started last.
+        """Adds a line of a progress file: the start of a job, or a checkpoint of the job that started last.
 
-        A checkpoint before any start, or with another number of GPUs, is of a job whose start was torn.
+        A checkpoint before any start, or with another number of GPUs, belongs to a job whose start line was torn.
         """
         gpus, is_start = int(values["gpus"]), values["what"] == _JOB_START
         if is_start or not self.jobs or self.jobs[-1].gpus != gpus:
             self.jobs.append(ProgressJob(gpus, started_at=str(values["printed_at"]) if is_start else ""))
-        if values.keys() >= _OF_CHECKPOINT:
+        if values.keys() >= _CHECKPOINT_VALUES:
             job = self.jobs[-1]
             self.jobs[-1] = replace(
                 job,
@@ -155,3 +183,77 @@ class _File:
                 cumulative_tflops_per_gpu=float(values["cumulative"]),
                 tokens_count=int(values["tokens"]),
             )
+
+
+def find_logs(paths: Sequence[Path]) -> list[LogFile]:
+    """The files that ``paths`` name, in that order; directories are searched to any depth, their files sorted by path.
+
+    Raises InputError for a path that does not exist and for a directory without logs.
+    """
+    found: dict[Path, LogFile] = {}
+    for path in paths:
+        if is_directory(path):
+            for log_path in _logs_in(path):
+                found.setdefault(log_path, LogFile(log_path, is_named=False))
+        else:
+            found[path] = LogFile(path, is_named=True)
+    return list(found.values())
+
+
+def _logs_in(directory: Path) -> list[Path]:
+    def is_log(path: Path) -> bool:
+        plain = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
+        return plain.suffix in LOG_SUFFIXES and path.is_file()
+
+    found = sorted(path for path in directory.rglob("*") if is_log(path))
+    if not found:
+        wanted = ", ".join(f"*{suffix}" for suffix in LOG_SUFFIXES)
+        raise InputError(f"{directory}: expected training logs ({wanted}; also .xz, .zst, .gz), found none")
+    return found
+
+
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """The file's text in chunks of about 1 MiB. UTF-16 is converted to UTF-8; other bytes are passed on as they are.
+
+    A compressed file that ends early, as the log of a running job does, is read to its end. Raises InputError if the
+    file cannot be read or its compression is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from _decode(_unpack(path.suffix, file))
+    except EOFError:
+        return
+    except (lzma.LZMAError, zstandard.ZstdError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path}: expected a {path.suffix} file, found a damaged one ({error})") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _unpack(suffix: str, file: BinaryIO) -> Iterator[bytes]:
+    if suffix == ".xz":
+        with lzma.LZMAFile(file) as stream:
+            yield from _chunks(stream)
+    elif suffix == ".gz":
+        with gzip.GzipFile(fileobj=file) as stream:
+            yield from _chunks(stream)
+    elif suffix == ".zst":
+        yield from _chunks(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+    else:
+        yield from _chunks(file)
+
+
+def _chunks(stream: _Readable) -> Iterator[bytes]:
+    while chunk := stream.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def _decode(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """UTF-16 with a byte order mark becomes UTF-8. NUL bytes (sparse files, UTF-16 without the mark) are dropped."""
+    decoder = None
+    for number, chunk in enumerate(chunks):
+        if number == 0 and chunk[:2] in _UTF16_MARKS:
+            decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+        text = decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
+        if number == 0:
+            text = text.removeprefix(codecs.BOM_UTF8)
+        yield text.replace(b"\0", b"") if b"\0" in text else text

@@ -11,8 +11,6 @@ from statistics import median
 from three_walls.model.training_log import LogEvent, LogIteration
 from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
-_DISTURBING = ("evaluation", "checkpoint")
-
 
 class Role(StrEnum):
     """What an iteration line shows."""
@@ -29,10 +27,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRange:
-    """``profile_step_start`` and ``profile_step_end`` as the frameworks count: iterations done before.
+    """``profile_step_start`` and ``profile_step_end``, which the frameworks count in completed iterations.
 
-    The profiler starts before iteration ``start + 1`` and stops after iteration ``end``; stopping is part of the
-    iteration that follows.
+    The profiler starts before iteration ``start + 1`` and stops after iteration ``end``. The time that it takes to stop
+    is part of the next iteration.
     """
 
     start: int
@@ -47,40 +45,44 @@ def classify_iterations(
 ) -> tuple[Role, ...]:
     """The role of each line, in the order given. ``profiled`` None: no iteration is known to be profiled.
 
-    A line covers the iterations since the line before it, so it has the role of the worst of them. What is left
-    after profiled, disturbed and odd ones is judged by the plateau, the median of its later half: warm-up is what
-    lies above it at the start of each run in the log (another file's or process's, or training that went on from a
-    checkpoint), an outlier is what lies off it later.
+    A line covers the iterations since the line before it, so it has the role of the worst of them. The lines that are
+    neither profiled nor disturbed nor otherwise different are compared with the plateau, the median of the later ones.
+    Lines above it at the start of a run are warm-up; a run starts with another file or process, and where training
+    continues from a checkpoint. Later lines that are off the plateau are outliers.
     """
     limits = thresholds or default_log_thresholds()
-    disturbed = {event.iteration + 1 for event in events if event.kind in _DISTURBING and event.iteration is not None}
+    disturbed = {
+        event.iteration + 1
+        for event in events
+        if event.kind in limits.disturbing_events and event.iteration is not None
+    }
     batch = _batch_size(iterations, profiled)
     roles: list[Role] = []
     firsts = _first_covered(iterations)
     for line, first in zip(iterations, firsts, strict=True):
         covered = range(first, line.iteration + 1)
-        roles.append(_role_by_itself(line, covered, profiled, disturbed, batch))
-    candidates = [place for place, role in enumerate(roles) if role is Role.STEADY]
+        roles.append(_role_without_plateau(line, covered, profiled, disturbed, batch))
+    candidates = [line.elapsed_ns for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY]
     if not candidates:
         return tuple(roles)
-    low, high = _plateau([iterations[place].elapsed_ns for place in candidates], limits)
+    low, high = _plateau(candidates, limits)
     is_warming_up, last, run = True, 0, 0
-    for place, line in enumerate(iterations):
+    for position, line in enumerate(iterations):
         if line.iteration <= last or line.run != run:
             is_warming_up = True  # another run begins
         last, run = line.iteration, line.run
-        if roles[place] is not Role.STEADY:
+        if roles[position] is not Role.STEADY:
             continue
         if line.elapsed_ns > high and is_warming_up:
-            roles[place] = Role.WARM_UP
+            roles[position] = Role.WARM_UP
         elif not low <= line.elapsed_ns <= high:
-            roles[place] = Role.OUTLIER
+            roles[position] = Role.OUTLIER
         else:
             is_warming_up = False
     return tuple(roles)
 
 
-def _role_by_itself(
+def _role_without_plateau(
     line: LogIteration, covered: range, profiled: ProfiledRange | None, disturbed: set[int], batch: int | None
 ) -> Role:
     if profiled and covered.start <= profiled.end and covered.stop > profiled.start + 1:
@@ -91,27 +93,28 @@ def _role_by_itself(
         return Role.SKIPPED
     if line.global_batch_size != batch:
         return Role.OTHER_BATCH
-    if len(covered) == 1 and line.iteration in disturbed:  # an average over many does not show it
+    if len(covered) == 1 and line.iteration in disturbed:  # an average over many hides it
         return Role.DISTURBED
     return Role.STEADY
 
 
 def _first_covered(iterations: Sequence[LogIteration]) -> list[int]:
-    """The first iteration that each line covers: the one after the line before.
+    """The first iteration that each line covers: the one after the iteration of the line before.
 
-    The first line of a run covers as many as the closest two lines are apart; a line alone covers all up to it.
+    The first line of a run covers as many iterations as the two closest lines are apart. A single line covers all
+    iterations up to its own.
     """
     gaps = [after.iteration - before.iteration for before, after in pairwise(iterations)]
-    usual = min((gap for gap in gaps if gap > 0), default=None)
+    smallest_gap = min((gap for gap in gaps if gap > 0), default=None)
     firsts = []
     for line, gap in zip(iterations, [0, *gaps], strict=False):
-        reach = gap if gap > 0 else line.iteration if usual is None else usual
-        firsts.append(max(1, line.iteration - reach + 1))
+        covered_count = gap if gap > 0 else line.iteration if smallest_gap is None else smallest_gap
+        firsts.append(max(1, line.iteration - covered_count + 1))
     return firsts
 
 
 def _batch_size(iterations: Sequence[LogIteration], profiled: ProfiledRange | None) -> int | None:
-    """The batch size while the profiler ran, else the most frequent one (of equals, the largest)."""
+    """The batch size while the profiler ran; else the most frequent one, the largest of equally frequent ones."""
     sizes = [line.global_batch_size for line in iterations]
     if profiled:
         within = [line for line in iterations if profiled.start < line.iteration <= profiled.end]
@@ -120,8 +123,8 @@ def _batch_size(iterations: Sequence[LogIteration], profiled: ProfiledRange | No
 
 
 def _plateau(lengths: Sequence[int], limits: LogThresholds) -> tuple[float, float]:
-    """The range that steady iterations lie in."""
-    later = lengths[len(lengths) // 2 :]
+    """The shortest and the longest a steady iteration may be, in ns."""
+    later = lengths[int(len(lengths) * (1 - limits.plateau_fraction)) :]
     middle = median(later)
     deviation = median(abs(length - middle) for length in later)
     tolerance = max(limits.minimum_step_tolerance_fraction * middle, limits.tolerance_in_deviations * deviation)

@@ -1,7 +1,7 @@
-"""A snapshot file -> checked segments and events of one device.
+"""Reads a snapshot file of PyTorch's allocator: the blocks in use and the events of one device, checked.
 
-The structure is that of torch.cuda.memory._snapshot(): ``segments`` with ``blocks``, and per device a list of trace
-entries (torch/cuda/memory.py documents both). Snapshots of PyTorch before 2.0 kept stacks elsewhere and have none here.
+The structure is that of torch.cuda.memory._snapshot(): ``segments`` with ``blocks``, and a list of trace entries per
+device (torch/cuda/memory.py documents both). PyTorch before 2.0 kept stacks elsewhere; they are not read.
 """
 
 from __future__ import annotations
@@ -15,33 +15,59 @@ from typing import Any
 
 from three_walls.inputs import limits
 from three_walls.inputs.given_files import is_directory
-from three_walls.inputs.memory_snapshot.history import Event, Frames, Live
 from three_walls.inputs.memory_snapshot.plain_pickle import NotPlainError, read_plain_pickle
 from three_walls.model.errors import InputError
 
 _IN_USE = "active_allocated"
 _FREE = "inactive"
 _MANY_ENTRIES = 10_000
-"""Up to so many entries no file is asked whether it is long enough to hold them."""
+"""Up to this many entries are read from any file, however short it is."""
+
+Frames = tuple[str, ...]
+"""A stack, innermost frame first: ``<directory>/<file>:<function>`` each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of the allocator."""
+
+    action: str
+    address: int
+    size_bytes: int
+    frames: Frames
+    """Empty where the event was recorded without a stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A block in use."""
+
+    size_bytes: int
+    """As requested."""
+    frames: Frames | None
+    """The stack that allocated it; None if that was before the recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One device of a snapshot; ``in_use`` by address, ``failures`` as (requested, free on the device) bytes."""
+    """One device of a snapshot."""
 
     sha256: str
+    """Of the file."""
     device: int
     reserved_bytes: int
     in_use: dict[int, Live]
+    """Blocks in use, by address."""
     largest_free_bytes: int
     events: tuple[Event, ...]
     failures: tuple[tuple[int, int | None], ...]
+    """Allocations that failed, as (requested bytes, free bytes of the device)."""
 
 
 def load_snapshot(path: Path) -> Snapshot:
-    """The device of ``path`` (a pickle, or the same as .json) that has the most memory reserved.
+    """The device with the most reserved memory of the snapshot in ``path`` (a pickle, or the same data as .json).
 
-    Raises InputError, in one line, where the file cannot be read, is not plain data or is no snapshot.
+    Raises InputError if the file cannot be read, is not plain data or is no snapshot.
     """
     try:
         if is_directory(path):
@@ -67,16 +93,18 @@ def _parse_json(data: bytes) -> Any:
 
 
 class _Walk:
-    """One pass over a snapshot. It counts the entries: a pickle can repeat one millions of times in a few bytes."""
+    """One pass over a snapshot. It counts entries, because a few bytes of a pickle can repeat one millions of times."""
 
     def __init__(self, file_bytes: int) -> None:
         self._most_entries = max(_MANY_ENTRIES, file_bytes // limits.LEAST_BYTES_PER_ENTRY)
         self._entries_count = 0
-        # Stacks and frames are shared in a snapshot, so each is read once. They outlive the walk: no id is used twice.
+        # A snapshot shares stacks and frames, so each is read once and found again by its id. All of them live until
+        # the walk ends, so no id is used twice.
         self._stacks: dict[int, Frames] = {}
         self._frames: dict[int, str] = {}
 
     def read(self, value: Any, digest: str) -> Snapshot:
+        """The snapshot that ``value`` holds. Raises NotPlainError where its structure is not that of a snapshot."""
         snapshot = _checked(value, dict, "the snapshot")
         segments = list(self._entries(snapshot.get("segments"), "segments", "a segment"))
         traces = _checked(snapshot.get("device_traces", []), list, "device_traces")
@@ -97,15 +125,15 @@ class _Walk:
         return Snapshot(digest, device, reserved, in_use, largest_free, events, failures)
 
     def _entries(self, values: Any, name: str, entry_name: str) -> Iterator[dict[Any, Any]]:
-        """The dicts of a list, each counted."""
+        """The dicts of the list ``values``, each counted. The names are for messages."""
         for value in _checked(values, list, name):
             self._entries_count += 1
             if self._entries_count > self._most_entries:
-                raise NotPlainError(f"it repeats its entries by reference: more than {self._most_entries:,} in all")
+                raise NotPlainError(f"it repeats its entries by reference (more than {self._most_entries:,} in all)")
             yield _checked(value, dict, entry_name)
 
     def _blocks(self, segment: dict[Any, Any]) -> Iterator[tuple[int, dict[Any, Any]]]:
-        """Blocks with their addresses; old snapshots give only the segment's."""
+        """Blocks with their addresses. In old snapshots only the segment has an address."""
         next_address = _size(segment.get("address"), "a segment's address")
         for block in self._entries(segment.get("blocks"), "a segment's blocks", "a block"):
             address = _size(block.get("address", next_address), "a block's address")
@@ -113,7 +141,7 @@ class _Walk:
             next_address = address + _size(block.get("size"), "a block")
 
     def _trace(self, entries: Any) -> tuple[tuple[Event, ...], tuple[tuple[int, int | None], ...]]:
-        """The allocator's events, and the allocations that failed as (requested, free on the device) bytes."""
+        """The allocator's events, and the failed allocations as (requested bytes, free bytes of the device)."""
         events: list[Event] = []
         failures: list[tuple[int, int | None]] = []
         for entry in self._entries(entries, "a device's trace", "a trace entry"):
@@ -128,7 +156,7 @@ class _Walk:
         return tuple(events), tuple(failures)
 
     def _stack(self, frames: Any) -> Frames:
-        """Frames as ``<directory>/<file>:<function>``; none where the entry has no stack."""
+        """The frames of a stack; none where the entry has no stack."""
         if frames is None:
             return ()
         found = self._stacks.get(id(frames))
@@ -147,7 +175,7 @@ class _Walk:
 
 
 def _largest_device(segments: list[dict[Any, Any]], traces: list[Any]) -> int:
-    """The one with the most reserved memory; where nothing is reserved, the one with the longest trace."""
+    """The device with the most reserved memory; if nothing is reserved, the one with the longest trace."""
     reserved: dict[int, int] = {}
     for segment in segments:
         device = _size(segment.get("device", 0), "a segment's device")

@@ -1,8 +1,8 @@
 """Reads pickles of plain data, and refuses everything else.
 
-A pickle is a program: Python's reader imports the names in it and calls functions. So its opcodes are first checked
-against a list of those that build dicts, lists, tuples, text, numbers, booleans and None; only then is it unpickled, by
-a reader that refuses to import anything. Nesting needs no limit: neither pass recurses.
+A pickle is a program: Python's reader imports the names in it and calls functions. So every opcode is first checked
+against a list of those that build dicts, lists, tuples, text, numbers, booleans and None. Only then is the pickle read,
+by an unpickler that refuses to import anything. Nesting needs no limit, because neither pass recurses.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _BUFFER_BYTES = 1 << 20
 
 
 class NotPlainError(Exception):
-    """The pickle holds something that is not plain data, or is damaged; the message states what and where."""
+    """The pickle is damaged or holds something other than plain data; the message states what, and where."""
 
 
 def read_plain_pickle(data: bytes) -> Any:
-    """The value that ``data`` holds. Raises NotPlainError; never runs anything, never reads beyond ``data``.
+    """The value that ``data`` holds. Raises NotPlainError. Nothing in ``data`` is ever run.
 
-    Parts that the pickle shares stay shared, so whoever walks the value may meet one part very often.
+    Parts that the pickle shares stay shared, so a walk over the value may reach one part very often.
     """
     try:
         _check_opcodes(data)
-        # Buffered, because the reader would otherwise ask a stream without frames for every few bytes.
+        # Buffered, because from a pickle without frames the unpickler would read a few bytes at a time.
         return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), _BUFFER_BYTES)).load()
     except (pickle.UnpicklingError, ValueError, TypeError, LookupError, AttributeError, EOFError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
@@ -57,11 +57,12 @@ class _PlainUnpickler(pickle.Unpickler):
 def _check_opcodes(data: bytes) -> None:
     """Raises NotPlainError at the first opcode that is not allowed, and ValueError where the opcodes end too early.
 
-    A tuple that was built from other tuples may not be recalled from the memo: as a dict's key it is hashed, and a
-    chain of tuples that each hold the one before twice takes 2^n steps. Tuples of up to three scalars may.
+    A tuple that holds other tuples may not be recalled from the memo. As a key of a dict it would be hashed, and in a
+    chain of n tuples that each hold the previous one twice that takes 2^n steps. Tuples of up to three scalars may be
+    recalled.
     """
     memo_size = containers = scalars_before = 0
-    is_nested_tuple = False  # whether that is what stands on top of the stack
+    is_nested_tuple = False  # whether a nested tuple is on top of the stack
     nested_tuples: set[int] = set()  # their places in the memo
     argument: Any
     for opcode, argument, position in pickletools.genops(data):
@@ -75,7 +76,7 @@ def _check_opcodes(data: bytes) -> None:
                 raise NotPlainError(f"an integer of more than {limits.MOST_INTEGER_BYTES} bytes at byte {position}")
             scalars_before += 1
         elif name in _MEMO_WRITES:
-            # Pickle numbers what it remembers in order; any other number would be a way to ask for memory.
+            # Pickle numbers its memo in order. A larger number would make the unpickler allocate memory for it.
             index = memo_size if argument is None else argument
             if index > memo_size:
                 raise NotPlainError(f"memo {index} at byte {position} is out of order")

@@ -1,12 +1,12 @@
-"""A snapshot -> what the report shows of it: the peak, its shares by category, its largest allocation sites."""
+"""Summarizes a memory snapshot: the peak, its shares by category, its largest allocation sites."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from three_walls.inputs.memory_snapshot.history import Live, Peak, count_releases, find_peak
-from three_walls.inputs.memory_snapshot.load import load_snapshot
+from three_walls.inputs.memory_snapshot.load import Event, Live, load_snapshot
 from three_walls.model.memory_snapshot import (
     BEFORE_RECORDING,
     AllocationSite,
@@ -16,17 +16,19 @@ from three_walls.model.memory_snapshot import (
 )
 from three_walls.tables.allocation_stacks import allocation_stacks
 
+_RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+"""Action of an event -> sign of the change of reserved memory."""
 _MOST_SITES = 10
 _SHOWN_FRAMES = 4
 _NO_HISTORY = (
-    "the allocator's history was not recorded (torch.cuda.memory._record_memory_history; "
-    "profiling.record_memory_history=true of Megatron-Bridge 0.4 or newer, older ones write a snapshot without it; "
-    "--record-memory-history of Megatron-LM)"
+    "the allocator's history was not recorded; record it with torch.cuda.memory._record_memory_history, with "
+    "profiling.record_memory_history=true in Megatron-Bridge 0.4 or newer (older releases write a snapshot without "
+    "history), or with --record-memory-history in Megatron-LM"
 )
 
 
 def read_memory_snapshot(path: Path) -> MemorySnapshot:
-    """What the snapshot in ``path`` holds; raises InputError where it is none."""
+    """The summary of the snapshot in ``path``; raises InputError as :func:`load_snapshot` does."""
     snapshot = load_snapshot(path)
     peak = None
     if any(event.action == "alloc" for event in snapshot.events):
@@ -40,7 +42,7 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
         peak_allocated_bytes=peak.allocated_bytes if peak else None,
         reserved_at_peak_bytes=peak.reserved_then_bytes if peak else None,
         peak_reserved_bytes=peak.reserved_bytes if peak else None,
-        fragmentation_fraction=_fragmentation(peak),
+        fragmentation_fraction=_fragmentation_fraction(peak),
         allocated_bytes=sum(block.size_bytes for block in snapshot.in_use.values()),
         reserved_bytes=snapshot.reserved_bytes,
         largest_free_block_bytes=snapshot.largest_free_bytes,
@@ -51,7 +53,79 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
     )
 
 
-def _fragmentation(peak: Peak | None) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The first moment with the most allocated memory."""
+
+    allocated_bytes: int
+    reserved_then_bytes: int
+    """Reserved at that moment."""
+    reserved_bytes: int
+    """The most that was ever reserved, which may be at another moment."""
+    live: tuple[Live, ...]
+    """The blocks in use at that moment."""
+
+
+def find_peak(events: Sequence[Event], at_end: Mapping[int, Live], reserved_at_end_bytes: int) -> Peak:
+    """Replays the events. ``at_end``: the blocks in use when the snapshot was taken, by address.
+
+    The recording is a ring buffer: it may begin long after the program did, but it ends with the snapshot, whose blocks
+    are known. So the state at its beginning follows from undoing every event.
+    """
+    live = _undo(events, at_end)
+    allocated = sum(block.size_bytes for block in live.values())
+    reserved = reserved_at_end_bytes - sum(_RESERVES.get(event.action, 0) * event.size_bytes for event in events)
+    most_allocated, events_before_peak, reserved_then, most_reserved = allocated, 0, reserved, reserved
+    sizes = {address: block.size_bytes for address, block in live.items()}
+    for count, event in enumerate(events, start=1):
+        reserved += _RESERVES.get(event.action, 0) * event.size_bytes
+        allocated += _apply(event, sizes)
+        most_reserved = max(most_reserved, reserved)
+        if allocated > most_allocated:
+            most_allocated, events_before_peak, reserved_then = allocated, count, reserved
+    for event in events[:events_before_peak]:
+        if event.action == "alloc":
+            live[event.address] = Live(event.size_bytes, event.frames)
+        elif event.action == "free_requested":
+            live.pop(event.address, None)
+    return Peak(most_allocated, reserved_then, most_reserved, tuple(live.values()))
+
+
+def _undo(events: Sequence[Event], at_end: Mapping[int, Live]) -> dict[int, Live]:
+    """The blocks in use before the first event, by address."""
+    live = dict(at_end)
+    for event in reversed(events):
+        if event.action == "alloc":
+            live.pop(event.address, None)
+        elif event.action == "free_requested":
+            live[event.address] = Live(event.size_bytes, None)
+    return {address: Live(block.size_bytes, None) for address, block in live.items()}
+
+
+def _apply(event: Event, sizes: dict[int, int]) -> int:
+    """Applies ``event`` to ``sizes`` (address -> bytes of a block in use). Returns the change of allocated bytes."""
+    if event.action == "alloc":
+        before = sizes.get(event.address, 0)  # the recording may reuse an address without having freed it
+        sizes[event.address] = event.size_bytes
+        return event.size_bytes - before
+    if event.action == "free_requested":
+        return -sizes.pop(event.address, 0)
+    return 0
+
+
+def count_releases(events: Sequence[Event]) -> int:
+    """How often the allocator returned segments to the driver; several in a row count once."""
+    releases = 0
+    was_release = False
+    for event in events:
+        is_release = event.action in ("segment_free", "segment_unmap")
+        releases += is_release and not was_release
+        was_release = is_release
+    return releases
+
+
+def _fragmentation_fraction(peak: Peak | None) -> float | None:
+    """The part of the memory reserved at the peak that was not allocated."""
     if peak is None or peak.reserved_then_bytes <= 0:
         return None
     return max(0.0, (peak.reserved_then_bytes - peak.allocated_bytes) / peak.reserved_then_bytes)
@@ -62,7 +136,7 @@ def _category(live: Live) -> str:
 
 
 def _shares(live: Iterable[Live]) -> tuple[MemoryShare, ...]:
-    """Allocated memory by category, largest first; the shares sum to all of it."""
+    """Allocated memory by category, largest first. The shares sum to all allocated memory."""
     sizes: dict[str, int] = {}
     for block in live:
         category = _category(block)

@@ -1,6 +1,6 @@
-"""What an export can support: each capability is present, or missing for a reason that names the remedy.
+"""What an export recorded: each capability is present, or missing for a reason that names the remedy.
 
-Every later claim names what it needs; a missing table is a lack of evidence, never evidence of absence.
+Facts name the capabilities that they need. A missing table is a lack of evidence, never evidence of absence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from three_walls.inputs.nsys.tables import API, COPIES, GRAPHS, KERNELS, MEMORY_
 
 YES = "yes"
 NONE_RECORDED = "none recorded"
-"""The export is lazy: a table without events does not exist. Where kernels were captured, so were copies."""
+"""A table without events does not exist in an export. Where kernels were captured, copies were captured too."""
 
 _CAPTURED_WITH_KERNELS = ("copies", "copy_memory_kinds", "memsets")
 
@@ -53,7 +53,7 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
 def probe_capabilities(export: NsysExport, launches_graphs: bool) -> Mapping[str, str]:
     """Capability name -> ``yes``, ``none recorded``, or the reason it is missing.
 
-    ``launches_graphs``: whether the API calls launch CUDA graphs; only then can graphs hide anything.
+    ``launches_graphs``: whether some API call launches a CUDA graph; only then can graphs hide kernels.
     """
     found: dict[str, str] = {}
     for name, (table, columns, remedy) in _TABLES.items():
@@ -63,13 +63,13 @@ def probe_capabilities(export: NsysExport, launches_graphs: bool) -> Mapping[str
         if table not in export.columns:
             found[name] = f"no table {table}: no such events, or not captured ({remedy})"
             continue
-        lacking = [column for column in columns if column not in export.columns[table]]
-        found[name] = f"no column {table}.{lacking[0]} ({remedy})" if lacking else YES
+        absent = [column for column in columns if column not in export.columns[table]]
+        found[name] = f"no column {table}.{absent[0]} ({remedy})" if absent else YES
     if found["nccl_payload"] == YES and not holds_payloads(export):
         found["nccl_payload"] = NONE_RECORDED
     found["inside_cuda_graphs"] = _inside_graphs(export, launches_graphs)
-    seen = not launches_graphs or found["inside_cuda_graphs"] == YES or GRAPHS in export.columns
-    found["cuda_graph_activity"] = YES if seen else found["inside_cuda_graphs"]
+    is_recorded = not launches_graphs or found["inside_cuda_graphs"] == YES or GRAPHS in export.columns
+    found["cuda_graph_activity"] = YES if is_recorded else found["inside_cuda_graphs"]
     return MappingProxyType(found)
 
 
@@ -83,13 +83,13 @@ def _inside_graphs(export: NsysExport, launches_graphs: bool) -> str:
     if GRAPHS in export.columns:
         return "graphs were recorded whole, without their kernels (recapture with --cuda-graph-trace=node)"
     return (
-        "graphs are launched but neither their envelopes nor their kernels are in the export: the device may be busy "
+        "graphs are launched, but neither their envelopes nor their kernels are in the export: the device may be busy "
         "where it looks idle (recapture with --cuda-graph-trace=node, export with Nsight Systems 2024 or newer)"
     )
 
 
 def common_capabilities(found: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    """What every trace supports; where one trace lacks something, its reason is given."""
+    """The capabilities of all traces together: what one trace lacks is missing, for its reason."""
     common = dict(found[0])
     for capabilities in found[1:]:
         for name, state in capabilities.items():

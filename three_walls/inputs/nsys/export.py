@@ -1,7 +1,7 @@
 """One Nsight Systems export, opened read-only: which tables and columns it has, and their rows.
 
-Tables and columns are probed, never assumed from a version: the format reserves the right to change, and a
-table without events is simply not there.
+Tables and columns are probed, never assumed from a version: the format changes without notice, and a table without
+events does not exist.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _BROKEN = "expected a complete SQLite export of Nsight Systems, found a damaged 
 class NsysExport:
     """Read-only view of an export. Use as a context manager.
 
-    Small tables go through :mod:`sqlite3`; bulk tables through ADBC, which hands whole columns to polars
-    (docs/decisions/0002 has the measurement). Both open the file ``mode=ro&immutable=1``: no lock, no
-    journal, no index, not a byte of it changes, also on a read-only file system.
+    Small tables are read with :mod:`sqlite3`, bulk tables with ADBC, which hands whole columns to polars
+    (docs/decisions/0002 has the measurement). Both open the file with ``mode=ro&immutable=1``: they take no lock, write
+    no journal and no index, and work on a read-only file system.
     """
 
     def __init__(self, plain: Path, shown_as: Path) -> None:
@@ -53,7 +53,7 @@ class NsysExport:
     def _errors_explained(self) -> Iterator[None]:
         try:
             yield
-        # Damage that shows only while rows are fetched comes through polars.
+        # polars raises errors of its own for damage that shows only while rows are fetched.
         except (sqlite3.Error, adbc_driver_manager.Error, pl.exceptions.ComputeError) as error:
             raise InputError(f"{self.shown_as}: {_BROKEN} ({_first_line(error)})") from error
 
@@ -74,7 +74,7 @@ class NsysExport:
             return self._small.execute(sql, parameters).fetchall()
 
     def pairs(self, table: str, key: str = "name", value: str = "value") -> list[tuple[str, str]]:
-        """A name/value table as text pairs in the order stored; empty where the table is missing."""
+        """The rows of a name/value table as texts, in stored order; empty where the table is missing."""
         if not self.has(table, key, value):
             return []
         return [(str(k), str(v)) for k, v in self.rows(f'SELECT "{key}", "{value}" FROM "{table}"') if v is not None]
@@ -82,20 +82,20 @@ class NsysExport:
     def frame(
         self, table: str, columns: Mapping[str, str], where: str = "", text: tuple[str, ...] = ()
     ) -> pl.DataFrame:
-        """Columns of a bulk table as Int64, those in ``text`` as String: ``columns`` maps our name to the export's.
+        """Columns of a bulk table. ``columns``: name in the frame -> name in the export.
 
-        A column the table lacks comes back null, so that callers see what is missing instead of a guess.
-        A missing table comes back empty.
+        Columns are Int64, those in ``text`` String. A column that the table lacks is null, and a missing table gives an
+        empty frame, so that callers see what is missing.
         """
         types = {name: pl.String if name in text else pl.Int64 for name in columns}
         if table not in self.columns:
             return pl.DataFrame(schema=types)
         # The driver takes a column's type from its first rows, so every column is cast.
         wanted = [
-            f'CAST("{theirs}" AS {"TEXT" if ours in text else "INTEGER"}) AS "{ours}"'
-            if theirs in self.columns[table]
-            else f'NULL AS "{ours}"'
-            for ours, theirs in columns.items()
+            f'CAST("{column}" AS {"TEXT" if name in text else "INTEGER"}) AS "{name}"'
+            if column in self.columns[table]
+            else f'NULL AS "{name}"'
+            for name, column in columns.items()
         ]
         sql = f'SELECT {", ".join(wanted)} FROM "{table}" {where}'
         with self._errors_explained(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
@@ -104,9 +104,9 @@ class NsysExport:
         return frame.select(pl.col(name).cast(dtype) for name, dtype in types.items())
 
     def strings(self, ids: pl.Series) -> dict[int, str]:
-        """Text of the distinct ``ids``, each resolved once; what is no text (a damaged export) is left out.
+        """The texts of ``ids``, each read once. A value that is no text (a damaged export) is left out.
 
-        Only these: an export's StringIds also hold the environment of every process on the machine.
+        No other texts are read, because StringIds also holds the environment of every process on the machine.
         """
         wanted = sorted({int(number) for number in ids.drop_nulls().to_list()})
         if not wanted or not self.has("StringIds", "id", "value"):
@@ -120,7 +120,7 @@ class NsysExport:
         return found
 
     def strings_where(self, wanted: Callable[[str], bool]) -> dict[int, str]:
-        """Ids and texts of StringIds that are ``wanted``."""
+        """The texts of StringIds for which ``wanted`` is true, by id."""
         if not self.has("StringIds", "id", "value"):
             return {}
         with self._errors_explained():

@@ -14,7 +14,7 @@ from three_walls.model.config import ConfigValue
 from three_walls.tables.scrub import is_safe_text
 
 UNNAMED_GPU = "GPU of another name"
-"""Stands for a name that no driver gives a GPU."""
+"""Replaces a name that no driver gives a GPU, and that may therefore be private."""
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID")
 _RANK = re.compile(r"[0-9]{1,9}")
@@ -31,12 +31,14 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One GPU of the run. ``rank_index`` is its index in the trace, unique within one analysis."""
+    """One GPU of the run."""
 
     rank_index: int
+    """Unique within one analysis: ranks are numbered in the order in which they are found."""
     rank: int
+    """The rank that the launcher gave the process, or :attr:`rank_index`."""
     rank_source: str
-    """``environment`` where the launcher's variable gives it; else ``order`` (numbered as found)."""
+    """``environment`` where the launcher's variable gives the rank; else ``order``."""
     process: int  # globalPid
     device: int
     host: str | None
@@ -45,15 +47,15 @@ class Rank:
 
 
 def read_gpu(export: NsysExport) -> Gpu | None:
-    """The GPU model of the machine; None if none was recorded, or several different ones.
+    """The GPU model of the machine; None if no model was recorded, or several different ones.
 
-    CUDA_VISIBLE_DEVICES renumbers devices, so a device number is not trusted to pick between models.
+    CUDA_VISIBLE_DEVICES renumbers devices, so a device number does not decide between models.
     """
     table = "TARGET_INFO_GPU"
     if not export.has(table, "name"):
         return None
-    have = export.columns[table]
-    wanted = [column if column in have else "NULL" for column in ("computeMajor", "computeMinor", "totalMemory")]
+    recorded = export.columns[table]
+    wanted = [column if column in recorded else "NULL" for column in ("computeMajor", "computeMinor", "totalMemory")]
     models = {
         Gpu(
             name=str(name) if is_safe_text(str(name)) else UNNAMED_GPU,
@@ -80,10 +82,10 @@ def identify_ranks(
     environment: Mapping[str, ConfigValue],
     first_rank_index: int,
 ) -> tuple[Rank, ...]:
-    """Ranks for ``devices`` (process, device), those with kernels, in order.
+    """The ranks of ``devices``, (process, device) pairs that ran kernels, in that order.
 
-    The launcher's RANK is of one process only: with several GPUs in a capture it is not used, and ranks are numbered
-    as found.
+    The launcher's RANK belongs to one process. With several GPUs in a capture it is not used, and ranks are numbered in
+    the order in which they are found.
     """
     gpu = read_gpu(export)
     host = read_host(export)

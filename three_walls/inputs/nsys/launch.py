@@ -1,4 +1,4 @@
-"""What an export records of the launch: the command line, and environments in more places than that of the launch.
+"""What an export records of the launch: the command line, and the environment variables that a report may show.
 
 Nsight Systems stores the launched process's variables as rows of META_DATA_CAPTURE, the profiler's own environment in
 one value of TARGET_INFO_SYSTEM_ENV, and the whole environment block of every process that it saw in StringIds.
@@ -7,8 +7,12 @@ one value of TARGET_INFO_SYSTEM_ENV, and the whole environment block of every pr
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+from three_walls.inputs.config.sources import ENVIRONMENT, SettingsBuilder
 from three_walls.inputs.nsys.export import NsysExport
+from three_walls.model.config import ConfigValue
+from three_walls.tables.environment_variables import allowed_variables
 
 _ARGUMENT = re.compile(r"^(?:PROCESS_0:)?ARGUMENT_(\d+)$")
 _COMMAND = ("PROCESS_0:COMMAND", "COMMAND")
@@ -16,7 +20,7 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 
 def launch_words(export: NsysExport) -> list[str]:
-    """The command line that the profiler launched, word by word; empty if not recorded."""
+    """The words of the command line that the profiler launched; empty if not recorded."""
     words: dict[int, str] = {}
     for name, value in export.pairs("META_DATA_CAPTURE"):
         found = _ARGUMENT.match(name)
@@ -33,7 +37,7 @@ def launch_environment(export: NsysExport) -> list[str]:
 
 
 def other_environments(export: NsysExport) -> list[str]:
-    """``NAME=value`` rows of every other environment in the export; never shown, only searched for names."""
+    """``NAME=value`` rows of every other environment in the export. They are never shown, only searched for names."""
     blocks = [value for name, value in export.pairs("TARGET_INFO_SYSTEM_ENV") if name == "DeviceEnvironment"]
     rows = [row for block in blocks for row in _split_at_semicolons(block)]
     for text in environment_blocks(export).values():
@@ -49,8 +53,33 @@ def environment_blocks(export: NsysExport) -> dict[int, str]:
     return {int(number): text for number, text in rows if isinstance(text, str)}
 
 
+def read_environment(rows: Iterable[str]) -> dict[str, ConfigValue]:
+    """The variables of ``rows`` (``NAME="value"`` or ``NAME=value``) that a report may show, sorted by name.
+
+    The last row of a variable counts. A value of the wrong form is withheld.
+    """
+    settings = SettingsBuilder(ENVIRONMENT)
+    for row in rows:
+        name, separator, value = row.partition("=")
+        if separator:
+            settings.set_variable(name, unquote(value))
+    return dict(sorted(settings.environment.items()))
+
+
+def secret_names(rows: Iterable[str]) -> tuple[str, ...]:
+    """Names (never values) of the variables that look like secrets and are not empty, sorted."""
+    allowed = allowed_variables()
+    pairs = (row.partition("=") for row in rows)
+    return tuple(sorted({name for name, _, value in pairs if unquote(value) and allowed.looks_secret(name)}))
+
+
+def unquote(value: str) -> str:
+    """``value`` without the quotes around it."""
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
+
+
 def _split_at_semicolons(block: str) -> list[str]:
-    """Variables of ``A=1;B=2``; what follows a semicolon within a value belongs to that value."""
+    """The variables of ``A=1;B=2``. A semicolon that no ``NAME=`` follows is part of a value."""
     rows: list[str] = []
     for part in block.split(";"):
         if _VARIABLE.match(part) or not rows:

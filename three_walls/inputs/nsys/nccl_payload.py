@@ -1,9 +1,9 @@
 """What NCCL records of each call in its own NVTX ranges: communicator, bytes, peer.
 
-Recent exports hold the payload of a range as a blob (NVTX_EVENTS.binaryData): 32 bytes of header (u32 domain, u32,
-u32 schema id, u32, u64 payload size, u64), then the fields where NVTX_PAYLOAD_SCHEMA_ENTRIES of that domain and schema
-puts them. The schemas change with NCCL's version, so fields are found by name; a payload whose size is not the one
-its schema states is refused and counted.
+Recent exports hold the payload of a range as a blob (NVTX_EVENTS.binaryData). It begins with a header of 32 bytes (u32
+domain, u32, u32 schema id, u32, u64 payload size, u64). The fields follow at the offsets that
+NVTX_PAYLOAD_SCHEMA_ENTRIES states for that domain and schema. Schemas change with NCCL's version, so fields are found
+by name. A payload whose size is not the one that its schema states is refused and counted.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from three_walls.inputs.nsys.tables import NVTX, NVTX_RANGE_TYPES, process_of
 SCHEMAS, ENTRIES = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 
 GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
-"""They carry no payload, but the kernels of grouped calls are launched inside the end of their group."""
+"""Calls without payload; the kernels of grouped calls are launched inside the end of their group."""
 
 FIELD_NAMES = ("NCCL communicator ID", "Message size [bytes]", "Peer rank")
-"""What NCCL calls the fields that are read."""
+"""NCCL's names of the fields that are read."""
 
 _HEADER = struct.Struct("<IIIIQQ")
 _FIELDS = dict(zip(FIELD_NAMES, ("communicator", "message_bytes", "peer"), strict=True))
@@ -60,7 +60,7 @@ def holds_payloads(export: NsysExport) -> bool:
 
 
 def read_nccl_calls(export: NsysExport) -> tuple[pl.DataFrame, int]:
-    """NCCL calls that carry a message and the marks of groups (schemas.NCCL_CALLS), sorted, and how many were refused.
+    """NCCL calls with a message, and starts and ends of groups (schemas.NCCL_CALLS), sorted; and how many were refused.
 
     Empty if the export holds no payloads.
     """
@@ -72,11 +72,11 @@ def read_nccl_calls(export: NsysExport) -> tuple[pl.DataFrame, int]:
         payload = _bytes_of(blob)
         layout = _layout_of(payload, layouts)
         if layout is None:
-            continue  # some other library's payload
+            continue  # the payload of another library
         fields = _decode(payload, layout)
         if fields is None:
             refused += 1
-        elif "message_bytes" in fields:  # without a message it makes or destroys a communicator
+        elif "message_bytes" in fields:  # a call without a message creates or destroys a communicator
             row = {"thread": thread, "start_ns": start_ns, "end_ns": end_ns, "call_name": name}
             calls.append(row | fields)
     if not calls:
@@ -91,7 +91,7 @@ def read_nccl_calls(export: NsysExport) -> tuple[pl.DataFrame, int]:
 
 
 def reduce_payload(blob: object, layouts: Layouts) -> bytes | None:
-    """A payload in which ``read_nccl_calls`` reads the same and that holds nothing else; None if it reads nothing."""
+    """A copy of a payload with only what :func:`read_nccl_calls` reads of it; None if that is nothing."""
     payload = _bytes_of(blob)
     layout = _layout_of(payload, layouts)
     if layout is None or _decode(payload, layout) is None:
@@ -106,7 +106,7 @@ def reduce_payload(blob: object, layouts: Layouts) -> bytes | None:
 
 
 def _ranges(export: NsysExport, condition: str, only: tuple[str, ...] = ()) -> list[tuple[int, int, int, str, object]]:
-    """Finished ranges as thread, start, end, text, payload; with ``only``, those of these texts."""
+    """Ranges that have ended, as (thread, start, end, text, payload); with ``only``, those with these texts."""
     text, joined = "e.text" if "text" in export.columns[NVTX] else "NULL", ""
     if "textId" in export.columns[NVTX] and export.has("StringIds", "id", "value"):
         text, joined = f"coalesce({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
@@ -136,7 +136,7 @@ def _layout_of(payload: bytes, layouts: Layouts) -> _Layout | None:
 
 
 def _decode(payload: bytes, layout: _Layout) -> dict[str, int] | None:
-    """Fields of one payload by our names; None unless header, schema and data agree on its size."""
+    """The fields of a payload by column name; None unless header, schema and data agree on its size."""
     payload_bytes = _HEADER.unpack_from(payload)[4]
     if payload_bytes != layout.payload_bytes or len(payload) != _HEADER.size + payload_bytes:
         return None
@@ -146,9 +146,9 @@ def _decode(payload: bytes, layout: _Layout) -> dict[str, int] | None:
 
 
 def read_layouts(export: NsysExport) -> Layouts:
-    """Layouts by domain and schema, of those that hold a communicator.
+    """The layouts of the schemas that hold a communicator, by domain and schema.
 
-    Every process registers its own; where two disagree on one number neither is used.
+    Every process registers its own schemas; where two processes disagree on one, it is not used.
     """
     wanted = ("domainId", "schemaId")
     if not export.has(SCHEMAS, *wanted, "payloadSize") or not export.has(
@@ -162,7 +162,7 @@ def read_layouts(export: NsysExport) -> Layouts:
     entries = f'SELECT DISTINCT domainId, schemaId, idx, type, name, "offset" FROM {ENTRIES}'
     for domain, schema, order, kind, name, offset in export.rows(entries):
         if name in _FIELDS and kind in _FORMATS and (offset is not None or order == 0):
-            # An offset that is not given is 0 for the first entry and unknown for all others.
+            # An offset that is not recorded is 0 for the first entry and unknown for all others.
             field = _Field(_FIELDS[name], offset or 0, _FORMATS[kind])
             fields.setdefault((domain, schema), {}).setdefault(field.name, set()).add(field)
     layouts = {}

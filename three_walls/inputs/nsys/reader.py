@@ -1,4 +1,4 @@
-"""A trace file -> tables, ranks and what the capture itself records of the run."""
+"""Reads a trace file: its tables, its ranks and what the capture itself records of the run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from types import MappingProxyType
 import polars as pl
 
 from three_walls.inputs.config.command_line import read_command_line
-from three_walls.inputs.config.environment import read_environment, secret_names
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.sources import SourceSettings
 from three_walls.inputs.nsys.capabilities import probe_capabilities
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import Rank, identify_ranks
-from three_walls.inputs.nsys.launch import launch_environment, launch_words, other_environments
+from three_walls.inputs.nsys.launch import (
+    launch_environment,
+    launch_words,
+    other_environments,
+    read_environment,
+    secret_names,
+)
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
 from three_walls.inputs.nsys.schemas import OPERATIONS, conform
 from three_walls.inputs.nsys.source import hash_file, plain_sqlite
@@ -54,7 +59,7 @@ class Trace:
 
     input: InputFile
     path: Path
-    """Where it was read, to read one step again; no output names it."""
+    """Where it was read, so that one step can be read again; no output shows it."""
     capture_id: int
     ranks: tuple[Rank, ...]
     operations: pl.DataFrame
@@ -68,11 +73,11 @@ class Trace:
     session_start_ns: int | None
     """UTC of the session's time 0, in ns since the epoch: it puts captures of one host on one clock."""
     names: Mapping[int, str]
-    """Of kernels and calls, without paths (a lambda's name has the path of its file) and keys."""
+    """Names of kernels and calls by id, without paths (the name of a lambda holds one) and keys."""
     config: RunConfig
-    """The settings that the launch alone gives, defaults filled in."""
+    """The settings that the launch states, with defaults filled in."""
     launch: SourceSettings
-    """The same without the defaults: what other sources are merged with."""
+    """The same without defaults, to be merged with other sources."""
     capabilities: Mapping[str, str]
     warnings: tuple[ReportWarning, ...]
 
@@ -82,8 +87,8 @@ def read_trace(
 ) -> Trace:
     """Reads ``path`` (plain, .xz or .zst) as capture ``capture_id``; its ranks are numbered from ``first_rank_index``.
 
-    ``wanted`` picks the NVTX ranges to read, ``graph_launch`` the API calls that launch CUDA graphs.
-    A trace without kernels comes back with no ranks. Raises InputError if it is no Nsight Systems export.
+    ``wanted`` selects the NVTX ranges to read; ``graph_launch`` matches the API calls that launch CUDA graphs. A trace
+    without kernels has no ranks. Raises InputError if the file is no export of Nsight Systems.
     """
     digest = hash_file(path)
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
@@ -151,7 +156,7 @@ def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
 
 
 def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
-    """(process, device) pairs that ran kernels: launchers and data loaders did not, and are no ranks."""
+    """(process, device) pairs that ran kernels. Launchers and data loaders run none and are no ranks."""
     working = operations.filter(pl.col("kind").is_in(["kernel", "graph"])).drop_nulls(["process", "device"])
     return [(int(p), int(d)) for p, d in working.select("process", "device").unique().sort("process", "device").rows()]
 
@@ -174,7 +179,7 @@ def _session_start_ns(export: NsysExport) -> int | None:
 
 
 def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SourceSettings, list[ReportWarning]]:
-    """Settings of the launched command line and its environment; where both set a variable, the command line counts."""
+    """Settings and environment of the launch. Where the command line also sets a variable, its value counts."""
     command_line = read_command_line(launch_words(export))
     environment = read_environment(rows) | dict(command_line.environment)
     launch = replace(command_line, environment=MappingProxyType(dict(sorted(environment.items()))))
@@ -182,21 +187,21 @@ def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SourceSettings, l
 
 
 def _warn_of_contents(path: Path, untimed: int, refused: int, secrets: tuple[str, ...]) -> list[ReportWarning]:
-    """``untimed`` operations, ``refused`` payloads of NCCL, and the names of variables that look like secrets."""
+    """Warns of operations without time, refused NCCL payloads and variables that look like secrets."""
     warnings = []
     if untimed:
-        message = f"{untimed} device operations have no usable time (the profiler could not time them): left out"
+        message = f"{untimed} device operations are left out: the profiler could not time them"
         warnings.append(ReportWarning("untimed-operations", f"{path.name}: {message}"))
     if refused:
         message = (
-            f"{path.name}: the payloads of {refused} NCCL calls do not have the size that their schema states: not "
-            "read, so their communicators stay unknown"
+            f"{path.name}: the payloads of {refused} NCCL calls do not have the size that their schema states. They "
+            "are not read, so the communicators of these calls stay unknown"
         )
         warnings.append(ReportWarning("nccl-payload", message))
     if secrets:
         message = (
-            f"{path.name} holds environment variables that look like secrets ({', '.join(secrets)}): their values are "
-            "not shown here, but they are in the file; before you share it: three-walls scrub "
+            f"{path.name} holds environment variables that look like secrets ({', '.join(secrets)}). The report does "
+            "not show their values, but the file holds them. Before you share it, run: three-walls scrub "
             f"{path.name} scrubbed.sqlite"
         )
         warnings.append(ReportWarning("secrets-in-trace", message))

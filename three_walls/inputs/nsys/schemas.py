@@ -1,4 +1,4 @@
-"""The tables the later stages read: one schema each, one comment per column."""
+"""The schemas of the tables that later stages read, with a comment for each column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace on disk, possibly compressed, as a plain SQLite file that is only ever read."""
+"""Finds trace files, and gives a compressed one as a plain SQLite file. The given files are only read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def find_traces(paths: list[Path]) -> list[Path]:
-    """The trace files that ``paths`` name: files as given, directories searched for exports, sorted by name.
+    """The trace files that ``paths`` name, in that order; the exports in a directory are sorted by name.
 
-    Of ``rank0.sqlite`` and ``rank0.sqlite.xz`` in one directory only the plain one is taken.
-    Raises InputError for a path that does not exist or a directory without exports.
+    Of ``rank0.sqlite`` and ``rank0.sqlite.xz`` in one directory only the plain file is read. Raises InputError for a
+    path that does not exist and for a directory without exports.
     """
     found: list[Path] = []
     for path in paths:
@@ -61,9 +61,9 @@ def hash_file(path: Path) -> str:
 
 @contextmanager
 def plain_sqlite(path: Path) -> Iterator[Path]:
-    """A path to the uncompressed database; a temporary copy, removed afterwards, where ``path`` is compressed.
+    """A path to the uncompressed database. If ``path`` is compressed, this is a temporary copy, removed afterwards.
 
-    Raises InputError when the file cannot be read, is not SQLite, or its compression is broken.
+    Raises InputError if the file cannot be read or is not SQLite, or if its compression is damaged.
     """
     if path.suffix not in COMPRESSED_SUFFIXES:
         _check_magic(path, path)
@@ -91,7 +91,7 @@ def _decompress(path: Path, plain: Path) -> None:
 
 
 def _unpack_zstd(packed: BinaryIO, unpacked: BinaryIO) -> None:
-    """All frames of a .zst file; raises EOFError where the last one is cut (the library would stop silently)."""
+    """Unpacks all frames of a .zst file; raises EOFError if the last one is truncated, where the library is silent."""
     frame = zstandard.ZstdDecompressor().decompressobj()
     while chunk := packed.read(_CHUNK_BYTES):
         while chunk:

@@ -1,4 +1,4 @@
-"""The bulk tables of an export, read into our schemas; rows that CUPTI could not time are set aside."""
+"""Reads the bulk tables of an export into the schemas of ``schemas.py``, without rows that CUPTI could not time."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
-# syncType of cudaStreamWaitEvent. Exports up to schema 3.11 do not number the types as their own enum table does: there
-# 2 is an event query, 3 both cudaStreamWaitEvent and cudaStreamSynchronize. The API call distinguishes them.
+# syncType of cudaStreamWaitEvent. Exports up to schema 3.11 number the types differently from their own enum table: in
+# them 2 is an event query and 3 both cudaStreamWaitEvent and cudaStreamSynchronize. The API call distinguishes them.
 STREAM_WAIT_TYPES = (2, 3)
 NO_STREAM = 2**32 - 1
 NVTX_RANGE_TYPES = (59, 60)  # push/pop and start/end
 PUSH_POP = 59
-"""eventType of ranges that a thread pushes and pops, which nest; those it starts and ends may cross each other."""
+"""eventType of ranges that a thread pushes and pops. These nest; ranges that it starts and ends may overlap."""
 
 _WITH_SIZES = "aten::*, sizes = *"
 """How ``emit_nvtx(record_shapes=True)`` writes an operator, as SQLite's GLOB."""
@@ -97,12 +97,12 @@ _COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
 def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataFrame, int]:
     """Every device operation of the export, sorted, and how many rows had no usable time.
 
+    The columns are those of schemas.OPERATIONS without ``rank_index``, and ``process`` (globalPid) and ``device``.
     ``only_process`` is filled in where an export does not record the process of an operation.
 
-    Columns: those of schemas.OPERATIONS but ``rank_index``, plus ``process`` (globalPid) and ``device``.
-    CUPTI writes start = end = 0 (or end < start) for what it could not time; a graph that starts on the
-    host has an impossible device. Such rows are dropped and counted. Row order is not guaranteed by the
-    exporter, so it is made total here.
+    CUPTI writes start = end = 0 (or end < start) for an operation that it could not time, and a graph that starts on
+    the host has an impossible device. Such rows are dropped and counted. The exporter guarantees no order of rows, so
+    it is made total here.
     """
     read = [_read_kind(export, kind) for kind in _COLUMNS_OF_KIND]
     everything = pl.concat(read).with_columns(
@@ -148,9 +148,9 @@ _EVENT_COLUMNS = {
 
 
 def read_stream_waits(export: NsysExport) -> pl.DataFrame:
-    """Waits of streams for an event (schemas.STREAM_WAITS), in no order; empty if not recorded.
+    """Waits of streams for events (schemas.STREAM_WAITS), in no order; empty if not recorded.
 
-    Threads that wait for a stream are among them; only the name of the API call distinguishes them.
+    They include threads that wait for a stream, which only the name of the API call distinguishes.
     """
     if not export.has(SYNCHRONIZATIONS, "syncType", "eventId"):
         return pl.DataFrame(schema=STREAM_WAITS)
@@ -197,8 +197,8 @@ class WantedRanges:
 def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
     """NVTX ranges (schemas.HOST_RANGES) that are ``wanted``, sorted.
 
-    The table is the largest of an export (millions of rows). A text is in the row itself or in StringIds; each
-    distinct one is looked at once, and without an expression SQLite itself skips the rows that cannot match.
+    The table is the largest of an export (millions of rows). A text is in the row itself or in StringIds. Each distinct
+    text is searched once; without an expression, SQLite skips the rows that cannot match.
     """
     if not export.has(NVTX, "start", "end", "eventType", "globalTid"):
         return pl.DataFrame(schema=HOST_RANGES)
@@ -226,7 +226,7 @@ def _ranges_with_text_id(export: NsysExport, wanted: WantedRanges, only: str) ->
 
 
 _OPERATORS = "aten::"
-"""Operators of PyTorch: four in five ranges of emit_nvtx, and none that communicates or marks a step."""
+"""Begins the operators of PyTorch: four in five ranges of emit_nvtx, and none that communicates or marks a step."""
 
 
 def _ranges_with_inline_text(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
@@ -236,7 +236,7 @@ def _ranges_with_inline_text(export: NsysExport, wanted: WantedRanges) -> pl.Dat
     columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text": "text"}
     frame = export.frame(NVTX, columns, where, text=("text",))
     if wanted.expression is None:
-        # One pass over each text for all needles; SQLite would make one per needle.
+        # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
         frame = frame.filter(pl.col("text").str.contains_any(list(wanted.needles)))
     texts = [text for text in frame["text"].unique().to_list() if wanted.wants(text)]
     kept = frame.filter(pl.col("text").is_in(texts)).with_columns(process=process_of("thread"))
@@ -256,9 +256,9 @@ def has_operator_sizes(export: NsysExport) -> bool:
 def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) -> pl.DataFrame:
     """Nested ranges (schemas.HOST_RANGES) of ``process`` that were open at some time from ``begin_ns`` to ``until_ns``.
 
-    An export of a long capture holds millions of ranges, most of them PyTorch's operators; :func:`read_ranges` takes
-    only the few that all steps need. Once a step is chosen, its own ranges are read from the file again. They are
-    sorted by thread and start, the outer before the inner. Raises InputError where the file can no longer be read.
+    An export of a long capture holds millions of ranges, most of them PyTorch's operators. :func:`read_ranges` reads
+    only the few that all steps need; the others are read for the representative step alone. They are sorted by thread
+    and start, the outer before the inner. Raises InputError if the file can no longer be read.
     """
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
         if not export.has(NVTX, "start", "end", "eventType", "globalTid"):
@@ -278,7 +278,7 @@ def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) 
 
 
 def read_overhead(export: NsysExport) -> pl.DataFrame:
-    """When the profiler held up a thread (schemas.OVERHEAD), sorted; empty if not recorded."""
+    """Times in which the profiler held up a thread (schemas.OVERHEAD), sorted; empty if not recorded."""
     found = [
         export.frame(table, {"thread": "globalTid", "start_ns": "start", "end_ns": "end"}) for table in OVERHEAD_TABLES
     ]

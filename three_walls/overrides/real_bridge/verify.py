@@ -1,4 +1,4 @@
-"""Overrides judged by our checker, and by Megatron-Bridge itself where an interpreter has it."""
+"""Checks overrides with ``check.py``, and with Megatron-Bridge itself where an interpreter has it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNNER = Path(__file__).with_name("bridge_runner.py")
 INSTALL = "pip install --no-deps megatron-bridge megatron-core, and torch, transformers, omegaconf, hydra-core"
 TIMEOUT_S = 600
 SHOWN_NAMES = 6
-"""Constraints of unknown answer that are listed by name: without a configuration there are a hundred."""
+"""This many constraints with an unknown answer are named: without a configuration there are a hundred."""
 
 _TRUTHS = {Truth.HOLDS: "ok", Truth.FAILS: "FAILS", Truth.UNKNOWN: "unknown"}
 
@@ -56,15 +56,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Lines for a person, and whether nothing failed."""
+    """The lines to print, and whether nothing failed."""
 
     lines: tuple[str, ...]
     is_valid: bool
 
 
 def verify(written: WrittenOverrides, target: Target) -> Verification:
-    """Judges the overrides: names, types, words and constraints, then Megatron-Bridge's own validation."""
-    answer, reason = _ask_about(written, target)
+    """Check names, types, values and constraints of the overrides, then let Megatron-Bridge validate them."""
+    answer, reason = _run_bridge(written, target)
     result = answer["results"][0] if answer else None
     release = target.release or (answer or {}).get("bridge") or NEWEST_BRIDGE
     config = target.config
@@ -106,8 +106,8 @@ def ask_bridge(python: str, request: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _ask_about(written: WrittenOverrides, target: Target) -> tuple[dict[str, Any] | None, str]:
-    """Megatron-Bridge's answer, or None and why there is none."""
+def _run_bridge(written: WrittenOverrides, target: Target) -> tuple[dict[str, Any] | None, str]:
+    """Megatron-Bridge's answer, or None and the reason."""
     case = {
         "recipe": target.recipe,
         "config": str(target.config_file.resolve()) if target.config_file is not None else None,
@@ -149,7 +149,7 @@ def _describe_check(check: OverrideCheck) -> Iterator[str]:
 
 
 def _describe_answer(written: WrittenOverrides, result: dict[str, Any], version: str) -> Iterator[str]:
-    """What Megatron-Bridge did; where the overrides do not apply together, it tried each of them alone."""
+    """What Megatron-Bridge did. Where the overrides do not apply together, it tried each of them alone."""
     state = "validated" if result["validated"] else "applied" if result["applied"] else "ok alone"
     yield f"Megatron-Bridge {version} itself:"
     for override in written.overrides:

@@ -1,4 +1,4 @@
-"""The sections of the report in the order of the page. A new section is its own file and one line here."""
+"""The sections of the report, in the order of the page. A new section is a file of its own and its place here."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
 
 
 def make_sections(report: Report) -> tuple[Section, ...]:
-    """The sections that ``report`` has something for, or that state why there is nothing."""
+    """The sections that have something to show of ``report``, or that state why they have nothing."""
     made = (section(report) for section in SECTIONS)
     return tuple(section for section in made if section is not None and (section.blocks or section.empty))

@@ -9,7 +9,20 @@ from three_walls.model.report import BudgetRow, RankReport, Report
 from three_walls.report.charts import Segment, draw_bars, draw_whole
 from three_walls.report.formats import format_ms, format_share
 from three_walls.report.palette import BUCKET_COLOURS
-from three_walls.report.section import Bar, Block, Chart, Column, Fold, Note, Section, Swatch, Table, Terminal, Text
+from three_walls.report.section import (
+    ROW,
+    Bar,
+    Block,
+    Chart,
+    Column,
+    Fold,
+    Note,
+    Section,
+    Swatch,
+    Table,
+    Terminal,
+    Text,
+)
 
 UNLISTED_COLOUR = "#888888"
 
@@ -23,12 +36,16 @@ def budget(report: Report) -> Section:
     if figure is not None:
         blocks.append(Chart("budget", figure, "The step as one bar, a segment per bucket"))
     if rows:
-        blocks += [Note(f"Shown: {report.budget_of}.", role="muted"), _tabulate(rows), *_compare_ranks(report, rows)]
+        blocks += [
+            Note(f"The step shown: {report.budget_of}.", role="muted"),
+            _tabulate(rows),
+            *_compare_ranks(report, rows),
+        ]
     return Section(
         "budget",
         "Where the step goes",
         tuple(blocks),
-        lead="Every nanosecond has one owner.",
+        lead="Every nanosecond of the step belongs to exactly one bucket.",
         link="Step",
         empty="Unknown: no step was kept.",
         terminal=Terminal.ALWAYS,
@@ -49,7 +66,7 @@ def _tabulate(rows: Sequence[BudgetRow]) -> Table:
         Column("Group", "group", role="muted"),
         Column("Time", "ns", format_ms, sums=True),
         Column("Share", "fraction", format_share, sums=True),
-        Column("", lambda row: row, draw, in_page=False),
+        Column("", ROW, draw, in_page=False),
         Column("What it counts", "definition", role="muted", width="wide", in_terminal=False),
     )
     return Table("budget", columns, rows, terminal_rows=len(rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from three_walls.model.report import Report
-from three_walls.report.formats import UNKNOWN, format_count, format_ms
+from three_walls.report.formats import format_count, format_known, format_ms
 from three_walls.report.section import Cell, Column, Note, Section, Table, Terminal, Text
 
 
@@ -16,8 +16,8 @@ def capture(report: Report) -> Section:
     inputs = (
         Column("File", "path_name", role="code"),
         Column("SHA-256", "sha256", lambda value: Text(value[:12], "code", value)),
-        Column("Nsight Systems", lambda row: row.nsys_version or UNKNOWN),
-        Column("Schema", lambda row: row.schema or UNKNOWN),
+        Column("Nsight Systems", "nsys_version", format_known),
+        Column("Schema", "schema", format_known),
     )
     kernels = (
         Column("Kernel", "name", role="code long", width="wide"),

@@ -11,8 +11,8 @@ from three_walls.report.formats import format_ms, format_share
 from three_walls.report.palette import EXPOSED_COLOUR, HIDDEN_COLOUR
 from three_walls.report.section import Block, Chart, Column, Fold, Legend, Section, Swatch, Table
 
-_OF_THE_BUCKET = " while no compute kernel runs"
-"""Part of a bucket's definition that does not hold for its class: hidden time counts there too."""
+_EXPOSED_ONLY = " while no compute kernel runs"
+"""The part of a bucket's definition that does not hold for a communication class, where hidden time counts too."""
 
 
 class ClassRow(NamedTuple):
@@ -42,9 +42,9 @@ def communication(report: Report) -> Section:
             ),
         ]
     if report.ranks:
-        every = [row for other in report.ranks for row in order_classes(other)]
+        all_rows = [row for other in report.ranks for row in order_classes(other)]
         columns = (Column("Rank", "rank"), *_columns(report)[:-1])
-        table = Table("communication_of_ranks", columns, every, terminal_rows=0, is_compact=True)
+        table = Table("communication_of_ranks", columns, all_rows, terminal_rows=0, is_compact=True)
         blocks.append(Fold("Every rank", (table,)))
     return Section(
         "communication",
@@ -65,16 +65,16 @@ def order_classes(rank: RankReport) -> tuple[ClassRow, ...]:
 def _columns(report: Report) -> tuple[Column, ...]:
     return (
         Column("Class", "name", role="code"),
-        Column("Busy", lambda row: row.time.busy_ns, format_ms),
-        Column("Exposed", lambda row: row.time.exposed_ns, format_ms),
-        Column("Hidden", lambda row: row.time.hidden_ns, format_ms),
+        Column("Busy", "time.busy_ns", format_ms),
+        Column("Exposed", "time.exposed_ns", format_ms),
+        Column("Hidden", "time.hidden_ns", format_ms),
         Column("Exposed of step", lambda row: report.fraction_of_step(row.time.exposed_ns), format_share),
     )
 
 
 def _define(row: ClassRow) -> str:
     meaning = BUCKET_BY_NAME[row.name].definition if row.name in BUCKET_BY_NAME else ""
-    return meaning.replace(_OF_THE_BUCKET, "")
+    return meaning.replace(_EXPOSED_ONLY, "")
 
 
 def _draw(rows: tuple[ClassRow, ...]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from three_walls.model.config import ConfigConflict, ConfigValue
 from three_walls.model.report import Report
 from three_walls.report.formats import format_setting
-from three_walls.report.section import Block, Cell, Column, Inline, Items, Section, Table, Terminal, Text
+from three_walls.report.section import ROW, Block, Cell, Column, Inline, Items, Section, Table, Terminal, Text
 
 
 class SettingRow(NamedTuple):
@@ -18,19 +18,19 @@ class SettingRow(NamedTuple):
 
 
 def config(report: Report) -> Section:
-    """Settings, then environment variables, by name; before them what sources disagree on."""
+    """Settings that sources disagree on; then all settings and environment variables, each by name."""
     run = report.config
     rows = [SettingRow(key, "config", value) for key, value in sorted(run.values.items())]
     rows += [SettingRow(key, "env", value) for key, value in sorted(run.environment.items())]
     blocks: list[Block] = []
     if report.config.conflicts:
         items = tuple(map(_describe_conflict, report.config.conflicts))
-        blocks.append(Items(items, "Sources disagree; the first value counts"))
+        blocks.append(Items(items, "Sources that disagree: the first value of each line is used"))
     if rows:
         columns = (
-            Column("Setting", lambda row: row, _name),
+            Column("Setting", ROW, _name),
             Column("Value", lambda row: format_setting(row.found.value), role="code"),
-            Column("Source", lambda row: row.found.source, role="muted", width="wide"),
+            Column("Source", "found.source", role="muted", width="wide"),
         )
         blocks.append(Table("config", columns, rows))
     release = f", Megatron-Bridge {run.bridge_version}" if run.bridge_version else ""

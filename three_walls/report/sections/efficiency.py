@@ -6,20 +6,20 @@ from three_walls.model.buckets import Wall
 from three_walls.model.fact import Fact
 from three_walls.model.report import Report
 from three_walls.report.formats import (
-    UNKNOWN,
     format_bandwidth,
     format_count,
     format_fact,
     format_flops,
     format_flops_rate,
     format_gemm,
+    format_known,
     format_moved,
     format_ms,
     format_share,
     shorten,
 )
 from three_walls.report.palette import WALL_COLOURS
-from three_walls.report.section import Bar, Block, Column, Section, Table, Text
+from three_walls.report.section import ROW, Bar, Block, Column, Section, Table, Text
 
 UTILIZATION = {"mfu_fraction": "MFU of unprofiled steps", "mfu_traced_fraction": "MFU of the traced step"}
 MEMORY = {
@@ -28,17 +28,17 @@ MEMORY = {
     "memory_optimizer_bytes": "Optimizer",
     "memory_activations_bytes": "Activations",
     "memory_estimated_peak_bytes": "Estimated peak",
-    "memory_peak_fraction": "Measured peak of device memory",
+    "memory_peak_fraction": "Measured peak, of device memory",
     "memory_headroom_bytes": "Headroom",
     "driver_peak_bytes": "Allocated by the driver (cudaMalloc)",
 }
-"""Facts shown here -> their names for people."""
+"""Facts of the two tables -> what the table calls them."""
 
 _KERNEL_LENGTH = 50
 
 
 def efficiency(report: Report) -> Section:
-    """Rates against limits: utilization, roles, GEMM shapes, copies, memory per GPU."""
+    """Utilization, GEMMs and attention against the peak, GEMMs by shape, copies, memory per GPU."""
     blocks: list[Block] = []
     utilization, memory = _known_facts(report, UTILIZATION), _known_facts(report, MEMORY)
     if utilization:
@@ -50,15 +50,18 @@ def efficiency(report: Report) -> Section:
     if report.copies:
         blocks.append(_tabulate_copies(report))
     if memory:
-        lead = "From the config, for the fullest pipeline stage; from the log and the trace where they record it."
+        lead = (
+            "Estimates are from the config, for the fullest pipeline stage; measured values are from the log and the "
+            "trace."
+        )
         blocks.append(_tabulate_facts("memory_per_gpu", "Memory per GPU", MEMORY, memory, lead))
     return Section(
         "efficiency",
         "Efficiency",
         tuple(blocks),
-        lead="The representative rank's step, compared with the limits of the machine.",
+        lead="The representative step, compared with the limits of the machine.",
         link="Efficiency",
-        empty="Unknown: the config does not state which model this is. The facts list the missing settings.",
+        empty="Unknown: the config does not state the model's sizes. Facts below lists the missing settings.",
     )
 
 
@@ -71,8 +74,8 @@ def _tabulate_facts(name: str, title: str, names: dict[str, str], facts: list[Fa
         return fact.definition.meaning if fact.definition else ""
 
     columns = (
-        Column(title, lambda fact: names[fact.name]),
-        Column("Value", lambda fact: fact, format_fact, is_right=True),
+        Column("Quantity", lambda fact: names[fact.name]),
+        Column("Value", ROW, format_fact, is_right=True),
         Column("What it is", define, role="muted", width="wide", in_terminal=False),
     )
     return Table(name, columns, facts, title, lead)
@@ -93,8 +96,8 @@ def _tabulate_roles(report: Report) -> Table:
         Column("Note", "note", role="muted", in_terminal=False),
     )
     lead = (
-        "Operations are counted from the config; time is that in which they run; the peak is the GPU's dense peak at "
-        "the run's precision."
+        "Operations are counted from the config. Time is the time in which they run. The peak is the GPU's dense peak "
+        "at the run's precision."
     )
     return Table("roles", columns, report.efficiency, "GEMMs and attention", lead)
 
@@ -104,21 +107,21 @@ def _tabulate_shapes(report: Report) -> Table:
         return Text(shorten(name.removeprefix("void "), _KERNEL_LENGTH), "source", name)
 
     columns = (
-        Column("Weight", lambda row: row.role or UNKNOWN),
+        Column("Weight", "role", format_known),
         Column("Direction", "direction"),
-        Column("Shape", lambda row: row, format_gemm, is_right=True),
+        Column("Shape", ROW, format_gemm, is_right=True),
         Column("Calls", "calls", format_count, sums=True),
         Column("Time", "ns", format_ms, sums=True),
         Column("Achieved", "achieved_flops_per_s", format_flops_rate),
-        Column("Format", lambda row: row.precision or UNKNOWN, in_terminal=False),
+        Column("Format", "precision", format_known, in_terminal=False),
         Column("Of peak", "fraction", format_share),
         Column("Kernel with the most time", "kernel", name_kernel, in_terminal=False),
     )
     known = format_fact(report.facts.get("gemm_shapes_known_fraction"))
     lead = (
-        "m x k x n, as PyTorch's operators were called (recorded in NVTX ranges); a span where numbers of tokens "
-        f"differ from call to call. Shapes are known for {known} of the GEMMs' time. The peak is that of the number "
-        "format of the kernels."
+        "Shapes are m x k x n, as PyTorch recorded them in NVTX ranges; a dimension is a range where the number of "
+        f"tokens differs between calls. They are known for {known} of the GEMM time. The peak is that of the kernels' "
+        "number format."
     )
     return Table("gemm_shapes", columns, report.gemm_shapes, "GEMMs by shape", lead)
 
@@ -134,7 +137,7 @@ def _tabulate_copies(report: Report) -> Table:
         Column("Limit", "limit_bytes_per_s", format_bandwidth),
     )
     lead = (
-        "The bandwidth is that of copies of 1 MiB and more, because smaller copies mostly show the cost of starting "
-        "one. The limit is that of the link in one direction."
+        "Bandwidth counts copies of 1 MiB and more only: smaller ones mostly measure the cost of starting a copy. The "
+        "limit is the link's, in one direction."
     )
     return Table("copies", columns, report.copies, "Copies between host and device", lead)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from three_walls.model.fact import Fact
 from three_walls.model.report import Report
 from three_walls.report.formats import format_fact
-from three_walls.report.section import Cell, Column, Section, Table, Terminal, Text
+from three_walls.report.section import ROW, Cell, Column, Section, Table, Terminal, Text
 
 
 def facts(report: Report) -> Section:
     """Facts in the order of their definition; settings of the run are in the configuration."""
     columns = (
-        Column("Fact", lambda fact: fact, _name),
-        Column("Value", lambda fact: fact, format_fact, is_right=True),
-        Column("Definition", lambda fact: fact, _define, width="wide"),
+        Column("Fact", ROW, _name),
+        Column("Value", ROW, format_fact, is_right=True),
+        Column("Definition", ROW, _define, width="wide"),
     )
     measured = [fact for fact in report.facts.facts.values() if not fact.name.startswith(("config.", "env."))]
     return Section(
         "facts",
         "Facts",
         (Table("facts", columns, measured),),
-        lead="The named numbers that the rules compare. Rest the pointer on a name for what it is not.",
+        lead="The named numbers that the rules compare. Hover over a name to see what it must not be confused with.",
         link="Facts",
         terminal=Terminal.NEVER,
     )

@@ -1,16 +1,15 @@
-"""Findings outside the plan: found and not fixable by configuration, undecided, blocked, not needed."""
+"""Findings outside the plan: those that no setting fixes, undecided and blocked ones, and all other rules."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from three_walls.model.fact import Fact
 from three_walls.model.finding import Finding, Outcome
 from three_walls.model.report import Report
-from three_walls.report.formats import describe_gain, format_wall
+from three_walls.report.formats import describe_gain, format_name, format_wall
 from three_walls.report.section import (
+    MANY_ROWS,
     Block,
     Card,
     Column,
@@ -22,19 +21,19 @@ from three_walls.report.section import (
     Table,
     Text,
 )
-from three_walls.report.sections.plan import list_evidence, list_notes, tabulate_edits
+from three_walls.report.sections.plan import CONFIRM_TITLE, list_evidence, list_notes, tabulate_edits
 
 MEANINGS = {
-    Outcome.FOUND: "Found, not fixable by configuration",
-    Outcome.RECOMMENDED: "Recommended, but left out of the plan",
-    Outcome.ALTERNATIVE: "Would help, but is not planned",
-    Outcome.BLOCKED: "Would help, but a requirement fails",
-    Outcome.UNKNOWN: "Undecided: a fact is missing",
-    Outcome.ERROR: "The rule itself failed",
-    Outcome.NOT_NEEDED: "The symptom is absent",
-    Outcome.NOT_APPLICABLE: "Other hardware, framework or model",
+    Outcome.FOUND: "the symptom is there, and no setting fixes it",
+    Outcome.RECOMMENDED: "would help, but dropped out of the plan",
+    Outcome.ALTERNATIVE: "would help, but is not in the plan",
+    Outcome.BLOCKED: "would help, but a requirement fails",
+    Outcome.UNKNOWN: "a fact is missing",
+    Outcome.ERROR: "the rule itself failed",
+    Outcome.NOT_NEEDED: "the symptom is absent",
+    Outcome.NOT_APPLICABLE: "the rule is for other hardware, another framework or another model",
 }
-"""Nearest to an action first."""
+"""Outcome -> what it means for the reader; those that call for action come first."""
 
 WITH_EDITS = (Outcome.RECOMMENDED, Outcome.ALTERNATIVE, Outcome.BLOCKED)
 _BADGES = {
@@ -45,12 +44,12 @@ _BADGES = {
     Outcome.ERROR: "badge bad",
 }
 MOST_NAMES = 4
-"""Missing settings or waiting rules that are named; the others are counted."""
+"""So many missing facts or undecided rules are named in a cell; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingFacts:
-    """Facts that are missing for one reason, and the rules that they leave undecided."""
+    """Facts that are missing for the same reason, and the rules that they leave undecided."""
 
     reason: str
     names: tuple[str, ...]
@@ -58,23 +57,23 @@ class MissingFacts:
 
     @property
     def are_settings(self) -> bool:
-        """Whether the run's settings are missing: a log or a saved configuration gives them all at once."""
+        """Whether all of them are settings of the run: a log or a saved configuration gives them all at once."""
         return all(name.startswith(("config.", "env.")) for name in self.names)
 
 
 def findings(report: Report) -> Section:
-    """What was found, what would decide the undecided, what is blocked; then every other rule by outcome."""
+    """Findings that no setting fixes, missing facts, blocked rules; then every rule outside the plan, by outcome."""
     groups = group_by_outcome(report)
     blocks: list[Block] = []
     blocks += [_describe_found(finding) for finding in groups.get(Outcome.FOUND, ())]
     missing = group_missing_facts(report)
     if missing:
         columns = (
-            Column("Missing", lambda row: _name_some(tuple(name_fact(report.facts.get(name)) for name in row.names))),
+            Column("Missing", lambda row: _name_some(tuple(report.facts.get(name).label for name in row.names))),
             Column("Why", _explain),
             Column("Undecided rules", lambda row: _name_some(row.rules), role="muted"),
         )
-        lead = "Give or capture these to decide more rules."
+        lead = "These rules lack a fact. Provide it, or capture again, to decide them."
         blocks.append(Table("missing_facts", columns, missing, "Undecided", lead, is_compact=True))
     obstacles = [finding for outcome in (Outcome.BLOCKED, Outcome.ERROR) for finding in groups.get(outcome, ())]
     if obstacles:
@@ -83,14 +82,18 @@ def findings(report: Report) -> Section:
             Column("Outcome", lambda finding: finding.outcome.value),
             Column("Why", _describe_obstacle),
         )
-        blocks.append(Table("blocked", columns, obstacles, "Blocked", terminal_rows=40, is_compact=True))
+        blocks.append(Table("blocked", columns, obstacles, "Blocked", terminal_rows=MANY_ROWS, is_compact=True))
     folds = tuple(
         _fold(report, outcome, members) for outcome, members in groups.items() if outcome is not Outcome.FOUND
     )
     if folds:
         blocks.append(PageOnly(folds))
     return Section(
-        "findings", "Undecided and blocked", tuple(blocks), link="Findings", empty="None: every rule is in the plan."
+        "findings",
+        "Findings outside the plan",
+        tuple(blocks),
+        link="Findings",
+        empty="None: every rule is in the plan.",
     )
 
 
@@ -103,7 +106,7 @@ def group_by_outcome(report: Report) -> dict[Outcome, tuple[Finding, ...]]:
 
 
 def group_missing_facts(report: Report) -> tuple[MissingFacts, ...]:
-    """What left rules undecided, by its reason: the reason that most rules wait for first."""
+    """The missing facts behind undecided rules, by reason: the reason that leaves most rules undecided first."""
     waiting: dict[str, list[str]] = {}
     for finding in report.findings:
         for name in finding.missing if finding.outcome is Outcome.UNKNOWN else ():
@@ -118,13 +121,6 @@ def group_missing_facts(report: Report) -> tuple[MissingFacts, ...]:
     return tuple(sorted(groups, key=lambda group: (-len(group.rules), group.reason)))
 
 
-def name_fact(fact: Fact) -> str:
-    """A fact in words: the name of a setting, else the first clause of what the fact means."""
-    if fact.definition is None:
-        return fact.name.removeprefix("config.").removeprefix("env.")
-    return re.split(r"[.:;] ", fact.definition.meaning)[0].rstrip(".")
-
-
 def _name_some(names: tuple[str, ...]) -> str:
     """All of ``names``, or the first and how many are left."""
     rest = len(names) - MOST_NAMES
@@ -132,7 +128,7 @@ def _name_some(names: tuple[str, ...]) -> str:
 
 
 def _explain(group: MissingFacts) -> str:
-    where = "; the training log (--log), --config or --set provide them" if group.are_settings else ""
+    where = "; the training log (--log), --config or --set provides them" if group.are_settings else ""
     return f"{group.reason}{where}"
 
 
@@ -157,7 +153,7 @@ def _describe_found(finding: Finding) -> Card:
 
 
 def _fold(report: Report, outcome: Outcome, members: tuple[Finding, ...]) -> Fold:
-    badge = Text(outcome.value.replace("_", " "), _BADGES.get(outcome, "badge"))
+    badge = Text(format_name(outcome.value), _BADGES.get(outcome, "badge"))
     summary: tuple[Inline, ...] = (badge, MEANINGS[outcome], Text(f"({len(members)})", "muted"))
     return Fold(summary, tuple(_describe(report, finding) for finding in members), role="outcome")
 
@@ -178,11 +174,11 @@ def _describe(report: Report, finding: Finding) -> Card:
 def _list_blocks(report: Report, finding: Finding) -> Iterator[Block]:
     yield Note(finding.reason)
     if finding.missing:
-        yield Note(", ".join(name_fact(report.facts.get(name)) for name in finding.missing), "Missing:")
+        yield Note(", ".join(report.facts.get(name).label for name in finding.missing), "Missing:")
     for note in finding.blocked_by:
         yield Note((note.text or note.name, Text(note.source, "source")), "Blocked:")
     if finding.edits and finding.outcome in WITH_EDITS:
         yield tabulate_edits(report, finding.edits, f"finding_{finding.rule}_edits")
     if finding.confirm_first:
-        yield list_notes(finding.confirm_first, "Confirm first", "checklist")
+        yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
     yield from list_evidence(finding)

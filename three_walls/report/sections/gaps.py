@@ -12,7 +12,7 @@ from three_walls.report.formats import format_ms, format_share
 from three_walls.report.section import Amounts, Block, Chart, Column, Fold, PageOnly, Section, Swatch, Table, Text
 
 MOST_DETAILS = 5
-"""Details listed per cause; the rest is summed."""
+"""So many details are listed per cause; the rest is summed."""
 
 
 class CauseLook(NamedTuple):
@@ -36,10 +36,14 @@ CAUSES: dict[str, CauseLook] = {
         "host busy outside CUDA", "#94a3b8", f"{_LATE} made no CUDA call: Python, data loading, locks."
     ),
     "dependency_stalled": CauseLook(
-        "waiting for an event or graph", "#b45f5f", "Launched, but held by an event or graph of unknown producer."
+        "waiting for an event or graph",
+        "#b45f5f",
+        "The next compute kernel was launched, but an event or a graph held it; what that waited for is not known.",
     ),
     "launch_latency": CauseLook(
-        "launched but not started", "#5fb3c9", "Launched and not started, for no visible cause."
+        "launched but not started",
+        "#5fb3c9",
+        "The next compute kernel was launched and did not start yet, for no visible cause.",
     ),
     "unexplained": CauseLook("unexplained", "#c3cad4", "No launch was recorded, or nothing visible held the kernel."),
 }
@@ -51,7 +55,7 @@ _GREY = "#a9b2bf"
 
 @dataclass(frozen=True, slots=True)
 class CauseRow:
-    """All time of one cause on one rank; ``details`` hold the parts that say more, longest first."""
+    """All time of one cause on one rank; ``details`` are its named parts, longest first."""
 
     cause: str
     ns: int
@@ -85,8 +89,8 @@ def gaps(report: Report) -> Section:
         tuple(blocks),
         lead=""
         if rank is None
-        else f"Rank {rank.rank}: {format_ms(total_ns)} of its median step without a compute "
-        "kernel, by what the GPU was waiting for.",
+        else f"In its median step, rank {rank.rank} runs no compute kernel for {format_ms(total_ns)}. What the GPU was "
+        "waiting for:",
         link="Gaps",
         empty="Unknown, or none: no time without a compute kernel was explained.",
     )
@@ -110,13 +114,13 @@ def sum_causes(rank: RankReport) -> tuple[CauseRow, ...]:
 
 
 def colour_causes(causes: Iterable[str]) -> dict[str, str]:
-    """Causes, longest first, to colours; the many short ones that are not listed share a grey."""
+    """Cause -> colour. Causes that :data:`CAUSES` lacks take the free colours in turn, then share a grey."""
     free = iter(_FREE_COLOURS)
     return {cause: CAUSES[cause].colour if cause in CAUSES else next(free, _GREY) for cause in causes}
 
 
 def label_cause(cause: str) -> str:
-    """The words for ``cause``."""
+    """What a reader calls ``cause``."""
     return CAUSES[cause].label if cause in CAUSES else cause
 
 
@@ -134,7 +138,7 @@ def _tabulate(rows: tuple[CauseRow, ...], colours: dict[str, str]) -> Table:
             role="muted",
             in_terminal=False,
         ),
-        Column("Most of it", "details", _list_details, width="third"),
+        Column("Largest parts", "details", _list_details, width="third"),
     )
     return Table("gaps", columns, rows)
 

@@ -18,7 +18,7 @@ def graphs(report: Report) -> Section | None:
         Column("Launch calls", "host_ns", format_ms),
     )
     if coverage.reason:
-        lead = f"Share of the kernels inside graphs: {UNKNOWN}. {coverage.reason}"
+        lead = f"Share of the kernels inside graphs: {UNKNOWN} ({coverage.reason})."
     else:
         total = format_count(coverage.kernels_inside + coverage.kernels_outside)
         lead = (

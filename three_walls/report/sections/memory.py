@@ -29,24 +29,25 @@ def memory(report: Report) -> Section | None:
         Column("Blocks", "count", format_count),
         Column("Category", "category", role="code"),
     )
-    moment = "at the snapshot" if snapshot.peak_allocated_bytes is None else "at the peak"
+    moment = "when the snapshot was taken" if snapshot.peak_allocated_bytes is None else "at the peak"
     blocks: tuple[Block, ...] = (
         *map(Note, _describe(snapshot)),
         Table("memory", shares, snapshot.shares),
         Table("memory_stacks", sites, snapshot.sites, "Largest stacks", terminal_rows=10, is_compact=True),
     )
-    lead = f"{snapshot.path_name}, device {snapshot.device}; {moment}."
+    lead = f"{snapshot.path_name}, device {snapshot.device}: allocated memory {moment}."
     return Section("memory", "Memory snapshot", blocks, lead=lead, link="Memory")
 
 
 def _describe(snapshot: MemorySnapshot) -> Iterator[str]:
     if snapshot.no_peak_reason is not None:
-        yield f"Peak unknown: {snapshot.no_peak_reason}. The tables are of the moment of the snapshot."
+        yield f"Peak unknown: {snapshot.no_peak_reason}. The tables show the moment of the snapshot."
     else:
         allocated, reserved = format_gib(snapshot.peak_allocated_bytes), format_gib(snapshot.reserved_at_peak_bytes)
         yield (
-            f"Peak: {allocated} allocated of {reserved} reserved, {format_share(snapshot.fragmentation_fraction)} of "
-            f"that not in use; up to {format_gib(snapshot.peak_reserved_bytes)} reserved."
+            f"At the peak: {allocated} allocated of {reserved} reserved, so "
+            f"{format_share(snapshot.fragmentation_fraction)} of the reserved memory was not in use. Most reserved at "
+            f"any time: {format_gib(snapshot.peak_reserved_bytes)}."
         )
     yield (
         f"At the snapshot: {format_gib(snapshot.allocated_bytes)} allocated of {format_gib(snapshot.reserved_bytes)} "
@@ -57,4 +58,4 @@ def _describe(snapshot: MemorySnapshot) -> Iterator[str]:
         yield f"Out of memory: {format_gib(failure.requested_bytes)} requested, {free} free on the device."
     if snapshot.release_count:
         times = format_count(snapshot.release_count)
-        yield f"Memory was returned to the driver {times} times: allocations that were tried again, or empty_cache."
+        yield f"Memory was returned to the driver {times} times, by allocation retries or empty_cache."

@@ -9,14 +9,14 @@ from three_walls.model.buckets import Wall
 from three_walls.model.report import MoePart, Report
 from three_walls.report.formats import format_bandwidth, format_count, format_moved, format_ms, format_share
 from three_walls.report.palette import WALL_COLOURS
-from three_walls.report.section import Bar, Block, Cell, Column, Fold, Note, PageOnly, Section, Shade, Table
+from three_walls.report.section import MANY_ROWS, Bar, Block, Cell, Column, Fold, Note, PageOnly, Section, Shade, Table
 
 DIRECTIONS = ("forward", "recompute", "backward")
 PARTS = ("router", "permute", "dispatch", "expert_gemm", "combine", "unpermute", "shared_expert")
-"""In the order in which a token passes them."""
+"""In the order in which a token passes through them."""
 
 CARRYING_PARTS = ("dispatch", "combine")
-"""Parts that move tokens between ranks: only for them is a missing bandwidth "unknown"."""
+"""Parts that move tokens between ranks. Only they have a bandwidth, so only theirs can be unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def moe(report: Report) -> Section:
     count = len({part.layer for part in layers})
     blocks: list[Block] = []
     if sums:
-        blocks.append(Table("moe", _columns(with_layer=False), sums, terminal_rows=40))
+        blocks.append(Table("moe", _columns(with_layer=False), sums, terminal_rows=MANY_ROWS))
     if layers:
         blocks.append(PageOnly(tuple(_show_layers(sums, layers))))
     together = f"the sum of {count} layers" if count else "all layers together"
@@ -42,8 +42,8 @@ def moe(report: Report) -> Section:
         "moe",
         "MoE layers",
         tuple(blocks),
-        lead=f"The representative step, {together}. Exposed: no compute kernel runs. Sent: bytes that leave for other "
-        "ranks. Bandwidth: what sending them reached, with the limit of the link in one direction.",
+        lead=f"The representative step, {together}. Sent: bytes that leave for other ranks. Bandwidth: how fast they "
+        "were sent. Limit: the link's, in one direction.",
         link="MoE layers",
         empty="Unknown, or none: no MoE layer was recognized in the representative step.",
     )
@@ -83,7 +83,7 @@ def _place(direction: str, part: str) -> tuple[int, str, int, str]:
 
 
 def _add(parts: list[MoePart]) -> MoePart:
-    """The sum of ``parts``. One unknown makes the sum unknown; its rate is that of all bytes, each at its own rate."""
+    """The sum of ``parts``. One unknown value makes its sum unknown; the rate is all bytes over all transfer time."""
     if len(parts) == 1:
         return parts[0]
     moved = [part.bytes_moved for part in parts if part.bytes_moved is not None]
@@ -139,7 +139,7 @@ def _columns_of_limit() -> tuple[Column, ...]:
 
 
 _ABSENT = ""
-"""Stands for the bandwidth of a part that moves no tokens: it has none, which is not unknown."""
+"""Shown for parts that move no tokens: their bandwidth does not exist, which is not the same as unknown."""
 
 
 def _if_carrying(field: str) -> Callable[[MoePart], float | str | None]:
@@ -159,8 +159,8 @@ def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list
     blocks: list[Block] = [
         Note("Layer by layer", role="heading"),
         Note(
-            "Each cell: its time, then the exposed part of it. The shade is the time, on one scale for all directions; "
-            "orange moves tokens between ranks, blue computes.",
+            "Each cell gives the time, then its exposed part. A darker cell is longer, on the same scale in all "
+            "directions. Orange parts move tokens between ranks, blue parts compute.",
             role="lead",
         ),
     ]

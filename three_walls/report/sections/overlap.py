@@ -1,4 +1,4 @@
-"""Overlap slowdown: what communication costs the GEMMs that run at the same time."""
+"""Overlap slowdown: how much longer GEMMs take while communication runs concurrently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from three_walls.report.section import Column, Note, Section, Table
 
 
 def overlap(report: Report) -> Section:
-    """GEMMs that ran both alone and concurrently with communication, the dearest first."""
+    """GEMMs that ran both alone and concurrently with communication, the largest slowdown first."""
     rows = order_slowdowns(report)
     columns = (
         Column("Kernel", "kernel", role="code", width="wide"),
@@ -24,7 +24,7 @@ def overlap(report: Report) -> Section:
     blocks = (
         Table("overlap", columns, rows, terminal_rows=3),
         Note(
-            "Alone and concurrent are medians. Per step: their difference times the concurrent calls.",
+            "Alone and Concurrent are median durations. Per step is their difference times the concurrent calls.",
             role="muted",
         ),
     )
@@ -32,8 +32,8 @@ def overlap(report: Report) -> Section:
         "overlap",
         "Overlap slowdown",
         blocks if rows else (),
-        lead="Communication takes multiprocessors and memory bandwidth from a GEMM that runs at the same time. The "
-        f"same GEMM (name and grid), alone and concurrent with communication: {total} per step in all.",
+        lead="Communication takes SMs and memory bandwidth from GEMMs that run at the same time. GEMMs of the same "
+        f"name and grid take {total} longer per step concurrently with communication than alone.",
         link="Overlap",
         empty="Unknown, or none: no GEMM ran both alone and concurrently with communication.",
     )

@@ -1,4 +1,4 @@
-"""The overrides to apply: the whole plan in the words of each launcher."""
+"""The overrides to apply: the whole plan, spelled for each launcher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from three_walls.report.section import Block, Copyable, Items, Section, Terminal
 
 
 def overrides(report: Report) -> Section | None:
-    """All edits of the plan to copy, and what no line can express."""
+    """All edits of the plan as lines to copy, and notes on what no line can express."""
     blocks: list[Block] = [Copyable(name, title, lines) for name, title, lines in list_forms(report.overrides)]
     if report.overrides.notes:
         blocks.append(Items(tuple(f"note: {note}" for note in report.overrides.notes), role="warning"))
@@ -18,7 +18,8 @@ def overrides(report: Report) -> Section | None:
         "overrides",
         "Overrides to apply",
         tuple(blocks),
-        lead="The whole plan, quoted for the shell; also in overrides.txt. Use the form of your launcher.",
+        lead="The whole plan, as in overrides.txt. Use the lines of your launcher: those for Megatron-Bridge and "
+        "Megatron-LM are quoted for a shell.",
         link="Overrides",
         terminal=Terminal.ALWAYS,
     )

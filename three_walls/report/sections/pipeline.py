@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from three_walls.model.report import PipelinePhase, Report
-from three_walls.report.formats import UNKNOWN, format_count, format_ms_range, format_share
-from three_walls.report.section import Column, Section, Table
+from three_walls.report.formats import format_count, format_known, format_ms_range, format_share
+from three_walls.report.section import MANY_ROWS, Column, Section, Table
 
 PHASES = ("warm-up", "steady", "cool-down", "update", "step")
 """In the order of time."""
@@ -37,7 +37,7 @@ def pipeline(report: Report) -> Section | None:
         for name in ("pipeline_bubble_fraction", "pipeline_bubble_expected_fraction")
     )
     columns = (
-        Column("Stage", "stage", lambda stage: UNKNOWN if stage is None else str(stage)),
+        Column("Stage", "stage", format_known),
         Column("Phase", "phase"),
         Column("Time", _bounds_of("ns"), _range, is_right=True),
         Column("P2P exposed", _bounds_of("p2p_exposed_ns"), _range, is_right=True),
@@ -48,9 +48,9 @@ def pipeline(report: Report) -> Section | None:
     return Section(
         "pipeline",
         "Pipeline",
-        (Table("pipeline", columns, rows, terminal_rows=40, is_compact=True),),
-        lead=f"The bubble is {found} of the representative step; an even schedule leaves {expected}. Each phase of a "
-        "rank's median step, as a range over the ranks of the stage.",
+        (Table("pipeline", columns, rows, terminal_rows=MANY_ROWS, is_compact=True),),
+        lead=f"The bubble is {found} of the representative step; an even 1F1B schedule would leave {expected}. Each "
+        "row is one phase of the median step, as a range over the ranks of the stage.",
         link="Pipeline",
     )
 

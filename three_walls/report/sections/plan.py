@@ -1,4 +1,4 @@
-"""The plan: edits in order, each with its gain, what to confirm first, how to verify it, and the evidence."""
+"""The plan: its entries in order, each with gain, edits, what to check before, how to verify it, and evidence."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from three_walls.report.charts import Segment, draw_bars
 from three_walls.report.formats import (
     UNKNOWN,
     describe_gain,
-    format_basis,
     format_cost,
     format_gain_bounds,
     format_likely,
     format_ms,
     format_ms_range,
+    format_name,
     format_setting,
     format_share,
     format_wall,
 )
 from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR
 from three_walls.report.section import (
+    ROW,
     Block,
     Card,
     Cell,
@@ -40,6 +41,8 @@ from three_walls.report.section import (
     Text,
 )
 
+CONFIRM_TITLE = "Before you apply it"
+
 
 def plan(report: Report) -> Section:
     """The entries of the plan, and which to apply first."""
@@ -47,39 +50,38 @@ def plan(report: Report) -> Section:
     if report.plan and report.verdict.step_ns is not None:
         blocks.append(Chart("plan", _draw(report, report.verdict.step_ns), "The step now and after each entry"))
     if report.first_trial is not None:
-        label = "Apply entry 1 first, on its own."
         trial = report.first_trial
-        worked: Inline = Text(f"If it worked: {trial.must_show}", "muted")
-        blocks.append(layout.Note((describe_expectation(trial), worked), label))
+        must_show = Text(f"To verify: {trial.must_show}", "muted")
+        blocks.append(layout.Note((describe_expectation(trial), must_show), "Apply entry 1 first, on its own."))
     widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
     blocks += [_describe_step(report, step, widest_ns) for step in report.plan]
     return Section(
         "plan",
         "The plan",
         tuple(blocks),
-        lead="Apply the entries in this order: each gain is on the step that the entries above leave. Upper bounds "
-        "without a measurement are not deducted from the step."
+        lead="Apply the entries in this order. Each gain is relative to the step that the entries above it leave. An "
+        "upper bound can shorten the step but promises nothing: only the low end of the step after it counts it."
         if report.plan
         else "",
         link="Plan",
         empty="Empty: no rule recommends an edit for this run."
         if report.findings
-        else "Empty: no rule could be judged.",
+        else "Empty: no rule could be evaluated.",
         terminal=Terminal.ALWAYS,
     )
 
 
 def describe_expectation(trial: FirstTrial) -> str:
-    """What the log must show if the edit worked."""
+    """What the log must show if the first entry works."""
     if trial.basis == FREES_MEMORY:
         cost = format_cost(trial.cost_fraction, trial.cost_is_estimated)
         return f"It frees memory: the log's memory peak should fall. It {cost}."
     if trial.saved_low_fraction is None or trial.saved_high_fraction is None:
-        return "Its gain is not known: the log's unprofiled step time decides."
+        return "Its gain is not known: compare the log's unprofiled step time before and after."
     high = format_share(trial.saved_high_fraction)
     now = format_ms(trial.unprofiled_step_ns)
     if trial.basis == UPPER_BOUND:
-        start = "No entry has a likely gain. At best the log's step time"
+        start = "No entry has a likely gain. At best the log's unprofiled step time"
         if trial.unprofiled_step_ns is None:
             return f"{start} falls by {high} (upper bound)."
         return f"{start} falls from {now} to {format_ms(trial.unprofiled_step_after_low_ns)} (by {high}, upper bound)."
@@ -114,10 +116,14 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
         likely = None if gain.likely is None else gain.likely / widest_ns
         scale = Range(gain.low / widest_ns, gain.high / widest_ns, likely, describe_gain(gain))
     cost = format_cost(gain.cost_fraction, gain.cost_is_estimated).removeprefix("costs ")
-    second = Metric("Likely", format_likely(gain)) if gain.cost_fraction is None else Metric("Cost", cost)
+    likely_or_cost: tuple[Metric, ...] = ()
+    if gain.cost_fraction is not None:
+        likely_or_cost = (Metric("Cost", cost),)
+    elif gain.likely is not None:
+        likely_or_cost = (Metric("Likely", format_likely(gain)),)
     subtitle: list[Inline] = [format_wall(finding.wall, finding.sub_wall)]
     if step.unlocked_by:
-        subtitle.append(f"possible only after {step.unlocked_by}")
+        subtitle.append(f"blocked until {step.unlocked_by} is applied")
     return Card(
         title=finding.title,
         marker=str(step.order),
@@ -125,9 +131,9 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
         subtitle=tuple(subtitle),
         metrics=(
             Metric("Gain", format_gain_bounds(gain)),
-            second,
+            *likely_or_cost,
             Metric("Step after it", format_ms_range(step.step_after_ns.low, step.step_after_ns.high)),
-            Metric("Basis", format_basis(gain.basis)),
+            Metric("Basis", format_name(gain.basis)),
         ),
         scale=scale,
         blocks=tuple(_list_blocks(report, step)),
@@ -142,7 +148,7 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
         yield PageOnly((layout.Note(finding.why_it_matters, role="muted"),))
     yield tabulate_edits(report, step.edits, f"plan_{step.order}_edits")
     if finding.confirm_first:
-        yield list_notes(finding.confirm_first, "Confirm first", "checklist")
+        yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
     rest: list[Block] = []
     if finding.how_to_verify:
         rest.append(Items((finding.how_to_verify,), "How to verify", "plain"))
@@ -159,19 +165,19 @@ def list_notes(notes: tuple[Note, ...], title: str = "", role: str = "") -> Item
 
 
 def list_evidence(finding: Finding, explanation: str = "") -> list[Block]:
-    """How the gain was estimated, then what speaks for the edit and what against it."""
+    """How the gain was estimated, then the evidence for the edit and against it."""
     estimate: tuple[tuple[Inline, ...], ...] = (
-        ((Text("Estimate", "strong"), explanation, Text("", "source")),) if explanation else ()
+        ((Text("Estimate:", "strong"), explanation, Text("", "source")),) if explanation else ()
     )
     notes = [("For", note) for note in finding.evidence_for] + [("Against", note) for note in finding.evidence_against]
     claims = tuple(
-        (Text(side, side.lower()), note.text or note.name, Text(note.source, "source")) for side, note in notes
+        (Text(f"{side}:", side.lower()), note.text or note.name, Text(note.source, "source")) for side, note in notes
     )
     return [Items((*estimate, *claims), "Evidence", "evidence")] if estimate or claims else []
 
 
 def tabulate_edits(report: Report, edits: tuple[PlannedEdit, ...], name: str) -> Table:
-    """Settings with their value in the run, as far as it is known, and their new value."""
+    """Settings, each with its value in the run where it is known, and its new value."""
 
     def value_now(edit: PlannedEdit) -> Cell:
         known = report.config.environment if edit.kind == "env" else report.config.values
@@ -179,16 +185,16 @@ def tabulate_edits(report: Report, edits: tuple[PlannedEdit, ...], name: str) ->
         return Text(format_setting(edit.from_value), "from") if is_known else UNKNOWN
 
     columns = (
-        Column("Setting", lambda edit: edit, name_setting),
-        Column("From", lambda edit: edit, value_now),
+        Column("Setting", ROW, name_setting),
+        Column("From", ROW, value_now),
         Column("To", "to", lambda value: Text(format_setting(value), "to")),
-        Column("", lambda edit: edit, _remark, width="third"),
+        Column("", ROW, _remark, width="third"),
     )
     return Table(name, columns, edits, terminal_rows=len(edits), is_compact=True)
 
 
 def name_setting(row: PlannedEdit) -> Cell:
-    """Name of a setting; a variable of the environment is marked."""
+    """The name of a setting. An environment variable is marked as one."""
     if row.kind == "env":
         return Text(row.key, "code"), Text("environment", "badge")
     return Text(row.key, "code")

@@ -1,16 +1,16 @@
-"""How to read the report: its terms, from their one definition."""
+"""How to read the report: the definitions of its terms, from model/terms.py."""
 
 from __future__ import annotations
 
 from three_walls.model.report import Report
 from three_walls.model.terms import GAIN_BASES, TERMS
-from three_walls.report.formats import format_basis
+from three_walls.report.formats import format_name
 from three_walls.report.section import Definitions, Note, Section, Terminal
 
 
 def reading(_: Report) -> Section:
-    """Terms, then what the gain of an edit can rest on."""
+    """Terms, then the bases that a gain can have."""
     terms = tuple((term.name, term.definition) for term in TERMS)
-    bases = tuple((format_basis(basis).capitalize(), meaning) for basis, meaning in GAIN_BASES.items())
-    blocks = (Definitions(terms), Note("What a gain rests on", role="heading"), Definitions(bases))
+    bases = tuple((format_name(basis).capitalize(), meaning) for basis, meaning in GAIN_BASES.items())
+    blocks = (Definitions(terms), Note("Basis of a gain", role="heading"), Definitions(bases))
     return Section("reading", "How to read this", blocks, link="How to read", terminal=Terminal.NEVER, role="reading")

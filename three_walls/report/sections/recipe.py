@@ -1,10 +1,10 @@
-"""NVIDIA's benchmark recipe nearest to the run, compared with the run's settings."""
+"""Known-good recipe: how the run's settings differ from those of NVIDIA's nearest benchmark recipe."""
 
 from __future__ import annotations
 
 from three_walls.model.report import BATCH_SIZE, BENCHMARK_SETTING, RecipeDifference, Report
 from three_walls.report.formats import format_count, format_setting
-from three_walls.report.section import Cell, Column, Note, Section, Table, Text
+from three_walls.report.section import ROW, Cell, Column, Note, Section, Table, Text
 from three_walls.report.sections.plan import name_setting
 
 MARK_MEANINGS = {
@@ -14,29 +14,29 @@ MARK_MEANINGS = {
 
 
 def recipe(report: Report) -> Section | None:
-    """Settings that differ; or why no recipe is near."""
+    """The settings that differ, or why no recipe is near."""
     known = report.known_good_recipe
     if known is None:
         reason = report.no_recipe_reason
         return Section("recipe", "Known-good recipe", (), link="Recipe", empty=f"None: {reason}") if reason else None
     columns = (
-        Column("Setting", lambda row: row, name_setting),
+        Column("Setting", ROW, name_setting),
         Column("This run", "run", lambda value: Text(format_setting(value), "from")),
         Column("Recipe", "recipe", lambda value: Text(format_setting(value), "code")),
-        Column("", lambda row: row, _remark),
+        Column("", ROW, _remark),
     )
     unknown = f", {format_count(known.unknown_count)} unknown in the run" if known.unknown_count else ""
     return Section(
         "recipe",
         "Known-good recipe",
         (
-            Note((Text(known.name, "code"), Text(known.source, "source")), "Nearest benchmark of NVIDIA:"),
+            Note((Text(known.name, "code"), Text(known.source, "source")), "Nearest recipe:"),
             Note(known.distance_note),
             Table("recipe", columns, known.differences),
             Note(f"{format_count(known.same_count)} settings are the same{unknown}.", role="muted"),
         ),
-        lead="Context for the plan, not a promise: settings that were fast there, with forced expert balance and mock "
-        "data. None is a measured gain here; parallel sizes belong to the recipe's number of GPUs.",
+        lead="How the run differs from NVIDIA's nearest benchmark recipe. Context for the plan, not a promise: the "
+        "recipe was fast with forced expert balance and mock data, and its parallel sizes suit its number of GPUs.",
         link="Recipe",
     )
 

@@ -1,4 +1,4 @@
-"""Recompute: forward work that is replayed in backward."""
+"""Recompute: forward work that the backward pass repeats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from three_walls.report.section import Column, Section, Table
 
 
 def recompute(report: Report) -> Section | None:
-    """One row per layer that is replayed."""
+    """One row per recomputed layer."""
     if not report.recompute_layers:
         return None
     columns = (
@@ -22,7 +22,7 @@ def recompute(report: Report) -> Section | None:
         "recompute",
         "Recompute",
         (Table("recompute", columns, report.recompute_layers, is_compact=True),),
-        lead=f"Forward work that the representative step replays in backward: {total}. Full: the whole layer. "
-        "Selective: its core attention only.",
+        lead=f"The backward pass of the representative step spends {total} on recomputing forward work. Full: the "
+        "whole layer. Selective: its core attention only.",
         link="Recompute",
     )

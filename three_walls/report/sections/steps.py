@@ -1,4 +1,4 @@
-"""Steps: which were found and kept, and what the training log adds."""
+"""Steps: which were found, which were kept, and what the training log adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from three_walls.report.formats import (
     format_ms_range,
     format_tflops,
 )
-from three_walls.report.section import Block, Cell, Column, Fold, Note, PageOnly, Section, Table, Text
+from three_walls.report.section import ROW, Block, Cell, Column, Fold, Note, PageOnly, Section, Table, Text
 
 
 class StepRow(NamedTuple):
@@ -37,44 +37,46 @@ def steps(report: Report) -> Section:
     if rows:
         columns = (
             Column("Rank", "rank"),
-            Column("Step", lambda row: row.step.index),
+            Column("Step", "step.index"),
             Column("Length", lambda row: row.step.end_ns - row.step.start_ns, format_ms),
-            Column("Kept", lambda row: row, _describe_kept),
-            Column("Why", lambda row: row.step.reason, role="muted", width="wide"),
+            Column("Kept", ROW, _describe_kept),
+            Column("Why", "step.reason", role="muted", width="wide"),
         )
         table = Table("steps", columns, rows, terminal_rows=0, is_compact=True)
         blocks.append(Fold("All steps of all ranks", (table,)))
     length = ""
     if summary.median_ns is not None:
-        bounds = format_ms_range(summary.min_ns, summary.max_ns)
-        length = f" Kept steps take {bounds}, median {format_ms(summary.median_ns)}."
+        bounds = f" ({format_ms_range(summary.min_ns, summary.max_ns)})" if summary.kept > 1 else ""
+        length = f" Median of the kept steps: {format_ms(summary.median_ns)}{bounds}."
     return Section(
         "steps",
         "Steps",
         tuple(blocks),
-        lead=f"{count_of(summary.kept, 'step')} kept, {format_count(len(summary.dropped))} dropped; boundaries from "
-        f"{summary.source}.{length}",
+        lead=f"{count_of(summary.kept, 'step')} kept, {format_count(len(summary.dropped))} dropped. Boundaries are "
+        f"from {summary.source}.{length}",
         link="Steps",
     )
 
 
 def describe_log(log: LogSummary) -> str:
-    """``Log: unprofiled step 377 ms (2 of 10 iterations; 4 warm-up, 4 profiled); peak memory 29.9 GiB``."""
+    """``Log: unprofiled step 377 ms (median of 2 of 10 iterations; left out: 8 warm-up); peak memory 29.9 GiB``."""
     by_count = sorted(log.roles.items(), key=lambda item: (-item[1], item[0]))
     others = ", ".join(f"{count} {role}" for role, count in by_count if role != "steady")
     steady = f"{format_count(log.roles.get('steady', 0))} of {format_count(log.iterations)} iterations"
-    parts = [f"Log: unprofiled step {format_ms(log.unprofiled_step_ns)} ({'; '.join(filter(None, (steady, others)))})"]
+    steady = f"{steady} are steady" if log.unprofiled_step_ns is None else f"median of {steady}"
+    left_out = f"; left out: {others}" if others else ""
+    parts = [f"Log: unprofiled step {format_ms(log.unprofiled_step_ns)} ({steady}{left_out})"]
     if log.peak_memory_bytes is not None:
         peak, reserved = format_gib(log.peak_memory_bytes), format_gib(log.reserved_memory_bytes)
         parts.append(f"peak memory {peak}, reserved {reserved}")
     if log.device_memory_bytes is not None:
         parts.append(f"device memory in use by all processes {format_gib(log.device_memory_bytes)}")
     if log.allocator_retries:
-        parts.append(f"{format_count(log.allocator_retries)} allocations tried again")
+        parts.append(f"{format_count(log.allocator_retries)} allocation retries")
     if log.ooms:
-        parts.append(f"memory exhausted {format_count(log.ooms)} times")
+        parts.append(f"out of memory {format_count(log.ooms)} times")
     if log.torn_lines:
-        parts.append(f"{format_count(log.torn_lines)} torn lines left out")
+        parts.append(f"{format_count(log.torn_lines)} torn lines not read")
     return "; ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Timers of the training log: which parts of an iteration take how long, and on which rank longest."""
+"""Timers of the training log: how long each part of an iteration takes, and on which rank it takes longest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ KIND_WORDS = {
     TimerKind.EXCHANGE: "exchange, waits included",
     TimerKind.STEP: "whole pass or step",
     TimerKind.OUTSIDE: "outside of steps",
-    TimerKind.OTHER: "not known here",
+    TimerKind.OTHER: "unknown timer",
 }
 
 
 def timers(report: Report) -> Section | None:
-    """Slow ranks by the timers, then every timer."""
+    """Ranks that the timers show to be slow, then every timer."""
     rows = order_timers(report.log)
     if not rows or report.log is None:
         return None
@@ -38,9 +38,9 @@ def timers(report: Report) -> Section | None:
             *(_describe_slow_rank(slow) for slow in report.log.slow_ranks),
             Table("timers", columns, rows, terminal_rows=12),
         ),
-        lead="Megatron's own timers, per iteration: medians of the prints after unprofiled steady iterations, of the "
-        "fastest and the slowest rank where ranks were printed. Timers of level 1 and 2 add barriers, which lengthen "
-        "the step. A rank with a long time is slow only in its own work; in an exchange it mostly waits.",
+        lead="Megatron's own timers, per iteration: medians over the prints after unprofiled steady iterations, for "
+        "the fastest and the slowest rank where the log names ranks. A long time means a slow rank only in the rank's "
+        "own work; in an exchange it mostly waits. Timers of level 1 and 2 add barriers, which lengthen the step.",
         link="Timers",
     )
 
@@ -62,9 +62,9 @@ def _describe_slow_rank(slow: SlowRank) -> Card:
     ratio = format_ratio(slow.ns / slow.fastest_ns if slow.fastest_ns else None)
     stage = "" if slow.stage is None else f" of pipeline stage {slow.stage}"
     title = (
-        f"Rank {slow.rank} takes {format_ms(slow.ns)} in {slow.timer}, {ratio} the fastest "
-        f"(rank {slow.fastest_rank}, {format_ms(slow.fastest_ns)}){stage}"
+        f"Rank {slow.rank} takes {format_ms(slow.ns)} in {slow.timer}, {ratio} as long as the fastest rank{stage} "
+        f"(rank {slow.fastest_rank}, {format_ms(slow.fastest_ns)})"
     )
     prints = f"{format_count(slow.prints)} of {format_count(slow.of_prints)} prints"
-    evidence = f"The typical rank takes {format_ms(slow.typical_ns)}; it stood out in {prints}."
+    evidence = f"The typical rank takes {format_ms(slow.typical_ns)}. Rank {slow.rank} stood out in {prints}."
     return Card(title=title, blocks=(Note(evidence, role="muted"),), role="callout")

@@ -1,4 +1,4 @@
-"""The head of the report: which wall holds the run back, how long the step is, what the plan leaves of it."""
+"""The head of the report: the wall that holds the run back, the step's length now and after the plan."""
 
 from __future__ import annotations
 
@@ -38,10 +38,6 @@ def verdict(report: Report) -> Section:
 
 
 def _list_notes(report: Report) -> Iterator[str]:
-    result = report.verdict
-    if result.runner_up_wall is not None:
-        runner_up = format_wall(result.runner_up_wall, result.runner_up_sub_wall)
-        yield f"Runner-up: {runner_up}, {format_share(result.margin_fraction)} of the step behind."
     if report.log is not None:
         yield f"{describe_log(report.log)}."
         if report.log.progress is not None:
@@ -49,13 +45,13 @@ def _list_notes(report: Report) -> Iterator[str]:
 
 
 def describe_steps(report: Report) -> str:
-    """``Step 640 ms; 48 of 64 steps complete (boundaries from optimizer kernels), 631-655 ms``."""
+    """``Step 640 ms; 48 of 64 steps complete, 631-655 ms (boundaries from optimizer kernels)``."""
     step = report.step
     if step.median_ns is None:
         return "; ".join(part for part in (f"Step: {UNKNOWN}", step.note) if part)
     length_ns = step.median_ns if report.verdict.step_ns is None else report.verdict.step_ns
     spread = f", {format_ms_range(step.min_ns, step.max_ns)}" if step.kept > 1 else ""
-    return f"Step {format_ms(length_ns)}; {count_complete(report)} (boundaries from {step.source}){spread}"
+    return f"Step {format_ms(length_ns)}; {count_complete(report)}{spread} (boundaries from {step.source})"
 
 
 def count_complete(report: Report) -> str:
@@ -74,7 +70,7 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         note = f"{count_complete(report)}{bounds}"
     yield Metric("Step", format_ms(length_ns), note)
     if result.wall is not None and not result.abstained:
-        recoverable_ns = recoverable_of(report, result.wall, result.sub_wall)
+        recoverable_ns = recoverable_of(report, result.wall, None)
         fraction = format_share(report.fraction_of_step(recoverable_ns))
         yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} of the step")
     if report.plan:

@@ -1,4 +1,4 @@
-"""Waiting for peers: which rank was late, and how much of the communication is waiting."""
+"""Waiting for peers: which rank arrives late, and how much of the communication is waiting."""
 
 from __future__ import annotations
 
@@ -7,26 +7,40 @@ from dataclasses import dataclass
 
 from three_walls.model.buckets import BUCKETS
 from three_walls.model.report import Alignment, Report, Straggler, Wait
-from three_walls.report.formats import UNKNOWN, count_of, format_ms, format_ms_range, format_rank
+from three_walls.report.formats import UNKNOWN, count_of, format_ms, format_ms_range, format_name, format_rank
 from three_walls.report.palette import TRANSFER_COLOUR, WAIT_COLOUR
-from three_walls.report.section import Bar, Block, Card, Cell, Column, Fold, Legend, Note, Section, Swatch, Table, Text
+from three_walls.report.section import (
+    ROW,
+    Bar,
+    Block,
+    Card,
+    Cell,
+    Column,
+    Fold,
+    Legend,
+    Note,
+    Section,
+    Swatch,
+    Table,
+    Text,
+)
 
 MOST_ROWS_UNFOLDED = 40
-"""A longer table of every class and rank is folded."""
+"""The table of every class and rank is folded when it is longer."""
 
 _CLASS_ORDER = {bucket.name: place for place, bucket in enumerate(BUCKETS)}
 
 
 @dataclass(frozen=True, slots=True)
 class ClassWait:
-    """Waits of one communication class over the ranks: bounds of what is known, and how it is known."""
+    """Waits of one communication class, over all ranks."""
 
     communication_class: str
     wait_ns: tuple[int, ...]
-    """Of the ranks where it is known."""
+    """On each rank where it is known."""
     transfer_ns: tuple[int, ...]
     late_rank: int | None
-    """The rank that most of the waiting is for, as far as known."""
+    """The rank that the others wait for longest, as far as known."""
     rank_count: int
     resolved_count: int
     unknown_count: int
@@ -38,7 +52,7 @@ class ClassWait:
 
 
 def waits(report: Report) -> Section:
-    """Late ranks, then waiting and transfer by class."""
+    """Stragglers, then waiting and transfer by class."""
     rows = order_waits(report)
     blocks: list[Block] = [_describe_straggler(straggler) for straggler in order_stragglers(report)]
     if report.alignment is not None:
@@ -49,15 +63,15 @@ def waits(report: Report) -> Section:
         "waits",
         "Waiting for peers",
         tuple(blocks),
-        lead="A collective moves data once its last rank has arrived. The time before that is waiting, and only the "
-        "rank that arrives last can shorten it.",
+        lead="A collective moves data once its last rank has arrived. The time before that is waiting, which only an "
+        "earlier arrival of that rank shortens.",
         link="Waits",
         empty="Unknown, or none: no communication could be split into waiting and transfer.",
     )
 
 
 def order_stragglers(report: Report) -> tuple[Straggler, ...]:
-    """The rank that costs the others most first."""
+    """The rank that delays the others most comes first."""
     return tuple(sorted(report.stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank, straggler.cause)))
 
 
@@ -86,7 +100,8 @@ def summarize_classes(report: Report) -> tuple[ClassWait, ...]:
             rank_count=len(members),
             resolved_count=sum(wait.resolved for wait in members),
             unknown_count=sum(wait.wait_ns is None for wait in members),
-            notes=tuple(sorted({wait.note for wait in members if wait.note})),
+            # What a rank adds after the semicolon is a share of its own time: the table of ranks shows it.
+            notes=tuple(sorted({wait.note.partition(";")[0] for wait in members if wait.note})),
         )
         for name, members in by_class.items()
     )
@@ -102,7 +117,7 @@ def _find_late_rank(members: list[Wait]) -> int | None:
 
 def _describe_straggler(straggler: Straggler) -> Card:
     is_unknown = straggler.cause == UNKNOWN
-    cause = "cause unknown" if is_unknown else straggler.cause.replace("_", " ")
+    cause = "cause unknown" if is_unknown else format_name(straggler.cause)
     return Card(
         title=(
             f"Rank {straggler.rank} made the others wait {format_ms(straggler.late_ns)} per step",
@@ -114,13 +129,11 @@ def _describe_straggler(straggler: Straggler) -> Card:
 
 
 def _describe_alignment(alignment: Alignment) -> str:
+    how = f"Clock alignment of the ranks: {alignment.method}"
     if alignment.residual_ns_p50 is None and alignment.residual_ns_p95 is None:
-        return f"Clocks of the ranks: {alignment.method}; how well they agree is {UNKNOWN}."
+        return f"{how}; how well the clocks agree is {UNKNOWN}."
     median, most = format_ms(alignment.residual_ns_p50), format_ms(alignment.residual_ns_p95)
-    return (
-        f"Clocks of the ranks: {alignment.method}. Matched ends of collectives are {median} apart at the median, "
-        f"{most} at the 95th percentile."
-    )
+    return f"{how}. The ends of matched collectives are {median} apart in the median, {most} at the 95th percentile."
 
 
 def _tabulate_classes(report: Report) -> Table:
@@ -128,7 +141,7 @@ def _tabulate_classes(report: Report) -> Table:
         Column("Class", "communication_class", role="code"),
         Column("Wait", "wait_ns", _bounds, is_right=True),
         Column("Transfer", "transfer_ns", _bounds, is_right=True),
-        Column("Late rank", lambda row: row, lambda row: _name_late_rank(row.late_rank, row.is_without_wait)),
+        Column("Late rank", ROW, lambda row: _name_late_rank(row.late_rank, row.is_without_wait)),
         Column("Resolved on", lambda row: f"{row.resolved_count} of {count_of(row.rank_count, 'rank')}"),
         Column("How", lambda row: "; ".join(_list_notes(row)), role="muted"),
     )
@@ -163,9 +176,9 @@ def _tabulate_ranks(rows: tuple[Wait, ...]) -> Fold:
         Column("Rank", "rank"),
         Column("Wait", "wait_ns", format_ms),
         Column("Transfer", "transfer_ns", format_ms),
-        Column("", lambda wait: wait, draw, width="shape"),
+        Column("", ROW, draw, width="shape"),
         Column("Late rank", lambda wait: _name_late_rank(wait.awaited_rank, wait.wait_ns == 0)),
-        Column("Split", lambda wait: wait, _describe_split),
+        Column("Split", ROW, _describe_split),
         Column("How", "note", role="muted"),
     )
     legend = Legend(

@@ -1,4 +1,4 @@
-"""The three walls: the most that removing each would save."""
+"""The three walls: upper bounds of what removing each would save."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.report import Report
 from three_walls.report.formats import SUB_WALL_NAMES, format_ms, format_share, format_wall
 from three_walls.report.palette import WALL_COLOURS
-from three_walls.report.section import Bar, Cell, Column, Note, Section, Table, Text
+from three_walls.report.section import ROW, Bar, Cell, Column, Note, Section, Table, Text
 
 _FACTS = {
     (Wall.MEMORY, None): "memory_recoverable_ns",
@@ -23,7 +23,7 @@ _ORDER = (
     (Wall.COMPUTE_HOST, SubWall.COMPUTE),
     (Wall.COMPUTE_HOST, SubWall.HOST),
 )
-_BOTH_HALVES = "Both halves together: they share no time, so this is their sum."
+_BOTH_HALVES = "The sum of the two halves, which share no time."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class WallRow:
 
 
 def walls(report: Report) -> Section:
-    """Upper bounds of the three walls in Megatron Core's order; the third has two halves."""
+    """Upper bounds of the three walls, in Megatron Core's order, and of the two halves of the third."""
     columns = (
-        Column("Wall", lambda row: row, _name),
+        Column("Wall", ROW, _name),
         Column("Up to", "recoverable_ns", format_ms),
         Column("Of the step", "fraction", format_share),
-        Column("", lambda row: row, _draw, width="shape", in_terminal=False),
+        Column("", ROW, _draw, width="shape", in_terminal=False),
         Column("", "mark", _mark),
         Column("What it is", "meaning", role="muted", width="wide", in_terminal=False),
     )
@@ -52,12 +52,12 @@ def walls(report: Report) -> Section:
     blocks: list[Note | Table] = [Table("walls", columns, rows, emphasis=lambda row: row.mark == "the wall")]
     if report.verdict.margin_fraction is not None:
         margin = format_share(report.verdict.margin_fraction)
-        blocks.append(Note(f"Margin of the wall over the runner-up: {margin} of the step.", role="muted"))
+        blocks.append(Note(f"The wall leads the runner-up by {margin} of the step.", role="muted"))
     return Section(
         "walls",
         "The three walls",
         tuple(blocks),
-        lead="Upper bounds of what removing each wall would save. The plan states what its edits may reach.",
+        lead="The most that removing each wall could save. The plan states how much of it its edits may save.",
         link="Walls",
     )
 
@@ -76,11 +76,9 @@ def _read(report: Report, wall: Wall, sub_wall: SubWall | None) -> WallRow:
     is_sum = wall is Wall.COMPUTE_HOST and sub_wall is None
     definition = None if is_sum else report.facts.get(_FACTS[wall, sub_wall]).definition
     mark = ""
-    if (result.wall, result.sub_wall) == (wall, sub_wall) or (is_sum and result.wall is wall):
+    if result.wall is wall and sub_wall in (None, result.sub_wall):
         mark = "this half" if sub_wall else "the wall"
-    elif (result.runner_up_wall, result.runner_up_sub_wall) == (wall, sub_wall) or (
-        is_sum and result.runner_up_wall is wall
-    ):
+    elif result.runner_up_wall is wall and sub_wall in (None, result.runner_up_sub_wall):
         mark = "runner-up"
     recoverable_ns = recoverable_of(report, wall, sub_wall)
     meaning = _BOTH_HALVES if definition is None else definition.meaning

@@ -11,7 +11,7 @@ from tests.facts.moe_model import LAYER_NS, Model, command
 from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, PASSES, RECOMPUTE
-from three_walls.facts.recompute.replays import FULL, NONE, REPLAYS, Recompute, sum_replays_by_layer
+from three_walls.facts.recompute import FULL, NONE, REPLAYS, Recompute, sum_replays_by_layer
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.fact import known, missing
 from three_walls.model.report import RecomputedLayer, Report

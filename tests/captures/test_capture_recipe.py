@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.captures.launch.commands import count_ranks, find_launcher, spell_settings, wrap
-from three_walls.captures.launch.recipe import CaptureRequest, make_recipe, read_ranks, read_steps
+from three_walls.captures.launch import (
+    CaptureRequest,
+    count_ranks,
+    find_launcher,
+    make_recipe,
+    read_ranks,
+    read_steps,
+    spell_settings,
+    wrap,
+)
+from three_walls.cli.capture import format_recipe
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.model.errors import RuleBaseError, UsageError
-from three_walls.report.capture_text import format_recipe
 from three_walls.tables.capture import CaptureRules, capture_rules
 from three_walls.tables.loader import load_table
 
@@ -57,7 +65,7 @@ def test_a_command_without_a_python_program_is_refused() -> None:
     ("command", "launcher"),
     [("/usr/bin/srun x.py", "srun"), ("A=1 torchrun x.py", "torchrun"), ("python x.py", None), ("", None)],
 )
-def test_the_launcher_is_told_by_the_first_word(command: str, launcher: str | None) -> None:
+def test_the_launcher_is_known_by_the_first_word(command: str, launcher: str | None) -> None:
     assert find_launcher(command.split()) == launcher
 
 
@@ -101,7 +109,7 @@ def test_reports_are_named_by_the_variable_of_the_launcher() -> None:
         ("", None),
     ],
 )
-def test_a_launch_of_one_node_says_how_many_ranks_it_has(command: str, ranks: int | None) -> None:
+def test_a_launch_on_one_node_states_how_many_ranks_it_has(command: str, ranks: int | None) -> None:
     assert count_ranks(command.split()) == ranks
 
 

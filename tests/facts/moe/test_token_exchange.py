@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.facts.views import run_view
-from three_walls.facts.token_exchange import exchange_bytes, link_bytes_per_s
+from three_walls.facts.moe.token_exchange import exchange_bytes, link_bytes_per_s
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.fact import known
 from three_walls.tables.hardware import GpuModel, find_gpu
@@ -57,7 +57,7 @@ def test_a_rack_is_one_domain_however_many_hosts() -> None:
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        (link(16, model=None), "GPU is not known"),
+        (link(16, model=None), "GPU is not in tables/hardware.yaml"),
         (link(16, model=H200.model_copy(update={"nic_bytes_per_s_one_way": None})), "network of a H200 server"),
         (link(16, moe_token_dispatcher_type="flex"), "alltoall dispatcher only"),
         (link(16, expert_tensor_parallel_size=2), "expert tensor parallelism 1"),
@@ -107,7 +107,7 @@ def test_a_rank_sends_what_is_not_for_itself(values: dict[str, ConfigData], sent
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"seq_length": None, "hidden_size": None}, "does not say hidden_size, seq_length"),
+        ({"seq_length": None, "hidden_size": None}, "does not state hidden_size, seq_length"),
         ({"bf16": None}, "bf16 or fp16"),
         ({"moe_expert_capacity_factor": 1.25}, "moe_expert_capacity_factor"),
         ({"moe_latent_size": 512}, "moe_latent_size"),

@@ -1,4 +1,8 @@
-"""PyTorch's operators: which are GEMMs, and which surround unfused work: ``tables/torch-operators.yaml``."""
+"""What the NVTX ranges around a kernel's launch show of it.
+
+``collective-owners.yaml``: range -> whose collective an NCCL kernel is. ``torch-operators.yaml``: PyTorch operator ->
+which GEMM it runs, or which unfused work it surrounds.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,29 @@ from pydantic import BeforeValidator, Field
 
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.loader import ByName, NamedRow, Pattern, Row, Text, load_table
+from three_walls.tables.thresholds import Fraction
 
+DATA_PARALLEL, TENSOR_PARALLEL, TOKENS = "data_parallel", "tensor_parallel", "tokens"
 LOSS, WGRAD_ACCUMULATION, BARRIER = "loss", "wgrad_accumulation", "barrier"
+
+
+class OwnerTexts(Row):
+    """Ranges that contain one of ``texts`` surround collectives of ``owner``."""
+
+    owner: Literal["data_parallel", "tensor_parallel", "tokens"]
+    texts: tuple[Text, ...]
+    reason: Text
+    """Who calls the collective."""
+
+
+class CollectiveOwners(Row):
+    """``collective-owners.yaml``."""
+
+    owners: tuple[OwnerTexts, ...]
+    """In order of precedence."""
+    maximum_open_fraction: Fraction
+    """Of the step: with more time in collectives of unknown owner, no data- or tensor-parallel time is stated."""
+
 
 Position = Annotated[int, Field(ge=0, le=99)]
 """Position among the arguments of an operator, from 0."""
@@ -27,8 +52,8 @@ class LinearLayer(NamedRow):
     input: Position
     """The activations, ``[..., k]``."""
     weight: Annotated[Position | None, BeforeValidator(_read_weight)]
-    """The weight, ``[n, k]``; None (``after_input`` in the file): the first matrix after the input with rows of length
-    k."""
+    """The weight, ``[n, k]``. None (``after_input`` in the file) is the first matrix after the input whose rows have
+    length k."""
     source: Text
     """Whose function it is."""
 
@@ -59,6 +84,12 @@ class TorchOperators(Row):
 
 
 @cache
+def collective_owners() -> CollectiveOwners:
+    """The owners of collectives that ship with the program."""
+    return load_table(TABLES_DIR / "collective-owners.yaml", CollectiveOwners)
+
+
+@cache
 def torch_operators() -> TorchOperators:
-    """The table that ships with the program."""
+    """The operators that ship with the program."""
     return load_table(TABLES_DIR / "torch-operators.yaml", TorchOperators)

@@ -10,10 +10,10 @@ import pytest
 from trace_builder import ADAM, GEMM, MEGATRON, PROCESS, TraceBuilder
 
 from tests.paths import SAMPLES
-from three_walls.captures.doctor.examine import JUDGES, examine
+from three_walls.captures.doctor import JUDGES, examine
+from three_walls.cli.doctor import format_examination, render_examination
+from three_walls.model.capture import Answer
 from three_walls.model.errors import InputError
-from three_walls.model.examination import Answer
-from three_walls.report.examination import format_examination, render_examination
 from three_walls.tables.capture import capture_rules
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_two_captured_steps_leave_no_clean_one_and_four_leave_two(tmp_path: Path
     assert (answers(two)["clean_steps"], answers(four)["clean_steps"]) == ("no", "yes")
 
 
-def test_a_launch_without_settings_or_environment_is_told(tmp_path: Path) -> None:
+def test_a_launch_without_settings_or_environment_is_reported(tmp_path: Path) -> None:
     path = TraceBuilder().steps(4).write(tmp_path / "trace.sqlite")
     answer_of = answers(path)
     assert (answer_of["command_line"], answer_of["environment"], answer_of["ranks_known"]) == ("no", "no", "no")
@@ -101,7 +101,7 @@ def test_captured_ranks_are_counted_against_the_world(tmp_path: Path) -> None:
     assert missing.megatron_lm == ("--profile", "--profile-ranks", "0", "1", "2", "3")
 
 
-def test_two_reports_of_one_rank_are_not_of_one_run(tmp_path: Path) -> None:
+def test_two_reports_of_the_same_rank_are_not_of_one_run(tmp_path: Path) -> None:
     for name in ("a", "b"):
         whole(0, world=2).write(tmp_path / f"{name}.sqlite")
     assert answers(tmp_path)["ranks_known"] == "no"
@@ -114,7 +114,7 @@ def test_captures_that_begin_a_tenth_of_a_step_apart_are_skewed(tmp_path: Path, 
     assert answers(tmp_path)["start_skew"] == answer
 
 
-def test_clocks_of_two_hosts_say_nothing_of_a_skew(tmp_path: Path) -> None:
+def test_clocks_of_two_hosts_show_nothing_about_a_skew(tmp_path: Path) -> None:
     whole(0, world=2).write(tmp_path / "rank0.sqlite")
     other = whole(1, world=2)
     other.host = "node1"
@@ -138,22 +138,22 @@ def test_of_a_message_only_plain_words_are_repeated(tmp_path: Path) -> None:
         ("Profiling has started.", "yes"),
     ],
 )
-def test_dropped_events_are_told_from_what_the_profiler_always_says(tmp_path: Path, message: str, answer: str) -> None:
+def test_dropped_events_are_distinguished_from_the_usual_messages(tmp_path: Path, message: str, answer: str) -> None:
     assert answers(add_messages(whole().write(tmp_path / "a.sqlite"), message))["no_drops"] == answer
 
 
-def test_without_messages_nothing_is_known_of_drops(tmp_path: Path) -> None:
+def test_without_messages_nothing_is_known_about_drops(tmp_path: Path) -> None:
     assert answers(whole().write(tmp_path / "a.sqlite"))["no_drops"] == "unknown"
 
 
-@pytest.mark.parametrize(("held_ns", "answer"), [(60, "yes"), (61, "no")])
-def test_a_profiler_that_holds_up_the_program_is_measured_on_kept_steps(
-    tmp_path: Path, held_ns: int, answer: str
+@pytest.mark.parametrize(("delay_ns", "answer"), [(60, "yes"), (61, "no")])
+def test_a_profiler_that_delays_the_program_is_measured_on_kept_steps(
+    tmp_path: Path, delay_ns: int, answer: str
 ) -> None:
     builder = TraceBuilder()
     for at in (1, 1001, 2001, 3001, 4001):  # three of five are kept: 3000 ns, of which a fiftieth is 60
         builder.kernel(GEMM, at, at + 600, launched=at).kernel(ADAM, at + 800, at + 1000, launched=at + 1)
-    builder.overhead(2001, 2001 + held_ns).overhead(10, 500)  # the second lies in a dropped step
+    builder.overhead(2001, 2001 + delay_ns).overhead(10, 500)  # the second lies in a dropped step
     assert answers(builder.write(tmp_path / "a.sqlite"))["profiler_overhead"] == answer
 
 
@@ -168,14 +168,14 @@ def test_graphs_recorded_whole_ask_for_nodes(tmp_path: Path) -> None:
     assert "--cuda-graph-trace=node" in (examination.recapture or "")
 
 
-def test_without_any_kernel_the_examination_still_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_any_kernel_the_examination_still_states_what_is_missing(tmp_path: Path) -> None:
     path = TraceBuilder().api("cudaMalloc_v3020", 1, 2).write(tmp_path / "a.sqlite")
     examination = examine([path])
     assert examination.ranks == 0
     assert answers(path)["kernels"] == "no"
 
 
-def test_two_processes_in_one_report_are_not_told_apart_by_rank() -> None:
+def test_two_processes_in_one_report_are_not_distinguished_by_rank() -> None:
     assert answers(SAMPLES / "two-processes-one-report.sqlite.xz")["ranks_known"] == "no"
 
 
@@ -188,7 +188,7 @@ def test_the_command_and_the_claims_are_shown_for_what_is_missing_alone(tmp_path
     assert all(len(line) <= 100 or "profil" in line for line in text.splitlines())
 
 
-def test_the_json_holds_every_check_and_no_directory(tmp_path: Path) -> None:
+def test_the_json_contains_every_check_and_no_directory(tmp_path: Path) -> None:
     read = json.loads(render_examination(examine([whole().write(tmp_path / "a.sqlite")])))
     assert [check["name"] for check in read["checks"]] == list(JUDGES)
     assert str(tmp_path) not in json.dumps(read)

@@ -1,36 +1,39 @@
-"""Judges what the captures of one run can support: one answer per capability of ``tables/capture.yaml``."""
+"""Judges what the captures of a run support: an answer for each capability of ``tables/capture.yaml``.
+
+Made from the numbers of ``capture_facts.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from three_walls.captures.doctor.capture_facts import CaptureFacts, read_captures
-from three_walls.captures.launch.commands import spell_settings
-from three_walls.captures.launch.recipe import profiler_words
+from three_walls.captures.capture_facts import CaptureFacts, read_captures
+from three_walls.captures.launch import profiler_words, spell_settings
 from three_walls.inputs.nsys.capabilities import YES
+from three_walls.model.capture import Answer, Check, Examination
 from three_walls.model.config import ConfigData
-from three_walls.model.examination import Answer, Check, Examination
 from three_walls.model.units import ns_to_ms
-from three_walls.tables.attribution_thresholds import attribution_thresholds
 from three_walls.tables.capture import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
 from three_walls.tables.scrub import cut_sentence
-from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
 
 _PROGRAM = "python pretrain_gpt.py ..."
-_MOST_LISTED_RANKS = 64
-"""Of a larger run the ranks to profile are an example: nobody captures them all."""
+_MAXIMUM_LISTED_RANKS = 64
+"""For larger runs the ranks to profile are an example: nobody captures them all."""
 
 Judgement = tuple[Answer, str]
+"""Whether the capability is there, and what the captures contain of it."""
+
 Judge = Callable[[CaptureFacts, CaptureRules], Judgement]
 
-_MOST_MESSAGES = 2
+_MAXIMUM_MESSAGES = 2
 
 
 def examine(paths: Sequence[Path], step_range: str | None = None) -> Examination:
-    """What the exports ``paths`` (files or directories of one run) support, and one command for all that is missing.
+    """What the exports ``paths`` (files or directories of a run) support, and a command that records what they lack.
 
-    InputError where one cannot be read.
+    Raises InputError where one cannot be read.
     """
     traces, facts = read_captures(paths, step_range)
     rules = capture_rules()
@@ -66,12 +69,12 @@ def _check(capability: Capability, facts: CaptureFacts, rules: CaptureRules) -> 
 
 
 def _spell(capabilities: Sequence[Capability], facts: CaptureFacts, framework: str) -> tuple[str, ...]:
-    """Settings that record all of them; the ranks to profile are those of the run, if it records how many there are."""
+    """Settings that record ``capabilities``. The ranks to profile are all of the run, if their number is known."""
     settings: dict[str, ConfigData] = {}
     for capability in capabilities:
         if framework in capability.frameworks:
             settings.update(capability.settings)
-    if "profile_ranks" in settings and facts.world_size is not None and facts.world_size <= _MOST_LISTED_RANKS:
+    if "profile_ranks" in settings and facts.world_size is not None and facts.world_size <= _MAXIMUM_LISTED_RANKS:
         settings["profile_ranks"] = tuple(range(facts.world_size))
     return spell_settings({"use_nsys_profiler": True, **settings} if settings else {}, framework)
 
@@ -98,14 +101,14 @@ def judge_training_steps(facts: CaptureFacts, _: CaptureRules) -> Judgement:
 def judge_operator_sizes(facts: CaptureFacts, _: CaptureRules) -> Judgement:
     if facts.operator_sizes:
         return Answer.YES, f"in {_reports(facts.traces)}"
-    return Answer.NO, "no operator range (aten::...) with shapes, or not in every report"
+    return Answer.NO, "not every report has operator ranges (aten::...) with shapes"
 
 
 def judge_launches(facts: CaptureFacts, _: CaptureRules) -> Judgement:
     if not facts.api_calls:
         return Answer.NO, "no API calls"
     if facts.launched_fraction is None:
-        return Answer.UNKNOWN, f"{facts.api_calls:,} API calls, and no kernel outside CUDA graphs to join them with"
+        return Answer.UNKNOWN, f"{facts.api_calls:,} API calls, but no kernel outside CUDA graphs that they launched"
     least = attribution_thresholds().minimum_joined_launches_fraction
     answer = Answer.YES if facts.launched_fraction >= least else Answer.NO
     return answer, f"{facts.api_calls:,} API calls; {facts.launched_fraction:.1%} of the kernels have their launch call"
@@ -119,7 +122,7 @@ def judge_graph_nodes(facts: CaptureFacts, _: CaptureRules) -> Judgement:
 def judge_all_ranks(facts: CaptureFacts, _: CaptureRules) -> Judgement:
     count = len(set(facts.ranks))
     if facts.world_size is None:
-        return Answer.UNKNOWN, f"{count} captured; the launch does not record how many there are (WORLD_SIZE)"
+        return Answer.UNKNOWN, f"{count} captured; the number of ranks of the run is not recorded (WORLD_SIZE)"
     return (Answer.YES if count >= facts.world_size else Answer.NO), f"{count} of {facts.world_size} captured"
 
 
@@ -130,7 +133,7 @@ def judge_ranks_known(facts: CaptureFacts, _: CaptureRules) -> Judgement:
         return Answer.YES, f"ranks {', '.join(map(str, facts.ranks[:16]))}{', ...' if len(facts.ranks) > 16 else ''}"
     return (
         Answer.NO,
-        "no rank variable of the launcher, or several ranks in one report: numbered in the order found",
+        "the launcher's rank variable was not recorded, or a report has several ranks: numbered in the order found",
     )
 
 
@@ -138,7 +141,7 @@ def judge_one_clock(facts: CaptureFacts, _: CaptureRules) -> Judgement:
     missing = [] if facts.hosts is not None else ["its host"]
     missing += [] if facts.session_starts == facts.traces else ["when its clock began"]
     if missing:
-        return Answer.NO, f"some report does not record {' and '.join(missing)}"
+        return Answer.NO, f"not every report records {' and '.join(missing)}"
     return Answer.YES, f"{facts.hosts} host{'s' if facts.hosts != 1 else ''}"
 
 
@@ -146,8 +149,8 @@ def judge_start_skew(facts: CaptureFacts, _: CaptureRules) -> Judgement:
     if facts.traces < 2:
         return Answer.YES, "one report"
     if facts.start_skew_ns is None or facts.step_ns is None:
-        return Answer.UNKNOWN, "the reports do not record when their clocks began, or contain no step"
-    found = f"they begin {ns_to_ms(facts.start_skew_ns):,.0f} ms apart; a step takes {facts.step_ns / 1e6:,.0f} ms"
+        return Answer.UNKNOWN, "the reports do not record when their clocks began, or contain no kept step"
+    found = f"they begin {ns_to_ms(facts.start_skew_ns):,.0f} ms apart; a step takes {ns_to_ms(facts.step_ns):,.0f} ms"
     if facts.hosts is None or facts.hosts > 1:
         return Answer.UNKNOWN, f"{found}; the hosts' clocks may differ by as much"
     most = default_rank_thresholds().minimum_start_skew_fraction * facts.step_ns
@@ -159,15 +162,13 @@ def judge_event_edges(facts: CaptureFacts, _: CaptureRules) -> Judgement:
         state = facts.capabilities.get("synchronization", "not checked")
         return (Answer.YES, "no stream waits for an event") if state == YES else (Answer.NO, state)
     pairs = "each wait identifies its record" if facts.capabilities.get("event_sync_ids") == YES else "paired by order"
-    return Answer.YES, f"{facts.stream_waits:,} waits and {facts.event_records:,} listed records, {pairs}"
+    return Answer.YES, f"{facts.stream_waits:,} waits, {facts.event_records:,} listed records, {pairs}"
 
 
 def judge_nccl_payload(facts: CaptureFacts, _: CaptureRules) -> Judgement:
-    return (
-        (Answer.YES, "recorded")
-        if facts.nccl_payload
-        else (Answer.NO, "NCCL's NVTX ranges have no payload in the export")
-    )
+    if facts.nccl_payload:
+        return Answer.YES, "recorded"
+    return Answer.NO, "not every export has the payloads of NCCL's NVTX ranges"
 
 
 def judge_memory_usage(facts: CaptureFacts, _: CaptureRules) -> Judgement:
@@ -190,23 +191,20 @@ def judge_environment(facts: CaptureFacts, _: CaptureRules) -> Judgement:
 def judge_profiler_overhead(facts: CaptureFacts, rules: CaptureRules) -> Judgement:
     if facts.overhead_fraction is None:
         return Answer.UNKNOWN, "no step was kept"
-    found = f"by its own account it delayed a thread for {facts.overhead_fraction:.1%} of the kept steps"
+    found = f"by its own account it delayed a thread during {facts.overhead_fraction:.1%} of the kept steps"
     is_low = facts.overhead_fraction <= rules.maximum_overhead_fraction
-    note = "; what it adds to every launch is not included" if is_low else ""
+    note = "; the time that it adds to every launch is not included" if is_low else ""
     return (Answer.YES if is_low else Answer.NO), found + note
 
 
 def judge_no_drops(facts: CaptureFacts, rules: CaptureRules) -> Judgement:
     dropped = [text for text in facts.messages if any(pattern.search(text) for pattern in rules.dropped)]
     if dropped:
-        return Answer.NO, "; ".join(" ".join(cut_sentence(text).split()) for text in dropped[:_MOST_MESSAGES])
+        return Answer.NO, "; ".join(" ".join(cut_sentence(text).split()) for text in dropped[:_MAXIMUM_MESSAGES])
     if facts.capabilities.get("diagnostics") != YES:
         return Answer.UNKNOWN, "the export contains no messages of the profiler"
     if any(pattern.search(text) for text in facts.messages for pattern in rules.usual):
-        return (
-            Answer.YES,
-            "the profiler's warning is the usual one for captures that end before the program",
-        )
+        return Answer.YES, "the profiler gives only its usual warning for captures that end before the program"
     return Answer.YES, "the profiler reports none"
 
 
@@ -233,4 +231,4 @@ JUDGES: dict[str, Judge] = {
     "profiler_overhead": judge_profiler_overhead,
     "no_drops": judge_no_drops,
 }
-"""One per capability of ``tables/capture.yaml``."""
+"""By capability of ``tables/capture.yaml``."""

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from three_walls.inputs.config.environment import read_environment, secret_names
+from three_walls.inputs.nsys.launch import read_environment, secret_names
 
 ROWS = [
     'RANK="3"',

@@ -1,8 +1,8 @@
 """Recompute as the trace shows it: what the forward passes replayed inside the backward pass cost.
 
-With *full* recompute a replay runs everything that a forward layer runs. It begins where the kernels before its
-attention stop being those before a forward layer's attention. It ends after as many GEMMs as a forward layer runs
-behind its attention, and after the kernels that follow a layer's last GEMM.
+With *full* recompute a replay runs everything that a forward layer runs. It begins with the first of the kernels before
+its attention that are those before a forward layer's attention. It ends after as many GEMMs as a forward layer runs
+after its attention, and after the kernels that follow a layer's last GEMM.
 
 With *selective* recompute of core attention the replay is the attention alone.
 
@@ -17,16 +17,26 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE, count_phases, is_recomputing
-from three_walls.facts.recompute.layer_shape import LayerShape, measure_layer_shape, number_kernels, place_passes
 from three_walls.facts.step_view import StepView
 from three_walls.inputs.config.parallel_layout import has_uneven_stages
+from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measurement, Measurements, Pool, known, known_or_missing, missing
 from three_walls.model.report import RecomputedLayer
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.intervals import merge_overlapping
+from three_walls.timeline.intervals import DURATION, merge_overlapping
 
 FULL, SELECTIVE, NONE = "full", "selective", "none"
+
+MAX_KERNELS_COMPARED = 256
+"""Kernels compared before a pass of attention: many more than a layer runs there (about thirty)."""
+
+_NOT_IN_LAYER_ORDER = (
+    "mtp_num_layers",
+    "num_layers_per_virtual_pipeline_stage",
+    "virtual_pipeline_model_parallel_size",
+)
+"""Settings with which a micro-batch runs through a rank's layers in several parts, or through more layers."""
 
 REPLAYS = pl.Schema(
     {
@@ -37,18 +47,21 @@ REPLAYS = pl.Schema(
 )
 
 
-facts = FactGroup("Recompute")
+facts = FactGroup()
 ATTENTION_FORWARD_PER_BACKWARD = facts.fact(
     "attention_forward_per_backward_ratio",
     "ratio",
+    "the ratio of attention forward to backward passes",
     "Attention forward passes per backward pass: 1 without recompute, 2 when attention is computed twice.",
 )
 RECOMPUTE_TIME = facts.duration(
     "recompute_ns",
-    "Forward work replayed in the backward pass: from each replay's first kernel to its backward's. Where kernels do "
-    "not show that: replayed layers times the median spacing of forward layers.",
-    "Busy time: waiting and idle time inside a replay counts, for it goes when the replay goes.",
-    share="Fraction of the step spent on recomputing.",
+    "recompute time per step",
+    "Time per step that replaying forward work in the backward pass takes, from each replay's first kernel to "
+    "the first of its backward pass. Where the kernels do not show that, it is the number of replayed layers times the "
+    "median spacing of forward layers.",
+    "Busy time: waiting and idle time inside a replay count, for they go when the replay goes.",
+    share="recomputing forward work",
     pool=Pool(part_of=("memory_recoverable_ns",), is_device_busy=False),
 )
 
@@ -63,6 +76,21 @@ class Recompute:
     """Wall time of the step spent on replaying forward work."""
     replays: pl.DataFrame | None = None
     """Each replay as measured (REPLAYS); None where the cost is an estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """A forward layer in numbers of kernels and GEMMs on its stream."""
+
+    kernels_before: int
+    """From the layer's first kernel to its attention."""
+    gemms_after: int
+    """GEMMs from attention to the end of the layer: median."""
+    kernels_after_gemms: int
+    """Kernels after the layer's last GEMM: median."""
+    gemms_after_each: pl.DataFrame
+    """``own_gemms`` per forward pass (``partner``) that another forward pass follows: the number of expert GEMMs
+    varies."""
 
 
 def recompute_facts(recompute: Recompute, passes: pl.DataFrame) -> Measurements:
@@ -93,7 +121,7 @@ def measure_recompute(step: StepView, passes: pl.DataFrame) -> Recompute:
         granularity = config.get("recompute_granularity")
         if granularity == FULL:
             return _estimate_full_recompute(passes, step.step_ns)
-        setting = granularity if config.knows("recompute_granularity") else "not known"
+        setting = granularity if config.knows("recompute_granularity") else "unknown"
         return Recompute(
             None,
             missing(
@@ -105,7 +133,7 @@ def measure_recompute(step: StepView, passes: pl.DataFrame) -> Recompute:
     if replays is None and kind == FULL:
         return _estimate_full_recompute(passes, step.step_ns)
     if replays is None:
-        return Recompute(kind, missing("no GEMM stands next to a replay"))
+        return Recompute(kind, missing("no GEMM precedes or follows a replay"))
     covered = merge_overlapping(replays.with_columns(group=0), ["group"])
     ns = int((covered["end_ns"] - covered["start_ns"]).sum())
     return Recompute(kind, known(min(ns, step.step_ns)), replays)
@@ -123,7 +151,7 @@ def _estimate_full_recompute(passes: pl.DataFrame, step_ns: int) -> Recompute:
 
 
 def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
-    """No attention is replayed. The expert layer alone may be: then a backward layer runs three forwards' GEMMs."""
+    """No attention is replayed. The experts alone may be: a backward layer then runs three GEMMs per forward GEMM."""
     between = _count_gemms_to_next(placed).filter(pl.col("direction") == pl.col("next"))
     medians = {str(name): gemms for name, gemms in between.group_by("direction").agg(pl.col("gemms").median()).rows()}
     forward, backward = medians.get(FORWARD), medians.get(BACKWARD)
@@ -139,7 +167,7 @@ def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
 
 
 def _classify_recompute(placed: pl.DataFrame) -> str | None:
-    """Full or selective, by the GEMMs from a replayed attention to its backward; None where they show neither."""
+    """Full or selective, by the GEMMs from a replayed attention to its backward pass; None where they show neither."""
     counted = _count_gemms_to_next(placed)
     layer = counted.filter((pl.col("direction") == FORWARD) & (pl.col("next") == FORWARD))["gemms"].median()
     between = counted.filter((pl.col("direction") == RECOMPUTE) & (pl.col("next") == BACKWARD))["gemms"]
@@ -163,13 +191,10 @@ def _count_gemms_to_next(placed: pl.DataFrame) -> pl.DataFrame:
 def _measure_extents(kernels: pl.DataFrame, placed: pl.DataFrame, kind: str) -> pl.DataFrame | None:
     """partner, start_ns, end_ns of every replay; None where the kernels do not show the extent of one."""
     replays = placed.filter(pl.col("direction") == RECOMPUTE)
-    if kind == SELECTIVE:
-        extents = _attention_extents(kernels, replays)
-    else:
-        shape = measure_layer_shape(kernels, placed)
-        if shape is None:
-            return None
-        extents = _layer_extents(kernels, replays, shape)
+    shape = measure_layer_shape(kernels, placed) if kind == FULL else None
+    if kind == FULL and shape is None:
+        return None
+    extents = _attention_extents(kernels, replays) if shape is None else _layer_extents(kernels, replays, shape)
     return None if extents["end_ns"].null_count() or extents["start_ns"].null_count() else extents
 
 
@@ -208,12 +233,85 @@ def _attention_extents(kernels: pl.DataFrame, replays: pl.DataFrame) -> pl.DataF
     ).sort("start_ns")
 
 
-_NOT_IN_LAYER_ORDER = (
-    "mtp_num_layers",
-    "num_layers_per_virtual_pipeline_stage",
-    "virtual_pipeline_model_parallel_size",
-)
-"""Settings with which a micro-batch runs through a rank's layers in several parts, or through more layers."""
+def number_kernels(kernels: pl.DataFrame, stream: int) -> pl.DataFrame:
+    """Those of one rank's ``kernels`` that run on ``stream``, in order.
+
+    Columns: place (from 0), start_ns, end_ns, name_id, is_gemm, gemms_before (GEMMs earlier in the step).
+    """
+    is_gemm = pl.col("category").is_in(list(GEMM_CATEGORIES))
+    return (
+        kernels.filter(pl.col("stream") == stream)
+        .sort("start_ns", "end_ns")
+        .select("start_ns", "end_ns", "name_id", is_gemm=is_gemm)
+        .with_columns(
+            place=pl.int_range(pl.len(), dtype=pl.Int64),
+            gemms_before=pl.col("is_gemm").cast(pl.Int64).cum_sum() - pl.col("is_gemm").cast(pl.Int64),
+        )
+    )
+
+
+def place_passes(kernels: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
+    """``passes`` with their ``place`` among ``kernels`` and ``gemms_before``; passes of other streams are dropped."""
+    places = kernels.unique("start_ns", keep="first", maintain_order=True).select("start_ns", "place", "gemms_before")
+    return passes.join(places, on="start_ns", how="inner", maintain_order="left")
+
+
+def measure_layer_shape(kernels: pl.DataFrame, placed: pl.DataFrame) -> LayerShape | None:
+    """What a forward layer runs; None where no two forward layers follow one another, or no replay shows its start."""
+    follows = (pl.col("direction") == FORWARD) & (pl.col("direction").shift(-1) == FORWARD)
+    pairs = placed.with_columns(next_place=pl.col("place").shift(-1)).filter(follows)
+    kernels_before = _common_kernels_before(kernels, placed)
+    if pairs.is_empty() or kernels_before is None:
+        return None
+    layers = pairs.with_columns(end=pl.col("next_place") - kernels_before)
+    last_gemm = kernels.filter("is_gemm").select(last="place").sort("last")
+    counted = (
+        layers.join(kernels.select(end="place", gemms_at_end="gemms_before"), on="end")
+        .sort("end")
+        .join_asof(last_gemm, left_on="end", right_on="last", strategy="backward", allow_exact_matches=False)
+        .with_columns(
+            own_gemms=pl.col("gemms_at_end") - pl.col("gemms_before"), rest=pl.col("end") - pl.col("last") - 1
+        )
+        .filter((pl.col("last") > pl.col("place")) & (pl.col("own_gemms") > 0))
+    )
+    if counted.is_empty():
+        return None
+    return LayerShape(
+        kernels_before=kernels_before,
+        gemms_after=_lower_median(counted["own_gemms"]),
+        kernels_after_gemms=_lower_median(counted["rest"]),
+        gemms_after_each=counted.select("partner", "own_gemms"),
+    )
+
+
+def _common_kernels_before(kernels: pl.DataFrame, placed: pl.DataFrame) -> int | None:
+    """How many kernels before a replayed attention have the same names as before a forward layer's attention: median.
+
+    Only replays that follow backward work are compared: a replay that follows another has a whole layer in common.
+    """
+    replays = placed.filter((pl.col("direction") == RECOMPUTE) & (pl.col("direction").shift(1) == BACKWARD))
+    forward = placed.filter(pl.col("direction") == FORWARD)
+    pairs = replays.join(forward.select("partner", forward_place="place"), on="partner")
+    if pairs.is_empty():
+        return None
+    names = kernels.select("place", "name_id")
+    compared = (
+        pairs.select("place", "forward_place", back=pl.int_ranges(1, MAX_KERNELS_COMPARED + 1, dtype=pl.Int64))
+        .explode("back")
+        .with_columns(replay_at=pl.col("place") - pl.col("back"), forward_at=pl.col("forward_place") - pl.col("back"))
+        .join(names.rename({"place": "replay_at", "name_id": "replay_name"}), on="replay_at", how="left")
+        .join(names.rename({"place": "forward_at", "name_id": "forward_name"}), on="forward_at", how="left")
+        .with_columns(is_same=(pl.col("replay_name") == pl.col("forward_name")).fill_null(value=False))
+    )
+    lengths = compared.group_by("place").agg(
+        length=pl.col("back").filter(~pl.col("is_same")).min().fill_null(MAX_KERNELS_COMPARED + 1) - 1
+    )["length"]
+    median = _lower_median(lengths)
+    return median if 0 < median < MAX_KERNELS_COMPARED else None
+
+
+def _lower_median(numbers: pl.Series) -> int:
+    return int(numbers.quantile(0.5, interpolation="lower") or 0)
 
 
 def sum_replays_by_layer(
@@ -238,11 +336,7 @@ def sum_replays_by_layer(
     layers = _count_layers(passes, config, microbatches)
     if layers is None or replays["partner"].null_count():
         return (RecomputedLayer(None, recompute.kind, total_ns, replays.height),)
-    sums = (
-        replays.group_by(layer=pl.col("partner") % layers)
-        .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum(), calls=pl.len())
-        .sort("layer")
-    )
+    sums = replays.group_by(layer=pl.col("partner") % layers).agg(ns=DURATION.sum(), calls=pl.len()).sort("layer")
     return tuple(RecomputedLayer(int(layer), recompute.kind, int(ns), int(calls)) for layer, ns, calls in sums.rows())
 
 

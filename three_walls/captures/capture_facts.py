@@ -1,4 +1,4 @@
-"""What the captures of one run contain, measured; ``examine.py`` judges it."""
+"""What the captures of a run contain, as numbers; ``doctor.py`` judges them."""
 
 from __future__ import annotations
 
@@ -23,45 +23,57 @@ from three_walls.timeline.timeline import Timeline, build_timeline, wanted_range
 
 @dataclass(frozen=True, slots=True)
 class CaptureFacts:
-    """Facts of all traces together. None: not known. Files are names without directories."""
+    """Facts of all traces together. None: not known."""
 
     traces: int
+    """Number of traces."""
     without_kernels: tuple[str, ...]
+    """File names of the traces that contain no kernels, without directories."""
     kernels: int
     api_calls: int
     launched_fraction: float | None
-    """Share of the kernels whose API call is recorded; kernels of graphs have none of their own."""
+    """Share of the kernels outside CUDA graphs whose API call is recorded."""
     training_step_ranges: int
+    """NVTX ranges that number training steps."""
     step_sources: tuple[str, ...]
+    """Where step boundaries come from, of any rank."""
     clean_steps: int | None
-    """Steps that touch neither edge of the capture, of the rank that has the fewest."""
+    """Steps that touch neither edge of the capture, on the rank with the fewest."""
     ranks: tuple[int, ...]
+    """Captured ranks, by number."""
     ranks_recorded: bool
-    """Whether the launcher's variable was recorded for every rank."""
+    """Whether the launcher recorded the number of every rank."""
     world_size: int | None
+    """Ranks of the run."""
     hosts: int | None
+    """Hosts of the captured ranks."""
     session_starts: int
     """Traces that record when their clock began."""
     start_skew_ns: int | None
+    """How far apart the captures begin."""
     step_ns: float | None
+    """Length of the median kept step."""
     stream_waits: int
     event_records: int
     with_command: int
-    """Traces whose command line names settings of a known framework."""
+    """Traces whose command line has settings of a known framework."""
     with_environment: int
+    """Traces that record environment variables."""
     overhead_fraction: float | None
-    """Share of the kept steps during which the profiler delayed some thread of the rank, of the worst rank."""
+    """Share of the kept steps during which the profiler delayed a thread, on the worst rank."""
     messages: tuple[str, ...]
-    """Messages of the profilers, each once."""
+    """Messages of the profiler, each once."""
     capabilities: Mapping[str, str]
+    """What all traces recorded, by name: ``yes``, or why not (``inputs/nsys/capabilities.py``)."""
     nccl_payload: bool
+    """Whether every trace has the payloads of NCCL's NVTX ranges."""
     operator_sizes: bool
-    """Whether every trace has operators of PyTorch with the shapes of their arguments."""
+    """Whether every trace has PyTorch operators with the shapes of their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Extras:
-    """What the trace reader does not carry, per file."""
+    """What a file contains besides what the trace reader reads."""
 
     messages: tuple[str, ...]
     has_nccl_payload: bool
@@ -70,7 +82,10 @@ class _Extras:
 
 
 def read_captures(paths: Sequence[Path], step_range: str | None = None) -> tuple[list[Trace], CaptureFacts]:
-    """The exports ``paths`` (files or directories of one run) and their facts; InputError where one cannot be read."""
+    """Reads the exports ``paths`` (files or directories of a run) and measures their facts.
+
+    Raises InputError where one cannot be read.
+    """
     traces: list[Trace] = []
     extras: list[_Extras] = []
     graph_launch = union_of(load_api_patterns(), "graph_launch")
@@ -84,7 +99,7 @@ def read_captures(paths: Sequence[Path], step_range: str | None = None) -> tuple
 
 
 def _measure(traces: Sequence[Trace], timeline: Timeline | None, extras: Sequence[_Extras]) -> CaptureFacts:
-    """Facts of ``traces``; ``timeline`` is None where no trace has kernels."""
+    """The facts of ``traces``. ``timeline``: None where no trace has kernels."""
     ranks = [rank for trace in traces for rank in trace.ranks]
     environments = [trace.config.environment for trace in traces if trace.ranks]
     worlds = {str(names["WORLD_SIZE"].value) for names in environments if "WORLD_SIZE" in names}
@@ -151,13 +166,13 @@ def _median_step(steps: pl.DataFrame) -> float | None:
 
 
 def _start_skew(traces: Sequence[Trace]) -> int | None:
-    """Between the first device operations of the captures, on the clock of the sessions' UTC starts."""
-    firsts = [
+    """How far apart the first device operations of the captures are, by the UTC time at which each clock began."""
+    begins_ns = [
         trace.session_start_ns + int(first)
         for trace in traces
         if trace.session_start_ns is not None and isinstance(first := trace.operations["start_ns"].min(), int)
     ]
-    return max(firsts) - min(firsts) if len(firsts) > 1 else None
+    return max(begins_ns) - min(begins_ns) if len(begins_ns) > 1 else None
 
 
 def _worst_overhead(traces: Sequence[Trace], timeline: Timeline) -> float | None:

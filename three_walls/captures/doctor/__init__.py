@@ -1,1 +1,0 @@
-"""What a capture can support, and how to record what it lacks."""

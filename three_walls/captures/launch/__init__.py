@@ -1,1 +1,0 @@
-"""The commands that capture a run well."""
