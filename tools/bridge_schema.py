@@ -5,7 +5,7 @@
 
 Arguments: the Bridge release, the Megatron Core release it was made for, then wheels or directories that hold
 ``megatron/``. Nothing is imported: fields, types and defaults come from the syntax tree, so no GPU, no torch and no
-particular Python is needed. The sections are those of ``ConfigContainer``, less what a tuning run never overrides.
+particular Python is needed. The sections are those of ``ConfigContainer``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from dataclass_source import Field, Sources, home_of, read_enum, read_fields, read_registered
+from dataclass_source import Field, Sources, home_of, read_enum, read_fields, read_registered, read_registered_values
 
 OUT = Path(__file__).parent.parent / "tables" / "generated" / "bridge"
 CONFIG = "megatron.bridge.training.config"
@@ -36,7 +36,6 @@ DATASETS = (f"{CONFIG}.GPTDatasetConfig", f"{CONFIG}.FinetuningDatasetConfig", f
 CLASSES = {"model": MODELS, "dataset": DATASETS, "peft": ("megatron.bridge.peft.lora.LoRA",)}
 REGISTERED = {"mixed_precision": "megatron.bridge.training.mixed_precision"}
 """Sections that may be a name, and the module that registers the names."""
-LEFT_OUT = ("ft", "nvrx_straggler", "tensor_inspect", "inprocess_restart", "optimizer_config_override_provider")
 
 
 def main(arguments: list[str]) -> None:
@@ -53,17 +52,19 @@ def write_schema(sources: Sources, release: str, core: str) -> Iterator[str]:
     yield f"bridge: {json.dumps(release)}"
     yield f"core: {json.dumps(core)}"
     sections = read_fields(sources, CONFIG, CONTAINER)
-    fields = {name: _section_fields(sources, name, found) for name, found in sections.items() if name not in LEFT_OUT}
+    fields = {name: _section_fields(sources, name, found) for name, found in sections.items()}
     yield "enums:"
     yield from _write_enums(sources, fields)
+    yield "precision_recipes:"
+    for name, values in read_registered_values(sources, REGISTERED["mixed_precision"]).items():
+        yield f"  {name}: {{{', '.join(f'{field}: {_plain(value)}' for field, value in values.items())}}}"
     yield "sections:"
     for name, found in sections.items():
-        if name in fields:
-            yield f"  {name}:"
-            names = read_registered(sources, REGISTERED[name]) if name in REGISTERED else found.values
-            yield f"    itself: {_write(replace(found, values=names))}"
-            yield "    fields:" + ("" if fields[name] else " {}")
-            yield from (f"      {field}: {_write(kind)}" for field, kind in sorted(fields[name].items()))
+        yield f"  {name}:"
+        names = read_registered(sources, REGISTERED[name]) if name in REGISTERED else found.values
+        yield f"    itself: {_write(replace(found, values=names))}"
+        yield "    fields:" + ("" if fields[name] else " {}")
+        yield from (f"      {field}: {_write(kind)}" for field, kind in sorted(fields[name].items()))
 
 
 def _section_fields(sources: Sources, section: str, found: Field) -> dict[str, Field]:

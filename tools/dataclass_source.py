@@ -125,6 +125,37 @@ def read_registered(sources: Sources, module: str) -> tuple[str, ...]:
     )
 
 
+def read_registered_values(sources: Sources, module: str) -> dict[str, dict[str, object]]:
+    """What each function that ``@register`` marks sets of the object that it returns, by its name.
+
+    Such a function returns a call with keywords, or takes what another one returns and assigns to its fields.
+    """
+    home = sources.module(module)
+    functions = {function.name: function for function in home.functions} if home else {}
+    return {name: _returned_values(functions[name], functions) for name in read_registered(sources, module)}
+
+
+def _returned_values(function: ast.FunctionDef, functions: Mapping[str, ast.FunctionDef]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for statement in function.body:
+        value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in functions:
+            values |= _returned_values(functions[value.func.id], functions)
+        elif isinstance(value, ast.Call):
+            values |= {word.arg: _plain_value(word.value) for word in value.keywords if word.arg}
+        elif (
+            isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute) and value is not None
+        ):
+            values[statement.targets[0].attr] = _plain_value(value)
+    return values
+
+
+def _plain_value(node: ast.expr) -> object:
+    """A literal as it is, ``torch.half`` as torch.float16."""
+    is_known, value = _constant(node)
+    return value if is_known else {"torch.half": "torch.float16"}.get(ast.unparse(node), ast.unparse(node))
+
+
 def read_fields(sources: Sources, module: str, name: str) -> dict[str, Field]:
     """Fields of a dataclass, inherited ones first; raises LookupError where the class is not found."""
     home = sources.module(module)

@@ -12,23 +12,25 @@ The overrides are Hydra's in struct mode: a plain one needs an existing key, a n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from three_walls.model.config import ConfigData, ConfigScalar, RunConfig
+from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.finding import FailureMode, Note, PlannedEdit
-from three_walls.overrides.constraints import constraint_table, judge_constraints
+from three_walls.overrides.constraints import compared_names, failure_mode_of, judge_constraints, judge_values, show
+from three_walls.overrides.hydra_grammar import ParsedOverride, Reference, Sweep, parse_override
 from three_walls.overrides.merged_config import (
     COMM_OVERLAP,
     COMM_OVERLAP_CLASS,
+    MAPPING,
     MIXED_PRECISION,
-    MIXED_PRECISION_CLASS,
     OBJECT_CLASSES,
-    OBJECT_PARTS,
     MergedConfig,
-    apply_overrides,
+    OverriddenConfig,
+    complete_sections,
     config_of_run,
+    values_by_path,
 )
 from three_walls.overrides.spell import NEWEST_BRIDGE, spell
 from three_walls.rules.conditions import Truth
@@ -41,12 +43,20 @@ from three_walls.tables.bridge import (
     release_number,
 )
 from three_walls.tables.config_keys import keys_by_path
-from three_walls.tables.hydra_overrides import Override, read_override
 from three_walls.tables.loader import suggest
 
-_OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<path>[\w.]+)(=(?P<value>.*))?", re.DOTALL)
 _OPEN_SECTIONS = ("dataset", "peft", "tokenizer")
 """Sections whose class differs from run to run, so that a field that no release lists may exist."""
+_JUDGED = ("train.train_iters", "train.train_samples")
+"""Numbers of which constraints know every use."""
+_WORDS_IN_ONE = ("model.cuda_graph_scope", "model.cuda_graph_modules")
+"""Lists that may also be given as one text, with commas."""
+_NAMED_MEMBERS = ("model.inference_cuda_graph_scope",)
+"""Fields whose member of an enum may be given by its name."""
+OBJECT_PARTS = ("._target_", "._args_", "._call_", "._name_")
+"""Ends of paths that construct an object instead of setting a field."""
+_NOT_SAVED = ("dataset.mock", "dataset.token_dtype_code", "dataset.split_matrix")
+"""Fields of the dataset that are calculated when the run starts."""
 _UNKNOWN = object()
 """State of a section of which nothing is known."""
 
@@ -83,9 +93,8 @@ class OverrideCheck:
 
         Accepted is not enough: an accepted override may do nothing, or fail when the model is built.
         """
-        constraints = constraint_table().constraints
         modes = {override.failure_mode for override in self.overrides}
-        modes |= {constraints[note.name].failure_mode for note in self.broken}
+        modes |= {failure_mode_of(note.name) for note in self.broken}
         if FailureMode.REFUSED in modes:
             return False
         return None if FailureMode.UNKNOWN in modes else True
@@ -103,15 +112,12 @@ def check_overrides(
 ) -> OverrideCheck:
     """Check ``overrides`` as applied to the configuration ``base``, with ``environment`` set as well."""
     schema = bridge_schema(version)
-    lines = [_read_line(text) for text in overrides]
-    readable = [line for line in lines if line is not None]
-    checker = _Checker(schema, base, readable)
-    checked = tuple(
-        CheckedOverride(text, Truth.FAILS, _UNREADABLE, FailureMode.REFUSED) if line is None else checker.check(line)
-        for line, text in zip(lines, overrides, strict=True)
-    )
-    merged = apply_overrides(base, (setting for line in readable for setting in line.settings), environment or {})
-    broken, unknown = judge_constraints(merged, version)
+    checker = _Checker(schema, base, overrides)
+    merged = checker.view.finish()
+    checked = tuple(checker.describe(override) for override in checker.overrides)
+    variables = {path.partition(".")[2]: str(value) for path, value in merged.items() if path.startswith("env_vars.")}
+    known = replace(base, environment=variables | {**base.environment, **(environment or {})})
+    broken, unknown = judge_values(known, merged, version)
     return OverrideCheck(schema.release, checked, broken, unknown)
 
 
@@ -127,31 +133,6 @@ def find_problems(
     return tuple(note for note in check.problems if note.name not in broken_before)
 
 
-_UNREADABLE = "this is not an override: expected key=value with balanced brackets"
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One override as written, and the settings it makes."""
-
-    text: str
-    prefix: str
-    path: str
-    is_mapping: bool
-    settings: tuple[Override, ...]
-
-
-def _read_line(text: str) -> _Line | None:
-    """The override; None where Hydra could not read ``text``."""
-    match = _OVERRIDE.fullmatch(text)
-    if match is None or (match["value"] is None and match["prefix"] != "~"):
-        return None
-    value = (match["value"] or "").strip()
-    if any(value.count(opening) != value.count(closing) for opening, closing in ("[]", "{}")):
-        return None
-    return _Line(text, match["prefix"] or "", match["path"], value.startswith("{"), tuple(read_override(text)))
-
-
 @dataclass(frozen=True, slots=True)
 class _Failure:
     """Why an override is wrong, and how that shows."""
@@ -161,115 +142,252 @@ class _Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class _Placed:
+    """One override, and what is wrong with its form or its place; ``parsed`` is None where Hydra cannot read it."""
+
+    text: str
+    parsed: ParsedOverride | None
+    failure: _Failure | None = None
+    doubt: str = ""
+
+
 class _Checker:
-    """Checks lines against a release and what is known of the configuration they are applied to."""
+    """Merges overrides in their order into what is known of the configuration, and judges each of them."""
 
-    schema: BridgeSchema
-    base: MergedConfig
-    lines: Sequence[_Line]
+    def __init__(self, schema: BridgeSchema, base: MergedConfig, overrides: Sequence[str]) -> None:
+        self.schema = schema
+        self.complete = complete_sections(base, schema.release)
+        """Sections whose every field is known."""
+        before = values_by_path(base, schema)
+        self.before = frozenset(before)
+        """Paths that are known without the overrides."""
+        self.view = OverriddenConfig(before, schema)
+        self.current = self.view.paths
+        self.overrides = [self._place(text) for text in overrides]
 
-    def check(self, line: _Line) -> CheckedOverride:
-        failure = self._find_failure(line)
+    def _place(self, text: str) -> _Placed:
+        """Merge one override, unless it cannot be merged."""
+        try:
+            parsed = parse_override(text)
+        except ValueError as error:
+            return _Placed(text, None, _Failure(f"this is not an override that Hydra can read: {error}"))
+        failure = self._find_misplacement(parsed)
+        doubt = "" if failure is not None else self._find_doubt(parsed)
+        if failure is None or failure.mode is not FailureMode.REFUSED:
+            self.view.merge(parsed)
+        return _Placed(text, parsed, failure, doubt)
+
+    def describe(self, placed: _Placed) -> CheckedOverride:
+        """What becomes of the override, once all are merged."""
+        failure = placed.failure
+        if failure is None and placed.parsed is not None:
+            failure = self._check_settings(placed.parsed)
         if failure is not None:
             message = failure.mode.describe(failure.problem, self.schema.release)
-            return CheckedOverride(line.text, Truth.FAILS, message, failure.mode)
-        doubt = self._find_doubt(line)
-        return CheckedOverride(line.text, Truth.UNKNOWN if doubt else Truth.HOLDS, doubt)
+            return CheckedOverride(placed.text, Truth.FAILS, message, failure.mode)
+        return CheckedOverride(placed.text, Truth.UNKNOWN if placed.doubt else Truth.HOLDS, placed.doubt)
 
-    def _find_failure(self, line: _Line) -> _Failure | None:
-        """Why the override fails or has no effect; None where nothing is wrong with it."""
-        section, _, field = line.path.partition(".")
+    def _find_misplacement(self, override: ParsedOverride) -> _Failure | None:
+        """Why the override cannot be merged, or is skipped; None where it has a place."""
+        section, _, field = override.path.partition(".")
+        if override.package or "/" in section:
+            return _Failure(f"{override.text} names a config group, and Megatron-Bridge has none")
+        if isinstance(override.value, Sweep):
+            return _Failure("this is a sweep over several runs, which Megatron-Bridge cannot merge")
         if section not in self.schema.sections:
-            return self._fail_missing(self._describe_missing_section(section), line)
+            return self._fail_missing(self._describe_missing_section(section), override)
         if section == "env_vars":
-            if field and line.prefix != "++":
-                return _Failure(f"Could not override '{line.path}': the recipe may not have it; write ++{line.path}")
-            return None
-        if section in OBJECT_CLASSES:
-            is_overlap = section == COMM_OVERLAP
-            problem = self._check_comm_overlap(line, field) if is_overlap else self._check_precision(line, field)
-            return _Failure(problem) if problem else self._check_settings(line)
-        failure = self._check_settings(line)
-        if failure is None and (problem := self._describe_reset(line.path)):
-            failure = _Failure(problem, FailureMode.IGNORED)
-        return failure
+            return self._check_variable(override, field)
+        if isinstance(override.value, Reference) and not self._exists(override.value.path, override.path):
+            return _Failure(f"there is no setting {override.value.path or 'that the reference names'}")
+        if override.prefix == "~":
+            return self._check_removal(override)
+        return self._check_place(override, section, field) if field else self._check_whole(override, section)
 
-    def _find_doubt(self, line: _Line) -> str:
+    def _find_doubt(self, override: ParsedOverride) -> str:
         """What has to be known of the recipe to decide whether the override applies; empty if nothing."""
-        section, _, field = line.path.partition(".")
-        if section in OBJECT_CLASSES and field and not line.prefix and section not in self.base.values:
+        section, _, field = override.path.partition(".")
+        if section in OBJECT_CLASSES and field and not override.prefix and section not in self.current:
             return f"applies only if the recipe's {section} is a {OBJECT_CLASSES[section]}, which is not known"
-        if section in _OPEN_SECTIONS and self.schema.find(line.path) is None:
-            return f"no known class for {section} has {line.path}; the recipe's class may have it"
+        if section in _OPEN_SECTIONS and section not in self.complete and self.schema.find(override.path) is None:
+            return f"no known class for {section} has {override.path}; the recipe's class may have it"
         return ""
 
     # The key exists, and the form fits.
+
+    def _exists(self, path: str, by: str) -> bool:
+        """Whether a reference in the setting ``by`` has a target."""
+        return path != by and (path in self.current or (not self.complete and bool(path)))
+
+    def _check_variable(self, override: ParsedOverride, name: str) -> _Failure | None:
+        is_there = override.path in self.current
+        if name and override.prefix not in ("+", "++") and not is_there:
+            problem = f"Could not override '{override.path}': the recipe may not have it; write ++{override.path}"
+            return _Failure(problem)
+        if name and override.prefix == "+" and is_there and self.current[override.path] is not None:
+            return _Failure(f"+{override.path} fails because the variable is set; write ++{override.path}")
+        if name and (override.value is None or isinstance(override.value, tuple | dict)):
+            return _Failure(f"environment variable {name} must have a scalar value")
+        if not name and override.prefix != "~" and not isinstance(override.value, dict):
+            return _Failure("env_vars takes a mapping of variables")
+        if not name and override.prefix == "" and isinstance(override.value, dict):
+            missing = [key for key in override.value if f"env_vars.{key}" not in self.current]
+            return _Failure(f"Could not override 'env_vars.{missing[0]}'; write ++env_vars") if missing else None
+        return None
+
+    def _check_removal(self, override: ParsedOverride) -> _Failure:
+        """What is removed from the overrides' view of the configuration keeps its value."""
+        present = self.current.get(override.path)
+        section = override.path.partition(".")[0]
+        is_known = override.path in self.current or section in self.complete
+        is_known |= section in self.current and not self.view.is_object(section)
+        if self.schema.find(override.path) is None and not is_known:
+            return _Failure(self._describe_missing_field(override.path, "") or f"there is no {override.path}")
+        if is_known and present is None:
+            return _Failure(f"Could not delete from config. '{override.path}' does not exist.")
+        if override.value is not None and override.value != present:
+            return _Failure(f"Could not delete from config. The value of '{override.path}' is {show(present)}.")
+        return _Failure(f"{override.path} cannot be removed: it is a field of a class", FailureMode.IGNORED)
+
+    def _check_place(self, override: ParsedOverride, section: str, field: str) -> _Failure | None:
+        """Whether the field has a place, as far as that is known."""
+        state = self.view.state(section, _UNKNOWN)
+        outer, _, inner = field.partition(".")
+        place = f"{section}.{outer}"
+        is_object = state is _UNKNOWN or self.view.is_object(section)
+        if not is_object:
+            if override.prefix == "":
+                held = "has none" if state is None else f"is {show(state)}, which has no fields"
+                problem = f"Could not override '{override.path}': the recipe's {section} {held}; append one with ++"
+                return _Failure(problem)
+            return None
+        if (section in self.complete or state == MAPPING) and place not in self.current:
+            if state == MAPPING and override.prefix:
+                return None
+            if state == MAPPING or not self._has_undumped(override, section):
+                problem = self._describe_missing_field(override.path, override.prefix, is_complete=True)
+                return self._fail_missing(problem, override)
+        if (
+            inner
+            and override.prefix == ""
+            and place in self.current
+            and not isinstance(self.current[place], dict | str)
+        ):
+            return _Failure(f"Could not override '{override.path}': {place} has no fields")
+        return self._check_merge(override)
+
+    def _has_undumped(self, override: ParsedOverride, section: str) -> bool:
+        """Whether the field exists though the configuration does not show it.
+
+        Fields that are calculated later are not saved. Up to 0.5 the dataset has its length under another name too,
+        which an appended override can set.
+        """
+        if section in ("model", "dataset", "tokenizer", "peft"):
+            is_appended = override.prefix in ("+", "++")
+            has_length = (
+                is_appended and override.path == "dataset.seq_length" and "dataset.sequence_length" in self.current
+            )
+            return has_length or override.path in _NOT_SAVED
+        return self.schema.find(".".join(override.path.split(".")[:2])) is not None
+
+    def _check_merge(self, override: ParsedOverride) -> _Failure | None:
+        """Whether OmegaConf merges the value into what is there: a list and an object do not merge."""
+        value, present = override.value, self.current.get(override.path)
+        is_container = isinstance(value, dict | tuple)
+        if isinstance(value, dict) and isinstance(present, tuple):
+            return _Failure(f"Error merging override {override.text}: {override.path} is a list")
+        field = self.schema.find(override.path)
+        holds_object = isinstance(present, dict) or (
+            field is not None and field.kinds == ("dict",) and present is not None
+        )
+        if isinstance(value, tuple) and holds_object:
+            return _Failure(f"Error merging override {override.text}: {override.path} is an object")
+        if override.prefix != "+" or is_container:
+            return None
+        is_there = present is not None
+        if override.path not in self.current and override.path.partition(".")[0] not in self.complete:
+            kind = self.schema.find(override.path)
+            is_there = kind is not None and "null" not in kind.kinds and self._is_certain(override.path)
+        return _Failure(f"+{override.path} fails because the key exists; write it without +") if is_there else None
+
+    def _is_certain(self, path: str) -> bool:
+        """Whether every configuration has the section of ``path``, with one class."""
+        return path.partition(".")[0] not in (*OBJECT_CLASSES, *_OPEN_SECTIONS)
+
+    def _check_whole(self, override: ParsedOverride, section: str) -> _Failure | None:
+        """A section that is set as a whole: a mapping is merged into an object field by field."""
+        value, is_object = override.value, self.view.is_object(section)
+        is_known = section in self.current
+        if isinstance(value, dict):
+            missing = [name for name in value if f"{section}.{name}" not in self.current]
+            if override.prefix == "" and missing and is_known and is_object:
+                return _Failure(f"Could not override '{section}.{missing[0]}': {section} is an object already")
+            return None
+        if isinstance(value, tuple) and is_known and is_object:
+            return _Failure(f"Error merging override {override.text}: {section} is an object")
+        if override.prefix == "+" and is_known and self.current[section] is not None and not isinstance(value, tuple):
+            return _Failure(f"+{section} fails because the section exists; write it without +")
+        return None
 
     def _describe_missing_section(self, section: str) -> str:
         if section == "env_vars":
             return f"Megatron-Bridge {self.schema.release} has no env_vars and skips it; export the variable instead"
         return f"Megatron-Bridge {self.schema.release} has no section {section}{suggest(section, self.schema.sections)}"
 
-    def _fail_missing(self, problem: str, line: _Line) -> _Failure:
+    def _fail_missing(self, problem: str, override: ParsedOverride) -> _Failure:
         """A section or field that the classes lack: a plain override of it fails, an appended one is skipped."""
-        return _Failure(problem, FailureMode.IGNORED if line.prefix in ("+", "++") else FailureMode.REFUSED)
+        return _Failure(problem, FailureMode.IGNORED if override.prefix in ("+", "++") else FailureMode.REFUSED)
 
-    def _describe_missing_field(self, path: str, prefix: str) -> str:
+    def _describe_missing_field(self, path: str, prefix: str, is_complete: bool = False) -> str:
         """Empty where the recipe's class, or the object that the path leads into, may have the field."""
         section, _, field = path.partition(".")
         outer = ".".join(path.split(".")[:2])
         parent = self.schema.find(outer) if outer != path else None
         is_inside = parent is not None and any(kind.startswith(("object", "dict", "dtype")) for kind in parent.kinds)
-        if section in _OPEN_SECTIONS or is_inside:
+        if not is_complete and (section in _OPEN_SECTIONS or is_inside):
             return ""
         skipped = "; with ++ it is skipped with a warning" if prefix else ""
+        holder = f"Megatron-Bridge {self.schema.release}"
+        if is_complete and self.schema.find(path) is not None:
+            holder = f"the configuration's {section}"
         known = self.schema.sections[section].fields
-        return f"Megatron-Bridge {self.schema.release} has no {path}{skipped}{suggest(field, known)}"
+        return f"{holder} has no {path}{skipped}{suggest(field, known)}"
 
-    def _check_comm_overlap(self, line: _Line, field: str) -> str:
-        state = self.base.values.get(COMM_OVERLAP, _UNKNOWN)
-        if not field and line.is_mapping and state == COMM_OVERLAP_CLASS:
-            return "comm_overlap is an object already and cannot be replaced: override its fields"
-        if field and not line.prefix and state is None:
-            return f"Could not override '{line.path}': the recipe has no CommOverlapConfig; append one with ++"
-        if state is None and (line.is_mapping or line.prefix) and not self._constructs(COMM_OVERLAP):
-            return "'dict' object has no attribute 'data_parallel_size': append the class, ++comm_overlap._target_="
-        return ""
-
-    def _check_precision(self, line: _Line, field: str) -> str:
-        state = self.base.values.get(MIXED_PRECISION, _UNKNOWN)
-        if field and state not in (_UNKNOWN, MIXED_PRECISION_CLASS):
-            return f"Could not override '{line.path}': the recipe's mixed_precision is {state}, which has no fields"
-        return ""
-
-    def _check_settings(self, line: _Line) -> _Failure | None:
-        """The first setting of the line that fails, if any."""
-        if line.is_mapping and (problem := self._check_object(line)) is not None:
-            return _Failure(problem, FailureMode.UNKNOWN) if problem else None
-        for setting in line.settings:
-            path = setting.path
-            if path.endswith(OBJECT_PARTS):
+    def _check_settings(self, override: ParsedOverride) -> _Failure | None:
+        """The first setting of the override that fails, if any."""
+        value = override.value
+        if isinstance(value, dict) and "." not in override.path:
+            settings = [(f"{override.path}.{name}", inner) for name, inner in value.items()]
+        else:
+            settings = [(override.path, value)]
+        for path, inner in settings:
+            if path.endswith(OBJECT_PARTS) or path.startswith("env_vars."):
                 continue
-            field = self.schema.find(path)
-            if field is None:
-                if problem := self._describe_missing_field(path, line.prefix):
-                    return self._fail_missing(problem, line)
-                continue
-            if line.prefix == "~":
-                return _Failure(f"{path} cannot be removed: it is a field of a class")
-            if line.prefix == "+" and path.partition(".")[0] not in (*OBJECT_CLASSES, *_OPEN_SECTIONS):
-                return _Failure(f"+{path} fails because the key exists; write it without +")
-            if problem := self._check_value(path, field, setting.value):
-                return _Failure(problem, self._find_failure_mode(path, field, setting.value))
+            failure = self._check_setting(override, path, inner)
+            if failure is not None:
+                return failure
         return None
 
-    def _check_object(self, line: _Line) -> str | None:
-        """What is wrong with a field that is set to ``{_target_:...}``; None where the mapping holds plain values."""
-        field = self.schema.find(line.path)
-        parts = {setting.path.removeprefix(f"{line.path}."): setting.value for setting in line.settings}
-        if "." not in line.path or field is None or "_target_" not in parts:
-            return None
-        target, arguments = str(parts["_target_"]), parts.get("_args_")
+    def _check_setting(self, override: ParsedOverride, path: str, value: Any) -> _Failure | None:
+        field = self.schema.find(path)
+        if field is None:
+            is_known = path in self.before or override.path == "dataset.seq_length"
+            problem = "" if is_known else self._describe_missing_field(path, override.prefix)
+            return self._fail_missing(problem, override) if problem else None
+        if isinstance(value, dict) and "_target_" in value:
+            problem = self._check_object(path, field, value)
+            return _Failure(problem, FailureMode.NOT_VALIDATED) if problem else None
+        if problem := self._describe_reset(path):
+            return _Failure(problem, FailureMode.IGNORED)
+        if isinstance(value, Reference) or self.current.get(path, value) != value:
+            return None  # a later override sets it again
+        if problem := self._check_value(path, field, value):
+            return _Failure(problem, self._find_failure_mode(path, field, value))
+        return None
+
+    def _check_object(self, path: str, field: FieldType, value: Mapping[str, Any]) -> str:
+        """What is wrong with a field that is set to ``{_target_:...}``."""
+        target, arguments = str(value["_target_"]), value.get("_args_")
         name = target.rpartition(".")[2]
         enum = self.schema.enums.get(name)
         if enum is not None:
@@ -279,31 +397,36 @@ class _Checker:
         else:
             is_object = any(kind.startswith(("object:", "dtype", "callable", "any", "dict")) for kind in field.kinds)
             found = "" if is_object else f"an object of {name}"
-        return f"{line.path} takes {_describe_field(field)}, found {found}" if found else ""
+        return f"{path} takes {_describe_field(field)}, found {found}" if found else ""
 
     # The value fits its field. Hydra checks neither types nor allowed values.
 
-    def _check_value(self, path: str, field: FieldType, value: ConfigData) -> str:
+    def _check_value(self, path: str, field: FieldType, value: Any) -> str:
         """Why ``path`` cannot hold ``value``; empty if it can."""
         takes = _describe_field(field)
         if value is None:
             may_be_null = {"null", "any"} & set(field.kinds) or (field.has_default and field.default is None)
             return "" if may_be_null else f"{path} cannot be null: it takes {takes}"
+        if isinstance(value, dict | Sweep):
+            takes_mapping = any(kind.startswith(("dict", "object", "any")) for kind in field.kinds)
+            return "" if takes_mapping else f"{path} takes {takes}, found a mapping"
+        if path in _NAMED_MEMBERS and value in self._enum_members(field):
+            return ""
         if not isinstance(value, tuple):
             if not any(_fits(kind, value) for kind in field.kinds):
-                return f"{path} takes {takes}, found {_show(value)}"
+                return f"{path} takes {takes}, found {show(value)}"
             return self._check_allowed(path, field, value)
         kinds = [_element_kind(kind) for kind in field.kinds if kind.startswith("list[")]
         if not kinds and "any" not in field.kinds:
             return f"{path} takes {takes}, found a list"
         for element in value:
             if kinds and not any(_fits(kind, element) for kind in kinds):
-                return f"{path} takes {takes}, found the element {_show(element)}"
+                return f"{path} takes {takes}, found the element {show(element)}"
             if problem := self._check_allowed(path, field, element):
                 return problem
         return ""
 
-    def _check_allowed(self, path: str, field: FieldType, value: ConfigScalar) -> str:
+    def _check_allowed(self, path: str, field: FieldType, value: Any) -> str:
         """Text is compared with the values that the release names, else with those of ``tables/config-keys.yaml``."""
         allowed: tuple[ConfigData, ...] = field.values or self._enum_members(field)
         key = keys_by_path().get(path)
@@ -311,6 +434,8 @@ class _Checker:
             since, release = key.bridge.value_since, release_number(self.schema.release)
             allowed = tuple(word for word in key.values if release >= release_number(since.get(str(word), "0")))
         if not allowed or value in allowed or not isinstance(value, str):
+            return ""
+        if path in _WORDS_IN_ONE and all(word in allowed for word in value.split(",")):
             return ""
         if path == MIXED_PRECISION and value.replace("-", "_") in allowed:
             return ""  # both spellings are registered
@@ -324,8 +449,10 @@ class _Checker:
         members = [name for enum in enums if enum in self.schema.enums for name in self.schema.enums[enum].members]
         return tuple(dict.fromkeys((*members, "full"))) if members else ()
 
-    def _find_failure_mode(self, path: str, field: FieldType, value: ConfigData) -> FailureMode:
+    def _find_failure_mode(self, path: str, field: FieldType, value: Any) -> FailureMode:
         """How a value fails that ``path`` cannot hold: as measured of each release, or as upstream's code was read."""
+        if self._is_switch(path, field) and value is not None and not isinstance(value, dict | Sweep):
+            return FailureMode.NOT_VALIDATED  # it counts as on or off, and constraints judge which
         kind = _mismatch_kind(field, value)
         is_accepted = measured_mismatches(self.schema.release).is_accepted(path, kind)
         if is_accepted is None:
@@ -335,39 +462,36 @@ class _Checker:
         reviewed = accepted_values().get((path, kind))
         return reviewed.failure_mode if reviewed is not None else FailureMode.NOT_VALIDATED
 
+    def _is_switch(self, path: str, field: FieldType) -> bool:
+        """Whether only constraints ask for the value, and ask for no more than whether it counts as true."""
+        is_judged = path.removeprefix("model.") in compared_names()
+        return path in _JUDGED or (is_judged and set(field.kinds) <= {"bool", "null"})
+
     # Bridge copies the fields of two sections over those of others before it validates.
 
     def _describe_reset(self, path: str) -> str:
         section, _, field = path.partition(".")
-        is_distributed = self.base.values.get("use_distributed_optimizer") is True
+        is_distributed = bool(self.current.get("ddp.use_distributed_optimizer"))
         if (
-            (section == "model" or (section == "ddp" and is_distributed))
+            (section == "model" or (section in ("ddp", "optimizer") and is_distributed))
             and field in self.schema.sections[COMM_OVERLAP].fields
-            and self._state_after(COMM_OVERLAP) == COMM_OVERLAP_CLASS
+            and self.current.get(COMM_OVERLAP) == COMM_OVERLAP_CLASS
         ):
             return f"{path} is reset by comm_overlap: set comm_overlap.{field} instead"
         if (
             section in ("model", "ddp", "optimizer")
             and field in self.schema.sections[MIXED_PRECISION].fields
-            and self._state_after(MIXED_PRECISION) not in (None, _UNKNOWN)
+            and self.current.get(MIXED_PRECISION, _UNKNOWN) not in (None, _UNKNOWN)
         ):
             return f"{path} is reset by mixed_precision: set {field} in the recipe's MixedPrecisionConfig instead"
         return ""
-
-    def _state_after(self, section: str) -> object:
-        """What the section holds once the overrides are applied."""
-        return OBJECT_CLASSES[section] if self._constructs(section) else self.base.values.get(section, _UNKNOWN)
-
-    def _constructs(self, section: str) -> bool:
-        """Whether some override names the section's class."""
-        return any(setting.path == f"{section}._target_" for line in self.lines for setting in line.settings)
 
 
 def _element_kind(kind: str) -> str:
     return kind.removeprefix("list[").removesuffix("]")
 
 
-def _fits(kind: str, value: ConfigScalar) -> bool:
+def _fits(kind: str, value: Any) -> bool:
     """A member of an enum has to be spelled as an object: its name alone is text, which equals no member."""
     match value:
         case bool():
@@ -381,11 +505,13 @@ def _fits(kind: str, value: ConfigScalar) -> bool:
     return kind in ("null", "any")
 
 
-def _mismatch_kind(field: FieldType, value: ConfigData) -> str:
+def _mismatch_kind(field: FieldType, value: Any) -> str:
     """The kind, of ``bridge_type_mismatches.KINDS``, of a value that does not fit ``field``."""
     match value:
         case None:
             return "nothing"
+        case dict() | Sweep():
+            return "mapping"
         case tuple():
             lists = [kind for kind in field.kinds if kind.startswith("list[")]
             if not lists:
@@ -408,7 +534,3 @@ def _describe_field(field: FieldType) -> str:
     return " or ".join(
         kind.replace("enum:", "a member of ").replace("object:", "an object of ") for kind in field.kinds
     )
-
-
-def _show(value: ConfigScalar) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

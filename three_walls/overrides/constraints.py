@@ -4,71 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo
 
-from three_walls.model.config import ConfigData
-from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import FailureMode, Note
-from three_walls.overrides.merged_config import DERIVED_NAMES, MergedConfig, derive_values
+from three_walls.overrides.expressions import FAILURES, Expression, NotKnownError, parse_expression
+from three_walls.overrides.merged_config import MergedConfig, values_by_path
+from three_walls.overrides.resolve import DERIVED_NAMES, Resolved, resolve
 from three_walls.resources import RULES_DIR, TABLES_DIR
-from three_walls.rules.conditions import (
-    Alternatives,
-    Conditions,
-    KnownFacts,
-    Truth,
-    evaluate_all,
-    evaluate_any,
-    that_are,
-)
+from three_walls.rules.conditions import Truth
 from three_walls.rules.sources import Pointer, load_sources
-from three_walls.rules.wording import explain
 from three_walls.tables.bridge import bridge_schema, known_releases, release_number
-from three_walls.tables.config_keys import config_keys
-from three_walls.tables.loader import Row, Text, load_table
+from three_walls.tables.loader import Row, Text, load_table, suggest
 
 CONSTRAINTS_FILE = TABLES_DIR / "bridge-constraints.yaml"
+ENVIRONMENT, PLATFORM, DERIVED, BEFORE = "env.", "platform.", "derived.", "before."
+"""Prefixes of names that are no settings of the final configuration."""
 
 
-def _check_setting(name: str, info: ValidationInfo) -> str:
-    known = (info.context or {})["facts"]
-    if problem := known.check(f"config.{name}"):
-        raise ValueError(problem)
-    return name
+def _check_expression(text: str, info: ValidationInfo) -> str:
+    known = (info.context or {})["names"]
+    for name in parse_expression(text).names:
+        if not name.startswith(ENVIRONMENT) and name.removeprefix(BEFORE) not in known:
+            raise ValueError(f"unknown name {name}{suggest(name, known)}")
+    return text
 
 
-Setting = Annotated[Text, AfterValidator(_check_setting)]
-"""A config key, the path of a field that has none, or ``platform.<name>``."""
-
-
-class Remainder(Row):
-    """A remainder of a division: the product of ``of`` by the product of ``by`` times ``factor``."""
-
-    of: tuple[Setting, ...]
-    by: tuple[Setting, ...]
-    factor: int = 1
-
-    def calculate(self, values: Mapping[str, ConfigData]) -> int | None:
-        """The remainder; None where a setting is not known or no number. A divisor that is unset counts as 1."""
-        if not all(name in values for name in (*self.of, *self.by)):
-            return None
-        factors = [value for name in self.of if isinstance(value := values[name], int)]
-        divisors = [value for name in self.by if isinstance(value := 1 if values[name] is None else values[name], int)]
-        is_known = len(factors) == len(self.of) and len(divisors) == len(self.by)
-        if not is_known or any(divisor <= 0 for divisor in divisors):
-            return None
-        return prod(factors) % (prod(divisors) * self.factor)
+ExpressionText = Annotated[Text, AfterValidator(_check_expression)]
 
 
 class Constraint(Row):
-    """Where every comparison of ``if`` holds, ``needs`` must hold, or one of ``needs_any``."""
+    """Where ``if`` is true, ``needs`` must be true."""
 
-    when: Conditions = Field(default=(), alias="if")
-    needs: Conditions | None = None
-    needs_any: Alternatives | None = None
+    when: ExpressionText | None = Field(default=None, alias="if")
+    needs: ExpressionText
     message: Text
     """Beginning of the message the run would end with."""
     since: Text | None = None
@@ -77,12 +48,6 @@ class Constraint(Row):
     failure_mode: FailureMode = FailureMode.REFUSED
     """How a run that breaks it fails: nearly all are checked before a run starts."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Constraint:
-        if (self.needs is None) == (self.needs_any is None):
-            raise ValueError("a constraint has either needs or needs_any")
-        return self
-
     def is_checked_in(self, version: str) -> bool:
         """Whether the release checks it."""
         release = release_number(version)
@@ -90,27 +55,63 @@ class Constraint(Row):
             self.until is None or release <= release_number(self.until)
         )
 
-    def judge(self, facts: FactSheet) -> Truth:
-        """Whether the configuration keeps it."""
-        applies = evaluate_all(self.when, facts)
-        if applies is Truth.FAILS:
-            return Truth.HOLDS
-        kept = evaluate_all(self.needs, facts) if self.needs is not None else evaluate_any(self.needs_any or (), facts)
-        return Truth.UNKNOWN if kept is Truth.FAILS and applies is Truth.UNKNOWN else kept
-
-    def explain(self, facts: FactSheet) -> str:
-        """The message, with what was compared."""
-        failing = that_are(Truth.FAILS, self.needs or self.needs_any or (), facts)
-        return f"{self.message} ({explain(failing, facts, ', or ' if self.needs_any is not None else ' and ')})"
+    def judge(self, settings: Settings) -> tuple[Truth, str]:
+        """Whether the configuration keeps it, and what is wrong where it does not."""
+        applies: bool | None = True
+        try:
+            if self.when is not None:
+                applies = _evaluate(parse_expression(self.when), settings)
+            if applies is False:
+                return Truth.HOLDS, ""
+            needs = parse_expression(self.needs)
+            kept = _evaluate(needs, settings)
+        except FAILURES as error:
+            if applies is None:
+                return Truth.UNKNOWN, ""
+            return Truth.FAILS, f"{type(error).__name__}: {error}"
+        if kept or (kept is None or applies is None):
+            return (Truth.HOLDS if kept else Truth.UNKNOWN), ""
+        found = [f"{name} is {show(settings.find(name))}" for name in needs.names if settings.knows(name)]
+        return Truth.FAILS, ", ".join(found)
 
 
 class ConstraintTable(Row):
-    """Every constraint by name, with the remainders that they compare."""
+    """Every constraint by name."""
 
-    remainders: dict[str, Remainder]
     platform: tuple[Text, ...]
     """Names of what is no setting: the machine and the libraries that the configuration meets."""
     constraints: dict[str, Constraint]
+
+
+class Settings:
+    """Names of constraints and their values, as far as they are known."""
+
+    def __init__(self, config: MergedConfig, resolved: Resolved, sections: Mapping[str, Any]) -> None:
+        self._config, self._resolved, self._sections = config, resolved, sections
+
+    def find(self, name: str) -> Any:
+        """The value of ``name``; raises NotKnownError."""
+        if name.startswith(ENVIRONMENT):
+            variable = name.removeprefix(ENVIRONMENT)
+            if variable not in self._config.environment and not self._config.environment_is_known:
+                raise NotKnownError(name)
+            value = self._config.environment.get(variable)
+            return "" if value is None else value
+        if name.startswith(PLATFORM):
+            return _look_up(self._config.platform, name.removeprefix(PLATFORM))
+        if name.startswith(DERIVED):
+            return _look_up(self._resolved.derived, name.removeprefix(DERIVED))
+        values = self._resolved.before_overlap if name.startswith(BEFORE) else self._resolved.final
+        name = name.removeprefix(BEFORE)
+        return _look_up(values, name if "." in name or name in self._sections else f"model.{name}")
+
+    def knows(self, name: str) -> bool:
+        """Whether ``name`` has a known value."""
+        try:
+            self.find(name)
+        except NotKnownError:
+            return False
+        return True
 
 
 @cache
@@ -121,55 +122,77 @@ def constraint_table() -> ConstraintTable:
 
 def load_constraints(path: Path) -> ConstraintTable:
     """The table in ``path``; RuleBaseError lists every error."""
-    table = load_table(path, dict[str, object])
-    names = {f"config.{name}" for name in config_keys().keys} | {f"config.derived.{name}" for name in DERIVED_NAMES}
-    for section in ("remainders", "platform"):  # a mapping by name, and a list of names
-        listed = table.get(section)
-        if isinstance(listed, dict | list):
-            names |= {f"config.{section.removesuffix('s')}.{name}" for name in listed}
-    context = {
-        "facts": KnownFacts(dict.fromkeys(names, "config"), _unit_of_field),
-        "sources": load_sources(RULES_DIR / "sources.yaml"),
-    }
+    listed = load_table(path, dict[str, object]).get("platform")
+    names = {f"{PLATFORM}{name}" for name in listed} if isinstance(listed, list) else set()
+    names |= {f"{DERIVED}{name}" for name in DERIVED_NAMES}
+    for release in known_releases():
+        schema = bridge_schema(release)
+        names |= {*schema.sections, *schema.paths(), *schema.sections["model"].fields}
+    context = {"names": names, "sources": load_sources(RULES_DIR / "sources.yaml")}
     return load_table(path, ConstraintTable, context)
 
 
 def judge_constraints(config: MergedConfig, version: str) -> tuple[tuple[Note, ...], tuple[str, ...]]:
     """Constraints of the release that ``config`` breaks, and the names of those that cannot be judged."""
-    facts = _collect_facts(config, version)
-    release = bridge_schema(version).release
-    broken, unknown = [], []
+    schema = bridge_schema(version)
+    return judge_values(config, values_by_path(config, schema), version)
+
+
+def judge_values(
+    config: MergedConfig, paths: Mapping[str, Any], version: str
+) -> tuple[tuple[Note, ...], tuple[str, ...]]:
+    """The same for settings by Bridge path; ``config`` gives the environment and the platform."""
+    schema = bridge_schema(version)
+    resolved = resolve(paths, config.platform.get("world_size"), schema, version)
+    settings = Settings(config, resolved, schema.sections)
+    broken = [Note(WRONG_KIND, problem, WRONG_KIND_SOURCE) for problem in resolved.problems]
+    unknown = []
     for name, constraint in constraint_table().constraints.items():
         if not constraint.is_checked_in(version):
             continue
-        truth = constraint.judge(facts)
+        truth, found = constraint.judge(settings)
         if truth is Truth.FAILS:
-            text = constraint.failure_mode.describe(constraint.explain(facts), release)
+            text = constraint.failure_mode.describe(f"{constraint.message} ({found})", schema.release)
             broken.append(Note(name, text, constraint.source))
         elif truth is Truth.UNKNOWN:
             unknown.append(name)
     return tuple(broken), tuple(unknown)
 
 
-def _collect_facts(config: MergedConfig, version: str) -> FactSheet:
-    """``config`` as facts that conditions compare, with what follows from its values. What is not known is missing."""
-    values = dict(config.values)
-    values |= {f"platform.{name}": value for name, value in config.platform.items()}
-    values |= derive_values(values, version)
-    for name, remainder in constraint_table().remainders.items():
-        result = remainder.calculate(values)
-        if result is not None:
-            values[f"remainder.{name}"] = result
-    facts = [Fact(f"config.{name}", value, "config") for name, value in sorted(values.items())]
-    facts += [Fact(f"env.{name}", value, "config") for name, value in sorted(config.environment.items())]
-    return FactSheet.of(facts, config.environment_is_known)
+WRONG_KIND = "settings_fit_each_other"
+"""Name of the note on a value of a wrong kind that Bridge calculates with before it checks it."""
+WRONG_KIND_SOURCE = "bridge-0.6:src/megatron/bridge/training/config.py:1853-1888"
 
 
-def _unit_of_field(name: str) -> str | None:
-    """Variables, and fields of some release that have no key, may be compared too."""
-    if name.startswith("env."):
-        return "env"
-    path = name.removeprefix("config.")
-    if "." not in path or path == name:
+def failure_mode_of(name: str) -> FailureMode:
+    """How a run fails that breaks the constraint ``name``."""
+    constraint = constraint_table().constraints.get(name)
+    return constraint.failure_mode if constraint is not None else FailureMode.REFUSED
+
+
+@cache
+def compared_names() -> frozenset[str]:
+    """Every name that some constraint compares."""
+    texts = [text for row in constraint_table().constraints.values() for text in (row.when, row.needs) if text]
+    return frozenset(name for text in texts for name in parse_expression(text).names)
+
+
+def show(value: Any) -> str:
+    """A value as an override has it."""
+    if isinstance(value, tuple):
+        return f"[{','.join(map(show, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _evaluate(expression: Expression, settings: Settings) -> bool | None:
+    """Whether it is true; None where that is not known."""
+    try:
+        return bool(expression.evaluate(settings.find))
+    except NotKnownError:
         return None
-    return "config" if any(bridge_schema(release).find(path) for release in known_releases()) else None
+
+
+def _look_up(values: Mapping[str, Any], name: str) -> Any:
+    if name not in values:
+        raise NotKnownError(name)
+    return values[name]

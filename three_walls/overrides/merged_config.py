@@ -1,4 +1,4 @@
-"""What is known of a configuration once overrides are applied to it.
+"""What is known of a configuration, and what overrides make of it.
 
 It can start from what a trace or log showed of a run, from a ``run_config.yaml``, or from a recipe that Megatron-Bridge
 itself resolved.
@@ -6,21 +6,24 @@ itself resolved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from three_walls.model.config import ConfigData, RunConfig
-from three_walls.tables.bridge import release_number
-from three_walls.tables.config_keys import config_keys, keys_by_path
-from three_walls.tables.hydra_overrides import Override
+from three_walls.overrides.hydra_grammar import ParsedOverride, Reference
+from three_walls.tables.bridge import BridgeSchema, bridge_releases, bridge_schema, precision_recipe, release_number
+from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_path
 
 COMM_OVERLAP, COMM_OVERLAP_CLASS = "comm_overlap", "CommOverlapConfig"
 MIXED_PRECISION, MIXED_PRECISION_CLASS = "mixed_precision", "MixedPrecisionConfig"
 OBJECT_CLASSES = {COMM_OVERLAP: COMM_OVERLAP_CLASS, MIXED_PRECISION: MIXED_PRECISION_CLASS}
 """Sections that are an object of this class, or else nothing or a name."""
-OBJECT_PARTS = ("._target_", "._args_", "._call_", "._name_")
-"""Ends of paths that construct an object instead of setting a field."""
+MAPPING = "dict"
+"""What a section holds that became a mapping instead of an object: it has no methods, and most sections need one."""
+
+PathValues = dict[str, Any]
+"""Value by Bridge path; by the section's name, the name of its class, a text, null or ``MAPPING``. Lists are tuples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ class MergedConfig:
     """Whether a variable that is not in ``environment`` is known to be unset."""
     platform: Mapping[str, ConfigData] = field(default_factory=dict)
     """Where the run happens: names under ``platform`` in tables/bridge-constraints.yaml, as far as known."""
+    paths: Mapping[str, Any] = field(default_factory=dict)
+    """Every field of the configuration by its Bridge path, where the whole configuration is known: a field that is not
+    here does not exist. ``values`` wins where it says otherwise."""
 
 
 def config_of_run(config: RunConfig) -> MergedConfig:
@@ -57,40 +63,146 @@ def config_of_paths(values: Mapping[str, Any]) -> MergedConfig:
 
     Of a key that has several places, the first one that is set counts.
     """
+    paths = {path: freeze(value) for path, value in values.items()}
     by_key: dict[str, ConfigData] = {}
-    for path, value in values.items():
+    for path, value in paths.items():
         if not isinstance(value, dict):
-            by_key.setdefault(key_of_path(path), _plain(value))
-    for name, key in config_keys().keys.items():
-        places = (*key.bridge.paths, *key.bridge.also_read) if key.bridge is not None else ()
-        given = [_plain(values[path]) for path in places if path in values]
-        if given:
-            by_key[name] = next((value for value in given if value is not None), None)
+            by_key.setdefault(key_of_path(path), value)
+    by_key |= _values_of_keys(paths)
     for section in OBJECT_CLASSES:
         by_key.setdefault(section, None)
+        paths.setdefault(section, None)
     by_key |= _settings_of_precision(by_key[MIXED_PRECISION])
-    # The two lengths share a key, and a constraint compares one with the other.
-    if "dataset.seq_length" in values:
-        by_key["dataset.seq_length"] = _plain(values["dataset.seq_length"])
-    if "model.seq_length" in values:
-        by_key["seq_length"] = _plain(values["model.seq_length"])
-    return MergedConfig(by_key)
+    return MergedConfig(by_key, paths=paths)
 
 
-def apply_overrides(config: MergedConfig, settings: Iterable[Override], environment: Mapping[str, str]) -> MergedConfig:
-    """``config`` once ``settings`` are applied and Bridge has copied what they imply.
+def values_by_path(config: MergedConfig, schema: BridgeSchema) -> PathValues:
+    """``config`` by Bridge path: a value that is known by its key counts at every place of the key."""
+    paths: PathValues = dict(config.paths)
+    known = config_of_paths(paths).values if paths else {}
+    stated: PathValues = {}
+    for name, value in config.values.items():
+        key = config_keys().keys.get(name)
+        if key is None or key.bridge is None:
+            paths[name] = value
+        elif not (name in known and known[name] == value):
+            stated |= dict.fromkeys(_places_of(key, schema), value)
+    paths |= stated
+    if any(path.startswith(f"{MIXED_PRECISION}.") for path in stated):
+        _expand_precision(paths, stated, schema)
+    for name in OBJECT_CLASSES:
+        if paths.get(name, "") is None:  # there are no fields to read
+            paths = {path: value for path, value in paths.items() if not path.startswith(f"{name}.")}
+    return paths
 
-    A variable that the process has already wins over ``env_vars``.
+
+class OverriddenConfig:
+    """``base`` while overrides are merged into it one after the other, as OmegaConf merges them.
+
+    A section is an object with fields, null, a text, or (``MAPPING``) a mapping that overrides made.
     """
-    values = dict(config.values)
-    variables: dict[str, ConfigData] = {**config.environment, **environment}
-    for setting in settings:
-        section, _, name = setting.path.partition(".")
-        if section == "env_vars" and name:
-            variables.setdefault(name, str(setting.value))
+
+    def __init__(self, base: PathValues, schema: BridgeSchema) -> None:
+        self._base, self._schema = base, schema
+        self.paths: PathValues = dict(base)
+        self._touched: dict[str, set[str]] = {}
+        """Sections that are given a class, or that were no object, and the fields that overrides set there since."""
+
+    def state(self, section: str, unknown: Any) -> Any:
+        """The name of the section's class, null, a text or ``MAPPING``; ``unknown`` where that is not known."""
+        return self.paths.get(section, unknown)
+
+    def is_object(self, section: str) -> bool:
+        """Whether the section is known to be an object, or a mapping: something that has fields."""
+        state = self.paths.get(section)
+        if state == MAPPING:
+            return True
+        is_named = section not in OBJECT_CLASSES or state == OBJECT_CLASSES[section]
+        return isinstance(state, str) and bool(state) and is_named
+
+    def merge(self, override: ParsedOverride) -> None:
+        """Merge one override that applies. Bridge keeps its value for what ``~`` removes."""
+        if override.prefix == "~":
+            return
+        value = self._resolve(override.value)
+        section, _, name = override.path.partition(".")
+        if not name and isinstance(value, dict):
+            self._open(section)
+            for inner, found in value.items():
+                self._set(section, inner, found)
+        elif not name:
+            self.paths[section] = value
+            self._touched[section] = set()
+            for path in [other for other in self.paths if other.startswith(f"{section}.")]:
+                del self.paths[path]
         else:
-            _set(values, setting.path, setting.value)
-    return replace(config, values=values, environment=variables)
+            self._open(section)
+            self._set(section, name, value)
+
+    def finish(self) -> PathValues:
+        """The configuration once Bridge has read back what was merged."""
+        paths = self.paths
+        for section, given in self._touched.items():
+            if paths.get(section) == MAPPING or "_target_" in given:
+                self._read_back(section, given)
+        for path, value in self._base.items():
+            if isinstance(value, str) and value.startswith("torch.") and path in paths:
+                paths[path] = _dtype(paths[path])
+        return paths
+
+    def _open(self, section: str) -> None:
+        """Make a mapping of a section that holds no fields."""
+        if section == "env_vars" or self.is_object(section) or section not in self.paths:
+            return
+        self.paths[section] = MAPPING
+        self._touched.setdefault(section, set())
+
+    def _set(self, section: str, name: str, value: Any) -> None:
+        if section in self._touched or name == "_target_":
+            self._touched.setdefault(section, set()).add(name)
+        outer, _, inner = name.partition(".")
+        if inner:
+            self.paths.pop(f"{section}.{outer}", None)  # a part of an object: what that becomes is not known here
+        else:
+            self.paths[f"{section}.{name}"] = value
+
+    def _read_back(self, section: str, given: set[str]) -> None:
+        """A mapping becomes an object of the class that it names, or sets fields of the object that was there."""
+        paths, state = self.paths, self._base.get(section)
+        was_object = isinstance(state, str) and bool(state)
+        was_object &= section not in OBJECT_CLASSES or state == OBJECT_CLASSES[section]
+        target = str(paths.pop(f"{section}._target_", ""))
+        name = target.rpartition(".")[2]
+        known = self._schema.sections[section].fields if section in self._schema.sections else {}
+        values = {field for field in known if f"{section}.{field}" in paths} if was_object else given - {"_target_"}
+        is_class = target.startswith("megatron.") and name == OBJECT_CLASSES.get(section, name)
+        is_made = is_class and values <= set(known) and _NEEDED.get(section, set()) <= values
+        if is_made:
+            paths[section] = name
+            for field, kind in known.items():
+                if kind.has_default:
+                    paths.setdefault(f"{section}.{field}", freeze(kind.default))
+        elif was_object:
+            paths[section] = state
+            for path, value in self._base.items():
+                if path.startswith(f"{section}."):
+                    paths.setdefault(path, value)
+        elif state is not None or section in self._base:
+            paths[section] = MAPPING
+        elif is_class:  # nothing is known of the section before
+            paths[section] = name
+
+    def _resolve(self, value: Any) -> Any:
+        """``value`` with references replaced by what they refer to, as far as known."""
+        if isinstance(value, Reference):
+            return self.paths.get(value.path, "") if value.path else ""
+        if isinstance(value, tuple):
+            return tuple(self._resolve(element) for element in value)
+        return value
+
+
+_NEEDED = {COMM_OVERLAP: {"tp_comm_overlap"}}
+"""Fields without a default of classes that overrides construct."""
 
 
 def key_of_path(path: str) -> str:
@@ -102,56 +214,22 @@ def key_of_path(path: str) -> str:
     return name if section == "model" and name in config_keys().keys else path
 
 
-def derive_values(values: Mapping[str, ConfigData], version: str) -> dict[str, ConfigData]:
-    """What follows from ``values`` as far as they suffice: which modules CUDA graphs capture, whether lengths agree.
-
-    Up to release 0.4 one list names the graphed modules, from 0.5 on there are two that exclude each other.
-    """
-    derived: dict[str, ConfigData] = {}
-    if "seq_length" in values and "dataset.seq_length" in values:
-        derived["derived.sequence_lengths_agree"] = values["seq_length"] == values["dataset.seq_length"]
-    scope_known, modules_known = "cuda_graph_scope" in values, "cuda_graph_modules" in values
-    scope = _graphed_modules(values.get("cuda_graph_scope"))
-    modules = _graphed_modules(values.get("cuda_graph_modules"))
-    if modules_known:
-        derived["derived.names_graph_modules"] = bool(modules)
-    if release_number(version) < (0, 5):
-        graphed = scope if scope_known else None
-    else:
-        graphed = scope or modules if scope or modules or (scope_known and modules_known) else None
-    if graphed is not None:
-        derived["derived.graphed_modules"] = graphed
-    implementation = values.get("cuda_graph_impl")
-    if implementation == "local" and graphed is not None:
-        derived["derived.full_iteration_graph"] = "full_iteration" in graphed
-    elif "cuda_graph_impl" in values and implementation != "local":
-        derived["derived.full_iteration_graph"] = implementation == "full_iteration"
-    return derived
+def freeze(value: Any) -> Any:
+    """Plain data with tuples in place of lists."""
+    if isinstance(value, list | tuple):
+        return tuple(freeze(element) for element in value)
+    return value if isinstance(value, str | int | float | dict | None) else str(value)
 
 
-DERIVED_NAMES = ("graphed_modules", "full_iteration_graph", "names_graph_modules", "sequence_lengths_agree")
-"""What :func:`derive_values` may give, each under ``derived.``."""
-
-
-def _graphed_modules(value: ConfigData) -> tuple[str, ...]:
-    if value in (None, "full"):  # these name no module
-        return ()
-    return tuple(map(str, value)) if isinstance(value, tuple) else tuple(str(value).split(","))
-
-
-def _set(values: dict[str, ConfigData], path: str, value: ConfigData) -> None:
-    section, _, name = path.partition(".")
-    if name == "_target_":
-        values[section] = OBJECT_CLASSES.get(section, str(value).rpartition(".")[2])
-    elif path.endswith("._args_"):
-        # A member of an enum given by its number: its name is not known here, and no constraint compares one.
-        values.pop(key_of_path(path.removesuffix("._args_")), None)
-    elif not path.endswith(OBJECT_PARTS):
-        values[key_of_path(path)] = value
-    if path == MIXED_PRECISION:
-        values |= _settings_of_precision(value)
-    if path == "rng.te_rng_tracker" and value is True:
-        values["te_rng_tracker"] = True  # Bridge keeps both places the same
+def _values_of_keys(paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by config key: of a key that has several places, the first one that is set counts."""
+    found: dict[str, Any] = {}
+    for name, key in config_keys().keys.items():
+        places = (*key.bridge.paths, *key.bridge.also_read) if key.bridge is not None else ()
+        given = [paths[path] for path in places if path in paths]
+        if given:
+            found[name] = next((value for value in given if value is not None), None)
+    return found
 
 
 def _settings_of_precision(name: ConfigData) -> Mapping[str, ConfigData]:
@@ -159,13 +237,67 @@ def _settings_of_precision(name: ConfigData) -> Mapping[str, ConfigData]:
     return config_keys().precision_recipes.get(name.replace("-", "_"), {}) if isinstance(name, str) else {}
 
 
+def _expand_precision(paths: PathValues, stated: Mapping[str, Any], schema: BridgeSchema) -> None:
+    """A named precision of which a field is stated to be another is an object."""
+    name = paths.get(MIXED_PRECISION)
+    recipe = precision_recipe(schema.release, name) if isinstance(name, str) else None
+    if recipe is not None:
+        paths[MIXED_PRECISION] = MIXED_PRECISION_CLASS
+        paths |= {f"{MIXED_PRECISION}.{field}": freeze(value) for field, value in recipe.items()}
+        paths |= stated
+
+
+def complete_sections(config: MergedConfig, version: str) -> frozenset[str]:
+    """Sections whose every field is known: those of a whole configuration that the release itself wrote."""
+    writer = _release_of(config.paths)
+    fields = bridge_schema(version).sections["model"].fields
+    present = sum(f"model.{name}" in config.paths for name in fields)
+    if writer is None or release_number(writer) != release_number(version) or present < len(fields) / 2:
+        return frozenset()
+    return frozenset(path.partition(".")[0] for path in config.paths if "." in path)
+
+
+def _release_of(paths: Mapping[str, Any]) -> str | None:
+    """The newest release that came with one of ``paths``, else the oldest one if it was the last to have one."""
+    releases = bridge_releases()
+    newest = [release.name for release in releases if any(path in paths for path in release.came_with)]
+    if newest:
+        return newest[-1]
+    return releases[0].name if any(path in paths for path in releases[0].last_with) else None
+
+
+def _places_of(key: ConfigKey, schema: BridgeSchema) -> Iterator[str]:
+    """Where the configuration holds a key, and where Bridge copies it to."""
+    assert key.bridge is not None
+    yield from (*key.bridge.paths, *key.bridge.also_read, *key.bridge.in_force)
+    names = {path.rpartition(".")[2] for path in key.bridge.paths} or {key.name}
+    for section in ("model", "ddp", "optimizer"):
+        yield from (f"{section}.{name}" for name in names if schema.find(f"{section}.{name}") is not None)
+
+
+_DTYPES = {
+    "float32": ("fp32", "float", "float32", "32"),
+    "float16": ("fp16", "half", "float16", "16"),
+    "bfloat16": ("bf16", "bfloat16"),
+    "float64": ("fp64", "double", "float64"),
+    "uint8": ("uint8",),
+}
+
+
+def _dtype(value: Any) -> Any:
+    """A name of a dtype as Bridge reads it where a dtype stands; another text stays as it is."""
+    if not isinstance(value, str):
+        return value
+    name = value.removeprefix("torch.")
+    return next((f"torch.{dtype}" for dtype, names in _DTYPES.items() if name in names), value)
+
+
 def _flatten(sections: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for section, fields in sections.items():
         if not isinstance(fields, dict):
             yield section, fields
             continue
-        if "_target_" in fields:
-            yield section, str(fields["_target_"]).rpartition(".")[2]
+        yield section, str(fields.get("_target_", MAPPING)).rpartition(".")[2]
         yield from ((f"{section}.{name}", _name_of_object(value)) for name, value in fields.items())
 
 
@@ -176,9 +308,3 @@ def _name_of_object(value: Any) -> Any:
     if isinstance(value, dict) and "_target_" in value:
         return value.get("_name_") or str(value["_target_"])
     return value
-
-
-def _plain(value: Any) -> ConfigData:
-    if isinstance(value, list):
-        return tuple(element if isinstance(element, str | int | float | None) else str(element) for element in value)
-    return value if isinstance(value, str | int | float | None) else str(value)

@@ -72,6 +72,8 @@ class BridgeSchema(Row):
     """The Megatron Core that the release ships with."""
     enums: Mapping[str, EnumType]
     sections: Mapping[str, Section]
+    precision_recipes: Mapping[str, Mapping[str, Value]] = Field(default_factory=dict)
+    """What each named precision recipe sets of MixedPrecisionConfig; empty where the schema was made without them."""
 
     def find(self, path: str) -> FieldType | None:
         """The type of ``section`` or ``section.field``; ``None`` where the release has no such field."""
@@ -165,6 +167,22 @@ def nearest_release(version: str) -> str:
 def bridge_schema(version: str) -> BridgeSchema:
     """The schema that stands for ``version``."""
     return load_table(BRIDGE_DIR / f"{nearest_release(version)}.yaml", BridgeSchema)
+
+
+@cache
+def precision_recipe(version: str, name: str) -> Mapping[str, Value] | None:
+    """Every field of the MixedPrecisionConfig that ``name`` stands for; None where no such recipe is known.
+
+    Both spellings of a name, with ``_`` and with ``-``, are registered. A schema without recipes has those of the
+    newest release that has them.
+    """
+    schemas = [bridge_schema(version), *(bridge_schema(release) for release in reversed(known_releases()))]
+    schema = next(schema for schema in schemas if schema.precision_recipes)
+    values = schema.precision_recipes.get(name.replace("-", "_"))
+    if values is None:
+        return None
+    fields = bridge_schema(version).sections["mixed_precision"].fields
+    return {field: kind.default for field, kind in fields.items() if kind.has_default} | dict(values)
 
 
 @cache

@@ -5,10 +5,11 @@
 It runs by its path in the interpreter that has Megatron-Bridge, which need not have three-walls. A request holds what
 ``stubs.install_stubs`` takes, and ``cases``, each with
 
-* ``recipe`` (a function's name) or ``config`` (path of a run_config.yaml),
+* ``recipe`` (a function's name) or ``config`` (path of a run_config.yaml); it is made once for all cases that share it,
 * ``overrides``, ``environment`` and ``world_size``,
 * ``prepare`` and ``python``: lines that edit ``cfg`` before and after the overrides,
-* ``show``: paths whose values to return; ``dump``: return every plain field of the configuration before the overrides.
+* ``show``: paths whose values to return; ``dump``: return every plain field of the configuration before the overrides;
+* ``alone``: where the overrides do not apply together, try each of them alone (left out: true).
 
 The answer holds ``bridge`` (its version), or ``error``, and one result per case: ``applied`` and ``validated``, the
 ``message`` of what failed, ``failing`` (the message of each override that fails alone), ``values`` and ``dump``.
@@ -17,6 +18,8 @@ The answer holds ``bridge`` (its version), or ``error``, and one result per case
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import importlib
 import io
 import json
@@ -38,9 +41,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     request = json.load(sys.stdin)
+    # Bridge opens a path that is set to true as file descriptor 1, and closes it.
+    answer_file = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         answer = _answer(request)
-    json.dump(answer, sys.stdout)
+    with answer_file:
+        json.dump(answer, answer_file)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +79,6 @@ def _apply_and_validate(case: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {"applied": False, "validated": False, "message": "", "failing": {}, "values": {}}
     try:
         make = _find_factory(case)
-        make()
     except Exception as error:
         return {**result, "message": f"the configuration cannot be made: {_describe(error)}"}
     if case.get("dump"):
@@ -86,7 +91,7 @@ def _apply_and_validate(case: Mapping[str, Any]) -> dict[str, Any]:
             os.environ["WORLD_SIZE"] = str(_smallest_world(config.model))
         result["applied"] = True
     except Exception as error:
-        failing = dict(_failing_alone(make, overrides))
+        failing = dict(_failing_alone(make, overrides)) if case.get("alone", True) else {}
         return {**result, "message": _describe(error), "failing": failing}
     try:
         runtime_config_update(config)
@@ -116,19 +121,20 @@ def _failing_alone(make: Callable[[], Any], overrides: list[str]) -> Iterator[tu
 
 
 def _find_factory(case: Mapping[str, Any]) -> Callable[[], Any]:
-    """A function that makes a new configuration each time: overrides change the one they are applied to."""
-    if case.get("config"):
+    """A function that copies the configuration each time: overrides change the one they are applied to."""
+    made = _make_configuration(case.get("config"), case.get("recipe"), tuple(case.get("prepare") or ()))
+    return lambda: copy.deepcopy(made)
+
+
+@functools.cache
+def _make_configuration(path: str | None, recipe: str | None, prepare: tuple[str, ...]) -> Any:
+    if path is not None:
         from megatron.bridge.training.config import ConfigContainer
 
-        return lambda: ConfigContainer.from_yaml(case["config"])
-    recipe, lines = find_recipe(case["recipe"]), "\n".join(case.get("prepare") or [])
-
-    def make() -> Any:
-        config = recipe()
-        exec(lines, {"cfg": config})
-        return config
-
-    return make
+        return ConfigContainer.from_yaml(path)
+    config = find_recipe(str(recipe))()
+    exec("\n".join(prepare), {"cfg": config})
+    return config
 
 
 def find_recipe(name: str) -> Callable[[], Any]:
