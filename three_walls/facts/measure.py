@@ -32,7 +32,7 @@ from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_re
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
 from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step, view_run
-from three_walls.facts.summary import count_captured_steps
+from three_walls.facts.summary import list_captured_lengths
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.config import NOT_SHOWN, RunConfig
@@ -98,7 +98,7 @@ def measure_facts(
     run = view_run(traces, inputs.config)
     step = choose_step(traces, timeline, attribution, run)
     step_ns = step.step_ns if step else None
-    log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
+    log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, list_captured_lengths(timeline))
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {

@@ -171,6 +171,8 @@ class LogThresholds(Row):
     """Steady iterations needed for a spread."""
     minimum_iterations_per_captured_step: Count
     """Iterations in the log per captured step from which on their median counts as unprofiled."""
+    captured_step_tolerance_fraction: Fraction
+    """Of a captured step: an iteration of the log that differs by less may be this step."""
     minimum_perturbation_ratio: Ratio
     """Traced step to unprofiled iteration: above it the profiler made the step longer."""
     compared_layout_sizes: tuple[Annotated[Text, one_of([field.name for field in fields(LogLayout)])], ...]
