@@ -53,7 +53,7 @@ def test_a_likely_gain_is_tried_before_a_larger_upper_bound() -> None:
 
 
 def test_where_only_upper_bounds_are_known_they_are_named_as_such() -> None:
-    start = "No entry has a likely gain. At best the log's step time"
+    start = "No entry has a likely gain. At best the log's unprofiled step time"
     assert expectation(upper_bound("most", pool=TRANSFER)) == f"{start} falls by 15.0% (upper bound)."
     assert expectation(upper_bound("most", pool=TRANSFER), unprofiled_step_ns=800 * MS) == (
         f"{start} falls from 800 ms to 680 ms (by 15.0%, upper bound)."
