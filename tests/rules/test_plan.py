@@ -233,6 +233,7 @@ def full_recompute_run() -> dict[str, ConfigData]:
         **facts,
         **{f"config.{key}": value for key, value in settings.items()},
         "env.CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "attention_fell_back": False,
         "gpu.family": "H100",
         "gpu.sm": "sm_90",
         "ep_spans_nodes": True,
