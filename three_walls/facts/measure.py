@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.facts.attention_passes import find_passes
@@ -14,7 +14,7 @@ from three_walls.facts.efficiency.model_flops import measure_utilization
 from three_walls.facts.efficiency.roles import measure_roles
 from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
-from three_walls.facts.log_facts import UNPROFILED_STEP, JoinedLog, join_log
+from three_walls.facts.log_facts import NO_LOG, PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
 from three_walls.facts.memory.estimate import measure_memory
 from three_walls.facts.memory.recorded import (
     MEMORY_PRESSURE,
@@ -82,6 +82,8 @@ class Details:
     gemm_shapes: tuple[GemmShape, ...] = ()
     copies: tuple[CopyBandwidth, ...] = ()
     warnings: tuple[ReportWarning, ...] = ()
+    before_log: Measurements = field(default_factory=dict)
+    """Facts as traced, before the log takes what the profiler added; empty where it takes nothing."""
 
 
 def measure_facts(
@@ -113,7 +115,13 @@ def measure_facts(
     if step:
         measured, details = _measure_details(step, measured, replace(details, step=step))
     pressure = classify_memory_pressure(measured, default_log_thresholds())
-    return make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config), details
+    sheet = make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config)
+    if not details.before_log:
+        return sheet, details
+    traced = make_sheet({**measured, **details.before_log}, run.config).facts
+    before = {name: traced[name].value for name, fact in sheet.facts.items() if fact.value != traced[name].value}
+    before.pop(MEMORY_PRESSURE.name, None)
+    return replace(sheet, before_log=before), details
 
 
 def _measure_details(step: StepView, measured: Measurements, details: Details) -> tuple[Measurements, Details]:
@@ -143,12 +151,14 @@ def _measure_details(step: StepView, measured: Measurements, details: Details) -
         **measure_bubble(details.pipeline_phases, step, measured),
         EP_LINK: link_bytes_per_s(step.run),
     }
-    measured = {**measured, **measure_recoverable(measured, recompute.cost_ns)}
-    starved, recoverable = measured[LAUNCH_STARVED].whole, measured[LAUNCH_STARVED_RECOVERABLE].whole
-    measured = {**measured, **finish_unfused(measured, starved, recoverable)}
     # Last: upper bounds are sums of what was measured, also where a part may not be given by itself.
-    measured = {**measured, **withhold_unowned(step), **_withhold_unrecorded(step.run)}
-    return measured, replace(
+    withheld = {**withhold_unowned(step), **_withhold_unrecorded(step.run)}
+    recoverable = {**_measure_recoverable(measured, recompute.cost_ns), **withheld}
+    before_log: Measurements = {}
+    if measured[PROFILER_EXCESS].whole:
+        without_log = {**measured, PROFILER_EXCESS: missing(NO_LOG)}
+        before_log = {**_measure_recoverable(without_log, recompute.cost_ns), **withheld}
+    return {**measured, **recoverable}, replace(
         details,
         moe_layers=moe_layers.rows,
         overlap_slowdown=overlap_slowdown.rows,
@@ -158,7 +168,15 @@ def _measure_details(step: StepView, measured: Measurements, details: Details) -
         gemm_shapes=gemm_shapes.rows,
         copies=copies.rows,
         warnings=moe_layers.warnings,
+        before_log=before_log,
     )
+
+
+def _measure_recoverable(measured: Measurements, recompute: Measurement[FactValue]) -> Measurements:
+    """The facts that depend on what the profiler added to the step. ``recompute``: the time that replays take."""
+    bounds = measure_recoverable(measured, recompute)
+    starved, recoverable = measured[LAUNCH_STARVED].whole, bounds[LAUNCH_STARVED_RECOVERABLE].whole
+    return {**bounds, **finish_unfused(measured, starved, recoverable)}
 
 
 def _withhold_unrecorded(run: RunView) -> Measurements:
