@@ -50,8 +50,8 @@ HOST_RECOVERABLE = facts.duration(
 LAUNCH_STARVED_RECOVERABLE = facts.duration(
     "launch_starved_recoverable_ns",
     "recoverable launch-starved time per step",
-    "Time per step that is launch-starved, less its share of the time that the profiler added where a log was given (at "
-    "least 0). The profiler lengthens time without device work, each kind in proportion.",
+    "Time per step that is launch-starved, less its share of the time that the profiler added where a log was given "
+    "(at least 0). The profiler lengthens time without device work, each kind in proportion.",
     share="recoverable launch-starved time",
     needs=HOST_LAUNCHES,
     pool=Pool(part_of=("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"), is_device_busy=False),

@@ -183,9 +183,9 @@ def _warn_of_perturbation(facts: FactSheet) -> list[ReportWarning]:
         effect = "Host time is inflated. This trace does not show how much of the step it is."
     elif excess_ns > (waiting_ns := sum(facts.number(name) or 0 for name in _LENGTHENED)):
         effect = (
-            f"All of its host time ({_ms(idle_ns)}) is attributed to the profiler, and so are its waits for other slowed "
-            f"ranks. Another {_ms(excess_ns - waiting_ns)} is elsewhere, in differences between steps. Every other share "
-            "of the step may be too small or too large by as much."
+            f"All of its host time ({_ms(idle_ns)}) is attributed to the profiler, and so are its waits for other "
+            f"slowed ranks. Another {_ms(excess_ns - waiting_ns)} is elsewhere, in differences between steps. Every "
+            "other share of the step may be too small or too large by as much."
         )
     else:
         effect = (
