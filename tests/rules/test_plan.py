@@ -77,6 +77,16 @@ def test_an_entry_that_the_log_makes_too_small_is_left_out_with_what_the_log_tak
     assert dropped.gain_ns.likely == 2 * MS
 
 
+def test_an_edit_that_earlier_entries_leave_just_below_its_threshold_stays_in() -> None:
+    """Of 20 % launch-starved time, 9 % is left where the rule asks for 10 %, and half of it is worth an entry."""
+    symptom = Condition("launch_starved_fraction", "at_least", 0.1)
+    first = rule("first", likely=0.55)
+    second = rule("second", likely=0.5, when=(symptom,))
+    _, steps = make_plan([first, second], run())
+    assert names(steps) == ["first", "second"]
+    assert steps[1].gain_ns.likely == 45 * MS
+
+
 def test_upper_bounds_come_after_likely_gains_the_largest_first_and_before_unknown_gains() -> None:
     rules = [
         upper_bound("a-small", pool="dp_exposed_ns"),  # 100 ms

@@ -103,6 +103,8 @@ class Finding:
     """What to do where no setting fixes it."""
     applicability: str = "execution-only"
     """``execution-only``; ``convergence-changing`` and ``benchmark-only`` are planned with ``--allow`` only."""
+    near: str = ""
+    """What misses its threshold by little, where a rule is not needed for this reason alone; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

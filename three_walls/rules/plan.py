@@ -29,6 +29,7 @@ from three_walls.rules.judge import (
     drop_small,
     failing_requirements,
     is_small,
+    is_threshold,
     judge_all,
     judge_safely,
     minimum_gain_ns,
@@ -227,7 +228,7 @@ class _Draft:
 
     def _reconsider(self, name: str) -> Finding | None:
         """The finding on the remaining time if it belongs in the plan; else None, with the reason in ``left_out``."""
-        rule, finding = self.rules[name], judge_safely(self.rules[name], self.facts[Level.LIKELY])
+        rule, finding = self.rules[name], self._judge_remaining(name)
         self._note_unlocking(finding)
         fitting = replace(finding, gain_ns=self._fit_into_step(finding.gain_ns, self.saved_as_traced_ns))
         reason = self._reason_against(rule, finding)
@@ -238,6 +239,16 @@ class _Draft:
             self.left_out[name] = reason
             return None
         return fitting
+
+    def _judge_remaining(self, name: str) -> Finding:
+        """The rule on the remaining time. Where a threshold is missed by little, the size of the gain decides."""
+        rule, before = self.rules[name], self.findings[name]
+        finding = judge_safely(rule, self.facts[Level.LIKELY])
+        if not finding.near or before.outcome is not Outcome.RECOMMENDED:
+            return finding
+        gradual = tuple(condition for condition in rule.when if not is_threshold(condition))
+        finding = judge_safely(replace(rule, when=gradual), self.facts[Level.LIKELY])
+        return replace(finding, reason=before.reason) if finding.outcome is Outcome.RECOMMENDED else finding
 
     def _reason_against(self, rule: Rule, finding: Finding) -> str:
         """Why ``rule`` cannot follow the entries so far; empty if it can."""

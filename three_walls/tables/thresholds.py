@@ -121,6 +121,8 @@ class VerdictThresholds(Row):
     """Above this much time in unclassified kernels no wall is named."""
     minimum_plan_gain_fraction: Fraction
     """An edit whose likely or largest gain is below this is left out of the plan."""
+    near_threshold_fraction: Fraction
+    """Of a threshold: a measured value that misses it by less is near it, and so is a gain that a plan needs."""
     comparable_gain_fraction: Fraction
     """Of the largest likely gain: gains above this count as equal, and the wall of the verdict goes first."""
 
