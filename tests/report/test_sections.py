@@ -250,7 +250,14 @@ def test_the_log_is_one_line() -> None:
 def test_what_is_not_known_is_not_zero() -> None:
     bare = LogSummary(("a",), 0, {}, 3, None, None, None, None, None, None, 2, {})
     assert describe_log(bare) == (
-        "Log: unprofiled step unknown (0 of 0 iterations are steady); out of memory 2 times; 3 torn lines not read"
+        "Log: unprofiled step unknown (no iteration line; the last rank prints them, so give its log too); "
+        "out of memory 2 times; 3 torn lines not read"
+    )
+
+
+def test_a_log_without_memory_lines_names_the_rank_that_prints_them() -> None:
+    assert describe_log(replace(SUMMARY, peak_memory_bytes=None)).endswith(
+        "peak memory unknown (no memory line; rank 0 prints them, so give its log too)"
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.rules.builders import MS, requirement, rule, run
+from tests.rules.builders import MS, requirement, rule, run, sheet_of
+from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
 from three_walls.model.rule import Condition, Edit, Evidence
@@ -14,6 +15,20 @@ from three_walls.rules.verdict import decide_verdict
 HERE = Condition("gpu.family", "equals", "H100")
 LATE = Condition("launch_starved_fraction", "at_least", 0.1)
 OFF = Condition("config.offload", "not_equals", True)
+
+
+def test_a_value_that_misses_a_threshold_by_less_than_a_fifth_is_near_it() -> None:
+    asks = rule("asks", when=(Condition("launch_starved_fraction", "at_least", 0.1),))
+
+    def near(fraction: float, **settings: ConfigData) -> str:
+        values = {"launch_starved_fraction": fraction, **{f"config.{key}": value for key, value in settings.items()}}
+        finding = judge(asks, sheet_of(values))
+        assert finding.outcome is Outcome.NOT_NEEDED
+        return finding.near
+
+    assert near(0.098) == "Launch-starved time takes 9.8 % of the step (threshold 10 %)"
+    assert near(0.079) == ""
+    assert near(0.098, asks=True) == ""  # nothing is left to set
 
 
 def test_another_world_is_not_applicable() -> None:

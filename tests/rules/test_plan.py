@@ -53,6 +53,40 @@ def test_two_rules_on_one_pool_share_it() -> None:
     assert (steps[1].step_after_ns.low, steps[1].step_after_ns.high) == (850 * MS, 1000 * MS)
 
 
+def test_a_log_changes_gains_and_not_the_order() -> None:
+    """Launch-starved time is 200 ms as traced and 60 ms by the log, so the host edit gains less than the other one."""
+    traced = run()
+    logged = replace(traced.with_values({"launch_starved_ns": 60 * MS}), before_log={"launch_starved_ns": 200 * MS})
+    symptom = (Condition("launch_starved_ns", "at_least", 100 * MS),)
+    rules = [rule("host", likely=0.5, when=symptom), rule("exchange", pool=TRANSFER, likely=0.4)]
+    (_, without), (_, steps) = make_plan(rules, traced), make_plan(rules, logged)
+    assert names(steps) == names(without) == ["host", "exchange"]
+    assert [step.gain_ns.likely for step in without] == [100 * MS, 60 * MS]
+    assert [(step.gain_ns.likely, step.profiler_ns) for step in steps] == [(30 * MS, 70 * MS), (60 * MS, 0)]
+    assert steps[-1].step_after_ns.high == 1000 * MS
+
+
+def test_an_entry_that_the_log_makes_too_small_is_left_out_with_what_the_log_takes() -> None:
+    logged = replace(run().with_values({"launch_starved_ns": 4 * MS}), before_log={"launch_starved_ns": 200 * MS})
+    rules = [rule("host", likely=0.5), rule("more-host", likely=0.4), rule("exchange", pool=TRANSFER, likely=0.4)]
+    findings, steps = make_plan(rules, logged)
+    assert names(steps) == ["exchange"]
+    (dropped,) = [finding for finding in findings if finding.rule == "host"]
+    assert dropped.outcome is Outcome.NOT_NEEDED
+    assert "98 ms of a likely 100 ms in this trace are the profiler's" in dropped.reason
+    assert dropped.gain_ns.likely == 2 * MS
+
+
+def test_an_edit_that_earlier_entries_leave_just_below_its_threshold_stays_in() -> None:
+    """Of 20 % launch-starved time, 9 % is left where the rule asks for 10 %, and half of it is worth an entry."""
+    symptom = Condition("launch_starved_fraction", "at_least", 0.1)
+    first = rule("first", likely=0.55)
+    second = rule("second", likely=0.5, when=(symptom,))
+    _, steps = make_plan([first, second], run())
+    assert names(steps) == ["first", "second"]
+    assert steps[1].gain_ns.likely == 45 * MS
+
+
 def test_upper_bounds_come_after_likely_gains_the_largest_first_and_before_unknown_gains() -> None:
     rules = [
         upper_bound("a-small", pool="dp_exposed_ns"),  # 100 ms
@@ -233,6 +267,7 @@ def full_recompute_run() -> dict[str, ConfigData]:
         **facts,
         **{f"config.{key}": value for key, value in settings.items()},
         "env.CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "attention_fell_back": False,
         "gpu.family": "H100",
         "gpu.sm": "sm_90",
         "ep_spans_nodes": True,

@@ -11,7 +11,7 @@ from statistics import median
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
 from three_walls.facts.step_view import NO_STEP
 from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
+from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
 from three_walls.inputs.read_inputs import find_other_sizes, jobs_of_run
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import (
@@ -31,6 +31,7 @@ from three_walls.model.units import ns_to_ms
 from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 NO_LOG = "no training log was given (--log)"
+NO_ITERATION_LINE = "the log holds no iteration line (the last rank prints them: give its log too)"
 
 facts = FactGroup()
 
@@ -156,22 +157,24 @@ def join_log(
     trace_config: RunConfig,
     config: RunConfig,
     traced_step_ns: int | None,
-    captured_steps: int,
+    captured_lengths: Sequence[int | None],
 ) -> JoinedLog:
     """Facts, summary and mismatch of ``log`` for a trace.
 
     ``trace_config``: the run's settings by the trace alone; ``config``: by all sources. ``traced_step_ns``: the
-    representative step; ``captured_steps``: how many steps the capture holds, kept or not.
+    representative step; ``captured_lengths``: of every step that the capture holds, None for those not kept.
     """
     traced = {TRACED_STEP: known_or_missing(traced_step_ns, NO_STEP)}
     if log is None:
         return JoinedLog({**dict.fromkeys(facts.definitions, missing(NO_LOG)), **traced}, None)
     limits = default_log_thresholds()
-    profiled, is_known = find_profiled_range(log, trace_config)
+    profiled, is_known = find_profiled_range(log, trace_config, config)
+    if not is_known and (matched := match_captured_steps(log.iterations, captured_lengths, limits)):
+        profiled, is_known = matched, True
     roles = classify_iterations(log.iterations, log.events, profiled, limits)
     steady = [line for line, role in zip(log.iterations, roles, strict=True) if role is Role.STEADY]
     measured: Measurements = {
-        **_measure_steps(steady, _why_no_median(log, steady, is_known, captured_steps, limits)),
+        **_measure_steps(steady, _why_no_median(log, steady, is_known, len(captured_lengths), limits)),
         **_measure_memory(log),
         LOG_TFLOPS: _median_tflops(log, steady),
         LOG_OOMS: known(len(log.ooms)),
@@ -198,10 +201,13 @@ def join_log(
     return JoinedLog({**measured, **traced}, summary, mismatch)
 
 
-def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRange | None, bool]:
+def find_profiled_range(
+    log: TrainingLog, trace_config: RunConfig, config: RunConfig | None = None
+) -> tuple[ProfiledRange | None, bool]:
     """The profiler's range, and whether it is known: that a run without profiler has none is known.
 
-    The log's own arguments come before the trace's settings: the log may be of a run that was not profiled.
+    The log's own arguments come first, because the log may be of a run that was not profiled. Then come the trace's
+    settings (``trace_config``), then those of all sources (``config``), such as a saved configuration.
     """
     arguments = dict(log.argument_block)
     if arguments:
@@ -212,8 +218,9 @@ def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRa
         start, end = settings.get("profile_step_start"), settings.get("profile_step_end")
         is_on = settings.get("use_nsys_profiler") == "true"
     else:
-        values = (config.get(key) for key in ("profile_step_start", "profile_step_end"))
-        start, end = (None if value is None else str(value) for value in values)
+        start, end = _profiled_steps(trace_config)
+        if (start is None or end is None) and config is not None:
+            start, end = _profiled_steps(config)
         is_on = True
     if not is_on:
         return None, True
@@ -222,12 +229,18 @@ def find_profiled_range(log: TrainingLog, config: RunConfig) -> tuple[ProfiledRa
     return None, False
 
 
+def _profiled_steps(config: RunConfig) -> tuple[str | None, str | None]:
+    values = (config.get(key) for key in ("profile_step_start", "profile_step_end"))
+    start, end = (None if value is None else str(value) for value in values)
+    return start, end
+
+
 def _why_no_median(
     log: TrainingLog, steady: Sequence[LogIteration], is_known: bool, captured_steps: int, limits: LogThresholds
 ) -> str:
     """Why there is no unprofiled median; empty if there is one."""
     if not log.iterations:
-        return "the log holds no iteration line"
+        return NO_ITERATION_LINE
     if len(steady) < limits.minimum_steady_count:
         return f"only {len(steady)} of the log's {len(log.iterations)} iteration lines are unprofiled and steady"
     if not is_known and len(steady) < limits.minimum_iterations_per_captured_step * captured_steps:
@@ -280,7 +293,7 @@ def _measure_memory(log: TrainingLog) -> Measurements:
         last = max(printed)
         starts = [event.iteration for event in log.events if event.kind == "training_start"]
         iterations = known(last - max((start for start in starts if start is not None and start < last), default=0))
-    no_line = "the log holds no memory line"
+    no_line = "the log holds no memory line (rank 0 prints them: give its log too)"
     return {
         LOG_PEAK_MEMORY: largest([line.max_allocated_bytes for line in log.memory], no_line),
         LOG_RESERVED_MEMORY: largest([line.max_reserved_bytes for line in log.memory], no_line),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.facts.attention_passes import find_passes
@@ -14,7 +14,7 @@ from three_walls.facts.efficiency.model_flops import measure_utilization
 from three_walls.facts.efficiency.roles import measure_roles
 from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
-from three_walls.facts.log_facts import PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
+from three_walls.facts.log_facts import NO_LOG, PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
 from three_walls.facts.memory.estimate import measure_memory
 from three_walls.facts.memory.recorded import (
     MEMORY_PRESSURE,
@@ -34,7 +34,7 @@ from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_re
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
 from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step, find_sick, view_other_rank, view_run
-from three_walls.facts.summary import count_captured_steps
+from three_walls.facts.summary import list_captured_lengths
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.read_inputs import Inputs
@@ -85,6 +85,8 @@ class Details:
     gemm_shapes: tuple[GemmShape, ...] = ()
     copies: tuple[CopyBandwidth, ...] = ()
     warnings: tuple[ReportWarning, ...] = ()
+    before_log: Measurements = field(default_factory=dict)
+    """Facts as traced, before the log takes what the profiler added; empty where it takes nothing."""
 
 
 def measure_facts(
@@ -101,12 +103,12 @@ def measure_facts(
     run = view_run(traces, inputs.config)
     step = choose_step(traces, timeline, attribution, matched_ranks, run)
     step_ns = step.step_ns if step else None
-    log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
+    log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, list_captured_lengths(timeline))
     sick = find_sick(attribution.stragglers, step_ns or 0, log.whole(PROFILER_EXCESS))
     if sick:  # which of them are, the log decides; steps of all ranks are equally long
         step = choose_step(traces, timeline, attribution, matched_ranks, run, [straggler for straggler, _ in sick])
         step_ns = step.step_ns if step else None
-        log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, count_captured_steps(timeline))
+        log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, list_captured_lengths(timeline))
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {
@@ -127,7 +129,13 @@ def measure_facts(
             **_compare_received(step, measured[RECEIVED_TOKENS], traces, timeline),
         }
     pressure = classify_memory_pressure(measured, default_log_thresholds())
-    return make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config), details
+    sheet = make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config)
+    if not details.before_log:
+        return sheet, details
+    traced = make_sheet({**measured, **details.before_log}, run.config).facts
+    before = {name: traced[name].value for name, fact in sheet.facts.items() if fact.value != traced[name].value}
+    before.pop(MEMORY_PRESSURE.name, None)
+    return replace(sheet, before_log=before), details
 
 
 def _measure_details(step: StepView, measured: Measurements, details: Details) -> tuple[Measurements, Details]:
@@ -157,12 +165,14 @@ def _measure_details(step: StepView, measured: Measurements, details: Details) -
         **measure_bubble(details.pipeline_phases, step, measured),
         EP_LINK: link_bytes_per_s(step.run),
     }
-    measured = {**measured, **measure_recoverable(measured, recompute.cost_ns)}
-    starved, recoverable = measured[LAUNCH_STARVED].whole, measured[LAUNCH_STARVED_RECOVERABLE].whole
-    measured = {**measured, **finish_unfused(measured, starved, recoverable)}
     # Last: upper bounds are sums of what was measured, also where a part may not be given by itself.
-    measured = {**measured, **withhold_unowned(step), **_withhold_unrecorded(step.run)}
-    return measured, replace(
+    withheld = {**withhold_unowned(step), **_withhold_unrecorded(step.run)}
+    recoverable = {**_measure_recoverable(measured, recompute.cost_ns), **withheld}
+    before_log: Measurements = {}
+    if measured[PROFILER_EXCESS].whole:
+        without_log = {**measured, PROFILER_EXCESS: missing(NO_LOG)}
+        before_log = {**_measure_recoverable(without_log, recompute.cost_ns), **withheld}
+    return {**measured, **recoverable}, replace(
         details,
         moe_layers=moe_layers.rows,
         overlap_slowdown=overlap_slowdown.rows,
@@ -172,6 +182,7 @@ def _measure_details(step: StepView, measured: Measurements, details: Details) -
         gemm_shapes=gemm_shapes.rows,
         copies=copies.rows,
         warnings=moe_layers.warnings,
+        before_log=before_log,
     )
 
 
@@ -190,6 +201,13 @@ def _compare_received(
     reason = received.missing_reason or "the operators of some rank do not show the tokens of its experts"
     ranks_count = len(step.run.ranks)
     return compare_received(counts or [None] * ranks_count, reason)
+
+
+def _measure_recoverable(measured: Measurements, recompute: Measurement[FactValue]) -> Measurements:
+    """The facts that depend on what the profiler added to the step. ``recompute``: the time that replays take."""
+    bounds = measure_recoverable(measured, recompute)
+    starved, recoverable = measured[LAUNCH_STARVED].whole, bounds[LAUNCH_STARVED_RECOVERABLE].whole
+    return {**bounds, **finish_unfused(measured, starved, recoverable)}
 
 
 def _withhold_unrecorded(run: RunView) -> Measurements:

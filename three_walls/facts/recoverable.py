@@ -1,15 +1,24 @@
 """Upper bounds, per wall, of what edits can give back: sums of facts; missing when a part that could be large is.
 
-What the profiler added to the step is taken to lie in time that waits for the host: it slows every launch.
+The profiler slows hosts, not devices, so what it added to the step lies in time without device work: waits for the
+host, idle time without a visible reason, and waits for peers, whose hosts it slows too. Each is taken to hold a part in
+proportion to its length, because the log gives no more than the sum.
 """
 
 from __future__ import annotations
 
 from three_walls.attribution.stragglers import StragglerCause
-from three_walls.facts.communication import COLLECTIVE_TRANSFER_EXPOSED, EP_TRANSFER_EXPOSED
+from three_walls.facts.communication import COLLECTIVE_TRANSFER_EXPOSED, EP_TRANSFER_EXPOSED, WAIT_EXPOSED
 from three_walls.facts.log_facts import PROFILER_EXCESS
 from three_walls.facts.ranks import STRAGGLER_CAUSE, STRAGGLER_LATE
-from three_walls.facts.step import ATTENTION_UNFUSED, HOST_IDLE, HOST_LAUNCHES, LAUNCH_STARVED, OFFLOAD_COPY_EXPOSED
+from three_walls.facts.step import (
+    ATTENTION_UNFUSED,
+    HOST_IDLE,
+    HOST_LAUNCHES,
+    IDLE_OTHER,
+    LAUNCH_STARVED,
+    OFFLOAD_COPY_EXPOSED,
+)
 from three_walls.model.fact import FactGroup, FactValue, Measurement, Measurements, Pool, known
 
 facts = FactGroup()
@@ -33,16 +42,16 @@ COMPUTE_RECOVERABLE = facts.duration(
 HOST_RECOVERABLE = facts.duration(
     "host_recoverable_ns",
     "recoverable host time",
-    "Upper bound of the time per step that host edits would save: launch-starved and host-blocked time, less the time "
-    "that the profiler added where a log was given (at least 0).",
+    "Upper bound of the time per step that host edits would save: launch-starved and host-blocked time, less its share "
+    "of the time that the profiler added where a log was given (at least 0).",
     "A measured part: which part of the step the profiler lengthened is assumed, not seen.",
     needs=HOST_LAUNCHES,
 )
 LAUNCH_STARVED_RECOVERABLE = facts.duration(
     "launch_starved_recoverable_ns",
     "recoverable launch-starved time per step",
-    "Time per step that is launch-starved, less the time that the profiler added where a log was given (at least 0): "
-    "the profiler slows every launch, so what it added is taken to lie here first.",
+    "Time per step that is launch-starved, less its share of the time that the profiler added where a log was given "
+    "(at least 0). The profiler lengthens time without device work, each kind in proportion.",
     share="recoverable launch-starved time",
     needs=HOST_LAUNCHES,
     pool=Pool(part_of=("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"), is_device_busy=False),
@@ -67,8 +76,8 @@ def measure_recoverable(measured: Measurements, recompute: Measurement[FactValue
         MEMORY_RECOVERABLE: _total(*memory, measured[OFFLOAD_COPY_EXPOSED]),
         COMMUNICATION_RECOVERABLE: _total(measured[EP_TRANSFER_EXPOSED], measured[COLLECTIVE_TRANSFER_EXPOSED]),
         COMPUTE_RECOVERABLE: measured[ATTENTION_UNFUSED],
-        HOST_RECOVERABLE: _beyond_profiler(measured[HOST_IDLE], excess),
-        LAUNCH_STARVED_RECOVERABLE: _beyond_profiler(measured[LAUNCH_STARVED], excess),
+        HOST_RECOVERABLE: _without_profiler(measured[HOST_IDLE], measured),
+        LAUNCH_STARVED_RECOVERABLE: _without_profiler(measured[LAUNCH_STARVED], measured),
         STRAGGLER_LATE_RECOVERABLE: _beyond_profiler(late, excess) if is_starved else late,
     }
 
@@ -78,8 +87,17 @@ def _total(*parts: Measurement[FactValue]) -> Measurement[FactValue]:
     return absent or known(sum(part.whole or 0 for part in parts))
 
 
+def _without_profiler(time: Measurement[FactValue], measured: Measurements) -> Measurement[FactValue]:
+    """``time`` without its share of what the profiler added to the step; all of it where no log gives that."""
+    excess_ns = measured[PROFILER_EXCESS].whole
+    if time.whole is None or not excess_ns:
+        return time
+    waiting_ns = sum(measured[part].whole or 0 for part in (HOST_IDLE, IDLE_OTHER, WAIT_EXPOSED))
+    return known(time.whole * max(0, waiting_ns - excess_ns) // waiting_ns if waiting_ns else 0)
+
+
 def _beyond_profiler(time: Measurement[FactValue], excess: Measurement[FactValue]) -> Measurement[FactValue]:
-    """``time`` without what the profiler added to the step; all of it where no log gives that."""
+    """``time`` of a late rank without all of what the profiler added to the step; all of it where no log gives that."""
     if time.whole is None or excess.whole is None:
         return time
     return known(max(0, time.whole - excess.whole))

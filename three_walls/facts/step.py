@@ -109,6 +109,14 @@ ATTENTION_UNFUSED = facts.duration(
     share="unfused attention",
     pool=Pool(part_of=("compute_recoverable_ns", "compute_busy_ns")),
 )
+ATTENTION_FELL_BACK = facts.flag(
+    "attention_fell_back",
+    "whether Transformer Engine fell back to unfused attention",
+    "Whether unfused attention runs in Transformer Engine's layers although no setting is known to ask for it.",
+    "Transformer Engine then chose the backend itself, because attention_backend is automatic unless it is set.",
+    if_true="Transformer Engine chose unfused attention by itself",
+    if_false="Transformer Engine did not choose unfused attention by itself",
+)
 ATTENTION = facts.duration(
     "attention_ns", "fused attention time per step", "Time per step that fused attention kernels take."
 )
@@ -141,6 +149,14 @@ UNCLASSIFIED = facts.duration(
 )
 
 
+def _has_fallen_back(step: StepView) -> bool:
+    """:data:`ATTENTION_FELL_BACK`. Layers of Transformer Engine are known by their kernels where no setting is."""
+    config = step.config
+    is_chosen_by_layer = config.get("transformer_impl") == "transformer_engine"
+    is_asked_for = config.get("attention_backend") in ("unfused", "local")
+    return is_chosen_by_layer and not is_asked_for and step.owned_ns("attention_unfused") > 0
+
+
 def measure_step(step: StepView) -> Measurements:
     """Every fact of this group but the spread of all steps. What the trace cannot give is withheld in measure.py."""
     idle_ns = step.owned_ns(*IDLE_BUCKETS)
@@ -159,6 +175,7 @@ def measure_step(step: StepView) -> Measurements:
         IDLE_OTHER: known(step.owned_ns("idle_other")),
         CUDA_GRAPH: known(step.owned_ns("cuda_graph")),
         ATTENTION_UNFUSED: known(step.owned_ns("attention_unfused")),
+        ATTENTION_FELL_BACK: known(_has_fallen_back(step)),
         ATTENTION: known(step.owned_ns("attention")),
         GEMM: known(step.owned_ns("gemm", "grouped_gemm")),
         PERMUTE: known(step.owned_ns("permute")),

@@ -76,10 +76,14 @@ def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
     )
 
 
-def count_captured_steps(timeline: Timeline) -> int:
-    """Steps, kept or not, of the rank that has most of them."""
-    per_rank = timeline.steps.group_by("rank_index").len()["len"].sort()
-    return int(per_rank[-1]) if per_rank.len() else 0
+def list_captured_lengths(timeline: Timeline) -> list[int | None]:
+    """Length of every step, in order, of the rank that has most of them; None for a step that is not kept."""
+    by_rank = timeline.steps.sort("rank_index", "start_ns").partition_by("rank_index", maintain_order=True)
+    longest = max(by_rank, key=lambda steps: steps.height, default=None)
+    if longest is None:
+        return []
+    rows = longest.select("kept", length_ns=DURATION).rows()
+    return [int(length) if kept else None for kept, length in rows]
 
 
 def summarize_budget(step: StepView) -> tuple[BudgetRow, ...]:

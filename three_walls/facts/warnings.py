@@ -38,6 +38,8 @@ _EVENTS_PASSED_ON = ("dispatcher", "overlap", "override_skipped", "straggler")
 _NO_GRAPHS = "No graphable layers"
 _NOTHING_TO_OVERLAP = "due to TP size < 2"
 """Recipes of Megatron-Bridge 0.6 ask for tensor-parallel overlap in every layout, even without anything to overlap."""
+_LENGTHENED = ("host_idle_ns", "idle_other_ns", "wait_exposed_ns")
+"""Time without device work, which the profiler lengthens."""
 _MOST_SETTINGS_NAMED = 8
 _MOST_LOG_ENTRIES_NAMED = 5
 """Of each kind: log files that could not be read, slow ranks, and the log's own warnings."""
@@ -176,19 +178,19 @@ def _warn_of_perturbation(facts: FactSheet) -> list[ReportWarning]:
     traced_ns, unprofiled_ns = facts.number("traced_step_ns"), facts.number("unprofiled_step_ns")
     if not ratio or not excess_ns or not traced_ns or not unprofiled_ns:
         return []
-    idle_ns = facts.number("host_idle_ns")
-    if idle_ns is None:
+    idle_ns, counted_ns = facts.number("host_idle_ns"), facts.number("host_recoverable_ns")
+    if idle_ns is None or counted_ns is None:
         effect = "Host time is inflated. This trace does not show how much of the step it is."
-    elif excess_ns > idle_ns:
+    elif excess_ns > (waiting_ns := sum(facts.number(name) or 0 for name in _LENGTHENED)):
         effect = (
-            f"All of its host time ({_ms(idle_ns)}) is attributed to the profiler. Another {_ms(excess_ns - idle_ns)} "
-            "is elsewhere: in waits for other slowed ranks, or in differences between steps. Every other share of the "
-            "step may be too small or too large by as much."
+            f"All of its host time ({_ms(idle_ns)}) is attributed to the profiler, and so are its waits for other "
+            f"slowed ranks. Another {_ms(excess_ns - waiting_ns)} is elsewhere, in differences between steps. Every "
+            "other share of the step may be too small or too large by as much."
         )
     else:
         effect = (
-            f"{_ms(excess_ns)} of its host time ({_ms(idle_ns)}) is attributed to the profiler and does not count as "
-            "recoverable."
+            f"{_ms(idle_ns - counted_ns)} of its host time ({_ms(idle_ns)}) is attributed to the profiler and does not "
+            "count as recoverable; the rest is in waits for other slowed ranks and in unexplained idle time."
         )
     message = (
         f"The profiler slows every launch: the traced step takes {_ms(traced_ns)}, and unprofiled steps take "

@@ -12,7 +12,7 @@ from three_walls.inputs.config.log_settings import read_log_settings
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.config.saved_config import read_config_file
-from three_walls.inputs.config.sources import SourceSettings
+from three_walls.inputs.config.sources import KERNELS, SettingsBuilder, SourceSettings
 from three_walls.inputs.log.reader import read_logs
 from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
 from three_walls.inputs.nsys.identity import Rank
@@ -23,6 +23,7 @@ from three_walls.model.config import RunConfig
 from three_walls.model.errors import NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.training_log import ProgressJob, TrainingLog
+from three_walls.tables.kernels import shown_settings
 from three_walls.tables.thresholds import default_log_thresholds
 
 Progress = Callable[[str], None]
@@ -92,7 +93,21 @@ def read_inputs(
     traces = _read_traces(trace_paths, ranges, graph_launch, progress)
     first = next(trace for trace in traces if trace.ranks)
     stated = (*user_config, *_settings_in(log, first.config))
-    return Inputs(tuple(traces), log, snapshot, stated, merge_sources([*stated, first.launch]))
+    config = merge_sources([*stated, first.launch, read_kernel_settings(first)])
+    return Inputs(tuple(traces), log, snapshot, stated, config)
+
+
+def read_kernel_settings(trace: Trace) -> SourceSettings:
+    """The settings that the names of the kernels and NVTX ranges of ``trace`` show by themselves."""
+    settings = SettingsBuilder(KERNELS)
+    texts = trace.ranges["text"].unique().to_list()
+    for row in shown_settings():
+        names = trace.names.values() if row.kernels else ()
+        if any(row.kernels and row.kernels.search(name) for name in names) or any(
+            shown in text for text in texts for shown in row.ranges
+        ):
+            settings.set(row.key, row.value)
+    return settings.build()
 
 
 def _as_paths(paths: Paths) -> list[Path]:

@@ -20,8 +20,9 @@ class ConfigValue:
     value: ConfigData
     source: str
     """Where it was read: ``--set``, ``config file``, ``log arguments``, ``log config``, ``log summary``,
-    ``log set-up``, ``log layout``, ``progress file``, ``command line``, ``environment``, ``Megatron-LM default``,
-    ``Megatron Core default`` or ``derived: ...``; followed by :data:`NOT_SHOWN` where the value is withheld."""
+    ``log set-up``, ``log layout``, ``progress file``, ``command line``, ``environment``, ``kernels of the trace``,
+    ``Megatron-LM default``, ``Megatron Core default`` or ``derived: ...``; followed by :data:`NOT_SHOWN` where the
+    value is withheld."""
     confirmed_by: tuple[str, ...] = ()
     """Sources of lower precedence that give the same value."""
 

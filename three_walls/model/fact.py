@@ -249,6 +249,8 @@ class FactSheet:
     """The launch environment was recorded: a variable that is not among the facts was not set."""
     definitions: Mapping[str, FactDefinition] = field(default_factory=dict)
     """Of facts that are not on the sheet."""
+    before_log: Mapping[str, FactValue] = field(default_factory=dict)
+    """Of facts from which the log took what the profiler added: their values as traced."""
 
     @staticmethod
     def of(
@@ -281,6 +283,10 @@ class FactSheet:
         if fact.is_missing or isinstance(fact.value, bool) or not isinstance(fact.value, int | float):
             return None
         return fact.value
+
+    def as_traced(self) -> FactSheet:
+        """A copy in which the log took nothing from any fact; the sheet itself where it takes nothing."""
+        return self.with_values(self.before_log) if self.before_log else self
 
     def with_values(self, values: Mapping[str, FactValue]) -> FactSheet:
         """A copy in which the named facts have new values and are not missing."""

@@ -103,6 +103,8 @@ class Finding:
     """What to do where no setting fixes it."""
     applicability: str = "execution-only"
     """``execution-only``; ``convergence-changing`` and ``benchmark-only`` are planned with ``--allow`` only."""
+    near: str = ""
+    """What misses its threshold by little, where a rule is not needed for this reason alone; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,9 @@ class PlanStep:
     """Step after this entry and all before it: ``low`` if every gain is at its high end, ``high`` at its low end."""
     unlocked_by: str = ""
     """Rules of earlier entries that were needed to unblock this one, separated by commas."""
+    profiler_ns: int = 0
+    """Of the likely gain (of an upper bound: of the whole) in the trace: the part that the log shows to be the
+    profiler's. The gain is without it."""
 
 
 @dataclass(frozen=True, slots=True)

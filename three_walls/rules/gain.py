@@ -6,6 +6,7 @@ Which sums contain a pool stands in the pool's definition (``model/fact.py``: Po
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 from three_walls.model.fact import Fact, FactSheet, Pool
@@ -124,9 +125,16 @@ def without_culprit(facts: FactSheet) -> FactSheet:
 
     The waiting for it is taken from expert-parallel and other waiting in proportion; which of them it was is not known.
     """
-    cost_ns = round(facts.number(CULPRIT_COST) or 0)
-    if not cost_ns:
+    if not facts.number(CULPRIT_COST):
         return facts
+    after = _remove_delay(facts)
+    traced = _remove_delay(facts.as_traced()).facts
+    before_log = {name: fact.value for name, fact in traced.items() if fact.value != after.get(name).value}
+    return replace(after, before_log=before_log if facts.before_log else {})
+
+
+def _remove_delay(facts: FactSheet) -> FactSheet:
+    cost_ns = round(facts.number(CULPRIT_COST) or 0)
     waits = {name: number for name in _WAITS if (number := facts.number(name))}
     after, left_ns = facts, cost_ns
     for name, waited_ns in waits.items():

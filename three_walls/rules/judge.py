@@ -9,7 +9,7 @@ from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Gain, Note, Outcome, PlannedEdit
 from three_walls.model.rule import Condition, Evidence, Requirement, Rule
 from three_walls.model.units import ns_to_ms
-from three_walls.rules.conditions import Truth, evaluate_all, evaluate_any, that_are
+from three_walls.rules.conditions import ORDERED, Truth, evaluate_all, evaluate_any, that_are, unit_of_setting
 from three_walls.rules.edits import fact_of, missing_targets, plan_edits
 from three_walls.rules.gain import estimate, no_estimate
 from three_walls.rules.wording import confirmation, describe_missing, explain, list_labels
@@ -36,7 +36,8 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
     """
     for conditions, outcome in ((rule.applies_to, Outcome.NOT_APPLICABLE), (rule.when, Outcome.NOT_NEEDED)):
         if failing := that_are(Truth.FAILS, conditions, facts):
-            return _finding(rule, outcome, explain(failing, facts))
+            near = explain(failing, facts) if outcome is Outcome.NOT_NEEDED and is_near(rule, failing, facts) else ""
+            return replace(_finding(rule, outcome, explain(failing, facts)), near=near)
     if not rule.any_program and (lacking := lacking_signs(facts)):
         reason = "; ".join(describe_missing(name, facts) for name in lacking)
         return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
@@ -61,6 +62,27 @@ def lacking_signs(facts: FactSheet) -> tuple[str, ...]:
     )
 
 
+def is_near(rule: Rule, failing: Sequence[Condition], facts: FactSheet) -> bool:
+    """Whether each of the ``failing`` conditions is a threshold that a measured value misses by little.
+
+    A rule whose edits are already made, or that a requirement blocks, is not near.
+    """
+    nearness = default_thresholds().near_threshold_fraction
+    for condition in failing:
+        value, limit = facts.number(condition.fact), condition.operand
+        if not is_threshold(condition) or value is None or not isinstance(limit, int | float) or not limit:
+            return False
+        if abs(value - limit) >= nearness * abs(limit):
+            return False
+    return not failing_requirements(rule, facts) and (not rule.edits or bool(plan_edits(rule.edits, facts)))
+
+
+def is_threshold(condition: Condition) -> bool:
+    """Whether ``condition`` compares something measured with a limit; sizes and settings have no gradual limits."""
+    fractional = isinstance(condition.operand, float)
+    return condition.operator in ORDERED and fractional and not unit_of_setting(condition.fact)
+
+
 def failing_requirements(rule: Rule, facts: FactSheet) -> tuple[Requirement, ...]:
     """Requirements that fail."""
     return tuple(requirement for requirement in rule.requires if _is_met(requirement, facts) is Truth.FAILS)
@@ -83,7 +105,10 @@ def drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float
     gain = estimate(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain_ns
     if finding.outcome not in (Outcome.RECOMMENDED, Outcome.UNKNOWN) or not is_small(gain, minimum_ns):
         return finding
-    return replace(finding, outcome=Outcome.NOT_NEEDED, reason=describe_small(gain, minimum_ns), missing=())
+    reason = describe_small(gain, minimum_ns)
+    nearness = default_thresholds().near_threshold_fraction
+    near = reason if not is_small(gain, (1 - nearness) * minimum_ns) else ""
+    return replace(finding, outcome=Outcome.NOT_NEEDED, reason=reason, missing=(), near=near)
 
 
 def is_small(gain: Gain, minimum_ns: float) -> bool:

@@ -5,6 +5,10 @@ edits are refused. :func:`make_plan` makes one such plan: the best recommendatio
 the facts, the other rules are judged again on the remaining time, and so on. Three copies of the facts shrink in
 parallel, by the low, likely and high gains. The likely copy decides; the others give the range of the step afterwards.
 
+A log shows how much of a step the profiler added, and so how much smaller gains of host time are. It changes neither
+which edits a trace calls for nor their order: the copies that decide are of the facts as traced. Three more copies,
+less what the profiler added, give the gains, and an entry whose gain is too small there is left out.
+
 An upper bound is subtracted from the high copy alone. Upper bounds therefore come after every gain with a likely value,
 and several of them may claim the same time. The first of those ranks before upper bounds of other time, the rest after.
 """
@@ -17,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, FirstTrial, Gain, Note, Outcome, PlannedEdit, PlanStep
 from three_walls.model.rule import EXECUTION_ONLY, Rule
+from three_walls.model.units import ns_to_ms
 from three_walls.rules.conditions import same
 from three_walls.rules.gain import CULPRIT_COST, Level, apply_gain, estimate, without_culprit
 from three_walls.rules.judge import (
@@ -24,6 +29,7 @@ from three_walls.rules.judge import (
     drop_small,
     failing_requirements,
     is_small,
+    is_threshold,
     judge_all,
     judge_safely,
     minimum_gain_ns,
@@ -80,7 +86,7 @@ def make_plan(
     culprit_rule = by_id.get(CULPRIT_RULE)
     culprit = judge_safely(culprit_rule, facts) if culprit_rule and facts.number(CULPRIT_COST) else None
     left = without_culprit(facts) if culprit else facts
-    findings = judge_all(by_id.values(), left)
+    findings = _judge_rules(by_id, left)
     if culprit:
         findings = [culprit if finding.rule == CULPRIT_RULE else finding for finding in findings]
     step_ns = left.number("step_ns")
@@ -88,7 +94,8 @@ def make_plan(
         return findings, ()
     limits = thresholds or default_thresholds()
     minimum_ns = minimum_gain_ns(step_ns, limits)
-    sized = {finding.rule: drop_small(finding, by_id[finding.rule], left, minimum_ns) for finding in findings}
+    traced = left.as_traced()
+    sized = {finding.rule: drop_small(finding, by_id[finding.rule], traced, minimum_ns) for finding in findings}
     draft = _Draft(by_id, sized, left, limits, minimum_ns, frozenset((EXECUTION_ONLY, *allowed)))
     while draft.take_best():
         pass
@@ -109,13 +116,20 @@ def _fix_first(culprit: Finding, facts: FactSheet, step_without_ns: float) -> Pl
     )
 
 
+def _judge_rules(rules: Mapping[str, Rule], facts: FactSheet) -> list[Finding]:
+    """One finding per rule, by id: edits are judged on the facts as traced, advice on what the log leaves of them."""
+    edits = judge_all((rule for rule in rules.values() if rule.edits), facts.as_traced())
+    advice = judge_all((rule for rule in rules.values() if not rule.edits), facts)
+    return sorted([*edits, *advice], key=lambda finding: finding.rule)
+
+
 @dataclass(slots=True)
 class _Draft:
     """A plan being made."""
 
     rules: Mapping[str, Rule]
     findings: Mapping[str, Finding]
-    """On the original facts."""
+    """On the original facts as traced."""
     original: FactSheet
     limits: VerdictThresholds
     minimum_ns: float
@@ -124,16 +138,24 @@ class _Draft:
     steps: list[PlanStep] = field(default_factory=list)
     unlocked_by: dict[str, list[str]] = field(default_factory=dict)
     """For each rule that was blocked at first: the entries that removed one of its blockers or more."""
+    passed_over: list[str] = field(default_factory=list)
+    """Rules whose gain the log makes too small."""
     left_out: dict[str, str] = field(default_factory=dict)
     """For each rule that was considered and not taken: the reason."""
+    saved_as_traced_ns: int = 0
+    """All high gains so far, as traced."""
     facts: dict[Level, FactSheet] = field(init=False)
+    """As traced: they decide which rule comes next."""
+    without_profiler: dict[Level, FactSheet] = field(init=False)
+    """Less what the profiler added, where a log shows it: they give the gains."""
     unclaimed: FactSheet = field(init=False)
     """Facts after every likely gain and every upper bound in full: the time that no entry claims."""
     blockers: dict[str, set[str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.facts = dict.fromkeys(Level, self.original)
-        self.unclaimed = self.original
+        self.facts = dict.fromkeys(Level, self.original.as_traced())
+        self.without_profiler = dict.fromkeys(Level, self.original)
+        self.unclaimed = self.original.as_traced()
         blocked = [finding for finding in self.findings.values() if finding.outcome is Outcome.BLOCKED]
         self.blockers = {finding.rule: {note.name for note in finding.blocked_by} for finding in blocked}
 
@@ -142,8 +164,22 @@ class _Draft:
         candidates = [found for name in self._open_rules() if (found := self._reconsider(name))]
         if not candidates:
             return False
-        self._append(self._choose(candidates))
+        chosen = self._choose(candidates)
+        gain = self._without_profiler(chosen)
+        if is_small(gain, self.minimum_ns):
+            self.left_out[chosen.rule] = describe_profiler(chosen.gain_ns, gain, self.minimum_ns)
+            self._take_as_traced(self.rules[chosen.rule], ())
+            self.passed_over.append(chosen.rule)
+        else:
+            self._append(chosen, gain)
         return True
+
+    def _without_profiler(self, finding: Finding) -> Gain:
+        """The gain of ``finding`` in the time that the log leaves; the one as traced where it takes nothing."""
+        if not self.original.before_log:
+            return finding.gain_ns
+        gain = estimate(self.rules[finding.rule].gain, self.without_profiler[Level.LIKELY])
+        return self._fit_into_step(gain, sum(step.gain_ns.high or 0 for step in self.steps))
 
     def _choose(self, candidates: Sequence[Finding]) -> Finding:
         """What makes the run fit; else the largest likely gain, or a comparable one against the current wall."""
@@ -181,7 +217,15 @@ class _Draft:
         return estimate(self.rules[finding.rule].gain, self.unclaimed).high or 0
 
     def with_reason(self, finding: Finding) -> Finding:
-        """``finding``; an alternative with its reason if it was recommended and is not in the plan."""
+        """``finding`` with the gain that the log leaves.
+
+        It is an alternative with its reason if it was recommended and is not in the plan, and not needed if the log
+        makes its gain too small.
+        """
+        if finding.gain_ns.high is not None and self.original.before_log:
+            finding = replace(finding, gain_ns=estimate(self.rules[finding.rule].gain, self.original))
+        if finding.rule in self.passed_over:
+            return replace(finding, outcome=Outcome.NOT_NEEDED, reason=self.left_out[finding.rule])
         if finding.outcome is not Outcome.RECOMMENDED or finding.rule in self._planned():
             return finding
         applicability = finding.applicability
@@ -204,13 +248,14 @@ class _Draft:
             if finding.outcome in (Outcome.RECOMMENDED, Outcome.BLOCKED)
             and finding.applicability in self.applicabilities
             and name not in planned
+            and name not in self.passed_over
         ]
 
     def _reconsider(self, name: str) -> Finding | None:
         """The finding on the remaining time if it belongs in the plan; else None, with the reason in ``left_out``."""
-        rule, finding = self.rules[name], judge_safely(self.rules[name], self.facts[Level.LIKELY])
+        rule, finding = self.rules[name], self._judge_remaining(name)
         self._note_unlocking(finding)
-        fitting = replace(finding, gain_ns=self._fit_into_step(finding.gain_ns))
+        fitting = replace(finding, gain_ns=self._fit_into_step(finding.gain_ns, self.saved_as_traced_ns))
         reason = self._reason_against(rule, finding)
         if not reason and is_small(fitting.gain_ns, self.minimum_ns):
             size = describe_small(fitting.gain_ns, self.minimum_ns)
@@ -219,6 +264,16 @@ class _Draft:
             self.left_out[name] = reason
             return None
         return fitting
+
+    def _judge_remaining(self, name: str) -> Finding:
+        """The rule on the remaining time. Where a threshold is missed by little, the size of the gain decides."""
+        rule, before = self.rules[name], self.findings[name]
+        finding = judge_safely(rule, self.facts[Level.LIKELY])
+        if not finding.near or before.outcome is not Outcome.RECOMMENDED:
+            return finding
+        gradual = tuple(condition for condition in rule.when if not is_threshold(condition))
+        finding = judge_safely(replace(rule, when=gradual), self.facts[Level.LIKELY])
+        return replace(finding, reason=before.reason) if finding.outcome is Outcome.RECOMMENDED else finding
 
     def _reason_against(self, rule: Rule, finding: Finding) -> str:
         """Why ``rule`` cannot follow the entries so far; empty if it can."""
@@ -249,10 +304,15 @@ class _Draft:
             self.unlocked_by.setdefault(finding.rule, []).append(self.steps[-1].finding.rule)
         self.blockers[finding.rule] = now
 
-    def _append(self, finding: Finding) -> None:
-        gain = self._note_shared_time(finding)
-        self._take(self.rules[finding.rule], finding.edits)
-        single = self.findings[finding.rule].gain_ns
+    def _append(self, finding: Finding, gain: Gain) -> None:
+        """Adds ``finding`` to the plan with its ``gain``, which the log may have made smaller than its own."""
+        rule = self.rules[finding.rule]
+        profiler_ns = max(0, (_size_ns(finding.gain_ns) or 0) - (_size_ns(gain) or 0))
+        gain = self._note_shared_time(finding, gain)
+        self._take_as_traced(rule, finding.edits)
+        for level, facts in self.without_profiler.items():
+            self.without_profiler[level] = apply_gain(rule, estimate(rule.gain, facts), finding.edits, facts, level)
+        single = estimate(rule.gain, self.original) if self.original.before_log else self.findings[finding.rule].gain_ns
         after_low, after_high = self._step_ns(Level.HIGH), self._step_ns(Level.LOW)
         self.steps.append(
             PlanStep(
@@ -263,28 +323,31 @@ class _Draft:
                 gain_ns=gain,
                 step_after_ns=Bounds(min(after_low, after_high), after_high),  # rounding may swap them by 1 ns
                 unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
+                profiler_ns=profiler_ns,
             )
         )
 
-    def _take(self, rule: Rule, edits: Sequence[PlannedEdit]) -> None:
-        """Subtract the gain of ``rule`` from every copy of the facts."""
+    def _take_as_traced(self, rule: Rule, edits: Sequence[PlannedEdit]) -> None:
+        """Subtract the gain of ``rule`` from every copy of the facts as traced."""
+        self.saved_as_traced_ns += (
+            self._fit_into_step(estimate(rule.gain, self.facts[Level.LIKELY]), self.saved_as_traced_ns).high or 0
+        )
         for level, facts in self.facts.items():
             self.facts[level] = apply_gain(rule, estimate(rule.gain, facts), edits, facts, level)
         claims = Level.HIGH if rule.gain.is_upper_bound else Level.LIKELY
         self.unclaimed = apply_gain(rule, estimate(rule.gain, self.unclaimed), edits, self.unclaimed, claims)
 
-    def _note_shared_time(self, finding: Finding) -> Gain:
-        """The gain, with a remark if earlier entries claim part of the same time as this upper bound."""
-        gain = finding.gain_ns
-        if gain.likely is not None or not gain.high or self._unclaimed_ns(finding) >= gain.high:
+    def _note_shared_time(self, finding: Finding, gain: Gain) -> Gain:
+        """``gain``, with a remark if earlier entries claim part of the same time as this upper bound."""
+        traced = finding.gain_ns
+        if traced.likely is not None or not traced.high or self._unclaimed_ns(finding) >= traced.high:
             return gain
         return replace(gain, explanation=f"Earlier entries may save part of the same time. {gain.explanation}")
 
-    def _fit_into_step(self, gain: Gain) -> Gain:
-        """``gain`` limited to the part of the step that the high gains so far leave."""
+    def _fit_into_step(self, gain: Gain, taken_ns: int) -> Gain:
+        """``gain`` limited to the part of the step that high gains of ``taken_ns`` leave."""
         if gain.high is None or gain.low is None:
             return gain
-        taken_ns = sum(step.gain_ns.high or 0 for step in self.steps)
         left_ns = max(0, round(self.original.number("step_ns") or 0) - taken_ns)
         if gain.high <= left_ns:
             return gain
@@ -297,7 +360,21 @@ class _Draft:
         )
 
     def _step_ns(self, level: Level) -> int:
-        return round(self.facts[level].number("step_ns") or 0)
+        return round(self.without_profiler[level].number("step_ns") or 0)
+
+
+def describe_profiler(traced: Gain, gain: Gain, minimum_ns: float) -> str:
+    """That the log takes so much of a gain ``traced`` that what is left, ``gain``, is too small."""
+    profiler_ns = (_size_ns(traced) or 0) - (_size_ns(gain) or 0)
+    traced_as = "at most" if traced.likely is None else "a likely"
+    return (
+        f"The log shows that {ns_to_ms(profiler_ns):.3g} ms of {traced_as} {ns_to_ms(_size_ns(traced) or 0):.3g} ms in "
+        f"this trace are the profiler's. {describe_small(gain, minimum_ns)}"
+    )
+
+
+def _size_ns(gain: Gain) -> int | None:
+    return gain.high if gain.likely is None else gain.likely
 
 
 def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit]) -> str:

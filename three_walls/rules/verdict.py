@@ -244,11 +244,12 @@ def _describe_waiting(facts: FactSheet, limits: VerdictThresholds) -> str:
 def _describe_profiler(facts: FactSheet) -> str:
     """That host time is counted without what the profiler added, if the log shows how much that is."""
     excess_ns, idle_ns = facts.number("profiler_excess_ns"), facts.number("host_idle_ns")
-    if not excess_ns or not idle_ns:
+    counted_ns = facts.number("host_recoverable_ns")
+    if not excess_ns or not idle_ns or counted_ns is None:
         return ""
     return (
-        f" {_ms(round(min(excess_ns, idle_ns)))} of {_ms(round(idle_ns))} host time is not counted: according to the "
-        f"log, unprofiled steps are {_ms(round(excess_ns))} shorter, and the profiler slows launches first."
+        f" {_ms(round(idle_ns - counted_ns))} of {_ms(round(idle_ns))} host time is not counted: according to the log, "
+        f"unprofiled steps are {_ms(round(excess_ns))} shorter, which the profiler added to idle time and waits."
     )
 
 

@@ -2,6 +2,7 @@
 
 ``kernel-categories.yaml``: kernel -> category. ``gemm-precisions.yaml``: GEMM kernel -> number format.
 ``api-calls.yaml``: API call -> what it does to its thread. In each table the first pattern that is found counts.
+``kernel-settings.yaml``: kernels and NVTX ranges -> settings that they show.
 """
 
 from __future__ import annotations
@@ -60,6 +61,25 @@ class PrecisionPattern(Row):
     """Where the name comes from."""
 
 
+class ShownSetting(Row):
+    """A row of ``kernel-settings.yaml``: kernels or ranges that run only with this value of a setting."""
+
+    key: Text
+    value: bool | Text
+    kernels: Pattern | None = None
+    """Searched in the names of kernels."""
+    ranges: tuple[Text, ...] = ()
+    """An NVTX range whose text contains one of them shows the setting too."""
+    reason: Text
+    """Why only this value of the setting runs them."""
+
+
+class ShownSettings(Row):
+    """``kernel-settings.yaml``."""
+
+    settings: tuple[ShownSetting, ...]
+
+
 class KernelTable(Row):
     """``kernel-categories.yaml``."""
 
@@ -94,6 +114,12 @@ def load_api_patterns() -> tuple[ApiPattern, ...]:
 def gemm_precisions() -> tuple[PrecisionPattern, ...]:
     """Number formats of GEMM kernels, in order."""
     return load_table(TABLES_DIR / "gemm-precisions.yaml", PrecisionTable).precisions
+
+
+@cache
+def shown_settings() -> tuple[ShownSetting, ...]:
+    """Settings that kernels and NVTX ranges show."""
+    return load_table(TABLES_DIR / "kernel-settings.yaml", ShownSettings).settings
 
 
 def union_of(patterns: tuple[ApiPattern, ...], kind: str) -> re.Pattern[str]:

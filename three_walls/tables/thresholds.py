@@ -121,6 +121,8 @@ class VerdictThresholds(Row):
     """Above this much time in unclassified kernels no wall is named."""
     minimum_plan_gain_fraction: Fraction
     """An edit whose likely or largest gain is below this is left out of the plan."""
+    near_threshold_fraction: Fraction
+    """Of a threshold: a measured value that misses it by less is near it, and so is a gain that a plan needs."""
     comparable_gain_fraction: Fraction
     """Of the largest likely gain: gains above this count as equal, and the wall of the verdict goes first."""
 
@@ -184,6 +186,8 @@ class LogThresholds(Row):
     """Steady iterations needed for a spread."""
     minimum_iterations_per_captured_step: Count
     """Iterations in the log per captured step from which on their median counts as unprofiled."""
+    captured_step_tolerance_fraction: Fraction
+    """Of a captured step: an iteration of the log that differs by less may be this step."""
     minimum_perturbation_ratio: Ratio
     """Traced step to unprofiled iteration: above it the profiler made the step longer."""
     compared_layout_sizes: tuple[Annotated[Text, one_of([field.name for field in fields(LogLayout)])], ...]

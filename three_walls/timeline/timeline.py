@@ -18,7 +18,13 @@ import polars as pl
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import RunConfig
-from three_walls.tables.kernels import KernelPattern, load_api_patterns, load_kernel_patterns, union_of
+from three_walls.tables.kernels import (
+    KernelPattern,
+    load_api_patterns,
+    load_kernel_patterns,
+    shown_settings,
+    union_of,
+)
 from three_walls.tables.nvtx_ranges import collective_owners
 from three_walls.timeline.categories import classify, mark_unfused_attention
 from three_walls.timeline.communication_owners import (
@@ -89,10 +95,12 @@ class Timeline:
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
-    """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, nodes of overlapped layers."""
+    """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, nodes of overlapped layers,
+    and those that show a setting."""
     owners = tuple(text for row in collective_owners().owners for text in row.texts)
+    settings = tuple(text for row in shown_settings() for text in row.ranges)
     return WantedRanges(
-        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS),
+        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS, *settings),
         expression=re.compile(step_range) if step_range else None,
     )
 

@@ -51,6 +51,26 @@ def test_what_megatron_core_filled_in_does_not_contradict_what_was_left_unset(wr
         assert bool(merge_sources(sources).conflicts) is disagrees
 
 
+@pytest.mark.parametrize(("name", "disagrees"), [("bf16_with_fp8_current_scaling_mixed", False), (None, True)])
+def test_the_name_of_a_precision_recipe_does_not_contradict_the_object_made_of_it(
+    name: str | None, disagrees: bool
+) -> None:
+    file = read_dump(
+        "mixed_precision: {_target_: megatron.bridge.training.mixed_precision.MixedPrecisionConfig, bf16: true}",
+        "config file",
+        "x",
+    )
+    command = read_command_line(["train.py", f"mixed_precision={name}" if name else "mixed_precision=null"])
+    for sources in ([file, command], [command, file]):
+        assert bool(merge_sources(sources).conflicts) is disagrees
+
+
+def test_names_of_two_precision_recipes_contradict_each_other() -> None:
+    user = read_user_settings(["mixed_precision=bf16_mixed"])
+    command = read_command_line(["train.py", "mixed_precision=fp16_mixed"])
+    assert "mixed_precision" in [conflict.key for conflict in merge_sources([user, command]).conflicts]
+
+
 @pytest.mark.parametrize(("written", "disagrees"), [("None", False), ("32000", True)])
 def test_a_size_that_the_log_prints_once_it_is_known_contradicts_no_unset_size(written: str, disagrees: bool) -> None:
     arguments = read_argument_block([("padded_vocab_size", written)])

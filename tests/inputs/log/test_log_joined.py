@@ -157,6 +157,26 @@ def test_what_steady_iterations_differ_by_is_a_time_and_a_ratio(tmp_path: Path) 
     assert report.facts.number("unprofiled_step_spread_ratio") == pytest.approx(77 / 74)
 
 
+def test_a_saved_configuration_states_which_iterations_of_a_log_without_arguments_are_profiled(tmp_path: Path) -> None:
+    """The profiled iterations (76 ms) are hardly longer; the profiler's start comes before and its stop after them."""
+    config = tmp_path / "run_config.yaml"
+    config.write_text("profiling:\n  profile_step_start: 8\n  profile_step_end: 11\n")
+    lengths = [900.0, *[75.0] * 7, 180.0, 76.5, 76.4, 3000.0]
+    log = log_of(tmp_path, *(iteration(place, length) for place, length in enumerate(lengths, start=1)))
+    trace = starved_trace(tmp_path)
+    report = analyze(trace, logs=log, config=config)
+    assert report.log is not None
+    assert report.log.roles == {"warm-up": 1, "steady": 7, "profiled": 3, "profiler's stop": 1}
+    without = analyze(trace, logs=log).log
+    assert without is not None
+    assert without.roles["outlier"] == 2
+
+
+def test_a_log_without_iteration_lines_names_the_rank_that_prints_them(tmp_path: Path) -> None:
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, MEMORY_MB))
+    assert "the last rank prints them" in str(report.facts.get("unprofiled_step_ns").missing_reason)
+
+
 def test_a_log_of_a_run_without_profiler_has_no_profiled_iteration(tmp_path: Path) -> None:
     off = [line.replace("True", "False") for line in NOT_OURS]
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *off, *(iteration(n, 75.0) for n in range(1, 12))))

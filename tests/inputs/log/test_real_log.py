@@ -17,3 +17,14 @@ def test_a_real_log_shows_what_the_profiler_added() -> None:
     assert "profiler-perturbation" in {warning.code for warning in report.warnings}
     assert "log-mismatch" not in {warning.code for warning in report.warnings}
     assert report.verdict.sub_wall == "compute"
+
+
+def test_the_log_of_a_trace_leaves_its_plan_in_order() -> None:
+    trace = SAMPLES / "wide-nvlink-alltoall.sqlite"
+    without = [step.rule for step in analyze(trace).plan]
+    report = analyze(trace, logs=SAMPLES / "wide-nvlink-alltoall.train.log.xz")
+    planned = [step.rule for step in report.plan]
+    assert planned == [rule for rule in without if rule in planned]
+    reasons = {finding.rule: finding.reason for finding in report.findings}
+    assert all("are the profiler's" in reasons[rule] for rule in without if rule not in planned)
+    assert any(step.profiler_ns for step in report.plan)

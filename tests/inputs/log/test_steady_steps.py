@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations
+from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
 from three_walls.model.training_log import LogEvent, LogIteration
 
 SIX_TO_NINE = ProfiledRange(6, 9)
@@ -31,6 +31,25 @@ def test_warm_up_is_what_lies_above_the_plateau_however_long_it_is() -> None:
 def test_the_profilers_range_and_its_stop_are_found_by_number() -> None:
     found = roles(lines(900, 377, 377, 376, 377, 377, 2432, 821, 726, 4638, 377), SIX_TO_NINE)
     assert found == ["warm-up"] + ["steady"] * 5 + ["profiled"] * 3 + ["profiler's stop", "steady"]
+
+
+def ns(*lengths: float | None) -> list[int | None]:
+    return [None if ms is None else round(ms * 1_000_000) for ms in lengths]
+
+
+def test_captured_steps_are_found_in_the_log_by_their_lengths() -> None:
+    """The first captured step is cut off: its iteration holds the profiler's start, the one after them its stop."""
+    log = lines(3463, 557, 552, 545, 555, 556, 1049.9, 600.1, 613.9, 4599)
+    found = match_captured_steps(log, ns(None, 599.4, 616.0))
+    assert found == ProfiledRange(6, 9)
+    assert roles(log, found)[5:] == ["steady", "profiled", "profiled", "profiled", "profiler's stop"]
+
+
+def test_captured_steps_that_fit_nowhere_or_in_several_places_are_not_found() -> None:
+    log = lines(900, 377, 377, 376, 377, 821, 726, 4638)
+    assert match_captured_steps(log, ns(None, 700.0, 800.0)) is None
+    assert match_captured_steps(log, ns(377.0, 377.0)) is None
+    assert match_captured_steps(log, ns(None, 821.0)) is None  # one length may agree by chance
 
 
 def test_a_slow_iteration_in_the_middle_is_an_outlier_not_warm_up() -> None:

@@ -44,6 +44,8 @@ GEMMS_ROLE, EXPERTS_ROLE, OTHER_ROLE, ATTENTION_ROLE = ("GEMMs", "expert GEMMs",
 
 _GEMMS_OVERLAP = ("overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap", "delay_wgrad_compute")
 """With one of these, GEMMs of several parts run at the same time, or apart from their layer."""
+_GROUPED_BY_STREAMS = "grouped: one cuBLAS GEMM per expert, over several streams"
+"""How Transformer Engine runs the experts of a grouped layer where it has no grouped kernel."""
 
 
 def measure_roles(step: StepView, parts: Sequence[MoePart]) -> Measured[tuple[Efficiency, ...]]:
@@ -154,7 +156,9 @@ def tabulate_roles(
     rows = [_rate(GEMMS_ROLE, executed.gemms, gemms_ns, peak, balance)]
     experts_ns = _sum_over_layers([part for part in parts if part.part == EXPERT_GEMM])
     if experts_ns and not any(config.get(key) is True for key in _GEMMS_OVERLAP):
-        rows.append(_rate(EXPERTS_ROLE, executed.experts, experts_ns, peak, balance))
+        is_split = config.get("moe_grouped_gemm") is True and not budget_ns.get("grouped_gemm", 0)
+        notes = (_GROUPED_BY_STREAMS if is_split else "", balance)
+        rows.append(_rate(EXPERTS_ROLE, executed.experts, experts_ns, peak, "; ".join(filter(None, notes))))
         unfused = ", scores of unfused attention" if is_attention_unfused(config) else ""
         note = f"projections, logits, router, dense and shared MLPs{unfused}"
         rows.append(_rate(OTHER_ROLE, executed.other_gemms, gemms_ns - experts_ns, peak, note))

@@ -13,6 +13,7 @@ from three_walls.tables.config_keys import config_keys
 MEGATRON_LM_DEFAULT = "Megatron-LM default"
 MEGATRON_CORE_DEFAULT = "Megatron Core default"
 
+_PRECISION_OBJECT = "MixedPrecisionConfig"
 _PRINTED_BY_MEGATRON = (LOG_OBJECTS, LOG_LAYOUT)
 
 
@@ -66,16 +67,23 @@ def _merge_values(
         agreeing = [value for value in compared if value is not first and is_same(value.value, first.value)]
         merged[key] = replace(first, confirmed_by=tuple(value.source for value in agreeing))
         stated = [value for value in compared if value.is_stated]
-        if any(_contradicts(value, first) for value in stated):
+        if any(_contradicts(key, value, first) for value in stated):
             conflicts.append(ConfigConflict(key, tuple(stated)))
     return merged, sorted(conflicts, key=lambda conflict: conflict.key)
 
 
-def _contradicts(value: ConfigValue, first: ConfigValue) -> bool:
-    """Whether two values differ. What Megatron derives and prints may fill in a value that is unset elsewhere."""
+def _contradicts(key: str, value: ConfigValue, first: ConfigValue) -> bool:
+    """Whether two values of ``key`` differ.
+
+    What Megatron derives and prints may fill in a value that is unset elsewhere. An object whose class a saved
+    configuration names may be what Bridge made of the name of a precision recipe.
+    """
     pairs = ((value, first), (first, value))
     fills_in = any(printed.source in _PRINTED_BY_MEGATRON and other.value is None for printed, other in pairs)
-    return not fills_in and not is_same(value.value, first.value)
+    expands = key == "mixed_precision" and any(
+        made.value == _PRECISION_OBJECT and isinstance(named.value, str) for made, named in pairs
+    )
+    return not fills_in and not expands and not is_same(value.value, first.value)
 
 
 def is_same(first: ConfigData, second: ConfigData) -> bool:

@@ -26,6 +26,7 @@ LOG_LAYOUT = "log layout"
 LOG_PROGRESS = "progress file"
 COMMAND_LINE = "command line"
 ENVIRONMENT = "environment"
+KERNELS = "kernels of the trace"
 
 ShownValue = tuple[ConfigData] | None
 """A value that may be shown, in a tuple because the value itself may be None; or None: no value may be shown."""

@@ -82,6 +82,33 @@ def classify_iterations(
     return tuple(roles)
 
 
+def match_captured_steps(
+    iterations: Sequence[LogIteration], lengths: Sequence[int | None], thresholds: LogThresholds | None = None
+) -> ProfiledRange | None:
+    """The iterations that a capture holds, found by their lengths; None where not exactly one place of the log fits.
+
+    ``lengths``: of every step of one captured rank in order, in ns; None for a step that the capture cuts off, whose
+    length cannot be compared. Profiled iterations are usually longer than the others, so that few places fit.
+    """
+    limits = thresholds or default_log_thresholds()
+    compared = [offset for offset, length in enumerate(lengths) if length is not None]
+    if len(compared) < limits.minimum_steady_count:
+        return None
+    by_number = {(line.run, line.iteration): line.elapsed_ns for line in iterations}
+    fitting = []
+    for run, number in by_number:
+        logged = [by_number.get((run, number + offset - compared[0])) for offset in compared]
+        pairs = zip(logged, (lengths[offset] for offset in compared), strict=True)
+        if all(
+            elapsed and length and abs(elapsed - length) <= limits.captured_step_tolerance_fraction * length
+            for elapsed, length in pairs
+        ):
+            fitting.append(number - compared[0])
+    if len(fitting) != 1:
+        return None
+    return ProfiledRange(start=fitting[0] - 1, end=fitting[0] - 1 + len(lengths))
+
+
 def _role_without_plateau(
     line: LogIteration, covered: range, profiled: ProfiledRange | None, disturbed: set[int], batch: int | None
 ) -> Role:

@@ -83,6 +83,15 @@ def findings(report: Report) -> Section:
             Column("Why", _describe_obstacle),
         )
         blocks.append(Table("blocked", columns, obstacles, "Blocked", terminal_rows=MANY_ROWS, is_compact=True))
+    near = [finding for finding in report.findings if finding.near]
+    if near:
+        columns = (
+            Column("Rule", "rule", role="code"),
+            Column("What it does", "title"),
+            Column("What is near", "near"),
+        )
+        lead = "These rules are not in the plan because a value misses its threshold, by less than a fifth."
+        blocks.append(Table("near", columns, near, "Near", lead, terminal_rows=MANY_ROWS, is_compact=True))
     folds = tuple(
         _fold(report, outcome, members) for outcome, members in groups.items() if outcome is not Outcome.FOUND
     )

@@ -150,6 +150,8 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
 def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
     finding = step.finding
     yield layout.Note(finding.reason)
+    if step.profiler_ns:
+        yield layout.Note(describe_profiler_part(step))
     if finding.why_it_matters:
         yield PageOnly((layout.Note(finding.why_it_matters, role="muted"),))
     if step.edits:
@@ -166,6 +168,17 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
     rest += list_evidence(finding, step.gain_ns.explanation)
     if rest:
         yield PageOnly(tuple(rest))
+
+
+def describe_profiler_part(step: PlanStep) -> str:
+    """What the log takes away from the gain of an entry."""
+    gain = step.gain_ns
+    size_ns = (gain.high if gain.likely is None else gain.likely) or 0
+    kind = "an upper bound" if gain.likely is None else "a likely gain"
+    return (
+        f"The trace alone gives {kind} of {format_ms(size_ns + step.profiler_ns)}. "
+        f"The log shows that {format_ms(step.profiler_ns)} of it are the profiler's."
+    )
 
 
 def list_notes(notes: tuple[Note, ...], title: str = "", role: str = "") -> Items:

@@ -64,11 +64,15 @@ def describe_log(log: LogSummary) -> str:
     others = ", ".join(f"{count} {role}" for role, count in by_count if role != "steady")
     steady = f"{format_count(log.roles.get('steady', 0))} of {format_count(log.iterations)} iterations"
     steady = f"{steady} are steady" if log.unprofiled_step_ns is None else f"median of {steady}"
+    if not log.iterations:
+        steady = "no iteration line; the last rank prints them, so give its log too"
     left_out = f"; left out: {others}" if others else ""
     parts = [f"Log: unprofiled step {format_ms(log.unprofiled_step_ns)} ({steady}{left_out})"]
     if log.peak_memory_bytes is not None:
         peak, reserved = format_gib(log.peak_memory_bytes), format_gib(log.reserved_memory_bytes)
         parts.append(f"peak memory {peak}, reserved {reserved}")
+    elif log.iterations:
+        parts.append("peak memory unknown (no memory line; rank 0 prints them, so give its log too)")
     if log.device_memory_bytes is not None:
         parts.append(f"device memory in use by all processes {format_gib(log.device_memory_bytes)}")
     if log.allocator_retries:
