@@ -133,6 +133,14 @@ def test_only_ranks_of_the_slow_ranks_stage_are_its_peers(tmp_path: Path) -> Non
     assert report.budget_of.startswith("rank 2, ")
 
 
+def test_a_rank_that_shares_its_gpu_does_not_represent_a_group_that_was_captured_in_part(tmp_path: Path) -> None:
+    run = simulate([Behaviour(shared=3.0), USUAL, USUAL], world=6, group=6, layers=6)
+    report = analyze(run.write(tmp_path))
+    assert report.stragglers == ()
+    assert report.budget_of.endswith("the median of 2 healthy ranks; rank 0 is slow")
+    assert "shared-gpu" in {warning.code for warning in report.warnings}
+
+
 def test_a_single_rank_on_a_shared_gpu_is_warned_of(tmp_path: Path) -> None:
     shared = simulate([Behaviour(shared=3.0)], world=4, group=4, layers=6).write(tmp_path / "shared")
     (warning,) = [each for each in analyze(shared).warnings if each.code == "shared-gpu"]

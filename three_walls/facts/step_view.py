@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.attribution.kernel_spread import GpuSuspicion
+from three_walls.attribution.kernel_spread import GpuSuspicion, suspect_gpu
 from three_walls.attribution.ownership import union_where
 from three_walls.attribution.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.inputs.config.parallel_layout import ParallelLayout, read_layout
@@ -242,33 +243,56 @@ def _choose_rank(
     """The index of the representative rank, and why its step: its median one, and how the rank was chosen.
 
     ``medians``: the median kept step of every rank that has one. ``stragglers``: those that are late for a reason of
-    their own.
+    their own. Ranks that share their GPU with another process are no better, also where no call shows them late.
     """
     rank_of = matched_ranks.rank_of
-    sick = sorted(straggler.rank for straggler in stragglers)
-    sick_indices = [index for index in medians if rank_of[index] in sick]
+    sharing = {rank_of[index] for index in _find_shared_gpus(attribution.kernel_spread)}
+    late = {straggler.rank for straggler in stragglers}
+    sick = sorted(late | sharing)
     healthy = [index for index in medians if rank_of[index] not in sick]
     if not sick or not healthy:
-        waits = {index: _waited_ns(attribution, index, step) for index, step in medians.items()}
-        chosen = min(medians, key=lambda index: (waits[index], rank_of[index], index))
+        chosen = _find_least_waiting(medians, medians, attribution, matched_ranks)
         if len(medians) == 1:
             return chosen, "its median step; the only rank captured"
         of_ranks = f"it waited least for peers of {len(medians)} ranks"
         return chosen, f"its median step; {of_ranks}" + (", all of which are late" if sick else "")
-    are_slow = all(straggler.cause == StragglerCause.SLOW_COMPUTE for straggler in stragglers)
+    slow = {straggler.rank for straggler in stragglers if straggler.cause == StragglerCause.SLOW_COMPUTE}
     named = f"rank {sick[0]} is" if len(sick) == 1 else f"ranks {', '.join(map(str, sick))} are"
-    are_sick = f"{named} {'slow' if are_slow else 'late'}"
+    are_sick = f"{named} {'slow' if late | sharing == slow | sharing else 'late'}"
     # Pipeline stages do different work: the peers of a slow rank are those of its stage.
     places = matched_ranks.pipeline.places if matched_ranks.pipeline else {}
-    stages = {places[index][0] for index in sick_indices if index in places}
-    peers = [index for index in healthy if index in places and places[index][0] in stages] or healthy
+    stages = {places[index][0] for index in medians if rank_of[index] in sick and index in places}
+    peers = [index for index in healthy if index not in places or places[index][0] in stages]
+    if not peers:
+        chosen = _find_least_waiting(healthy, medians, attribution, matched_ranks)
+        return chosen, f"it waited least for peers of {len(healthy)} healthy ranks, of other stages; {are_sick}"
     compute_ns = {index: _compute_ns(attribution, index, medians[index]) for index in peers}
     ordered = sorted(peers, key=lambda index: (compute_ns[index], rank_of[index], index))
     chosen = ordered[(len(ordered) - 1) // 2]
-    if len(ordered) == 1:
-        return chosen, f"its median step; the only healthy rank; {are_sick}"
     where = " of its stage" if len(peers) < len(healthy) else ""
+    if len(ordered) == 1:
+        return chosen, f"its median step; the only healthy rank{where}; {are_sick}"
     return chosen, f"the median of {len(ordered)} healthy ranks{where}; {are_sick}"
+
+
+def _find_shared_gpus(kernel_spread: Mapping[int, float]) -> list[int]:
+    """Indices of ranks whose repeated kernels vary as on a shared GPU, and those of their peers do not."""
+    peers = {index: [spread for other, spread in kernel_spread.items() if other != index] for index in kernel_spread}
+    return [
+        index
+        for index, spread in kernel_spread.items()
+        if spread >= default_rank_thresholds().minimum_shared_gpu_spread_ratio
+        and suspect_gpu(spread, median(peers[index]) if peers[index] else None) is GpuSuspicion.SHARED_GPU
+    ]
+
+
+def _find_least_waiting(
+    ranks: Iterable[int], medians: Mapping[int, int], attribution: Attribution, matched_ranks: MatchedRanks
+) -> int:
+    """Of ``ranks``, the index of the one that waits least for its peers in its median step."""
+    rank_of = matched_ranks.rank_of
+    waits = {index: _waited_ns(attribution, index, medians[index]) for index in ranks}
+    return min(waits, key=lambda index: (waits[index], rank_of[index], index))
 
 
 def _compute_ns(attribution: Attribution, rank_index: int, step: int) -> int:

@@ -159,6 +159,9 @@ class RankThresholds(Row):
     """Of the compute: with less of it in repeated kernels their spread is not known."""
     shared_gpu_spread_ratio: Ratio
     """A slow rank's spread of repeated kernels to its peers': from here on another process is likely on its GPU."""
+    minimum_shared_gpu_spread_ratio: Ratio
+    """Mean over fastest call of repeated kernels: a rank above it does not represent the run, also where no call shows
+    it late."""
     even_spread_ratio: Ratio
     """The same: up to here all kernels are slower alike, as with lower clocks."""
 
