@@ -47,6 +47,8 @@ from three_walls.tables.loader import suggest
 
 _OPEN_SECTIONS = ("dataset", "peft", "tokenizer")
 """Sections whose class differs from run to run, so that a field that no release lists may exist."""
+ACTIVATIONS_NAMED_SINCE = (0, 4)
+"""The first release that reads the name of an activation function."""
 _JUDGED = ("train.train_iters", "train.train_samples")
 """Numbers of which constraints know every use."""
 _WORDS_IN_ONE = ("model.cuda_graph_scope", "model.cuda_graph_modules")
@@ -290,8 +292,18 @@ class _Checker:
             return has_length or override.path in _NOT_SAVED
         return self.schema.find(".".join(override.path.split(".")[:2])) is not None
 
+    def _is_function(self, path: str) -> bool:
+        """Whether the setting holds a function, which overrides cannot reach; from 0.5 on activation_func has a name."""
+        field = self.schema.find(path)
+        is_named = path == "model.activation_func" and release_number(self.schema.release) >= ACTIVATIONS_NAMED_SINCE
+        is_callable = field is not None and "callable" in field.kinds
+        return is_callable and isinstance(self.current.get(path), str) and path in self.before and not is_named
+
     def _check_merge(self, override: ParsedOverride) -> _Failure | None:
         """Whether OmegaConf merges the value into what is there: a list and an object do not merge."""
+        if self._is_function(override.path):
+            problem = f"Could not override '{override.path}': it holds a function"
+            return self._fail_missing(problem, override)
         value, present = override.value, self.current.get(override.path)
         is_container = isinstance(value, dict | tuple)
         if isinstance(value, dict) and isinstance(present, tuple):

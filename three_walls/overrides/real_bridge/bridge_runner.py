@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import importlib
 import io
@@ -175,7 +176,7 @@ def _plain(value: Any) -> Any:
 
 
 def _dump(config: Any) -> dict[str, Any]:
-    """Every plain field of every section, by path."""
+    """Every field that an override can reach, by path, with plain values."""
     found: dict[str, Any] = {}
     for section, content in vars(config).items():
         if content is None or isinstance(content, (str, int)):
@@ -183,8 +184,9 @@ def _dump(config: Any) -> dict[str, Any]:
             continue
         if isinstance(content, dict):  # env_vars
             fields = content
-        elif hasattr(content, "__dict__"):
-            fields = {name: value for name, value in vars(content).items() if not name.startswith("_")}
+        elif dataclasses.is_dataclass(content):
+            names = [field.name for field in dataclasses.fields(content)]
+            fields = {name: getattr(content, name, None) for name in names if not name.startswith("_")}
         else:
             continue
         found[section] = type(content).__name__

@@ -7,7 +7,7 @@ replaced, in the order in which an import or a validation reaches them, and only
 2. Transformer Engine: some modules import it without using it, others read its version. The stub has the version of
    the request. Megatron Core is imported before the stub is in place, so that Core takes its paths without it.
 3. Fused kernels that Core asserts, and Bridge's checks whether fusions are available: present, as on a GPU machine.
-4. ``megatron.energon`` and ``modelopt``: imported by data and quantization code that no check reaches.
+4. ``megatron.energon``, ``modelopt`` and the packages in ``_STAND_INS``: imported by code that no check reaches.
 5. ``megatron.bridge.recipes`` imports every model family: only the family of the requested recipe is imported.
 6. The model hub, from which a recipe reads a model's shape: a folder of ``<owner>/<model>/config.json`` replaces it.
 """
@@ -15,6 +15,7 @@ replaced, in the order in which an import or a validation reaches them, and only
 from __future__ import annotations
 
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
@@ -43,6 +44,8 @@ _OPTIONAL_MODULES = [
     "megatron.energon.task_encoder.base",
     "megatron.energon.epathlib",
 ]
+_STAND_INS = ("tensorboard", "einops", "rich", "six", "datasets")
+"""Packages of which Bridge imports names for logging, data and images, and uses none before a run starts."""
 _CORE_MODULES = [
     "megatron.core.utils",
     "megatron.core.distributed",
@@ -88,6 +91,8 @@ def _replace_optional_packages() -> None:
     """Replace them after Core, which tries to import some, and before any part of Bridge, which needs them."""
     for name in _CORE_MODULES:
         _can_import(name)
+    missing = tuple(name for name in _STAND_INS if importlib.util.find_spec(name) is None)
+    sys.meta_path.append(_StandInFinder(missing))
     for name in _OPTIONAL_MODULES:
         if not _can_import(name):
             _add_module(name).__dict__["__getattr__"] = _make_class
@@ -182,6 +187,21 @@ def _add_module(name: str) -> types.ModuleType:
     module.__path__ = []
     sys.modules[name] = module
     return module
+
+
+class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules of missing packages: each has every name, as an empty class."""
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self._packages = packages
+
+    def find_spec(self, fullname: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        is_missing = fullname.partition(".")[0] in self._packages
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if is_missing else None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__dict__["__getattr__"] = _make_class
+        module.__dict__["__version__"] = "99.0"
 
 
 def _make_class(name: str, *bases: type) -> type:
