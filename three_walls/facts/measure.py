@@ -111,16 +111,18 @@ def measure_facts(
         STEP_SPREAD: measure_spread(timeline.steps),
     }
     if step:
-        measured, details = _measure_details(step, measured, replace(details, step=step))
+        measured, details = _measure_details(step, matched_ranks, measured, replace(details, step=step))
     pressure = classify_memory_pressure(measured, default_log_thresholds())
     return make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config), details
 
 
-def _measure_details(step: StepView, measured: Measurements, details: Details) -> tuple[Measurements, Details]:
+def _measure_details(
+    step: StepView, matched_ranks: MatchedRanks, measured: Measurements, details: Details
+) -> tuple[Measurements, Details]:
     """``measured`` with the facts of the representative step, and ``details`` with its rows."""
     attention = find_passes(step.operations, step.window)
     recompute = measure_recompute(step, attention)
-    moe_layers = measure_moe_layers(step, attention, recompute)
+    moe_layers = measure_moe_layers(step, attention, recompute, matched_ranks.arrivals)
     overlap_slowdown = measure_overlap_slowdown(step)
     graphs = measure_graphs(step)
     efficiency = measure_roles(step, moe_layers.rows)
