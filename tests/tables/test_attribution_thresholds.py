@@ -17,7 +17,6 @@ SHIPPED = (TABLES_DIR / "attribution.yaml").read_text()
 def test_the_shipped_thresholds_load() -> None:
     assert attribution_thresholds().maximum_launch_latency_ns == 50_000
     assert attribution_thresholds().ready_quantile == 0.1
-    assert attribution_thresholds().ready_exchange_quantile == 0.02
 
 
 @pytest.mark.parametrize(

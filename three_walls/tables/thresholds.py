@@ -87,9 +87,7 @@ class AttributionThresholds(Row):
     followed_events: WholeCount
     """Events in a row that are followed from a waiting operation to its producers."""
     ready_quantile: Fraction
-    """Quantile of the durations of a kind of call that counts as its transfer."""
-    ready_exchange_quantile: Fraction
-    """The same for exchanges of tokens."""
+    """Quantile of the durations of a kind of call, other than token exchanges, that counts as its transfer."""
     minimum_calls: WholeCount
     """Calls of a kind that are needed for that quantile."""
     maximum_control_ns: Nanoseconds
