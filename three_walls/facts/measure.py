@@ -33,6 +33,7 @@ from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
 from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step, view_run
 from three_walls.facts.summary import count_captured_steps
+from three_walls.facts.transport import measure_transport
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.config import NOT_SHOWN, RunConfig
@@ -145,6 +146,7 @@ def _measure_details(
         **measure_bubble(details.pipeline_phases, step, measured),
         EP_LINK: link_bytes_per_s(step.run),
     }
+    measured = {**measured, **measure_transport(step, operators, matched_ranks.arrivals, measured)}
     measured = {**measured, **measure_recoverable(measured, recompute.cost_ns)}
     starved, recoverable = measured[LAUNCH_STARVED].whole, measured[LAUNCH_STARVED_RECOVERABLE].whole
     measured = {**measured, **finish_unfused(measured, starved, recoverable)}

@@ -23,6 +23,7 @@ from three_walls.facts import (
     recompute,
     recoverable,
     step,
+    transport,
     unfused_ops,
 )
 from three_walls.facts.efficiency import gemm_shapes, model_flops, roles
@@ -38,6 +39,7 @@ GROUPS: tuple[FactGroup, ...] = (
     pipeline_schedule.facts,
     ledger.facts,
     token_exchange.facts,
+    transport.facts,
     recompute.facts,
     cuda_graphs.facts,
     unfused_ops.facts,

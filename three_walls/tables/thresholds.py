@@ -210,6 +210,8 @@ class FactThresholds(Row):
     """Of a GEMM's time: concurrent communication from which the call counts as concurrent."""
     maximum_alone_spread_ratio: Ratio
     """Ninth over first decile of the GEMM calls that ran alone: above it they are not of one size."""
+    minimum_link_fraction: Fraction
+    """Of a link's bandwidth: communication that stays below it does not use the link."""
     minimum_outlier_steps: Count
     """Kept steps that a rank needs before one of them is reported as an outlier."""
     minimum_outlier_deviations: Ratio
