@@ -102,11 +102,12 @@ def measure_transport(
         TP_FASTEST: _is_in_domain(run, run.layout.tensor),
     }
     rates = {**fastest, EP_FASTEST: measured[EP_FASTEST]}
-    on_nvlink = [rate for fact, rate in rates.items() if within[fact] and isinstance(rate.value, float)]
-    nvlink_fraction = _fraction_of(max((rate.value for rate in on_nvlink if rate.value), default=None), nvlink)
+    on_nvlink = [rate.value for fact, rate in rates.items() if within[fact] and isinstance(rate.value, float)]
+    nvlink_fraction = max(on_nvlink) / nvlink if on_nvlink and nvlink else None
     ep_rate, ep_link = measured[EP_FASTEST].value, measured[EP_LINK].value
-    crosses = within[EP_FASTEST] is False and isinstance(ep_rate, float) and isinstance(ep_link, float)
-    network_fraction = _fraction_of(ep_rate, ep_link) if crosses else None  # type: ignore[arg-type]
+    network_fraction = None
+    if within[EP_FASTEST] is False and isinstance(ep_rate, float) and isinstance(ep_link, float):
+        network_fraction = ep_rate / ep_link
     fractions = {"nvlink": nvlink_fraction, "network": network_fraction}
     return {
         **fastest,
@@ -121,10 +122,6 @@ def measure_transport(
         else missing("no token exchange between NVLink domains whose bytes and link are known"),
         **_measure_variables(run.config, fractions),
     }
-
-
-def _fraction_of(rate: float | None, link: float | None) -> float | None:
-    return rate / link if rate and link else None
 
 
 def _measure_variables(config: RunConfig, fractions: dict[str, float | None]) -> Measurements:
