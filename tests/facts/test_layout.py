@@ -221,3 +221,20 @@ def test_expert_groups_double_where_experts_and_ranks_allow() -> None:
     assert sizes(world=4)["larger_expert_parallel_size"][0] is None
     assert sizes(world=None)["larger_expert_parallel_size"][0] is None
     assert sizes(pipeline_model_parallel_size=4)["larger_expert_parallel_size"][0] is None
+
+
+def test_context_parallelism_doubles_where_sequence_and_ranks_allow_it() -> None:
+    found = derive_layout(config(world=64, seq_length=32_768, context_parallel_size=2), H200)
+    assert found["sequence_per_rank_count"] == (16_384, None)
+    assert found["larger_context_parallel_size"] == (4, None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"seq_length": 4098}, "a sequence of 4098 tokens cannot be split over 2 ranks"),
+        ({"seq_length": 4096, "world": 8, "tensor_model_parallel_size": 8}, "1 data-parallel ranks cannot be halved"),
+    ],
+)
+def test_context_parallelism_does_not_double_beyond_that(sizes: dict[str, int], reason: str) -> None:
+    assert derive_layout(config(**sizes), H200)["larger_context_parallel_size"] == (None, reason)

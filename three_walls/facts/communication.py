@@ -52,7 +52,7 @@ EP_TRANSFER_EXPOSED = facts.duration(
     "exposed expert-parallel transfer time per step",
     "Time per step in which expert-parallel communication is exposed and does not wait for peers. Where all ranks of "
     "the group were captured, a call transfers from its last member's arrival to its end. Elsewhere a call counts at "
-    "most what the fastest tenth of the token-carrying calls of its kind took on this rank.",
+    "most what the fastest token-carrying call of its kind took on this rank.",
     "A measured transfer time where one rank alone was captured: that proxy is low when message sizes vary.",
     share="exposed expert-parallel transfer",
     pool=Pool(

@@ -174,6 +174,18 @@ LARGER_EXPERT_PARALLEL = facts.fact(
     "the next larger expert-parallel size",
     "Twice the expert-parallel size; missing where experts or ranks cannot be split that way.",
 )
+SEQUENCE_PER_RANK = facts.fact(
+    "sequence_per_rank_count",
+    "count",
+    "tokens of a sequence per rank",
+    "Sequence length over the context-parallel size.",
+)
+LARGER_CONTEXT_PARALLEL = facts.fact(
+    "larger_context_parallel_size",
+    "count",
+    "the next larger context-parallel size",
+    "Twice the context-parallel size; missing where sequence or ranks cannot be split that way.",
+)
 # The GPU of the run, as recorded and as the hardware table has it.
 GPU_NAME = facts.fact("gpu.name", "text", "the GPU model", "GPU model as the driver names it.")
 GPU_SM = facts.fact("gpu.sm", "text", "the compute capability", "Compute capability, as sm_90.")
@@ -217,6 +229,8 @@ def measure_layout(run: RunView) -> Measurements:
         SMALLER_MICRO_BATCH: _smaller_micro_batch(layout),
         LARGER_MICRO_BATCH: _larger_micro_batch(config, layout),
         LARGER_EXPERT_PARALLEL: _larger_expert_parallel(config, layout),
+        SEQUENCE_PER_RANK: _sequence_per_rank(config, layout),
+        LARGER_CONTEXT_PARALLEL: _larger_context_parallel(config, layout),
         **_measure_gpu(run),
     }
 
@@ -424,4 +438,23 @@ def _larger_expert_parallel(config: RunConfig, layout: ParallelLayout) -> Measur
         return missing(f"{experts} experts cannot be split over {2 * size} ranks")
     if layout.world % (stages * layout.expert_tensor * 2 * size):
         return missing(f"{layout.world} ranks cannot hold expert groups of {2 * size}")
+    return known(2 * size)
+
+
+def _sequence_per_rank(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
+    sequence = config.size("seq_length")
+    if sequence is None or layout.context is None:
+        return _needs("the sequence length and the context-parallel size")
+    return known(sequence // layout.context)
+
+
+def _larger_context_parallel(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
+    """Twice the size, where two parts per rank divide the sequence, and the data-parallel ranks can be halved."""
+    size, sequence, data = layout.context, config.size("seq_length"), layout.data
+    if size is None or sequence is None or data is None:
+        return _needs("the sequence length, the parallel sizes and WORLD_SIZE")
+    if sequence % (4 * size):
+        return missing(f"a sequence of {sequence} tokens cannot be split over {2 * size} ranks")
+    if data % 2:
+        return missing(f"{data} data-parallel ranks cannot be halved")
     return known(2 * size)

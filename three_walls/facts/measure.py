@@ -35,6 +35,7 @@ from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
 from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step, find_sick, view_other_rank, view_run
 from three_walls.facts.summary import list_captured_lengths
+from three_walls.facts.transport import measure_transport
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.read_inputs import Inputs
@@ -122,7 +123,7 @@ def measure_facts(
         STEP_SPREAD: measure_spread(timeline.steps),
     }
     if step:
-        measured, details = _measure_details(step, measured, replace(details, step=step))
+        measured, details = _measure_details(step, matched_ranks, measured, replace(details, step=step))
         measured = {
             **measured,
             **measure_culprit(attribution.stragglers, step, measured),
@@ -138,11 +139,13 @@ def measure_facts(
     return replace(sheet, before_log=before), details
 
 
-def _measure_details(step: StepView, measured: Measurements, details: Details) -> tuple[Measurements, Details]:
+def _measure_details(
+    step: StepView, matched_ranks: MatchedRanks, measured: Measurements, details: Details
+) -> tuple[Measurements, Details]:
     """``measured`` with the facts of the representative step, and ``details`` with its rows."""
     attention = find_passes(step.operations, step.window)
     recompute = measure_recompute(step, attention)
-    moe_layers = measure_moe_layers(step, attention, recompute)
+    moe_layers = measure_moe_layers(step, attention, recompute, matched_ranks.arrivals)
     overlap_slowdown = measure_overlap_slowdown(step)
     graphs = measure_graphs(step)
     efficiency = measure_roles(step, moe_layers.rows)
@@ -165,6 +168,7 @@ def _measure_details(step: StepView, measured: Measurements, details: Details) -
         **measure_bubble(details.pipeline_phases, step, measured),
         EP_LINK: link_bytes_per_s(step.run),
     }
+    measured = {**measured, **measure_transport(step, operators, matched_ranks.arrivals, measured)}
     # Last: upper bounds are sums of what was measured, also where a part may not be given by itself.
     withheld = {**withhold_unowned(step), **_withhold_unrecorded(step.run)}
     recoverable = {**_measure_recoverable(measured, recompute.cost_ns), **withheld}

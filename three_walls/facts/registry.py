@@ -24,6 +24,7 @@ from three_walls.facts import (
     recompute,
     recoverable,
     step,
+    transport,
     unfused_ops,
 )
 from three_walls.facts.efficiency import gemm_shapes, model_flops, roles
@@ -40,6 +41,7 @@ GROUPS: tuple[FactGroup, ...] = (
     ledger.facts,
     token_balance.facts,
     token_exchange.facts,
+    transport.facts,
     recompute.facts,
     cuda_graphs.facts,
     unfused_ops.facts,

@@ -87,7 +87,7 @@ class AttributionThresholds(Row):
     followed_events: WholeCount
     """Events in a row that are followed from a waiting operation to its producers."""
     ready_quantile: Fraction
-    """Quantile of the durations of a kind of call that counts as its transfer."""
+    """Quantile of the durations of a kind of call, other than token exchanges, that counts as its transfer."""
     minimum_calls: WholeCount
     """Calls of a kind that are needed for that quantile."""
     maximum_control_ns: Nanoseconds
@@ -230,6 +230,8 @@ class FactThresholds(Row):
     """Of a GEMM's time: concurrent communication from which the call counts as concurrent."""
     maximum_alone_spread_ratio: Ratio
     """Ninth over first decile of the GEMM calls that ran alone: above it they are not of one size."""
+    minimum_link_fraction: Fraction
+    """Of a link's bandwidth: communication that stays below it does not use the link."""
     minimum_outlier_steps: Count
     """Kept steps that a rank needs before one of them is reported as an outlier."""
     minimum_outlier_deviations: Ratio

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from tests.facts.views import run_view
-from three_walls.facts.moe.token_exchange import exchange_bytes, link_bytes_per_s
+from three_walls.facts.moe.token_exchange import (
+    EP_ACHIEVED,
+    EP_ACHIEVED_INCLUDES_WAITING,
+    EP_FASTEST,
+    EP_TRANSFER_SPREAD,
+    exchange_bytes,
+    link_bytes_per_s,
+    measure_rates,
+)
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.fact import known
 from three_walls.tables.hardware import GpuModel, find_gpu
@@ -117,3 +126,111 @@ def test_what_the_config_does_not_say_is_not_guessed(values: dict[str, ConfigDat
     found = exchange_bytes(config(**values))
     assert found.value is None
     assert reason in str(found.missing_reason)
+
+
+MODEL = {
+    "seq_length": 100,
+    "micro_batch_size": 1,
+    "hidden_size": 10,
+    "moe_router_topk": 2,
+    "num_moe_experts": 8,
+    "context_parallel_size": 1,
+    "tensor_model_parallel_size": 1,
+    "expert_model_parallel_size": 4,
+    "bf16": True,
+    "moe_token_dispatcher_type": "alltoall",
+}
+MODEL_SENT = 100 * 2 * 10 * 2 * 3 // 4
+"""Bytes of an exchange of MODEL."""
+
+
+def model(**more: ConfigData) -> RunConfig:
+    return RunConfig({key: ConfigValue(value, "test") for key, value in {**MODEL, **more}.items()})
+
+
+def exchanges(dispatch: list[int], combine: list[int]) -> pl.DataFrame:
+    """One exchange per duration, one after the other."""
+    rows = [("dispatch", duration) for duration in dispatch] + [("combine", duration) for duration in combine]
+    return pl.DataFrame(
+        [
+            {
+                "pass": place,
+                "direction": "forward",
+                "part": part,
+                "position": 0,
+                "start_ns": 10_000 * place,
+                "end_ns": 10_000 * place + duration,
+            }
+            for place, (part, duration) in enumerate(rows)
+        ]
+    )
+
+
+def arrivals(calls: pl.DataFrame, transfer: list[int], *, resolved: bool) -> pl.DataFrame:
+    return calls.select("start_ns", "end_ns", transfer_ns=pl.Series(transfer), resolved=pl.lit(resolved))
+
+
+NOBODY = pl.DataFrame(
+    schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "transfer_ns": pl.Int64, "resolved": pl.Boolean}
+)
+"""The arrivals of a rank that was captured alone."""
+
+
+def test_bandwidth_is_what_transfers_after_the_last_arrival() -> None:
+    calls = exchanges([400, 900, 500, 2000] * 2, [100, 3000, 800, 700] * 2)
+    rates = measure_rates(calls, arrivals(calls, [100] * 8 + [100, 200, 200, 100] * 2, resolved=True), model())
+    assert rates.facts[EP_ACHIEVED].value == pytest.approx(MODEL_SENT * 1e9 / 125)
+    assert rates.facts[EP_ACHIEVED_INCLUDES_WAITING].value is False
+    assert rates.by_part == {"dispatch": 10 * MODEL_SENT * 1e6, "combine": pytest.approx(MODEL_SENT * 1e9 / 150)}
+    assert rates.facts[EP_FASTEST].value == 10 * MODEL_SENT * 1e6
+    assert rates.facts[EP_TRANSFER_SPREAD].value == 1
+
+
+def test_from_one_rank_it_is_a_lower_bound_by_the_fastest_call() -> None:
+    """Every dispatch waited; a combine that did not shows what the same kernel and link can do."""
+    rates = measure_rates(exchanges([400, 900, 500, 2000] * 2, [100, 3000, 800, 700] * 2), NOBODY, model())
+    assert rates.facts[EP_ACHIEVED].value == 10 * MODEL_SENT * 1e6
+    assert rates.facts[EP_ACHIEVED_INCLUDES_WAITING].value is True
+    assert set(rates.by_part.values()) == {10 * MODEL_SENT * 1e6}
+    assert rates.facts[EP_TRANSFER_SPREAD].value == 7.5
+
+
+def test_of_a_group_captured_in_part_the_shortest_participant_bounds_a_transfer() -> None:
+    calls = exchanges([400, 900, 500, 2000], [200, 3000, 800, 700])
+    rates = measure_rates(calls, arrivals(calls, [400, 100, 500, 800, 200, 300, 300, 300], resolved=False), model())
+    assert rates.facts[EP_ACHIEVED].value == 10 * MODEL_SENT * 1e6
+    assert rates.facts[EP_ACHIEVED_INCLUDES_WAITING].value is True
+
+
+def test_deepeps_kernels_keep_a_bandwidth_each() -> None:
+    rates = measure_rates(
+        exchanges([400] * 8, [100] * 8),
+        NOBODY,
+        model(moe_token_dispatcher_type="flex"),
+    )
+    assert rates.by_part["combine"] == 4 * rates.by_part["dispatch"]
+
+
+def test_too_few_exchanges_give_no_bandwidth() -> None:
+    rates = measure_rates(exchanges([100], [100]), NOBODY, model())
+    assert rates.facts[EP_ACHIEVED].missing_reason == "the step has fewer than 8 token exchanges"
+
+
+def test_an_exchange_of_probabilities_that_always_waits_carries_no_tokens() -> None:
+    """Backward it comes before the tokens and waits for the peers: it takes longer than they do."""
+    rows = []
+    for number in range(8):
+        for direction, part, position, duration in (
+            ("forward", "dispatch", 0, 200),
+            ("forward", "dispatch", 1, 5),
+            ("forward", "combine", 2, 200),
+            ("backward", "dispatch", 0, 200),
+            ("backward", "combine", 1, 4000),
+            ("backward", "combine", 2, 100),
+        ):
+            start = 100_000 * number + 10_000 * (position + 4 * (direction == "backward"))
+            row = {"pass": number, "direction": direction, "part": part, "position": position}
+            rows.append({**row, "start_ns": start, "end_ns": start + duration})
+    rates = measure_rates(pl.DataFrame(rows), NOBODY, model())
+    assert rates.facts[EP_FASTEST].value == 10 * MODEL_SENT * 1e6
+    assert rates.facts[EP_TRANSFER_SPREAD].value == 2

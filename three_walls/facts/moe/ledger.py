@@ -27,7 +27,12 @@ from three_walls.facts.moe.passes import (
     LayerPasses,
     find_passes_in_order,
 )
-from three_walls.facts.moe.token_exchange import EP_ACHIEVED, ExchangeRates, link_bytes_per_s, measure_rates
+from three_walls.facts.moe.token_exchange import (
+    RATES,
+    ExchangeRates,
+    link_bytes_per_s,
+    measure_rates,
+)
 from three_walls.facts.recompute import SELECTIVE, Recompute
 from three_walls.facts.step_view import StepView
 from three_walls.inputs.config.parallel_layout import has_uneven_stages
@@ -75,20 +80,28 @@ class MoeLedger:
     warnings: tuple[ReportWarning, ...] = ()
 
 
-def measure_moe_layers(step: StepView, attention: pl.DataFrame, recompute: Recompute) -> MoeLedger:
-    """The ledger of ``step``. ``attention``: the step's passes (attention_passes.PASSES)."""
+def measure_moe_layers(
+    step: StepView, attention: pl.DataFrame, recompute: Recompute, arrivals: pl.DataFrame
+) -> MoeLedger:
+    """The ledger of ``step``.
+
+    ``attention``: the step's passes (attention_passes.PASSES). ``arrivals``: matched_ranks.measure_arrivals.
+    """
     if recompute.kind == SELECTIVE:
         # Attention replayed alone exchanges no tokens: it separates no MoE layers.
         attention = attention.filter(pl.col("direction") != RECOMPUTE)
     found = _find_passes(step, attention, recompute.replays)
     if found.reason:
-        return MoeLedger((), dict.fromkeys((*facts.definitions, EP_ACHIEVED), missing(found.reason)))
+        return MoeLedger((), dict.fromkeys((*facts.definitions, *RATES), missing(found.reason)))
     streams = attention["stream"].unique().to_list()
     shared_experts = find_shared_experts(step.started, found.passes, streams, step.config)
     operations = [found.operations] if shared_experts.value is None else [found.operations, shared_experts.value]
     microbatches = step.layout.microbatches
     passes, layers = _number_layers(found.passes, step.config, microbatches)
-    rates = measure_rates(found.exchanges.join(found.passes.select("pass", "direction"), on="pass"), step.config)
+    of_rank = arrivals.filter(pl.col("rank_index") == step.rank_index)
+    rates = measure_rates(
+        found.exchanges.join(found.passes.select("pass", "direction"), on="pass"), of_rank, step.config
+    )
     link = link_bytes_per_s(step.run).value
     rows = tuple(_with_rate(row, passes, rates, link) for row in _sum_parts(passes, pl.concat(operations), step.slices))
     shared_rows = [row for row in rows if row.part == SHARED_EXPERT]
@@ -101,7 +114,7 @@ def measure_moe_layers(step: StepView, attention: pl.DataFrame, recompute: Recom
         # In a backward pass combine follows the expert GEMMs: it reverses the dispatch of the forward pass.
         DISPATCH_BACKWARD_EXPOSED_TIME: known(sum(row.exposed_ns for row in backward if row.part == COMBINE)),
         MOE_LAYERS: layers,
-        EP_ACHIEVED: rates.achieved,
+        **rates.facts,
     }
     mismatch = _find_mismatch(passes, step.config, microbatches)
     if mismatch is None:

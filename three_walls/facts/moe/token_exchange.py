@@ -11,10 +11,12 @@ from math import comb
 
 import polars as pl
 
+from three_walls.facts.attention_passes import BACKWARD
 from three_walls.facts.layout import LARGEST_SERVER_GPUS, UNKNOWN_GPU, ep_ranks_in_nvlink_domain, ep_spans_nodes
+from three_walls.facts.moe.passes import COMBINE, DISPATCH
 from three_walls.facts.step_view import RunView
 from three_walls.model.config import RunConfig
-from three_walls.model.fact import GIVE_CONFIG, FactGroup, Measurement, known, missing, unstated
+from three_walls.model.fact import GIVE_CONFIG, FactGroup, Measurement, Measurements, known, missing, unstated
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION
@@ -29,9 +31,37 @@ EP_ACHIEVED = facts.fact(
     "bytes_per_s",
     "achieved token exchange bandwidth",
     "Bytes that a rank sends to other ranks in one dispatch or combine (from the config, with balanced routing) over "
-    "the duration of the fastest tenth of the step's token exchanges.",
-    "Average throughput: exchanges that waited for peers are left out, unless nearly all did.",
+    "the time from the arrival of the last rank to the end of the call, on average over the step's token exchanges. "
+    "Where not all ranks of the group were captured: over the duration of the step's fastest token exchange, which is "
+    "a lower bound, because that one may have waited for peers too.",
+    "Bytes over all time in which kernels of the exchange run: most of that can be waiting.",
 )
+EP_ACHIEVED_INCLUDES_WAITING = facts.flag(
+    "ep_achieved_includes_waiting",
+    "whether the token exchange bandwidth includes waiting",
+    "Whether the achieved token exchange bandwidth is a lower bound, because the arrival of the other ranks was not "
+    "captured.",
+    if_true="The achieved token exchange bandwidth is a lower bound: the arrival of the other ranks was not captured",
+    if_false="The achieved token exchange bandwidth is measured from the arrival of the last rank",
+)
+EP_FASTEST = facts.fact(
+    "ep_fastest_bytes_per_s",
+    "bytes_per_s",
+    "fastest token exchange bandwidth",
+    "Bytes that a rank sends to other ranks in one dispatch or combine over the shortest transfer of the step. It is "
+    "counted from the arrival of the last rank where all were captured, else it is the duration of the fastest call.",
+    "Average throughput: it shows what the path between the ranks can carry.",
+)
+EP_TRANSFER_SPREAD = facts.fact(
+    "ep_transfer_spread_ratio",
+    "ratio",
+    "spread of token exchange transfers",
+    "Median over shortest transfer of the step's token exchanges. Near 1 all of them are equally fast, which waiting "
+    "for peers never is.",
+)
+RATES = (EP_ACHIEVED, EP_ACHIEVED_INCLUDES_WAITING, EP_FASTEST, EP_TRANSFER_SPREAD)
+"""What measure_rates measures."""
+
 EP_LINK = facts.fact(
     "ep_link_bytes_per_s",
     "bytes_per_s",
@@ -105,49 +135,92 @@ class ExchangeRates:
 
     sent_bytes: int | None
     """What a rank sends in one dispatch or combine; None where the config does not give it."""
-    achieved: Measurement[float]
-    """Bytes per second of dispatch and combine together."""
+    facts: Measurements
+    """Those of RATES."""
     by_part: Mapping[str, float] = field(default_factory=dict)
-    """Bytes per second of each."""
+    """Bytes per second of dispatch and of combine, by the definition of EP_ACHIEVED."""
 
 
-def measure_rates(exchanges: pl.DataFrame, config: RunConfig) -> ExchangeRates:
-    """Bytes per second over the duration of the fastest tenth of the calls, which found all peers ready.
+def measure_rates(exchanges: pl.DataFrame, arrivals: pl.DataFrame, config: RunConfig) -> ExchangeRates:
+    """Bytes per second of the token exchanges, from the time in which they transfer.
 
-    Both directions move as many bytes. ``exchanges``: LayerPasses.exchanges with their ``direction``.
+    Dispatch and combine move as many bytes, in both directions. Where the arrival of every rank is known, a call
+    transfers from the last arrival to its end. On four H200s over NVLink that is 0.29 to 0.35 ms for 101 MB, 287 to
+    341 GB/s, in every part. Elsewhere only the fastest call of the step shows how long a transfer takes at most: on
+    eight H200s whose hosts kept each other waiting, nine in ten exchanges of 117 MB took 0.7 to 15 ms, the fastest
+    ones 0.33 to 0.39 ms (302 to 355 GB/s). There all calls of one part can have waited, so parts that run the same
+    kernel share one bandwidth.
+
+    ``exchanges``: LayerPasses.exchanges with their ``direction``. ``arrivals``: those of the rank's calls
+    (matched_ranks.measure_arrivals).
     """
     sent = exchange_bytes(config)
     if not sent.value:
         reason = sent.missing_reason or "expert-parallel size 1: nothing is sent"
-        return ExchangeRates(sent.value, missing(reason))
-    thresholds = attribution_thresholds()
-    fastest = pl.col("duration_ns").quantile(thresholds.ready_quantile, interpolation="lower")
-    is_measurable = (pl.col("calls") >= thresholds.minimum_calls) & (pl.col("duration_ns") > 0)
-    calls = _select_token_calls(exchanges)
-    together = calls.select(fastest, calls=pl.len()).filter(is_measurable)
-    if together.is_empty():
-        return ExchangeRates(sent.value, missing(f"the step has fewer than {thresholds.minimum_calls} token exchanges"))
-    by_part = calls.group_by("part").agg(fastest, calls=pl.len()).filter(is_measurable)
+        return ExchangeRates(sent.value, dict.fromkeys(RATES, missing(reason)))
+    calls = _select_token_calls(exchanges, arrivals)
+    minimum_calls = attribution_thresholds().minimum_calls
+    if calls.height < minimum_calls:
+        too_few = missing(f"the step has fewer than {minimum_calls} token exchanges")
+        return ExchangeRates(sent.value, dict.fromkeys(RATES, too_few))
+    resolved = calls.filter("resolved")
+    is_resolved = resolved.height >= max(minimum_calls, calls.height / 2)
+    calls = resolved if is_resolved else calls
+    transfer = pl.col("transfer_ns")
+    typical = transfer.mean() if is_resolved else transfer.min()
+    together = calls.select(typical=typical, fastest=transfer.min(), median=transfer.median()).row(0, named=True)
+    # DeepEP's and HybridEP's dispatch and combine are different kernels. NCCL's are the same.
+    is_one_kernel = config.get("moe_token_dispatcher_type") != "flex"
+    parts = calls.group_by("part").agg(typical=typical, calls=pl.len()).filter(pl.col("calls") >= minimum_calls)
     sent_per_ns = sent.value * NS_PER_S
     return ExchangeRates(
         sent.value,
-        known(sent_per_ns / float(together["duration_ns"][0])),
-        {str(part): sent_per_ns / duration_ns for part, duration_ns in by_part.select("part", "duration_ns").rows()},
+        {
+            EP_ACHIEVED: known(sent_per_ns / together["typical"]),
+            EP_ACHIEVED_INCLUDES_WAITING: known(not is_resolved),
+            EP_FASTEST: known(sent_per_ns / together["fastest"]),
+            EP_TRANSFER_SPREAD: known(together["median"] / together["fastest"]),
+        },
+        {
+            str(part): sent_per_ns / (typical_ns if is_resolved or not is_one_kernel else together["typical"])
+            for part, typical_ns in parts.select("part", "typical").rows()
+        },
     )
 
 
-def _select_token_calls(exchanges: pl.DataFrame) -> pl.DataFrame:
-    """part and duration_ns of the exchanges that carry the tokens.
+def _select_token_calls(exchanges: pl.DataFrame, arrivals: pl.DataFrame) -> pl.DataFrame:
+    """part, transfer_ns and resolved of the exchanges that carry the tokens.
 
-    One dispatch or combine may exchange probabilities too, before or after: a call of small messages. The tokens are
-    carried by the position in a pass whose fastest call takes longest: waiting lengthens single calls only.
+    One dispatch or combine may exchange probabilities too, before or after: a call of small messages. Backward passes
+    run the exchanges of forward ones in reverse. So of each pair of mirrored positions the tokens are carried by the
+    one whose fastest call, forward or backward, takes longest. One direction is not enough: the call that comes first
+    waits for the peers, so on eight H200s with slow hosts no backward exchange of probabilities took less than 2 ms.
+
+    Where only some ranks of the group were captured, the shortest participant of a call bounds its transfer.
     """
-    kind = ["direction", "part"]
-    timed = exchanges.with_columns(duration_ns=DURATION)
-    positions = (
-        timed.group_by(*kind, "position")
-        .agg(pl.col("duration_ns").min())
-        .sort("duration_ns", "position", descending=[True, False])
-        .unique(kind, keep="first", maintain_order=True)
+    goes_back = pl.col("direction") == BACKWARD
+    matched = arrivals.select("start_ns", "end_ns", "transfer_ns", "resolved").unique(
+        ["start_ns", "end_ns"], keep="none", maintain_order=True
     )
-    return timed.join(positions.select(*kind, "position"), on=[*kind, "position"]).select("part", "duration_ns")
+    timed = (
+        exchanges.join(matched, on=["start_ns", "end_ns"], how="left", maintain_order="left")
+        .with_columns(
+            transfer_ns=pl.coalesce("transfer_ns", DURATION), resolved=pl.col("resolved").fill_null(value=False)
+        )
+        .filter(pl.col("transfer_ns") > 0)
+        .with_columns(
+            place=pl.when(goes_back).then(pl.col("position").max() - pl.col("position")).otherwise("position"),
+            forward_part=pl.when(goes_back)
+            .then(pl.col("part").replace_strict({DISPATCH: COMBINE, COMBINE: DISPATCH}))
+            .otherwise("part"),
+        )
+    )
+    places = (
+        timed.group_by("forward_part", "place")
+        .agg(pl.col("transfer_ns").min())
+        .sort("transfer_ns", "place", descending=[True, False])
+        .unique("forward_part", keep="first", maintain_order=True)
+    )
+    return timed.join(places.select("forward_part", "place"), on=["forward_part", "place"]).select(
+        "part", "transfer_ns", "resolved"
+    )

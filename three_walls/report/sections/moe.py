@@ -42,10 +42,22 @@ def moe(report: Report) -> Section:
         "moe",
         "MoE layers",
         tuple(blocks),
-        lead=f"The representative step, {together}. Sent: bytes that leave for other ranks. Bandwidth: how fast they "
-        "were sent. Limit: the link's, in one direction.",
+        lead=f"The representative step, {together}. Sent: bytes that leave for other ranks. "
+        f"{_describe_bandwidth(report)} Limit: the link's, in one direction.",
         link="MoE layers",
         empty="Unknown, or none: no MoE layer was recognized in the representative step.",
+    )
+
+
+def _describe_bandwidth(report: Report) -> str:
+    if report.facts.get("ep_achieved_includes_waiting").value is True:
+        return (
+            "Bandwidth: a lower bound, by the fastest exchange of the step. The arrival of the other ranks was not "
+            "captured, so that exchange may have waited for them too. Time includes waiting in any case."
+        )
+    return (
+        "Bandwidth: bytes over the time from the arrival of the last rank to the end, on average. Time includes the "
+        "waiting before that."
     )
 
 

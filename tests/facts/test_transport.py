@@ -1,0 +1,153 @@
+"""Whether communication runs over NVLink: the bandwidth reached, and the variables that take the path away."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from tests.facts.views import pairs, run_view, step_view
+from tests.timeline.test_operators import nest
+from three_walls.facts.moe.token_exchange import EP_FASTEST, EP_LINK
+from three_walls.facts.transport import measure_transport
+from three_walls.model.config import ConfigValue, RunConfig
+from three_walls.model.fact import FactValue, known, missing
+from three_walls.tables.hardware import find_gpu
+
+H200 = find_gpu("NVIDIA H200")
+REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+NAMES = {0: REDUCE_SCATTER, 1: ALL_GATHER}
+SHAPES = "c10d::reduce_scatter_tensor_coalesced_, op_id = 1, sizes = [[25000], [100000], [], [], [], []]"
+"""300 kB of FP32 for three other ranks."""
+
+NO_ARRIVALS = pl.DataFrame(
+    schema={
+        "rank_index": pl.Int64,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+        "transfer_ns": pl.Int64,
+        "resolved": pl.Boolean,
+    }
+)
+
+
+def measure(
+    *kernels: tuple[str, int, int, int, int],
+    ranges: tuple[tuple[str, int, int, int], ...] = (),
+    exchange: float | None = None,
+    arrivals: pl.DataFrame = NO_ARRIVALS,
+    ep: int = 4,
+    **variables: str,
+) -> dict[str, tuple[FactValue, str | None]]:
+    """``kernels``: category, name id, launch, start, end. ``exchange``: bytes per second of the fastest one."""
+    sizes = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": ep, "expert_tensor_parallel_size": 1}
+    environment = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", **variables} if variables.pop("known", "yes") else {}
+    config = RunConfig(
+        {key: ConfigValue(value, "test") for key, value in sizes.items()},
+        {key: ConfigValue(value, "test") for key, value in environment.items() if key != "known"},
+    )
+    columns = ["rank_index", "kind", "category", "name_id", "launch_thread", "launch_start_ns", "start_ns", "end_ns"]
+    rows = [(0, "kernel", category, name, 1, launch, start, end) for category, name, launch, start, end in kernels]
+    frame = (
+        pl.DataFrame(rows, schema=columns, orient="row")
+        if rows
+        else pl.DataFrame(
+            schema={
+                **dict.fromkeys(columns, pl.Int64),
+                "kind": pl.String,
+                "category": pl.String,
+            }
+        )
+    )
+    step = step_view(frame, run=run_view(config, H200), window=(0, 10**9), names=NAMES)
+    rate = known(exchange) if exchange else missing("not known")
+    return pairs(measure_transport(step, nest(*ranges), arrivals, {EP_FASTEST: rate, EP_LINK: known(450e9)}))
+
+
+def test_the_fastest_communication_shows_that_nvlink_is_used() -> None:
+    found = measure(exchange=315e9)
+    assert found["nvlink_achieved_fraction"] == (0.7, None)
+    assert found["nccl_transport_disabled"] == (False, None)
+
+
+def test_a_variable_that_disables_peer_access_is_the_cause_of_a_slow_link() -> None:
+    found = measure(exchange=31.5e9, NCCL_P2P_DISABLE="1")
+    assert found["nvlink_achieved_fraction"] == (0.07, None)
+    assert found["nccl_disabled_transport"] == ("NCCL_P2P_DISABLE=1", None)
+    assert found["nccl_transport_disabled"] == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "cause", "is_disabled"),
+    [
+        ({"NCCL_P2P_DISABLE": "0"}, "none", False),
+        ({"NCCL_P2P_LEVEL": "NVL"}, "none", False),
+        ({"NCCL_P2P_LEVEL": "loc"}, "NCCL_P2P_LEVEL=loc", True),
+        ({"NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1", True),
+        ({"NCCL_NET": "Socket"}, "NCCL_NET=Socket", True),
+        ({"NCCL_NET": "IB"}, "none", False),
+    ],
+)
+def test_only_values_that_take_a_path_away_count(variables: dict[str, str], cause: str, is_disabled: bool) -> None:
+    found = measure(**variables)
+    assert found["nccl_disabled_transport"] == (cause, None)
+    assert found["nccl_transport_disabled"] == (is_disabled, None)
+
+
+def test_a_variable_without_effect_disables_nothing() -> None:
+    """Where the exchange is fast all the same, the variable did not reach NCCL."""
+    found = measure(exchange=315e9, NCCL_P2P_DISABLE="1")
+    assert found["nccl_disabled_transport"] == ("NCCL_P2P_DISABLE=1", None)
+    assert found["nccl_transport_disabled"] == (False, None)
+
+
+def test_without_the_environment_nothing_is_called_disabled() -> None:
+    found = measure(exchange=31.5e9, known="")
+    assert found["nccl_disabled_transport"] == ("unknown", None)
+    assert found["nccl_forced_settings"] == ("unknown", None)
+    assert found["nccl_transport_disabled"] == (False, None)
+
+
+def test_forced_settings_are_listed_with_their_values() -> None:
+    assert measure(NCCL_PROTO="LL", NCCL_MAX_NCHANNELS="2")["nccl_forced_settings"] == (
+        "NCCL_PROTO=LL, NCCL_MAX_NCHANNELS=2",
+        None,
+    )
+
+
+def test_a_gradient_reduction_shows_the_bandwidth_by_its_recorded_shapes() -> None:
+    found = measure(("data_parallel", 0, 5, 100, 1100), ranges=((SHAPES, 0, 10, 1),))
+    assert found["dp_fastest_bytes_per_s"] == (300e9, None)
+    assert found["nvlink_achieved_fraction"] == (pytest.approx(2 / 3), None)
+
+
+def test_waiting_for_the_last_rank_is_left_out_where_all_were_captured() -> None:
+    arrivals = pl.DataFrame([(0, 100, 1100, 500, True)], schema=NO_ARRIVALS.schema, orient="row")
+    found = measure(("data_parallel", 0, 5, 100, 1100), ranges=((SHAPES, 0, 10, 1),), arrivals=arrivals)
+    assert found["dp_fastest_bytes_per_s"] == (600e9, None)
+
+
+def test_tensor_parallel_reductions_take_their_group_from_the_config() -> None:
+    """Half of 100,000 elements go to the other rank."""
+    shapes = "nccl:_reduce_scatter_base, op_id = 1, sizes = [[100000]]"
+    found = measure(("tensor_parallel", 0, 5, 100, 1100), ranges=((shapes, 0, 10, 1),))
+    assert found["tp_fastest_bytes_per_s"] == (200e9, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(1, SHAPES), (0, "c10d::reduce_scatter_tensor_coalesced_, op_id = 1"), (0, "aten::add, sizes = [[100000]]")],
+)
+def test_without_element_size_or_shapes_the_bandwidth_is_unknown(name: int, text: str) -> None:
+    found = measure(("data_parallel", name, 5, 100, 1100), ranges=((text, 0, 10, 1),))
+    assert (
+        found["dp_fastest_bytes_per_s"][1]
+        == "no reduce-scatter whose shapes were recorded (profile with record_shapes)"
+    )
+    assert found["nvlink_achieved_fraction"][0] is None
+
+
+def test_an_exchange_beyond_the_host_is_compared_with_the_network() -> None:
+    found = measure(exchange=90e9, ep=16)
+    assert found["nvlink_achieved_fraction"][0] is None
+    assert found["network_achieved_fraction"] == (0.2, None)
