@@ -293,7 +293,7 @@ class _Checker:
         return self.schema.find(".".join(override.path.split(".")[:2])) is not None
 
     def _is_function(self, path: str) -> bool:
-        """Whether the setting holds a function, which overrides cannot reach. From 0.5 on, activation_func has a name."""
+        """Whether the setting holds a function, out of reach of overrides; from 0.5 on activation_func has a name."""
         field = self.schema.find(path)
         is_named = path == "model.activation_func" and release_number(self.schema.release) >= ACTIVATIONS_NAMED_SINCE
         is_callable = field is not None and "callable" in field.kinds

@@ -22,8 +22,9 @@ _GIB = 1 << 30
 
 def explain(conditions: Iterable[Condition], facts: FactSheet, joined_by: str = "; ") -> str:
     """What was found and what is needed, for several conditions."""
-    sentences = [explain_one(condition, facts) for condition in conditions]
-    return joined_by.join(sentences[:1] + [_lower_first(sentence) for sentence in sentences[1:]])
+    explained = [(explain_one(condition, facts), facts.get(condition.fact).label) for condition in conditions]
+    rest = [_lower_first(sentence, label) for sentence, label in explained[1:]]
+    return joined_by.join([sentence for sentence, _ in explained[:1]] + rest)
 
 
 def explain_one(condition: Condition, facts: FactSheet) -> str:
@@ -65,7 +66,7 @@ def confirmation(condition: Condition, facts: FactSheet) -> str:
     fact = facts.get(condition.fact)
     wanted = condition.operand if condition.operator == "equals" else None
     if answer := _answer(fact, wanted):
-        return f"{_lower_first(answer)} (unknown)"
+        return f"{_lower_first(answer, fact.label)} (unknown)"
     missing = "not recorded" if unit_of_setting(condition.fact) else "unknown"
     predicate = _predicate(condition, fact.unit, _verb(fact))
     return f"{fact.label} {predicate}{_of_whole(fact)} ({missing})"
@@ -152,7 +153,8 @@ def _upper_first(fact: Fact) -> str:
     return fact.label if unit_of_setting(fact.name) else fact.label[:1].upper() + fact.label[1:]
 
 
-def _lower_first(sentence: str) -> str:
-    """``sentence`` for the middle of another one; words in capitals such as GEMMs stay."""
+def _lower_first(sentence: str, label: str) -> str:
+    """``sentence`` for the middle of another one. Words in capitals such as GEMMs stay, and names that ``label`` has."""
     first = sentence.split(" ", 1)[0]
-    return sentence if any(letter.isupper() for letter in first[1:]) else sentence[:1].lower() + sentence[1:]
+    is_name = any(letter.isupper() for letter in first[1:]) or first in label.split(" ")
+    return sentence if is_name else sentence[:1].lower() + sentence[1:]
