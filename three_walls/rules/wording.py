@@ -154,7 +154,7 @@ def _upper_first(fact: Fact) -> str:
 
 
 def _lower_first(sentence: str, label: str) -> str:
-    """``sentence`` for the middle of another one. Words in capitals such as GEMMs stay, and names that ``label`` has."""
+    """``sentence`` for the middle of another one. Words in capitals stay, such as GEMMs, and names in ``label``."""
     first = sentence.split(" ", 1)[0]
     is_name = any(letter.isupper() for letter in first[1:]) or first in label.split(" ")
     return sentence if is_name else sentence[:1].lower() + sentence[1:]
