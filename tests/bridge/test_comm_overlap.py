@@ -23,6 +23,14 @@ BRIDGES = dict(word.split("=", 1) for word in os.environ.get("THREE_WALLS_BRIDGE
 SECTIONS = ("model", "optimizer", "ddp", "comm_overlap")
 NEUTRAL = "rng.seed=1234"
 """Any override makes a list of the tuple in a userbuffers preset; so every request has one."""
+LIVE = pytest.mark.parametrize(
+    "release", sorted(BRIDGES) or [pytest.param("", marks=pytest.mark.skip("THREE_WALLS_BRIDGES names no interpreter"))]
+)
+_FUSED = "cfg.model.gradient_accumulation_fusion = True"
+_UNFUSED = (
+    "cfg.model.gradient_accumulation_fusion = cfg.model.add_bias_linear = cfg.model.add_qkv_bias = False",
+    "cfg.model.cuda_graph_impl = 'none'",
+)
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -46,9 +54,30 @@ def wanted(case: OverlapCase) -> dict[str, Any]:
     return {paths_of(config_keys().keys[name])[0]: value for name, value in case.edits.items()}
 
 
-@pytest.mark.parametrize("release", sorted(BRIDGES) or [pytest.param("", marks=pytest.mark.skip("no Megatron-Bridge"))])
+@LIVE
 def test_megatron_bridge_does_what_is_recorded(release: str) -> None:
     assert ask_about_all(release) == recorded()
+
+
+@LIVE
+def test_modules_that_are_named_need_fused_accumulation_with_delayed_weight_gradients(release: str) -> None:
+    """Though ``cuda_graph_impl`` is none: what rule delayed-wgrad requires. 0.4 compares members of the enum alone."""
+    prepare = (*CASES["experts, section with tensor-parallel overlap"].prepare, *_UNFUSED)
+    delayed = ["comm_overlap.overlap_moe_expert_parallel_comm=true", "comm_overlap.delay_wgrad_compute=true"]
+    named = {
+        "nothing": [],
+        "attention": ["model.cuda_graph_scope=[attn]"],
+        "router": ["model.cuda_graph_scope=[moe_router]", "model.moe_shared_expert_intermediate_size=64"],
+    }
+    emptied = [] if release < "0.5" else ["model.cuda_graph_modules=[]"]
+    case = CASES["experts, no section"]
+    base = {"recipe": case.recipe_of(release), "world_size": case.world_size}
+    unfused = [{**base, "prepare": prepare, "overrides": [*delayed, *emptied, *lines]} for lines in named.values()]
+    fused = [{**case, "prepare": [*case["prepare"], _FUSED]} for case in unfused]
+    results = ask(release, [*unfused, *fused])
+    is_checked = release >= "0.5"
+    assert [result["validated"] for result in results[:3]] == [True, not is_checked, not is_checked]
+    assert all(result["validated"] for result in results[3:])
 
 
 def ask_about_all(release: str) -> dict[str, dict[str, Any]]:
