@@ -144,9 +144,21 @@ def resolve(recipe: Mapping[str, Any], by_name: Mapping[str, Any], sources: Mapp
     for key in literal.keys() & called.keys():
         if literal[key] != called[key]:
             settings[key] = UNKNOWN
-    if settings.get("moe_flex_dispatcher_backend") == "hybridep" and "_benchmark_common" in str(recipe["set"]):
+    if settings.get("moe_flex_dispatcher_backend") == "hybridep" and _benchmark_finds_backend(recipe["set"]):
         settings["moe_hybridep_num_sms"] = literal.get("moe_hybridep_num_sms", _after_benchmark(called))
     return settings
+
+
+def _benchmark_finds_backend(assigned: Mapping[str, Any]) -> bool:
+    """Whether ``_benchmark_common`` is called once the backend is set: it sets SMs only where it finds HybridEP.
+
+    Several ``_dev`` recipes set the backend after the call and keep the number of SMs that they started from.
+    """
+    names = list(assigned)
+    backend = "model.moe_flex_dispatcher_backend"
+    if not any("_benchmark_common" in call for call in assigned.get("_calls", ())):
+        return False
+    return backend not in names or names.index(backend) < names.index("_calls")
 
 
 def _after_benchmark(called: Values) -> Any:
