@@ -6,7 +6,7 @@ Exposed is what runs while no compute kernel does. Its transfer is split from wa
 from __future__ import annotations
 
 from three_walls.facts.step_view import StepView
-from three_walls.model.buckets import COMMUNICATION_CATEGORIES, EP_CATEGORIES
+from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.model.units import ns_to_ms
 from three_walls.tables.nvtx_ranges import collective_owners
@@ -89,6 +89,25 @@ COLLECTIVE_WAIT_EXPOSED = facts.duration(
     "Time per step in which exposed communication other than expert-parallel waits for peers to arrive.",
     pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns"), union="collective_busy_ns"),
 )
+EP_OVERLAPPABLE = facts.duration(
+    "ep_overlappable_ns",
+    "expert-parallel transfer that another micro-batch can cover",
+    "The part of the exposed expert-parallel transfer that compute of another micro-batch can cover. Without a "
+    "pipeline, of m micro-batches the first one's forward pass and the last one's backward pass have no partner, so it is "
+    "(m-1)/m of the transfer. All of it with a pipeline, or where m is not known.",
+    pool=Pool(
+        part_of=("ep_transfer_exposed_ns", "ep_exposed_ns", "communication_recoverable_ns"),
+        union="ep_busy_ns",
+        hidden_part="ep_hidden_ns",
+    ),
+)
+DP_COVER = facts.duration(
+    "dp_cover_ns",
+    "compute that can cover data-parallel transfer",
+    "Compute time per step that data-parallel transfer can overlap with: gradients are complete in the last "
+    "micro-batch's backward pass and parameters are needed in the first one's forward pass, so 1/m of the compute of m "
+    "micro-batches. All of it where m is not known.",
+)
 DP_EXPOSED = facts.duration(
     "dp_exposed_ns",
     "exposed data-parallel transfer time per step",
@@ -128,16 +147,20 @@ def measure_communication(step: StepView) -> Measurements:
     ep_wait_ns, other_wait_ns = ep_exposed_ns - ep_transfer_ns, other_exposed_ns - other_transfer_ns
     # Waiting of both kinds may overlap: together it is no more than the time in which any communication is exposed.
     wait_ns = min(ep_wait_ns + other_wait_ns, step.union_ns(COMMUNICATION_CATEGORIES, exposed=True))
+    microbatches = step.layout.microbatches or 1
+    has_partner = microbatches - 1 if step.layout.pipeline == 1 and step.layout.microbatches else microbatches
     return {
         EP_BUSY: known(ep_busy_ns),
         EP_EXPOSED: known(ep_exposed_ns),
         EP_HIDDEN: known(ep_busy_ns - ep_exposed_ns),
         EP_TRANSFER_EXPOSED: known(ep_transfer_ns),
+        EP_OVERLAPPABLE: known(ep_transfer_ns * has_partner // microbatches),
         EP_WAIT_EXPOSED: known(ep_wait_ns),
         COLLECTIVE_BUSY: known(step.union_ns(_OTHER_CATEGORIES)),
         COLLECTIVE_EXPOSED: known(other_exposed_ns),
         COLLECTIVE_TRANSFER_EXPOSED: known(other_transfer_ns),
         COLLECTIVE_WAIT_EXPOSED: known(other_wait_ns),
+        DP_COVER: known(step.union_ns(COMPUTE_CATEGORIES) // microbatches),
         DP_EXPOSED: known(step.transferred_ns(("data_parallel",))),
         TP_EXPOSED: known(step.transferred_ns(("tensor_parallel",))),
         CP_EXPOSED: known(step.transferred_ns(("context_ring",))),
@@ -155,7 +178,7 @@ def withhold_unowned(step: StepView) -> Measurements:
             "context exchange: the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched "
             "command)"
         )
-        ep_times = (EP_BUSY, EP_EXPOSED, EP_HIDDEN, EP_TRANSFER_EXPOSED, EP_WAIT_EXPOSED)
+        ep_times = (EP_BUSY, EP_EXPOSED, EP_HIDDEN, EP_TRANSFER_EXPOSED, EP_WAIT_EXPOSED, EP_OVERLAPPABLE)
         withheld = dict.fromkeys(ep_times, missing(reason))
     unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
     if unowned_ns > collective_owners().maximum_open_fraction * step.step_ns:

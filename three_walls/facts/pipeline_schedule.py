@@ -72,9 +72,27 @@ PIPELINE_BUBBLE_EXCESS = facts.duration(
     pool=Pool(part_of=("pipeline_bubble_ns", *_WAITING), union="collective_busy_ns"),
 )
 
+MICRO_BATCH_BUBBLE = facts.duration(
+    "larger_micro_batch_bubble_ns",
+    "the pipeline bubble that a doubled micro-batch adds",
+    "Time per step that the pipeline bubble grows by if the micro-batch doubles at the same global batch size: as much "
+    "as it takes now, because each of the p-1 micro-batches that fill the pipeline takes twice as long. 0 without a "
+    "pipeline.",
+)
+
 
 def measure_bubble(phases: tuple[PipelinePhase, ...], step: StepView, layout: Measurements) -> Measurements:
     """Every fact of this group, from the phases of the representative rank. ``layout``: facts of ``measure_layout``."""
+    bubble = _measure_bubble(phases, step, layout)
+    if step.layout.pipeline == 1:
+        return {**bubble, MICRO_BATCH_BUBBLE: known(0)}
+    added, expected = bubble[PIPELINE_BUBBLE], layout[PIPELINE_BUBBLE_EXPECTED]
+    if added.is_missing and isinstance(expected.value, float):
+        added = known(round(expected.value * step.step_ns))
+    return {**bubble, MICRO_BATCH_BUBBLE: added}
+
+
+def _measure_bubble(phases: tuple[PipelinePhase, ...], step: StepView, layout: Measurements) -> Measurements:
     rank_phases = [phase for phase in phases if phase.rank == step.rank.rank]
     reason = next((phase.note for phase in rank_phases if phase.bubble_ns is None), None)
     if not rank_phases:

@@ -146,7 +146,8 @@ class FirstTrial:
     basis: str
     """Basis of its gain. An upper bound has no likely gain, nor has an edit that frees memory."""
     saved_low_fraction: float | None
-    """Share of the traced step that the entry may save; null where its gain is not known."""
+    """Share of the log's unprofiled step (without a log: of the traced step) that the entry may save; null where its
+    gain is not known."""
     saved_high_fraction: float | None
     unprofiled_step_ns: int | None
     """The log's step now; null without a log."""

@@ -111,6 +111,8 @@ class GainModel:
     """A fact that the gain cannot exceed: compute that can hide communication."""
     at_most: str = ""
     """Another fact that the gain cannot exceed."""
+    added: str = ""
+    """A fact: time that the edits add to the step, and that the gain is net of."""
     cost_fraction: float | None = None
     """For the basis ``frees_memory``, roughly the fraction of the step that the edits cost. The cheapest rule goes
     first."""

@@ -96,6 +96,8 @@ def _gain(gain: GainModel) -> Iterator[str]:
             yield f"{_percent(term.low)} to {high} of {term.pool}, likely {_percent(term.likely)}"
     for limit in filter(None, (gain.hidden_under, gain.at_most)):
         yield f"no more than {limit}"
+    if gain.added:
+        yield f"less {gain.added}"
     if gain.cost_fraction is not None:
         yield f"frees memory, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
     yield f"{format_name(gain.basis)}: {gain.explanation}"

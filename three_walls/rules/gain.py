@@ -30,7 +30,7 @@ class Level(StrEnum):
 
 
 def estimate(model: GainModel, facts: FactSheet) -> Gain:
-    """Sum over the terms of fraction x pool, at most ``hidden_under``, ``at_most`` and the step.
+    """Sum over the terms of fraction x pool, at most ``hidden_under``, ``at_most`` and the step, less ``added``.
 
     An upper bound stays one where its limit is unknown. It is only higher than it would be otherwise.
     """
@@ -44,12 +44,11 @@ def estimate(model: GainModel, facts: FactSheet) -> Gain:
     known_limits = (facts.number(name) for name in ("step_ns", *limits))
     limit_ns = min((limit for limit in known_limits if limit is not None), default=float("inf"))
     saved = [_saved_ns(term, facts) for term in model.terms]
-    low, likely, high = (round(min(limit_ns, sum(ns[level] for ns in saved))) for level in Level)
-    loose = (
-        f"The bound would be lower if these were known: {list_labels(unknown_limits, facts)}. "
-        if unknown_limits
-        else ""
-    )
+    added_ns = facts.number(model.added) or 0 if model.added else 0
+    low, likely, high = (max(0, round(min(limit_ns, sum(ns[level] for ns in saved)) - added_ns)) for level in Level)
+    lowering = [*unknown_limits, *_unknown((model.added,) if model.added else (), facts)]
+    kind = "bound" if model.is_upper_bound else "gain"
+    loose = f"The {kind} would be lower if these were known: {list_labels(lowering, facts)}. " if lowering else ""
     return Gain(low, None if model.is_upper_bound else likely, high, model.basis, f"{loose}{model.explanation}")
 
 

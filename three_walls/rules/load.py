@@ -264,6 +264,7 @@ class GainEntry(Row):
     shrinks_all_pools: bool = False
     hidden_under: TimeFact | None = None
     at_most: TimeFact | None = None
+    added: TimeFact | None = None
     cost_fraction: Fraction | None = None
     cost_is_estimated: bool = False
 
@@ -289,6 +290,7 @@ class GainEntry(Row):
             shrinks_all_pools=self.shrinks_all_pools,
             hidden_under=self.hidden_under or "",
             at_most=self.at_most or "",
+            added=self.added or "",
             cost_fraction=self.cost_fraction,
             cost_is_estimated=self.cost_is_estimated,
         )

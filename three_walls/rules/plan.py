@@ -390,8 +390,8 @@ def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit])
 def choose_first_trial(plan: Sequence[PlanStep], facts: FactSheet) -> FirstTrial | None:
     """The plan's first entry as an experiment: what to change, and what must be seen if it worked; None without a plan.
 
-    The fractions are those of the traced step. The times apply them to the log's unprofiled step, which should get
-    shorter by the same fraction.
+    The fractions are those of the log's unprofiled step, because gains are less what the profiler added to the traced
+    one; without a log, those of the traced step.
     """
     if not plan:
         return None
@@ -399,7 +399,8 @@ def choose_first_trial(plan: Sequence[PlanStep], facts: FactSheet) -> FirstTrial
     step_ns, unprofiled = facts.number("step_ns"), facts.number("unprofiled_step_ns")
     low = high = None
     if step_ns and first.gain_ns.low is not None and first.gain_ns.high is not None:
-        low, high = first.gain_ns.low / step_ns, first.gain_ns.high / step_ns
+        length_ns = unprofiled or step_ns
+        low, high = (min(1.0, saved_ns / length_ns) for saved_ns in (first.gain_ns.low, first.gain_ns.high))
     after_low = after_high = None
     if unprofiled is not None and low is not None and high is not None:
         after_low, after_high = round(unprofiled * (1 - high)), round(unprofiled * (1 - low))

@@ -160,11 +160,11 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
         yield layout.Note(finding.advice, "What to look at:")
     if finding.confirm_first:
         yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
+    if finding.side_effects:
+        yield Items(finding.side_effects, "Side effects")
     rest: list[Block] = []
     if finding.how_to_verify:
         rest.append(Items((finding.how_to_verify,), "How to verify", "plain"))
-    if finding.side_effects:
-        rest.append(Items(finding.side_effects, "Side effects"))
     rest += list_evidence(finding, step.gain_ns.explanation)
     if rest:
         yield PageOnly(tuple(rest))
