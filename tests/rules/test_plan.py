@@ -332,6 +332,10 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "config.bf16": True,
         "config.moe_router_dtype": "fp32",
         "gpu.sm": "sm_90",
+        "nvlink_achieved_fraction": 0.7,
+        "ep_transfer_spread_ratio": 1.05,
+        "nccl_forced_settings": "none",
+        "nccl_transport_disabled": False,
     }
     findings, steps = make_plan(SHIPPED, sheet_of(healthy))
     assert steps == ()

@@ -35,14 +35,15 @@ TP_FASTEST = facts.fact(
     "tp_fastest_bytes_per_s",
     "bytes_per_s",
     "fastest tensor-parallel reduction bandwidth",
-    "The same for tensor-parallel reduce-scatters.",
+    "Bytes that a rank sends in a tensor-parallel reduce-scatter (recorded shapes x (ranks - 1) / ranks) over its "
+    "duration, in the fastest one of the step. Waiting is left out where all ranks of the group were captured.",
 )
 NVLINK_ACHIEVED = facts.fact(
     "nvlink_achieved_fraction",
     "fraction",
     "NVLink bandwidth reached",
-    "The fastest communication within one NVLink domain (token exchange, gradient or tensor-parallel reduction), as a "
-    "fraction of NVLink's bandwidth in one direction.",
+    "Fraction of NVLink's bandwidth in one direction that the fastest communication within one NVLink domain reaches: "
+    "token exchange, gradient or tensor-parallel reduction.",
     "NVLink utilization: one call is enough to show that the path is used.",
     whole="NVLink's bandwidth in one direction",
 )
@@ -50,8 +51,8 @@ NETWORK_ACHIEVED = facts.fact(
     "network_achieved_fraction",
     "fraction",
     "network bandwidth reached",
-    "The fastest token exchange beyond an NVLink domain, as a fraction of what the network adapters of the GPU's own "
-    "server can carry.",
+    "Fraction of what the network adapters of the GPU's own server can carry that the fastest token exchange beyond an "
+    "NVLink domain reaches.",
     whole="the network's bandwidth",
 )
 TRANSPORT_CAUSE = facts.fact(
