@@ -93,8 +93,8 @@ EP_OVERLAPPABLE = facts.duration(
     "ep_overlappable_ns",
     "expert-parallel transfer that another micro-batch can cover",
     "The part of the exposed expert-parallel transfer that compute of another micro-batch can cover. Without a "
-    "pipeline, of m micro-batches the first one's forward pass and the last one's backward pass have no partner, so it is "
-    "(m-1)/m of the transfer. All of it with a pipeline, or where m is not known.",
+    "pipeline, of m micro-batches the first forward pass and the last backward pass have no partner, so it is (m-1)/m "
+    "of the transfer. All of it with a pipeline, or where m is not known.",
     pool=Pool(
         part_of=("ep_transfer_exposed_ns", "ep_exposed_ns", "communication_recoverable_ns"),
         union="ep_busy_ns",
