@@ -52,7 +52,7 @@ EP_TRANSFER_EXPOSED = facts.duration(
     "exposed expert-parallel transfer time per step",
     "Time per step in which expert-parallel communication is exposed and does not wait for peers. Where all ranks of "
     "the group were captured, a call transfers from its last member's arrival to its end. Elsewhere a call counts at "
-    "most what the fastest token-carrying call of its kind took on this rank.",
+    "most what the fastest tenth of the token-carrying calls of its kind took on this rank.",
     "A measured transfer time where one rank alone was captured: that proxy is low when message sizes vary.",
     share="exposed expert-parallel transfer",
     pool=Pool(
@@ -63,7 +63,7 @@ EP_WAIT_EXPOSED = facts.duration(
     "ep_wait_exposed_ns",
     "exposed expert-parallel wait time per step",
     "Time per step in which exposed expert-parallel communication waits for peers to arrive.",
-    pool=Pool(part_of=("ep_exposed_ns", "wait_exposed_ns"), union="ep_busy_ns"),
+    pool=Pool(part_of=("ep_exposed_ns", "wait_exposed_ns")),
 )
 COLLECTIVE_BUSY = facts.duration(
     "collective_busy_ns",
@@ -87,14 +87,14 @@ COLLECTIVE_WAIT_EXPOSED = facts.duration(
     "collective_wait_exposed_ns",
     "other exposed wait time per step",
     "Time per step in which exposed communication other than expert-parallel waits for peers to arrive.",
-    pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns"), union="collective_busy_ns"),
+    pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns")),
 )
 EP_OVERLAPPABLE = facts.duration(
     "ep_overlappable_ns",
     "expert-parallel transfer that another micro-batch can cover",
     "The part of the exposed expert-parallel transfer that compute of another micro-batch can cover. Without a "
-    "pipeline, of m micro-batches the first one's forward pass and the last one's backward pass have no partner: it is "
-    "(m-1)/m of the transfer. All of it with a pipeline, or where m is not known.",
+    "pipeline, of m micro-batches the first forward pass and the last backward pass have no partner, so it is (m-1)/m "
+    "of the transfer. All of it with a pipeline, or where m is not known.",
     pool=Pool(
         part_of=("ep_transfer_exposed_ns", "ep_exposed_ns", "communication_recoverable_ns"),
         union="ep_busy_ns",
