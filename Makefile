@@ -9,9 +9,16 @@ BRIDGE_PYTHON ?= python3.12
 BRIDGE_VENV := .venv-bridge
 # PyTorch's build for CPUs is a tenth of the size: BRIDGE_INDEX='--extra-index-url https://download.pytorch.org/whl/cpu'.
 BRIDGE_INDEX ?=
-BRIDGE_RELEASE := megatron-bridge==0.3.1 megatron-core==0.16.1
 BRIDGE_NEEDS := torch 'transformers<5' 'huggingface-hub<1' omegaconf 'hydra-core>1.3,<=1.3.2' numpy pyyaml rich tqdm \
-	regex six typing-extensions packaging einops datasets triton
+	regex six typing-extensions packaging einops datasets triton pillow
+# Every release, with its Megatron Core, has a folder of its own. The newer ones need a newer transformers than the venv has.
+BRIDGE_RELEASES := 0.3.1 0.4.2 0.5.1 0.6.2
+BRIDGE_CORE_0.3.1 := 0.16.1
+BRIDGE_CORE_0.4.2 := 0.17.1
+BRIDGE_CORE_0.5.1 := 0.18.2
+BRIDGE_CORE_0.6.2 := 0.19.2
+BRIDGE_NEWER := 0.5.1 0.6.2
+BRIDGE_TRANSFORMERS := 'transformers>=5.8.1,<5.9'
 
 .PHONY: test-bridge demo test fast format lint types contracts unit docs coverage clean help
 
@@ -65,11 +72,18 @@ docs: $(VENV)/.installed  ## write docs/generated and build the site; a warning 
 $(BRIDGE_VENV)/.installed: Makefile
 	$(BRIDGE_PYTHON) -m venv $(BRIDGE_VENV)
 	$(BRIDGE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(BRIDGE_INDEX) $(BRIDGE_NEEDS)
-	$(BRIDGE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(BRIDGE_RELEASE)
+	$(BRIDGE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --target $(BRIDGE_VENV)/transformers \
+		--upgrade $(BRIDGE_TRANSFORMERS)
+	$(foreach release,$(BRIDGE_RELEASES),$(BRIDGE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--no-deps --upgrade --target $(BRIDGE_VENV)/$(release) \
+		megatron-bridge==$(release) megatron-core==$(BRIDGE_CORE_$(release)) &&) true
 	touch $@
 
-test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against Megatron-Bridge itself
-	THREE_WALLS_BRIDGE_PYTHON=$(BRIDGE_VENV)/bin/python $(BIN)/pytest tests/bridge
+BRIDGES := $(foreach release,$(BRIDGE_RELEASES),$(release)=$(CURDIR)/$(BRIDGE_VENV)/bin/python$(if \
+	$(filter $(release),$(BRIDGE_NEWER)),:$(CURDIR)/$(BRIDGE_VENV)/transformers):$(CURDIR)/$(BRIDGE_VENV)/$(release))
+
+test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge
+	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
 
 clean:  ## remove what make created
 	rm -rf $(VENV) $(BRIDGE_VENV) demo.three-walls .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

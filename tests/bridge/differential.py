@@ -117,6 +117,12 @@ class Agreement:
         return len(unknown) / len(self.outcomes)
 
 
+def bridges_of_environment() -> dict[str, Bridge]:
+    """Releases in ``THREE_WALLS_BRIDGES``, which ``make test-bridge`` sets: a word as for ``--bridge`` each."""
+    bridges = [read_bridge(word) for word in os.environ.get("THREE_WALLS_BRIDGES", "").split()]
+    return {bridge.release: bridge for bridge in bridges}
+
+
 def read_bridge(text: str) -> Bridge:
     """``<release>=<python>:<folder>...``."""
     release, _, rest = text.partition("=")

@@ -10,13 +10,14 @@ import pytest
 import yaml
 
 from tests.bridge.cases import CASES, HERE, PLATFORM, RECIPE, RELEASE, not_runnable
+from tests.bridge.differential import bridges_of_environment
 from tests.bridge.recommended import H100, EditedRun, Gpu, recommended_cases
 from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.overrides.real_bridge.verify import ask_bridge
 
-PYTHON = os.environ.get("THREE_WALLS_BRIDGE_PYTHON", "")
-pytestmark = pytest.mark.skipif(not PYTHON, reason="make test-bridge builds the interpreter that this needs")
+BRIDGE = bridges_of_environment().get(RELEASE)
+pytestmark = pytest.mark.skipif(BRIDGE is None, reason="make test-bridge builds the interpreter that this needs")
 
 
 RECOMMENDED = recommended_cases()
@@ -34,7 +35,10 @@ def ask(*cases: dict[str, Any], gpu: Gpu = H100) -> list[dict[str, Any]]:
         "models": str(HERE / "models"),
         "cases": [{"recipe": RECIPE, **case} for case in cases],
     }
-    answer = ask_bridge(PYTHON, request)
+    assert BRIDGE is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(BRIDGE.folders))
+        answer = ask_bridge(BRIDGE.python, request)
     assert answer["bridge"] == RELEASE
     results: list[dict[str, Any]] = answer["results"]
     return results

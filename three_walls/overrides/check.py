@@ -49,6 +49,8 @@ _OPEN_SECTIONS = ("dataset", "peft", "tokenizer")
 """Sections whose class differs from run to run, so that a field that no release lists may exist."""
 ACTIVATIONS_NAMED_SINCE = (0, 4)
 """The first release that reads the name of an activation function."""
+ACTIVATIONS = ("silu", "gelu", "relu", "quick_gelu", "fast_gelu", "squared_relu", "sigmoid", "identity")
+"""The names that it reads."""
 _JUDGED = ("train.train_iters", "train.train_samples")
 """Numbers of which constraints know every use."""
 _WORDS_IN_ONE = ("model.cuda_graph_scope", "model.cuda_graph_modules")
@@ -293,7 +295,7 @@ class _Checker:
         return self.schema.find(".".join(override.path.split(".")[:2])) is not None
 
     def _is_function(self, path: str) -> bool:
-        """Whether the setting holds a function, out of reach of overrides; from 0.5 on activation_func has a name."""
+        """Whether the setting holds a function, which overrides cannot reach unless Bridge reads its name."""
         field = self.schema.find(path)
         is_named = path == "model.activation_func" and release_number(self.schema.release) >= ACTIVATIONS_NAMED_SINCE
         is_callable = field is not None and "callable" in field.kinds
@@ -422,6 +424,9 @@ class _Checker:
         if isinstance(value, dict | Sweep):
             takes_mapping = any(kind.startswith(("dict", "object", "any")) for kind in field.kinds)
             return "" if takes_mapping else f"{path} takes {takes}, found a mapping"
+        is_named = release_number(self.schema.release) >= ACTIVATIONS_NAMED_SINCE
+        if path == "model.activation_func" and is_named and value in ACTIVATIONS:
+            return ""
         if path in _NAMED_MEMBERS and value in self._enum_members(field):
             return ""
         if not isinstance(value, tuple):

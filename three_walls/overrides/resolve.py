@@ -393,7 +393,7 @@ def _derive_schedule(state: _State) -> None:
         state.derived["lr_decay_steps"] = trained if decay is None else decay
         return
     state.derived["train_iters"] = iterations
-    longest = state.optional("scheduler.max_steps")
+    longest = state.optional("scheduler.max_steps") if state.release >= (0, 6) else None
     decay = longest if longest is not None else scheduler["lr_decay_iters"]
     if iterations is None:
         return

@@ -93,6 +93,8 @@ def _replace_optional_packages() -> None:
         _can_import(name)
     missing = tuple(name for name in _STAND_INS if importlib.util.find_spec(name) is None)
     sys.meta_path.append(_StandInFinder(missing))
+    if "tensorboard" in missing:  # PyTorch's part of it looks into TensorFlow when it is imported
+        _add_module("torch.utils.tensorboard").__dict__["__getattr__"] = _make_class
     for name in _OPTIONAL_MODULES:
         if not _can_import(name):
             _add_module(name).__dict__["__getattr__"] = _make_class

@@ -16,7 +16,7 @@ from three_walls.rules.conditions import Truth
 from three_walls.tables.bridge import bridge_schema
 
 RUNNER = Path(__file__).with_name("bridge_runner.py")
-INSTALL = "pip install --no-deps megatron-bridge megatron-core, and torch, transformers, omegaconf, hydra-core"
+INSTALL = "pip install --no-deps megatron-bridge megatron-core, and torch, transformers, pillow, omegaconf, hydra-core"
 TIMEOUT_S = 600
 SHOWN_NAMES = 6
 """This many constraints with an unknown answer are named: without a configuration there are a hundred."""
