@@ -198,7 +198,7 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._packages = packages
 
     def find_spec(self, fullname: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        is_missing = fullname.partition(".")[0] in self._packages
+        is_missing = fullname.partition(".")[0] in self._packages or fullname.startswith("torch.utils.tensorboard.")
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if is_missing else None
 
     def exec_module(self, module: types.ModuleType) -> None:
