@@ -72,7 +72,8 @@ def is_near(rule: Rule, failing: Sequence[Condition], facts: FactSheet) -> bool:
         value, limit = facts.number(condition.fact), condition.operand
         if not is_threshold(condition) or value is None or not isinstance(limit, int | float) or not limit:
             return False
-        if abs(value - limit) >= nearness * abs(limit):
+        size = abs(limit - 1) if facts.get(condition.fact).unit == "ratio" else abs(limit)  # a ratio of 1 is no symptom
+        if abs(value - limit) >= nearness * size:
             return False
     return not failing_requirements(rule, facts) and (not rule.edits or bool(plan_edits(rule.edits, facts)))
 
