@@ -12,7 +12,7 @@ from three_walls import analyze
 
 def test_ten_lines_are_enough(tmp_path: Path) -> None:
     path = TraceBuilder().steps(4).write(tmp_path / "trace.sqlite")
-    report = analyze(str(path))
+    report = analyze(str(path), settings=["num_moe_experts=8"])
     assert report.verdict.wall == "compute_host"
     assert report.step.median_ns == 1000
     assert three_walls.__all__ == ["Report", "ThreeWallsError", "__version__", "analyze"]

@@ -55,8 +55,9 @@ def write_schema(sources: Sources, release: str, core: str) -> Iterator[str]:
     fields = {name: _section_fields(sources, name, found) for name, found in sections.items()}
     yield "enums:"
     yield from _write_enums(sources, fields)
-    yield "precision_recipes:"
-    for name, values in read_registered_values(sources, REGISTERED["mixed_precision"]).items():
+    recipes = read_registered_values(sources, REGISTERED["mixed_precision"])
+    yield "precision_recipes:" + ("" if recipes else " {}")
+    for name, values in recipes.items():
         yield f"  {name}: {{{', '.join(f'{field}: {_plain(value)}' for field, value in values.items())}}}"
     yield "sections:"
     for name, found in sections.items():

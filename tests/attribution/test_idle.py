@@ -77,7 +77,7 @@ def test_a_device_saturated_by_copies_is_never_host_bound(tmp_path: Path) -> Non
         builder.kernel(GEMM, at + 970, at + 980, launched=at + 2)
         builder.kernel(ADAM, at + 980, at + 1000, launched=at + 3)
         builder.api("cudaStreamSynchronize_v3020", at + 10, at + 960)  # the host waits for the copies
-    report = analyze(builder.write(tmp_path / "trace.sqlite"))
+    report = analyze(builder.write(tmp_path / "trace.sqlite"), settings=["num_moe_experts=8"])
     assert report.ranks[0].budget["copy_h2d_pinned"] == 970
     assert report.facts.number("host_idle_ns") == 0
     assert report.verdict.wall == "memory"

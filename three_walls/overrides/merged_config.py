@@ -138,6 +138,8 @@ class OverriddenConfig:
         else:
             self._open(section)
             self._set(section, name, value)
+            if section == COMM_OVERLAP:  # of a section that is not known: the override applies only to an object
+                self.paths.setdefault(section, COMM_OVERLAP_CLASS)
 
     def finish(self) -> PathValues:
         """The configuration once Bridge has read back what was merged."""

@@ -179,7 +179,7 @@ def test_graphs_recorded_whole_leave_their_inside_unknown(tmp_path: Path) -> Non
     builder = TraceBuilder()
     for at in (1, 1001, 2001, 3001):
         builder.graph(at, at + 800, launched=max(at - 5, 0)).kernel(ADAM, at + 900, at + 1000, launched=at + 2)
-    report = analyze(builder.write(tmp_path / "trace.sqlite"))
+    report = analyze(builder.write(tmp_path / "trace.sqlite"), settings=["num_moe_experts=8"])
     assert report.ranks[0].budget["cuda_graph"] == 800
     assert report.verdict.abstained
     assert "--cuda-graph-trace=node" in report.verdict.reason
