@@ -88,9 +88,9 @@ def test_fields_types_values_and_defaults_are_read_without_importing(written: Pa
     assert fields["size"].has_default and not fields["dtype"].has_default
 
 
-def test_enums_are_read_and_sections_that_no_tuning_touches_are_left_out(written: Path) -> None:
+def test_enums_and_every_section_of_the_container_are_read(written: Path) -> None:
     schema = load_table(written, BridgeSchema)
-    assert (schema.release, schema.core, list(schema.sections)) == ("9.1.0", "9.0", ["train"])
+    assert (schema.release, schema.core, list(schema.sections)) == ("9.1.0", "9.0", ["train", "ft"])
     assert schema.enums["AttnBackend"].members == {"flash": 1, "auto": 5}
 
 
