@@ -118,7 +118,7 @@ def test_the_gather_of_token_counts_is_no_tensor_parallelism(tmp_path: Path) -> 
     assert owners(tmp_path, ALL_GATHER, TP2, text, grid=1) == {"tensor_parallel"}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     calls=st.lists(
         st.tuples(
