@@ -1,6 +1,6 @@
 """How much time an edit may save, and what the facts are once it has.
 
-Which sums contain a pool stands in the pool's definition (``model/fact.py``: Pool), beside the code that measures it.
+Which sums contain a pool is in the pool's definition (``model/fact.py``: Pool), next to the code that measures it.
 """
 
 from __future__ import annotations
