@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
-from tests.facts.views import pairs, run_view, step_view
+from tests.facts.views import RANK, pairs, run_view, step_view
 from tests.timeline.test_operators import nest
 from three_walls.facts.moe.token_exchange import EP_FASTEST, EP_LINK
-from three_walls.facts.transport import measure_transport
+from three_walls.facts.transport import _measure_gpu_order, measure_transport
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.fact import FactValue, known, missing
 from three_walls.tables.hardware import find_gpu
@@ -68,6 +70,44 @@ def test_the_fastest_communication_shows_that_nvlink_is_used() -> None:
     found = measure(exchange=315e9)
     assert found["nvlink_achieved_fraction"] == (0.7, None)
     assert found["nccl_transport_disabled"] == (False, None)
+
+
+def gpu_order(*lists: str | None, hosts: str = "aaaaaaaa", local_size: int = 4) -> tuple[FactValue, FactValue]:
+    """(the lists, whether they reorder the GPUs) for ranks 0, 1, ... with these CUDA_VISIBLE_DEVICES on ``hosts``."""
+    config = RunConfig({}, {"LOCAL_WORLD_SIZE": ConfigValue(str(local_size), "test")})
+    ranks = tuple(replace(RANK, rank=number, host=host) for number, host in zip(range(len(lists)), hosts, strict=False))
+    run = replace(run_view(config, H200), ranks=ranks, visible_gpus=lists)
+    found = pairs(_measure_gpu_order(run))
+    return found["visible_gpus"][0], found["gpus_reordered"][0]
+
+
+def test_a_list_of_gpus_that_does_not_ascend_reorders_the_host() -> None:
+    assert gpu_order("0,4,1,5,2,6,3,7") == ("0,4,1,5,2,6,3,7", True)
+    assert gpu_order("0,1,2,3", "0,1,2,3") == ("0,1,2,3", False)
+    assert gpu_order("4,5,6,7") == ("4,5,6,7", False)
+    assert gpu_order("3,2,1,0", local_size=1) == (None, None)  # no other rank to talk to
+
+
+def test_ranks_of_a_host_with_different_lists_reorder_it() -> None:
+    assert gpu_order("0,1,2,3", "1,0,2,3") == ("0,1,2,3; 1,0,2,3", True)
+    assert gpu_order("0,1,2,3", "4,5,6,7", hosts="ab") == ("0,1,2,3; 4,5,6,7", False)  # each is a host of its own
+
+
+def test_one_gpu_per_rank_is_reordered_where_the_numbers_fall() -> None:
+    assert gpu_order("0", "1", "2", "3") == ("0; 1; 2; 3", False)
+    assert gpu_order("0", "4", "1", "5") == ("0; 4; 1; 5", True)
+    assert gpu_order("0", "0", "0", "0") == ("0", False)  # containers number their only GPU 0
+
+
+def test_names_of_gpus_and_unrecorded_lists_show_no_order() -> None:
+    assert gpu_order("GPU-8f", "GPU-1a")[1] is False
+    assert gpu_order(None, None) == (None, None)
+
+
+@pytest.mark.parametrize("value", ["true", "2", "0"])
+def test_nccl_takes_only_1_as_disabled(value: str) -> None:
+    """NCCL reads a number and compares it with 1: a word reads as 0."""
+    assert measure(exchange=31.5e9, NCCL_P2P_DISABLE=value)["nccl_transport_disabled"] == (False, None)
 
 
 def test_a_variable_that_disables_peer_access_is_the_cause_of_a_slow_link() -> None:

@@ -31,6 +31,19 @@ def test_a_value_that_misses_a_threshold_by_less_than_a_fifth_is_near_it() -> No
     assert near(0.098, asks=True) == ""  # nothing is left to set
 
 
+def test_a_requirement_that_is_missed_by_little_is_blocked_and_near() -> None:
+    memory = Condition("memory_peak_fraction", "at_most", 0.85)
+    fits = rule("fits", requires=(requirement("headroom", memory),))
+
+    def near(peak: float) -> str:
+        finding = judge(fits, sheet_of({"memory_peak_fraction": peak}))
+        assert finding.outcome is Outcome.BLOCKED
+        return finding.near
+
+    assert near(0.86) == "Peak memory is 86 % of device memory (limit 85 %)"
+    assert near(0.90) == ""  # the limit leaves 15 %, and a third of that is gone
+
+
 def test_another_world_is_not_applicable() -> None:
     finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(gpu__family="A100"))
     assert finding.outcome is Outcome.NOT_APPLICABLE

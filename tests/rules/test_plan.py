@@ -75,6 +75,15 @@ def test_an_entry_that_the_log_makes_too_small_is_left_out_with_what_the_log_tak
     assert dropped.outcome is Outcome.NOT_NEEDED
     assert "98 ms of a likely 100 ms in this trace are the profiler's" in dropped.reason
     assert dropped.gain_ns.likely == 2 * MS
+    assert not dropped.near
+
+
+def test_an_entry_that_the_log_makes_too_small_by_little_is_near() -> None:
+    logged = replace(run().with_values({"launch_starved_ns": 19 * MS}), before_log={"launch_starved_ns": 200 * MS})
+    (finding,), steps = make_plan([rule("host", likely=0.5)], logged)
+    assert (steps, finding.outcome) == ((), Outcome.NOT_NEEDED)
+    assert finding.near == finding.reason
+    assert finding.near.endswith("The likely gain is 9.5 ms (threshold 10 ms)")
 
 
 def test_an_edit_that_earlier_entries_leave_just_below_its_threshold_stays_in() -> None:

@@ -42,6 +42,8 @@ class RunView:
     capabilities: Mapping[str, str] = field(default_factory=dict)
     """What all traces recorded, by name: ``yes``, or why not (``inputs/nsys/capabilities.py``)."""
     ranks: tuple[Rank, ...] = ()
+    visible_gpus: tuple[str | None, ...] = ()
+    """Of each of ``ranks``: its CUDA_VISIBLE_DEVICES; None where that is not recorded."""
 
     def lacks(self, capability: str) -> str | None:
         """Why ``capability`` is not among what the traces recorded, or None where it is."""
@@ -61,6 +63,11 @@ def view_run(traces: Sequence[Trace], config: RunConfig) -> RunView:
         device=devices.pop() if len(devices) == 1 else None,
         capabilities=common_capabilities([trace.capabilities for trace in traces]),
         ranks=ranks,
+        visible_gpus=tuple(
+            str(found.value) if (found := trace.config.environment.get("CUDA_VISIBLE_DEVICES")) else None
+            for trace in traces
+            for _ in trace.ranks
+        ),
     )
 
 

@@ -7,6 +7,7 @@ what the path carries: waiting, small messages and late peers only make the othe
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import polars as pl
 
@@ -78,6 +79,21 @@ TRANSPORT_DISABLED = facts.flag(
     if_false="No environment variable is known to disable NCCL's fast transport",
 )
 
+VISIBLE_GPUS = facts.fact(
+    "visible_gpus",
+    "text",
+    "CUDA_VISIBLE_DEVICES of ranks that share a host",
+    "CUDA_VISIBLE_DEVICES of the captured ranks of a host with several ranks, each list once, in the order of ranks.",
+)
+GPUS_REORDERED = facts.flag(
+    "gpus_reordered",
+    "whether ranks use the GPUs of a host in another order",
+    "Whether CUDA_VISIBLE_DEVICES gives consecutive ranks of a host GPUs whose numbers do not ascend, or gives two of its "
+    "ranks different lists of several GPUs. Numbers do not show which GPUs NVLink joins.",
+    if_true="CUDA_VISIBLE_DEVICES reorders the GPUs of a host",
+    if_false="CUDA_VISIBLE_DEVICES keeps the order of the GPUs of a host",
+)
+
 _ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 _REDUCE_SCATTER = re.compile(r"ReduceScatter_Sum_(f32|bf16|f16)_")
 _REDUCE_RANGE = re.compile(r"^nccl:_?reduce_scatter")
@@ -122,7 +138,38 @@ def measure_transport(
         if network_fraction is not None
         else missing("no token exchange between NVLink domains whose bytes and link are known"),
         **_measure_variables(run.config, fractions),
+        **_measure_gpu_order(run),
     }
+
+
+def _measure_gpu_order(run: RunView) -> Measurements:
+    """Which GPUs the ranks of a host take. A process takes the entry of its local rank, or the only one."""
+    lists_of_host: dict[str | None, list[str]] = {}
+    for rank, gpus in sorted(zip(run.ranks, run.visible_gpus, strict=False), key=lambda row: row[0].rank):
+        if gpus is not None:
+            lists_of_host.setdefault(rank.host, []).append(gpus)
+    shared = [lists for lists in lists_of_host.values() if max(len(lists), run.layout.ranks_per_node or 1) > 1]
+    if not shared:
+        reason = "no trace of a host with several ranks records CUDA_VISIBLE_DEVICES"
+        return {VISIBLE_GPUS: missing(reason), GPUS_REORDERED: missing(reason)}
+    texts = dict.fromkeys(gpus for lists in shared for gpus in lists)
+    return {
+        VISIBLE_GPUS: known("; ".join(texts)),
+        GPUS_REORDERED: known(any(_is_reordered(lists) for lists in shared)),
+    }
+
+
+def _is_reordered(lists: Sequence[str]) -> bool:
+    """Whether ranks with these lists, in the order of ranks, take GPUs whose numbers do not ascend."""
+    entries = [gpus.split(",") for gpus in lists]
+    if any(len(gpus) > 1 for gpus in entries):
+        taken = entries[0]
+        if any(gpus != taken for gpus in entries):
+            return True
+    else:  # one GPU per process: containers may number each of them 0
+        taken = [gpus[0] for gpus in entries]
+    numbers = [int(gpu) for gpu in taken if gpu.strip().isdigit()]
+    return len(numbers) == len(taken) and numbers != sorted(numbers)
 
 
 def _measure_variables(config: RunConfig, fractions: dict[str, float | None]) -> Measurements:

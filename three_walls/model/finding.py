@@ -104,7 +104,7 @@ class Finding:
     applicability: str = "execution-only"
     """``execution-only``; ``convergence-changing`` and ``benchmark-only`` are planned with ``--allow`` only."""
     near: str = ""
-    """What misses its threshold by little, where a rule is not needed for this reason alone; else empty."""
+    """What misses its threshold by little, where a rule is not needed or blocked for this reason alone; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,15 +67,22 @@ def is_near(rule: Rule, failing: Sequence[Condition], facts: FactSheet) -> bool:
 
     A rule whose edits are already made, or that a requirement blocks, is not near.
     """
-    nearness = default_thresholds().near_threshold_fraction
-    for condition in failing:
-        value, limit = facts.number(condition.fact), condition.operand
-        if not is_threshold(condition) or value is None or not isinstance(limit, int | float) or not limit:
-            return False
-        size = abs(limit - 1) if facts.get(condition.fact).unit == "ratio" else abs(limit)  # a ratio of 1 is no symptom
-        if abs(value - limit) >= nearness * size:
-            return False
+    if not all(_misses_by_little(condition, facts) for condition in failing):
+        return False
     return not failing_requirements(rule, facts) and (not rule.edits or bool(plan_edits(rule.edits, facts)))
+
+
+def _misses_by_little(condition: Condition, facts: FactSheet) -> bool:
+    """Whether ``condition``, which fails, is a threshold that is missed by less than the nearness of its size.
+
+    The size of a ratio is its distance from 1, which is no symptom; that of a fraction is the smaller of its two parts:
+    a limit of 85 % of memory leaves 15 %, and a peak of 100 % is not near it.
+    """
+    value, limit, unit = facts.number(condition.fact), condition.operand, facts.get(condition.fact).unit
+    if not is_threshold(condition) or value is None or not isinstance(limit, int | float):
+        return False
+    size = {"ratio": abs(limit - 1), "fraction": min(abs(limit), abs(1 - limit))}.get(unit, abs(limit))
+    return abs(value - limit) < default_thresholds().near_threshold_fraction * size
 
 
 def is_threshold(condition: Condition) -> bool:
@@ -107,8 +114,7 @@ def drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float
     if finding.outcome not in (Outcome.RECOMMENDED, Outcome.UNKNOWN) or not is_small(gain, minimum_ns):
         return finding
     reason = describe_small(gain, minimum_ns)
-    nearness = default_thresholds().near_threshold_fraction
-    near = reason if not is_small(gain, (1 - nearness) * minimum_ns) else ""
+    near = reason if is_nearly_enough(gain, minimum_ns) else ""
     return replace(finding, outcome=Outcome.NOT_NEEDED, reason=reason, missing=(), near=near)
 
 
@@ -116,6 +122,11 @@ def is_small(gain: Gain, minimum_ns: float) -> bool:
     """Whether the likely gain, or the upper bound where only that is known, is below ``minimum_ns``."""
     size_ns = gain.high if gain.likely is None else gain.likely
     return size_ns is not None and size_ns < minimum_ns
+
+
+def is_nearly_enough(gain: Gain, minimum_ns: float) -> bool:
+    """Whether ``gain`` misses ``minimum_ns`` by little at most."""
+    return not is_small(gain, (1 - default_thresholds().near_threshold_fraction) * minimum_ns)
 
 
 def describe_small(gain: Gain, minimum_ns: float) -> str:
@@ -133,15 +144,25 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
     fixes = {requirement.name: _fix(requirement, facts) for requirement in failing_requirements(rule, facts)}
     failing = tuple(requirement for requirement in rule.requires if fixes.get(requirement.name) == ())
     reason = explain(rule.when, facts)
+    near = ""
     if failing:
         reason = "; ".join(_explain_requirement(requirement, facts) for requirement in failing)
+        near = reason if all(_is_nearly_met(requirement, facts) for requirement in failing) else ""
     return replace(
         _finding(rule, Outcome.BLOCKED if failing else Outcome.RECOMMENDED, reason),
         blocked_by=tuple(_blocking_note(requirement, facts) for requirement in failing),
         confirm_first=_notes_to_confirm(rule, facts),
         edits=(*own_edits, *(edit for fix in fixes.values() for edit in fix)),
         gain_ns=estimate(rule.gain, facts),
+        near=near,
     )
+
+
+def _is_nearly_met(requirement: Requirement, facts: FactSheet) -> bool:
+    """Whether ``requirement``, which fails, does so by thresholds that are missed by little."""
+    failing = that_are(Truth.FAILS, requirement.checks, facts)
+    enough = any if requirement.any_of else all
+    return enough(_misses_by_little(condition, facts) for condition in failing)
 
 
 def _fix(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:

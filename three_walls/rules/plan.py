@@ -28,6 +28,7 @@ from three_walls.rules.judge import (
     describe_small,
     drop_small,
     failing_requirements,
+    is_nearly_enough,
     is_small,
     is_threshold,
     judge_all,
@@ -138,8 +139,8 @@ class _Draft:
     steps: list[PlanStep] = field(default_factory=list)
     unlocked_by: dict[str, list[str]] = field(default_factory=dict)
     """For each rule that was blocked at first: the entries that removed one of its blockers or more."""
-    passed_over: list[str] = field(default_factory=list)
-    """Rules whose gain the log makes too small."""
+    passed_over: dict[str, bool] = field(default_factory=dict)
+    """Rules whose gain the log makes too small -> whether only by little."""
     left_out: dict[str, str] = field(default_factory=dict)
     """For each rule that was considered and not taken: the reason."""
     saved_as_traced_ns: int = 0
@@ -169,7 +170,7 @@ class _Draft:
         if is_small(gain, self.minimum_ns):
             self.left_out[chosen.rule] = describe_profiler(chosen.gain_ns, gain, self.minimum_ns)
             self._take_as_traced(self.rules[chosen.rule], ())
-            self.passed_over.append(chosen.rule)
+            self.passed_over[chosen.rule] = is_nearly_enough(gain, self.minimum_ns)
         else:
             self._append(chosen, gain)
         return True
@@ -225,8 +226,12 @@ class _Draft:
         if finding.gain_ns.high is not None and self.original.before_log:
             finding = replace(finding, gain_ns=estimate(self.rules[finding.rule].gain, self.original))
         if finding.rule in self.passed_over:
-            return replace(finding, outcome=Outcome.NOT_NEEDED, reason=self.left_out[finding.rule])
-        if finding.outcome is not Outcome.RECOMMENDED or finding.rule in self._planned():
+            reason = self.left_out[finding.rule]
+            near = reason if self.passed_over[finding.rule] else ""
+            return replace(finding, outcome=Outcome.NOT_NEEDED, reason=reason, near=near)
+        if finding.rule in self._planned():
+            return replace(finding, near="")
+        if finding.outcome is not Outcome.RECOMMENDED:
             return finding
         applicability = finding.applicability
         not_allowed = f"The rule is {applicability}, so it needs --allow {applicability}. {finding.reason}"

@@ -231,6 +231,25 @@ def test_a_measured_peak_replaces_the_estimate() -> None:
     assert estimate_memory(toy(), None, 600)["memory_peak_fraction"][0] is None
 
 
+def test_a_doubled_micro_batch_doubles_all_but_parameters_gradients_and_optimizer() -> None:
+    constant = 18 * (TOY_DENSE + TOY_EXPERTS)
+    facts = estimate_memory(toy(), 2 * constant, constant + 500, iterations=2)
+    assert facts["memory_peak_larger_micro_batch_ratio"] == ((constant + 1000) / (2 * constant), None)
+    less = estimate_memory(toy(), constant, constant // 2, iterations=2)
+    assert less["memory_peak_larger_micro_batch_ratio"] == (0.5, None)
+    assert estimate_memory(toy(), 1000, None)["memory_peak_larger_micro_batch_ratio"][0] is None
+    assert estimate_memory(without(toy(), "num_layers"), 1000, 600)["memory_peak_larger_micro_batch_ratio"][0] is None
+
+
+def test_twice_the_activations_are_the_measured_peak_of_a_doubled_micro_batch() -> None:
+    """15,016 MB with one sequence and 25,144 MB with two (docs/measured-pairs.md), both before the moments exist."""
+    moments_bytes = estimate_stages(wide(global_batch_size=16)).value[0].moments  # type: ignore[index]
+    facts = estimate_memory(wide(global_batch_size=16), 1 << 37, 15_016 * MIB, iterations=1)
+    ratio = facts["memory_peak_larger_micro_batch_ratio"][0]
+    assert isinstance(ratio, float)
+    assert ratio * (1 << 37) == pytest.approx(25_144 * MIB + moments_bytes, rel=0.01)
+
+
 def test_a_peak_of_the_first_iteration_lacks_the_moments_that_its_update_creates() -> None:
     parameters = TOY_DENSE + TOY_EXPERTS
     first = estimate_memory(toy(), 1_000_000, 600, iterations=1)

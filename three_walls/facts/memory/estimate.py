@@ -108,6 +108,14 @@ MEMORY_PEAK_WITHOUT_RECOMPUTE = facts.fact(
     "device memory.",
     "A measured peak: above 1 such a run would not fit.",
 )
+MEMORY_PEAK_LARGER_MICRO_BATCH = facts.fact(
+    "memory_peak_larger_micro_batch_ratio",
+    "ratio",
+    "peak memory with a doubled micro-batch over device memory",
+    "Peak of allocated memory by the log, with all of it doubled that is not parameters, gradients or optimizer state of "
+    "the emptiest pipeline stage, over device memory: an upper bound, because workspaces do not all grow.",
+    "A measured peak: above 1 such a run may not fit.",
+)
 facts.fraction(
     "memory_parameters_fraction",
     "memory for parameters",
@@ -172,6 +180,7 @@ def measure_memory(config: RunConfig, device_bytes: int | None, log: Measurement
         MEMORY_PEAK_FRACTION: over_device(peak),
         MEMORY_HEADROOM: known_or_missing(headroom, str(used.missing_reason) if device_bytes else NO_DEVICE_MEMORY),
         MEMORY_PEAK_WITHOUT_RECOMPUTE: over_device(_peak_without_recompute(config, peak, estimated)),
+        MEMORY_PEAK_LARGER_MICRO_BATCH: over_device(_peak_with_larger_micro_batch(peak, estimated)),
     }
 
 
@@ -229,6 +238,20 @@ def _peak_without_recompute(
     if now.value is None or then.value is None:
         return missing(str(now.missing_reason or then.missing_reason))
     return known(peak.value + then.value - now.value)
+
+
+def _peak_with_larger_micro_batch(
+    peak: Measurement[int], estimated: Measurement[tuple[StageMemory, ...]]
+) -> Measurement[int]:
+    """Measured ``peak``, with everything doubled that does not stay as it is with any micro-batch.
+
+    Megatron-LM on H200s with one and two sequences (docs/measured-pairs.md, before the optimizer has its moments):
+    15,016 MB became 25,144 MB, where this gives 25,230 MB.
+    """
+    if peak.value is None or estimated.value is None:
+        return missing(str(peak.missing_reason or estimated.missing_reason))
+    constant = min(stage.parameters + stage.gradients + stage.optimizer for stage in estimated.value)
+    return known(peak.value + max(0, peak.value - constant))
 
 
 def estimate_stages(config: RunConfig) -> Measurement[tuple[StageMemory, ...]]:

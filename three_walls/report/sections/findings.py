@@ -90,7 +90,7 @@ def findings(report: Report) -> Section:
             Column("What it does", "title"),
             Column("What is near", "near"),
         )
-        lead = "These rules are not in the plan because a value misses its threshold, by less than a fifth."
+        lead = "These rules are not in the plan because a value misses its threshold, by little."
         blocks.append(Table("near", columns, near, "Near", lead, terminal_rows=MANY_ROWS, is_compact=True))
     folds = tuple(
         _fold(report, outcome, members) for outcome, members in groups.items() if outcome is not Outcome.FOUND
