@@ -74,8 +74,9 @@ def _find_megatron(inputs: Inputs) -> Measurement[str]:
 
 def _list_signs(inputs: Inputs) -> Iterator[str]:
     """Signs of Megatron, the most direct first."""
-    if dialect := _NAMES.get(inputs.config.dialect):
-        yield f"settings of {dialect}"
+    for settings in (*inputs.stated, inputs.with_kernels[0].launch):
+        if settings.dialect in _NAMES and settings.is_certain:
+            yield f"settings of {_NAMES[settings.dialect]}"
     if any(stated.source == USER and stated.values for stated in inputs.stated):
         yield "settings given with --set"
     if inputs.log is not None and inputs.log.iterations:

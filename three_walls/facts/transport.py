@@ -88,8 +88,8 @@ VISIBLE_GPUS = facts.fact(
 GPUS_REORDERED = facts.flag(
     "gpus_reordered",
     "whether ranks use the GPUs of a host in another order",
-    "Whether CUDA_VISIBLE_DEVICES gives consecutive ranks of a host GPUs whose numbers do not ascend, or gives two of its "
-    "ranks different lists of several GPUs. Numbers do not show which GPUs NVLink joins.",
+    "Whether CUDA_VISIBLE_DEVICES gives consecutive ranks of a host GPUs whose numbers do not ascend, or gives two of "
+    "its ranks different lists of several GPUs. Numbers do not show which GPUs NVLink joins.",
     if_true="CUDA_VISIBLE_DEVICES reorders the GPUs of a host",
     if_false="CUDA_VISIBLE_DEVICES keeps the order of the GPUs of a host",
 )

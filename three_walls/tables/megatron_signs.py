@@ -1,4 +1,4 @@
-"""``megatron-signs.yaml``: kernels and NVTX ranges that show a Megatron run."""
+"""``megatron-signs.yaml``: kernels, NVTX ranges and programs that show a Megatron run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ class MegatronSigns(Row):
 
     kernels: tuple[Sign, ...]
     ranges: tuple[Sign, ...]
+    programs: tuple[Sign, ...]
+    """Their patterns match whole names."""
+    common_settings: frozenset[str]
+    """Keys of settings that a program other than Megatron may have."""
 
 
 @cache

@@ -112,8 +112,8 @@ MEMORY_PEAK_LARGER_MICRO_BATCH = facts.fact(
     "memory_peak_larger_micro_batch_ratio",
     "ratio",
     "peak memory with a doubled micro-batch over device memory",
-    "Peak of allocated memory by the log, with all of it doubled that is not parameters, gradients or optimizer state of "
-    "the emptiest pipeline stage, over device memory: an upper bound, because workspaces do not all grow.",
+    "Peak of allocated memory by the log, with all of it doubled but parameters, gradients and optimizer state (of the "
+    "emptiest pipeline stage), over device memory: an upper bound, because workspaces do not all grow.",
     "A measured peak: above 1 such a run may not fit.",
 )
 facts.fraction(
@@ -246,7 +246,7 @@ def _peak_with_larger_micro_batch(
     """Measured ``peak``, with everything doubled that does not stay as it is with any micro-batch.
 
     Megatron-LM on H200s with one and two sequences (docs/measured-pairs.md, before the optimizer has its moments):
-    15,016 MB became 25,144 MB, where this gives 25,230 MB.
+    15,016 MB became 25,144 MB, where this gives 25,234 MB.
     """
     if peak.value is None or estimated.value is None:
         return missing(str(peak.missing_reason or estimated.missing_reason))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 
 from three_walls.inputs.config.launchers import Program, find_program
@@ -19,6 +20,7 @@ from three_walls.tables.config_values import fit, takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP, Override, read_override
 from three_walls.tables.loader import suggest
+from three_walls.tables.megatron_signs import megatron_signs
 
 _BRIDGE_SCRIPTS = {"run_recipe", "run_script", "setup_experiment"}
 _SECTIONS_WITHOUT_KEYS = {
@@ -56,7 +58,16 @@ def read_command_line(words: Sequence[str]) -> SourceSettings:
             flags = ", ".join(sorted(file_flags))
             settings.warnings.append(f"{flags}: settings that are not on the command line come from a file: unknown")
     settings.unknown = [name for name in settings.unknown if name not in config_keys().defaults_unknown_with]
-    return settings.build(dialect, leaves_out_defaults=dialect == "megatron_lm" and not reads_file)
+    read = settings.build(dialect, leaves_out_defaults=dialect == "megatron_lm" and not reads_file)
+    return replace(read, is_certain=_is_megatron(program, read))
+
+
+def _is_megatron(program: Program, read: SourceSettings) -> bool:
+    """Whether the script, a recipe or a setting is one that only Megatron has."""
+    signs = megatron_signs()
+    names = (program.script_name, *(word.rpartition("=")[2] for word in program.arguments))
+    is_named = any(sign.pattern.fullmatch(name) for sign in signs.programs for name in names)
+    return is_named or not read.values.keys() <= signs.common_settings
 
 
 def find_dialect(program: Program) -> str:

@@ -47,6 +47,8 @@ class SourceSettings:
     sizes: Mapping[str, ConfigValue] = field(default_factory=_nothing)
     """``world_size`` and ``data_parallel_size``, where the source states them."""
     dialect: str = "unknown"
+    is_certain: bool = True
+    """Whether only a Megatron program has these settings; a command line may look like Megatron's by accident."""
     leaves_out_defaults: bool = False
     """Whether an absent setting is known to have its default."""
     is_settled: bool = False

@@ -1,0 +1,127 @@
+"""Whether a capture is of a Megatron training run: only then is a wall named and an edit planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trace_builder import ADAM, GEMM, TraceBuilder
+from three_walls import analyze
+from three_walls.model.finding import Outcome
+from three_walls.model.report import Report
+
+MS = 1_000_000
+SOFTMAX = "void cunn_SoftMaxForward<float>(float*)"
+MEGATRON_SOFTMAX = "void scaled_masked_softmax_warp_forward<__half, __half, float, 12>(X)"
+PAGED_ATTENTION = "void vllm::paged_attention_v1_kernel<float>(float*)"
+
+
+def train(kernel: str = SOFTMAX, text: str = "") -> TraceBuilder:
+    """Five steps of 20 late launches each, with ``kernel`` after each GEMM, inside ranges named ``text``."""
+    trace, now = TraceBuilder(), 1
+    for _ in range(5):
+        begin = now
+        now = _pass(trace, kernel, now, 20)
+        trace.copy(1, now, now + 3 * MS, launched=now - 1000, memory=(0, 2), size=10**8)
+        now += 3 * MS
+        for order in range(4):
+            trace.kernel(ADAM, now + order * 100_000, now + order * 100_000 + 90_000, launched=now - 100)
+        now += MS
+        if text:
+            trace.nvtx(text, begin, now)
+    return trace
+
+
+def infer(kernel: str = PAGED_ATTENTION, text: str = "execute_model") -> TraceBuilder:
+    """Eight passes without an optimizer, each in a range named ``text``."""
+    trace, now = TraceBuilder(), 1
+    for _ in range(8):
+        begin = now
+        now = _pass(trace, kernel, now, 30)
+        trace.copy(2, now, now + MS, launched=now - 1000, memory=(2, 0), size=10**6).nvtx(text, begin, now + MS)
+        now += MS
+    return trace
+
+
+def _pass(trace: TraceBuilder, kernel: str, now: int, count: int) -> int:
+    for _ in range(count):
+        trace.kernel(GEMM, now + 2 * MS, now + 3 * MS, launched=now + 2 * MS - 10_000)
+        trace.kernel(kernel, now + 3 * MS, now + 3 * MS + 300_000, launched=now + 2 * MS - 5_000)
+        now += 3 * MS + 300_000
+    return now
+
+
+def judge(trace: TraceBuilder, tmp_path: Path, **inputs: Path) -> Report:
+    return analyze(trace.write(tmp_path / "trace.sqlite"), **inputs)
+
+
+FOREIGN: dict[str, Callable[[], TraceBuilder]] = {
+    "an inference server": lambda: infer().launched_as(
+        "python -m vllm.entrypoints.openai.api_server --model m --tensor-parallel-size 4 --enable-expert-parallel"
+    ),
+    "an inference server with DeepEP": lambda: infer("void deep_ep::intranode::dispatch<4>(int4*)"),
+    "a program in plain PyTorch": train,
+    "a trainer of another library": lambda: train(text="Trainer.training_step").launched_as(
+        "python run_clm.py --model_name_or_path gpt2 --per_device_train_batch_size 8 --bf16"
+    ),
+    "a trainer with flags that Megatron has too": lambda: train().launched_as(
+        "torchrun --nproc-per-node 4 train.py --micro-batch-size 4 --bf16 --seq-length 4096 --num-layers 12 --num-experts 8"
+    ),
+    "a trainer with overrides that Megatron-Bridge has too": lambda: train().launched_as(
+        "python train.py model.hidden_size=512 optimizer.lr=1e-3 dataset.path=x train.global_batch_size=8"
+    ),
+    "experts of another library": lambda: train(text="_AllToAll").launched_as("deepspeed train.py --deepspeed c.json"),
+    "Megatron's text generation": lambda: infer(text="generate").launched_as(
+        "python tools/run_text_generation_server.py --num-layers 4 --hidden-size 1024 --tensor-model-parallel-size 1"
+    ),
+    "Megatron's evaluation": lambda: infer(text="_CopyToModelParallelRegion").launched_as(
+        "python pretrain_gpt.py --skip-train --num-layers 4 --hidden-size 1024 --seq-length 4096 --num-experts 8"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_no_wall_and_no_edit_without_a_megatron_training_run(name: str, tmp_path: Path) -> None:
+    report = judge(FOREIGN[name](), tmp_path)
+    assert report.verdict.wall is None
+    assert report.plan == ()
+    assert "launch-bound-program" in [finding.rule for finding in report.findings if finding.outcome is Outcome.FOUND]
+
+
+MEGATRON: dict[str, Callable[[], TraceBuilder]] = {
+    "a kernel": lambda: train(MEGATRON_SOFTMAX),
+    "a range of tensor parallelism": lambda: train(text="_ReduceScatterToSequenceParallelRegion"),
+    "a range of a layer": lambda: train(text="LinearWithGradAccumulationAndAsyncCommunication"),
+    "a flag": lambda: train().launched_as(
+        "torchrun my_train.py --num-layers 4 --seq-length 4096 --expert-model-parallel-size 4"
+    ),
+    "a script": lambda: train().launched_as("torchrun pretrain_gpt.py --num-layers 4 --seq-length 4096 --bf16"),
+    "an override": lambda: train().launched_as("torchrun my_train.py model.expert_model_parallel_size=4"),
+    "a recipe": lambda: train().launched_as("torchrun my_train.py --recipe qwen3_30b_a3b_pretrain_config"),
+}
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_one_sign_of_megatron_is_enough_for_a_wall(name: str, tmp_path: Path) -> None:
+    assert judge(MEGATRON[name](), tmp_path).verdict.wall is not None
+
+
+def test_a_configuration_is_a_sign_too(tmp_path: Path) -> None:
+    config = tmp_path / "run_config.yaml"
+    config.write_text("model:\n  num_layers: 4\n  hidden_size: 1024\ntrain:\n  micro_batch_size: 1\n")
+    assert judge(train(), tmp_path, config=config).verdict.wall is not None
+
+
+def test_a_log_is_a_sign_too(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(
+        "".join(
+            f" [2026-08-01 10:00:{10 + n}.000000] iteration {n:8d}/      20 | consumed samples: {8 * n:12d} | elapsed "
+            f"time per iteration (ms): 80.{n} | learning rate: 1.0E-04 | global batch size:     8 | lm loss: 1.0E+01 | "
+            "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+            for n in range(1, 9)
+        )
+    )
+    assert judge(train(), tmp_path, logs=log).verdict.wall is not None
