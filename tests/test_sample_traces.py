@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,11 +13,17 @@ import yaml
 
 from tests.paths import SAMPLES
 from three_walls import analyze
+from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
+from three_walls.resources import RULES_DIR
+from three_walls.rules.gain import rederive_fractions
+from three_walls.rules.load import load_rules
+from three_walls.rules.plan import make_plan
 
+SHIPPED = load_rules(RULES_DIR, definitions=DEFINITIONS)
 LABELS = {
     path.name.removesuffix(".labels.yaml"): yaml.safe_load(path.read_text()) for path in SAMPLES.glob("*.labels.yaml")
 }
@@ -114,6 +121,25 @@ def test_a_measured_gain_lies_within_the_promised_range(name: str) -> None:
         assert gain.low is not None
         assert gain.high is not None
         assert gain.low <= measured_ms * 1e6 <= gain.high
+
+
+@pytest.mark.parametrize("profiler_share", [0.1, 0.4, 0.8])
+def test_whatever_a_log_takes_of_host_time_the_plan_keeps_its_order(name: str, profiler_share: float) -> None:
+    traced = report_of(name).facts
+    host_ns = {
+        fact: round(number * (1 - profiler_share))
+        for fact in ("launch_starved_recoverable_ns", "host_recoverable_ns")
+        if fact in traced.facts and (number := traced.number(fact))
+    }
+    less = rederive_fractions(traced.with_values(host_ns))
+    before = {fact: traced.get(fact).value for fact in traced.facts if traced.get(fact).value != less.get(fact).value}
+    _, without = make_plan(SHIPPED, traced)
+    findings, steps = make_plan(SHIPPED, replace(less, before_log=before))
+    planned = [step.rule for step in steps]
+    assert planned == [step.rule for step in without if step.rule in planned]
+    reasons = {finding.rule: finding.reason for finding in findings}
+    for step in without:
+        assert step.rule in planned or "are the profiler's" in reasons[step.rule], step.rule
 
 
 def test_the_ranks_that_made_others_wait_are_named(name: str) -> None:

@@ -67,7 +67,7 @@ FOREIGN: dict[str, Callable[[], TraceBuilder]] = {
         "python run_clm.py --model_name_or_path gpt2 --per_device_train_batch_size 8 --bf16"
     ),
     "a trainer with flags that Megatron has too": lambda: train().launched_as(
-        "torchrun --nproc-per-node 4 train.py --micro-batch-size 4 --bf16 --seq-length 4096 --num-layers 12 --num-experts 8"
+        "torchrun --nproc-per-node 4 train.py --micro-batch-size 4 --bf16 --seq-length 4096 --num-experts 8"
     ),
     "a trainer with overrides that Megatron-Bridge has too": lambda: train().launched_as(
         "python train.py model.hidden_size=512 optimizer.lr=1e-3 dataset.path=x train.global_batch_size=8"

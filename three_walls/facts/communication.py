@@ -6,6 +6,7 @@ Exposed is what runs while no compute kernel does. Its transfer is split from wa
 from __future__ import annotations
 
 from three_walls.facts.step_view import StepView
+from three_walls.inputs.config.parallel_layout import ParallelLayout
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.model.units import ns_to_ms
@@ -94,7 +95,8 @@ EP_OVERLAPPABLE = facts.duration(
     "expert-parallel transfer that another micro-batch can cover",
     "The part of the exposed expert-parallel transfer that compute of another micro-batch can cover. Without a "
     "pipeline, of m micro-batches the first forward pass and the last backward pass have no partner, so it is (m-1)/m "
-    "of the transfer. All of it with a pipeline, or where m is not known.",
+    "of the transfer. In a pipeline of p stages with v chunks each, the (v-1)p+1 passes of m v that fill the last "
+    "stage have none (v is taken as 2 where the schedule is not interleaved). All of it where m is not known.",
     pool=Pool(
         part_of=("ep_transfer_exposed_ns", "ep_exposed_ns", "communication_recoverable_ns"),
         union="ep_busy_ns",
@@ -148,13 +150,12 @@ def measure_communication(step: StepView) -> Measurements:
     # Waiting of both kinds may overlap: together it is no more than the time in which any communication is exposed.
     wait_ns = min(ep_wait_ns + other_wait_ns, step.union_ns(COMMUNICATION_CATEGORIES, exposed=True))
     microbatches = step.layout.microbatches or 1
-    has_partner = microbatches - 1 if step.layout.pipeline == 1 and step.layout.microbatches else microbatches
     return {
         EP_BUSY: known(ep_busy_ns),
         EP_EXPOSED: known(ep_exposed_ns),
         EP_HIDDEN: known(ep_busy_ns - ep_exposed_ns),
         EP_TRANSFER_EXPOSED: known(ep_transfer_ns),
-        EP_OVERLAPPABLE: known(ep_transfer_ns * has_partner // microbatches),
+        EP_OVERLAPPABLE: known(round(ep_transfer_ns * _overlappable_fraction(step.layout))),
         EP_WAIT_EXPOSED: known(ep_wait_ns),
         COLLECTIVE_BUSY: known(step.union_ns(_OTHER_CATEGORIES)),
         COLLECTIVE_EXPOSED: known(other_exposed_ns),
@@ -166,6 +167,19 @@ def measure_communication(step: StepView) -> Measurements:
         CP_EXPOSED: known(step.transferred_ns(("context_ring",))),
         WAIT_EXPOSED: known(wait_ns),
     }
+
+
+def _overlappable_fraction(layout: ParallelLayout) -> float:
+    """Of a rank's forward passes those that a backward pass can run with when EP overlap is on.
+
+    A pipeline is filled first, on the last stage by the fewest passes (``get_pp_rank_microbatches`` in
+    megatron/core/pipeline_parallel/schedules.py, with one more pass for the overlap).
+    """
+    if layout.microbatches is None or layout.pipeline is None:
+        return 1.0
+    chunks = max(2, layout.virtual) if layout.pipeline > 1 else 1
+    passes = layout.microbatches * chunks
+    return max(0, passes - (chunks - 1) * layout.pipeline - 1) / passes
 
 
 def withhold_unowned(step: StepView) -> Measurements:

@@ -82,12 +82,12 @@ TRANSPORT_DISABLED = facts.flag(
 VISIBLE_GPUS = facts.fact(
     "visible_gpus",
     "text",
-    "CUDA_VISIBLE_DEVICES of ranks that share a host",
+    "the GPUs that a host's ranks may use",
     "CUDA_VISIBLE_DEVICES of the captured ranks of a host with several ranks, each list once, in the order of ranks.",
 )
 GPUS_REORDERED = facts.flag(
     "gpus_reordered",
-    "whether ranks use the GPUs of a host in another order",
+    "whether a host's GPUs are reordered",
     "Whether CUDA_VISIBLE_DEVICES gives consecutive ranks of a host GPUs whose numbers do not ascend, or gives two of "
     "its ranks different lists of several GPUs. Numbers do not show which GPUs NVLink joins.",
     if_true="CUDA_VISIBLE_DEVICES reorders the GPUs of a host",

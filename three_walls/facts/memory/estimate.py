@@ -111,7 +111,7 @@ MEMORY_PEAK_WITHOUT_RECOMPUTE = facts.fact(
 MEMORY_PEAK_LARGER_MICRO_BATCH = facts.fact(
     "memory_peak_larger_micro_batch_ratio",
     "ratio",
-    "peak memory with a doubled micro-batch over device memory",
+    "doubled micro-batch's peak over device memory",
     "Peak of allocated memory by the log, with all of it doubled but parameters, gradients and optimizer state (of the "
     "emptiest pipeline stage), over device memory: an upper bound, because workspaces do not all grow.",
     "A measured peak: above 1 such a run may not fit.",
