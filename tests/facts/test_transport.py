@@ -85,7 +85,7 @@ def test_a_list_of_gpus_that_does_not_ascend_reorders_the_host() -> None:
     assert gpu_order("0,4,1,5,2,6,3,7") == ("0,4,1,5,2,6,3,7", True)
     assert gpu_order("0,1,2,3", "0,1,2,3") == ("0,1,2,3", False)
     assert gpu_order("4,5,6,7") == ("4,5,6,7", False)
-    assert gpu_order("3,2,1,0", local_size=1) == (None, None)  # no other rank to talk to
+    assert gpu_order("3,2,1,0", local_size=1) == (None, False)  # no other rank to talk to
 
 
 def test_ranks_of_a_host_with_different_lists_reorder_it() -> None:
@@ -101,7 +101,7 @@ def test_one_gpu_per_rank_is_reordered_where_the_numbers_fall() -> None:
 
 def test_names_of_gpus_and_unrecorded_lists_show_no_order() -> None:
     assert gpu_order("GPU-8f", "GPU-1a")[1] is False
-    assert gpu_order(None, None) == (None, None)
+    assert gpu_order(None, None) == (None, False)
 
 
 @pytest.mark.parametrize("value", ["true", "2", "0"])

@@ -91,7 +91,7 @@ GPUS_REORDERED = facts.flag(
     "Whether CUDA_VISIBLE_DEVICES gives consecutive ranks of a host GPUs whose numbers do not ascend, or gives two of "
     "its ranks different lists of several GPUs. Numbers do not show which GPUs NVLink joins.",
     if_true="CUDA_VISIBLE_DEVICES reorders the GPUs of a host",
-    if_false="CUDA_VISIBLE_DEVICES keeps the order of the GPUs of a host",
+    if_false="CUDA_VISIBLE_DEVICES is not known to reorder the GPUs of a host",
 )
 
 _ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
@@ -151,7 +151,7 @@ def _measure_gpu_order(run: RunView) -> Measurements:
     shared = [lists for lists in lists_of_host.values() if max(len(lists), run.layout.ranks_per_node or 1) > 1]
     if not shared:
         reason = "no trace of a host with several ranks records CUDA_VISIBLE_DEVICES"
-        return {VISIBLE_GPUS: missing(reason), GPUS_REORDERED: missing(reason)}
+        return {VISIBLE_GPUS: missing(reason), GPUS_REORDERED: known(False)}
     texts = dict.fromkeys(gpus for lists in shared for gpus in lists)
     return {
         VISIBLE_GPUS: known("; ".join(texts)),
