@@ -123,8 +123,9 @@ def test_a_variable_that_disables_peer_access_is_the_cause_of_a_slow_link() -> N
         ({"NCCL_P2P_DISABLE": "0"}, "none", False),
         ({"NCCL_P2P_LEVEL": "NVL"}, "none", False),
         ({"NCCL_P2P_LEVEL": "loc"}, "NCCL_P2P_LEVEL=loc", True),
-        ({"NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1", True),
-        ({"NCCL_NET": "Socket"}, "NCCL_NET=Socket", True),
+        ({"NCCL_IB_DISABLE": "1", "WORLD_SIZE": "8"}, "NCCL_IB_DISABLE=1", True),
+        ({"NCCL_NET": "Socket", "WORLD_SIZE": "8"}, "NCCL_NET=Socket", True),
+        ({"NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1", False),  # one host: nothing crosses the network
         ({"NCCL_NET": "IB"}, "none", False),
     ],
 )

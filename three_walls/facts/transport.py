@@ -14,7 +14,6 @@ import polars as pl
 from three_walls.facts.layout import LARGEST_SERVER_GPUS
 from three_walls.facts.moe.token_exchange import EP_FASTEST, EP_LINK
 from three_walls.facts.step_view import RunView, StepView
-from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.nccl_transport import nccl_transport
@@ -73,8 +72,8 @@ FORCED_SETTINGS = facts.fact(
 TRANSPORT_DISABLED = facts.flag(
     "nccl_transport_disabled",
     "whether NCCL's fast transport is disabled",
-    "Whether an environment variable disables a transport of NCCL, and no communication is known to reach a quarter of "
-    "its bandwidth.",
+    "Whether an environment variable disables a transport of NCCL that the layout of the run uses, and no communication "
+    "is known to reach a quarter of its bandwidth.",
     if_true="An environment variable disables NCCL's fast transport",
     if_false="No environment variable is known to disable NCCL's fast transport",
 )
@@ -137,7 +136,7 @@ def measure_transport(
         NETWORK_ACHIEVED: known(network_fraction)
         if network_fraction is not None
         else missing("no token exchange between NVLink domains whose bytes and link are known"),
-        **_measure_variables(run.config, fractions),
+        **_measure_variables(run, fractions),
         **_measure_gpu_order(run),
     }
 
@@ -172,8 +171,9 @@ def _is_reordered(lists: Sequence[str]) -> bool:
     return len(numbers) == len(taken) and numbers != sorted(numbers)
 
 
-def _measure_variables(config: RunConfig, fractions: dict[str, float | None]) -> Measurements:
+def _measure_variables(run: RunView, fractions: dict[str, float | None]) -> Measurements:
     """``fractions``: what is reached of the bandwidth of each path; None where it is not known."""
+    config = run.config
     if not config.environment_is_known:
         return {TRANSPORT_CAUSE: known(UNKNOWN), FORCED_SETTINGS: known(UNKNOWN), TRANSPORT_DISABLED: known(False)}
     table = nccl_transport()
@@ -183,7 +183,10 @@ def _measure_variables(config: RunConfig, fractions: dict[str, float | None]) ->
     ]
     forcing = [row.variable for row in table.forcing if texts.get(row.variable)]
     limit = fact_thresholds().minimum_link_fraction
-    slow = [row for row in disabling if (reached := fractions[row.path]) is None or reached < limit]
+    is_used = {"nvlink": run.layout.ranks_per_node != 1, "network": run.layout.nodes != 1}
+    slow = [
+        row for row in disabling if is_used[row.path] and ((reached := fractions[row.path]) is None or reached < limit)
+    ]
     return {
         TRANSPORT_CAUSE: known(", ".join(f"{row.variable}={texts[row.variable]}" for row in disabling) or NONE),
         FORCED_SETTINGS: known(", ".join(f"{name}={texts[name]}" for name in forcing) or NONE),
