@@ -72,8 +72,8 @@ FORCED_SETTINGS = facts.fact(
 TRANSPORT_DISABLED = facts.flag(
     "nccl_transport_disabled",
     "whether NCCL's fast transport is disabled",
-    "Whether an environment variable disables a transport of NCCL that the layout of the run uses, and no communication "
-    "is known to reach a quarter of its bandwidth.",
+    "Whether an environment variable disables a transport of NCCL that the layout uses, and no communication is known "
+    "to reach a quarter of its bandwidth.",
     if_true="An environment variable disables NCCL's fast transport",
     if_false="No environment variable is known to disable NCCL's fast transport",
 )
