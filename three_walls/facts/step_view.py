@@ -17,7 +17,7 @@ from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES, common_capa
 from three_walls.inputs.nsys.identity import Gpu, Rank
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES
-from three_walls.model.config import RunConfig
+from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.hardware import GpuModel, find_gpu
@@ -101,6 +101,17 @@ class StepView:
     @property
     def config(self) -> RunConfig:
         return self.run.config
+
+    @property
+    def config_as_run(self) -> RunConfig:
+        """The config with the attention that the kernels show: Transformer Engine may fall back to unfused attention.
+
+        For estimates that depend on what ran. Advice rests on ``config``, which holds what was set.
+        """
+        if not self.owned_ns("attention_unfused") or self.owned_ns("attention"):
+            return self.config
+        shown = {"attention_backend": ConfigValue("unfused", "kernels")}
+        return replace(self.config, values={**self.config.values, **shown})
 
     @property
     def layout(self) -> ParallelLayout:
