@@ -98,7 +98,7 @@ def test_every_pointer_leads_to_a_known_source(rule: Rule) -> None:
 def test_every_requirement_and_gain_says_why(rule: Rule) -> None:
     assert all(one.reason and one.source for one in rule.requires)
     assert rule.gain.explanation
-    assert not rule.advice or rule.advice.endswith(".")
+    assert all(advice.text.endswith(".") for advice in rule.advice)
     assert rule.evidence_for
 
 

@@ -8,7 +8,7 @@ from tests.rules.builders import MS, requirement, rule, run, sheet_of
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
-from three_walls.model.rule import Condition, Edit, Evidence
+from three_walls.model.rule import Advice, Condition, Edit, Evidence
 from three_walls.rules.judge import judge, judge_all
 from three_walls.rules.verdict import decide_verdict
 
@@ -176,7 +176,7 @@ def test_a_fix_that_does_not_make_it_hold_is_no_fix() -> None:
 
 
 def test_a_rule_without_edits_says_what_to_do() -> None:
-    imbalance = replace(rule("r", when=(LATE,)), edits=(), lever="", advice="Look at the router.")
+    imbalance = replace(rule("r", when=(LATE,)), edits=(), lever="", advice=(Advice("Look at the router."),))
     finding = judge(imbalance, run())
     assert (finding.outcome, finding.advice, finding.edits) == (Outcome.FOUND, "Look at the router.", ())
     assert judge(imbalance, run(launch_starved_ns=0)).outcome is Outcome.NOT_NEEDED
@@ -192,9 +192,20 @@ def test_a_program_without_a_sign_of_megatron_gets_no_edit_and_no_wall() -> None
     assert judge(rule("r"), facts).outcome is Outcome.RECOMMENDED
 
 
+def test_advice_that_fits_the_facts_comes_first() -> None:
+    fits, other = Condition("late_cause", "equals", "gpu"), Condition("late_cause", "equals", "host")
+    advice = (Advice("Look at the host.", (other,)), Advice("Look at the GPU.", (fits,)), Advice("Capture again."))
+    late = replace(rule("r", when=(LATE,)), edits=(), lever="", advice=advice)
+    facts: dict[str, ConfigData] = {"launch_starved_fraction": 0.2, "step_ns": 1000 * MS}
+    known_cause = judge(late, sheet_of({**facts, "late_cause": "gpu"}))
+    assert known_cause.advice == "Look at the GPU. Capture again. Should that not be it: Look at the host."
+    unknown_cause = judge(late, sheet_of(facts))
+    assert unknown_cause.advice == "Capture again. Look at the host. Look at the GPU."
+
+
 def test_advice_for_any_program_needs_no_sign_of_megatron() -> None:
     sign = Fact("megatron_sign", None, "text", "no sign was found")
     foreign = FactSheet.of([*run().facts.values(), sign])
-    generic = replace(rule("r"), edits=(), advice="look", any_program=True)
+    generic = replace(rule("r"), edits=(), advice=(Advice("look"),), any_program=True)
     assert judge(generic, foreign).outcome is Outcome.FOUND
     assert judge(replace(generic, any_program=False), foreign).outcome is Outcome.UNKNOWN

@@ -116,7 +116,7 @@ def measure_facts(
         **measure_program(inputs, timeline),
         **measure_layout(run),
         **log.facts,
-        **measure_ranks(matched_ranks, attribution, timeline),
+        **measure_ranks(matched_ranks, attribution, timeline, [straggler for straggler, _ in sick]),
         **measure_memory(
             step.config_as_run if step else run.config, run.device.memory_bytes if run.device else None, log.facts
         ),

@@ -19,7 +19,7 @@ from three_walls.report.formats import (
 from three_walls.report.palette import GROUP_COLOURS
 from three_walls.report.section import Hero, Metric, Section, Terminal
 from three_walls.report.sections.steps import describe_log, describe_progress
-from three_walls.report.sections.walls import recoverable_of
+from three_walls.report.sections.walls import judged_step, recoverable_of, share_of_judged_step
 
 _CULPRIT_TITLES = {
     "slow_compute": "Rank {rank} is slow",
@@ -100,8 +100,8 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         yield Metric(f"Without rank {result.culprit.rank}'s delay", format_ms(result.culprit.step_without_it_ns), lost)
     if result.wall is not None and not result.abstained:
         recoverable_ns = recoverable_of(report, result.wall, None)
-        fraction = format_share(report.fraction_of_step(recoverable_ns))
-        yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} of the step")
+        fraction = format_share(share_of_judged_step(report, recoverable_ns))
+        yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")
     if report.plan:
         after = report.plan[-1].step_after_ns
         entries = f"{len(report.plan)} {'entry' if len(report.plan) == 1 else 'entries'}"
