@@ -60,8 +60,18 @@ def test_a_rank_with_more_tokens_is_not_sick(tmp_path: Path) -> None:
     [
         (Behaviour(slow=1.5), "slow_compute", "Rank 2 is slow: fix it before tuning", "Lower clocks"),
         (Behaviour(shared=3.0), "slow_compute", "Rank 2 is slow: fix it before tuning", "Another process on its GPU"),
-        (Behaviour(starved_ns=MS), "launch_starved", "Rank 2 launches late: fix it before tuning", "A host that launches"),
-        (Behaviour(blocked_ns=MS), "host_blocked", "Rank 2 waits for its host: fix it before tuning", "A host that waits"),
+        (
+            Behaviour(starved_ns=MS),
+            "launch_starved",
+            "Rank 2 launches late: fix it before tuning",
+            "A host that launches",
+        ),
+        (
+            Behaviour(blocked_ns=MS),
+            "host_blocked",
+            "Rank 2 waits for its host: fix it before tuning",
+            "A host that waits",
+        ),
     ],
 )
 def test_the_slow_rank_is_the_headline_and_the_first_entry_of_the_plan(

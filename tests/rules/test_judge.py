@@ -26,7 +26,7 @@ def test_a_value_that_misses_a_threshold_by_less_than_a_fifth_is_near_it() -> No
         assert finding.outcome is Outcome.NOT_NEEDED
         return finding.near
 
-    assert near(0.098) == "Launch-starved time takes 9.8 % of the step (threshold 10 %)"
+    assert near(0.098) == "Launch-starved time takes 9.8% of the step (threshold 10%)"
     assert near(0.079) == ""
     assert near(0.098, asks=True) == ""  # nothing is left to set
 
@@ -40,7 +40,7 @@ def test_another_world_is_not_applicable() -> None:
 def test_an_absent_symptom_decides_even_where_the_world_is_unknown() -> None:
     finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(launch_starved_ns=0))
     assert (finding.outcome, finding.missing) == (Outcome.NOT_NEEDED, ())
-    assert finding.reason == "Launch-starved time takes 0 % of the step (threshold 10 %)"
+    assert finding.reason == "Launch-starved time takes 0% of the step (threshold 10%)"
 
 
 def test_another_world_decides_before_an_absent_symptom() -> None:
@@ -58,7 +58,7 @@ def test_an_absent_symptom_beats_an_unknown_one() -> None:
     lacking = Condition("config.graphs", "equals", False)
     finding = judge(rule("r", when=(lacking, LATE)), run(launch_starved_ns=99 * MS))
     assert finding.outcome is Outcome.NOT_NEEDED
-    assert finding.reason == "Launch-starved time takes 9.9 % of the step (threshold 10 %)"
+    assert finding.reason == "Launch-starved time takes 9.9% of the step (threshold 10%)"
 
 
 def test_all_failing_requirements_are_listed_with_numbers_and_reason() -> None:

@@ -110,8 +110,7 @@ CAPTURE_START_SKEWED_STEPS = facts.fact(
 def measure_ranks(
     matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline, sick: Sequence[Straggler]
 ) -> Measurements:
-    """Every fact of this group but the culprit's. ``timeline``: with the skewed steps dropped; ``sick``: see find_sick.
-    """
+    """Every fact of this group but the culprit's. ``timeline``: without skewed steps; ``sick``: see find_sick."""
     return {
         RANKS_CAPTURED: known(len(matched_ranks.ranks)),
         **_measure_straggler(matched_ranks, attribution, sick),

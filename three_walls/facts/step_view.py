@@ -95,6 +95,8 @@ class StepView:
     """What each host launched for which node of an overlapped layer (``timeline/timeline.py``)."""
     why: str
     """Which step it is and why that one, in words."""
+    least_transfer: frozenset[str] = frozenset()
+    """Categories whose transfer is a lower bound unless all messages have one size."""
     crawl_ns: int = 0
     """Exposed transfer that ``transfer_ns`` leaves out for that reason."""
 
@@ -203,6 +205,7 @@ def choose_step(
         kept_steps=kept_steps,
         schedule_nodes=timeline.schedule_nodes,
         why=f"rank {rank.rank}, step {step}: {reason}",
+        least_transfer=frozenset(attribution.transfer.filter(of_step & pl.col("is_least"))["class"].to_list()),
         crawl_ns=crawl_ns,
     )
 

@@ -78,7 +78,8 @@ def _warn_of_traces(
     warnings += _warn_of_different_configs([trace.config for trace in traces if trace.ranks])
     warnings += _warn_of_few_steps(timeline)
     if capabilities.get("inside_cuda_graphs") != YES:
-        warnings.append(ReportWarning("inside-cuda-graphs", capabilities["inside_cuda_graphs"]))
+        reason = capabilities["inside_cuda_graphs"]
+        warnings.append(ReportWarning("inside-cuda-graphs", f"{reason[:1].upper()}{reason[1:]}."))
     return tuple(dict.fromkeys(warnings))
 
 

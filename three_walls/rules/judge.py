@@ -224,9 +224,7 @@ def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
 def _order_advice(rule: Rule, facts: FactSheet) -> str:
     """What fits the facts first, then what always applies, then what to look at should the cause be another."""
     always = [advice.text for advice in rule.advice if not advice.when]
-    fitting = [
-        advice.text for advice in rule.advice if advice.when and evaluate_all(advice.when, facts) is Truth.HOLDS
-    ]
+    fitting = [advice.text for advice in rule.advice if advice.when and evaluate_all(advice.when, facts) is Truth.HOLDS]
     others = [advice.text for advice in rule.advice if advice.text not in (*always, *fitting)]
     return " ".join([*fitting, *always, *(["Should that not be it:"] if fitting and others else []), *others])
 

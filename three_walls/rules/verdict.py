@@ -124,7 +124,7 @@ def _reason_to_abstain(
     wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
     if wait is not None and wait >= limits.maximum_wait_fraction:
         return (
-            f"{_percent(wait)} of the step waits for other ranks, and these traces do not show why they are late. "
+            f"{'Up to ' if _is_transfer_least(facts) else ''}{_percent(wait)} of the step waits for other ranks, and these traces do not show why they are late. "
             "Capture every rank of the group."
         )
     if unexplained is not None and unexplained >= limits.maximum_unexplained_idle_fraction:
@@ -146,6 +146,8 @@ def _compare_walls(
 ) -> Verdict:
     first, second = candidates[0], candidates[1]
     margin = (first.ns - second.ns) / step_ns
+    if reason := _why_communication_may_be_more(facts, limits, step_ns, recoverable, first):
+        return _abstain(reason, step_ns, recoverable)
     if margin < limits.minimum_margin_fraction:
         reason = (
             f"{_capital(first.noun)} ({_ms(first.ns)}, {_percent(first.ns / step_ns)}) and {second.noun} "
@@ -169,6 +171,31 @@ def _compare_walls(
         margin_fraction=margin,
         recoverable_ns=recoverable,
     )
+
+
+def _why_communication_may_be_more(
+    facts: FactSheet,
+    limits: VerdictThresholds,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+    first: _Candidate,
+) -> str:
+    """Why communication may save more than the ``first`` wall: how much of it is transfer is not known. Else empty."""
+    communication_ns, waiting_ns = recoverable["communication"], _whole(facts, "ep_wait_exposed_ns")
+    if first.wall is Wall.COMMUNICATION or communication_ns is None or not waiting_ns or not _is_transfer_least(facts):
+        return ""
+    if communication_ns + waiting_ns - first.ns < limits.minimum_margin_fraction * step_ns:
+        return ""
+    return (
+        f"Communication changes can save at most between {_ms(communication_ns)} and "
+        f"{_ms(communication_ns + waiting_ns)} of the {_ms(step_ns)} step, {first.changes} up to {_ms(first.ns)}. "
+        "Routing is not known to be balanced and the sizes of the token exchanges were not recorded, so these traces do "
+        "not show how much of them is waiting for peers. Capture every rank of the group."
+    )
+
+
+def _is_transfer_least(facts: FactSheet) -> bool:
+    return facts.get("ep_transfer_is_lower_bound").value is True
 
 
 def _judge_lean_step(
@@ -238,7 +265,8 @@ def _describe_waiting(facts: FactSheet, limits: VerdictThresholds) -> str:
     wait = facts.number("wait_exposed_fraction")
     if wait is None or wait < limits.notable_wait_fraction:
         return ""
-    return f" In addition, {_percent(wait)} of the step waits for other ranks, which no edit here addresses."
+    share = f"{'up to ' if _is_transfer_least(facts) else ''}{_percent(wait)}"
+    return f" In addition, {share} of the step waits for other ranks, which no edit here addresses."
 
 
 def _describe_profiler(facts: FactSheet) -> str:
