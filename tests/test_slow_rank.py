@@ -42,6 +42,27 @@ def test_without_a_slow_rank_the_one_that_waited_least_represents_the_run(tmp_pa
     assert [step for step in report.plan if step.order == 0] == []
 
 
+def test_two_slow_ranks_do_not_hide_each_other(tmp_path: Path) -> None:
+    run = simulate([USUAL, Behaviour(slow=1.4), Behaviour(slow=1.6), USUAL], layers=6)
+    report = analyze(run.write(tmp_path))
+    assert [(straggler.rank, straggler.slow_with) for straggler in report.stragglers] == [(2, (1,)), (1, (2,))]
+    assert {straggler.cause for straggler in report.stragglers} == {"slow_compute"}
+    compute_ns = (6 * 2_100 + 200) * US  # per step: six layers and the update
+    assert [straggler.late_ns for straggler in report.stragglers] == [compute_ns * 6 // 10, compute_ns * 4 // 10]
+    assert report.budget_of.endswith("the median of 2 healthy ranks; ranks 1, 2 are slow")
+    culprit = report.verdict.culprit
+    assert culprit is not None
+    assert (culprit.rank, culprit.slow_with, culprit.named) == (2, (1,), "ranks 1 and 2")
+    assert render_markdown(report).startswith("# Ranks 1 and 2 are slow: fix them before tuning\n")
+    assert "Without the delay of ranks 1 and 2 the step takes" in report.verdict.reason
+
+
+def test_ranks_of_one_speed_are_not_slow_together(tmp_path: Path) -> None:
+    report = analyze_ranks(tmp_path, USUAL, Behaviour(slow=1.05), Behaviour(slow=1.05), USUAL)
+    assert report.stragglers == ()
+    assert report.verdict.culprit is None
+
+
 def test_of_two_ranks_the_healthy_one_is_the_other(tmp_path: Path) -> None:
     report = analyze_ranks(tmp_path, Behaviour(slow=1.5), USUAL)
     assert report.budget_of.startswith("rank 1, ")
@@ -102,7 +123,7 @@ def test_shares_of_walls_are_of_the_step_that_is_judged(tmp_path: Path) -> None:
     report = analyze_ranks(tmp_path, USUAL, USUAL, Behaviour(slow=2.0), Behaviour(starved_ns=4 * MS))
     verdict, page = report.verdict, render_html(report)
     assert verdict.culprit is not None
-    assert f"of the step without rank {verdict.culprit.rank}&#39;s delay" in page
+    assert f"of the step without the delay of rank {verdict.culprit.rank}" in page
     if verdict.wall is not None:
         (hero,) = [block for section in make_sections(report) for block in section.blocks if isinstance(block, Hero)]
         (recoverable,) = [metric.note for metric in hero.metrics if metric.label == "Recoverable"]

@@ -63,9 +63,9 @@ def walls(report: Report) -> Section:
 
 
 def judged_step(report: Report) -> str:
-    """The step that shares of walls are of: ``of the step``, or ``of the step without rank 2's delay``."""
+    """The step that shares of walls are of: ``of the step``, or ``of the step without the delay of rank 2``."""
     culprit = report.verdict.culprit
-    return "of the step" if culprit is None else f"of the step without rank {culprit.rank}'s delay"
+    return "of the step" if culprit is None else f"of the step without the delay of {culprit.named}"
 
 
 def share_of_judged_step(report: Report, value_ns: int | None) -> float | None:
