@@ -57,6 +57,17 @@ def test_two_slow_ranks_do_not_hide_each_other(tmp_path: Path) -> None:
     assert "Without the delay of ranks 1 and 2 the step takes" in report.verdict.reason
 
 
+def test_a_slow_rank_does_not_represent_a_group_that_was_captured_in_part(tmp_path: Path) -> None:
+    ranks = [USUAL, Behaviour(slow=1.5), USUAL, USUAL]
+    report = analyze(simulate(ranks, world=8, group=8, layers=6).write(tmp_path / "slow"))
+    assert report.stragglers == ()
+    assert report.budget_of.endswith("the median of 3 healthy ranks; rank 1 is slow")
+    (warning,) = [each.message for each in report.warnings if each.code == "slow-kernels"]
+    assert warning.startswith("Rank 1 takes 1.50 times as long as its peers for the same kernels")
+    even = analyze(simulate([USUAL] * 4, world=8, group=8, layers=6).write(tmp_path / "even"))
+    assert "slow-kernels" not in {each.code for each in even.warnings}
+
+
 def test_ranks_of_one_speed_are_not_slow_together(tmp_path: Path) -> None:
     report = analyze_ranks(tmp_path, USUAL, Behaviour(slow=1.05), Behaviour(slow=1.05), USUAL)
     assert report.stragglers == ()

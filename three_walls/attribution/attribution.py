@@ -18,6 +18,7 @@ import polars as pl
 from three_walls.attribution.compute_gaps import explain_compute_gaps
 from three_walls.attribution.kernel_spread import measure_kernel_spread
 from three_walls.attribution.ownership import label_idle, measure_budget, measure_exposure, slice_steps
+from three_walls.attribution.slow_ranks import find_slow_ranks, measure_paces
 from three_walls.attribution.stragglers import find_stragglers
 from three_walls.attribution.transfer import measure_transfer
 from three_walls.attribution.waits import list_waits
@@ -49,6 +50,8 @@ class Attribution:
     """Ranks that the others waited for, the latest first."""
     kernel_spread: Mapping[int, float]
     """How much repeated kernels vary, by rank index: measure_kernel_spread."""
+    slow_ranks: Mapping[int, float]
+    """Ranks that are slow at the same kernels, by rank index: find_slow_ranks."""
 
 
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
@@ -57,6 +60,7 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     exposure = measure_exposure(slices)
     transfer = measure_transfer(timeline, matched_ranks, slices, exposure)
     kernel_spread = measure_kernel_spread(timeline.operations, timeline.steps)
+    slow_ranks = find_slow_ranks(measure_paces(timeline, traces, matched_ranks.pipeline))
     return Attribution(
         steps=timeline.steps,
         slices=slices,
@@ -65,6 +69,7 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
         transfer=transfer,
         compute_gaps=explain_compute_gaps(timeline, slices),
         waits=list_waits(matched_ranks, timeline.steps, exposure, transfer),
-        stragglers=find_stragglers(timeline, matched_ranks, slices, traces, kernel_spread),
+        stragglers=find_stragglers(timeline, matched_ranks, slices, traces, kernel_spread, slow_ranks),
         kernel_spread=kernel_spread,
+        slow_ranks=slow_ranks,
     )

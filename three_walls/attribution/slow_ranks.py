@@ -1,4 +1,4 @@
-"""Ranks that compute the same kernels more slowly than their peers, several of them at once.
+"""Ranks that compute the same kernels more slowly than their peers.
 
 Two ranks that are equally slow hide each other from a comparison of arrivals: each of them arrives with the other, so
 neither is late after the second-to-last rank. Their kernels show them, and each is then compared with the ranks that
@@ -7,7 +7,7 @@ are not slow.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
@@ -23,18 +23,18 @@ _LEAST_RANKS = 4
 _KERNEL = ("stage", "kernel", "grid_x", "grid_y", "grid_z")
 
 
-def find_slow_ranks(timeline: Timeline, traces: Sequence[Trace], pipeline: Pipeline | None) -> tuple[int, ...]:
-    """Indices of ranks that take much longer than the others for the same kernels (name and grid), if several do.
+def find_slow_ranks(paces: pl.DataFrame) -> Mapping[int, float]:
+    """Ranks that take much longer than the others for the same kernels, each with its pace over the usual one.
 
     They are at most half of the ranks of their pipeline stage: the pace of the others is taken to be the usual one.
+    ``paces``: see measure_paces.
     """
     slow = (
-        measure_paces(timeline, traces, pipeline)
-        .with_columns(usual=_lower_median("pace").over("stage"))
-        .filter(pl.col("pace") >= default_rank_thresholds().minimum_slow_kernels_ratio * pl.col("usual"))
-        .filter(pl.len().over("stage") > 1)
+        paces.with_columns(ratio=pl.col("pace") / _lower_median("pace").over("stage"))
+        .filter(pl.col("ratio") >= default_rank_thresholds().minimum_slow_kernels_ratio)
+        .select("rank_index", "ratio")
     )
-    return tuple(sorted(slow["rank_index"].to_list()))
+    return dict(slow.sort("rank_index").rows())
 
 
 def measure_paces(timeline: Timeline, traces: Sequence[Trace], pipeline: Pipeline | None) -> pl.DataFrame:
@@ -67,7 +67,8 @@ def measure_paces(timeline: Timeline, traces: Sequence[Trace], pipeline: Pipelin
         .join(stages, on="rank_index")
         .join(name_kernels(traces), on=["capture_id", "name_id"])
         .group_by("rank_index", "ranks", *_KERNEL)
-        .agg(calls=pl.len(), ns=pl.col("ns").mean())
+        # The median: the output layer's GEMM may have the name and grid of a layer's, on the last stage alone.
+        .agg(calls=pl.len(), ns=pl.col("ns").median())
         .filter(
             (pl.col("calls") >= thresholds.minimum_repeated_calls)
             & (pl.col("ns") >= thresholds.minimum_repeated_kernel_ms * 1e6)

@@ -6,7 +6,7 @@ which it arrived last, against what its peers did at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
@@ -15,7 +15,7 @@ import polars as pl
 
 from three_walls.attribution.kernel_spread import GpuSuspicion, suspect_gpu
 from three_walls.attribution.ownership import OWNER
-from three_walls.attribution.slow_ranks import find_slow_ranks, leave_out, name_kernels
+from three_walls.attribution.slow_ranks import leave_out, name_kernels
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.model.report import Straggler
@@ -87,26 +87,27 @@ def find_stragglers(
     slices: pl.DataFrame,
     traces: Sequence[Trace],
     kernel_spread: Mapping[int, float],
+    slow_ranks: Collection[int],
 ) -> tuple[Straggler, ...]:
     """Stragglers, the latest first, from the resolved calls of kept steps.
 
     Calls between pipeline stages make no rank a straggler: stages do different work by design, and under 1F1B the first
     stage finishes last. But pipeline exchanges show which rank a late rank had waited for itself. ``kernel_spread``:
-    by rank index (measure_kernel_spread).
+    by rank index (measure_kernel_spread). ``slow_ranks``: indices (find_slow_ranks).
     """
     rank_of = matched_ranks.rank_of
     kept = matched_ranks.arrivals.filter("kept")
     arrivals = _within_a_stage(kept, matched_ranks.pipeline)
     exchanges = _find_pipeline_waits(kept, rank_of)
-    slow = find_slow_ranks(timeline, traces, matched_ranks.pipeline)
+    slow = frozenset(slow_ranks if len(slow_ranks) > 1 else ())
     stragglers = []
     # Ranks that are slow together hide each other: each is compared with those that are not slow.
-    for compared in [frozenset(slow), *(frozenset(slow) - {rank_index} for rank_index in slow)]:
+    for compared in [slow, *(slow - {rank_index} for rank_index in sorted(slow))]:
         others = leave_out(arrivals, compared, matched_ranks.clock.error_ns) if compared else arrivals
         also_slow = [rank_of[rank_index] for rank_index in sorted(compared)]
         segments = _find_segments(others, timeline.steps)
         for late in _find_late_ranks(others, timeline.steps, kernel_spread):
-            if compared and (late.rank_index in slow) != (compared != frozenset(slow)):
+            if compared and (late.rank_index in slow) != (compared != slow):
                 continue
             last_at = others.filter((pl.col("last") == late.rank_index) & pl.col("resolved"))
             before = segments.join(last_at.select("instance").unique(), on="instance", how="semi")

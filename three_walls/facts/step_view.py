@@ -257,12 +257,13 @@ def _choose_rank(
     """The index of the representative rank, and why its step: its median one, and how the rank was chosen.
 
     ``medians``: the median kept step of every rank that has one. ``stragglers``: those that are late for a reason of
-    their own. Ranks that share their GPU with another process are no better, also where no call shows them late.
+    their own. Ranks that share their GPU with another process, or are slow at the same kernels, are no better, also
+    where no call shows them late.
     """
     rank_of = matched_ranks.rank_of
-    sharing = {rank_of[index] for index in _find_shared_gpus(attribution.kernel_spread)}
+    slow_gpus = {rank_of[index] for index in (*_find_shared_gpus(attribution.kernel_spread), *attribution.slow_ranks)}
     late = {straggler.rank for straggler in stragglers}
-    sick = sorted(late | sharing)
+    sick = sorted(late | slow_gpus)
     healthy = [index for index in medians if rank_of[index] not in sick]
     if not sick or not healthy:
         chosen = _find_least_waiting(medians, medians, attribution, matched_ranks)
@@ -272,7 +273,7 @@ def _choose_rank(
         return chosen, f"its median step; {of_ranks}" + (", all of which are late" if sick else "")
     slow = {straggler.rank for straggler in stragglers if straggler.cause == StragglerCause.SLOW_COMPUTE}
     named = f"rank {sick[0]} is" if len(sick) == 1 else f"ranks {', '.join(map(str, sick))} are"
-    are_sick = f"{named} {'slow' if late | sharing == slow | sharing else 'late'}"
+    are_sick = f"{named} {'slow' if late | slow_gpus == slow | slow_gpus else 'late'}"
     # Pipeline stages do different work: the peers of a slow rank are those of its stage.
     places = matched_ranks.pipeline.places if matched_ranks.pipeline else {}
     stages = {places[index][0] for index in medians if rank_of[index] in sick and index in places}

@@ -64,6 +64,7 @@ def collect_warnings(
         *_warn_of_log(inputs.log, details, facts),
         *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
+        *_warn_of_slow_ranks(attribution, matched_ranks.rank_of),
         *details.warnings,
         *_warn_of_outlier_steps(attribution, matched_ranks.rank_of),
     )
@@ -276,7 +277,10 @@ def _warn_of_settings(
     ]
     warnings += _warn_of_conflicts(config.conflicts)
     captured = [rank.rank for rank in ranks if rank.rank_source == "environment"]
-    warnings += [ReportWarning("layout-contradiction", sentence) for sentence in find_contradictions(config, captured)]
+    warnings += [
+        ReportWarning("layout-contradiction", f"{found[:1].upper()}{found[1:]}" + ("" if found.endswith("?") else "."))
+        for found in find_contradictions(config, captured)
+    ]
     return warnings
 
 
@@ -304,6 +308,21 @@ def _show_value(value: object) -> str:
     if value is None:
         return "unset"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _warn_of_slow_ranks(attribution: Attribution, rank_of: Mapping[int, int]) -> list[ReportWarning]:
+    """Ranks that are slow at the same kernels, where no call shows how late that makes them."""
+    late = {straggler.rank for straggler in attribution.stragglers}
+    return [
+        ReportWarning(
+            "slow-kernels",
+            f"Rank {rank_of[rank_index]} takes {ratio:.2f} times as long as its peers for the same kernels, so its GPU "
+            "is likely slow: look at its clocks, throttle reasons and processes (nvidia-smi). The matched calls do not "
+            "show what that costs the others: capture every rank of the group.",
+        )
+        for rank_index, ratio in sorted(attribution.slow_ranks.items())
+        if rank_of[rank_index] not in late
+    ]
 
 
 def _warn_of_outlier_steps(attribution: Attribution, rank_of: Mapping[int, int]) -> list[ReportWarning]:
