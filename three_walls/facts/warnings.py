@@ -64,7 +64,7 @@ def collect_warnings(
         *_warn_of_log(inputs.log, details, facts),
         *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
-        *_warn_of_slow_ranks(attribution, matched_ranks.rank_of),
+        *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
         *details.warnings,
         *_warn_of_outlier_steps(attribution, matched_ranks.rank_of),
     )
@@ -310,7 +310,7 @@ def _show_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _warn_of_slow_ranks(attribution: Attribution, rank_of: Mapping[int, int]) -> list[ReportWarning]:
+def _warn_of_slow_kernels(attribution: Attribution, rank_of: Mapping[int, int]) -> list[ReportWarning]:
     """Ranks that are slow at the same kernels, where no call shows how late that makes them."""
     late = {straggler.rank for straggler in attribution.stragglers}
     return [
