@@ -6,6 +6,7 @@
 - ``transfer.py``: how much of exposed communication is transfer, and how much is waiting for peers.
 - ``compute_gaps.py``: why no compute ran, for every nanosecond without compute.
 - ``waits.py``: how long each rank waited for which rank. ``stragglers.py``: which ranks were late, and why.
+- ``slow_ranks.py``: which ranks take longer than the others for the same kernels.
 """
 
 from __future__ import annotations
