@@ -64,7 +64,7 @@ EP_TRANSFER_EXPOSED = facts.duration(
 )
 EP_TRANSFER_IS_LEAST = facts.flag(
     "ep_transfer_is_lower_bound",
-    "whether the exposed expert-parallel transfer time is a lower bound",
+    "whether the expert-parallel transfer is a lower bound",
     "Whether calls that took longer than the fastest one may have moved more tokens instead of waiting: the group was "
     "not captured as a whole, the sizes of its exchanges were not recorded, and routing is not known to be balanced.",
     if_true="The exposed expert-parallel transfer time is a lower bound: the sizes of the exchanges were not recorded",
