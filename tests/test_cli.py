@@ -122,7 +122,7 @@ def test_settings_and_a_saved_configuration_are_merged_and_said_with_their_sourc
         ],
     } in report["config"]["conflicts"]
     codes = {warning["code"]: warning["message"] for warning in report["warnings"]}
-    assert codes["layout-contradiction"] == "the number of experts (60) is not divisible by EP (8)"
+    assert codes["layout-contradiction"] == "The number of experts (60) is not divisible by EP (8)."
     assert "config-conflict" not in codes  # the user meant it
 
 

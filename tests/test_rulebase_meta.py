@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -9,6 +10,7 @@ from functools import cache
 import pytest
 import yaml
 
+from tests.paths import REPOSITORY
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.model.fact import FactSheet
 from three_walls.model.rule import (
@@ -98,7 +100,7 @@ def test_every_pointer_leads_to_a_known_source(rule: Rule) -> None:
 def test_every_requirement_and_gain_says_why(rule: Rule) -> None:
     assert all(one.reason and one.source for one in rule.requires)
     assert rule.gain.explanation
-    assert not rule.advice or rule.advice.endswith(".")
+    assert all(advice.text.endswith(".") for advice in rule.advice)
     assert rule.evidence_for
 
 
@@ -249,3 +251,12 @@ def test_some_case_leaves_out_an_upper_bound_that_is_too_small_to_measure(rule: 
 def test_every_pool_of_a_gain_knows_the_sums_it_is_part_of(rule: Rule) -> None:
     for term in rule.gain.terms:
         assert DEFINITION_BY_NAME[term.pool].pool, f"{term.pool} is declared without a Pool"
+
+
+@pytest.mark.parametrize("folder", ["rules", "tables", "docs", "three_walls"])
+def test_percent_signs_touch_their_number(folder: str) -> None:
+    """As the report writes its shares: ``33.6%``. The remainder of a division is written with spaces on both sides."""
+    texts = [path for path in (REPOSITORY / folder).rglob("*") if path.suffix in {".yaml", ".md", ".html", ".py"}]
+    apart = re.compile(r"""[0-9}] %(?! [\w(])|[0-9}] % (of|more|less|longer|in|for)\b""")
+    assert texts
+    assert [path for path in texts if apart.search(path.read_text(encoding="utf-8"))] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
+from three_walls.report.markdown_report import render_markdown
 from three_walls.resources import RULES_DIR
 from three_walls.rules.gain import rederive_fractions
 from three_walls.rules.load import load_rules
@@ -219,3 +221,11 @@ def test_the_report_follows_its_published_schema_and_renders(name: str) -> None:
 
 def test_every_trace_has_a_row_in_the_readme(name: str) -> None:
     assert f"`{LABELS[name]['trace']}" in (SAMPLES / "README.md").read_text()
+
+
+def test_warnings_are_sentences_and_percent_signs_touch_their_number(name: str) -> None:
+    report = report_of(name)
+    for warning in report.warnings:
+        assert not warning.message[0].islower(), warning
+        assert warning.message.endswith("."), warning
+    assert re.findall(r".{20}\d %", render_markdown(report)) == []

@@ -13,6 +13,8 @@ from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
 from three_walls.report.markdown_report import render_markdown
 from three_walls.report.overrides_file import render_overrides
+from three_walls.report.section import Hero
+from three_walls.report.sections import make_sections
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +42,38 @@ def test_without_a_slow_rank_the_one_that_waited_least_represents_the_run(tmp_pa
     assert [step for step in report.plan if step.order == 0] == []
 
 
+def test_two_slow_ranks_do_not_hide_each_other(tmp_path: Path) -> None:
+    run = simulate([USUAL, Behaviour(slow=1.4), Behaviour(slow=1.6), USUAL], layers=6)
+    report = analyze(run.write(tmp_path))
+    assert [(straggler.rank, straggler.slow_with) for straggler in report.stragglers] == [(2, (1,)), (1, (2,))]
+    assert {straggler.cause for straggler in report.stragglers} == {"slow_compute"}
+    compute_ns = (6 * 2_100 + 200) * US  # per step: six layers and the update
+    assert [straggler.late_ns for straggler in report.stragglers] == [compute_ns * 6 // 10, compute_ns * 4 // 10]
+    assert report.budget_of.endswith("the median of 2 healthy ranks; ranks 1, 2 are slow")
+    culprit = report.verdict.culprit
+    assert culprit is not None
+    assert (culprit.rank, culprit.slow_with, culprit.named) == (2, (1,), "ranks 1 and 2")
+    assert render_markdown(report).startswith("# Ranks 1 and 2 are slow: fix them before tuning\n")
+    assert "Without the delay of ranks 1 and 2 the step takes" in report.verdict.reason
+
+
+def test_a_slow_rank_does_not_represent_a_group_that_was_captured_in_part(tmp_path: Path) -> None:
+    ranks = [USUAL, Behaviour(slow=1.5), USUAL, USUAL]
+    report = analyze(simulate(ranks, world=8, group=8, layers=6).write(tmp_path / "slow"))
+    assert report.stragglers == ()
+    assert report.budget_of.endswith("the median of 3 healthy ranks; rank 1 is slow")
+    (warning,) = [each.message for each in report.warnings if each.code == "slow-kernels"]
+    assert warning.startswith("Rank 1 takes 1.50 times as long as its peers for the same kernels")
+    even = analyze(simulate([USUAL] * 4, world=8, group=8, layers=6).write(tmp_path / "even"))
+    assert "slow-kernels" not in {each.code for each in even.warnings}
+
+
+def test_ranks_of_one_speed_are_not_slow_together(tmp_path: Path) -> None:
+    report = analyze_ranks(tmp_path, USUAL, Behaviour(slow=1.05), Behaviour(slow=1.05), USUAL)
+    assert report.stragglers == ()
+    assert report.verdict.culprit is None
+
+
 def test_of_two_ranks_the_healthy_one_is_the_other(tmp_path: Path) -> None:
     report = analyze_ranks(tmp_path, Behaviour(slow=1.5), USUAL)
     assert report.budget_of.startswith("rank 1, ")
@@ -54,34 +88,57 @@ def test_a_rank_with_more_tokens_is_not_sick(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd", "cause", "title"),
+    ("odd", "cause", "title", "likely"),
     [
-        (Behaviour(slow=1.5), "slow_compute", "Rank 2 is slow: fix it before tuning"),
-        (Behaviour(starved_ns=MS), "launch_starved", "Rank 2 launches late: fix it before tuning"),
-        (Behaviour(blocked_ns=MS), "host_blocked", "Rank 2 waits for its host: fix it before tuning"),
+        (Behaviour(slow=1.5), "slow_compute", "Rank 2 is slow: fix it before tuning", "Lower clocks"),
+        (Behaviour(shared=3.0), "slow_compute", "Rank 2 is slow: fix it before tuning", "Another process on its GPU"),
+        (
+            Behaviour(starved_ns=MS),
+            "launch_starved",
+            "Rank 2 launches late: fix it before tuning",
+            "A host that launches",
+        ),
+        (
+            Behaviour(blocked_ns=MS),
+            "host_blocked",
+            "Rank 2 waits for its host: fix it before tuning",
+            "A host that waits",
+        ),
     ],
 )
 def test_the_slow_rank_is_the_headline_and_the_first_entry_of_the_plan(
-    tmp_path: Path, odd: Behaviour, cause: str, title: str
+    tmp_path: Path, odd: Behaviour, cause: str, title: str, likely: str
 ) -> None:
-    run = simulate([USUAL, USUAL, odd, USUAL])
+    run = simulate([USUAL, USUAL, odd, USUAL], layers=6)
     report = analyze(run.write(tmp_path))
     culprit, step_ns = report.verdict.culprit, report.verdict.step_ns
     assert culprit is not None
     assert step_ns is not None
     assert (culprit.rank, culprit.cause) == (2, cause)
-    assert culprit.cost_ns == run.truth.late[(2, 2)]
+    assert culprit.cost_ns == pytest.approx(run.truth.late[(2, 2)], rel=0.05)
     assert culprit.step_without_it_ns == step_ns - culprit.cost_ns
     first = report.plan[0]
     assert (first.order, first.rule, first.edits) == (0, "late-rank", ())
     assert (first.step_after_ns.low, first.step_after_ns.high) == (culprit.step_without_it_ns, step_ns)
-    assert "nvidia-smi" in first.finding.advice
+    assert first.finding.advice.startswith(likely)
+    assert "nvidia-smi -q -d CLOCK" in first.finding.advice
     assert report.first_trial is not None
     assert report.first_trial.rule == "late-rank"
     assert render_markdown(report).startswith(f"# {title}\n")
     page = render_html(report)
     assert f"<h1>{title}</h1>" in page
     assert "Fix rank 2 first (entry 0)" in page
+
+
+def test_shares_of_walls_are_of_the_step_that_is_judged(tmp_path: Path) -> None:
+    report = analyze_ranks(tmp_path, USUAL, USUAL, Behaviour(slow=2.0), Behaviour(starved_ns=4 * MS))
+    verdict, page = report.verdict, render_html(report)
+    assert verdict.culprit is not None
+    assert f"of the step without the delay of rank {verdict.culprit.rank}" in page
+    if verdict.wall is not None:
+        (hero,) = [block for section in make_sections(report) for block in section.blocks if isinstance(block, Hero)]
+        (recoverable,) = [metric.note for metric in hero.metrics if metric.label == "Recoverable"]
+        assert recoverable.split()[0] in verdict.reason
 
 
 def test_a_plan_of_the_slow_rank_alone_has_no_overrides(tmp_path: Path) -> None:

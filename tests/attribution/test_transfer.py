@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,51 @@ def test_hidden_exchanges_have_no_exposed_transfer(tmp_path: Path) -> None:
     report = exchanges(tmp_path, [1, 1, 5, 7, 1, 1, 5, 7, 1, 1], hidden=True)
     assert report.facts.number("ep_transfer_exposed_ns") == 0
     assert report.facts.number("ep_hidden_ns") == 30 * MS
+
+
+def uneven(tmp_path: Path, *, sizes_mb: list[int] | None = None, settings: str = "", gemm_ms: int = 30) -> Report:
+    """Three steps of 100 ms in which one rank of eight computes, then exchanges for 1, 1, 5, 7, 1, 1, 5, 7, 1, 1 ms.
+
+    ``sizes_mb``: what NCCL's own ranges state that each exchange sends.
+    """
+    builder = TraceBuilder().launched_as(
+        f"{MEGATRON} --expert-model-parallel-size 8 {settings}", RANK="0", WORLD_SIZE="8", LOCAL_WORLD_SIZE="8"
+    )
+    builder.nccl_schema(1, 20, (18, "NCCL communicator ID", 0), (18, "Message size [bytes]", 8), (15, "Peer rank", 16))
+    for first in (1000, 1000 + STEP, 1000 + 2 * STEP):
+        builder.kernel(GEMM, first, first + gemm_ms * MS, launched=first - 500)
+        at = first + gemm_ms * MS
+        for order, duration in enumerate([1, 1, 5, 7, 1, 1, 5, 7, 1, 1]):
+            builder.kernel(SEND_RECV, at, at + duration * MS, stream=20, launched=at - 100)
+            if sizes_mb:
+                builder.nccl_call("ncclGroupStart", at - 800, at - 790)
+                payload = struct.pack("<QQi", 7, sizes_mb[order] * 1_000_000, 1)
+                builder.nccl_call("ncclSend", at - 700, at - 690, schema=1, payload=payload)
+                builder.nccl_call("ncclGroupEnd", at - 200, at - 50)
+            at += duration * MS
+        builder.kernel(ADAM, at, first + STEP, launched=at)
+    return analyze(builder.write(tmp_path / "trace.sqlite"))
+
+
+def test_an_exchange_of_more_tokens_transfers_longer(tmp_path: Path) -> None:
+    # The second call of 5 ms carries five times as much as one of 1 ms; the first one and both of 7 ms waited.
+    facts = uneven(tmp_path, sizes_mb=[10, 10, 10, 20, 10, 10, 50, 20, 10, 10]).facts
+    assert facts.number("ep_exposed_ns") == 30 * MS
+    assert facts.number("ep_transfer_exposed_ns") == (6 + 1 + 2 + 5 + 2) * MS
+    assert facts.get("ep_transfer_is_lower_bound").value is False
+
+
+def test_without_their_sizes_the_transfer_of_uneven_exchanges_is_a_lower_bound(tmp_path: Path) -> None:
+    natural = uneven(tmp_path)
+    assert natural.facts.number("ep_transfer_exposed_ns") == 10 * MS
+    assert natural.facts.get("ep_transfer_is_lower_bound").value is True
+    (warning,) = [each.message for each in natural.warnings if each.code == "uneven-exchanges"]
+    assert warning.startswith("Between 10.0 ms and 30.0 ms of exposed expert-parallel communication is transfer.")
+    assert "waiting-for-peers" not in {each.code for each in natural.warnings}
+
+
+def test_balanced_exchanges_have_one_size(tmp_path: Path) -> None:
+    balanced = uneven(tmp_path, settings="--moe-router-force-load-balancing")
+    assert balanced.facts.get("ep_transfer_is_lower_bound").value is False
+    assert "waiting-for-peers" in {each.code for each in balanced.warnings}
+    assert "uneven-exchanges" not in {each.code for each in balanced.warnings}

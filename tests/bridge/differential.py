@@ -236,8 +236,8 @@ def describe(agreements: Sequence[Agreement], seed: int, shown: int = 0) -> str:
         for kind in sorted({outcome.case.kind for outcome in agreement.outcomes}):
             part = Agreement(kind, tuple(outcome for outcome in agreement.outcomes if outcome.case.kind == kind))
             lines.append(
-                f"  {kind:14}{len(part.outcomes):5} cases, caught {100 * part.caught_fraction:5.1f} %, "
-                f"wrongly refused {100 * part.wrongly_refused_fraction:5.1f} %"
+                f"  {kind:14}{len(part.outcomes):5} cases, caught {100 * part.caught_fraction:5.1f}%, "
+                f"wrongly refused {100 * part.wrongly_refused_fraction:5.1f}%"
             )
     if shown:
         for agreement in agreements:

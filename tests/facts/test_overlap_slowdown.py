@@ -75,7 +75,7 @@ def test_without_grids_nothing_is_compared(tmp_path: Path) -> None:
 
 
 def test_a_real_run_with_exchanges_through_host_memory() -> None:
-    """GEMMs of the same place take 3 to 27 % longer during an exchange; persistent kernels share one grid."""
+    """GEMMs of the same place take 3 to 27% longer during an exchange; persistent kernels share one grid."""
     rows = analyze(SAMPLES / "wide-slowlink-ep-overlap.sqlite.xz").overlap_slowdown
     costly = [row for row in rows if row.slowdown_ns > 10_000]
     assert len(costly) >= 5

@@ -153,7 +153,7 @@ def test_without_ranges_of_operators_nothing_is_known_rather_than_zero() -> None
 def test_where_few_kernels_have_shapes_work_found_by_shapes_is_unknown() -> None:
     kernels = operations(*(("elementwise", at, 100 + at, 101 + at) for at in (5, 15, 25)))
     found = measure(kernels, (TURNED, 0, 10), ("aten::mul, op_id = 2", 11, 30))
-    assert "launched only 33 % of the pointwise work" in str(found["rope_kernels_ns"])
+    assert "launched only 33% of the pointwise work" in str(found["rope_kernels_ns"])
     everywhere = measure(kernels, (TURNED, 0, 30))
     assert everywhere["rope_kernels_ns"] == 3
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.facts.model_runs import TOY
 from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
 from three_walls.model.report import Report
 
 MS = 1_000_000
 SOFTMAX = "void transformer_engine::scaled_masked_softmax_warp_forward<__nv_bfloat16, __nv_bfloat16, float, (int)12>"
+FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>"
 NORM = "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<transformer_engine::normalization::Kernel>(X)"
 TE_ADAM = "void multi_tensor_apply_kernel<T<4>, transformer_engine::multi_tensor_adam::AdamFunctor>"
 
 
 def report_of(path: Path, *kernels: str, ranges: tuple[str, ...] = (), **settings: str) -> Report:
     """Five steps of 100 ms: one expert's GEMM on each of four streams, then 10 ms of each of ``kernels``."""
-    builder = TraceBuilder()
+    builder = TraceBuilder().launched_as("train.py", RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
     for step in range(5):
         at = step * 100 * MS + 1
         for text in ranges:
@@ -64,3 +66,19 @@ def test_unfused_attention_that_a_setting_asks_for_is_an_edit(tmp_path: Path) ->
     report = report_of(tmp_path, NORM, SOFTMAX, attention_backend="unfused")
     assert outcome(report, "unfused-attention-fallback") == "not_needed"
     assert report.facts.get("attention_fell_back").value is False
+
+
+def test_memory_and_efficiency_count_the_attention_that_ran(tmp_path: Path) -> None:
+    """Transformer Engine's automatic choice is fused where it can be: after a fall-back the scores are kept too."""
+    model = {key: str(value) for key, value in TOY.items() if key != "attention_backend"}
+
+    def estimate(*kernels: str, **settings: str) -> tuple[float | None, list[int]]:
+        report = report_of(tmp_path, NORM, *kernels, **model, **settings)
+        flops = [row.flops for row in report.efficiency if row.role == "GEMMs"]
+        return report.facts.number("memory_activations_bytes"), flops
+
+    fell_back, asked_for, fused = estimate(SOFTMAX), estimate(SOFTMAX, attention_backend="unfused"), estimate(FLASH)
+    assert fell_back == asked_for
+    assert fell_back[0] != fused[0]
+    assert fell_back[1] > fused[1] > [0]
+    assert estimate(SOFTMAX, FLASH) == fused

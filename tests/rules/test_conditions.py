@@ -76,7 +76,7 @@ def test_text_is_never_compared_as_a_number() -> None:
     [
         (
             Condition("launch_starved_fraction", "at_least", 0.1),
-            "Launch-starved time takes 18.4 % of the step (threshold 10 %)",
+            "Launch-starved time takes 18.4% of the step (threshold 10%)",
         ),
         (Condition("step_ns", "above", 2_000_000), "The step length is 1.5 ms (must be more than 2 ms)"),
         (Condition("config.x", "equals", True), "x is unset (must be on)"),

@@ -8,7 +8,7 @@ from tests.rules.builders import MS, requirement, rule, run, sheet_of
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
-from three_walls.model.rule import Condition, Edit, Evidence
+from three_walls.model.rule import Advice, Condition, Edit, Evidence
 from three_walls.rules.judge import judge, judge_all
 from three_walls.rules.verdict import decide_verdict
 
@@ -26,7 +26,7 @@ def test_a_value_that_misses_a_threshold_by_less_than_a_fifth_is_near_it() -> No
         assert finding.outcome is Outcome.NOT_NEEDED
         return finding.near
 
-    assert near(0.098) == "Launch-starved time takes 9.8 % of the step (threshold 10 %)"
+    assert near(0.098) == "Launch-starved time takes 9.8% of the step (threshold 10%)"
     assert near(0.079) == ""
     assert near(0.098, asks=True) == ""  # nothing is left to set
 
@@ -53,7 +53,7 @@ def test_another_world_is_not_applicable() -> None:
 def test_an_absent_symptom_decides_even_where_the_world_is_unknown() -> None:
     finding = judge(rule("r", applies_to=(HERE,), when=(LATE,)), run(launch_starved_ns=0))
     assert (finding.outcome, finding.missing) == (Outcome.NOT_NEEDED, ())
-    assert finding.reason == "Launch-starved time takes 0 % of the step (threshold 10 %)"
+    assert finding.reason == "Launch-starved time takes 0% of the step (threshold 10%)"
 
 
 def test_another_world_decides_before_an_absent_symptom() -> None:
@@ -71,7 +71,7 @@ def test_an_absent_symptom_beats_an_unknown_one() -> None:
     lacking = Condition("config.graphs", "equals", False)
     finding = judge(rule("r", when=(lacking, LATE)), run(launch_starved_ns=99 * MS))
     assert finding.outcome is Outcome.NOT_NEEDED
-    assert finding.reason == "Launch-starved time takes 9.9 % of the step (threshold 10 %)"
+    assert finding.reason == "Launch-starved time takes 9.9% of the step (threshold 10%)"
 
 
 def test_all_failing_requirements_are_listed_with_numbers_and_reason() -> None:
@@ -189,7 +189,7 @@ def test_a_fix_that_does_not_make_it_hold_is_no_fix() -> None:
 
 
 def test_a_rule_without_edits_says_what_to_do() -> None:
-    imbalance = replace(rule("r", when=(LATE,)), edits=(), lever="", advice="Look at the router.")
+    imbalance = replace(rule("r", when=(LATE,)), edits=(), lever="", advice=(Advice("Look at the router."),))
     finding = judge(imbalance, run())
     assert (finding.outcome, finding.advice, finding.edits) == (Outcome.FOUND, "Look at the router.", ())
     assert judge(imbalance, run(launch_starved_ns=0)).outcome is Outcome.NOT_NEEDED
@@ -205,9 +205,20 @@ def test_a_program_without_a_sign_of_megatron_gets_no_edit_and_no_wall() -> None
     assert judge(rule("r"), facts).outcome is Outcome.RECOMMENDED
 
 
+def test_advice_that_fits_the_facts_comes_first() -> None:
+    fits, other = Condition("late_cause", "equals", "gpu"), Condition("late_cause", "equals", "host")
+    advice = (Advice("Look at the host.", (other,)), Advice("Look at the GPU.", (fits,)), Advice("Capture again."))
+    late = replace(rule("r", when=(LATE,)), edits=(), lever="", advice=advice)
+    facts: dict[str, ConfigData] = {"launch_starved_fraction": 0.2, "step_ns": 1000 * MS}
+    known_cause = judge(late, sheet_of({**facts, "late_cause": "gpu"}))
+    assert known_cause.advice == "Look at the GPU. Capture again. Should that not be it: Look at the host."
+    unknown_cause = judge(late, sheet_of(facts))
+    assert unknown_cause.advice == "Capture again. Look at the host. Look at the GPU."
+
+
 def test_advice_for_any_program_needs_no_sign_of_megatron() -> None:
     sign = Fact("megatron_sign", None, "text", "no sign was found")
     foreign = FactSheet.of([*run().facts.values(), sign])
-    generic = replace(rule("r"), edits=(), advice="look", any_program=True)
+    generic = replace(rule("r"), edits=(), advice=(Advice("look"),), any_program=True)
     assert judge(generic, foreign).outcome is Outcome.FOUND
     assert judge(replace(generic, any_program=False), foreign).outcome is Outcome.UNKNOWN

@@ -87,7 +87,7 @@ def test_an_entry_that_the_log_makes_too_small_by_little_is_near() -> None:
 
 
 def test_an_edit_that_earlier_entries_leave_just_below_its_threshold_stays_in() -> None:
-    """Of 20 % launch-starved time, 9 % is left where the rule asks for 10 %, and half of it is worth an entry."""
+    """Of 20% launch-starved time, 9% is left where the rule asks for 10%, and half of it is worth an entry."""
     symptom = Condition("launch_starved_fraction", "at_least", 0.1)
     first = rule("first", likely=0.55)
     second = rule("second", likely=0.5, when=(symptom,))
@@ -199,7 +199,7 @@ def test_a_rule_whose_symptom_an_earlier_edit_removed_stays_out() -> None:
     assert names(steps) == ["cure"]
     assert outcome(findings, "late") is Outcome.ALTERNATIVE
     assert findings[1].reason == (
-        "After cure, the rule is not needed: Exposed expert-parallel transfer takes 1.73 % of the step (threshold 10 %)"
+        "After cure, the rule is not needed: Exposed expert-parallel transfer takes 1.73% of the step (threshold 10%)"
     )
 
 

@@ -50,6 +50,23 @@ def test_the_wall_with_the_most_recoverable_time_is_named() -> None:
     }
 
 
+def test_transfer_that_is_a_lower_bound_decides_nothing_that_it_could_overturn() -> None:
+    measured: dict[str, ConfigData] = {
+        "ep_transfer_is_lower_bound": True,
+        "ep_wait_exposed_ns": 250 * MS,
+        "wait_exposed_fraction": 0.25,
+        "communication_recoverable_ns": 50 * MS,
+    }
+    verdict = judged(**measured, host_recoverable_ns=200 * MS)
+    assert verdict.abstained
+    assert "between 50.0 ms and 300.0 ms of the 1000.0 ms step, host changes up to 200.0 ms" in verdict.reason
+    larger = judged(**measured, host_recoverable_ns=290 * MS)
+    assert larger.sub_wall is SubWall.HOST
+    assert "up to 25.0% of the step waits for other ranks" in larger.reason
+    known = judged(**{**measured, "ep_transfer_is_lower_bound": False}, host_recoverable_ns=200 * MS)
+    assert known.sub_wall is SubWall.HOST
+
+
 def test_both_halves_of_the_third_wall_count_together() -> None:
     verdict = judged(
         communication_recoverable_ns=200 * MS, compute_recoverable_ns=140 * MS, host_recoverable_ns=110 * MS
@@ -182,7 +199,7 @@ def test_with_a_rank_to_fix_first_the_wall_is_judged_for_the_step_without_its_de
     assert (verdict.culprit.rank, verdict.culprit.cause) == (2, "slow_compute")
     assert (verdict.culprit.cost_ns, verdict.culprit.step_without_it_ns) == (400 * MS, 600 * MS)
     assert verdict.step_ns == 1000 * MS
-    assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)  # 9 % of the step, 15 % without
+    assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)  # 9% of the step, 15% without
     assert "(15.0% of the 600.0 ms step)" in verdict.reason
 
 

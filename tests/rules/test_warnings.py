@@ -19,7 +19,12 @@ WARNINGS = load_warnings(RULES_DIR, definitions=DEFINITIONS)
 
 
 def codes(**values: ConfigData) -> list[str]:
-    sheet = sheet_of({name.replace("__", "."): value for name, value in values.items()})
+    measured: dict[str, ConfigData] = {
+        "ep_transfer_is_lower_bound": False,
+        "ep_transfer_exposed_ns": 0,
+        "ep_exposed_ns": 0,
+    }
+    sheet = sheet_of(measured | {name.replace("__", "."): value for name, value in values.items()})
     return [warning.code for warning in judge_warnings(WARNINGS, sheet)]
 
 
@@ -50,6 +55,8 @@ def test_the_profiler_explains_neither_more_delay_than_it_adds_nor_slow_computin
 
 def test_each_threshold_decides() -> None:
     assert codes(wait_exposed_fraction=0.10) == ["waiting-for-peers"]
+    assert codes(wait_exposed_fraction=0.10, ep_transfer_is_lower_bound=True) == ["uneven-exchanges"]
+    assert codes(wait_exposed_fraction=0.04, ep_transfer_is_lower_bound=True) == []
     assert codes(wait_exposed_fraction=0.099) == []
     assert codes(unclassified_fraction=0.05) == ["unclassified-kernels"]
     assert codes(unclassified_fraction=0.049) == []

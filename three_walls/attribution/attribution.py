@@ -6,6 +6,7 @@
 - ``transfer.py``: how much of exposed communication is transfer, and how much is waiting for peers.
 - ``compute_gaps.py``: why no compute ran, for every nanosecond without compute.
 - ``waits.py``: how long each rank waited for which rank. ``stragglers.py``: which ranks were late, and why.
+- ``slow_ranks.py``: which ranks take longer than the others for the same kernels.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import polars as pl
 from three_walls.attribution.compute_gaps import explain_compute_gaps
 from three_walls.attribution.kernel_spread import measure_kernel_spread
 from three_walls.attribution.ownership import label_idle, measure_budget, measure_exposure, slice_steps
+from three_walls.attribution.slow_ranks import find_slow_ranks, measure_paces
 from three_walls.attribution.stragglers import find_stragglers
 from three_walls.attribution.transfer import measure_transfer
 from three_walls.attribution.waits import list_waits
@@ -49,6 +51,8 @@ class Attribution:
     """Ranks that the others waited for, the latest first."""
     kernel_spread: Mapping[int, float]
     """How much repeated kernels vary, by rank index: measure_kernel_spread."""
+    slow_ranks: Mapping[int, float]
+    """Ranks that are slow at the same kernels, by rank index: find_slow_ranks."""
 
 
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
@@ -57,6 +61,7 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     exposure = measure_exposure(slices)
     transfer = measure_transfer(timeline, matched_ranks, slices, exposure)
     kernel_spread = measure_kernel_spread(timeline.operations, timeline.steps)
+    slow_ranks = find_slow_ranks(measure_paces(timeline, traces, matched_ranks.pipeline))
     return Attribution(
         steps=timeline.steps,
         slices=slices,
@@ -65,6 +70,7 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
         transfer=transfer,
         compute_gaps=explain_compute_gaps(timeline, slices),
         waits=list_waits(matched_ranks, timeline.steps, exposure, transfer),
-        stragglers=find_stragglers(timeline, matched_ranks, slices, traces, kernel_spread),
+        stragglers=find_stragglers(timeline, matched_ranks, slices, traces, kernel_spread, slow_ranks),
         kernel_spread=kernel_spread,
+        slow_ranks=slow_ranks,
     )

@@ -54,7 +54,7 @@ def measure_kernel_spread(operations: pl.DataFrame, steps: pl.DataFrame) -> Mapp
     counts. Ranks without enough repeated kernels are left out.
     """
     thresholds = default_rank_thresholds()
-    calls = _list_calls(operations, steps)
+    calls = list_calls(operations, steps)
     compute_ns = calls.group_by(STEP).agg(compute_ns=pl.col("ns").sum())
     kinds = (
         calls.filter(
@@ -82,7 +82,7 @@ def measure_kernel_spread(operations: pl.DataFrame, steps: pl.DataFrame) -> Mapp
     return dict(medians.sort("rank_index").rows())
 
 
-def _list_calls(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def list_calls(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Compute kernels that start in a kept step: rank_index, step, category, ns, and the columns of _KIND."""
     windows = steps.filter("kept").select("rank_index", "step", begin_ns="start_ns", stop_ns="end_ns")
     return (

@@ -6,7 +6,7 @@ which it arrived last, against what its peers did at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
@@ -15,6 +15,7 @@ import polars as pl
 
 from three_walls.attribution.kernel_spread import GpuSuspicion, suspect_gpu
 from three_walls.attribution.ownership import OWNER
+from three_walls.attribution.slow_ranks import leave_out, name_kernels
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.model.report import Straggler
@@ -86,40 +87,57 @@ def find_stragglers(
     slices: pl.DataFrame,
     traces: Sequence[Trace],
     kernel_spread: Mapping[int, float],
+    slow_ranks: Collection[int],
 ) -> tuple[Straggler, ...]:
     """Stragglers, the latest first, from the resolved calls of kept steps.
 
     Calls between pipeline stages make no rank a straggler: stages do different work by design, and under 1F1B the first
     stage finishes last. But pipeline exchanges show which rank a late rank had waited for itself. ``kernel_spread``:
-    by rank index (measure_kernel_spread).
+    by rank index (measure_kernel_spread). ``slow_ranks``: indices (find_slow_ranks).
     """
     rank_of = matched_ranks.rank_of
     kept = matched_ranks.arrivals.filter("kept")
     arrivals = _within_a_stage(kept, matched_ranks.pipeline)
     exchanges = _find_pipeline_waits(kept, rank_of)
-    segments = _find_segments(arrivals, timeline.steps)
+    slow = frozenset(slow_ranks if len(slow_ranks) > 1 else ())
     stragglers = []
-    for late in _find_late_ranks(arrivals, timeline.steps, kernel_spread):
-        last_at = arrivals.filter((pl.col("last") == late.rank_index) & pl.col("resolved"))
-        before = segments.join(last_at.select("instance").unique(), on="instance", how="semi")
-        cause, explanation = _find_cause(late, before, exchanges, timeline, slices, traces)
-        calls = last_at.filter(pl.col("rank_index") == late.rank_index).height
-        evidence = (
-            f"rank {rank_of[late.rank_index]} arrived last at {calls / late.steps:.0f} matched calls per step, "
-            f"{ns_to_ms(late.late_ns):.1f} ms in all after the second-to-last rank (its peers: "
-            f"{ns_to_ms(late.peers_ns):.1f} ms); before these calls, {explanation}"
-        )
-        stragglers.append(
-            Straggler(
-                rank=rank_of[late.rank_index],
-                late_ns=late.late_ns,
-                cause=cause,
-                evidence=evidence,
-                beyond_peers_ns=late.late_ns - late.peers_ns,
-                likely_reason=late.gpu_suspicion if cause is StragglerCause.SLOW_COMPUTE else "",
+    # Ranks that are slow together hide each other: each is compared with those that are not slow.
+    for compared in [slow, *(slow - {rank_index} for rank_index in sorted(slow))]:
+        others = leave_out(arrivals, compared, matched_ranks.clock.error_ns) if compared else arrivals
+        also_slow = [rank_of[rank_index] for rank_index in sorted(compared)]
+        segments = _find_segments(others, timeline.steps)
+        for late in _find_late_ranks(others, timeline.steps, kernel_spread):
+            if compared and (late.rank_index in slow) != (compared != slow):
+                continue
+            last_at = others.filter((pl.col("last") == late.rank_index) & pl.col("resolved"))
+            before = segments.join(last_at.select("instance").unique(), on="instance", how="semi")
+            cause, explanation = _find_cause(late, before, exchanges, timeline, slices, traces)
+            calls = last_at.filter(pl.col("rank_index") == late.rank_index).height
+            stragglers.append(
+                Straggler(
+                    rank=rank_of[late.rank_index],
+                    late_ns=late.late_ns,
+                    cause=cause,
+                    evidence=_describe_lateness(late, rank_of, calls, also_slow, explanation),
+                    beyond_peers_ns=late.late_ns - late.peers_ns,
+                    likely_reason=late.gpu_suspicion if cause is StragglerCause.SLOW_COMPUTE else "",
+                    slow_with=tuple(also_slow) if late.rank_index in slow else (),
+                )
             )
-        )
     return tuple(sorted(stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank)))
+
+
+def _describe_lateness(
+    late: _LateRank, rank_of: Mapping[int, int], calls: int, also_slow: Sequence[int], explanation: str
+) -> str:
+    """When the rank arrived last, and the ``explanation``. ``also_slow``: ranks that the comparison leaves out."""
+    ranks = ", ".join(map(str, also_slow))
+    left_out = f" (compared without the slow rank{'s' if len(also_slow) > 1 else ''} {ranks})" if also_slow else ""
+    return (
+        f"rank {rank_of[late.rank_index]}{left_out} arrived last at {calls / late.steps:.0f} matched calls per step, "
+        f"{ns_to_ms(late.late_ns):.1f} ms in all after the second-to-last rank (its peers: "
+        f"{ns_to_ms(late.peers_ns):.1f} ms); before these calls, {explanation}"
+    )
 
 
 def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.DataFrame:
@@ -380,19 +398,12 @@ def _kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, trace
     ]
     if not found:
         found = [kernels.clear().with_columns(instance=pl.lit(0, dtype=pl.Int64), between_ep=pl.lit(value=False))]
-    names = [
-        pl.DataFrame(
-            {"name_id": list(trace.names), "kernel": list(trace.names.values())},
-            schema={"name_id": pl.Int64, "kernel": pl.String},
-        ).with_columns(capture_id=pl.lit(trace.capture_id, dtype=pl.Int64))
-        for trace in traces
-    ]
     grid = pl.concat_str("grid_x", "grid_y", "grid_z", separator="x", ignore_nulls=True)
     attends = pl.col("category").is_in(list(ATTENTION)).any().over("instance")
     return (
         pl.concat(found)
         .with_columns(of_experts=pl.col("between_ep") & ~attends)
-        .join(pl.concat(names), on=["capture_id", "name_id"], how="left")
+        .join(name_kernels(traces), on=["capture_id", "name_id"], how="left")
         .group_by("instance", "rank_index", "of_experts", "kernel", grid=grid)
         .agg(count=pl.len().cast(pl.Int64), ns=DURATION.sum())
     )

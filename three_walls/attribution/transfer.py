@@ -10,6 +10,10 @@ routing, and hosts that keep each other waiting delay nearly all of them: on eig
 of 60 exchanges of 117 MB took 0.33 to 0.39 ms, as over NVLink elsewhere, the fastest tenth 0.6 to 0.8 ms, half of it
 waiting. Of each call at most this much counts as transfer; the rest is waiting.
 
+That holds for messages of one size. Where NCCL's own ranges state the size of each exchange, a call transfers as long
+as its bytes take at the pace of the fastest one. Where neither the sizes are recorded nor the routing is balanced, the
+transfer is a lower bound, and ``is_least`` marks it.
+
 Calls that carry next to nothing (``ep_control``: counts, notifications, barriers) transfer it in microseconds. Of these
 the shortest call of the kind is the transfer of each, up to the threshold ``maximum_control_ns``.
 
@@ -49,7 +53,7 @@ def measure_transfer(
     Measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
     ``exposure``: see measure_exposure. fastest_exposed_ns: the same with each call at most as long as the fastest tenth
     of its kind; repeated_exposed_ns: the part of transfer_exposed_ns in calls that repeat enough to show that. Both are
-    null where nothing was measured.
+    null where nothing was measured. is_least: whether exchanges of tokens were estimated without knowing their sizes.
     """
     exposed_stretches = find_time_without_compute(slices)
     resolved = matched_ranks.class_splits.filter("resolved").select(STEP_AND_CLASS)
@@ -71,6 +75,7 @@ def measure_transfer(
             .otherwise("estimated_ns"),
             repeated_exposed_ns=pl.when("is_resolved").then(pl.col("repeated_exposed_ns").fill_null(0)),
             fastest_exposed_ns=pl.when("is_resolved").then(pl.col("fastest_exposed_ns").fill_null(0)),
+            is_least=pl.col("is_least").fill_null(value=False) & pl.col("is_resolved").is_null(),
         )
         .drop_nulls("transfer_exposed_ns")
         .sort(STEP_AND_CLASS)
@@ -83,7 +88,8 @@ def _list_transfers(timeline: Timeline, matched_ranks: MatchedRanks, resolved: p
     A matched call transfers from the latest arrival to its end, an unmatched call throughout. ready_ns: how long the
     fastest tenth of its kind transfers; null where the kind has too few calls.
     """
-    kernels = timeline.operations.select("rank_index", "stream", "start_ns", "end_ns", "name_id").unique(
+    columns = ("rank_index", "stream", "start_ns", "end_ns", "name_id", "message_bytes")
+    kernels = timeline.operations.select(columns).unique(
         ["rank_index", "stream", "start_ns", "end_ns"], keep="first", maintain_order=True
     )
     transfers = (
@@ -109,7 +115,7 @@ def _expose(transferring: pl.DataFrame, exposed_stretches: pl.DataFrame, name: s
 
 
 def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFrame:
-    """Exposed transfer estimated from each rank alone: rank_index, step, class, estimated_ns.
+    """Exposed transfer estimated from each rank alone: rank_index, step, class, estimated_ns, is_least.
 
     Only calls of kept steps count for the fastest ones.
     """
@@ -125,18 +131,30 @@ def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFra
         .group_by("call", *STEP)
         .agg(exposed_ns=DURATION.sum())
     )
+    is_exchange = pl.col("category").is_in(_TOKEN_EXCHANGES)
+    sized_ns = pl.when(is_exchange).then(
+        (pl.col("message_bytes") * pl.col("fastest_ns_per_byte")).round().cast(pl.Int64)
+    )
     return (
-        inside.select("call", *STEP, *(name for name in _KIND if name != "rank_index"))
+        inside.select("call", *STEP, "message_bytes", *(name for name in _KIND if name != "rank_index"))
         .join(exposed, on=["call", *STEP])
         .join(_ready_durations(inside), on=_KIND, how="left", nulls_equal=True)
-        .with_columns(transfer_ns=pl.min_horizontal("exposed_ns", pl.col("ready_ns").fill_null(2**62)))
+        .with_columns(sized_ns=pl.when(pl.col("ready_ns").is_not_null()).then(sized_ns))
+        .with_columns(
+            transfer_ns=pl.min_horizontal("exposed_ns", pl.coalesce("sized_ns", "ready_ns").fill_null(2**62)),
+            is_least=is_exchange & pl.col("ready_ns").is_not_null() & pl.col("sized_ns").is_null(),
+        )
         .group_by(*STEP, pl.col("category").cast(pl.String).alias("class"))
-        .agg(estimated_ns=pl.col("transfer_ns").sum())
+        .agg(estimated_ns=pl.col("transfer_ns").sum(), is_least=pl.col("is_least").any())
     )
 
 
 def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
-    """How long each kind of call takes when its peers are ready: the columns of _KIND, ready_ns (null if not known)."""
+    """How long each kind of call takes when its peers are ready: the columns of _KIND, ready_ns (null if not known).
+
+    fastest_ns_per_byte: of the call that moves its bytes fastest; null where no sizes were recorded.
+    """
+    per_byte = pl.col("duration_ns") / pl.when(pl.col("message_bytes") > 0).then("message_bytes")
     thresholds = attribution_thresholds()
     duration, is_exchange = pl.col("duration_ns"), pl.col("category").is_in(_TOKEN_EXCHANGES)
     quantile = duration.quantile(thresholds.ready_quantile, interpolation="lower").cast(pl.Int64)
@@ -147,9 +165,11 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
             quantile_ns=quantile,
             shortest_ns=pl.col("duration_ns").min(),
             calls=pl.col("call").n_unique(),
+            fastest_ns_per_byte=per_byte.min(),
         )
         .select(
             *_KIND,
+            "fastest_ns_per_byte",
             ready_ns=pl.when(pl.col("category") == "ep_control")
             .then(pl.min_horizontal("shortest_ns", pl.lit(thresholds.maximum_control_ns)))
             .when(pl.col("calls") >= thresholds.minimum_calls)

@@ -16,6 +16,9 @@ from three_walls.timeline.communication_owners import BY_OPERATION
 
 _OTHER_CATEGORIES = tuple(name for name in COMMUNICATION_CATEGORIES if name not in EP_CATEGORIES)
 
+_EVEN_EXCHANGES = ("moe_router_force_load_balancing", "moe_pad_expert_input_to_capacity")
+"""Settings with which all exchanges of tokens have one size."""
+
 _PART_OF_COLLECTIVES = Pool(
     part_of=("collective_transfer_exposed_ns", "collective_exposed_ns", "communication_recoverable_ns"),
     union="collective_busy_ns",
@@ -59,6 +62,14 @@ EP_TRANSFER_EXPOSED = facts.duration(
     pool=Pool(
         part_of=("ep_exposed_ns", "communication_recoverable_ns"), union="ep_busy_ns", hidden_part="ep_hidden_ns"
     ),
+)
+EP_TRANSFER_IS_LEAST = facts.flag(
+    "ep_transfer_is_lower_bound",
+    "whether the expert-parallel transfer is a lower bound",
+    "Whether calls that took longer than the fastest one may have moved more tokens instead of waiting: the group was "
+    "not captured as a whole, the sizes of its exchanges were not recorded, and routing is not known to be balanced.",
+    if_true="The exposed expert-parallel transfer time is a lower bound: the sizes of the exchanges were not recorded",
+    if_false="The exposed expert-parallel transfer time is no mere lower bound",
 )
 EP_WAIT_EXPOSED = facts.duration(
     "ep_wait_exposed_ns",
@@ -150,12 +161,14 @@ def measure_communication(step: StepView) -> Measurements:
     # Waiting of both kinds may overlap: together it is no more than the time in which any communication is exposed.
     wait_ns = min(ep_wait_ns + other_wait_ns, step.union_ns(COMMUNICATION_CATEGORIES, exposed=True))
     microbatches = step.layout.microbatches or 1
+    is_even = any(step.config.get(key) is True for key in _EVEN_EXCHANGES)
     return {
         EP_BUSY: known(ep_busy_ns),
         EP_EXPOSED: known(ep_exposed_ns),
         EP_HIDDEN: known(ep_busy_ns - ep_exposed_ns),
         EP_TRANSFER_EXPOSED: known(ep_transfer_ns),
         EP_OVERLAPPABLE: known(round(ep_transfer_ns * _overlappable_fraction(step.layout))),
+        EP_TRANSFER_IS_LEAST: known(ep_wait_ns > 0 and not is_even and bool(step.least_transfer & set(EP_CATEGORIES))),
         EP_WAIT_EXPOSED: known(ep_wait_ns),
         COLLECTIVE_BUSY: known(step.union_ns(_OTHER_CATEGORIES)),
         COLLECTIVE_EXPOSED: known(other_exposed_ns),

@@ -116,8 +116,10 @@ def measure_facts(
         **measure_program(inputs, timeline),
         **measure_layout(run),
         **log.facts,
-        **measure_ranks(matched_ranks, attribution, timeline),
-        **measure_memory(run.config, run.device.memory_bytes if run.device else None, log.facts),
+        **measure_ranks(matched_ranks, attribution, timeline, [straggler for straggler, _ in sick]),
+        **measure_memory(
+            step.config_as_run if step else run.config, run.device.memory_bytes if run.device else None, log.facts
+        ),
         **measure_snapshot(inputs.snapshot),
         **measure_utilization(run, step_ns, log.whole(UNPROFILED_STEP)),
         STEP_SPREAD: measure_spread(timeline.steps),

@@ -44,6 +44,13 @@ STRAGGLER_CAUSE = facts.fact(
     "the cause of the latest rank's delay",
     "Why the latest rank is late: slow_compute, expert_imbalance, launch_starved, host_blocked, late_stage or unknown.",
 )
+STRAGGLER_REASON = facts.fact(
+    "straggler_likely_reason",
+    "text",
+    "the likely state of the latest rank's GPU",
+    "What repeated kernels suggest about the GPU of a latest rank that computes slowly: shared_gpu, lower_clocks, or "
+    "none.",
+)
 CULPRIT_RANK = facts.fact(
     "culprit_rank",
     "count",
@@ -100,11 +107,13 @@ CAPTURE_START_SKEWED_STEPS = facts.fact(
 )
 
 
-def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline) -> Measurements:
-    """Every fact of this group but the culprit's. ``timeline``: with the skewed steps dropped."""
+def measure_ranks(
+    matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline, sick: Sequence[Straggler]
+) -> Measurements:
+    """Every fact of this group but the culprit's. ``timeline``: without skewed steps; ``sick``: see find_sick."""
     return {
         RANKS_CAPTURED: known(len(matched_ranks.ranks)),
-        **_measure_straggler(matched_ranks, attribution),
+        **_measure_straggler(matched_ranks, attribution, sick),
         **_measure_kernel_spread(matched_ranks, attribution),
         **_measure_capture_start(matched_ranks, timeline),
     }
@@ -144,18 +153,27 @@ def _measure_kernel_spread(matched_ranks: MatchedRanks, attribution: Attribution
     return {KERNEL_SPREAD: known(spreads[widest]), KERNEL_SPREAD_RANK: known(matched_ranks.rank_of[widest])}
 
 
-def _measure_straggler(matched_ranks: MatchedRanks, attribution: Attribution) -> Measurements:
-    """The latest rank, of those first that are late for a reason of their own; 0 ns where calls were compared and no
-    rank was late.
+def _measure_straggler(
+    matched_ranks: MatchedRanks, attribution: Attribution, sick: Sequence[Straggler]
+) -> Measurements:
+    """The latest rank; 0 ns where calls were compared and no rank was late.
+
+    Of those first that are late for a reason of their own, and of these the ``sick`` ones: the others' delay may be the
+    profiler's.
     """
     if attribution.stragglers:
         of_the_rank = [straggler for straggler in attribution.stragglers if straggler.cause in SICK_CAUSES]
-        latest = (of_the_rank or attribution.stragglers)[0]
-        return {STRAGGLER_LATE: known(latest.late_ns), STRAGGLER_CAUSE: known(latest.cause)}
+        latest = (*sick, *of_the_rank, *attribution.stragglers)[0]
+        return {
+            STRAGGLER_LATE: known(latest.late_ns),
+            STRAGGLER_CAUSE: known(latest.cause),
+            STRAGGLER_REASON: known(latest.likely_reason or "none"),
+        }
     if matched_ranks.arrivals.filter(pl.col("kept") & pl.col("resolved")).is_empty():
         reason = _ONE_RANK if len(matched_ranks.ranks) < 2 else _NOT_MATCHED
-        return dict.fromkeys((STRAGGLER_LATE, STRAGGLER_CAUSE), missing(reason))
-    return {STRAGGLER_LATE: known(0), STRAGGLER_CAUSE: missing("no rank was late")}
+        return dict.fromkeys((STRAGGLER_LATE, STRAGGLER_CAUSE, STRAGGLER_REASON), missing(reason))
+    nobody = missing("no rank was late")
+    return {STRAGGLER_LATE: known(0), STRAGGLER_CAUSE: nobody, STRAGGLER_REASON: nobody}
 
 
 def _measure_capture_start(matched_ranks: MatchedRanks, timeline: Timeline) -> Measurements:

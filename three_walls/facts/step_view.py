@@ -17,7 +17,7 @@ from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES, common_capa
 from three_walls.inputs.nsys.identity import Gpu, Rank
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES
-from three_walls.model.config import RunConfig
+from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.hardware import GpuModel, find_gpu
@@ -102,12 +102,25 @@ class StepView:
     """What each host launched for which node of an overlapped layer (``timeline/timeline.py``)."""
     why: str
     """Which step it is and why that one, in words."""
+    least_transfer: frozenset[str] = frozenset()
+    """Categories whose transfer is a lower bound unless all messages have one size."""
     crawl_ns: int = 0
     """Exposed transfer that ``transfer_ns`` leaves out for that reason."""
 
     @property
     def config(self) -> RunConfig:
         return self.run.config
+
+    @property
+    def config_as_run(self) -> RunConfig:
+        """The config with the attention that the kernels show: Transformer Engine may fall back to unfused attention.
+
+        For estimates that depend on what ran. Advice rests on ``config``, which holds what was set.
+        """
+        if not self.owned_ns("attention_unfused") or self.owned_ns("attention"):
+            return self.config
+        shown = {"attention_backend": ConfigValue("unfused", "kernels")}
+        return replace(self.config, values={**self.config.values, **shown})
 
     @property
     def layout(self) -> ParallelLayout:
@@ -199,6 +212,7 @@ def choose_step(
         kept_steps=kept_steps,
         schedule_nodes=timeline.schedule_nodes,
         why=f"rank {rank.rank}, step {step}: {reason}",
+        least_transfer=frozenset(attribution.transfer.filter(of_step & pl.col("is_least"))["class"].to_list()),
         crawl_ns=crawl_ns,
     )
 
@@ -250,12 +264,13 @@ def _choose_rank(
     """The index of the representative rank, and why its step: its median one, and how the rank was chosen.
 
     ``medians``: the median kept step of every rank that has one. ``stragglers``: those that are late for a reason of
-    their own. Ranks that share their GPU with another process are no better, also where no call shows them late.
+    their own. Ranks that share their GPU with another process, or are slow at the same kernels, are no better, also
+    where no call shows them late.
     """
     rank_of = matched_ranks.rank_of
-    sharing = {rank_of[index] for index in _find_shared_gpus(attribution.kernel_spread)}
+    slow_gpus = {rank_of[index] for index in (*_find_shared_gpus(attribution.kernel_spread), *attribution.slow_ranks)}
     late = {straggler.rank for straggler in stragglers}
-    sick = sorted(late | sharing)
+    sick = sorted(late | slow_gpus)
     healthy = [index for index in medians if rank_of[index] not in sick]
     if not sick or not healthy:
         chosen = _find_least_waiting(medians, medians, attribution, matched_ranks)
@@ -265,7 +280,7 @@ def _choose_rank(
         return chosen, f"its median step; {of_ranks}" + (", all of which are late" if sick else "")
     slow = {straggler.rank for straggler in stragglers if straggler.cause == StragglerCause.SLOW_COMPUTE}
     named = f"rank {sick[0]} is" if len(sick) == 1 else f"ranks {', '.join(map(str, sick))} are"
-    are_sick = f"{named} {'slow' if late | sharing == slow | sharing else 'late'}"
+    are_sick = f"{named} {'slow' if late | slow_gpus == slow | slow_gpus else 'late'}"
     # Pipeline stages do different work: the peers of a slow rank are those of its stage.
     places = matched_ranks.pipeline.places if matched_ranks.pipeline else {}
     stages = {places[index][0] for index in medians if rank_of[index] in sick and index in places}

@@ -145,7 +145,7 @@ def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
     operations = _classify_operations(step.operations, operators, torch_operators(), _shape_rules(step.config))
     pointwise = operations.filter(pl.col("category").cast(pl.String).is_in(_PLAIN))
     shapes_known = int(pointwise["has_shapes"].sum()) / pointwise.height if pointwise.height else 1.0
-    with_shapes = f"{100 * shapes_known:.0f} %"
+    with_shapes = f"{100 * shapes_known:.0f}%"
     few_shapes = f"operators with recorded shapes launched only {with_shapes} of the pointwise work {_RECORD_SHAPES}"
     measured: dict[FactDefinition, Measurement[int]] = {}
     for op, op_facts in UNFUSED_OPS.items():

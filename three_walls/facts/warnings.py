@@ -64,6 +64,7 @@ def collect_warnings(
         *_warn_of_log(inputs.log, details, facts),
         *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
+        *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
         *details.warnings,
         *_warn_of_outlier_steps(attribution, matched_ranks.rank_of),
     )
@@ -78,7 +79,8 @@ def _warn_of_traces(
     warnings += _warn_of_different_configs([trace.config for trace in traces if trace.ranks])
     warnings += _warn_of_few_steps(timeline)
     if capabilities.get("inside_cuda_graphs") != YES:
-        warnings.append(ReportWarning("inside-cuda-graphs", capabilities["inside_cuda_graphs"]))
+        reason = capabilities["inside_cuda_graphs"]
+        warnings.append(ReportWarning("inside-cuda-graphs", f"{reason[:1].upper()}{reason[1:]}."))
     return tuple(dict.fromkeys(warnings))
 
 
@@ -275,7 +277,10 @@ def _warn_of_settings(
     ]
     warnings += _warn_of_conflicts(config.conflicts)
     captured = [rank.rank for rank in ranks if rank.rank_source == "environment"]
-    warnings += [ReportWarning("layout-contradiction", sentence) for sentence in find_contradictions(config, captured)]
+    warnings += [
+        ReportWarning("layout-contradiction", f"{found[:1].upper()}{found[1:]}" + ("" if found.endswith("?") else "."))
+        for found in find_contradictions(config, captured)
+    ]
     return warnings
 
 
@@ -303,6 +308,21 @@ def _show_value(value: object) -> str:
     if value is None:
         return "unset"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _warn_of_slow_kernels(attribution: Attribution, rank_of: Mapping[int, int]) -> list[ReportWarning]:
+    """Ranks that are slow at the same kernels, where no call shows how late that makes them."""
+    late = {straggler.rank for straggler in attribution.stragglers}
+    return [
+        ReportWarning(
+            "slow-kernels",
+            f"Rank {rank_of[rank_index]} takes {ratio:.2f} times as long as its peers for the same kernels, so its GPU "
+            "is likely slow: look at its clocks, throttle reasons and processes (nvidia-smi). The matched calls do not "
+            "show what that costs the others: capture every rank of the group.",
+        )
+        for rank_index, ratio in sorted(attribution.slow_ranks.items())
+        if rank_of[rank_index] not in late
+    ]
 
 
 def _warn_of_outlier_steps(attribution: Attribution, rank_of: Mapping[int, int]) -> list[ReportWarning]:

@@ -61,7 +61,7 @@ class FactDefinition:
     unit: str
     label: str
     """What sentences call the fact: a noun phrase of two to eight words, lower case unless a name, unlike any other
-    label. It reads in "Missing: <label>" and before the verb, as in "Unfused attention takes 28.6 % of the step"."""
+    label. It reads in "Missing: <label>" and before the verb, as in "Unfused attention takes 28.6% of the step"."""
     meaning: str
     not_the_same_as: str = ""
     whole: str = ""

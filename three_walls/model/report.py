@@ -48,6 +48,19 @@ class Culprit:
     """``shared_gpu``, ``lower_clocks`` or empty, as in ``Straggler``."""
     evidence: str = ""
     """What it did differently from its peers."""
+    slow_with: tuple[int, ...] = ()
+    """Ranks that are slow too: the delay disappears only once all of them are fixed."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The rank and those that are slow with it."""
+        return tuple(sorted((self.rank, *self.slow_with)))
+
+    @property
+    def named(self) -> str:
+        """``rank 2``, or ``ranks 1 and 2``."""
+        numbers = [str(rank) for rank in self.ranks]
+        return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +180,8 @@ class Straggler:
     likely_reason: str = ""
     """What the traces suggest of a GPU that computes slowly: ``shared_gpu`` (another process uses it too),
     ``lower_clocks``, or empty."""
+    slow_with: tuple[int, ...] = ()
+    """Ranks that compute slowly too. The lateness is that after the last rank that does not."""
 
 
 @dataclass(frozen=True, slots=True)

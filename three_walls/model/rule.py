@@ -139,6 +139,14 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """What to look at or do. Where ``when`` holds it comes first; without ``when`` it always applies."""
+
+    text: str
+    when: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A rule, as its YAML file of the same id states it."""
 
@@ -163,7 +171,7 @@ class Rule:
     evidence_against: tuple[Evidence, ...] = ()
     path: str = ""
     """The file, relative to the directory of rules."""
-    advice: str = ""
+    advice: tuple[Advice, ...] = ()
     """What to do where no setting helps. Such a rule has no edits."""
     any_program: bool = False
     """Whether the advice also holds for a program that is not known to be a Megatron training run."""

@@ -113,10 +113,11 @@ def _warn_of_skew(skew_ns: int, arrivals: pl.DataFrame, affected: pl.DataFrame) 
     waited = f", and a collective there waits up to {ns_to_ms(longest):.0f} ms" if longest else ""
     kept = affected["kept"].any()
     state = "some of them are kept, but they do not compare ranks" if kept else "none of them is kept"
+    begin = "1 step begins" if affected.height == 1 else f"{affected.height} steps begin"
     return ReportWarning(
         "capture-start-skew",
-        f"the ranks' captures begin {ns_to_ms(skew_ns):.0f} ms apart{waited}: this comes from the start of the "
-        f"profilers, not from the run; {affected.height} steps begin before the last capture does ({state})",
+        f"The ranks' captures begin {ns_to_ms(skew_ns):.0f} ms apart{waited}. This comes from the start of the "
+        f"profilers, not from the run. {begin} before the last capture does ({state}).",
     )
 
 

@@ -44,7 +44,7 @@ def _lines(rule: Rule) -> Iterator[str]:
     yield from _section("Needed when", map(_condition, rule.when))
     yield from _section("Requires", (line for requirement in rule.requires for line in _requirement(requirement)))
     yield from _section("Edits", map(_edit, rule.edits))
-    yield from _section("What to do", [rule.advice] if rule.advice else [])
+    yield from _section("What to do", [advice.text for advice in rule.advice])
     yield from _section("Gain", _gain(rule.gain))
     yield from _section("Side effects", rule.side_effects)
     yield from _section("How to verify", [rule.how_to_verify])

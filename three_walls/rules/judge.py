@@ -46,6 +46,7 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
     if not rule.edits:
         return replace(
             _finding(rule, Outcome.FOUND, explain(rule.when, facts)),
+            advice=_order_advice(rule, facts),
             gain_ns=estimate(rule.gain, facts),
             confirm_first=_notes_to_confirm(rule, facts),
         )
@@ -236,9 +237,17 @@ def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
         side_effects=rule.side_effects,
         evidence_for=_claims("for", rule.evidence_for),
         evidence_against=_claims("against", rule.evidence_against),
-        advice=rule.advice,
+        advice=" ".join(advice.text for advice in rule.advice),
         applicability=rule.applicability,
     )
+
+
+def _order_advice(rule: Rule, facts: FactSheet) -> str:
+    """What fits the facts first, then what always applies, then what to look at should the cause be another."""
+    always = [advice.text for advice in rule.advice if not advice.when]
+    fitting = [advice.text for advice in rule.advice if advice.when and evaluate_all(advice.when, facts) is Truth.HOLDS]
+    others = [advice.text for advice in rule.advice if advice.text not in (*always, *fitting)]
+    return " ".join([*fitting, *always, *(["Should that not be it:"] if fitting and others else []), *others])
 
 
 def _claims(name: str, evidence: Iterable[Evidence]) -> tuple[Note, ...]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Discriminator,
     Field,
     Tag,
@@ -27,6 +28,7 @@ from three_walls.model.rule import (
     FREES_MEMORY,
     NO_BASIS,
     UPPER_BOUND,
+    Advice,
     Edit,
     Evidence,
     GainModel,
@@ -314,6 +316,21 @@ class SideEffect(Row):
     source: Pointer
 
 
+class AdviceEntry(Row):
+    when: Conditions
+    text: Prose
+
+
+def _as_entries(value: Any) -> Any:
+    if isinstance(value, str):
+        return ({"when": {}, "text": value},)
+    return tuple(value) if isinstance(value, list) else value
+
+
+AdviceEntries = Annotated[tuple[AdviceEntry, ...], BeforeValidator(_as_entries)]
+"""Text that always applies, or a list of texts with the conditions under which each comes first."""
+
+
 class RuleFile(Row):
     id: Text
     wall: Wall
@@ -326,7 +343,7 @@ class RuleFile(Row):
     requires: Mapping[Text, RequirementEntry] = Field(default_factory=dict)
     lever: Text | None = None
     edits: Edits | None = None
-    advice: Prose | None = None
+    advice: AdviceEntries | None = None
     any_program: bool = False
     side_effects: tuple[SideEffect, ...] = ()
     gain: GainEntry
@@ -380,6 +397,6 @@ class RuleFile(Row):
             evidence_for=tuple(entry.to_evidence() for entry in self.evidence.for_),
             evidence_against=tuple(entry.to_evidence() for entry in self.evidence.against),
             path=f"{path.parent.name}/{path.name}",
-            advice=self.advice or "",
+            advice=tuple(Advice(entry.text, entry.when) for entry in self.advice or ()),
             any_program=self.any_program,
         )

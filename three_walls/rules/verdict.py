@@ -61,7 +61,7 @@ def decide_verdict(
         return _judge_walls(facts, limits)
     verdict = _judge_walls(without_culprit(facts), limits)
     preface = (
-        f"Without the delay of rank {culprit.rank} the step takes {_ms(culprit.step_without_it_ns)}, and that step is "
+        f"Without the delay of {culprit.named} the step takes {_ms(culprit.step_without_it_ns)}, and that step is "
         f"judged here.{_describe_crawling(facts, culprit)} "
     )
     return replace(verdict, reason=preface + verdict.reason, step_ns=_whole(facts, "step_ns"), culprit=culprit)
@@ -80,6 +80,7 @@ def _find_culprit(facts: FactSheet, stragglers: Sequence[Straggler]) -> Culprit 
         step_without_it_ns=step_ns - cost_ns,
         likely_reason=straggler.likely_reason if straggler else "",
         evidence=straggler.evidence if straggler else "",
+        slow_with=straggler.slow_with if straggler else (),
     )
 
 
@@ -123,8 +124,9 @@ def _reason_to_abstain(
         return f"{_percent(unclassified)} of the step is in kernels that no pattern matches, so it belongs to no wall."
     wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
     if wait is not None and wait >= limits.maximum_wait_fraction:
+        share = f"{'Up to ' if _is_transfer_least(facts) else ''}{_percent(wait)}"
         return (
-            f"{_percent(wait)} of the step waits for other ranks, and these traces do not show why they are late. "
+            f"{share} of the step waits for other ranks, and these traces do not show why they are late. "
             "Capture every rank of the group."
         )
     if unexplained is not None and unexplained >= limits.maximum_unexplained_idle_fraction:
@@ -146,6 +148,8 @@ def _compare_walls(
 ) -> Verdict:
     first, second = candidates[0], candidates[1]
     margin = (first.ns - second.ns) / step_ns
+    if reason := _why_communication_may_be_more(facts, limits, step_ns, recoverable, first):
+        return _abstain(reason, step_ns, recoverable)
     if margin < limits.minimum_margin_fraction:
         reason = (
             f"{_capital(first.noun)} ({_ms(first.ns)}, {_percent(first.ns / step_ns)}) and {second.noun} "
@@ -169,6 +173,31 @@ def _compare_walls(
         margin_fraction=margin,
         recoverable_ns=recoverable,
     )
+
+
+def _why_communication_may_be_more(
+    facts: FactSheet,
+    limits: VerdictThresholds,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+    first: _Candidate,
+) -> str:
+    """Why communication may save more than the ``first`` wall: how much of it is transfer is not known. Else empty."""
+    communication_ns, waiting_ns = recoverable["communication"], _whole(facts, "ep_wait_exposed_ns")
+    if first.wall is Wall.COMMUNICATION or communication_ns is None or not waiting_ns or not _is_transfer_least(facts):
+        return ""
+    if communication_ns + waiting_ns - first.ns < limits.minimum_margin_fraction * step_ns:
+        return ""
+    return (
+        f"Communication changes can save at most between {_ms(communication_ns)} and "
+        f"{_ms(communication_ns + waiting_ns)} of the {_ms(step_ns)} step, {first.changes} up to {_ms(first.ns)}. "
+        "Routing is not known to be balanced and the sizes of the token exchanges were not recorded, so these traces "
+        "do not show how much of them is waiting for peers. Capture every rank of the group."
+    )
+
+
+def _is_transfer_least(facts: FactSheet) -> bool:
+    return facts.get("ep_transfer_is_lower_bound").value is True
 
 
 def _judge_lean_step(
@@ -238,7 +267,8 @@ def _describe_waiting(facts: FactSheet, limits: VerdictThresholds) -> str:
     wait = facts.number("wait_exposed_fraction")
     if wait is None or wait < limits.notable_wait_fraction:
         return ""
-    return f" In addition, {_percent(wait)} of the step waits for other ranks, which no edit here addresses."
+    share = f"{'up to ' if _is_transfer_least(facts) else ''}{_percent(wait)}"
+    return f" In addition, {share} of the step waits for other ranks, which no edit here addresses."
 
 
 def _describe_profiler(facts: FactSheet) -> str:

@@ -1,6 +1,6 @@
 """Conditions as sentences for a reader.
 
-``Unfused attention takes 28.6 % of the step (threshold 5 %)``; ``cpu_offloading is on (must be off)``; to confirm,
+``Unfused attention takes 28.6% of the step (threshold 5%)``; ``cpu_offloading is on (must be off)``; to confirm,
 ``cpu_offloading is off``. A fact is called by the label of its definition (``model/fact.py``).
 """
 
@@ -102,7 +102,7 @@ def format_value(value: ConfigData, unit: str = "") -> str:
         case _ if unit == "ns":
             return f"{_round(ns_to_ms(value))} ms"
         case _ if unit == "fraction":
-            return f"{_round(value * 100)} %"
+            return f"{_round(value * 100)}%"
         case _ if unit == "bytes":
             return f"{_round(value / _GIB)} GiB"
         case _:
@@ -116,7 +116,7 @@ def _round(value: float) -> str:
 
 
 def _requirement(condition: Condition, unit: str) -> str:
-    """What is needed, in brackets behind what was found: ``threshold 5 %``, ``must be off``."""
+    """What is needed, in brackets behind what was found: ``threshold 5%``, ``must be off``."""
     if condition.operator in ORDERED and not unit_of_setting(condition.fact):
         return f"{_LIMITS[condition.operator]} {format_value(condition.operand, unit)}"
     predicate = _predicate(condition, unit, "be")

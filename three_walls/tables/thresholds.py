@@ -162,6 +162,8 @@ class RankThresholds(Row):
     minimum_shared_gpu_spread_ratio: Ratio
     """Mean over fastest call of repeated kernels: a rank above it does not represent the run, also where no call shows
     it late."""
+    minimum_slow_kernels_ratio: Ratio
+    """Time for the same kernels over that of the usual rank: a rank above it is slow."""
     even_spread_ratio: Ratio
     """The same: up to here all kernels are slower alike, as with lower clocks."""
 

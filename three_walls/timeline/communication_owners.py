@@ -61,8 +61,8 @@ _IS_GROUP_MARK = pl.col("call_name").is_in([GROUP_START, GROUP_END])
 def join_communicators(operations: pl.DataFrame, nccl_calls: pl.DataFrame) -> pl.DataFrame:
     """Adds ``communicator`` and ``message_bytes`` to the ``operations`` of one capture, null where not known.
 
-    ``nccl_calls``: NCCL_CALLS of the same capture. The message of a group is what it sends or, if it sends nothing, all
-    of it; it is known only where one kernel carries it.
+    ``nccl_calls``: NCCL_CALLS of the same capture. The message of a group is what it sends or receives, whichever is
+    more, or, if it does neither, all of it; it is known only where one kernel carries it.
     """
     if nccl_calls.is_empty():
         return operations.with_columns(
@@ -100,14 +100,16 @@ def _number_groups(calls: pl.DataFrame) -> pl.DataFrame:
 def _in_groups(launches: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Launches inside the end of an outermost group: row, communicator, message_bytes."""
     key = ["thread", "group"]
-    sends = pl.col("call_name") == "ncclSend"
+    sends, receives = pl.col("call_name") == "ncclSend", pl.col("call_name") == "ncclRecv"
     size = pl.col("message_bytes")
     groups = (
         calls.filter(~_IS_GROUP_MARK & (pl.col("depth") > 0))
         .group_by(key)
         .agg(
             communicator=pl.when(pl.col("communicator").n_unique() == 1).then(pl.col("communicator").first()),
-            message_bytes=pl.when(sends.any()).then(size.filter(sends).sum()).otherwise(size.sum()),
+            message_bytes=pl.when((sends | receives).any())
+            .then(pl.max_horizontal(size.filter(sends).sum(), size.filter(receives).sum()))
+            .otherwise(size.sum()),
         )
     )
     ends = calls.filter((pl.col("call_name") == GROUP_END) & (pl.col("depth") == 0))

@@ -52,7 +52,9 @@ def measure_roles(step: StepView, parts: Sequence[MoePart]) -> Measured[tuple[Ef
     """One row per role with time of its own. ``parts``: the step's MoE ledger."""
     executed = _count_work_of_rank(step)
     rows = (
-        () if executed.value is None else tabulate_roles(executed.value, step.budget_ns, parts, step.config, step.gpu)
+        ()
+        if executed.value is None
+        else tabulate_roles(executed.value, step.budget_ns, parts, step.config_as_run, step.gpu)
     )
 
     def fraction_of(role: str) -> Measurement[float]:
@@ -85,7 +87,7 @@ def _count_work_of_rank(step: StepView) -> Measurement[ExecutedFlops]:
         return missing(str(shape.missing_reason or layout.missing_reason))
     if layout.value.pipeline > 1 and step.rank.rank_source != "environment":
         return missing("the pipeline stage is not known: the trace does not hold the launcher's RANK")
-    return count_executed(shape.value, layout.value, step.config, step.rank.rank)
+    return count_executed(shape.value, layout.value, step.config_as_run, step.rank.rank)
 
 
 def count_executed(

@@ -70,7 +70,7 @@ MEMORY_ACTIVATIONS = facts.fact(
     "activation memory per GPU",
     "Activations that wait for the backward pass at the peak, with the working set at that moment, estimated from the "
     "config: micro-batches in flight, recompute, unfused scores, balanced routing.",
-    "A measurement: compared with logs of unfused attention only, where it is within 3 % of the peak.",
+    "A measurement: compared with logs of unfused attention only, where it is within 3% of the peak.",
 )
 MEMORY_ESTIMATED_PEAK = facts.fact(
     "memory_estimated_peak_bytes",

@@ -56,7 +56,7 @@ def plan(report: Report) -> Section:
         is_culprit = bool(report.plan) and report.plan[0].order == 0
         label = "Apply entry 1 first, on its own."
         if is_culprit:
-            rank = f"rank {culprit.rank}" if culprit else "the slow rank"
+            rank = culprit.named if culprit else "the slow rank"
             label = f"Fix {rank} first (entry 0), then trace again: every edit below is judged on the step without it."
         blocks.append(layout.Note((describe_expectation(trial, is_culprit), must_show), label))
     widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)

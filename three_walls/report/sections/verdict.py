@@ -19,12 +19,12 @@ from three_walls.report.formats import (
 from three_walls.report.palette import GROUP_COLOURS
 from three_walls.report.section import Hero, Metric, Section, Terminal
 from three_walls.report.sections.steps import describe_log, describe_progress
-from three_walls.report.sections.walls import recoverable_of
+from three_walls.report.sections.walls import judged_step, recoverable_of, share_of_judged_step
 
 _CULPRIT_TITLES = {
-    "slow_compute": "Rank {rank} is slow",
-    "launch_starved": "Rank {rank} launches late",
-    "host_blocked": "Rank {rank} waits for its host",
+    "slow_compute": ("is slow", "are slow"),
+    "launch_starved": ("launches late", "launch late"),
+    "host_blocked": ("waits for its host", "wait for their hosts"),
 }
 
 
@@ -38,8 +38,9 @@ def verdict(report: Report) -> Section:
     if result.culprit is not None:
         text, notes = _describe_culprit(report, result.culprit), (f"{title}. {result.reason}", *notes)
         eyebrow, role = "The rank that holds this run back", "culprit"
-        late = _CULPRIT_TITLES.get(result.culprit.cause, "Rank {rank} is late")
-        title = f"{late.format(rank=result.culprit.rank)}: fix it before tuning"
+        named, is_alone = result.culprit.named, len(result.culprit.ranks) == 1
+        state = _CULPRIT_TITLES.get(result.culprit.cause, ("is late", "are late"))[0 if is_alone else 1]
+        title = f"{named[:1].upper()}{named[1:]} {state}: fix {'it' if is_alone else 'them'} before tuning"
     hero = Hero(
         eyebrow=eyebrow,
         title=title,
@@ -57,8 +58,9 @@ def _describe_culprit(report: Report, culprit: Culprit) -> str:
     """What the rank costs, why it is late, and with what evidence."""
     share = format_share(report.fraction_of_step(culprit.cost_ns))
     evidence = f"{culprit.evidence[:1].upper()}{culprit.evidence[1:]}." if culprit.evidence else ""
+    costs = "It costs" if len(culprit.ranks) == 1 else "They cost"
     return (
-        f"It costs the others {format_ms(culprit.cost_ns)} of the {format_ms(report.verdict.step_ns)} step ({share}; "
+        f"{costs} the others {format_ms(culprit.cost_ns)} of the {format_ms(report.verdict.step_ns)} step ({share}; "
         f"{format_name(culprit.cause)}). {evidence}".strip()
     )
 
@@ -97,11 +99,11 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
     yield Metric("Step", format_ms(length_ns), note)
     if result.culprit is not None:
         lost = f"{format_ms(result.culprit.cost_ns)} less"
-        yield Metric(f"Without rank {result.culprit.rank}'s delay", format_ms(result.culprit.step_without_it_ns), lost)
+        yield Metric(f"Without the delay of {result.culprit.named}", format_ms(result.culprit.step_without_it_ns), lost)
     if result.wall is not None and not result.abstained:
         recoverable_ns = recoverable_of(report, result.wall, None)
-        fraction = format_share(report.fraction_of_step(recoverable_ns))
-        yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} of the step")
+        fraction = format_share(share_of_judged_step(report, recoverable_ns))
+        yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")
     if report.plan:
         after = report.plan[-1].step_after_ns
         entries = f"{len(report.plan)} {'entry' if len(report.plan) == 1 else 'entries'}"

@@ -32,7 +32,7 @@ class WallRow:
     sub_wall: SubWall | None
     recoverable_ns: int | None
     fraction: float | None
-    """Of the step."""
+    """Of the step that the walls are judged for."""
     meaning: str
     mark: str
     """``the wall``, ``this half``, ``runner-up`` or nothing."""
@@ -43,7 +43,7 @@ def walls(report: Report) -> Section:
     columns = (
         Column("Wall", ROW, _name),
         Column("Up to", "recoverable_ns", format_ms),
-        Column("Of the step", "fraction", format_share),
+        Column(_capital(judged_step(report)), "fraction", format_share),
         Column("", ROW, _draw, width="shape", in_terminal=False),
         Column("", "mark", _mark),
         Column("What it is", "meaning", role="muted", width="wide", in_terminal=False),
@@ -52,7 +52,7 @@ def walls(report: Report) -> Section:
     blocks: list[Note | Table] = [Table("walls", columns, rows, emphasis=lambda row: row.mark == "the wall")]
     if report.verdict.margin_fraction is not None:
         margin = format_share(report.verdict.margin_fraction)
-        blocks.append(Note(f"The wall leads the runner-up by {margin} of the step.", role="muted"))
+        blocks.append(Note(f"The wall leads the runner-up by {margin} {judged_step(report)}.", role="muted"))
     return Section(
         "walls",
         "The three walls",
@@ -60,6 +60,20 @@ def walls(report: Report) -> Section:
         lead="The most that removing each wall could save. The plan states how much of it its edits may save.",
         link="Walls",
     )
+
+
+def judged_step(report: Report) -> str:
+    """The step that shares of walls are of: ``of the step``, or ``of the step without the delay of rank 2``."""
+    culprit = report.verdict.culprit
+    return "of the step" if culprit is None else f"of the step without the delay of {culprit.named}"
+
+
+def share_of_judged_step(report: Report, value_ns: int | None) -> float | None:
+    """``value_ns`` over that step; None when either is not known."""
+    culprit = report.verdict.culprit
+    if culprit is None or value_ns is None:
+        return report.fraction_of_step(value_ns)
+    return value_ns / culprit.step_without_it_ns
 
 
 def recoverable_of(report: Report, wall: Wall, sub_wall: SubWall | None) -> int | None:
@@ -82,7 +96,11 @@ def _read(report: Report, wall: Wall, sub_wall: SubWall | None) -> WallRow:
         mark = "runner-up"
     recoverable_ns = recoverable_of(report, wall, sub_wall)
     meaning = _BOTH_HALVES if definition is None else definition.meaning
-    return WallRow(wall, sub_wall, recoverable_ns, report.fraction_of_step(recoverable_ns), meaning, mark)
+    return WallRow(wall, sub_wall, recoverable_ns, share_of_judged_step(report, recoverable_ns), meaning, mark)
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _name(row: WallRow) -> str:
