@@ -177,7 +177,7 @@ class _Checker:
             return _Placed(text, None, _Failure(f"this is not an override that Hydra can read: {error}"))
         failure = self._find_misplacement(parsed)
         doubt = "" if failure is not None else self._find_doubt(parsed)
-        if failure is None or failure.mode is not FailureMode.REFUSED:
+        if failure is None:
             self.view.merge(parsed)
         return _Placed(text, parsed, failure, doubt)
 
@@ -266,19 +266,22 @@ class _Checker:
                 return _Failure(problem)
             return None
         if (section in self.complete or state == MAPPING) and place not in self.current:
-            if state == MAPPING and override.prefix:
+            if override.prefix and (state == MAPPING or place.endswith(OBJECT_PARTS)):
                 return None
             if state == MAPPING or not self._has_undumped(override, section):
                 problem = self._describe_missing_field(override.path, override.prefix, is_complete=True)
                 return self._fail_missing(problem, override)
-        if (
-            inner
-            and override.prefix == ""
-            and place in self.current
-            and not isinstance(self.current[place], dict | str)
-        ):
+        if inner and override.prefix == "" and place in self.current and not self._has_fields(place):
             return _Failure(f"Could not override '{override.path}': {place} has no fields")
         return self._check_merge(override)
+
+    def _has_fields(self, place: str) -> bool:
+        """Whether what the setting holds may have fields: an object does, which is shown by its name."""
+        field = self.schema.find(place)
+        if isinstance(self.current[place], dict):
+            return True
+        holds_object = field is None or any(kind.startswith(("object", "dict", "any")) for kind in field.kinds)
+        return holds_object and isinstance(self.current[place], str)
 
     def _has_undumped(self, override: ParsedOverride, section: str) -> bool:
         """Whether the field exists though the configuration does not show it.
