@@ -30,6 +30,7 @@ from three_walls.overrides.merged_config import (
     OverriddenConfig,
     complete_sections,
     config_of_run,
+    read_dtype,
     values_by_path,
 )
 from three_walls.overrides.spell import NEWEST_BRIDGE, spell
@@ -163,10 +164,12 @@ class _Checker:
         self.complete = complete_sections(base, schema.release)
         """Sections whose every field is known."""
         before = values_by_path(base, schema)
-        self.before = frozenset(before)
-        """Paths that are known without the overrides."""
+        self.before = before
+        """What is known without the overrides, by path."""
         self.view = OverriddenConfig(before, schema)
         self.current = self.view.paths
+        self.removed: set[str] = set()
+        """Sections and fields that ``~`` took from the overrides' view: a plain override does not find them."""
         self.overrides = [self._place(text) for text in overrides]
 
     def _place(self, text: str) -> _Placed:
@@ -177,8 +180,10 @@ class _Checker:
             return _Placed(text, None, _Failure(f"this is not an override that Hydra can read: {error}"))
         failure = self._find_misplacement(parsed)
         doubt = "" if failure is not None else self._find_doubt(parsed)
-        if failure is None:
+        if failure is None or (parsed.prefix == "~" and failure.mode is FailureMode.IGNORED):
             self.view.merge(parsed)
+            if parsed.prefix == "~":
+                self.removed.add(parsed.path)
         return _Placed(text, parsed, failure, doubt)
 
     def describe(self, placed: _Placed) -> CheckedOverride:
@@ -206,6 +211,8 @@ class _Checker:
             return _Failure(f"there is no setting {override.value.path or 'that the reference names'}")
         if override.prefix == "~":
             return self._check_removal(override)
+        if override.prefix == "" and any(f"{override.path}.".startswith(f"{path}.") for path in self.removed):
+            return _Failure(f"Could not override '{override.path}': an override before it removes it")
         return self._check_place(override, section, field) if field else self._check_whole(override, section)
 
     def _find_doubt(self, override: ParsedOverride) -> str:
@@ -291,9 +298,10 @@ class _Checker:
         """
         if section in ("model", "dataset", "tokenizer", "peft"):
             is_appended = override.prefix in ("+", "++")
-            has_length = (
-                is_appended and override.path == "dataset.seq_length" and "dataset.sequence_length" in self.current
-            )
+            lengths = ("dataset.seq_length", "dataset.sequence_length")
+            # From 0.6 on the dataset has both lengths, of which the configuration saves one.
+            may_set = is_appended or release_number(self.schema.release) >= (0, 6)
+            has_length = may_set and override.path in lengths and any(length in self.current for length in lengths)
             return has_length or override.path in _NOT_SAVED
         return self.schema.find(".".join(override.path.split(".")[:2])) is not None
 
@@ -313,6 +321,13 @@ class _Checker:
         is_container = isinstance(value, dict | tuple)
         if isinstance(value, dict) and isinstance(present, tuple):
             return _Failure(f"Error merging override {override.text}: {override.path} is a list")
+        if (
+            isinstance(value, dict)
+            and "_target_" in value
+            and override.prefix == ""
+            and self.view.holds_object(override.path)
+        ):
+            return _Failure(f"Could not override '{override.path}._target_': {override.path} is an object already")
         field = self.schema.find(override.path)
         holds_object = isinstance(present, dict) or (
             field is not None and field.kinds == ("dict",) and present is not None
@@ -430,6 +445,9 @@ class _Checker:
         is_named = release_number(self.schema.release) >= ACTIVATIONS_NAMED_SINCE
         if path == "model.activation_func" and is_named and value in ACTIVATIONS:
             return ""
+        held = str(self.before.get(path))
+        if held.startswith("torch.") and isinstance(value, str) and str(read_dtype(value)).startswith("torch."):
+            return ""  # a name replaces a dtype
         if path in _NAMED_MEMBERS and value in self._enum_members(field):
             return ""
         if not isinstance(value, tuple):
@@ -474,6 +492,8 @@ class _Checker:
         if self._is_switch(path, field) and value is not None and not isinstance(value, dict | Sweep):
             return FailureMode.NOT_VALIDATED  # it counts as on or off, and constraints judge which
         kind = _mismatch_kind(field, value)
+        if isinstance(value, float) and value.is_integer() and path.removeprefix("model.") in compared_names():
+            return FailureMode.NOT_VALIDATED  # it counts as the whole number wherever it is compared
         is_accepted = measured_mismatches(self.schema.release).is_accepted(path, kind)
         if is_accepted is None:
             return FailureMode.UNKNOWN
