@@ -42,7 +42,8 @@ def merge_sources(sources: Sequence[SourceSettings], recipe_release: str | None 
     with_release = next((source for source in sources if source.bridge_version is not None), None)
     recipe = next((source.recipe for source in sources if source.recipe is not None), None)
     if recipe is not None:
-        _derive_overlaps(settings, recipe, recipe_release or (with_release and with_release.bridge_version))
+        found = with_release.bridge_version if with_release else None
+        _derive_overlaps(settings, recipe, recipe_release or found)
     return RunConfig(
         values=MappingProxyType(_shown(settings.values)),
         environment=MappingProxyType(dict(sorted(_shown(environment).items()))),
