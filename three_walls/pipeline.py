@@ -82,7 +82,7 @@ def analyze(
     rule_base = _load_rule_base(rules)
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
-    request = InputRequest(trace, logs, config, settings, memory_snapshot)
+    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version)
     inputs = read_inputs(request, ranges, graph_launch, progress)
     traces, run_config = inputs.with_kernels, inputs.config
     progress("classifying kernels, finding steps")

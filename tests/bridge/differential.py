@@ -40,6 +40,7 @@ RECIPES = {
         ("gpt_oss_20b_pretrain_config", 16),
         ("olmoe_7b_pretrain_config", 8),
         ("nemotron_3_nano_pretrain_config", 8),
+        ("gpt3_175b_pretrain_config", 64),
     ),
     "0.6.2": (
         ("qwen3_30b_a3b_pretrain_config", 8),
@@ -49,9 +50,11 @@ RECIPES = {
         ("gpt_oss_20b_pretrain_16gpu_h100_bf16_config", 16),
         ("glm45_air_106b_pretrain_32gpu_h100_bf16_config", 32),
         ("olmoe_7b_pretrain_8gpu_h100_bf16_config", 8),
+        ("nemotron_3_nano_pretrain_8gpu_h100_bf16_config", 8),
+        ("gpt3_175b_pretrain_32gpu_h100_bf16_config", 64),
     ),
 }
-"""Recipes of MoE models and the GPUs that they are run on, from this release on."""
+"""Recipes of MoE models, and a dense one with a userbuffers preset, with their GPUs, from this release on."""
 NOT_LOADED = ("0.4.2",)
 """Releases that cannot load the configuration that they saved: 0.4.2 refuses to make train.exit_signal."""
 PLATFORM: dict[str, Any] = {

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.bridge.override_categories import CATEGORIES, REMOVED, VALUES
 from three_walls.tables.bridge import bridge_schema
 
 OVERLAP = "megatron.bridge.training.comm_overlap.CommOverlapConfig"
@@ -606,6 +607,7 @@ def make_cases(release: str, seed: int, count: int, bases: int) -> list[Override
         ("section", 6, lambda source: (source.choice(ODD_SECTIONS),)),
         ("pair", 18, lambda source: _mix(source, 2, ())),
         ("mixture", 40, lambda source: _mix(source, source.randint(2, 8), source.choice(STARTS))),
+        ("category", 60, _mix_category),
     )
     weights = [weight for _, weight, _ in makers]
     cases = []
@@ -624,6 +626,18 @@ def _mix(source: random.Random, count: int, start: tuple[str, ...]) -> tuple[str
         chosen[source.choice(sorted(pool))] = None
     odd = _spell(source, source.choice(sorted(SETTINGS)), ODD_VALUES) if source.random() < 0.08 else None
     return (*start, *(_spell(source, path) for path in chosen), *((odd,) if odd else ()))
+
+
+def _mix_category(source: random.Random) -> tuple[str, ...]:
+    """Two to six settings that Bridge judges together, now and then quoted or with a removal."""
+    starts, paths = CATEGORIES[source.choice(sorted(CATEGORIES))]
+    chosen = source.sample(sorted(paths), min(len(paths), source.randint(1, 6)))
+    words = [_spell(source, path, VALUES.get(path, ())) for path in chosen]
+    if source.random() < 0.08:
+        path, _, value = words[0].partition("=")
+        words[0] = f'{path}="{value}"' if '"' not in value else words[0]
+    removed = (source.choice(REMOVED),) if source.random() < 0.06 else ()
+    return (*source.choice(starts), *words, *removed)
 
 
 def _spell(source: random.Random, path: str, values: Sequence[Any] = ()) -> str:

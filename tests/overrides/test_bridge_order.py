@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from tests.bridge.cases import RELEASE, recipe_config
 from three_walls.overrides.check import check_overrides
 from three_walls.overrides.expressions import NotKnownError, parse_expression
 from three_walls.overrides.hydra_grammar import parse_override
+from three_walls.overrides.merged_config import MergedConfig, config_of_paths
+from three_walls.overrides.resolve import resolve
+from three_walls.tables.bridge import bridge_schema
 
 
 @pytest.mark.parametrize(
@@ -58,3 +62,70 @@ def test_a_setting_that_mixed_precision_resets_is_not_judged_before_the_reset() 
     assert (
         check_overrides(["mixed_precision=null", "model.fp8_param=true"], recipe_config(), RELEASE).is_accepted is False
     )
+
+
+def with_section(**fields: Any) -> MergedConfig:
+    """The recipe with a comm_overlap section that overlaps tensor parallelism with a userbuffers preset."""
+    names = bridge_schema(RELEASE).sections["comm_overlap"].fields
+    given = {"tp_comm_overlap": True, "tp_comm_overlap_cfg": "TransformerLayerTPOverlapCfg(...)", **fields}
+    paths: dict[str, Any] = {**dict(recipe_config().paths), "comm_overlap": "CommOverlapConfig"}
+    paths |= {f"comm_overlap.{name}": given.get(name) for name in names}
+    return replace(config_of_paths(paths), platform=recipe_config().platform)
+
+
+def accepts(*overrides: str) -> bool | None:
+    return check_overrides(overrides, with_section(), RELEASE).is_accepted
+
+
+OVERLAP = "megatron.bridge.training.comm_overlap.CommOverlapConfig"
+
+
+def test_a_preset_is_kept_by_fields_and_lost_where_the_section_is_built_anew() -> None:
+    assert accepts("comm_overlap.bucket_size=40000000")
+    assert accepts("++comm_overlap.tp_comm_overlap_cfg={}")
+    assert accepts(f"++comm_overlap._target_={OVERLAP}") is False
+    assert accepts(f"++comm_overlap._target_={OVERLAP}", "comm_overlap.tp_comm_overlap=false")
+
+
+def test_a_removal_discards_the_overrides_before_it_and_hides_the_section_from_those_after_it() -> None:
+    assert accepts("comm_overlap.tp_comm_overlap_cfg=foo") is False
+    assert accepts("comm_overlap.tp_comm_overlap_cfg=foo", "~comm_overlap")
+    assert accepts("~comm_overlap", "comm_overlap.tp_comm_overlap=false") is False
+    assert accepts("~comm_overlap", "++comm_overlap.tp_comm_overlap=false")
+
+
+def test_an_appended_field_that_the_class_lacks_is_not_judged_by_its_value() -> None:
+    fused = check_overrides(["++model.cache_mla_latents=true"], recipe_config(), RELEASE)
+    assert "cached_latents_exclude_fused_rope" not in {note.name for note in fused.broken}
+    assert accepts("model.num_layers.foo=1") is False
+
+
+def test_overlap_of_experts_needs_stated_virtual_stages_even_where_a_layout_gives_them() -> None:
+    layout = 'model.pipeline_model_parallel_layout="Et*12|t*12|t*12|t*12L"'
+    check = check_overrides(
+        [
+            "model.pipeline_model_parallel_size=2",
+            "model.virtual_pipeline_model_parallel_size=null",
+            layout,
+            "comm_overlap.overlap_moe_expert_parallel_comm=true",
+        ],
+        with_section(),
+        RELEASE,
+    )
+    assert "requested_ep_overlap_needs_virtual_stages_with_pipeline" in {note.name for note in check.broken}
+
+
+def test_a_function_of_pytorch_is_named_as_a_built_in_or_not() -> None:
+    for name in ("<function gelu at 0x7f>", "<built-in function gelu>", "torch._C._nn.gelu"):
+        paths: dict[str, Any] = {**dict(recipe_config().paths), "model.activation_func": name}
+        schema = bridge_schema(RELEASE)
+        assert resolve(paths, 8, schema, RELEASE).derived["activation"] == "gelu"
+
+
+def test_moe_layer_recompute_comes_after_the_checks_of_recompute() -> None:
+    none = [f"model.recompute_{name}=null" for name in ("granularity", "method", "num_layers")]
+    distributed = ["model.distribute_saved_activations=true", "model.sequence_parallel=true"]
+    name = "distributed_activations_exclude_sequence_parallelism"
+    for last, is_broken in (("model.moe_layer_recompute=true", False), ("model.recompute_granularity=selective", True)):
+        check = check_overrides([*none, *distributed, last], recipe_config(), RELEASE)
+        assert (name in {note.name for note in check.broken}) is is_broken

@@ -46,6 +46,8 @@ class InputRequest:
     """``key=value`` each; they take precedence over every other source."""
     memory_snapshot: Path | None = None
     """A snapshot of PyTorch's allocator of one rank."""
+    bridge_version: str | None = None
+    """Megatron-Bridge release whose recipes count; by default the run's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def read_inputs(
     traces = _read_traces(trace_paths, ranges, graph_launch, progress)
     first = next(trace for trace in traces if trace.ranks)
     stated = (*user_config, *_settings_in(log, first.config))
-    config = merge_sources([*stated, first.launch, read_kernel_settings(first)])
+    config = merge_sources([*stated, first.launch, read_kernel_settings(first)], request.bridge_version)
     return Inputs(tuple(traces), log, snapshot, stated, config)
 
 

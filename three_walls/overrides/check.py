@@ -16,9 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from three_walls.model.config import ConfigData, RunConfig
+from three_walls.model.config import RunConfig
 from three_walls.model.finding import FailureMode, Note, PlannedEdit
-from three_walls.overrides.constraints import compared_names, failure_mode_of, judge_constraints, judge_values, show
+from three_walls.overrides.constraints import failure_mode_of, judge_constraints, judge_values, show
+from three_walls.overrides.field_values import ACTIVATIONS_NAMED_SINCE, FieldValues, describe_field
 from three_walls.overrides.hydra_grammar import ParsedOverride, Reference, Sweep, parse_override
 from three_walls.overrides.merged_config import (
     COMM_OVERLAP,
@@ -37,26 +38,13 @@ from three_walls.rules.conditions import Truth
 from three_walls.tables.bridge import (
     BridgeSchema,
     FieldType,
-    accepted_values,
     bridge_schema,
-    measured_mismatches,
     release_number,
 )
-from three_walls.tables.config_keys import keys_by_path
 from three_walls.tables.loader import suggest
 
 _OPEN_SECTIONS = ("dataset", "peft", "tokenizer")
 """Sections whose class differs from run to run, so that a field that no release lists may exist."""
-ACTIVATIONS_NAMED_SINCE = (0, 4)
-"""The first release that reads the name of an activation function."""
-ACTIVATIONS = ("silu", "gelu", "relu", "quick_gelu", "fast_gelu", "squared_relu", "sigmoid", "identity")
-"""The names that it reads."""
-_JUDGED = ("train.train_iters", "train.train_samples")
-"""Numbers of which constraints know every use."""
-_WORDS_IN_ONE = ("model.cuda_graph_scope", "model.cuda_graph_modules")
-"""Lists that may also be given as one text, with commas."""
-_NAMED_MEMBERS = ("model.inference_cuda_graph_scope",)
-"""Fields whose member of an enum may be given by its name."""
 OBJECT_PARTS = ("._target_", "._args_", "._call_", "._name_")
 """Ends of paths that construct an object instead of setting a field."""
 _NOT_SAVED = ("dataset.mock", "dataset.token_dtype_code", "dataset.split_matrix")
@@ -163,10 +151,13 @@ class _Checker:
         self.complete = complete_sections(base, schema.release)
         """Sections whose every field is known."""
         before = values_by_path(base, schema)
-        self.before = frozenset(before)
-        """Paths that are known without the overrides."""
+        self.before = before
+        """What is known without the overrides, by path."""
+        self.values = FieldValues(schema, before)
         self.view = OverriddenConfig(before, schema)
         self.current = self.view.paths
+        self.removed: set[str] = set()
+        """Sections and fields that ``~`` took from the overrides' view: a plain override does not find them."""
         self.overrides = [self._place(text) for text in overrides]
 
     def _place(self, text: str) -> _Placed:
@@ -177,8 +168,10 @@ class _Checker:
             return _Placed(text, None, _Failure(f"this is not an override that Hydra can read: {error}"))
         failure = self._find_misplacement(parsed)
         doubt = "" if failure is not None else self._find_doubt(parsed)
-        if failure is None or failure.mode is not FailureMode.REFUSED:
+        if failure is None or (parsed.prefix == "~" and failure.mode is FailureMode.IGNORED):
             self.view.merge(parsed)
+            if parsed.prefix == "~":
+                self.removed.add(parsed.path)
         return _Placed(text, parsed, failure, doubt)
 
     def describe(self, placed: _Placed) -> CheckedOverride:
@@ -206,6 +199,8 @@ class _Checker:
             return _Failure(f"there is no setting {override.value.path or 'that the reference names'}")
         if override.prefix == "~":
             return self._check_removal(override)
+        if override.prefix == "" and any(f"{override.path}.".startswith(f"{path}.") for path in self.removed):
+            return _Failure(f"Could not override '{override.path}': an override before it removes it")
         return self._check_place(override, section, field) if field else self._check_whole(override, section)
 
     def _find_doubt(self, override: ParsedOverride) -> str:
@@ -266,19 +261,22 @@ class _Checker:
                 return _Failure(problem)
             return None
         if (section in self.complete or state == MAPPING) and place not in self.current:
-            if state == MAPPING and override.prefix:
+            if override.prefix and (state == MAPPING or place.endswith(OBJECT_PARTS)):
                 return None
             if state == MAPPING or not self._has_undumped(override, section):
                 problem = self._describe_missing_field(override.path, override.prefix, is_complete=True)
                 return self._fail_missing(problem, override)
-        if (
-            inner
-            and override.prefix == ""
-            and place in self.current
-            and not isinstance(self.current[place], dict | str)
-        ):
+        if inner and override.prefix == "" and place in self.current and not self._has_fields(place):
             return _Failure(f"Could not override '{override.path}': {place} has no fields")
         return self._check_merge(override)
+
+    def _has_fields(self, place: str) -> bool:
+        """Whether what the setting holds may have fields: an object does, which is shown by its name."""
+        field = self.schema.find(place)
+        if isinstance(self.current[place], dict):
+            return True
+        holds_object = field is None or any(kind.startswith(("object", "dict", "any")) for kind in field.kinds)
+        return holds_object and isinstance(self.current[place], str)
 
     def _has_undumped(self, override: ParsedOverride, section: str) -> bool:
         """Whether the field exists though the configuration does not show it.
@@ -288,9 +286,10 @@ class _Checker:
         """
         if section in ("model", "dataset", "tokenizer", "peft"):
             is_appended = override.prefix in ("+", "++")
-            has_length = (
-                is_appended and override.path == "dataset.seq_length" and "dataset.sequence_length" in self.current
-            )
+            lengths = ("dataset.seq_length", "dataset.sequence_length")
+            # From 0.6 on the dataset has both lengths, of which the configuration saves one.
+            may_set = is_appended or release_number(self.schema.release) >= (0, 6)
+            has_length = may_set and override.path in lengths and any(length in self.current for length in lengths)
             return has_length or override.path in _NOT_SAVED
         return self.schema.find(".".join(override.path.split(".")[:2])) is not None
 
@@ -310,6 +309,13 @@ class _Checker:
         is_container = isinstance(value, dict | tuple)
         if isinstance(value, dict) and isinstance(present, tuple):
             return _Failure(f"Error merging override {override.text}: {override.path} is a list")
+        if (
+            isinstance(value, dict)
+            and "_target_" in value
+            and override.prefix == ""
+            and self.view.holds_object(override.path)
+        ):
+            return _Failure(f"Could not override '{override.path}._target_': {override.path} is an object already")
         field = self.schema.find(override.path)
         holds_object = isinstance(present, dict) or (
             field is not None and field.kinds == ("dict",) and present is not None
@@ -395,8 +401,8 @@ class _Checker:
             return _Failure(problem, FailureMode.IGNORED)
         if isinstance(value, Reference) or self.current.get(path, value) != value:
             return None  # a later override sets it again
-        if problem := self._check_value(path, field, value):
-            return _Failure(problem, self._find_failure_mode(path, field, value))
+        if problem := self.values.find_problem(path, field, value):
+            return _Failure(problem, self.values.find_failure_mode(path, field, value))
         return None
 
     def _check_object(self, path: str, field: FieldType, value: Mapping[str, Any]) -> str:
@@ -411,78 +417,7 @@ class _Checker:
         else:
             is_object = any(kind.startswith(("object:", "dtype", "callable", "any", "dict")) for kind in field.kinds)
             found = "" if is_object else f"an object of {name}"
-        return f"{path} takes {_describe_field(field)}, found {found}" if found else ""
-
-    # The value fits its field. Hydra checks neither types nor allowed values.
-
-    def _check_value(self, path: str, field: FieldType, value: Any) -> str:
-        """Why ``path`` cannot hold ``value``; empty if it can."""
-        takes = _describe_field(field)
-        if value is None:
-            may_be_null = {"null", "any"} & set(field.kinds) or (field.has_default and field.default is None)
-            return "" if may_be_null else f"{path} cannot be null: it takes {takes}"
-        if isinstance(value, dict | Sweep):
-            takes_mapping = any(kind.startswith(("dict", "object", "any")) for kind in field.kinds)
-            return "" if takes_mapping else f"{path} takes {takes}, found a mapping"
-        is_named = release_number(self.schema.release) >= ACTIVATIONS_NAMED_SINCE
-        if path == "model.activation_func" and is_named and value in ACTIVATIONS:
-            return ""
-        if path in _NAMED_MEMBERS and value in self._enum_members(field):
-            return ""
-        if not isinstance(value, tuple):
-            if not any(_fits(kind, value) for kind in field.kinds):
-                return f"{path} takes {takes}, found {show(value)}"
-            return self._check_allowed(path, field, value)
-        kinds = [_element_kind(kind) for kind in field.kinds if kind.startswith("list[")]
-        if not kinds and "any" not in field.kinds:
-            return f"{path} takes {takes}, found a list"
-        for element in value:
-            if kinds and not any(_fits(kind, element) for kind in kinds):
-                return f"{path} takes {takes}, found the element {show(element)}"
-            if problem := self._check_allowed(path, field, element):
-                return problem
-        return ""
-
-    def _check_allowed(self, path: str, field: FieldType, value: Any) -> str:
-        """Text is compared with the values that the release names, else with those of ``tables/config-keys.yaml``."""
-        allowed: tuple[ConfigData, ...] = field.values or self._enum_members(field)
-        key = keys_by_path().get(path)
-        if not allowed and key is not None and key.values and key.bridge is not None:
-            since, release = key.bridge.value_since, release_number(self.schema.release)
-            allowed = tuple(word for word in key.values if release >= release_number(since.get(str(word), "0")))
-        if not allowed or value in allowed or not isinstance(value, str):
-            return ""
-        if path in _WORDS_IN_ONE and all(word in allowed for word in value.split(",")):
-            return ""
-        if path == MIXED_PRECISION and value.replace("-", "_") in allowed:
-            return ""  # both spellings are registered
-        names = [str(name) for name in allowed]
-        listed = ", ".join(names)
-        return f"{path}: {value} is not one of {listed} in release {self.schema.release}{suggest(value, names)}"
-
-    def _enum_members(self, field: FieldType) -> tuple[str, ...]:
-        """Names of the enum members that the field takes."""
-        enums = [_element_kind(kind).removeprefix("enum:") for kind in field.kinds if "enum:" in kind]
-        members = [name for enum in enums if enum in self.schema.enums for name in self.schema.enums[enum].members]
-        return tuple(dict.fromkeys((*members, "full"))) if members else ()
-
-    def _find_failure_mode(self, path: str, field: FieldType, value: Any) -> FailureMode:
-        """How a value fails that ``path`` cannot hold: as measured of each release, or as upstream's code was read."""
-        if self._is_switch(path, field) and value is not None and not isinstance(value, dict | Sweep):
-            return FailureMode.NOT_VALIDATED  # it counts as on or off, and constraints judge which
-        kind = _mismatch_kind(field, value)
-        is_accepted = measured_mismatches(self.schema.release).is_accepted(path, kind)
-        if is_accepted is None:
-            return FailureMode.UNKNOWN
-        if not is_accepted:
-            return FailureMode.REFUSED
-        reviewed = accepted_values().get((path, kind))
-        return reviewed.failure_mode if reviewed is not None else FailureMode.NOT_VALIDATED
-
-    def _is_switch(self, path: str, field: FieldType) -> bool:
-        """Whether only constraints ask for the value, and ask for no more than whether it counts as true."""
-        is_judged = path.removeprefix("model.") in compared_names()
-        return path in _JUDGED or (is_judged and set(field.kinds) <= {"bool", "null"})
+        return f"{path} takes {describe_field(field)}, found {found}" if found else ""
 
     # Bridge copies the fields of two sections over those of others before it validates.
 
@@ -502,52 +437,3 @@ class _Checker:
         ):
             return f"{path} is reset by mixed_precision: set {field} in the recipe's MixedPrecisionConfig instead"
         return ""
-
-
-def _element_kind(kind: str) -> str:
-    return kind.removeprefix("list[").removesuffix("]")
-
-
-def _fits(kind: str, value: Any) -> bool:
-    """A member of an enum has to be spelled as an object: its name alone is text, which equals no member."""
-    match value:
-        case bool():
-            return kind in ("bool", "any")
-        case int():
-            return kind in ("int", "float", "any")
-        case float():
-            return kind in ("float", "any")
-        case str():
-            return kind in ("str", "any")
-    return kind in ("null", "any")
-
-
-def _mismatch_kind(field: FieldType, value: Any) -> str:
-    """The kind, of ``bridge_type_mismatches.KINDS``, of a value that does not fit ``field``."""
-    match value:
-        case None:
-            return "nothing"
-        case dict() | Sweep():
-            return "mapping"
-        case tuple():
-            lists = [kind for kind in field.kinds if kind.startswith("list[")]
-            if not lists:
-                return "list"
-            # An element of the list does not fit: unknown text in a list of names, or an element of another kind.
-            takes_text = any("str" in kind or "enum" in kind for kind in lists)
-            return "word" if takes_text and all(isinstance(element, str) for element in value) else "element"
-        case bool():
-            return "flag"
-        case int():
-            return "word" if "int" in field.kinds else "integer"
-        case float():
-            return "fraction"
-    return "word" if "str" in field.kinds else "text"
-
-
-def _describe_field(field: FieldType) -> str:
-    if field.values:
-        return f"one of {', '.join(map(str, field.values))}"
-    return " or ".join(
-        kind.replace("enum:", "a member of ").replace("object:", "an object of ") for kind in field.kinds
-    )

@@ -120,12 +120,19 @@ class OverriddenConfig:
         is_named = section not in OBJECT_CLASSES or state == OBJECT_CLASSES[section]
         return isinstance(state, str) and bool(state) and is_named
 
+    def holds_object(self, path: str) -> bool:
+        """Whether the setting takes objects alone and has one, which is shown by its name."""
+        field = self._schema.find(path)
+        takes_objects = field is not None and all(kind.startswith(("object:", "null")) for kind in field.kinds)
+        return takes_objects and "." in path and isinstance(self.paths.get(path), str)
+
     def merge(self, override: ParsedOverride) -> None:
-        """Merge one override that applies. Bridge keeps its value for what ``~`` removes."""
+        """Merge one override that applies. What ``~`` removes keeps the value that it had before all overrides."""
+        section, _, name = override.path.partition(".")
         if override.prefix == "~":
+            self._restore(override.path)
             return
         value = self._resolve(override.value)
-        section, _, name = override.path.partition(".")
         if not name and isinstance(value, dict):
             self._open(section)
             for inner, found in value.items():
@@ -149,8 +156,16 @@ class OverriddenConfig:
                 self._read_back(section, given)
         for path, value in self._base.items():
             if isinstance(value, str) and value.startswith("torch.") and path in paths:
-                paths[path] = _dtype(paths[path])
+                paths[path] = read_dtype(paths[path])
         return paths
+
+    def _restore(self, removed: str) -> None:
+        """Give a removed section, or a removed field, what the configuration had."""
+        inner = f"{removed}."
+        for path in [path for path in self.paths if path == removed or path.startswith(inner)]:
+            del self.paths[path]
+        self.paths |= {path: value for path, value in self._base.items() if path == removed or path.startswith(inner)}
+        self._touched.pop(removed, None)
 
     def _open(self, section: str) -> None:
         """Make a mapping of a section that holds no fields."""
@@ -165,7 +180,7 @@ class OverriddenConfig:
         outer, _, inner = name.partition(".")
         if inner:
             self.paths.pop(f"{section}.{outer}", None)  # a part of an object: what that becomes is not known here
-        else:
+        elif not (isinstance(value, dict) and self.holds_object(f"{section}.{name}")):  # which sets fields of it
             self.paths[f"{section}.{name}"] = value
 
     def _read_back(self, section: str, given: set[str]) -> None:
@@ -184,6 +199,8 @@ class OverriddenConfig:
             for field, kind in known.items():
                 if kind.has_default:
                     paths.setdefault(f"{section}.{field}", freeze(kind.default))
+                if self.holds_object(f"{section}.{field}"):
+                    paths[f"{section}.{field}"] = {}  # an object in the section is not made anew
         elif was_object:
             paths[section] = state
             for path, value in self._base.items():
@@ -286,7 +303,7 @@ _DTYPES = {
 }
 
 
-def _dtype(value: Any) -> Any:
+def read_dtype(value: Any) -> Any:
     """A name of a dtype as Bridge reads it where a dtype stands; another text stays as it is."""
     if not isinstance(value, str):
         return value

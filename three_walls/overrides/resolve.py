@@ -410,12 +410,11 @@ def _counts(values: Mapping[str, Any], warmup: str) -> bool:
 
 
 def _derive_activation(state: _State) -> None:
-    """``torch.nn.functional.silu`` and ``<function silu at 0x7f>`` are silu."""
+    """``torch.nn.functional.silu``, ``<function silu at 0x7f>`` and ``<built-in function silu>`` are silu."""
     found = state.model("activation_func")
     if isinstance(found, str):
-        state.derived["activation"] = (
-            found.removeprefix("<function ").partition(" at ")[0].rpartition(".")[2].strip("<>")
-        )
+        name = found.strip("<>").removeprefix("built-in ").removeprefix("function ")
+        state.derived["activation"] = name.partition(" at ")[0].rpartition(".")[2]
 
 
 def _derive_switches(state: _State) -> None:

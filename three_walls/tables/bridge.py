@@ -3,6 +3,7 @@
 * ``generated/bridge/<release>.yaml``: what a configuration may hold; made by ``tools/bridge_schema.py``;
 * ``generated/bridge/type-mismatches/``: which values of the wrong type a release refuses; made by
   ``tools/bridge_type_mismatches.py``;
+* ``generated/bridge/recipe-overlaps/``: the comm_overlap section of every recipe; made by ``tools/recipe_overlaps.py``;
 * ``bridge-accepted-values.yaml``: what happens to values of the wrong type that it accepts (reviewed);
 * ``bridge-releases.yaml``: the keys by which a saved configuration shows its release.
 """
@@ -132,6 +133,21 @@ def _check_path(path: str) -> str:
     return path
 
 
+class OverlapGroup(Row):
+    """Recipes with the same comm_overlap section."""
+
+    section: Mapping[str, Value] | None
+    """The fields that it sets; None: there is no section."""
+    recipes: Texts
+
+
+class RecipeOverlaps(Row):
+    """``recipe-overlaps/<release>.yaml``."""
+
+    bridge: Text
+    groups: tuple[OverlapGroup, ...]
+
+
 class AcceptedValue(Row):
     """What happens to values that Bridge accepts although they do not fit, and where upstream decides it."""
 
@@ -189,6 +205,14 @@ def precision_recipe(version: str, name: str) -> Mapping[str, Value] | None:
 def bridge_releases() -> tuple[BridgeRelease, ...]:
     """The releases that can be recognized by the keys of a configuration, oldest first."""
     return tuple(load_table(TABLES_DIR / "bridge-releases.yaml", ReleaseTable).releases.values())
+
+
+@cache
+def recipe_overlaps(version: str) -> Mapping[str, Mapping[str, Value] | None]:
+    """The comm_overlap section of every recipe whose section is known, by the recipe's name; None: it has none."""
+    path = BRIDGE_DIR / "recipe-overlaps" / f"{nearest_release(version)}.yaml"
+    groups = load_table(path, RecipeOverlaps).groups if path.is_file() else ()
+    return {recipe: group.section for group in groups for recipe in group.recipes}
 
 
 @cache

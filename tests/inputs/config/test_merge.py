@@ -9,7 +9,7 @@ from three_walls.inputs.config.log_settings import read_argument_block, read_log
 from three_walls.inputs.config.merge import is_same, merge_sources
 from three_walls.inputs.config.saved_config import read_dump
 from three_walls.inputs.config.sources import SourceSettings
-from three_walls.model.config import ConfigValue
+from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.training_log import LogLayout, TrainingLog
 
@@ -105,6 +105,59 @@ def test_the_release_comes_from_the_first_source_that_gives_it() -> None:
     config = merge_sources([file, read_command_line(["run_recipe.py", "--recipe", "x"])])
     assert (config.bridge_version, config.dialect) == ("0.6", "bridge")
     assert config.bridge_version_evidence == "config file: env_vars came with 0.6"
+
+
+def run_of(recipe: str, release: str | None, *overrides: str) -> RunConfig:
+    """A run whose command line shows its recipe, and another source its release."""
+    command_line = read_command_line(["run_recipe.py", "--recipe", recipe, *overrides])
+    return merge_sources([SourceSettings("config file", bridge_version=release), command_line])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "release", "section"),
+    [
+        ("qwen3_30b_a3b_pretrain_config", "0.3", None),
+        ("qwen3_30b_a3b_pretrain_config", "0.6", "CommOverlapConfig"),
+        ("deepseek_v3_pretrain_config", "0.3", "CommOverlapConfig"),
+        ("deepseek_v3_pretrain_config", None, "CommOverlapConfig"),
+    ],
+)
+def test_a_recipe_shows_whether_the_run_has_a_comm_overlap_section(
+    recipe: str, release: str | None, section: str | None
+) -> None:
+    config = run_of(recipe, release)
+    assert (config.knows("comm_overlap"), config.get("comm_overlap")) == (True, section)
+    assert config.values["comm_overlap"].source == f"derived: recipe {recipe}"
+
+
+@pytest.mark.parametrize("recipe", ["qwen3_30b_a3b_pretrain_config", "a_recipe_of_the_user", "--gpus"])
+def test_a_recipe_that_differs_between_releases_or_is_not_known_shows_no_section(recipe: str) -> None:
+    assert not run_of(recipe, None).knows("comm_overlap")
+
+
+def test_the_release_that_the_user_states_is_that_of_the_recipe() -> None:
+    sources = [read_command_line(["run_recipe.py", "--recipe", "qwen3_30b_a3b_pretrain_config"])]
+    assert merge_sources(sources, "0.6.2").get("comm_overlap") == "CommOverlapConfig"
+    assert merge_sources(sources, "0.3.1").get("comm_overlap") is None
+
+
+def test_the_command_line_wins_over_the_recipe() -> None:
+    removed = run_of("deepseek_v3_pretrain_config", "0.3", "comm_overlap=null")
+    assert (removed.knows("comm_overlap"), removed.get("comm_overlap")) == (True, None)
+    delayed = run_of("deepseek_v3_pretrain_config", "0.3", "comm_overlap.delay_wgrad_compute=true")
+    assert delayed.get("delay_wgrad_compute") is True
+
+
+def test_a_recipe_shows_the_fields_that_bridge_copies_to_the_model_as_they_are() -> None:
+    config = run_of("deepseek_v3_pretrain_config", "0.3")
+    assert (config.get("overlap_moe_expert_parallel_comm"), config.get("delay_wgrad_compute")) == (False, False)
+    assert not config.knows("overlap_grad_reduce")
+
+
+def test_tensor_parallel_overlap_of_a_recipe_needs_tensor_and_sequence_parallelism() -> None:
+    parallel = ("model.tensor_model_parallel_size=2", "model.sequence_parallel=true")
+    assert run_of("llama31_405b_sft_config", "0.3", *parallel).get("tp_comm_overlap") is True
+    assert not run_of("llama31_405b_sft_config", "0.3").knows("tp_comm_overlap")
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,9 @@ def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
 def _read_option(option: str, value: str, settings: SettingsBuilder) -> None:
     table = config_keys()
     if option not in table.bridge_scripts.options:
-        if option not in table.bridge_scripts.recipe:
+        if option in table.bridge_scripts.recipe:
+            settings.recipe = value or None
+        else:
             settings.note_unknown(option)
         return
     for name in table.bridge_scripts.options[option]:

@@ -8,17 +8,19 @@ from types import MappingProxyType
 
 from three_walls.inputs.config.sources import LOG_LAYOUT, LOG_OBJECTS, SourceSettings
 from three_walls.model.config import ConfigConflict, ConfigData, ConfigValue, RunConfig, as_whole_number
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.bridge import bridge_schema, known_releases, recipe_overlaps
+from three_walls.tables.config_keys import config_keys, keys_by_path
 
 MEGATRON_LM_DEFAULT = "Megatron-LM default"
 MEGATRON_CORE_DEFAULT = "Megatron Core default"
 
 _PRECISION_OBJECT = "MixedPrecisionConfig"
+_OVERLAPS, _OVERLAPS_CLASS = "comm_overlap", "CommOverlapConfig"
 _PRINTED_BY_MEGATRON = (LOG_OBJECTS, LOG_LAYOUT)
 
 
-def merge_sources(sources: Sequence[SourceSettings]) -> RunConfig:
-    """The run's settings. ``sources``: highest precedence first.
+def merge_sources(sources: Sequence[SourceSettings], recipe_release: str | None = None) -> RunConfig:
+    """The run's settings. ``sources``: highest precedence first; ``recipe_release``: whose recipes count, if stated.
 
     Defaults, and settings that follow from others, are added last. Defaults are added only if a source is known to
     leave them out.
@@ -38,6 +40,10 @@ def merge_sources(sources: Sequence[SourceSettings]) -> RunConfig:
         _fill_core_defaults(settings)
     _derive_settings(settings)
     with_release = next((source for source in sources if source.bridge_version is not None), None)
+    recipe = next((source.recipe for source in sources if source.recipe is not None), None)
+    if recipe is not None:
+        found = with_release.bridge_version if with_release else None
+        _derive_overlaps(settings, recipe, recipe_release or found)
     return RunConfig(
         values=MappingProxyType(_shown(settings.values)),
         environment=MappingProxyType(dict(sorted(_shown(environment).items()))),
@@ -242,6 +248,33 @@ def _derive_precision(settings: _MergedSettings) -> None:
 def _derive_recompute(settings: _MergedSettings) -> None:
     if settings.get("recompute_granularity") == "selective" and settings.is_unset("recompute_modules"):
         settings.derive("recompute_modules", ("core_attn",), "recompute_granularity")
+
+
+def _derive_overlaps(settings: _MergedSettings, recipe: str, release: str | None) -> None:
+    """Gives the run the recipe's comm_overlap section where no source shows one, as far as it is known.
+
+    Where the release is not known, only what all releases of the recipe have in common counts. Of the fields those are
+    known that Bridge copies to the model as they are; ``tp_comm_overlap`` also needs tensor and sequence parallelism.
+    """
+    if _OVERLAPS in settings.values:
+        return
+    releases = [release] if release is not None else list(known_releases())
+    sections = [recipe_overlaps(name)[recipe] for name in releases if recipe in recipe_overlaps(name)]
+    if not sections or len({section is None for section in sections}) > 1:
+        return
+    source = f"derived: recipe {recipe}"
+    settings.set(_OVERLAPS, None if sections[0] is None else _OVERLAPS_CLASS, source)
+    for name, value in (sections[0] or {}).items():
+        path = f"{_OVERLAPS}.{name}"
+        key = keys_by_path().get(path)
+        is_common = all(section is not None and section.get(name) == value for section in sections)
+        is_copied = bridge_schema(releases[-1]).find(f"model.{name}") is not None
+        if name == "tp_comm_overlap" and value:
+            is_copied = settings.get("sequence_parallel") is True and (
+                (settings.whole_number("tensor_model_parallel_size") or 1) > 1
+            )
+        if key is not None and is_common and is_copied and key.name not in settings.values:
+            settings.set(key.name, value, source)
 
 
 def _follow(settings: _MergedSettings, name: str, other: str) -> None:

@@ -56,6 +56,8 @@ class SourceSettings:
     bridge_version: str | None = None
     bridge_version_evidence: str = ""
     megatron_core_version: str | None = None
+    recipe: str | None = None
+    """Megatron-Bridge recipe that the run starts from, by the name of its function."""
     unknown: tuple[str, ...] = ()
     """Names that tables/config-keys.yaml does not list, sorted. Their values are not kept."""
     warnings: tuple[str, ...] = ()
@@ -72,6 +74,7 @@ class SettingsBuilder:
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """Names of options that the table does not list. Their values are not kept, because they may be secrets."""
+    recipe: str | None = None
 
     def build(
         self,
@@ -89,6 +92,7 @@ class SettingsBuilder:
             dialect=dialect,
             leaves_out_defaults=leaves_out_defaults,
             is_settled=is_settled,
+            recipe=self.recipe,
             unknown=tuple(sorted(set(self.unknown))),
             warnings=tuple(warnings_begin + warning for warning in self.warnings),
         )

@@ -209,7 +209,10 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _make_class(name: str, *bases: type) -> type:
     if name.startswith("__"):
         raise AttributeError(name)
-    return type(name, bases, {"__class_getitem__": classmethod(lambda cls, _: cls)})
+    members: dict[str, Any] = {"__class_getitem__": classmethod(lambda cls, _: cls)}
+    if not bases:  # some are made with arguments when their module is imported
+        members["__init__"] = _do_nothing
+    return type(name, bases, members)
 
 
 def _can_import(name: str) -> bool:
