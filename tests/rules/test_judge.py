@@ -40,8 +40,8 @@ def test_a_requirement_that_is_missed_by_little_is_blocked_and_near() -> None:
         assert finding.outcome is Outcome.BLOCKED
         return finding.near
 
-    assert near(0.86) == "Peak memory is 86 % of device memory (limit 85 %)"
-    assert near(0.90) == ""  # the limit leaves 15 %, and a third of that is gone
+    assert near(0.86) == "Peak memory is 86% of device memory (limit 85%)"
+    assert near(0.90) == ""  # the limit leaves 15%, and a third of that is gone
 
 
 def test_another_world_is_not_applicable() -> None:

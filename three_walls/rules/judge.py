@@ -77,7 +77,7 @@ def _misses_by_little(condition: Condition, facts: FactSheet) -> bool:
     """Whether ``condition``, which fails, is a threshold that is missed by less than the nearness of its size.
 
     The size of a ratio is its distance from 1, which is no symptom; that of a fraction is the smaller of its two parts:
-    a limit of 85 % of memory leaves 15 %, and a peak of 100 % is not near it.
+    a limit of 85% of memory leaves 15%, and a peak of 100% is not near it.
     """
     value, limit, unit = facts.number(condition.fact), condition.operand, facts.get(condition.fact).unit
     if not is_threshold(condition) or value is None or not isinstance(limit, int | float):
