@@ -198,7 +198,7 @@ def test_some_case_notices_each_condition_that_is_left_out(rule: Rule) -> None:
 
 
 def moved(share: float) -> tuple[float, ...]:
-    """A share of a pool 2 % larger and smaller; where it is nothing, a little."""
+    """A share of a pool 2% larger and smaller; where it is nothing, a little."""
     return (share * 1.02, share * 0.98) if share else (0.02,)
 
 
