@@ -31,6 +31,8 @@ LONGEST_STEP_NUMBER = 15
 
 MOST_UNPACKED_RATIO = 1_000
 """Bytes per byte of an .xz or .zst export; real exports unpack to 5 to 20 times their size."""
+ALWAYS_UNPACKED_BYTES = 64 << 20
+"""Of a compressed export, whatever its ratio."""
 MOST_UNPACKED_SHARE_OF_FREE_DISK = 0.8
 """Of the free space of the temporary directory that an unpacked export may fill."""
 MOST_UNPACKING_BYTES = 256 << 20

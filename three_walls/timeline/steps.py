@@ -183,7 +183,7 @@ def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list
             projected.append((_NO_NUMBER if number is None else number, *_extent(launched)))
     capture_start, _ = _extent(operations)
     longest_pause = attribution_thresholds().maximum_pause_fraction
-    windows = []
+    windows: list[_Window] = []
     for order, (index, first, last) in enumerate(projected):
         is_last = order == len(projected) - 1
         # Host work between two ranges (logging, data) counts to the earlier step. A pause far longer than the step
