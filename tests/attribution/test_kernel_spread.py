@@ -55,3 +55,19 @@ def test_kernels_that_hardly_repeat_show_nothing() -> None:
 
 def test_kernels_of_a_few_microseconds_show_nothing() -> None:
     assert spread([("attention", 2), ("attention", 6)] * 8) is None
+
+
+def test_a_kernel_is_looked_up_in_its_own_step_alone_however_many_there_are() -> None:
+    # Every kernel with every step would be 800 million rows.
+    count = 20_000
+    starts = pl.int_range(0, 2 * count, eager=True) * 100 * US
+    operations = pl.DataFrame({"start_ns": starts, "end_ns": starts + 100 * US}).with_columns(
+        *(pl.lit(0, dtype=pl.Int64).alias(name) for name in ("rank_index", "name_id", "stream")),
+        *(pl.lit(1, dtype=pl.Int64).alias(name) for name in ("grid_x", "grid_y", "grid_z")),
+        kind=pl.lit("kernel"),
+        category=pl.lit("gemm"),
+    )
+    begins = pl.int_range(0, count, eager=True) * 200 * US
+    steps = pl.DataFrame({"step": pl.int_range(0, count, eager=True), "start_ns": begins, "end_ns": begins + 200 * US})
+    whole = steps.with_columns(rank_index=pl.lit(0, dtype=pl.Int64), kept=True, reason=pl.lit("")).select(STEPS.names())
+    assert measure_kernel_spread(operations, whole) == {}

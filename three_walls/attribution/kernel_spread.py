@@ -93,7 +93,10 @@ def list_calls(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
             name_after=pl.col("name_id").shift(-1).over("rank_index", "stream").fill_null(-1),
             ns=DURATION,
         )
-        .join(windows, on="rank_index")
-        .filter((pl.col("start_ns") >= pl.col("begin_ns")) & (pl.col("start_ns") < pl.col("stop_ns")))
+        .sort("start_ns")
+        .join_asof(
+            windows.sort("begin_ns"), left_on="start_ns", right_on="begin_ns", by="rank_index", check_sortedness=False
+        )
+        .filter(pl.col("start_ns") < pl.col("stop_ns"))
         .select("rank_index", "step", "category", "ns", *_KIND)
     )

@@ -138,11 +138,10 @@ def _measure(traces: Sequence[Trace], timeline: Timeline | None, extras: Sequenc
 
 def _read_extras(path: Path) -> _Extras:
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
-        texts = (
-            export.rows("SELECT DISTINCT text FROM DIAGNOSTIC_EVENT") if export.has("DIAGNOSTIC_EVENT", "text") else []
-        )
+        is_recorded = export.has("DIAGNOSTIC_EVENT", "text")
+        texts = export.rows("SELECT DISTINCT CAST(text AS TEXT) FROM DIAGNOSTIC_EVENT") if is_recorded else []
         return _Extras(
-            messages=tuple(sorted(str(text) for (text,) in texts if text is not None)),
+            messages=tuple(sorted(text for (text,) in texts if text is not None)),
             has_nccl_payload=holds_payloads(export),
             has_environment=bool(launch_environment(export)),
             has_operator_sizes=has_operator_sizes(export),
