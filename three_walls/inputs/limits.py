@@ -27,6 +27,10 @@ LEAST_BYTES_PER_ENTRY = 16
 
 MOST_LINE_BYTES = 16 * 1024
 """Of one line of a log. A longer line is skipped, whatever it holds; the lines that are read are far shorter."""
+MOST_PREFIXES = 12
+"""Of one line of a log: a launcher, a container, a logger and a time stamp put one each before it."""
+LONGEST_LOG_NUMBER = 32
+"""Characters of a number in a log; a longer one is not read."""
 MOST_FOREIGN_LINES = 100_000
 """Consecutive lines of other processes within a block of a log. After more, the block counts as never closed."""
 MOST_FOREIGN_LINES_OF_PRINTS = 1_000
