@@ -16,6 +16,16 @@ LONGEST_PRINTED_LIST = 20_000
 MOST_NESTED_SHELLS = 4
 """Shells that run one another (``bash -c "bash -c ..."``) in a command line."""
 
+LONGEST_NAME = 16 * 1024
+"""Characters of the name of a kernel, a call or an NVTX range; of a longer one the beginning is read. In 53 exports the
+longest kernel name has 1,421 and the longest range 2,583."""
+MOST_NESTED_RANGES = 64
+"""NVTX ranges of one thread that are open at the same time; steps of Megatron nest up to 9."""
+MOST_DIMENSIONS = 16
+"""Of a tensor; PyTorch's operators have up to 8."""
+MOST_ELEMENTS = 1 << 48
+"""Of a tensor: 512 TiB in BF16."""
+
 MOST_SNAPSHOT_BYTES = 4 << 30
 """Of a memory snapshot's file."""
 MOST_SNAPSHOT_CONTAINERS = 20_000_000

@@ -13,7 +13,7 @@ LONGEST_VALUE = 1024
 
 _ELEMENT = {"list": "str", "int_list": "int", "str_or_list": "str", "float_or_list": "float"}
 _INT = re.compile(r"[-+]?\d{1,18}")
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?")
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?")
 
 
 def takes_several_words(type_name: str) -> bool:
