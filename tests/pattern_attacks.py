@@ -26,7 +26,7 @@ Nodes = Sequence[tuple[Any, Any]]
 def attack_texts(pattern: re.Pattern[str] | re.Pattern[bytes], length: int) -> Iterator[str]:
     """Texts of about ``length`` characters that may make ``pattern`` work hard, in a fixed order."""
     text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
-    nodes = list(parser.parse(text, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags))
+    nodes = list(parser.parse(text, pattern.flags))
     pumps = dict.fromkeys((before, pump) for before, pump in _pumps(nodes, "") if pump)
     for before, pump in islice(pumps, _MOST_PUMPS):
         for end in _ENDS:

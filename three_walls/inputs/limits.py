@@ -30,8 +30,14 @@ MOST_SNAPSHOT_BYTES = 4 << 30
 """Of a memory snapshot's file."""
 MOST_SNAPSHOT_CONTAINERS = 20_000_000
 """Dicts, lists and tuples in one pickle; a snapshot of a million events has fewer than ten million."""
-MOST_INTEGER_BYTES = 64
-"""Of one integer in a pickle; addresses and sizes have eight."""
+MOST_INTEGER_BITS = 64
+"""Of one integer in a pickle, as addresses have."""
+MOST_MEMORY_BYTES = 1 << 50
+"""Of one size in a snapshot: 1 PiB."""
+LONGEST_PATH = 4096
+"""Characters of a path; Linux opens no longer one."""
+LONGEST_FRAME_TEXT = 256
+"""Characters of a function's name, and of the end of its file's path, in a snapshot's stacks; more are cut off."""
 LEAST_BYTES_PER_ENTRY = 16
 """Of a segment, block or event in a snapshot's file. A shorter file repeats entries by reference."""
 

@@ -152,7 +152,7 @@ class _FileReader:
         return self.blocks.get(origin) or self.prints.get(origin)
 
     def _keep(self, block: Block) -> None:
-        """Keeps ``block`` open, as the last to expire of its kind: so no line looks at the blocks of other processes."""
+        """Keeps ``block`` open, as the last of its kind to expire, so that no line looks at other processes' blocks."""
         repeats = block.row.repeats
         of_kind = self.prints if repeats else self.blocks
         of_kind.pop(block.origin, None)

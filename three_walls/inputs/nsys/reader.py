@@ -193,7 +193,7 @@ def _warn_of_long_names(path: Path, count: int) -> list[ReportWarning]:
     """Warns of names of kernels and calls that are longer than any real one and were cut."""
     if not count:
         return []
-    message = f"{path.name}: of {count} names of kernels or calls only the first {limits.LONGEST_NAME} characters are read"
+    message = f"{path.name}: {count} names of kernels or calls are cut after {limits.LONGEST_NAME:,} characters"
     return [ReportWarning("long-names", message)]
 
 
