@@ -13,6 +13,8 @@ LONGEST_YAML_NUMBER = 40
 """Characters of a number in YAML; a longer one stays text."""
 LONGEST_PRINTED_LIST = 20_000
 """Characters of a list that a log prints; one entry per layer stays far below."""
+LONGEST_SHELL_STRING = 16 * 1024
+"""Characters of a command string of a shell in which quotes are read; shlex takes quadratic time for a long word."""
 MOST_NESTED_SHELLS = 4
 """Shells that run one another (``bash -c "bash -c ..."``) in a command line."""
 

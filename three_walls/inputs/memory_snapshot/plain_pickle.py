@@ -56,6 +56,7 @@ class _Builder:
     def build(self, data: bytes) -> Any:
         stack, memo = self._stack, self._memo
         argument: Any
+        position: Any  # an int, as the bytes are at hand
         for opcode, argument, position in pickletools.genops(data):
             name = opcode.name
             if name in _SCALARS:
