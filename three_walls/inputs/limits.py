@@ -13,6 +13,8 @@ LONGEST_YAML_NUMBER = 40
 """Characters of a number in YAML; a longer one stays text."""
 LONGEST_PRINTED_LIST = 20_000
 """Characters of a list that a log prints; one entry per layer stays far below."""
+LONGEST_SHELL_STRING = 16 * 1024
+"""Characters of a command string of a shell in which quotes are read; shlex takes quadratic time for a long word."""
 MOST_NESTED_SHELLS = 4
 """Shells that run one another (``bash -c "bash -c ..."``) in a command line."""
 
@@ -38,17 +40,37 @@ MOST_UNPACKED_SHARE_OF_FREE_DISK = 0.8
 MOST_UNPACKING_BYTES = 256 << 20
 """Of memory for unpacking. ``xz -9`` takes 65 MiB and ``zstd --long`` 128 MiB."""
 
+LONGEST_NAME = 16 * 1024
+"""Characters of the name of a kernel, a call or an NVTX range; of a longer one the beginning is read. In 53 exports the
+longest kernel name has 1,421 and the longest range 2,583."""
+MOST_NESTED_RANGES = 64
+"""NVTX ranges of one thread that are open at the same time; steps of Megatron nest up to 9."""
+MOST_DIMENSIONS = 16
+"""Of a tensor; PyTorch's operators have up to 8."""
+MOST_ELEMENTS = 1 << 48
+"""Of a tensor: 512 TiB in BF16."""
+
 MOST_SNAPSHOT_BYTES = 4 << 30
 """Of a memory snapshot's file."""
 MOST_SNAPSHOT_CONTAINERS = 20_000_000
 """Dicts, lists and tuples in one pickle; a snapshot of a million events has fewer than ten million."""
-MOST_INTEGER_BYTES = 64
-"""Of one integer in a pickle; addresses and sizes have eight."""
+MOST_INTEGER_BITS = 64
+"""Of one integer in a pickle, as addresses have."""
+MOST_MEMORY_BYTES = 1 << 50
+"""Of one size in a snapshot: 1 PiB."""
+LONGEST_PATH = 4096
+"""Characters of a path; Linux opens no longer one."""
+LONGEST_FRAME_TEXT = 256
+"""Characters of a function's name, and of the end of its file's path, in a snapshot's stacks; more are cut off."""
 LEAST_BYTES_PER_ENTRY = 16
 """Of a segment, block or event in a snapshot's file. A shorter file repeats entries by reference."""
 
 MOST_LINE_BYTES = 16 * 1024
 """Of one line of a log. A longer line is skipped, whatever it holds; the lines that are read are far shorter."""
+MOST_PREFIXES = 12
+"""Of one line of a log: a launcher, a container, a logger and a time stamp put one each before it."""
+LONGEST_LOG_NUMBER = 32
+"""Characters of a number in a log; a longer one is not read."""
 MOST_FOREIGN_LINES = 100_000
 """Consecutive lines of other processes within a block of a log. After more, the block counts as never closed."""
 MOST_FOREIGN_LINES_OF_PRINTS = 1_000

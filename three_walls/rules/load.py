@@ -56,6 +56,9 @@ def load_rules(directory: Path, *more: Path, definitions: Iterable[FactDefinitio
     rules: dict[str, Rule] = {}
     facts = KnownFacts.of(definitions)
     for place in (directory, *more):
+        if not place.is_dir():
+            problems.append(Problem((str(place), 1, 1), "expected a directory of rules"))
+            continue
         if place == directory or (place / SOURCES_FILE).exists():
             sources |= read_sources(place / SOURCES_FILE, problems)
         for path in rule_files(place):

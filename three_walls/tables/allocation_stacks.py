@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
 from typing import Annotated
 
 from three_walls.model.memory_snapshot import BEFORE_RECORDING, CATEGORIES, NO_STACK, OTHER
@@ -28,18 +28,26 @@ class AllocationStacks(Row):
     ignored: tuple[Pattern, ...]
     """Frames that do not show what allocates."""
 
+    @cached_property
+    def _first_match(self) -> dict[str, int]:
+        """Frame -> the first row whose pattern it matches; the number of rows where it matches none."""
+        return {}
+
     def category(self, frames: Sequence[str]) -> str:
-        """The category of an allocation with this stack."""
+        """The category of an allocation with this stack. Each frame is searched once, however many stacks hold it."""
         if not frames:
             return NO_STACK
-        for row in self.stacks:
-            if any(row.pattern.search(frame) for frame in frames):
-                return row.category
-        return OTHER
+        known = self._first_match
+        for frame in frames:
+            if frame not in known:
+                matching = (index for index, row in enumerate(self.stacks) if row.pattern.search(frame))
+                known[frame] = next(matching, len(self.stacks))
+        first = min(known[frame] for frame in frames)
+        return self.stacks[first].category if first < len(self.stacks) else OTHER
 
-    def relevant(self, frames: Sequence[str]) -> list[str]:
+    def relevant(self, frames: Sequence[str]) -> Iterator[str]:
         """The frames that show what allocates."""
-        return [frame for frame in frames if not any(pattern.search(frame) for pattern in self.ignored)]
+        return (frame for frame in frames if not any(pattern.search(frame) for pattern in self.ignored))
 
 
 @cache

@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Sequence
 
-from three_walls.model.config import ConfigData, ConfigScalar
+from three_walls.model.config import ConfigData, ConfigScalar, as_whole_number
 
 LONGEST_VALUE = 1024
 """In characters. No setting of a run is longer, and no longer text is matched with an expression."""
 
 _ELEMENT = {"list": "str", "int_list": "int", "str_or_list": "str", "float_or_list": "float"}
 _INT = re.compile(r"[-+]?\d{1,18}")
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?")
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?")
 
 
 def takes_several_words(type_name: str) -> bool:
@@ -68,7 +68,7 @@ def _read_word(type_name: str, word: str) -> ConfigScalar:
     if type_name == "float":
         if not _NUMBER.fullmatch(word):
             raise ValueError(f"{word} is not a number")
-        return float(word)
+        return _finite(float(word))
     if type_name == "any" and _INT.fullmatch(word):
         return int(word)
     return word
@@ -90,10 +90,18 @@ def _fit_scalar(type_name: str, value: ConfigData) -> ConfigScalar:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{value} is not of type {type_name}")
+    if isinstance(value, int) and as_whole_number(value) is None:  # str() refuses to write the longest
+        raise ValueError("a whole number of more than 18 digits")
     if type_name == "int" and isinstance(value, int):
         return value
-    if type_name == "float" and math.isfinite(value):
-        return float(value)
+    if type_name == "float":
+        return _finite(float(value))
     if type_name == "str":
         return str(value)
     raise ValueError(f"{value} is not of type {type_name}")
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError("a number without end")
+    return number

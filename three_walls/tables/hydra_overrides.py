@@ -13,6 +13,10 @@ _INT = re.compile(r"[-+]?\d{1,18}")
 _FLOAT = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,3})?")
 _CONSTANTS: dict[str, ConfigScalar] = {"null": None, "true": True, "false": False}
 _QUOTES = "\"'"
+_MOST_LEVELS = 40
+"""Of dicts within dicts; a setting of Megatron-Bridge has four."""
+_LONGEST_PATH = 400
+"""In characters. No deeper or longer path is a setting, and reading each level again takes time."""
 _OPENING, _CLOSING = "[{(", "]})"
 BUILDS_COMM_OVERLAP = "derived: comm_overlap._target_"
 """Source of a ``comm_overlap`` that the command line itself builds: the fields it does not give have to be appended."""
@@ -38,7 +42,8 @@ def read_override(word: str) -> list[Override]:
 
 def _settings(path: str, text: str) -> Iterator[tuple[str, ConfigData]]:
     """``p={a:1,b:{c:2}}`` is p.a=1 and p.b.c=2; anything else is one setting."""
-    if not (text.startswith("{") and text.endswith("}")):
+    is_dict = text.startswith("{") and text.endswith("}")
+    if not is_dict or path.count(".") >= _MOST_LEVELS or len(path) > _LONGEST_PATH:
         yield path, read_value(text)
         return
     for entry in split_at_commas(text[1:-1])[0]:

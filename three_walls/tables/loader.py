@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args
 
@@ -58,6 +59,8 @@ KEY = "[key]"
 """Ends the location of an error that is about a key and not its value, as in pydantic's own errors about keys."""
 
 T = TypeVar("T")
+_MOST_PROBLEMS = 100
+"""Of one file that are worded, and of all that are listed."""
 _NAME = re.compile(r"[\w.-]+")
 _EXPECTED = {
     "string_type": "text (quote it?)",
@@ -125,7 +128,8 @@ def read_table(
         details = error.errors()
     refused = {problem.place for problem in problems}  # a value of refused form is no second problem
     known = set(_field_names(kind))
-    for detail in (*details, *_contradictions_of_sound_rows(document.value, details, validate)):
+    contradictions = _contradictions_of_sound_rows(document.value, details, validate)
+    for detail in islice(chain(details, contradictions), _MOST_PROBLEMS):
         loc, is_about_key = detail["loc"], detail["type"] == "extra_forbidden"
         if loc[-1:] == (KEY,):
             loc, is_about_key = loc[:-1], True
@@ -177,9 +181,11 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def raise_problems(problems: Collection[Problem]) -> None:
-    """Raises one RuleBaseError that lists every problem in reading order; returns if there is none."""
+    """Raises one RuleBaseError that lists the problems in reading order, the first 100; returns if there is none."""
     if problems:
-        raise RuleBaseError("\n".join(map(str, sorted(set(problems)))))
+        listed = sorted(set(problems))
+        more = [f"and {len(listed) - _MOST_PROBLEMS} more"] if len(listed) > _MOST_PROBLEMS else []
+        raise RuleBaseError("\n".join([*map(str, listed[:_MOST_PROBLEMS]), *more]))
 
 
 def raise_contradictions(contradictions: Iterable[tuple[Loc, str]]) -> None:

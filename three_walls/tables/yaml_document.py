@@ -1,12 +1,19 @@
 """Reads a YAML file as plain data with the place of every value, and refuses what YAML makes ambiguous.
 
 It is stricter than YAML 1.1 where YAML surprises. These are errors: a repeated key (YAML keeps the last one), ``no``
-for false, ``1e-3`` (text in YAML 1.1), ``1:30`` (a number in base 60), aliases and tags. Quote what is text.
+for false, ``1e-3`` (text in YAML 1.1), ``1:30`` (a number in base 60), aliases and tags. Quote what is text. Control
+characters in a text are errors too, because texts reach the terminal.
+
+The file may be anyone's: it must be a regular file, and its size, its depth and the digits of its numbers are limited.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
+import stat
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from three_walls.model.config import ConfigScalar
+from three_walls.model.config import ConfigScalar, as_whole_number
 
 Loc = tuple[int | str, ...]
 """Path to a value: keys of mappings and positions in lists."""
@@ -22,9 +29,15 @@ Loc = tuple[int | str, ...]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, several times as fast, where PyYAML has it
 _RESOLVERS = yaml.SafeLoader.yaml_implicit_resolvers
 _MAX_DEPTH = 40
-_INT = re.compile(r"[-+]?(0|[1-9][0-9_]{0,30})")
+_MOST_BYTES = 4 * 1024 * 1024
+"""Of a file; the largest table that ships with the program has 0.1 MB."""
+_LONGEST_MESSAGE = 400
+"""Characters of a problem's message, which may quote a word of any length."""
+_LONGEST_NUMBER = 40
+"""Characters of a number."""
+_INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 _FLOAT = re.compile(r"[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?")
-_LOOKS_NUMERIC = re.compile(r"[-+]?(\d[\d_]*)?\.?\d+([eE][-+]?\d+)?")
+_LOOKS_NUMERIC = re.compile(r"[-+]?(\d[\d_]*+(\.\d+|(?<=\d))|\.\d+)([eE][-+]?\d+)?")
 _CONSTANTS: Mapping[str, bool | None] = {"": None, "~": None, "null": None, "true": True, "false": False}
 _ODD_NUMBER = "a number in an unusual form, which is easily taken for another; quote it, or write it as 90 or 0.5"
 _READINGS = {
@@ -47,7 +60,18 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{':'.join(map(str, self.place))}: {self.message}"
+        message = self.message if len(self.message) <= _LONGEST_MESSAGE else f"{self.message[:_LONGEST_MESSAGE]} ..."
+        line = f"{':'.join(map(str, self.place))}: {message}"
+        return line if line.isprintable() else "".join(map(_escape_control, line))
+
+
+def _escape_control(character: str) -> str:
+    return repr(character)[1:-1] if _is_control(character) else character
+
+
+def _is_control(character: str) -> bool:
+    """Whether a terminal may obey ``character`` instead of showing it."""
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def describe(value: object) -> str:
@@ -78,6 +102,8 @@ class Document:
     """Where each value begins."""
     keys: dict[Loc, yaml.Mark] = field(default_factory=dict)
     """Where the key of each value begins."""
+    refused: set[tuple[str, int, int]] = field(default_factory=set)
+    """The places of the problems."""
 
     def place_of(self, loc: Loc, is_about_key: bool = False) -> tuple[str, int, int]:
         """File, line and column of the value at ``loc``, or of its key; if it is absent, of what should hold it."""
@@ -126,15 +152,16 @@ class Document:
 
     def _scalar(self, event: Any) -> ConfigScalar:
         text = str(event.value)
+        if not text.isprintable() and any(_is_control(character) and character not in "\n\t" for character in text):
+            self._refuse(event, "the text holds a control character; leave it out")
+            return text
         is_plain, is_untagged = event.implicit[0], any(event.implicit)
         if is_untagged and not is_plain:  # quoted or a block: text, whatever it looks like
             return text
         if is_untagged and text in _CONSTANTS:
             return _CONSTANTS[text]
-        if is_untagged and _INT.fullmatch(text):
-            return int(text.replace("_", ""))
-        if is_untagged and _FLOAT.fullmatch(text):
-            return float(text.replace("_", ""))
+        if is_untagged and (_INT.fullmatch(text) or _FLOAT.fullmatch(text)):
+            return self._number(event, text.replace("_", ""))
         kind = _kind_in_yaml(text) if is_untagged else str(event.tag)
         if kind == "str" and not _LOOKS_NUMERIC.fullmatch(text):
             return text
@@ -142,11 +169,22 @@ class Document:
         self._refuse(event, f"{text} is ambiguous: YAML reads {reading}")
         return None
 
+    def _number(self, event: Any, digits: str) -> ConfigScalar:
+        number: ConfigScalar = None
+        if len(digits) <= _LONGEST_NUMBER and "." in digits:
+            number = float(digits) if math.isfinite(float(digits)) else None
+        elif len(digits) <= _LONGEST_NUMBER:
+            number = as_whole_number(int(digits))
+        if number is None:
+            self._refuse(event, "the number is too large; quote it if it is text")
+        return number
+
     def _refuse(self, event: Any, message: str) -> None:
         """Adds a problem at ``event``, unless one is there already."""
-        problem = Problem(self._place(event.start_mark), message)
-        if not any(known.place == problem.place for known in self.problems):
-            self.problems.append(problem)
+        place = self._place(event.start_mark)
+        if place not in self.refused:
+            self.refused.add(place)
+            self.problems.append(Problem(place, message))
 
     def _place(self, mark: yaml.Mark) -> tuple[str, int, int]:
         return self.file, mark.line + 1, mark.column + 1
@@ -157,7 +195,7 @@ def read_document(path: Path, problems: list[Problem]) -> Document | None:
     start = (str(path), 1, 1)
     document = Document(str(path), problems)
     try:
-        events: Iterator[Any] = yaml.parse(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        events: Iterator[Any] = yaml.parse(_read_text(path), Loader=_LOADER)
         content = (event for event in events if not isinstance(event, yaml.StreamStartEvent | yaml.DocumentStartEvent))
         first = next(content)
         if isinstance(first, yaml.StreamEndEvent):
@@ -177,6 +215,17 @@ def read_document(path: Path, problems: list[Problem]) -> Document | None:
         problems.append(Problem(start, f"cannot be read: {reason}"))
         return None
     return document
+
+
+def _read_text(path: Path) -> str:
+    # Opening a pipe would wait for its writer, so the file is opened without waiting and then examined.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(0, "expected a file, found a directory, a pipe or a device")
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise OSError(0, f"expected at most {_MOST_BYTES >> 20} MiB, found more")
+    return content.decode("utf-8")
 
 
 def _kind_in_yaml(text: str) -> str:

@@ -14,9 +14,11 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import polars as pl
 
+from three_walls.inputs import limits
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import read_ranges_between
 
@@ -81,7 +83,11 @@ def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Oper
 
 
 def nest_operators(ranges: pl.DataFrame) -> Operators:
-    """Nests ``ranges``: HOST_RANGES of one process, sorted by thread and start, the outer before the inner."""
+    """Nests ``ranges``: HOST_RANGES of one process, sorted by thread and start, the outer before the inner.
+
+    A range inside as many others as ``limits.MOST_NESTED_RANGES`` contains none: ranges that overlap without nesting
+    would otherwise be around each other, and each launch would visit all of them.
+    """
     found: list[Operator] = []
     ends: list[int] = []
     starts: dict[int, list[int]] = defaultdict(list)
@@ -97,12 +103,14 @@ def nest_operators(ranges: pl.DataFrame) -> Operators:
         order[thread].append(len(found))
         found.append(Operator(name, sizes, sequence, stack[-1] if stack else None))
         ends.append(until)
-        stack.append(len(found) - 1)
+        if len(stack) < limits.MOST_NESTED_RANGES:
+            stack.append(len(found) - 1)
     return Operators(tuple(found), dict(starts), dict(order), tuple(ends))
 
 
 def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:
     """(name, shapes of the arguments, sequence number) from the text of a range; None for what it lacks."""
+    text = text[: limits.LONGEST_NAME]
     end = _END_OF_NAME.search(text)
     if end is None:
         return text, None, None
@@ -113,8 +121,16 @@ def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:
 def _read_sizes(text: str) -> Sizes | None:
     try:
         sizes = json.loads(text)
-    except ValueError:  # cut off, as a profiler does with very long texts
+    except (ValueError, RecursionError):  # cut off, as a profiler does with very long texts, or no sizes at all
         return None
-    if not all(isinstance(size, list) and all(isinstance(length, int) for length in size) for size in sizes):
+    if not all(isinstance(size, list) and _is_shape(size) for size in sizes):
         return None
     return tuple(tuple(size) for size in sizes)
+
+
+def _is_shape(lengths: list[object]) -> bool:
+    """Whether a tensor can have dimensions of these ``lengths``."""
+    if len(lengths) > limits.MOST_DIMENSIONS:
+        return False
+    numbers = [length for length in lengths if isinstance(length, int) and length <= limits.MOST_ELEMENTS]
+    return len(numbers) == len(lengths) and prod(numbers) <= limits.MOST_ELEMENTS

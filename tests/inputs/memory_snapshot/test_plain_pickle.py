@@ -22,12 +22,12 @@ from three_walls.model.errors import InputError
 pytestmark = pytest.mark.slow
 
 MILLION = 1_000_000
-SCALARS = st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False) | st.text()
+SCALARS = st.none() | st.booleans() | st.integers(-(2**64) + 1, 2**64 - 1) | st.floats(allow_nan=False) | st.text()
 PLAIN = st.recursive(
     SCALARS,
     lambda inner: (
         st.lists(inner)
-        | st.dictionaries(st.text() | st.integers(), inner)
+        | st.dictionaries(st.text() | st.integers(-(2**64) + 1, 2**64 - 1), inner)
         | st.tuples(inner, inner)
         | st.lists(inner).map(tuple)
     ),
@@ -154,13 +154,13 @@ def test_containers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def tuples_of_tuples(levels: int) -> bytes:
     """A dict whose key is a tuple that holds a tuple twice, and so on: 2**levels parts when it is hashed."""
     doubled = b"".join(b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86\x94" for n in range(levels))
-    return b"\x80\x04}K\x01K\x02\x86\x94" + doubled + b"Ns."
+    return b"\x80\x04K\x01K\x02\x86\x94" + doubled + b"}h" + bytes([levels]) + b"Ns."
 
 
 @pytest.mark.parametrize("between", [b"", b"\x80\x04", b"\x95" + bytes(8)], ids=["nothing", "a protocol", "a frame"])
 def test_a_key_that_would_take_ages_to_hash_is_refused(between: bytes) -> None:
     data = tuples_of_tuples(60).replace(b"\x86\x94", b"\x86" + between + b"\x94")
-    with pytest.raises(NotPlainError, match="a nested tuple is used again"):
+    with pytest.raises(NotPlainError, match="a key of type tuple"):
         read_plain_pickle(data)
 
 

@@ -71,7 +71,7 @@ def _shell_string(words: tuple[str, ...]) -> str | None:
 def _commands(text: str) -> list[tuple[str, ...]]:
     """The commands of a shell string, each as words."""
     try:
-        words = shlex.split(text)
+        words = shlex.split(text) if len(text) <= limits.LONGEST_SHELL_STRING else text.split()
     except ValueError:  # an unbalanced quote: the string is truncated, or written for another shell
         words = text.split()
     commands: list[tuple[str, ...]] = []

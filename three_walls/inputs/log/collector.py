@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from three_walls.inputs import limits
-from three_walls.inputs.log.lines import ParsedLine, Value
+from three_walls.inputs.log.lines import ParsedLine, Value, read_value
 from three_walls.model.training_log import (
     LogEvent,
     LogIteration,
@@ -253,7 +253,8 @@ def _without_hosts(values: Mapping[str, Value]) -> str:
 
 
 def _expert_size(settings: tuple[tuple[str, str], ...]) -> int | None:
-    return next((int(value) for name, value in settings if name in _EXPERT_SIZE and value.isdecimal()), None)
+    values = (read_value(value, "count") for name, value in settings if name in _EXPERT_SIZE and value.isdecimal())
+    return next((_int(value) for value in values if value is not None), None)
 
 
 def _largest(old: int | None, new: int | None) -> int | None:

@@ -5,6 +5,7 @@ A block is several lines of one process that belong together; other processes ma
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,9 @@ from three_walls.tables.log_lines import BlockRow, LineRow, LogGrammar, Prefix
 Value = int | float | str
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
-_BYTES_OF = {"MiB": 2**20, "GB": 10**9}
+_SCALES = {"ms": NS_PER_MS, "s": NS_PER_S, "billions": 10**9, "count": 1, "MiB": 2**20, "GB": 10**9}
+_LARGEST_VALUE = 1e15
+"""In the log's own unit. What prints more is no training run."""
 _BYTES_OF_SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "bytes": 1}
 _TERMINAL_CODE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _AS_ASCII = bytes(code if code < 128 else ord("?") for code in range(256))
@@ -85,7 +88,15 @@ def _find_anchored(text: bytes, anchors: Sequence[bytes]) -> list[int]:
     # so bytes that are not ASCII, which are in no anchor, are replaced.
     ascii_text = text if text.isascii() else text.translate(_AS_ASCII)
     hits = pl.Series([ascii_text.decode("ascii")]).str.find_many([anchor.decode("ascii") for anchor in anchors])
-    return sorted({text.rfind(b"\n", 0, hit) + 1 for hit in hits[0]})
+    starts: list[int] = []
+    next_line = 0
+    for hit in sorted(hits[0].to_list()):
+        if hit < next_line:
+            continue  # in the same line as the hit before
+        starts.append(text.rfind(b"\n", next_line, hit) + 1 or next_line)
+        end = text.find(b"\n", hit)
+        next_line = len(text) if end < 0 else end + 1
+    return starts
 
 
 class SourceLine(NamedTuple):
@@ -114,10 +125,11 @@ def strip_prefixes(line: str, grammar: LogGrammar, is_ended: bool = True) -> Sou
     """``line`` without what launchers and loggers put before it."""
     origin, text, stamped = "", line, line
     is_stamped = False
-    while grammar.any_prefix.match(text):
-        prefix, length = _first_prefix(text, grammar.prefixes)
-        if not length:
+    for _ in range(limits.MOST_PREFIXES):
+        found = _first_prefix(text, grammar)
+        if found is None:
             break
+        prefix, length = found
         if prefix.origin:
             origin += text[:length].strip()
         else:
@@ -128,13 +140,14 @@ def strip_prefixes(line: str, grammar: LogGrammar, is_ended: bool = True) -> Sou
     return SourceLine(origin, text, stamped, is_ended)
 
 
-def _first_prefix(text: str, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, int]:
-    """The first of ``prefixes`` that ``text`` begins with, and its length there; 0 where there is none."""
-    for prefix in prefixes:
-        match = prefix.pattern.match(text)
-        if match and match.end():
-            return prefix, match.end()
-    return prefixes[0], 0
+def _first_prefix(text: str, grammar: LogGrammar) -> tuple[Prefix, int] | None:
+    """The first prefix of ``grammar`` that ``text`` begins with, and its length there; None where there is none."""
+    if grammar.any_prefix.match(text):
+        for prefix in grammar.prefixes:
+            match = prefix.pattern.match(text)
+            if match and match.end():
+                return prefix, match.end()
+    return None
 
 
 def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[ParsedLine], list[str]]:
@@ -177,17 +190,14 @@ def read_value(text: str, unit: str) -> Value | None:
     """``text`` as ns, bytes, a count, a number or text, as ``unit`` asks; None where it is no such value."""
     if unit == "text":
         return text.strip()
-    if unit == "size":
-        amount, _, name = text.strip().partition(" ")
-        scale = _BYTES_OF_SIZE.get(name)
-        return round(float(amount) * scale) if scale and _NUMBER.fullmatch(amount) else None
-    if len(text) > 32 or not _NUMBER.fullmatch(text):
+    amount, _, name = text.strip().partition(" ") if unit == "size" else (text, "", "")
+    if len(amount) > limits.LONGEST_LOG_NUMBER or not _NUMBER.fullmatch(amount):
         return None
-    number = float(text)
+    number = float(amount)
     if unit == "number":
-        return number
-    scale = {"ms": NS_PER_MS, "s": NS_PER_S, "billions": 10**9, "count": 1, **_BYTES_OF}[unit]
-    return round(number * scale) if abs(number) < 1e15 else None
+        return number if math.isfinite(number) else None
+    scale = _BYTES_OF_SIZE.get(name) if unit == "size" else _SCALES[unit]
+    return round(number * scale) if scale is not None and abs(number) < _LARGEST_VALUE else None
 
 
 @dataclass(slots=True)
@@ -206,18 +216,12 @@ class Block:
     """The last name of the section, where names count up."""
     unexpected: int = 0
     """Consecutive lines of the same process that do not belong to the block."""
-    foreign: int = 0
-    """Consecutive lines of other processes."""
+    expires_at: int = 0
+    """The number of the line at which it counts as never closed, unless its process writes before."""
     is_closed: bool = False
 
     def read(self, line: SourceLine) -> None:
-        """Adds ``line`` if it belongs to the block; closes the block where it ends."""
-        if line.origin != self.origin:
-            self.foreign += 1
-            limit = limits.MOST_FOREIGN_LINES_OF_PRINTS if self.row.repeats else limits.MOST_FOREIGN_LINES
-            self.is_closed = self.foreign > limit
-            return
-        self.foreign = 0
+        """Adds ``line``, of the same process, if it belongs to the block; closes the block where it ends."""
         if not line.is_ended:
             return
         if self.row.section and (heading := self.row.section.match(line.text)):

@@ -82,7 +82,7 @@ def read_text(chunks: Iterable[bytes], collector: Collector, file_name: str) -> 
     """Reads the text of one file into ``collector``."""
     grammar = log_grammar()
     reader = _FileReader(grammar, collector, file_name)
-    for found in scan_lines(chunks, grammar.anchors, lambda: bool(reader.blocks)):
+    for found in scan_lines(chunks, grammar.anchors, lambda: bool(reader.blocks or reader.prints)):
         reader.read(found)
     reader.close()
 
@@ -95,7 +95,11 @@ class _FileReader:
     collector: Collector
     file_name: str
     blocks: dict[str, Block] = field(default_factory=dict)
-    """Open blocks, by the process that writes them."""
+    """Open blocks that come once, by the process that writes them; the one that expires first is first."""
+    prints: dict[str, Block] = field(default_factory=dict)
+    """The same for blocks that repeat."""
+    lines: int = 0
+    """Lines that opened no block, of those that were read while a block was open."""
     latest: dict[str, LogIteration] = field(default_factory=dict)
     """The last iteration line of each process."""
     frames: dict[str, str] = field(default_factory=dict)
@@ -110,10 +114,17 @@ class _FileReader:
         line = strip_prefixes(found.text.decode("utf-8", "replace"), self.grammar, found.is_ended)
         if found.is_anchored and self._open(line, found.text):
             return
-        for origin, block in list(self.blocks.items()):
+        self.lines += 1
+        block = self._block_of(line.origin)
+        if block is not None:
             block.read(line)
             if block.is_closed:
-                self._close(origin)
+                self._close(line.origin)
+            else:
+                self._keep(block)
+        for waiting in (self.blocks, self.prints):
+            while waiting and (first := next(iter(waiting.values()))).expires_at < self.lines:
+                self._close(first.origin)
         if found.is_anchored:
             parsed_lines, torn = read_line(line, found.text, self.grammar)
             for parsed in parsed_lines:
@@ -123,22 +134,34 @@ class _FileReader:
     def _open(self, line: SourceLine, raw: bytes) -> bool:
         """Opens the block that ``line`` begins. False where it begins none, or stands within one that comes once."""
         opened = open_block(line, raw, self.grammar, self.collector.blocks.keys())
-        enclosing = self.blocks.get(line.origin)
+        enclosing = self._block_of(line.origin)
         if opened is None or (enclosing and opened.row.repeats and not enclosing.row.repeats):
             return False
         self._close(line.origin)
         if opened.row.kind not in TIMERS or self.collector.wants_print():
             opened.after = self.latest.get(line.origin)
-            self.blocks[line.origin] = opened
+            self._keep(opened)
         return True
 
     def close(self) -> None:
-        for origin in list(self.blocks):
+        for origin in [*self.blocks, *self.prints]:
             self._close(origin)
         self.collector.jobs.extend(self.jobs)
 
+    def _block_of(self, origin: str) -> Block | None:
+        return self.blocks.get(origin) or self.prints.get(origin)
+
+    def _keep(self, block: Block) -> None:
+        """Keeps ``block`` open, as the last of its kind to expire, so that no line looks at other processes' blocks."""
+        repeats = block.row.repeats
+        of_kind = self.prints if repeats else self.blocks
+        of_kind.pop(block.origin, None)
+        of_kind[block.origin] = block
+        limit = limits.MOST_FOREIGN_LINES_OF_PRINTS if repeats else limits.MOST_FOREIGN_LINES
+        block.expires_at = self.lines + limit
+
     def _close(self, origin: str) -> None:
-        block = self.blocks.pop(origin, None)
+        block = self.blocks.pop(origin, None) or self.prints.pop(origin, None)
         if block is None:
             return
         if block.row.kind == "traceback":

@@ -98,10 +98,11 @@ class _Walk:
     def __init__(self, file_bytes: int) -> None:
         self._most_entries = max(_MANY_ENTRIES, file_bytes // limits.LEAST_BYTES_PER_ENTRY)
         self._entries_count = 0
-        # A snapshot shares stacks and frames, so each is read once and found again by its id. All of them live until
-        # the walk ends, so no id is used twice.
+        # A snapshot shares stacks, frames and texts, so each is read once; stacks and frames are found again by their
+        # ids. All of them live until the walk ends, so no id is used twice.
         self._stacks: dict[int, Frames] = {}
         self._frames: dict[int, str] = {}
+        self._files: dict[str, str] = {}
 
     def read(self, value: Any, digest: str) -> Snapshot:
         """The snapshot that ``value`` holds. Raises NotPlainError where its structure is not that of a snapshot."""
@@ -134,9 +135,9 @@ class _Walk:
 
     def _blocks(self, segment: dict[Any, Any]) -> Iterator[tuple[int, dict[Any, Any]]]:
         """Blocks with their addresses. In old snapshots only the segment has an address."""
-        next_address = _size(segment.get("address"), "a segment's address")
+        next_address = _address(segment.get("address"), "a segment's address")
         for block in self._entries(segment.get("blocks"), "a segment's blocks", "a block"):
-            address = _size(block.get("address", next_address), "a block's address")
+            address = _address(block.get("address", next_address), "a block's address")
             yield address, block
             next_address = address + _size(block.get("size"), "a block")
 
@@ -147,10 +148,10 @@ class _Walk:
         for entry in self._entries(entries, "a device's trace", "a trace entry"):
             action = _checked(entry.get("action"), str, "an action")
             size = _size(entry.get("size", 0), "a trace entry")
-            address = _size(entry.get("addr", 0), "an address")
+            address = _address(entry.get("addr", 0), "an address")
             if action == "oom":
                 free = entry.get("device_free")
-                failures.append((size, free if type(free) is int else None))
+                failures.append((size, _size(free, "the device's free memory") if type(free) is int else None))
             else:
                 events.append(Event(action, address, size, self._stack(entry.get("frames"))))
         return tuple(events), tuple(failures)
@@ -170,7 +171,11 @@ class _Walk:
             frame = _checked(value, dict, "a frame")
             name = _checked(frame.get("name"), str, "a frame's name")
             file = _checked(frame.get("filename"), str, "a file name")
-            found = self._frames[id(value)] = f"{'/'.join(PurePosixPath(file).parts[-4:])}:{name}"
+            shown = self._files.get(file)
+            if shown is None:
+                end = "/".join(PurePosixPath(file[-limits.LONGEST_PATH :]).parts[-4:])
+                shown = self._files[file] = end[-limits.LONGEST_FRAME_TEXT :]
+            found = self._frames[id(value)] = f"{shown}:{name[: limits.LONGEST_FRAME_TEXT]}"
         return found
 
 
@@ -195,6 +200,16 @@ def _checked(value: Any, kind: type, name: str) -> Any:
 
 
 def _size(value: Any, name: str) -> int:
+    return _number(value, name, limits.MOST_MEMORY_BYTES)
+
+
+def _address(value: Any, name: str) -> int:
+    return _number(value, name, 1 << limits.MOST_INTEGER_BITS)
+
+
+def _number(value: Any, name: str, most: int) -> int:
     if type(value) is not int:
         raise NotPlainError(f"a number of {name} is of type {type(value).__name__}")
+    if not -1 <= value <= most:  # -1: not known
+        raise NotPlainError(f"a number of {name} is out of range")
     return value

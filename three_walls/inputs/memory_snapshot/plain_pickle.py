@@ -1,29 +1,27 @@
 """Reads pickles of plain data, and refuses everything else.
 
-A pickle is a program: Python's reader imports the names in it and calls functions. So every opcode is first checked
-against a list of those that build dicts, lists, tuples, text, numbers, booleans and None. Only then is the pickle read,
-by an unpickler that refuses to import anything. Nesting needs no limit, because neither pass recurses.
+A pickle is a program: Python's reader imports the names in it and calls functions. This reader knows only the opcodes
+that build dicts, lists, tuples, text, numbers, booleans and None, and no other; Python's own unpickler is never used.
+Nesting needs no limit, because nothing recurses. The work is linear in the length of the pickle: it hashes nothing but
+texts, whose hashes no file can predict, and whole numbers of 64 bits.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 import pickletools
 from typing import Any
 
 from three_walls.inputs import limits
 
-_SCALARS = {
-    "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT",
-    "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8",
-}  # fmt: skip
-_CONTAINERS = {"EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "DICT"}
+_SCALARS = {"BININT", "BININT1", "BININT2", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
+_LONG_INTEGERS = {"LONG1", "LONG4"}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+_FROM_MARK = {"TUPLE": tuple, "LIST": list}
+_SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _MEMO_READS = {"BINGET", "LONG_BINGET"}
 _MEMO_WRITES = {"MEMOIZE", "BINPUT", "LONG_BINPUT"}
-_FILLS_AND_MARKS = {"MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "STOP"}
-_SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_BUFFER_BYTES = 1 << 20
+_NEWEST_PROTOCOL = 5
 
 
 class NotPlainError(Exception):
@@ -36,68 +34,139 @@ def read_plain_pickle(data: bytes) -> Any:
     Parts that the pickle shares stay shared, so a walk over the value may reach one part very often.
     """
     try:
-        _check_opcodes(data)
-        # Buffered, because from a pickle without frames the unpickler would read a few bytes at a time.
-        return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), _BUFFER_BYTES)).load()
-    except (pickle.UnpicklingError, ValueError, TypeError, LookupError, AttributeError, EOFError) as error:
+        return _Builder(len(data)).build(data)
+    except (ValueError, LookupError) as error:  # pickletools raises these for opcodes that end too early
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise NotPlainError(f"a damaged pickle ({reason})") from error
     except (OverflowError, MemoryError) as error:
         raise NotPlainError("a pickle that asks for more memory than there is") from error
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise NotPlainError(f"it imports {module}.{name}, which is not allowed")
+class _Builder:
+    """Builds the value of one pickle on a stack. Only an opcode that ends a mark takes values from below it."""
 
-    def persistent_load(self, pid: Any) -> Any:
-        raise NotPlainError(f"it asks for an outside object ({type(pid).__name__}), which is not allowed")
+    def __init__(self, pickle_bytes: int) -> None:
+        self._pickle_bytes = pickle_bytes
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        """Heights of the stack at the open marks."""
+        self._memo: list[Any] = []
+        self._containers = 0
 
+    def build(self, data: bytes) -> Any:
+        stack, memo = self._stack, self._memo
+        argument: Any
+        position: Any  # an int, as the bytes are at hand
+        for opcode, argument, position in pickletools.genops(data):
+            name = opcode.name
+            if name in _SCALARS:
+                stack.append(argument)
+            elif name in _MEMO_READS:
+                stack.append(memo[argument])
+            elif name in _MEMO_WRITES:
+                self._remember(len(memo) if argument is None else argument, position)
+            elif name == "MARK":
+                self._marks.append(len(stack))
+            elif name in _CONSTANTS:
+                stack.append(_CONSTANTS[name])
+            elif name == "STOP":
+                return self._pop(1)[0]
+            elif not self._fill(name) and not self._read_rare(name, argument, position):
+                self._open(name, position)
+        raise NotPlainError("a damaged pickle (it has no end)")
 
-def _check_opcodes(data: bytes) -> None:
-    """Raises NotPlainError at the first opcode that is not allowed, and ValueError where the opcodes end too early.
-
-    A tuple that holds other tuples may not be recalled from the memo. As a key of a dict it would be hashed, and in a
-    chain of n tuples that each hold the previous one twice that takes 2^n steps. Tuples of up to three scalars may be
-    recalled.
-    """
-    memo_size = containers = scalars_before = 0
-    is_nested_tuple = False  # whether a nested tuple is on top of the stack
-    nested_tuples: set[int] = set()  # their places in the memo
-    argument: Any
-    for opcode, argument, position in pickletools.genops(data):
-        name = opcode.name
-        if name in _MEMO_READS:
-            if argument in nested_tuples:
-                raise NotPlainError(f"a nested tuple is used again at byte {position}, which is not allowed")
-            scalars_before = 0
-        elif name in _SCALARS:
-            if name == "LONG4" and argument.bit_length() >= 8 * limits.MOST_INTEGER_BYTES:
-                raise NotPlainError(f"an integer of more than {limits.MOST_INTEGER_BYTES} bytes at byte {position}")
-            scalars_before += 1
-        elif name in _MEMO_WRITES:
-            # Pickle numbers its memo in order. A larger number would make the unpickler allocate memory for it.
-            index = memo_size if argument is None else argument
-            if index > memo_size:
-                raise NotPlainError(f"memo {index} at byte {position} is out of order")
-            memo_size = max(memo_size, index + 1)
-            (nested_tuples.add if is_nested_tuple else nested_tuples.discard)(index)
-            continue
-        elif name in _CONTAINERS:
-            containers += 1
-            if containers > limits.MOST_SNAPSHOT_CONTAINERS:
-                raise NotPlainError(f"it holds more than {limits.MOST_SNAPSHOT_CONTAINERS:,} dicts, lists and tuples")
-            is_nested_tuple = name == "TUPLE" or scalars_before < _SHORT_TUPLES.get(name, 0)
-            scalars_before = 0
-            continue
-        elif name == "PROTO":
-            continue
-        elif name == "FRAME":  # a frame only states how much to read at once
-            if argument > len(data):
+    def _read_rare(self, name: str, argument: Any, position: int) -> bool:
+        """Reads a long integer, or a remark on the pickle itself; False where the opcode ``name`` is another."""
+        if name in _LONG_INTEGERS:
+            if argument.bit_length() > limits.MOST_INTEGER_BITS:
+                raise NotPlainError(f"an integer of more than {limits.MOST_INTEGER_BITS} bits at byte {position}")
+            self._stack.append(argument)
+        elif name == "FRAME":  # it only states how much to read at once
+            if argument > self._pickle_bytes:
                 raise NotPlainError(f"it ends within the frame at byte {position}")
-            continue
-        elif name in _FILLS_AND_MARKS:
-            scalars_before = 0
+        elif name != "PROTO":
+            return False
+        elif argument > _NEWEST_PROTOCOL:
+            raise NotPlainError(f"protocol {argument} is not known")
+        return True
+
+    def _fill(self, name: str) -> bool:
+        """Puts values into a container; False where the opcode ``name`` is another."""
+        match name:
+            case "SETITEMS":
+                items = self._pop_to_mark()
+                _set_items(self._top(dict), items)
+            case "SETITEM":
+                items = self._pop(2)
+                _set_items(self._top(dict), items)
+            case "APPENDS":
+                items = self._pop_to_mark()
+                self._top(list).extend(items)
+            case "APPEND":
+                items = self._pop(1)
+                self._top(list).extend(items)
+            case _:
+                return False
+        return True
+
+    def _open(self, name: str, position: int) -> None:
+        """Builds a container."""
+        self._containers += 1
+        if self._containers > limits.MOST_SNAPSHOT_CONTAINERS:
+            raise NotPlainError(f"it holds more than {limits.MOST_SNAPSHOT_CONTAINERS:,} dicts, lists and tuples")
+        if name in _EMPTY:
+            self._stack.append(_EMPTY[name]())
+        elif name in _SHORT_TUPLES:
+            self._stack.append(tuple(self._pop(_SHORT_TUPLES[name])))
+        elif name == "DICT":
+            items = self._pop_to_mark()
+            self._stack.append(_set_items({}, items))
+        elif name in _FROM_MARK:
+            self._stack.append(_FROM_MARK[name](self._pop_to_mark()))
         else:
             raise NotPlainError(f"{name} at byte {position} is not allowed: only plain data is read")
-        is_nested_tuple = False
+
+    def _remember(self, index: int, position: int) -> None:
+        # Pickle numbers its memo in order.
+        if index == len(self._memo):
+            self._memo.append(self._top(object))
+        elif index < len(self._memo):
+            self._memo[index] = self._top(object)
+        else:
+            raise NotPlainError(f"memo {index} at byte {position} is out of order")
+
+    def _top(self, kind: type) -> Any:
+        """The value on top of the stack, which is a ``kind``."""
+        if len(self._stack) <= (self._marks[-1] if self._marks else 0) or not isinstance(self._stack[-1], kind):
+            raise NotPlainError(f"a damaged pickle (no {kind.__name__} is open)")
+        return self._stack[-1]
+
+    def _pop(self, count: int) -> list[Any]:
+        if len(self._stack) - count < (self._marks[-1] if self._marks else 0):
+            raise NotPlainError("a damaged pickle (a value is missing)")
+        values = self._stack[-count:]
+        del self._stack[-count:]
+        return values
+
+    def _pop_to_mark(self) -> list[Any]:
+        if not self._marks:
+            raise NotPlainError("a damaged pickle (a mark is missing)")
+        height = self._marks.pop()
+        values = self._stack[height:]
+        del self._stack[height:]
+        return values
+
+
+def _set_items(values: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
+    """Sets keys and values, which alternate in ``items``.
+
+    A key is a text or a whole number. A chain of n tuples that each hold the previous one twice would take 2^n steps to
+    hash, and a file can hold any number of tuples with the same hash.
+    """
+    keys = items[::2]
+    if len(items) % 2:
+        raise NotPlainError("a damaged pickle (a key has no value)")
+    for kind in set(map(type, keys)) - {str, int}:
+        raise NotPlainError(f"a key of type {kind.__name__} is not allowed")
+    values.update(zip(keys, items[1::2], strict=True))
+    return values

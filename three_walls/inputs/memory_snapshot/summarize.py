@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from three_walls.inputs.memory_snapshot.load import Event, Live, load_snapshot
+from three_walls.inputs.memory_snapshot.load import Event, Frames, Live, load_snapshot
 from three_walls.model.memory_snapshot import (
     BEFORE_RECORDING,
     AllocationSite,
@@ -33,7 +34,7 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
     peak = None
     if any(event.action == "alloc" for event in snapshot.events):
         peak = find_peak(snapshot.events, snapshot.in_use, snapshot.reserved_bytes)
-    live = tuple(snapshot.in_use.values()) if peak is None else peak.live
+    stacks = _sum_by_stack(snapshot.in_use.values() if peak is None else peak.live)
     return MemorySnapshot(
         path_name=path.name,
         sha256=snapshot.sha256,
@@ -46,8 +47,8 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
         allocated_bytes=sum(block.size_bytes for block in snapshot.in_use.values()),
         reserved_bytes=snapshot.reserved_bytes,
         largest_free_block_bytes=snapshot.largest_free_bytes,
-        shares=_shares(live),
-        sites=_sites(live),
+        shares=_shares(stacks),
+        sites=_sites(stacks),
         failures=tuple(OutOfMemory(requested, free) for requested, free in snapshot.failures),
         release_count=count_releases(snapshot.events),
     )
@@ -131,35 +132,44 @@ def _fragmentation_fraction(peak: Peak | None) -> float | None:
     return max(0.0, (peak.reserved_then_bytes - peak.allocated_bytes) / peak.reserved_then_bytes)
 
 
-def _category(live: Live) -> str:
-    return BEFORE_RECORDING if live.frames is None else allocation_stacks().category(live.frames)
+def _sum_by_stack(live: Iterable[Live]) -> list[tuple[Frames | None, int, int]]:
+    """(stack, its bytes, its blocks), each stack once. A snapshot of a million blocks has thousands of stacks."""
+    found: dict[int, tuple[Frames | None, int, int]] = {}
+    for block in live:  # shared stacks are one object: hashing one visits all of its frames
+        _, size, count = found.get(id(block.frames), (None, 0, 0))
+        found[id(block.frames)] = block.frames, size + block.size_bytes, count + 1
+    return list(found.values())
 
 
-def _shares(live: Iterable[Live]) -> tuple[MemoryShare, ...]:
+def _category(frames: Frames | None) -> str:
+    return BEFORE_RECORDING if frames is None else allocation_stacks().category(frames)
+
+
+def _shares(stacks: Iterable[tuple[Frames | None, int, int]]) -> tuple[MemoryShare, ...]:
     """Allocated memory by category, largest first. The shares sum to all allocated memory."""
     sizes: dict[str, int] = {}
-    for block in live:
-        category = _category(block)
-        sizes[category] = sizes.get(category, 0) + block.size_bytes
+    for frames, size_bytes, _ in stacks:
+        category = _category(frames)
+        sizes[category] = sizes.get(category, 0) + size_bytes
     total = sum(sizes.values())
     ordered = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     return tuple(MemoryShare(name, size, size / total if total else 0.0) for name, size in ordered)
 
 
-def _sites(live: Iterable[Live]) -> tuple[AllocationSite, ...]:
+def _sites(stacks: Iterable[tuple[Frames | None, int, int]]) -> tuple[AllocationSite, ...]:
     """The stacks that hold the most memory, largest first."""
     found: dict[tuple[tuple[str, ...], str], tuple[int, int]] = {}
-    for block in live:
-        key = _shown_frames(block), _category(block)
+    for frames, size_bytes, blocks in stacks:
+        key = _shown_frames(frames or ()), _category(frames)
         size, count = found.get(key, (0, 0))
-        found[key] = size + block.size_bytes, count + 1
+        found[key] = size + size_bytes, count + blocks
     ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
     return tuple(
         AllocationSite(stack, category, size, count) for (stack, category), (size, count) in ordered[:_MOST_SITES]
     )
 
 
-def _shown_frames(live: Live) -> tuple[str, ...]:
+def _shown_frames(frames: Frames) -> tuple[str, ...]:
     """The innermost frames that show who allocates, without directories."""
-    frames = allocation_stacks().relevant(live.frames or ())[:_SHOWN_FRAMES] or list(live.frames or ())[:_SHOWN_FRAMES]
-    return tuple(frame.rpartition("/")[2] for frame in frames)
+    shown = tuple(islice(allocation_stacks().relevant(frames), _SHOWN_FRAMES)) or frames[:_SHOWN_FRAMES]
+    return tuple(frame.rpartition("/")[2] for frame in shown)

@@ -99,7 +99,8 @@ def read_trace(
         texts = export.strings(
             pl.concat([operations["name_id"], operations["short_name_id"], api_calls["name_id"]]).unique()
         )
-        names = {number: cut_private(text) for number, text in texts.items()}
+        names = {number: cut_private(text[: limits.LONGEST_NAME]) for number, text in texts.items()}
+        long_names = sum(len(text) > limits.LONGEST_NAME for text in texts.values())
         call_names = [names.get(name_id, "") for name_id in api_calls["name_id"].unique().to_list()]
         launches_graphs = any(map(graph_launch.search, call_names))
         rows = launch_environment(export)
@@ -129,6 +130,7 @@ def read_trace(
             capabilities=probe_capabilities(export, launches_graphs),
             warnings=(
                 *_warn_of_contents(path, untimed, refused, secret_names([*rows, *other_environments(export)])),
+                *_warn_of_long_names(path, long_names),
                 *notes,
             ),
         )
@@ -186,6 +188,14 @@ def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SourceSettings, l
     environment = read_environment(rows) | dict(command_line.environment)
     launch = replace(command_line, environment=MappingProxyType(dict(sorted(environment.items()))))
     return launch, [ReportWarning("command-line", f"{export.shown_as.name}: {note}") for note in launch.warnings]
+
+
+def _warn_of_long_names(path: Path, count: int) -> list[ReportWarning]:
+    """Warns of names of kernels and calls that are longer than any real one and were cut."""
+    if not count:
+        return []
+    message = f"{path.name}: {count} names of kernels or calls are cut after {limits.LONGEST_NAME:,} characters"
+    return [ReportWarning("long-names", message)]
 
 
 def _warn_of_contents(path: Path, untimed: int, refused: int, secrets: tuple[str, ...]) -> list[ReportWarning]:

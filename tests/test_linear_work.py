@@ -1,0 +1,379 @@
+"""No input makes a parser slow: the work is linear in the input, whatever the input holds."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import inspect
+import pickle
+import pkgutil
+import re
+import time
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pydantic import BaseModel
+
+import three_walls
+from tests.linear_work import MOST_TIMES, assert_linear, cpu_seconds
+from tests.pattern_attacks import attack_texts
+from three_walls.inputs.config.command_line import read_command_line
+from three_walls.inputs.config.log_settings import read_printed
+from three_walls.inputs.config.yaml_data import read_yaml
+from three_walls.inputs.log.collector import Collector
+from three_walls.inputs.log.reader import read_text
+from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
+from three_walls.inputs.nsys.schemas import HOST_RANGES
+from three_walls.model.errors import InputError
+from three_walls.tables.kernels import load_kernel_patterns
+from three_walls.tables.yaml_document import read_document
+from three_walls.timeline.categories import match_kernel
+from three_walls.timeline.operators import nest_operators, read_operator_text
+
+pytestmark = pytest.mark.slow
+
+# ---- every regular expression of the program ----------------------------------------------------------------------
+
+_LENGTH = 3000
+_SUSPECT_S = 0.003
+"""A linear search of this length takes up to 1 ms, the fastest quadratic one 5 ms."""
+_MATCHED = {
+    "prefixes": "match",
+    "line": "match",
+    "section": "match",
+    "forms": "fullmatch",
+    "names": "fullmatch",
+    "patterns.key": "fullmatch",
+    "list_of": "fullmatch",
+    "timers": "fullmatch",
+    "keys": "fullmatch",
+}
+"""Part of the place of a table's expression -> how it is used, where it is not searched."""
+_SCRUB = ("three_walls.tables.scrub", "three_walls.captures.scrub")
+"""tests/captures/scrub has the laws of these modules: their expressions are used on texts that were split before."""
+
+
+def _modules() -> Iterator[types.ModuleType]:
+    for info in pkgutil.walk_packages(three_walls.__path__, "three_walls."):
+        if not info.name.endswith("__main__") and "real_bridge" not in info.name and not info.name.startswith(_SCRUB):
+            yield importlib.import_module(info.name)
+
+
+def _patterns_of_code() -> Iterator[tuple[str, re.Pattern[Any], str]]:
+    """(place, expression, method) of the expressions that modules compile, and of those that they hand to ``re``."""
+    for module in _modules():
+        tree = ast.parse(inspect.getsource(module))
+        methods: dict[str, set[str]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                methods.setdefault(node.value.id, set()).add(node.attr)
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id == "re"
+                and isinstance(node.args[0], ast.Constant)
+                and node.func.attr != "compile"
+            ):
+                method = node.func.attr if node.func.attr in ("match", "fullmatch", "search") else "findall"
+                yield f"{module.__name__}:{node.lineno}", re.compile(node.args[0].value), method
+        for name, value in vars(module).items():
+            if isinstance(value, re.Pattern):
+                used = methods.get(name, set())
+                method = next((wanted for wanted in ("fullmatch", "match", "search") if used == {wanted}), "findall")
+                yield f"{module.__name__}:{name}", value, method
+
+
+def _patterns_of_tables() -> Iterator[tuple[str, re.Pattern[Any], str]]:
+    """(place, expression, method) of every expression in the tables."""
+    for module in _modules():
+        if not module.__name__.startswith("three_walls.tables."):
+            continue
+        for name, load in vars(module).items():
+            if hasattr(load, "cache_clear") and not inspect.signature(load).parameters:
+                for place, pattern in _walk(load(), f"{module.__name__.rpartition('.')[2]}.{name}"):
+                    steps = place.replace("[", ".").split(".")
+                    method = next((used for part, used in _MATCHED.items() if part in steps or part in place), "search")
+                    yield place, pattern, "search" if steps[-2:-1] == ["secrets"] else method
+
+
+def _walk(value: object, place: str) -> Iterator[tuple[str, re.Pattern[Any]]]:
+    if isinstance(value, re.Pattern):
+        yield place, value
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _walk(getattr(value, name), f"{place}.{name}")
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _walk(key, f"{place}.key")
+            yield from _walk(entry, f"{place}.{key if isinstance(key, str) else 'of-pattern'}")
+    elif isinstance(value, Collection) and not isinstance(value, str | bytes):
+        for index, entry in enumerate(value):
+            yield from _walk(entry, f"{place}[{index}]")
+
+
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[Any], str], ...]:
+    found = [*_patterns_of_code(), *_patterns_of_tables()]
+    return tuple(
+        {
+            (pattern.pattern, pattern.flags, method): (place, pattern, method) for place, pattern, method in found
+        }.values()
+    )
+
+
+def find_superlinear(pattern: re.Pattern[Any], method: str) -> str | None:
+    """A text that takes ``pattern`` more than linear work, described; None where no attack finds one."""
+    use: Callable[[Any], object] = getattr(pattern, method)
+    is_bytes = isinstance(pattern.pattern, bytes)
+    for short, long in zip(attack_texts(pattern, _LENGTH), attack_texts(pattern, 2 * _LENGTH), strict=True):
+        small, large = (text.encode("utf-8", "replace") if is_bytes else text for text in (short, long))
+        if cpu_seconds_of(use, small) < _SUSPECT_S:
+            continue
+        ratios = [cpu_seconds(lambda: use(large), 2) / cpu_seconds(lambda: use(small), 3) for _ in range(3)]  # noqa: B023
+        if min(ratios) > MOST_TIMES:
+            return f"{min(ratios):.1f} times the work for twice of {short[:60]!r}..."
+    return None
+
+
+def cpu_seconds_of(use: Callable[[Any], object], text: object) -> float:
+    """The CPU time of one use; of the shorter of two where that is much."""
+    begin = time.process_time()
+    use(text)
+    spent = time.process_time() - begin
+    if spent < _SUSPECT_S:
+        return spent
+    begin = time.process_time()
+    use(text)
+    return min(spent, time.process_time() - begin)
+
+
+def test_no_expression_of_the_program_takes_more_than_linear_work() -> None:
+    found = {place: find_superlinear(pattern, method) for place, pattern, method in _patterns()}
+    assert {place: text for place, text in found.items() if text} == {}
+
+
+def test_every_kind_of_expression_is_attacked() -> None:
+    places = [place for place, *_ in _patterns()]
+    assert len(places) > 200
+    for part in ("load_kernel_patterns", "log_grammar", "allocation_stacks", "allowed_variables", "inputs.log.lines"):
+        assert any(part in place for place in places), part
+
+
+@pytest.mark.parametrize(
+    ("expression", "method"),
+    [
+        (r"nccl\w*Kernel\w*_SendRecv", "search"),
+        (r"(?:(\d+)|No) graphable layers", "search"),
+        (r"^torch==(\d+\.\d+[A-Za-z0-9.+]*)$", "search"),
+        (r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?", "fullmatch"),
+        (r"[A-Za-z][\w.-]*\d[\w.-]*:[ ]", "match"),
+    ],
+)
+def test_an_attack_finds_expressions_that_take_more(expression: str, method: str) -> None:
+    assert find_superlinear(re.compile(expression), method) is not None
+
+
+# ---- parsers ------------------------------------------------------------------------------------------------------
+
+
+def _read_log(text: bytes) -> None:
+    read_text([text[at : at + (1 << 20)] for at in range(0, len(text), 1 << 20)], Collector(), "log")
+
+
+LINE = 15_000  # below limits.MOST_LINE_BYTES
+LOGS: dict[str, Callable[[int], bytes]] = {
+    "one line full of a short anchor": lambda n: b"EP is " * n,
+    "lines full of a short anchor": lambda n: (b"EP is " * (LINE // 6) + b"\n") * (n // 1000 + 1),
+    "long numbers before an anchor": lambda n: (b"1" * LINE + b" graphable layers x\n") * (n // 1000 + 1),
+    "layers": lambda n: (b"graphable layers " + b"1" * LINE + b"\n") * (n // 1000 + 1),
+    "versions": lambda n: (b"torch==2." + b"0" * LINE + b"!\n") * (n // 1000 + 1),
+    "prefixes": lambda n: (b"[a0]:" * (LINE // 5) + b"iteration | consumed samples:\n") * (n // 1000 + 1),
+    "hosts": lambda n: (b"a0" * (LINE // 2) + b" | consumed samples:\n") * (n // 1000 + 1),
+    "memory lines in one": lambda n: (b"[Rank 0] a memory (MB) |.00 " * (LINE // 28) + b"x\n") * (n // 1000 + 1),
+    "defaults": lambda n: (
+        b"Configuration Summary (Non-Default Values vs Megatron Core)\n[model]:\n"
+        + (b"  a: b" + b"  (Mcore default: " * (LINE // 20) + b"\n") * (n // 1000 + 1)
+    ),
+    "a block of every process": lambda n: b"".join(b"[rank%d]:Final configuration:\n" % i for i in range(n)),
+    "timers of every process": lambda n: b"".join(
+        b"[rank%d]:times across ranks (ms):\n  a:\n" % (i % 5000) for i in range(n)
+    ),
+    "tracebacks": lambda n: b'Traceback (most recent call last):\n  File "' + b"/megatron/core/a" * (n // 8) + b"\n",
+    "terminal codes": lambda n: b"\x1b]0;" * n + b"\x1b[" + b"0" * n + b" EP is \n",
+    "objects": lambda n: (
+        (b"Setting up DistributedDataParallel with config DistributedDataParallelConfig(" * (LINE // 80) + b")\nx\n")
+        * (n // 1000 + 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_takes_linear_work(name: str) -> None:
+    assert_linear(LOGS[name], _read_log, start=2_000, most=128_000)
+
+
+NAMES = (
+    "ncclKernel",
+    "ncclKernel_",
+    "cutlass_tensorop_",
+    "scaled_softmax",
+    "deep_ep::a::",
+    "sm0_a",
+    "permute_",
+    "~/a:",
+)
+
+
+@pytest.mark.parametrize("part", NAMES)
+def test_a_name_of_a_kernel_takes_linear_work(part: str) -> None:
+    patterns = load_kernel_patterns()
+    assert_linear(
+        lambda n: part * (n // len(part)), lambda name: match_kernel(name, patterns), start=1_000, most=64_000
+    )
+
+
+TEXTS: dict[str, Callable[[int], str]] = {
+    "sizes": lambda n: "aten::mm, sizes = [" + "[1, 2], " * n,
+    "nested sizes": lambda n: "aten::mm, sizes = " + "[" * n,
+    "many sizes": lambda n: "aten::mm" + ", sizes = [[1" * n,
+    "sequences": lambda n: "aten::mm, seq = 1" + ", seq = " * n,
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_text_of_a_range_takes_linear_work(name: str) -> None:
+    assert_linear(TEXTS[name], read_operator_text, start=1_000, most=64_000)
+
+
+def _ranges(n: int, ends: Callable[[int], int | None]) -> pl.DataFrame:
+    rows = [(1, 1, at, ends(at), "aten::mm") for at in range(n)]
+    return pl.DataFrame(rows, schema=["process", "thread", "start_ns", "end_ns", "text"], orient="row").match_to_schema(
+        HOST_RANGES, missing_columns="insert", integer_cast="upcast"
+    )
+
+
+@pytest.mark.parametrize(
+    "ends", [lambda at: 2_000_000 + at, lambda at: 2_000_000 - at, lambda _: None], ids=["overlap", "nest", "open"]
+)
+def test_ranges_that_overlap_take_linear_work(ends: Callable[[int], int | None]) -> None:
+    def visit(ranges: pl.DataFrame) -> int:
+        operators = nest_operators(ranges)
+        return sum(len(list(operators.around(operators.innermost(1, at)))) for at in range(ranges.height))
+
+    assert_linear(lambda n: _ranges(n, ends), visit, start=500, most=8_000)
+
+
+def _snapshot(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    segment = {"device": 0, "address": 1, "total_size": 1, "blocks": blocks}
+    return {"segments": [segment], "device_traces": [[]]}
+
+
+def _block(frames: object) -> dict[str, Any]:
+    return {"size": 1, "state": "active_allocated", "frames": frames}
+
+
+def _blocks_that_share_a_stack(n: int) -> bytes:
+    stack = [{"name": "a", "filename": "/a.py"}] * n
+    return pickle.dumps(_snapshot([_block(stack) for _ in range(n)]))
+
+
+def _stacks_that_share_texts(n: int) -> bytes:
+    name, file = "a" * n, "/a" * n
+    return pickle.dumps(_snapshot([_block([{"name": name, "filename": file}]) for _ in range(n)]))
+
+
+SNAPSHOTS: dict[str, Callable[[int], bytes]] = {
+    "blocks that share a stack": _blocks_that_share_a_stack,
+    "stacks that share texts": _stacks_that_share_texts,
+    "keys of one hash": lambda n: pickle.dumps({k * (2**61 - 1): 0 for k in range(n)}),
+    "keys that are tuples": lambda n: pickle.dumps({(k, k): 0 for k in range(n)}),
+    "segments that share their blocks": lambda n: pickle.dumps({"segments": [_snapshot([_block(None)] * n)] * n}),
+}
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_a_snapshot_takes_linear_work(name: str, tmp_path: Path) -> None:
+    def write(n: int) -> Path:
+        path = tmp_path / f"{n}.pickle"
+        path.write_bytes(SNAPSHOTS[name](n))
+        return path
+
+    def read(path: Path) -> None:
+        with contextlib.suppress(InputError):
+            read_memory_snapshot(path)
+
+    assert_linear(write, read, start=500, most=16_000)
+
+
+DOCUMENTS: dict[str, Callable[[int], str]] = {
+    "keys": lambda n: "".join(f"k{i}: {i}\n" for i in range(n)),
+    "tags": lambda n: "".join(f"- !t {i}\n" for i in range(n)),
+    "brackets": lambda n: "[" * n,
+    "aliases": lambda n: "a: &a [1]\nb: [" + "*a, " * n + "]\n",
+    "a long number": lambda n: "a: " + "1" * n + "_\n",
+    "a long key": lambda n: "k" * n + ": 1\n",
+    "a long text": lambda n: 'a: "' + "\\e" * n + '"\n',
+    "indents": lambda n: "".join(" " * (i % 39) + f"k{i}:\n" for i in range(n)),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_rule_file_takes_linear_work(name: str, tmp_path: Path) -> None:
+    def write(n: int) -> Path:
+        path = tmp_path / f"{n}.yaml"
+        path.write_text(DOCUMENTS[name](n))
+        return path
+
+    def read(path: Path) -> list[str]:
+        problems: list[Any] = []
+        read_document(path, problems)
+        return list(map(str, problems))
+
+    assert_linear(write, read, start=500, most=64_000)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_configuration_takes_linear_work(name: str) -> None:
+    def read(text: str) -> None:
+        with contextlib.suppress(ValueError):
+            read_yaml(text)
+
+    assert_linear(DOCUMENTS[name], read, start=500, most=64_000)
+
+
+COMMAND_LINES: dict[str, Callable[[int], list[str]]] = {
+    "words": lambda n: ["python", "run_recipe.py", *["model.a=1"] * n],
+    "flags": lambda n: ["python", "pretrain_gpt.py", *["--num-layers", "1"] * n],
+    "a nested value": lambda n: ["python", "run_recipe.py", "a=" + "{a:" * n + "}" * n],
+    "a value of many parts": lambda n: ["python", "run_recipe.py", "a={" + "b" * n + ":{" + "c:1," * n + "}}"],
+    "a shell's string": lambda n: ["bash", "-c", "python run_recipe.py " + "a=1 " * n],
+    "a shell's long word": lambda n: ["bash", "-c", "python run_recipe.py a=" + "1" * n],
+    "a long path": lambda n: ["python", "run_recipe.py", "a" + ".a" * n],
+    "a long number": lambda n: ["python", "run_recipe.py", "model.num_layers=" + "1" * n],
+}
+
+
+@pytest.mark.parametrize("name", COMMAND_LINES)
+def test_a_command_line_takes_linear_work(name: str) -> None:
+    assert_linear(COMMAND_LINES[name], read_command_line, start=500, most=64_000)
+
+
+PRINTED: dict[str, Callable[[int], str]] = {
+    "a number": lambda n: "1" * n,
+    "a list": lambda n: "[" + "1, " * n + "]",
+    "brackets": lambda n: "[" * n + "]",
+    "signs": lambda n: "-" * n + "1",
+    "quotes": lambda n: "'" * n,
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_printed_value_takes_linear_work(name: str) -> None:
+    assert_linear(PRINTED[name], read_printed, start=500, most=16_000)
