@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 
+from three_walls.cli.signals import handle_signals
+
 
 def main() -> None:
     """The command line. Its imports take a second or more; an interrupt during these gives a line as well."""
+    handle_signals()
     try:
         from three_walls.cli.main import main as run
     except KeyboardInterrupt:

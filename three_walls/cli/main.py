@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from three_walls.cli.signals import Terminated, finish_loading
 from three_walls.model.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
 from three_walls.version import VERSION
 
@@ -38,6 +39,7 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             os.write(2, b"three-walls: error: interrupted\n")
             os._exit(130)  # half-imported libraries may not survive an orderly end
+        finish_loading()
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
@@ -75,6 +77,8 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+    except Terminated as stop:
+        _fail(f"terminated ({stop.name})", stop.exit_code)
     except BrokenPipeError:  # the reader of our output has read enough, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor does flushing at exit fail
         sys.exit(1)  # as click itself does
