@@ -153,7 +153,7 @@ def test_the_command_that_exports_a_report_names_exactly_that_file(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HOSTILE[::3])
+@pytest.mark.parametrize("name", HOSTILE[::5])
 def test_the_command_that_scrubs_names_exactly_that_file(tmp_path: Path, shell: Shell, name: str) -> None:
     path = tmp_path / f"{name}.sqlite"
     TraceBuilder().steps(4).launched_as("python x.py", SECRET_TOKEN="abc").write(path)
@@ -207,14 +207,14 @@ def recipe_of(report: Report, kind: str) -> str:
     return line[line.index("  ", line.index(kind)) :].replace("Megatron-Bridge", "").strip()
 
 
-@pytest.mark.parametrize("key", [f"X=1; touch {PLANTED}; Y", "A B", "A\nB", "$(touch P)", "caf\u00e9", "-x", ""])
+@pytest.mark.parametrize("key", [f"X=1; touch {PLANTED}; Y", "A\nB", "caf\u00e9"])
 def test_a_rule_cannot_set_what_is_no_variable(tmp_path: Path, key: str) -> None:
     write_rule(tmp_path, {"env": key, "to": "1"})
     with pytest.raises(RuleBaseError, match=r"letters, digits and _|expected text"):
         load_rules(RULES_DIR, tmp_path, definitions=DEFINITIONS)
 
 
-@pytest.mark.parametrize("value", ["a\nb", "a\x1b[31m", "\u202ex"])
+@pytest.mark.parametrize("value", ["a\nb", "\u202ex"])
 def test_a_rule_cannot_set_a_variable_to_control_characters(tmp_path: Path, value: str) -> None:
     write_rule(tmp_path, {"env": "NCCL_DEBUG", "to": value})
     with pytest.raises(RuleBaseError, match="control characters"):
@@ -253,6 +253,13 @@ def test_no_line_to_copy_leaves_its_quotes(shell: Shell, report: Report, word: s
     shell.run("\n".join(line for line in text.splitlines() if line.startswith("#")))
 
 
+@pytest.mark.parametrize("name", [f"X=1; touch {PLANTED}; Y", "A\nB", "$(touch P)", ""])
+def test_what_is_no_name_of_a_variable_is_a_comment(shell: Shell, report: Report, name: str) -> None:
+    odd = replace(report, overrides=Overrides("0.6.2", (), (), {name: "1"}))
+    assert shell.run(render_overrides(odd)) == []
+    assert "export" not in render_overrides(odd).split("not both.")[1]
+
+
 @pytest.mark.parametrize("title", [f"x\ntouch {PLANTED}", f"x\r$(touch {PLANTED})", f"x\u2028touch {PLANTED}"])
 def test_a_title_stays_a_comment(shell: Shell, report: Report, title: str) -> None:
     step = report.plan[0]
@@ -261,7 +268,8 @@ def test_a_title_stays_a_comment(shell: Shell, report: Report, title: str) -> No
     assert shell.run(render_overrides(without_plan(report))) == []
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE[::4])
 def test_the_command_that_tests_a_new_rule_names_its_directory(
     tmp_path: Path, shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,6 @@ def changed_paths(call: re.Match[str], folder: Path) -> list[Path]:
 
 COMMANDS = {
     "analyze": ("analyze", "rank0.sqlite.xz", "--quiet", "--out", "out/report"),
-    "doctor": ("doctor", "rank0.sqlite"),
     "scrub": ("scrub", "rank0.sqlite.xz", "out/scrubbed.sqlite.zst"),
     "verify": ("verify", "overrides.txt", "--config", "run_config.yaml"),
 }
@@ -109,6 +108,6 @@ def test_nothing_is_sent_and_nothing_is_written_elsewhere(folder: Path, command:
 def test_the_check_would_find_a_write_and_a_connection(folder: Path) -> None:
     program = "import socket, pathlib\npathlib.Path('elsewhere').touch()\nsocket.socket()\n"
     (folder / "sitecustomize.py").write_text(program)
-    calls = calls_of(folder, "facts", modules=folder)
+    calls = calls_of(folder, "--help", modules=folder)
     assert any(call["name"] == "socket" and "AF_INET" in call[0] for call in calls)
     assert folder.resolve() / "elsewhere" in [path for call in calls for path in changed_paths(call, folder.resolve())]

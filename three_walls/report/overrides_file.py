@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from three_walls.model.finding import Overrides
 from three_walls.model.report import Report
-from three_walls.model.shell import quote_assignment, quote_word
+from three_walls.model.shell import is_variable, quote_assignment, quote_word
 from three_walls.report.formats import show_control_characters
 
 _HOW_TO_USE = """\
@@ -28,8 +28,13 @@ def quote_megatron_lm(overrides: Overrides) -> tuple[str, ...]:
 
 
 def quote_env(overrides: Overrides) -> tuple[str, ...]:
-    """Environment variables as ``export NAME=value``."""
-    return tuple(f"export {quote_assignment(name, value)}" for name, value in overrides.env.items())
+    """Environment variables as ``export NAME=value``. What no variable can be called is a comment."""
+    return tuple(
+        f"export {quote_assignment(name, value)}"
+        if is_variable(name)
+        else _comment_line(f"{name!r} is no name of a variable")
+        for name, value in overrides.env.items()
+    )
 
 
 def _quote_words(flag: str) -> str:
