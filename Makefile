@@ -24,13 +24,7 @@ BRIDGE_CORE_0.6.2 := 0.19.2
 BRIDGE_NEWER := 0.5.1 0.6.2
 BRIDGE_TRANSFORMERS := 'transformers>=5.8.1,<5.9'
 
-# Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
-PYTHONS ?= python3.11 python3.12 python3.13
-# What it runs in each: the commands and the library on real traces, and the parsers.
-SMOKE_TESTS ?= tests/test_cli.py tests/test_library.py tests/inputs tests/report
-
-.PHONY: test-bridge demo test fast format lint types contracts unit docs coverage clean help lock sbom test-lowest \
-	test-pythons smoke
+.PHONY: test-bridge demo test fast format lint types contracts unit docs coverage clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -104,6 +98,12 @@ BRIDGES := $(foreach release,$(BRIDGE_RELEASES),$(release)=$(CURDIR)/$(BRIDGE_VE
 test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge
 	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
 
+# Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
+PYTHONS ?= python3.11 python3.12 python3.13
+# What it runs in each: the commands and the library on real traces, and the parsers.
+SMOKE_TESTS ?= tests/test_cli.py tests/test_library.py tests/inputs tests/report
+
+.PHONY: test-pythons smoke test-lowest lock sbom
 test-pythons: constraints-dev.txt  ## a part of the tests with every supported interpreter that is installed
 	@for python in $(PYTHONS); do \
 		if ! $$python -c '' 2>/dev/null; then echo "$$python is not installed: not tested"; continue; fi; \

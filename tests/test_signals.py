@@ -54,7 +54,9 @@ READING = ("three_walls.inputs.nsys.reader", "read_ranges")
 WRITING = ("three_walls.report.write", "render_overrides")
 
 
-@pytest.mark.parametrize(("number", "place"), [(signal.SIGTERM, READING), (signal.SIGHUP, WRITING)])
+@pytest.mark.parametrize(
+    ("number", "place"), [(signal.SIGTERM, READING), (signal.SIGHUP, READING), (signal.SIGTERM, WRITING)]
+)
 def test_a_signal_during_an_analysis_is_one_line_and_leaves_nothing(
     tmp_path: Path, number: signal.Signals, place: tuple[str, str]
 ) -> None:
