@@ -1,5 +1,9 @@
-# `make demo` and `make test` create what they need in .venv; PYTHON picks the interpreter (3.11 to 3.13).
+# `make demo` and `make test` create what they need in .venv; PYTHON picks the interpreter.
 PYTHON ?= python3
+# The interpreters for which constraints.txt and constraints-dev.txt hold a version of every package, with its hashes. Any
+# other one gets the newest versions that pyproject.toml allows.
+LOCKED := 3.11 3.12 3.13
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_TRACE := sample_traces/wide-nvlink-alltoall.sqlite
@@ -25,11 +29,20 @@ BRIDGE_TRANSFORMERS := 'transformers>=5.8.1,<5.9'
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(VENV)/.installed: pyproject.toml constraints-dev.txt
+	$(call install,$(PYTHON),$(VENV))
 	touch $@
+
+# $(call install,INTERPRETER,VENV): a new environment with the project and its tools in it.
+define install
+$(1) -m venv $(2)
+case " $(LOCKED) " in \
+	*" $$($(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])') "*) \
+		$(2)/bin/python $(PIP_INSTALL) --require-hashes -r constraints-dev.txt && \
+		$(2)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation -e . ;; \
+	*) $(2)/bin/python $(PIP_INSTALL) -e '.[dev]' ;; \
+esac
+endef
 
 demo: $(VENV)/.installed  ## analyze a bundled real trace
 	$(BIN)/three-walls analyze $(DEMO_TRACE) --out demo.three-walls
@@ -71,10 +84,10 @@ docs: $(VENV)/.installed  ## write docs/generated and build the site; a warning 
 
 $(BRIDGE_VENV)/.installed: Makefile
 	$(BRIDGE_PYTHON) -m venv $(BRIDGE_VENV)
-	$(BRIDGE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(BRIDGE_INDEX) $(BRIDGE_NEEDS)
-	$(BRIDGE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --target $(BRIDGE_VENV)/transformers \
+	$(BRIDGE_VENV)/bin/python $(PIP_INSTALL) $(BRIDGE_INDEX) $(BRIDGE_NEEDS)
+	$(BRIDGE_VENV)/bin/python $(PIP_INSTALL) --target $(BRIDGE_VENV)/transformers \
 		--upgrade $(BRIDGE_TRANSFORMERS)
-	$(foreach release,$(BRIDGE_RELEASES),$(BRIDGE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	$(foreach release,$(BRIDGE_RELEASES),$(BRIDGE_VENV)/bin/python $(PIP_INSTALL) \
 		--no-deps --upgrade --target $(BRIDGE_VENV)/$(release) \
 		megatron-bridge==$(release) megatron-core==$(BRIDGE_CORE_$(release)) &&) true
 	touch $@
@@ -85,5 +98,44 @@ BRIDGES := $(foreach release,$(BRIDGE_RELEASES),$(release)=$(CURDIR)/$(BRIDGE_VE
 test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge
 	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
 
+# Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
+PYTHONS ?= python3.11 python3.12 python3.13
+# What it runs in each: the commands and the library on real traces, and the parsers.
+SMOKE_TESTS ?= tests/test_cli.py tests/test_library.py tests/inputs tests/report
+
+.PHONY: test-pythons smoke test-lowest lock sbom
+test-pythons: constraints-dev.txt  ## a part of the tests with every supported interpreter that is installed
+	@for python in $(PYTHONS); do \
+		if ! $$python -c '' 2>/dev/null; then echo "$$python is not installed: not tested"; continue; fi; \
+		echo "testing with $$($$python --version)"; \
+		$(MAKE) --no-print-directory PYTHON=$$python VENV=.venvs/$$python smoke || exit 1; \
+	done
+
+smoke: $(VENV)/.installed
+	$(BIN)/pytest -n auto --dist loadgroup $(SMOKE_TESTS)
+	$(BIN)/three-walls analyze $(DEMO_TRACE) --quiet --out $(VENV)/demo.three-walls
+
+TOOLS := .venvs/tools
+$(TOOLS)/.installed: Makefile
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python $(PIP_INSTALL) uv cyclonedx-bom
+	touch $@
+
+test-lowest: $(TOOLS)/.installed pyproject.toml  ## the tests with the lowest versions that pyproject.toml allows
+	$(TOOLS)/bin/uv venv --quiet --clear --python $(PYTHON) .venvs/lowest
+	$(TOOLS)/bin/uv pip install --quiet --python .venvs/lowest/bin/python --resolution lowest-direct -e '.[dev]'
+	.venvs/lowest/bin/python -m pytest -n auto --dist loadgroup
+
+# Run it to take up newer versions; the tests then tell whether they fit.
+COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+lock: $(TOOLS)/.installed  ## write constraints.txt (to run) and constraints-dev.txt (to develop), with hashes
+	$(COMPILE) --upgrade --all-extras pyproject.toml --output-file constraints-dev.txt
+	$(COMPILE) --upgrade --constraint constraints-dev.txt pyproject.toml --output-file constraints.txt
+
+sbom: $(TOOLS)/.installed  ## write dist/three-walls.cdx.json: the packages that a user installs, in CycloneDX
+	mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/three-walls.cdx.json constraints.txt
+
 clean:  ## remove what make created
-	rm -rf $(VENV) $(BRIDGE_VENV) demo.three-walls .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BRIDGE_VENV) .venvs demo.three-walls .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

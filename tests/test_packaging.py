@@ -1,4 +1,4 @@
-"""The wheel carries the rule base and the templates, and the README's commands exist."""
+"""What a release carries: the wheel all that it needs to run, the sdist all that it needs to be tested."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -18,12 +19,38 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from the unpacked sdist."""
     out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(REPOSITORY)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(REPOSITORY)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return next(out.glob("*.whl"))
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    return next(dist.glob("*.whl"))
+
+
+def test_the_license_is_in_the_wheel_and_named_in_its_metadata(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    names = {name.partition(".dist-info/")[2]: name for name in archive.namelist() if ".dist-info/" in name}
+    assert archive.read(names["licenses/LICENSE"]) == (REPOSITORY / "LICENSE").read_bytes()
+    metadata = archive.read(names["METADATA"]).decode()
+    assert "License-Expression: Apache-2.0\nLicense-File: LICENSE\n" in metadata
+
+
+def test_the_sdist_holds_every_file_that_make_demo_fast_and_test_read(dist: Path) -> None:
+    (path,) = dist.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    tracked = set(listed.stdout.split("\0")) - {""} if listed.returncode == 0 else {"LICENSE", "Makefile"}
+    missing = {name for name in tracked if (REPOSITORY / name).exists()} - packed
+    assert {name for name in missing if not name.startswith((".github/", ".pre-commit"))} == set()
+    assert not any(name.startswith((".venv", "dist/", "sample_traces/.unpacked")) for name in packed)
+    assert path.stat().st_size < 40 << 20
 
 
 def test_every_rule_and_template_is_in_the_wheel(wheel: Path) -> None:

@@ -430,3 +430,19 @@ def test_variables_are_also_configuration_from_0_6_on_unless_the_run_exports_the
     assert spelled(variable, version="0.5.1").bridge == ()
     exported = RunConfig(environment={"CUDA_DEVICE_MAX_CONNECTIONS": ConfigValue("1", "environment")})
     assert spell([variable], exported, NEWEST_BRIDGE).bridge == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("a\\", '"a\\\\"'),
+        ('a\\"b', '"a\\\\\\"b"'),
+        ("${oc.env:HOME}", '"\\${oc.env:HOME}"'),
+        ("\\${x}", '"\\\\\\${x}"'),
+        ("$(touch x)", '"$(touch x)"'),
+        ("caf\u00e9", '"caf\u00e9"'),
+    ],
+)
+def test_text_that_hydra_or_omegaconf_would_change_is_escaped(value: str, written: str) -> None:
+    """Hydra 1.3.2 with OmegaConf 2.3 read each of these back as the value."""
+    assert write_value(value) == written

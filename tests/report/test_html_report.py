@@ -60,34 +60,35 @@ def without_plotly(page: str) -> str:
     return page.replace(script, "")
 
 
-def spoil(report: Report) -> Report:
+def spoil(report: Report, attack: str = HOSTILE) -> Report:
     """The report of a run whose every free name is an attack."""
     ranks = tuple(
         replace(
             rank,
-            host=HOSTILE,
-            gpu=HOSTILE,
-            communication={HOSTILE: CommunicationTime(2, 1, 1)},
-            gap_causes=(GapCause(HOSTILE, 1, HOSTILE),),
+            host=attack,
+            gpu=attack,
+            communication={attack: CommunicationTime(2, 1, 1)},
+            gap_causes=(GapCause(attack, 1, attack),),
         )
         for rank in report.ranks
     )
     return replace(
         report,
-        unclassified=(UnclassifiedKernel(HOSTILE, 1, 1),),
-        config=RunConfig(values={HOSTILE: ConfigValue(HOSTILE, HOSTILE)}, dialect=HOSTILE),
-        warnings=(ReportWarning("hostile", HOSTILE),),
-        plan=tuple(replace(s, finding=replace(s.finding, title=HOSTILE, reason=HOSTILE)) for s in report.plan),
-        overrides=replace(report.overrides, bridge=(HOSTILE,)),
-        capabilities={HOSTILE: HOSTILE},
+        inputs=tuple(replace(file, path_name=attack) for file in report.inputs),
+        unclassified=(UnclassifiedKernel(attack, 1, 1),),
+        config=RunConfig(values={attack: ConfigValue(attack, attack)}, dialect=attack),
+        warnings=(ReportWarning("hostile", attack),),
+        plan=tuple(replace(s, finding=replace(s.finding, title=attack, reason=attack)) for s in report.plan),
+        overrides=replace(report.overrides, bridge=(attack,)),
+        capabilities={attack: attack},
         ranks=ranks,
-        stragglers=(Straggler(0, 1, HOSTILE, HOSTILE),),
-        waits=(Wait(HOSTILE, 0, 1, 1, None, False, HOSTILE),),
-        alignment=Alignment(HOSTILE, None, None),
-        moe_layers=(MoePart(0, HOSTILE, HOSTILE, 1, 1, 1),),
-        overlap_slowdown=(OverlapSlowdown(HOSTILE, HOSTILE, 1, 1, 1, 1, 1),),
-        efficiency=(Efficiency(HOSTILE, 1, 1, 1.0, 1, 1.0, HOSTILE),),
-        copies=(CopyBandwidth(HOSTILE, 1, 1, 1, 1, 1.0, 1),),
+        stragglers=(Straggler(0, 1, attack, attack),),
+        waits=(Wait(attack, 0, 1, 1, None, False, attack),),
+        alignment=Alignment(attack, None, None),
+        moe_layers=(MoePart(0, attack, attack, 1, 1, 1),),
+        overlap_slowdown=(OverlapSlowdown(attack, attack, 1, 1, 1, 1, 1),),
+        efficiency=(Efficiency(attack, 1, 1, 1.0, 1, 1.0, attack),),
+        copies=(CopyBandwidth(attack, 1, 1, 1, 1, 1.0, 1),),
     )
 
 

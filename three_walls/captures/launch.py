@@ -6,7 +6,6 @@ The profiler runs inside torchrun or srun, around the program of each rank, so t
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,6 +13,7 @@ from pathlib import PurePosixPath
 from three_walls.model.capture import CaptureRecipe, CaptureStep
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
+from three_walls.model.shell import is_variable, quote_assignment, quote_word
 from three_walls.tables.capture import BRIDGE, FRAMEWORKS, NsysOption, capture_rules
 from three_walls.tables.config_keys import config_keys
 
@@ -82,7 +82,7 @@ def read_ranks(text: str) -> tuple[int, ...]:
 def profiler_words(launcher: str, memory: bool) -> tuple[str, ...]:
     """``nsys profile`` with its options, for a shell."""
     options = [row.option for row in _select_options(memory)]
-    return ("nsys", "profile", *options, "-o", shlex.quote(report_name(launcher)))
+    return ("nsys", "profile", *options, "-o", quote_word(report_name(launcher)))
 
 
 def _select_options(memory: bool) -> list[NsysOption]:
@@ -217,12 +217,17 @@ def wrap(command: Sequence[str], profiler: Sequence[str], appended: Sequence[str
 
 
 def _quote(words: Sequence[str]) -> list[str]:
-    return [word if _is_assignment(word) and shlex.quote(word) == word else shlex.quote(word) for word in words]
+    """A variable set in front of the command stays one: only its value is quoted."""
+    return [quote_assignment(*_split_assignment(word)) if _is_assignment(word) else quote_word(word) for word in words]
+
+
+def _split_assignment(word: str) -> tuple[str, str]:
+    name, _, value = word.partition("=")
+    return name, value
 
 
 def _is_assignment(word: str) -> bool:
-    name, equals, _ = word.partition("=")
-    return bool(equals) and name.isidentifier()
+    return "=" in word and is_variable(_split_assignment(word)[0])
 
 
 def _program_index(command: Sequence[str]) -> tuple[int, bool]:
@@ -232,7 +237,7 @@ def _program_index(command: Sequence[str]) -> tuple[int, bool]:
             return index + 1, True
         if word.endswith(".py") and not word.endswith(("torch/distributed/run.py", "torch/distributed/launch.py")):
             return index, False
-    found = shlex.join(command)
+    found = " ".join(map(quote_word, command))
     raise UsageError(f"expected a command that runs a Python file or module (python -m), found: {found}")
 
 
@@ -256,14 +261,14 @@ def _spell_setting(key: str, value: ConfigData, framework: str) -> tuple[str, ..
     spelling = config_keys().keys[key]
     if framework == BRIDGE:
         path = spelling.bridge.paths[0] if spelling.bridge else None
-        return () if path is None else (shlex.quote(f"{path}={_hydra_value(value)}"),)
+        return () if path is None else (quote_word(f"{path}={_hydra_value(value)}"),)
     flag = spelling.megatron_lm.flag if spelling.megatron_lm else None
     if flag is None or value is False:
         return ()
     if value is True:
         return (flag,)
     values = value if isinstance(value, tuple) else (value,)
-    return (flag, *(shlex.quote(str(part)) for part in values))
+    return (flag, *(quote_word(str(part)) for part in values))
 
 
 def _hydra_value(value: ConfigData) -> str:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
 from three_walls.inputs.read_inputs import Progress
 from three_walls.model.rule import APPLICABILITIES
 from three_walls.pipeline import analyze
+from three_walls.report.formats import show_control_characters
 from three_walls.report.terminal_report import print_report
 from three_walls.report.write import write_report
 
@@ -129,7 +131,7 @@ def analyze_command(
     if not quiet:
         print_report(report, screen, is_full=is_full)
     for path in written:
-        click.echo(f"Wrote {path}")
+        click.echo(f"Wrote {show_control_characters(str(path))}")
 
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:
@@ -151,4 +153,4 @@ def _progress() -> Iterator[Progress]:
         yield lambda _: None
         return
     with console.status("starting") as status:
-        yield lambda stage: status.update(stage)
+        yield lambda stage: status.update(Text(show_control_characters(stage)))

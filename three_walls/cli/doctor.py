@@ -13,7 +13,7 @@ import click
 from three_walls.captures.doctor import examine
 from three_walls.model.capture import Answer, Check, Examination
 from three_walls.model.errors import NothingToAnalyzeError
-from three_walls.report.formats import show_control_characters
+from three_walls.report.formats import escape_in_json, show_control_characters
 
 FORMAT_VERSION = "1.0"
 """Version of what --json prints; docs/doctor.md states its fields."""
@@ -56,7 +56,7 @@ def render_examination(examination: Examination) -> str:
     document = {"format_version": FORMAT_VERSION, **asdict(examination)}
     for check in document["checks"]:
         check["remedy"] = check["remedy"] or None
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return escape_in_json(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def _describe(check: Check) -> Iterator[str]:

@@ -11,6 +11,8 @@ from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.errors import UsageError
 from three_walls.model.rule import Rule
+from three_walls.model.shell import quote_file
+from three_walls.report.formats import show_control_characters
 from three_walls.report.text_rule import describe_rule, describe_warning
 from three_walls.resources import RULES_DIR
 from three_walls.rules.cases import load_cases
@@ -72,8 +74,8 @@ def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) 
     if any(rule.id == rule_id for rule in _load(None)):
         raise UsageError(f"{rule_id} is already the id of a rule")
     for path in write_scaffold(rule_id, Wall(wall), SubWall(sub_wall) if sub_wall else None, directory):
-        click.echo(f"wrote {path}")
-    click.echo(f"Fill in what is marked TODO, then run: three-walls rules test {directory}")
+        click.echo(f"wrote {show_control_characters(str(path))}")
+    click.echo(f"Fill in what is marked TODO, then run: three-walls rules test {quote_file(str(directory))}")
 
 
 @rules_command.command("show")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,9 +13,11 @@ from three_walls.inputs.config.saved_config import infer_release
 from three_walls.inputs.config.yaml_data import read_yaml
 from three_walls.inputs.given_files import read_text_file
 from three_walls.model.errors import InputError, UsageError
+from three_walls.model.shell import is_variable
 from three_walls.overrides.merged_config import MergedConfig, config_of_sections
 from three_walls.overrides.real_bridge.verify import Target, WrittenOverrides, verify
 from three_walls.pipeline import check_release
+from three_walls.report.formats import show_control_characters
 from three_walls.tables.bridge import nearest_release
 
 _RUN_CONFIG = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
@@ -60,7 +63,7 @@ def verify_command(
     target = Target(recipe, config, saved, release, python, gpu_name, world_size, models)
     verification = verify(written, target)
     for line in verification.lines:
-        click.echo(line)
+        click.echo(show_control_characters(line))
     sys.exit(0 if verification.is_valid else 1)
 
 
@@ -78,10 +81,20 @@ def read_overrides(path: Path) -> WrittenOverrides:
         except ValueError as error:
             raise InputError(f"{path}:{number}: expected words quoted for a shell, found {error}") from error
         if words[:1] == ["export"]:
-            environment |= {name: value for name, _, value in (word.partition("=") for word in words[1:])}
+            environment |= _read_variables(words[1:], f"{path}:{number}")
         elif words and not words[0].startswith("--"):
             overrides += words
     return WrittenOverrides(tuple(overrides), environment)
+
+
+def _read_variables(words: Sequence[str], place: str) -> dict[str, str]:
+    variables = {name: value for name, _, value in (word.partition("=") for word in words)}
+    wrong = [name for name in variables if not is_variable(name)]
+    if wrong:
+        raise InputError(
+            f"{place}: expected export NAME=value, with letters, digits and _ in the name, found {wrong[0]}"
+        )
+    return variables
 
 
 def read_run_config(path: Path) -> tuple[MergedConfig, str | None]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from three_walls.model.config import RunConfig
 from three_walls.model.finding import ConditionalLines, Overrides, PlannedEdit
+from three_walls.model.shell import is_variable
 from three_walls.overrides.spell_bridge import BridgeSpeller
 from three_walls.overrides.spell_megatron_lm import MegatronLmSpeller
 from three_walls.tables.bridge import bridge_schema, known_releases, release_number
@@ -176,14 +177,18 @@ def _with_writable_key(edit: PlannedEdit, config: RunConfig) -> PlannedEdit:
 
 
 def _spell_environment(edits: Iterable[PlannedEdit]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    """Variables to set, sorted by name, and notes on those to unset."""
+    """Variables to set, sorted by name, and notes on those to unset and on those that no line of a shell can set."""
     values: dict[str, str] = {}
     notes = []
     for edit in edits:
-        if edit.to is None:
+        elements = edit.to if isinstance(edit.to, tuple) else (edit.to,)
+        text = ",".join(str(int(element)) if isinstance(element, bool) else str(element) for element in elements)
+        if not is_variable(edit.key):
+            notes.append(f"Environment: {edit.key!r} is no name of a variable; left out")
+        elif edit.to is None:
             notes.append(f"Environment: unset {edit.key}")
-        elif isinstance(edit.to, bool):
-            values[edit.key] = "1" if edit.to else "0"
+        elif not text.isprintable():
+            notes.append(f"Environment: the value for {edit.key} holds control characters ({text!r}); left out")
         else:
-            values[edit.key] = ",".join(map(str, edit.to)) if isinstance(edit.to, tuple) else str(edit.to)
+            values[edit.key] = text
     return tuple(sorted(values.items())), notes

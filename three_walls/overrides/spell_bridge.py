@@ -12,7 +12,7 @@ from three_walls.tables.bridge import bridge_schema, release_number
 from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys
 from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP
 
-_PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*")
+_PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*", re.ASCII)
 _CONSTANTS = {"null", "true", "false", "nan", "inf"}
 _COPIES = ("model", "optimizer", "ddp")
 """Sections that a CommOverlapConfig copies its fields to, by name (``setup`` in comm_overlap.py of every release)."""
@@ -213,5 +213,9 @@ def _write_scalar(value: ConfigScalar) -> str:
         return repr(value)
     if _PLAIN_WORD.fullmatch(value) and value.lower() not in _CONSTANTS:
         return value
-    escaped = value.replace('"', '\\"')
+    # OmegaConf resolves ${...} unless a backslash stands before it, and halves the backslashes before that.
+    escaped = re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    # Within quotes Hydra reads backslashes as they are, but for those before a quote and at the end.
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', escaped)
+    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
     return f'"{escaped}"'

@@ -6,6 +6,8 @@ a missing number must never look like zero.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 
 from three_walls.model.buckets import SubWall, Wall
@@ -18,6 +20,7 @@ from three_walls.model.units import NS_PER_MS
 UNKNOWN = "unknown"
 UNSET = "unset"
 
+_NOT_ASCII = re.compile(r"[^\n -~]+")
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
 _FLOP_PER_TFLOP = 1_000_000_000_000
@@ -253,6 +256,15 @@ def shorten(text: str, columns: int) -> str:
 def show_control_characters(text: str) -> str:
     """``text`` with control characters spelled out, so that a value of the run cannot steer the reader's terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def escape_in_json(document: str) -> str:
+    """``document`` with every character escaped that JSON allows in a text but that could steer a terminal."""
+    return _NOT_ASCII.sub(lambda found: "".join(map(_escape_in_json, found[0])), document)
+
+
+def _escape_in_json(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def count_of(number: int, noun: str) -> str:

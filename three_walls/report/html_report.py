@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from three_walls.model.report import Report
-from three_walls.report.formats import UNKNOWN, format_css_percent, format_share
+from three_walls.report.formats import UNKNOWN, format_css_percent, format_share, show_control_characters
 from three_walls.report.section import Cell, Chart, Table, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.resources import TEMPLATES_DIR
@@ -43,6 +43,7 @@ def _make_environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES_DIR),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_show,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -56,6 +57,11 @@ def _make_environment() -> Environment:
         "lines": list_lines,
     }
     return environment
+
+
+def _show(value: object) -> object:
+    """What stands in the page for ``value``: in texts of the run control characters are spelled out."""
+    return value if isinstance(value, Markup) or not isinstance(value, str) else show_control_characters(value)
 
 
 def list_lines(table: Table) -> list[list[Cell]]:

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import Fact, FactDefinition, FactSheet, FactValue
 from three_walls.model.report import SCHEMA_VERSION, Report
+from three_walls.report.formats import escape_in_json
 
 Json = dict[str, Any]
 
@@ -52,7 +53,7 @@ def render_json(report: Report) -> str:
     facts = {name: _define(fact) for name, fact in report.facts.facts.items()}
     document["facts"] = TypeAdapter(dict[str, DefinedFact]).dump_python(_in_order(facts, is_sorted=False), mode="json")
     document = {"schema_version": document.pop("schema_version"), **document}
-    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return escape_in_json(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
 def load_report(path: str | Path) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from three_walls.model.report import Report
+from three_walls.report.formats import show_control_characters
 from three_walls.report.section import (
     Block,
     Card,
@@ -48,7 +49,7 @@ def _write(block: Block, level: int) -> Iterator[str]:
         yield from (f"- {_escape(plain_text(item))}" for item in block.items)
         yield ""
     elif isinstance(block, Copyable):
-        yield from (f"**{_escape(block.title)}**", "", "```", *(line.replace("```", "` ` `") for line in block.lines))
+        yield from (f"**{_escape(block.title)}**", "", "```", *map(_write_code, block.lines))
         yield from ("```", "")
     elif isinstance(block, Definitions):
         yield from (f"- **{_escape(name)}**: {_escape(meaning)}" for name, meaning in block.entries)
@@ -91,9 +92,14 @@ def _row(cells: Iterator[Cell]) -> str:
     return f"| {' | '.join(_escape(plain_text(cell)) for cell in cells)} |"
 
 
+def _write_code(line: str) -> str:
+    """``line`` as it is, but for what would end the block of code or steer a terminal."""
+    return show_control_characters(line).replace("```", "` ` `")
+
+
 def _escape(text: str) -> str:
     """``text`` on one line, with everything escaped that Markdown or HTML would interpret."""
-    line = " ".join(text.split())
+    line = show_control_characters(" ".join(text.split()))
     for mark in "\\`*_[]<>|#~":
         line = line.replace(mark, f"&#{ord(mark)};" if mark in "<>|" else f"\\{mark}")
     return line

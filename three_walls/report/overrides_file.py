@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from three_walls.model.finding import Overrides
 from three_walls.model.report import Report
+from three_walls.model.shell import is_variable, quote_assignment, quote_word
+from three_walls.report.formats import show_control_characters
 
 _HOW_TO_USE = """\
 # Each line is quoted for the shell. The start of a line shows its kind:
-#   "export "  environment       . <(grep '^export ' overrides.txt)
-#   "--"       Megatron-LM       grep '^--' overrides.txt | xargs torchrun pretrain_gpt.py <your flags>
-#   the rest   Megatron-Bridge   grep -vE '^(#|export |--|$)' overrides.txt | xargs torchrun run_recipe.py <your flags>
+#   "export "  environment       eval "$(grep '^export ' overrides.txt)"
+#   "--"       Megatron-LM       grep '^--' overrides.txt | xargs torchrun pretrain_gpt.py YOUR_FLAGS
+#   the rest   Megatron-Bridge   grep -vE '^(#|export |--|$)' overrides.txt | xargs torchrun run_recipe.py YOUR_FLAGS
 # Use the part of your launcher, not both."""
 
 
 def quote_bridge(overrides: Overrides) -> tuple[str, ...]:
     """Hydra overrides, one per line: ``'model.cuda_graph_scope=[attn]'`` (brackets are globs to a shell)."""
-    return tuple(shlex.quote(override) for override in overrides.bridge)
+    return tuple(map(quote_word, overrides.bridge))
 
 
 def quote_megatron_lm(overrides: Overrides) -> tuple[str, ...]:
     """Megatron-LM flags, one flag with its values per line; each word is quoted alone."""
-    return tuple(shlex.join(flag.split()) for flag in overrides.megatron_lm)
+    return tuple(map(_quote_words, overrides.megatron_lm))
 
 
 def quote_env(overrides: Overrides) -> tuple[str, ...]:
-    """Environment variables as ``export NAME=value``."""
-    return tuple(f"export {name}={shlex.quote(value)}" for name, value in overrides.env.items())
+    """Environment variables as ``export NAME=value``. What no variable can be called is a comment."""
+    return tuple(
+        f"export {quote_assignment(name, value)}"
+        if is_variable(name)
+        else _comment_line(f"{name!r} is no name of a variable")
+        for name, value in overrides.env.items()
+    )
+
+
+def _quote_words(flag: str) -> str:
+    """A flag and its values, which single spaces separate."""
+    return " ".join(map(quote_word, flag.split(" ")))
 
 
 def list_forms(overrides: Overrides) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
@@ -50,9 +61,9 @@ def _list_conditional(overrides: Overrides) -> Iterator[tuple[str, tuple[str, ..
     """Title and quoted lines of each block that is right under a condition alone."""
     for block in overrides.conditional:
         if block.launcher == "bridge":
-            yield f"Megatron-Bridge: {block.condition}", tuple(map(shlex.quote, block.lines))
+            yield f"Megatron-Bridge: {block.condition}", tuple(map(quote_word, block.lines))
         elif block.launcher == "megatron_lm":
-            yield f"Megatron-LM: {block.condition}", tuple(shlex.join(line.split()) for line in block.lines)
+            yield f"Megatron-LM: {block.condition}", tuple(map(_quote_words, block.lines))
         else:
             yield f"Python: {block.condition}", block.lines
 
@@ -64,7 +75,7 @@ def render_overrides(report: Report) -> str:
     if not report.plan:
         return f"{head}\n# The plan is empty: nothing to change.\n"
     if not any(step.edits for step in report.plan):
-        return f"{head}\n# The plan has no edits: {report.plan[0].finding.title}.\n"
+        return f"{head}\n{_comment_line(f'The plan has no edits: {report.plan[0].finding.title}.')}\n"
     parts = [
         f"{head}\n{_HOW_TO_USE}",
         *_comment("Notes: what no line below can express", overrides.notes),
@@ -78,10 +89,15 @@ def render_overrides(report: Report) -> str:
 
 
 def _section(title: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    return ("\n".join((f"# {title}", *lines)),) if lines else ()
+    return ("\n".join((_comment_line(title), *lines)),) if lines else ()
 
 
 def _comment(title: str, notes: tuple[str, ...]) -> tuple[str, ...]:
     """A section of comments: every line of a note that holds line breaks is one."""
-    lines = tuple(f"#   {line}" for note in notes for line in note.splitlines())
-    return _section(title, lines)
+    return _section(title, tuple(_comment_line(f"  {line}") for note in notes for line in note.split("\n")))
+
+
+def _comment_line(text: str) -> str:
+    """``text`` as a comment of one line, whatever it holds."""
+    line = show_control_characters(text).replace("\n", " ")
+    return f"# {line}"

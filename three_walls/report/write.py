@@ -1,9 +1,22 @@
-"""Writes a report to disk: report.html, report.json and overrides.txt, each whole or not at all."""
+"""Writes a report to disk: report.html, report.json and overrides.txt of one run, all of them or none.
+
+No file system replaces three files at once, but one symbolic link it does. So for a moment the three names are links
+through one link, ``current``, and replacing that one publishes the report::
+
+    out/report.html -> .three-walls-x/current/report.html        .three-walls-x/current -> old, then -> new
+
+Then each link becomes the file it leads to. Whatever ends the program between two of these calls, the three names lead
+to files of one run, and the next run into the same directory puts the files back into the place of the links.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-import tempfile
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from three_walls.model.errors import UsageError
@@ -12,42 +25,175 @@ from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
 from three_walls.report.overrides_file import render_overrides
 
+NAMES = ("report.html", "report.json", "overrides.txt")
+STAGING_PREFIX = ".three-walls-"
+"""Directories of this name hold a report that is being written. What is left of a killed run is removed by the next."""
+LOCK_NAME = ".three-walls.lock"
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What flock fails with on a file system that has no locks, as Lustre mounted without them."""
+_WITHOUT_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What symlink fails with on a file system that has no symbolic links, as FAT."""
+
 
 def write_report(report: Report, out_dir: Path) -> list[Path]:
-    """Write the three files into ``out_dir``, creating it; returns their paths.
+    """Write the three files into ``out_dir``, creating it; returns their paths. Other files in it are not touched.
 
-    Everything is rendered before the disk is touched. An interrupt leaves no half-written file, and a
-    directory without a report stays without one. Raises UsageError when the directory cannot be written.
+    Everything is rendered before the disk is touched. Runs that write into one directory at the same time take turns.
+    Where writing fails or is interrupted, the earlier report stays as it was, and a directory without a report stays
+    without one. Raises UsageError when the directory cannot be written.
     """
-    texts = {
-        "report.html": render_html(report),
-        "report.json": render_json(report),
-        "overrides.txt": render_overrides(report),
+    # A lone surrogate (of a file name that is not UTF-8) is written as \udcXX, which JSON reads back as it was.
+    contents = {
+        name: text.encode("utf-8", errors="backslashreplace")
+        for name, text in zip(NAMES, (render_html(report), render_json(report), render_overrides(report)), strict=True)
     }
     try:
-        return _write_together(texts, out_dir)
+        with _alone_in(out_dir) as is_alone:
+            if is_alone:  # then nobody is at work in what other runs left
+                _settle_leftovers(out_dir)
+            _publish(contents, out_dir)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"cannot write the report to {out_dir}: {reason}; choose a directory you can write") from error
+    return [out_dir / name for name in NAMES]
 
 
-def _write_together(texts: dict[str, str], out_dir: Path) -> list[Path]:
-    """Stage all files within ``out_dir``, because renaming is atomic only within a file system, then move them."""
-    out_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out_dir, prefix=".writing-") as staging:
-        for name, text in texts.items():
-            # A lone surrogate (a file name that is not UTF-8) becomes \udcXX, which JSON reads back as it was.
-            (Path(staging) / name).write_bytes(text.encode("utf-8", errors="backslashreplace"))
-        return _move_all(Path(staging), [out_dir / name for name in texts])
+def _settle_leftovers(out_dir: Path) -> None:
+    for leftover in out_dir.glob(f"{STAGING_PREFIX}*"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            with suppress(OSError):  # another user's
+                _settle(leftover)
 
 
-def _move_all(staging: Path, targets: list[Path]) -> list[Path]:
-    new = [target for target in targets if not target.exists()]
+@contextmanager
+def _alone_in(out_dir: Path) -> Iterator[bool]:
+    """Create ``out_dir`` and lock it; False where its file system has no locks. An empty one is removed on failure."""
+    made = [path for path in (out_dir, *out_dir.parents) if not path.exists()]
+    lock = out_dir / LOCK_NAME
     try:
-        for target in targets:
-            os.replace(staging / target.name, target)  # noqa: PTH105 - the one call that tests make fail
+        descriptor = _lock(lock)
+        try:
+            yield descriptor is not None
+        finally:
+            if descriptor is not None:
+                _unlock(descriptor, lock)
     except BaseException:
-        for target in new:
-            target.unlink(missing_ok=True)
+        for path in made:
+            with suppress(OSError):  # another run is using it
+                path.rmdir()
         raise
-    return targets
+
+
+def _lock(lock: Path) -> int | None:
+    """The open and locked lock file; None on a file system that has no locks."""
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except FileNotFoundError:  # a run that failed has just removed the directory
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, lock):
+                return descriptor
+        except BaseException as error:
+            _unlock(descriptor, lock)
+            if isinstance(error, OSError) and error.errno in _WITHOUT_LOCKS:
+                lock.unlink(missing_ok=True)
+                return None
+            raise
+        os.close(descriptor)
+
+
+def _unlock(descriptor: int, lock: Path) -> None:
+    """Remove the lock file, unless another run holds it, and close it, which unlocks it."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(descriptor, lock):
+            lock.unlink()
+    os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is that at ``path``: the run that held the lock before has removed its own."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _publish(contents: Mapping[str, bytes], out_dir: Path) -> None:
+    staging = out_dir / f"{STAGING_PREFIX}{os.urandom(8).hex()}"
+    try:
+        for version in ("old", "new"):
+            (staging / version).mkdir(parents=True)
+        for name, content in contents.items():
+            (staging / "new" / name).write_bytes(content)
+            _keep(out_dir / name, staging / "old" / name)
+        if _has_links(staging):
+            for name in contents:
+                (staging / "link").symlink_to(_link_text(staging, name))
+                (staging / "link").replace(out_dir / name)
+            (staging / "link").symlink_to("new")
+            (staging / "link").replace(staging / "current")  # from here on the report is the new one
+        else:
+            _replace_each(staging, contents)
+        _settle(staging)
+    except BaseException:
+        _settle(staging)
+        raise
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Make ``kept`` another name of the file at ``path``, or a copy where the file system has no hard links."""
+    if path.is_symlink():
+        kept.symlink_to((path.parent / path.readlink()).absolute())
+    elif path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, f"{path.name} is a directory")
+    elif path.exists():
+        try:
+            kept.hardlink_to(path)
+        except OSError:
+            shutil.copy2(path, kept)
+
+
+def _has_links(staging: Path) -> bool:
+    """Make ``current`` a link to the old files; False where the file system has no symbolic links."""
+    try:
+        (staging / "current").symlink_to("old")
+    except OSError as error:
+        if error.errno not in _WITHOUT_LINKS:
+            raise
+        return False
+    return True
+
+
+def _replace_each(staging: Path, names: Iterable[str]) -> None:
+    """Move the new files to their places one after the other; the old ones come back where that fails."""
+    try:
+        for name in names:
+            (staging / "new" / name).replace(staging.parent / name)
+    except BaseException:
+        for name in names:
+            if os.path.lexists(staging / "old" / name):
+                (staging / "old" / name).replace(staging.parent / name)
+            else:
+                (staging.parent / name).unlink(missing_ok=True)
+        raise
+
+
+def _link_text(staging: Path, name: str) -> str:
+    return f"{staging.name}/current/{name}"
+
+
+def _settle(staging: Path) -> None:
+    """Put the files that ``current`` names into the place of the links to them, and remove ``staging``."""
+    for name in NAMES:
+        path, file = staging.parent / name, staging / "current" / name
+        if path.is_symlink() and str(path.readlink()) == _link_text(staging, name):
+            if os.path.lexists(file):
+                file.replace(path)
+            else:  # there was no earlier report
+                path.unlink()
+    if staging.is_dir():
+        shutil.rmtree(staging)

@@ -36,6 +36,7 @@ from three_walls.model.rule import (
     Requirement,
     Rule,
 )
+from three_walls.model.shell import is_variable
 from three_walls.rules.conditions import Alternatives, Conditions, KnownFacts
 from three_walls.rules.sources import Pointer, Source, read_sources
 from three_walls.tables.loader import Problem, Row, Text, Value, between, describe, one_of, raise_problems, read_table
@@ -167,12 +168,16 @@ class EditEntry(Row):
     def _check(self) -> EditEntry:
         if (self.set is None) == (self.env is None):
             raise ValueError("an edit names either set (a config key) or env (a variable): give one of them")
+        if self.env is not None and not is_variable(self.env):
+            raise ValueError(f"a variable is named by letters, digits and _, found {self.env!r}")
         changes = self.model_fields_set & {"to", "add", "remove"}
         if len(changes) != 1:
             raise ValueError("an edit has exactly one of to (a value), add and remove (elements of a list)")
         if "to" in changes:
             if self.env and not isinstance(self.to, str | FactTarget | None):
                 raise ValueError(f"a variable is set to text, found {describe(self.to)} (quote it)")
+            if self.env and isinstance(self.to, str) and not self.to.isprintable():
+                raise ValueError(f"the value of a variable holds no control characters, found {self.to!r}")
         elif self.env or not isinstance(self.add or self.remove, tuple):
             raise ValueError("add and remove change the list of a config key: expected set and a list of elements")
         return self

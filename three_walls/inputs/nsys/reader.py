@@ -41,6 +41,7 @@ from three_walls.inputs.nsys.tables import (
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError
 from three_walls.model.report import InputFile, ReportWarning
+from three_walls.model.shell import quote_file
 from three_walls.tables.scrub import cut_private
 
 # An export has at least one of these; any other SQLite file has none.
@@ -214,7 +215,7 @@ def _warn_of_contents(path: Path, untimed: int, refused: int, secrets: tuple[str
         message = (
             f"{path.name} holds environment variables that look like secrets ({', '.join(secrets)}). The report does "
             "not show their values, but the file holds them. Before you share it, run: three-walls scrub "
-            f"{path.name} scrubbed.sqlite"
+            f"{quote_file(path.name)} scrubbed.sqlite"
         )
         warnings.append(ReportWarning("secrets-in-trace", message))
     return warnings

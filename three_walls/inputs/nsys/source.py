@@ -16,6 +16,7 @@ import zstandard
 from three_walls.inputs import limits
 from three_walls.inputs.given_files import is_directory
 from three_walls.model.errors import InputError
+from three_walls.model.shell import quote_file
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 COMPRESSED_SUFFIXES = (".xz", ".zst")
@@ -173,7 +174,8 @@ def _check_magic(plain: Path, given: Path) -> None:
         return
     if given.suffix == ".nsys-rep":
         raise InputError(
-            f"{given}: expected a SQLite export, found an Nsight report; run: nsys export --type sqlite {given.name}"
+            f"{given}: expected a SQLite export, found an Nsight report; "
+            f"run: nsys export --type sqlite {quote_file(given.name)}"
         )
     found = "an empty file" if not head else "something else"
     raise InputError(f"{given}: expected a SQLite export of Nsight Systems (nsys export --type sqlite), found {found}")
