@@ -169,7 +169,7 @@ def test_every_kind_of_expression_is_attacked() -> None:
 @pytest.mark.parametrize(
     ("expression", "method"),
     [
-        (r"nccl\w*Kernel\w*_SendRecv", "search"),
+        (r"nccl\w*Kernel", "search"),
         (r"(?:(\d+)|No) graphable layers", "search"),
         (r"^torch==(\d+\.\d+[A-Za-z0-9.+]*)$", "search"),
         (r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?", "fullmatch"),
@@ -292,7 +292,11 @@ def _stacks_that_share_texts(n: int) -> bytes:
 SNAPSHOTS: dict[str, Callable[[int], bytes]] = {
     "blocks that share a stack": _blocks_that_share_a_stack,
     "stacks that share texts": _stacks_that_share_texts,
-    "keys of one hash": lambda n: pickle.dumps({k * (2**61 - 1): 0 for k in range(n)}),
+    "keys of one hash": lambda n: (
+        b"\x80\x04}("
+        + b"".join(b"\x8a\x0b" + (k * (2**61 - 1)).to_bytes(11, "little") + b"N" for k in range(n))
+        + b"u."
+    ),
     "keys that are tuples": lambda n: pickle.dumps({(k, k): 0 for k in range(n)}),
     "segments that share their blocks": lambda n: pickle.dumps({"segments": [_snapshot([_block(None)] * n)] * n}),
 }
