@@ -33,7 +33,7 @@ _LONG_NUMBER = re.compile(r"\d{10,}(?:\.\d+)?|(?<!\d)\d{3,6}(?:[ -]\d{3,6}){2,}(
 _KEY_START = "(?<![A-Za-z0-9])"
 _LONGEST_TEXT = 160
 _LONGEST_PIECE = 40  # longer than any word, and than any words written together
-_FEWEST_LETTERS = 3  # of a word in a compound: shorter ones could spell anything
+_FEWEST_LETTERS = 4  # of a word in a compound: shorter ones could spell anything
 _MOST_SINGLE_LETTERS = 2
 _NAME = re.compile(r"\w+")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -47,11 +47,9 @@ ColumnKind = Literal[
     "numbers",
     "kernel_ids",
     "call_ids",
-    "label_ids",
     "range_ids",
     "range_texts",
     "gpu_names",
-    "labels",
     "sentences",
     "field_names",
     "nccl_payloads",
@@ -136,6 +134,30 @@ class SafeWords(Row):
     words: frozenset[Annotated[Text, AfterValidator(_check_word)]]
 
 
+class NameForm(Row):
+    """What a part of a name may look like besides words."""
+
+    pattern: AsciiPattern
+    reason: Text
+
+
+class ScrubWords(Row):
+    """``scrub-words.yaml``."""
+
+    forms: tuple[NameForm, ...]
+    words: frozenset[Annotated[Text, AfterValidator(_check_word)]]
+
+    @cached_property
+    def any_form(self) -> re.Pattern[str]:
+        """Matches any of the forms."""
+        return re.compile("|".join(f"(?:{form.pattern.pattern})" for form in self.forms), re.ASCII)
+
+    @cached_property
+    def words_of_names(self) -> frozenset[str]:
+        """These words and the safe ones."""
+        return self.words | safe_words()
+
+
 @cache
 def scrub_rules() -> ScrubRules:
     """The rules that ship with the program."""
@@ -152,6 +174,12 @@ def key_shapes() -> re.Pattern[str]:
 def safe_words() -> frozenset[str]:
     """The words of the field, in lower case."""
     return load_table(TABLES_DIR / "safe-words.yaml", SafeWords).words
+
+
+@cache
+def scrub_words() -> ScrubWords:
+    """The words and forms of names of kernels, calls and library ranges, besides the safe words."""
+    return load_table(TABLES_DIR / "scrub-words.yaml", ScrubWords)
 
 
 def cut_private(text: str) -> str:
@@ -196,19 +224,19 @@ def cut_sentence(text: str) -> str:
 def is_safe_piece(piece: str) -> bool:
     """Whether ``piece`` (letters of one case) is a safe word, a single letter, or safe words written together."""
     piece = piece.lower()
-    return len(piece) == 1 or is_compound(piece, safe_words(), _FEWEST_LETTERS)
+    return len(piece) == 1 or is_compound(piece, safe_words())
 
 
 @lru_cache(maxsize=1 << 16)
-def is_compound(piece: str, words: frozenset[str], fewest_letters: int) -> bool:
-    """Whether ``piece`` is one of ``words``, or several of ``fewest_letters`` and more written together."""
+def is_compound(piece: str, words: frozenset[str]) -> bool:
+    """Whether ``piece`` is one of ``words``, or several of four letters and more written together."""
     if piece in words:
         return True
     if len(piece) > _LONGEST_PIECE:
         return False
     ends = {0}  # where a word may end
-    for end in range(fewest_letters, len(piece) + 1):
-        if any(end - start >= fewest_letters and piece[start:end] in words for start in ends):
+    for end in range(_FEWEST_LETTERS, len(piece) + 1):
+        if any(end - start >= _FEWEST_LETTERS and piece[start:end] in words for start in ends):
             ends.add(end)
     return len(piece) in ends
 

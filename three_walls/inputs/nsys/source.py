@@ -71,9 +71,17 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="three-walls-") as directory:
         plain = Path(directory) / path.with_suffix("").name
-        _decompress(path, plain)
-        _check_magic(plain, path)
+        unpack_sqlite(path, plain)
         yield plain
+
+
+def unpack_sqlite(path: Path, plain: Path) -> None:
+    """Unpacks the compressed export ``path`` into the file ``plain``.
+
+    Raises InputError if it cannot be read, is damaged, or is not SQLite.
+    """
+    _decompress(path, plain)
+    _check_magic(plain, path)
 
 
 def _decompress(path: Path, plain: Path) -> None:
