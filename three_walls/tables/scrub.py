@@ -190,7 +190,7 @@ def cut_private(text: str) -> str:
 
 
 def _cut_path(found: re.Match[str]) -> str:
-    """A token, or what replaces it: a path from its first directory on, on Unix, Windows or in an address of the web."""
+    """A token, or what replaces it: paths of Unix and Windows go from their first directory on, and web addresses."""
     token = found[0]
     if "/" not in token and "\\" not in token:
         return token if "@" not in token.strip("@") else "<address>"

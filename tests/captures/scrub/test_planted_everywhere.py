@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.captures.scrub.planting import Planted, plant_everywhere
+from tests.captures.scrub.planting import FAMILIES, Planted, plant_everywhere
 from tests.captures.scrub.test_scrub import comparable
 from tests.paths import SAMPLES
 from three_walls import analyze
@@ -36,9 +36,12 @@ SHOWN = {
     "TARGET_INFO_SYSTEM_ENV: Hostname": "ranks of one host share a clock: the report names the hosts that do",
 }
 
+SHOWN |= {f"{family}, a name": "a report names the variables of known families that the run had" for family in FAMILIES}
+
 _ITS_OWNER_READS_IT = "whoever scrubs has the original, and has to know what went; names alone, never a value"
 
 SUMMED_UP = {
+    **{f"{family}, a name": _ITS_OWNER_READS_IT for family in FAMILIES},
     "a table": _ITS_OWNER_READS_IT,
     "a column": _ITS_OWNER_READS_IT,
     "StringIds, an environment's name": _ITS_OWNER_READS_IT,

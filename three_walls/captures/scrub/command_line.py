@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from three_walls.captures.scrub.names import filter_name
 from three_walls.inputs.config.command_line import VARIABLE_PREFIX, find_dialect, is_bridge_override, is_flag
 from three_walls.inputs.config.launchers import Program, find_program
 from three_walls.inputs.config.sources import shown_value, shown_words
@@ -133,8 +134,18 @@ def _reduce_override(override: Override) -> str:
 
 def _check_variable(name: str, override: Override) -> tuple[bool, bool]:
     """Whether analysis reads the variable, and whether its value may be shown."""
-    is_known = allowed_variables().allows(name) and not isinstance(override.value, tuple)
+    is_known = is_public_variable(name) and not isinstance(override.value, tuple)
     return is_known, is_known and (override.value is None or allowed_variables().shows(name, str(override.value)))
+
+
+def is_public_variable(name: str) -> bool:
+    """Whether a report may state the variable, and its name is listed or consists of words of the field.
+
+    Families of variables are open (``NCCL_...``): anyone may put a word of their own into a name.
+    """
+    if not allowed_variables().allows(name):
+        return False
+    return name in allowed_variables().names or filter_name(name, lambda _: "") == name
 
 
 def _written(value: ConfigData) -> str:

@@ -75,9 +75,19 @@ def write_export(
     Raises sqlite3.Error where the source is damaged or the disk is full.
     """
     copied = Copied()
-    database.create_function("filtered", 2, texts.filter, deterministic=True)
     layouts = read_layouts(export)
-    database.create_function("reduced", 1, lambda blob: reduce_payload(blob, layouts), deterministic=True)
+
+    # Python refuses texts that are no UTF-8, so functions are given bytes.
+    def filter_text(kind: str, text: bytes) -> str:
+        return texts.filter(kind, text.decode("utf-8", "replace"))
+
+    def reduce_cell(type_name: str, payload: bytes | None) -> bytes | None:
+        if type_name == "text" and payload is not None:
+            return reduce_payload(payload.decode("latin-1"), layouts)
+        return reduce_payload(payload, layouts)
+
+    database.create_function("filtered", 2, filter_text, deterministic=True)
+    database.create_function("reduced", 2, reduce_cell, deterministic=True)
     database.execute("BEGIN")
     for table, rows in pairs.items():
         _create(database, table, ["name TEXT", "value TEXT"])
@@ -124,9 +134,9 @@ def _type_of(kind: str) -> str:
 
 def _cell(name: str, kind: str) -> str:
     if kind == "nccl_payloads":
-        return f'reduced("{name}")'
+        return f'reduced(typeof("{name}"), CAST("{name}" AS BLOB))'
     if _is_text(kind):
-        return f"CASE WHEN typeof(\"{name}\") = 'text' THEN filtered('{kind}', \"{name}\") END"
+        return f"CASE WHEN typeof(\"{name}\") = 'text' THEN filtered('{kind}', CAST(\"{name}\" AS BLOB)) END"
     return f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"
 
 

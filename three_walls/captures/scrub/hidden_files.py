@@ -21,6 +21,8 @@ from typing import BinaryIO
 
 PREFIX = ".scrubbing-"
 _DESCRIPTORS = Path("/proc/self/fd")
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+"""Errors of file systems and old kernels that do not know O_TMPFILE."""
 
 
 class HiddenFile:
@@ -92,10 +94,7 @@ def _create(directory: Path) -> HiddenFile:
         try:
             descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o600)
         except OSError as error:
-            if (
-                error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
-                or not directory.is_dir()
-            ):
+            if error.errno not in _NOT_SUPPORTED or not directory.is_dir():
                 raise
         else:
             _lock(descriptor)

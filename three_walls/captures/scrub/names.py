@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 from three_walls.tables.scrub import cut_private, is_compound, scrub_words
 
@@ -49,7 +50,7 @@ def _judge_part(part: str) -> tuple[tuple[str, bool], ...]:
         return ((part, True),)
     pieces = _PIECE.findall(part)
     single_letters = sum(piece.isalpha() and len(piece) == 1 for piece in pieces)
-    changes = sum(before[0].isdigit() != after[0].isdigit() for before, after in zip(pieces, pieces[1:], strict=False))
+    changes = sum(before[0].isdigit() != after[0].isdigit() for before, after in pairwise(pieces))
     if single_letters > _MOST_SINGLE_LETTERS or changes > _MOST_CHANGES:
         return ((part, False),)
     return tuple(_join_pieces([(piece, _is_known(piece)) for piece in pieces]))

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from three_walls.captures.scrub.command_line import REMOVED, reduce_command
+from three_walls.captures.scrub.command_line import REMOVED, is_public_variable, reduce_command
 from three_walls.captures.scrub.copying import Pairs, attach_original, open_new, select_pairs, write_export
 from three_walls.captures.scrub.hidden_files import hidden_file
 from three_walls.captures.scrub.secrets import Secrets, find_secrets, scan_for_leaks
@@ -229,9 +229,11 @@ def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: Scrub
         rows += [(f"PROCESS_0:ARGUMENT_{order}", word) for order, word in enumerate(arguments)]
     for row in launch_environment(export):
         name, separator, quoted = row.partition("=")
-        if separator and allowed_variables().allows(name):
+        if separator and is_public_variable(name):
             shown = unquote(quoted) if allowed_variables().shows(name, unquote(quoted)) else REMOVED
             rows.append(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{shown}"'))
+        elif separator:
+            secrets.variables.add(name)
     return max(0, len(words) - len(reduced.words))
 
 

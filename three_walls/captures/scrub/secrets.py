@@ -28,7 +28,7 @@ _WORD = re.compile(r"[A-Za-z]{1,12}|[\d.,:-]{1,11}|[A-Za-z]+=?\d{1,3}")
 """A word or a short number that other texts contain by chance."""
 
 _LONGEST_SEARCHED = 64
-"""Characters. Of a longer value its beginning is searched for, so that a periodic one does not match itself everywhere."""
+"""Characters. Of a longer value its beginning is searched for: a periodic one would match itself everywhere."""
 
 _LONGEST_NAME = 64
 """Of a host or a user; a longer one is searched for like any other value."""
