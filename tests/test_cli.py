@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
+from three_walls.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -169,3 +172,57 @@ def test_an_interrupt_while_the_program_is_still_loading_is_one_line(tmp_path: P
     (tmp_path / "polars.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
     done = three_walls("facts", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "three-walls: error: interrupted\n")
+
+
+class PanicException(BaseException):
+    """As polars raises where its Rust code panics."""
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "message"),
+    [
+        (
+            PanicException("called `Result::unwrap()`\nnote: more"),
+            70,
+            "internal error, please report it (PanicException",
+        ),
+        (MemoryError(), 3, "the inputs take more memory than there is"),
+        (RecursionError("maximum recursion depth exceeded"), 3, "an input is nested too deeply"),
+        (GeneratorExit(), 70, "internal error"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_no_exception_passes_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    exit_code: int,
+    message: str,
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "cli", fail)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == exit_code
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"three-walls: error: {message}")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.3, 0.8, 1.3])
+def test_an_interrupt_at_any_moment_is_one_line(tmp_path: Path, delay_s: float) -> None:
+    TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
+    program = "import pathlib\nfrom three_walls.__main__ import main\npathlib.Path('began').touch()\nmain()"
+    command = [sys.executable, "-c", program, "doctor", "rank0.sqlite"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not (tmp_path / "began").exists():
+            time.sleep(0.005)
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    assert (process.returncode, errors) in [(130, "three-walls: error: interrupted\n"), (0, "")]

@@ -8,28 +8,31 @@ print(report.verdict.wall, report.verdict.reason)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from three_walls.model.errors import ThreeWallsError
-from three_walls.version import VERSION
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from three_walls.model.errors import ThreeWallsError
     from three_walls.model.report import Report
     from three_walls.pipeline import analyze
 
-__version__ = VERSION
+    __version__: str
 
 __all__ = ["Report", "ThreeWallsError", "__version__", "analyze"]
 
+_MODULES = {
+    "Report": "three_walls.model.report",
+    "ThreeWallsError": "three_walls.model.errors",
+    "analyze": "three_walls.pipeline",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Imports what is slow to import on first use, so that the command line can be interrupted from the start."""
-    if name == "analyze":
-        from three_walls.pipeline import analyze
+    """Imports everything on first use, so that the command line can be interrupted before it imports anything."""
+    from importlib import import_module
 
-        return analyze
-    if name == "Report":
-        from three_walls.model.report import Report
-
-        return Report
+    if name == "__version__":
+        return import_module("three_walls.version").VERSION
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,60 @@ def test_a_long_pause_between_ranges_belongs_to_no_step(tmp_path: Path) -> None:
         (9010, 10010),
         (10010, 10810),
     ]
+
+
+def _marked(tmp_path: Path, *texts: str, step_range: str | None = None) -> Report:
+    builder = TraceBuilder().steps(len(texts))
+    for order, text in enumerate(texts):
+        builder.nvtx(text, max(0, 1000 * order - 10), 1000 * order + 900)
+    path = builder.write(tmp_path / "trace.sqlite")
+    return analyze(path, step_range=step_range)
+
+
+@pytest.mark.parametrize(
+    ("text", "step_range"),
+    [
+        ("train_iter {} of 1000", "train_iter"),
+        ("step {} bs=1024", "step"),
+        ("v2.train_iter {}/1000", r"train_iter \d+"),
+        ("epoch 3, {}: train_step (lr 0.1)", "train_step"),
+        ("bs 1024 step {}", "step"),
+    ],
+)
+def test_a_step_has_the_number_next_to_what_the_user_names(tmp_path: Path, text: str, step_range: str) -> None:
+    report = _marked(tmp_path, *(text.format(order) for order in (7, 8, 9, 10)), step_range=step_range)
+    assert report.step.source == "user's step range"
+    assert [step.index for step in report.ranks[0].steps] == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        ("7", "8", "8", "9"),  # an iteration that was run again
+        ("8", "9", "0", "1"),
+        ("7",) * 4,
+        ("7", "8", "9", "9" * 30),
+        ("7", "8", "9", "9" * 5000),
+        ("7", "8", "9", "\u0661"),  # a digit, but no number of a step
+        ("7", "8", "9", ""),
+    ],
+)
+def test_numbers_that_do_not_increase_are_replaced_by_the_order_and_the_report_states_it(
+    tmp_path: Path, numbers: tuple[str, ...]
+) -> None:
+    report = _marked(tmp_path, *map(STEP.format, numbers))
+    assert report.step.source == "nvtx training_step, numbered in order"
+    assert [step.index for step in report.ranks[0].steps] == [0, 1, 2, 3]
+    assert report.step.kept == 2
+
+
+def test_a_kernel_of_a_later_range_that_runs_first_makes_no_steps_that_overlap(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for order in range(4):
+        at = 1000 * order + 10
+        builder.nvtx(STEP.format(order), at - 9, at + 900)
+        builder.kernel(GEMM, at, at + 800, launched=at - 5)
+    builder.kernel(POINTWISE, 5, 8, stream=9, launched=2500)
+    steps = bounds(run(tmp_path, builder))
+    assert [index for index, *_ in steps] == [0, 1, 2, 3]
+    assert all(end <= start for (_, _, end, _), (_, start, _, _) in pairwise(steps))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
 
 import click
 
+from three_walls.cli.signals import Terminated, finish_loading
 from three_walls.model.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
 from three_walls.version import VERSION
 
@@ -33,11 +35,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUMMARIES:
             return None
-        try:
-            module = importlib.import_module(f"three_walls.cli.{cmd_name}")
-        except KeyboardInterrupt:
-            os.write(2, b"three-walls: error: interrupted\n")
-            os._exit(130)  # half-imported libraries may not survive an orderly end
+        module = importlib.import_module(f"three_walls.cli.{cmd_name}")
+        finish_loading()
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
@@ -75,13 +74,21 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+    except Terminated as stop:
+        _fail(stop.reason, stop.exit_code)
     except BrokenPipeError:  # the reader of our output has read enough, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor does flushing at exit fail
+        _discard_output()
         sys.exit(1)  # as click itself does
     except OSError as error:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "output"
         _fail(f"{where}: cannot be read or written ({error.strerror or error})", InputError.exit_code)
-    except Exception as error:
+    except MemoryError:
+        _fail("the inputs take more memory than there is; give fewer of them, or more memory", InputError.exit_code)
+    except RecursionError:
+        _fail("an input is nested too deeply to be read", InputError.exit_code)
+    except SystemExit:
+        raise
+    except BaseException as error:  # polars raises its panics as such
         if os.environ.get("THREE_WALLS_DEBUG"):
             raise
         text = str(error).splitlines()[0] if str(error) else "no message"
@@ -92,5 +99,16 @@ def _fail(message: str, exit_code: int) -> None:
     """Print the error and exit. Errors of rules take a line each; any other message is kept on one line."""
     if exit_code != RuleBaseError.exit_code:
         message = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
-    click.echo(f"three-walls: error: {message}", err=True)
+    with suppress(OSError):  # stderr may be closed or full as well
+        click.echo(f"three-walls: error: {message}", err=True)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _discard_output()
     sys.exit(exit_code)
+
+
+def _discard_output() -> None:
+    """Sends what is still buffered for stdout to nowhere, so that flushing at exit does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,6 +16,28 @@ LONGEST_PRINTED_LIST = 20_000
 MOST_NESTED_SHELLS = 4
 """Shells that run one another (``bash -c "bash -c ..."``) in a command line."""
 
+MOST_SQLITE_STEPS_PER_BYTE = 100
+"""Steps of SQLite's machine in one query, per byte of the export. A join over all of its rows takes fewer than ten."""
+LATEST_TIME_NS = 1 << 61
+"""Of an event: the year 2043 in an export with UTC times (``nsys export --ts-normalize``). A later time is damaged."""
+LONGEST_OPERATION_NS = 24 * 3600 * 10**9
+"""Of a device operation. A collective that hangs ends after minutes, by the timeout of its watchdog."""
+MOST_COPY_BYTES = 1 << 40
+"""Of a copy, memset or allocation: more than any device or host has memory."""
+MOST_BLOCKS = 1 << 31
+"""Thread blocks along one side of a kernel's grid, which is the limit of CUDA."""
+LONGEST_STEP_NUMBER = 15
+"""Digits of the number of a training step; with a longer one, steps are numbered in their order."""
+
+MOST_UNPACKED_RATIO = 1_000
+"""Bytes per byte of an .xz or .zst export; real exports unpack to 5 to 20 times their size."""
+ALWAYS_UNPACKED_BYTES = 64 << 20
+"""Of a compressed export, whatever its ratio."""
+MOST_UNPACKED_SHARE_OF_FREE_DISK = 0.8
+"""Of the free space of the temporary directory that an unpacked export may fill."""
+MOST_UNPACKING_BYTES = 256 << 20
+"""Of memory for unpacking. ``xz -9`` takes 65 MiB and ``zstd --long`` 128 MiB."""
+
 MOST_SNAPSHOT_BYTES = 4 << 30
 """Of a memory snapshot's file."""
 MOST_SNAPSHOT_CONTAINERS = 20_000_000

@@ -19,7 +19,7 @@ from three_walls.model.units import ns_to_ms
 from three_walls.ranks.clock import CommonClock
 from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
 from three_walls.timeline.intervals import DURATION
-from three_walls.timeline.steps import STEP, StepSource
+from three_walls.timeline.steps import COUNTED_SOURCES, STEP
 from three_walls.timeline.timeline import Timeline
 
 
@@ -42,7 +42,7 @@ def number_steps(timeline: Timeline, traces: Sequence[Trace]) -> pl.DataFrame:
     """
     session_start_ns = {rank.rank_index: trace.session_start_ns for trace in traces for rank in trace.ranks}
     hosts = {rank.host for trace in traces for rank in trace.ranks}
-    counted = {rank_index for rank_index, source in timeline.sources.items() if source is StepSource.OPTIMIZER}
+    counted = {rank_index for rank_index, source in timeline.sources.items() if source in COUNTED_SOURCES}
     starts_known = None not in session_start_ns.values()
     if len(hosts) != 1 or None in hosts or counted != set(session_start_ns) or not starts_known:
         return timeline.steps

@@ -22,8 +22,9 @@ _TOKEN = re.compile(r"[^\s'\"<>|;,()\[\]]+")
 _NO_PATH = re.compile(r"[/\\]+|(?:\d{1,6}/)+\d{1,6}|[\w:~]*operator/=?", re.ASCII)
 """Tokens with a slash that are no path: ``0/0``, and the division of C++."""
 _ADDRESS = re.compile(
-    r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?![\w.])"  # IPv4, with a port
-    r"|(?<![A-Za-z0-9])[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5,7}|(?:-[0-9A-Fa-f]{2}){5,7})(?![A-Za-z0-9])"  # MAC
+    r"(?<!\d)\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?!\d)"  # IPv4, with a port
+    r"|(?<![0-9A-F])[0-9A-F]{2}(?:(?::[0-9A-F]{2}){5,7}|(?:-[0-9A-F]{2}){5,7})(?![0-9A-F])"  # MAC
+    r"|[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}"  # a UUID
     r"|(?<![\w:])(?:2[0-9A-F]{3}|F[CDE][0-9A-F]{2})(?:::?[0-9A-F]{1,4}){2,7}(?:::)?(?![\w:])"  # IPv6, not ::1
     r"|(?<![\w:])(?:2[0-9A-F]{3}|F[CDE][0-9A-F]{2})::(?:[0-9A-F]{1,4}(?![\w:]))?",
     re.ASCII | re.IGNORECASE,

@@ -8,17 +8,23 @@ The boundaries come from the first of these that a rank has:
 4. The whole capture as one window, which the report states.
 
 A step that touches an edge of the capture is dropped, unless too few are left.
+
+A step has the number next to what marks its range: 7 for ``train_iter 7 of 1000``. Where these numbers do not increase
+from range to range (a repeated iteration), or a range has none, the steps of all ranks are numbered in their order.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 import polars as pl
 
+from three_walls.inputs import limits
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION
 
@@ -39,6 +45,10 @@ STEPS = pl.Schema(
 TRAINING_STEP_TEXT = "training_step_"
 """Precedes the number in the range's text. Megatron-Bridge emits it (since 2026) with profiling.nvtx_ranges=true."""
 
+_TRAINING_STEP = re.compile(re.escape(TRAINING_STEP_TEXT))
+_NUMBER = re.compile(r"\d+", re.ASCII)
+_NO_NUMBER = -1
+
 MODEL_WORK = ("gemm", "grouped_gemm", "attention", "cuda_graph")
 """Categories that forward and backward passes consist of; an optimizer phase has next to none of them."""
 
@@ -47,9 +57,19 @@ class StepSource(StrEnum):
     """Where step boundaries come from, most trustworthy first."""
 
     TRAINING_STEP = "nvtx training_step"
+    TRAINING_STEP_IN_ORDER = "nvtx training_step, numbered in order"
     USER_RANGE = "user's step range"
+    USER_RANGE_IN_ORDER = "user's step range, numbered in order"
     OPTIMIZER = "optimizer phases"
     ONE_WINDOW = "one window"
+
+
+_IN_ORDER = {
+    StepSource.TRAINING_STEP: StepSource.TRAINING_STEP_IN_ORDER,
+    StepSource.USER_RANGE: StepSource.USER_RANGE_IN_ORDER,
+}
+COUNTED_SOURCES = (*_IN_ORDER.values(), StepSource.OPTIMIZER)
+"""Their steps are counted from the beginning of each capture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +84,55 @@ class _Window:
 
 
 def find_steps(
-    operations: pl.DataFrame, training_steps: pl.DataFrame, user_ranges: pl.DataFrame
+    operations: pl.DataFrame, ranges: pl.DataFrame, step_range: re.Pattern[str] | None
 ) -> tuple[pl.DataFrame, dict[int, StepSource]]:
     """Steps of every rank (STEPS), sorted, and the source of each rank's step boundaries.
 
-    ``operations`` are classified, with launches; the ranges are NVTX ranges of the same processes.
+    ``operations`` are classified, with launches; ``ranges`` are NVTX ranges of the same processes. ``step_range`` is
+    the expression of the user for the ranges that are steps.
     """
-    steps: list[pl.DataFrame] = []
+    marked = [(StepSource.TRAINING_STEP, _number_ranges(ranges, _TRAINING_STEP))]
+    if step_range is not None:
+        marked.append((StepSource.USER_RANGE, _number_ranges(ranges, step_range)))
+    windows_of: dict[int, list[_Window]] = {}
     sources: dict[int, StepSource] = {}
     by_rank = operations.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True)
     for (rank_index,), rank_operations in by_rank:
-        windows, source = _find_windows(rank_operations, training_steps, user_ranges)
-        sources[int(rank_index)] = source
-        steps.append(_keep_or_drop(int(rank_index), windows, source))
+        windows_of[int(rank_index)], sources[int(rank_index)] = _find_windows(rank_operations, marked)
+    if not all(map(_have_increasing_numbers, windows_of.values())):
+        windows_of = {
+            rank_index: [replace(window, index=order) for order, window in enumerate(windows)]
+            for rank_index, windows in windows_of.items()
+        }
+        sources = {rank_index: _IN_ORDER.get(source, source) for rank_index, source in sources.items()}
+    steps = [_keep_or_drop(rank_index, windows, sources[rank_index]) for rank_index, windows in windows_of.items()]
     return pl.concat(steps).sort("rank_index", "start_ns"), sources
+
+
+def _number_ranges(ranges: pl.DataFrame, pattern: re.Pattern[str]) -> pl.DataFrame:
+    """The ``ranges`` in whose text ``pattern`` is found, with the ``number`` nearest to it; null where there is none.
+
+    Of two equally near numbers the later counts, of several inside of what was found the first.
+    """
+    numbers: dict[str, int | None] = {}
+    for text in ranges["text"].unique().to_list():
+        found = pattern.search(text)
+        if found:
+            start, end = found.span()
+            nearest = min(
+                _NUMBER.finditer(text),
+                key=lambda number: (max(number.start() - end, start - number.end(), 0), number.end() <= start),
+                default=None,
+            )
+            is_short = nearest is not None and len(nearest[0]) <= limits.LONGEST_STEP_NUMBER
+            numbers[text] = int(nearest[0]) if nearest is not None and is_short else None
+    columns = pl.Schema({"text": pl.String, "number": pl.Int64})
+    return ranges.join(pl.DataFrame([*numbers.items()], columns, orient="row"), on="text", maintain_order="left")
+
+
+def _have_increasing_numbers(windows: Sequence[_Window]) -> bool:
+    numbers = [window.index for window in windows]
+    return _NO_NUMBER not in numbers and all(before < after for before, after in pairwise(numbers))
 
 
 def median_steps(steps: pl.DataFrame) -> dict[int, int]:
@@ -93,9 +148,9 @@ def median_steps(steps: pl.DataFrame) -> dict[int, int]:
 
 
 def _find_windows(
-    operations: pl.DataFrame, training_steps: pl.DataFrame, user_ranges: pl.DataFrame
+    operations: pl.DataFrame, marked: Sequence[tuple[StepSource, pl.DataFrame]]
 ) -> tuple[list[_Window], StepSource]:
-    for ranges, source in ((training_steps, StepSource.TRAINING_STEP), (user_ranges, StepSource.USER_RANGE)):
+    for source, ranges in marked:
         windows = _windows_from_ranges(operations, ranges)
         if windows:
             return windows, source
@@ -103,7 +158,7 @@ def _find_windows(
     if windows:
         return windows, StepSource.OPTIMIZER
     first, last = _extent(operations)
-    return [_Window(0, first, last, opens_at_edge=True, closes_at_edge=True)], StepSource.ONE_WINDOW
+    return [_Window(0, first, max(last, first + 1), opens_at_edge=True, closes_at_edge=True)], StepSource.ONE_WINDOW
 
 
 def _extent(operations: pl.DataFrame) -> tuple[int, int]:
@@ -119,33 +174,35 @@ def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list
     if not outermost:
         return []
     kernels = operations.filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
+    in_launch_order = kernels.sort("launch_start_ns")
+    launch_starts = in_launch_order["launch_start_ns"].to_list()
     projected: list[tuple[int, int, int]] = []
-    for text, start_ns, end_ns in outermost:
-        launched = kernels.filter(pl.col("launch_start_ns").is_between(start_ns, end_ns, closed="left"))
-        if launched.is_empty():
-            continue
-        numbers = re.findall(r"\d+", text)
-        projected.append((int(numbers[-1]) if numbers else len(projected), *_extent(launched)))
+    for number, start_ns, end_ns in outermost:
+        launched = in_launch_order[bisect_left(launch_starts, start_ns) : bisect_left(launch_starts, end_ns)]
+        if not launched.is_empty():
+            projected.append((_NO_NUMBER if number is None else number, *_extent(launched)))
     capture_start, _ = _extent(operations)
     longest_pause = attribution_thresholds().maximum_pause_fraction
-    windows = []
+    windows: list[_Window] = []
     for order, (index, first, last) in enumerate(projected):
         is_last = order == len(projected) - 1
         # Host work between two ranges (logging, data) counts to the earlier step. A pause far longer than the step
         # (evaluation, a checkpoint) does not.
         next_first = last if is_last else projected[order + 1][1]
         end_ns = next_first if is_last or next_first - last <= longest_pause * (last - first) else last
-        windows.append(_Window(index, first, max(end_ns, first + 1), first <= capture_start, is_last))
+        # Kernels of a later range may start first, on another stream; windows do not overlap nonetheless.
+        start_ns = max(first, windows[-1].end_ns) if windows else first
+        windows.append(_Window(index, start_ns, max(end_ns, start_ns + 1), first <= capture_start, is_last))
     return windows
 
 
-def _outermost(ranges: pl.DataFrame) -> list[tuple[str, int, int]]:
-    """Text, start and end of each range that lies in no other."""
-    found: list[tuple[str, int, int]] = []
+def _outermost(ranges: pl.DataFrame) -> list[tuple[int | None, int, int]]:
+    """Number, start and end of each range that lies in no other."""
+    found: list[tuple[int | None, int, int]] = []
     in_order = ranges.sort("start_ns", "end_ns", descending=[False, True])
-    for text, start_ns, end_ns in in_order.select("text", "start_ns", "end_ns").rows():
+    for number, start_ns, end_ns in in_order.select("number", "start_ns", "end_ns").rows():
         if not found or start_ns >= found[-1][2]:
-            found.append((text, start_ns, end_ns))
+            found.append((number, start_ns, end_ns))
     return found
 
 

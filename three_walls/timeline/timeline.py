@@ -116,11 +116,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
         "rank_index", "start_ns", "end_ns", "stream", "correlation"
     )
     ranges = pl.concat([trace.ranges for trace in traces])
-    steps, sources = find_steps(
-        operations,
-        training_steps=_select_ranges(ranges, WantedRanges((TRAINING_STEP_TEXT,))),
-        user_ranges=_select_ranges(ranges, WantedRanges((), re.compile(step_range))) if step_range else ranges.clear(),
-    )
+    steps, sources = find_steps(operations, ranges, re.compile(step_range) if step_range else None)
     return Timeline(
         operations=operations,
         steps=steps,

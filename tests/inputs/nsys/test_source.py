@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import lzma
+import os
+import resource
+import shutil
 import sqlite3
+import tempfile
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
 import zstandard
 from trace_builder import TraceBuilder
 
+from three_walls.inputs import limits
 from three_walls.inputs.nsys.source import find_traces, plain_sqlite
 from three_walls.model.errors import InputError
 
@@ -87,3 +93,102 @@ def test_a_directory_named_like_a_trace_is_searched_not_read(tmp_path: Path) -> 
     (tmp_path / "profiles.sqlite").mkdir()
     sqlite3.connect(tmp_path / "profiles.sqlite" / "rank0.sqlite").close()
     assert [path.name for path in find_traces([tmp_path / "profiles.sqlite"])] == ["rank0.sqlite"]
+
+
+def _bomb(path: Path, size: int) -> Path:
+    """Zeros after the beginning of an SQLite file, packed without holding them in memory."""
+    pack = lzma.LZMACompressor(preset=0) if path.suffix == ".xz" else zstandard.ZstdCompressor().compressobj()
+    with path.open("wb") as packed:
+        packed.write(pack.compress(b"SQLite format 3\0"))
+        for _ in range(size >> 20):
+            packed.write(pack.compress(bytes(1 << 20)))
+        packed.write(pack.flush())
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".zst"])
+def test_a_bomb_is_refused_before_it_fills_memory_or_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    bomb = _bomb(tmp_path / f"rank0.sqlite{suffix}", 512 << 20)
+    monkeypatch.setattr(limits, "MOST_UNPACKED_RATIO", 100)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "unpacks to more than 100 times its size" in refusal(bomb)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".zst"])
+def test_an_export_that_would_fill_the_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    plain = TraceBuilder().steps(50).write(tmp_path / "trace.sqlite").read_bytes()
+    path = tmp_path / f"rank0.sqlite{suffix}"
+    path.write_bytes(lzma.compress(plain) if suffix == ".xz" else zstandard.compress(plain))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, len(plain)))
+    assert "more than 80% of the free space" in refusal(path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 2 * len(plain)))
+    with plain_sqlite(path) as unpacked:
+        assert unpacked.read_bytes() == plain
+
+
+def test_a_window_that_takes_too_much_memory_is_refused(tmp_path: Path) -> None:
+    dictionary = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 30}]
+    (tmp_path / "long.sqlite.xz").write_bytes(lzma.compress(b"SQLite format 3\0", filters=dictionary))
+    window = zstandard.ZstdCompressionParameters(window_log=30)
+    packing = zstandard.ZstdCompressor(compression_params=window).compressobj()
+    (tmp_path / "long.sqlite.zst").write_bytes(packing.compress(b"SQLite format 3\0") + packing.flush())
+    for suffix in (".xz", ".zst"):
+        assert "takes more than 256 MiB of memory to unpack" in refusal(tmp_path / f"long.sqlite{suffix}")
+
+
+def test_an_xz_file_may_have_several_streams_with_padding(tmp_path: Path) -> None:
+    plain = TraceBuilder().steps(2).write(tmp_path / "trace.sqlite").read_bytes()
+    packed = tmp_path / "trace.sqlite.xz"
+    packed.write_bytes(lzma.compress(plain[:1000]) + bytes(8) + lzma.compress(plain[1000:]) + bytes(4))
+    with plain_sqlite(packed) as unpacked:
+        assert unpacked.read_bytes() == plain
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_changes_that_are_not_in_the_export_yet_are_named_and_empty_files_are_not(tmp_path: Path, suffix: str) -> None:
+    path = TraceBuilder().steps(2).write(tmp_path / "rank0.sqlite")
+    other = tmp_path / f"rank0.sqlite{suffix}"
+    for content in (b"", bytes(512)):
+        other.write_bytes(content)
+        with plain_sqlite(path) as plain:
+            assert plain == path
+    other.write_bytes(b"\x37\x7f\x06\x82" + bytes(508))
+    assert f"found rank0.sqlite{suffix} next to it" in refusal(path)
+
+
+def test_a_real_wal_is_named_and_its_remedy_works_on_a_copy(tmp_path: Path) -> None:
+    path = TraceBuilder().steps(2).write(tmp_path / "rank0.sqlite")
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("CREATE TABLE later (x)")
+    database.commit()
+    assert "PRAGMA wal_checkpoint(TRUNCATE)" in refusal(path)
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{path}{suffix}", f"{tmp_path / 'copy.sqlite'}{suffix}")
+    database.close()
+    copy = sqlite3.connect(tmp_path / "copy.sqlite")
+    copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    copy.close()
+    with plain_sqlite(tmp_path / "copy.sqlite") as plain:
+        assert plain.exists()
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    (tmp_path / "loop.sqlite").symlink_to("loop.sqlite")
+    (tmp_path / "zero.sqlite").symlink_to("/dev/zero")
+    for name in ("pipe.sqlite", "loop.sqlite", "zero.sqlite"):
+        with pytest.raises(InputError) as caught:
+            find_traces([tmp_path / name])
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="found none"):
+        find_traces([tmp_path])

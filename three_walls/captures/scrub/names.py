@@ -51,7 +51,8 @@ def _judge_part(part: str) -> tuple[tuple[str, bool], ...]:
     pieces = _PIECE.findall(part)
     single_letters = sum(piece.isalpha() and len(piece) == 1 for piece in pieces)
     changes = sum(before[0].isdigit() != after[0].isdigit() for before, after in pairwise(pieces))
-    if single_letters > _MOST_SINGLE_LETTERS or changes > _MOST_CHANGES:
+    most_letters = _MOST_SINGLE_LETTERS if changes < len(pieces) - 1 else 1  # `871c969b8468` has no word at all
+    if single_letters > most_letters or changes > _MOST_CHANGES:
         return ((part, False),)
     return tuple(_join_pieces([(piece, _is_known(piece)) for piece in pieces]))
 

@@ -17,9 +17,13 @@ import adbc_driver_manager
 import adbc_driver_sqlite.dbapi as adbc
 import polars as pl
 
+from three_walls.inputs import limits
 from three_walls.model.errors import InputError
 
 _BROKEN = "expected a complete SQLite export of Nsight Systems, found a damaged database"
+_LEAST_ROW_BYTES = 6
+"""Of a row in an SQLite file: a pointer to its cell, and a cell of four bytes."""
+_STEPS_BETWEEN_CHECKS = 100_000
 
 EXPORT_METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables of what exported the report, and when: the second name is that of Nsight Systems before 2023."""
@@ -31,10 +35,18 @@ class NsysExport:
     Small tables are read with :mod:`sqlite3`, bulk tables with ADBC, which hands whole columns to polars
     (docs/decisions/0002 has the measurement). Both open the file with ``mode=ro&immutable=1``: they take no lock, write
     no journal and no index, and work on a read-only file system.
+
+    SQLite checks neither that a TEXT is UTF-8 nor that a column holds what its declaration states, so texts are read as
+    bytes. Nor does it notice a damaged tree of pages that leads to the same page again and again, level upon level: so
+    no query takes more rows or steps than a file of this size explains.
     """
 
     def __init__(self, plain: Path, shown_as: Path) -> None:
         self.shown_as = shown_as
+        file_bytes = plain.stat().st_size
+        self._most_rows = file_bytes // _LEAST_ROW_BYTES
+        self._most_checks = max(file_bytes * limits.MOST_SQLITE_STEPS_PER_BYTE // _STEPS_BETWEEN_CHECKS, 1)
+        self._checks = 0
         # A percent sign or question mark in a path must not be read as part of the URI.
         self._uri = f"{plain.resolve().as_uri()}?mode=ro&immutable=1"
         self.columns: dict[str, tuple[str, ...]] = {}
@@ -42,7 +54,8 @@ class NsysExport:
             self._small = sqlite3.connect(self._uri, uri=True)
             # TEXT columns hold bytes that are no UTF-8: GpuInfo of Nsight 2022.4 is a serialized message, and
             # environments of other processes are in any encoding.
-            self._small.text_factory = _decode
+            self._small.text_factory = decode_text
+            self._small.set_progress_handler(self._is_stuck, _STEPS_BETWEEN_CHECKS)
         try:
             self.columns = self._probe()
         except InputError:
@@ -59,16 +72,26 @@ class NsysExport:
     def _errors_explained(self) -> Iterator[None]:
         try:
             yield
-        # polars raises errors of its own for damage that shows only while rows are fetched.
-        except (sqlite3.Error, adbc_driver_manager.Error, pl.exceptions.ComputeError) as error:
+        # polars raises errors of its own for damage that shows only while rows are fetched. sqlite3 decodes its error
+        # messages strictly, and these quote the schema.
+        except (sqlite3.Error, adbc_driver_manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
             raise InputError(f"{self.shown_as}: {_BROKEN} ({_first_line(error)})") from error
 
+    def _is_stuck(self) -> bool:
+        """Whether the current query takes more steps than the size of the file explains; SQLite then interrupts it."""
+        self._checks += 1
+        return self._checks > self._most_checks
+
     def _probe(self) -> dict[str, tuple[str, ...]]:
-        with self._errors_explained():
-            names = [row[0] for row in self._small.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            return {
-                name: tuple(row[1] for row in self._small.execute(f'PRAGMA table_info("{name}")')) for name in names
-            }
+        # SQLite itself joins the names, which may be no UTF-8 and hold any quotes.
+        names = (
+            "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c "
+            "WHERE m.type = 'table' ORDER BY m.rowid, c.cid"
+        )
+        columns: dict[str, tuple[str, ...]] = {}
+        for table, column in self.rows(names):
+            columns[table] = (*columns.get(table, ()), column)
+        return columns
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether ``table`` exists and has all of ``columns``."""
@@ -76,6 +99,7 @@ class NsysExport:
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a small query. Raises InputError if the database is damaged."""
+        self._checks = 0
         with self._errors_explained():
             return self._small.execute(sql, parameters).fetchall()
 
@@ -83,31 +107,33 @@ class NsysExport:
         """The rows of a name/value table as texts, in stored order; empty where the table is missing."""
         if not self.has(table, key, value):
             return []
-        return [(str(k), str(v)) for k, v in self.rows(f'SELECT "{key}", "{value}" FROM "{table}"') if v is not None]
+        rows = self.rows(f'SELECT CAST("{key}" AS TEXT), CAST("{value}" AS TEXT) FROM "{table}"')
+        return [(name or "", text) for name, text in rows if text is not None]
 
     def frame(
         self, table: str, columns: Mapping[str, str], where: str = "", text: tuple[str, ...] = ()
     ) -> pl.DataFrame:
         """Columns of a bulk table. ``columns``: name in the frame -> name in the export.
 
-        Columns are Int64, those in ``text`` String. A column that the table lacks is null, and a missing table gives an
-        empty frame, so that callers see what is missing.
+        Columns are Int64, those in ``text`` String; an empty text is null. A column that the table lacks is null, and a
+        missing table gives an empty frame, so that callers see what is missing.
         """
         types = {name: pl.String if name in text else pl.Int64 for name in columns}
         if table not in self.columns:
             return pl.DataFrame(schema=types)
-        # The driver takes a column's type from its first rows, so every column is cast.
-        wanted = [
-            f'CAST("{column}" AS {"TEXT" if name in text else "INTEGER"}) AS "{name}"'
-            if column in self.columns[table]
-            else f'NULL AS "{name}"'
-            for name, column in columns.items()
-        ]
-        sql = f'SELECT {", ".join(wanted)} FROM "{table}" {where}'
+        # The driver takes a column's type from its first rows, so every column is cast, and no text is null.
+        wanted = []
+        for name, column in columns.items():
+            value = f"""coalesce(CAST("{column}" AS BLOB), x'')""" if name in text else f'CAST("{column}" AS INTEGER)'
+            wanted.append(f'{value if column in self.columns[table] else "NULL"} AS "{name}"')
+        rows = f'(SELECT * FROM "{table}" LIMIT {self._most_rows + 1})'
+        sql = f"SELECT {', '.join(wanted)} FROM {rows} {where}"
         with self._errors_explained(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
             cursor.execute(sql)
             frame = cursor.fetch_polars()
-        return frame.select(pl.col(name).cast(dtype) for name, dtype in types.items())
+            if frame.height > self._most_rows:
+                raise InputError(f"{self.shown_as}: {_BROKEN} ({table} holds more rows than the file has room for)")
+        return frame.select(_read_texts(frame[name]) if name in text else pl.col(name).cast(pl.Int64) for name in types)
 
     def strings(self, ids: pl.Series) -> dict[int, str]:
         """The texts of ``ids``, each read once. A value that is no text (a damaged export) is left out.
@@ -129,6 +155,7 @@ class NsysExport:
         """The texts of StringIds for which ``wanted`` is true, by id."""
         if not self.has("StringIds", "id", "value"):
             return {}
+        self._checks = 0
         with self._errors_explained():
             rows = self._small.execute("SELECT id, value FROM StringIds")
             return {
@@ -138,8 +165,18 @@ class NsysExport:
             }
 
 
-def _decode(text: bytes) -> str:
+def decode_text(text: bytes) -> str:
+    """``text`` as UTF-8; each byte that is none is replaced by U+FFFD."""
     return text.decode("utf-8", errors="replace")
+
+
+def _read_texts(column: pl.Series) -> pl.Series:
+    """A Binary column as texts; null where it is empty. polars panics at texts that it did not check itself."""
+    try:
+        texts = column.cast(pl.String)
+    except pl.exceptions.PolarsError:  # some text is no UTF-8
+        texts = pl.Series(column.name, [decode_text(text) for text in column], dtype=pl.String)
+    return texts.set(texts.str.len_bytes() == 0, None)
 
 
 def _first_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from three_walls.inputs import limits
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.model.config import ConfigValue
 from three_walls.tables.scrub import is_safe_text
@@ -56,13 +57,14 @@ def read_gpu(export: NsysExport) -> Gpu | None:
         return None
     recorded = export.columns[table]
     wanted = [column if column in recorded else "NULL" for column in ("computeMajor", "computeMinor", "totalMemory")]
+    rows = export.rows(f"SELECT CAST(name AS TEXT), {', '.join(wanted)} FROM {table}")
     models = {
         Gpu(
-            name=str(name) if is_safe_text(str(name)) else UNNAMED_GPU,
-            sm=None if major is None or minor is None else f"sm_{major}{minor}",
-            memory_bytes=memory if isinstance(memory, int) else None,
+            name=name if is_safe_text(name) else UNNAMED_GPU,
+            sm=f"sm_{major}{minor}" if isinstance(major, int) and isinstance(minor, int) else None,
+            memory_bytes=memory if isinstance(memory, int) and 0 < memory < limits.MOST_COPY_BYTES else None,
         )
-        for name, major, minor, memory in export.rows(f"SELECT name, {', '.join(wanted)} FROM {table}")
+        for name, major, minor, memory in rows
         if name is not None
     }
     return models.pop() if len(models) == 1 else None

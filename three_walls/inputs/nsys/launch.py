@@ -14,7 +14,7 @@ from three_walls.inputs.nsys.export import NsysExport
 from three_walls.model.config import ConfigValue
 from three_walls.tables.environment_variables import allowed_variables
 
-_ARGUMENT = re.compile(r"^(?:PROCESS_0:)?ARGUMENT_(\d+)$")
+_ARGUMENT = re.compile(r"(?:PROCESS_0:)?ARGUMENT_(\d{1,6})", re.ASCII)
 _COMMAND = ("PROCESS_0:COMMAND", "COMMAND")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
@@ -23,7 +23,7 @@ def launch_words(export: NsysExport) -> list[str]:
     """The words of the command line that the profiler launched; empty if not recorded."""
     words: dict[int, str] = {}
     for name, value in export.pairs("META_DATA_CAPTURE"):
-        found = _ARGUMENT.match(name)
+        found = _ARGUMENT.fullmatch(name)
         if found:
             words[int(found.group(1))] = value
         elif name in _COMMAND:
@@ -50,7 +50,7 @@ def environment_blocks(export: NsysExport) -> dict[int, str]:
     if not export.has("StringIds", "id", "value"):
         return {}
     rows = export.rows("SELECT id, value FROM StringIds WHERE instr(value, char(0)) > 0")
-    return {int(number): text for number, text in rows if isinstance(text, str)}
+    return {number: text for number, text in rows if isinstance(number, int) and isinstance(text, str)}
 
 
 def read_environment(rows: Iterable[str]) -> dict[str, ConfigValue]:

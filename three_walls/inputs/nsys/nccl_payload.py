@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.inputs import limits
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.schemas import NCCL_CALLS
 from three_walls.inputs.nsys.tables import NVTX, NVTX_RANGE_TYPES, process_of
@@ -110,12 +111,18 @@ def _ranges(export: NsysExport, condition: str, only: tuple[str, ...] = ()) -> l
     text, joined = "e.text" if "text" in export.columns[NVTX] else "NULL", ""
     if "textId" in export.columns[NVTX] and export.has("StringIds", "id", "value"):
         text, joined = f"coalesce({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
-    where = f'e.eventType IN {NVTX_RANGE_TYPES} AND e."end" IS NOT NULL AND e.globalTid IS NOT NULL AND {condition}'
+    where = f"e.eventType IN {NVTX_RANGE_TYPES} AND {condition}"
     if only:
         where += f" AND {text} IN {only}"
-    return export.rows(
-        f'SELECT e.globalTid, e.start, e."end", {text}, e.binaryData FROM {NVTX} e {joined} WHERE {where}'
-    )
+    found = []
+    columns = f'e.globalTid, e.start, e."end", CAST({text} AS TEXT), e.binaryData'
+    for thread, start_ns, end_ns, name, payload in export.rows(
+        f"SELECT {columns} FROM {NVTX} e {joined} WHERE {where}"
+    ):
+        are_numbers = isinstance(thread, int) and isinstance(start_ns, int) and isinstance(end_ns, int)
+        if are_numbers and -limits.LATEST_TIME_NS <= start_ns <= end_ns <= limits.LATEST_TIME_NS:
+            found.append((thread, start_ns, end_ns, name or "", payload))
+    return found
 
 
 def _bytes_of(blob: object) -> bytes:
@@ -136,13 +143,21 @@ def _layout_of(payload: bytes, layouts: Layouts) -> _Layout | None:
 
 
 def _decode(payload: bytes, layout: _Layout) -> dict[str, int] | None:
-    """The fields of a payload by column name; None unless header, schema and data agree on its size."""
+    """The fields of a payload by column name; None unless header, schema and data agree on its size.
+
+    A message that no memory could hold is refused as well.
+    """
     payload_bytes = _HEADER.unpack_from(payload)[4]
     if payload_bytes != layout.payload_bytes or len(payload) != _HEADER.size + payload_bytes:
         return None
     if any(field.offset < 0 or field.offset + field.form.size > payload_bytes for field in layout.fields):
         return None
-    return {field.name: field.form.unpack_from(payload, _HEADER.size + field.offset)[0] for field in layout.fields}
+    fields: dict[str, int] = {
+        field.name: field.form.unpack_from(payload, _HEADER.size + field.offset)[0] for field in layout.fields
+    }
+    if not 0 <= fields.get("message_bytes", 0) < limits.MOST_COPY_BYTES or fields.get("peer", 0) >= 1 << 31:
+        return None
+    return fields | {"communicator": fields["communicator"] % (1 << 64)}
 
 
 def read_layouts(export: NsysExport) -> Layouts:
@@ -161,7 +176,7 @@ def read_layouts(export: NsysExport) -> Layouts:
     fields: dict[tuple[int, int], dict[str, set[_Field]]] = {}
     entries = f'SELECT DISTINCT domainId, schemaId, idx, type, name, "offset" FROM {ENTRIES}'
     for domain, schema, order, kind, name, offset in export.rows(entries):
-        if name in _FIELDS and kind in _FORMATS and (offset is not None or order == 0):
+        if name in _FIELDS and kind in _FORMATS and (isinstance(offset, int) or (offset is None and order == 0)):
             # An offset that is not recorded is 0 for the first entry and unknown for all others.
             field = _Field(_FIELDS[name], offset or 0, _FORMATS[kind])
             fields.setdefault((domain, schema), {}).setdefault(field.name, set()).add(field)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import polars as pl
 
+from three_walls.inputs import limits
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.sources import SourceSettings
@@ -174,8 +175,9 @@ def _with_rank_indices(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.
 def _session_start_ns(export: NsysExport) -> int | None:
     if not export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
         return None
-    rows = export.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
-    return rows[0][0] if rows and isinstance(rows[0][0], int) else None
+    rows = export.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME LIMIT 1")
+    value = rows[0][0] if rows else None
+    return value if isinstance(value, int) and 0 <= value <= limits.LATEST_TIME_NS else None
 
 
 def _read_launch(export: NsysExport, rows: list[str]) -> tuple[SourceSettings, list[ReportWarning]]:

@@ -13,12 +13,16 @@ from typing import BinaryIO
 
 import zstandard
 
+from three_walls.inputs import limits
 from three_walls.inputs.given_files import is_directory
 from three_walls.model.errors import InputError
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 COMPRESSED_SUFFIXES = (".xz", ".zst")
 _CHUNK_BYTES = 1 << 20
+_ZSTD_CHUNK_BYTES = 1 << 10
+_CHANGES = (("-wal", 32, "'PRAGMA wal_checkpoint(TRUNCATE)'"), ("-journal", 28, "'PRAGMA quick_check'"))
+"""Suffix of a file with changes of a database, length of its header, and what writes them into it or undoes them."""
 
 
 def find_traces(paths: list[Path]) -> list[Path]:
@@ -63,10 +67,11 @@ def hash_file(path: Path) -> str:
 def plain_sqlite(path: Path) -> Iterator[Path]:
     """A path to the uncompressed database. If ``path`` is compressed, this is a temporary copy, removed afterwards.
 
-    Raises InputError if the file cannot be read or is not SQLite, or if its compression is damaged.
+    Raises InputError if the file cannot be read, is not SQLite or not finished, or if its compression is damaged.
     """
     if path.suffix not in COMPRESSED_SUFFIXES:
         _check_magic(path, path)
+        _check_is_finished(path)
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="three-walls-") as directory:
@@ -76,39 +81,87 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
 
 
 def unpack_sqlite(path: Path, plain: Path) -> None:
-    """Unpacks the compressed export ``path`` into the file ``plain``.
+    """Unpacks the compressed export ``path`` into the file ``plain``, within ``limits``.
 
     Raises InputError if it cannot be read, is damaged, or is not SQLite.
     """
-    _decompress(path, plain)
+    try:
+        _decompress(path, plain)
+    except (lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
+        if "memory" in str(error).lower():
+            most = f"{limits.MOST_UNPACKING_BYTES >> 20} MiB"
+            raise InputError(f"{path}: takes more than {most} of memory to unpack; unpack it yourself first") from error
+        raise InputError(f"{path}: expected a complete {path.suffix} file, found a damaged one ({error})") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be unpacked ({error.strerror})") from error
     _check_magic(plain, path)
 
 
 def _decompress(path: Path, plain: Path) -> None:
-    try:
-        with path.open("rb") as packed, plain.open("wb") as unpacked:
-            if path.suffix == ".xz":
-                with lzma.open(packed) as stream:
-                    shutil.copyfileobj(stream, unpacked, _CHUNK_BYTES)
-            else:
-                _unpack_zstd(packed, unpacked)
-    except (lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
-        raise InputError(f"{path}: expected a complete {path.suffix} file, found a damaged one ({error})") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be unpacked ({error.strerror})") from error
+    plausible_bytes = max(path.stat().st_size * limits.MOST_UNPACKED_RATIO, limits.ALWAYS_UNPACKED_BYTES)
+    with path.open("rb") as packed, plain.open("wb") as unpacked:
+        # Of the file itself, which may have no name: its directory says nothing then.
+        free_bytes = shutil.disk_usage(unpacked.fileno()).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK
+        for chunk in _unpack_xz(packed) if path.suffix == ".xz" else _unpack_zstd(packed):
+            unpacked.write(chunk)
+            if unpacked.tell() > plausible_bytes:
+                raise InputError(
+                    f"{path}: expected a compressed export, found a file that unpacks to more than "
+                    f"{limits.MOST_UNPACKED_RATIO:,} times its size"
+                )
+            if unpacked.tell() > free_bytes:
+                raise InputError(
+                    f"{path}: unpacked it takes more than {limits.MOST_UNPACKED_SHARE_OF_FREE_DISK:.0%} of the free "
+                    f"space in {tempfile.gettempdir()}; set TMPDIR to a directory with more, or unpack it yourself"
+                )
 
 
-def _unpack_zstd(packed: BinaryIO, unpacked: BinaryIO) -> None:
-    """Unpacks all frames of a .zst file; raises EOFError if the last one is truncated, where the library is silent."""
-    frame = zstandard.ZstdDecompressor().decompressobj()
+def _unpack_xz(packed: BinaryIO) -> Iterator[bytes]:
+    """What the streams of a .xz file hold, in pieces; raises EOFError if the last one is truncated."""
+    stream = lzma.LZMADecompressor(memlimit=limits.MOST_UNPACKING_BYTES)
     while chunk := packed.read(_CHUNK_BYTES):
+        while chunk or not (stream.eof or stream.needs_input):
+            if stream.eof:
+                chunk = chunk.lstrip(b"\0")  # between streams there may be padding
+                if not chunk:
+                    break
+                stream = lzma.LZMADecompressor(memlimit=limits.MOST_UNPACKING_BYTES)
+            yield stream.decompress(chunk, _CHUNK_BYTES)
+            chunk = stream.unused_data if stream.eof else b""
+    if not stream.eof:
+        raise EOFError("it ends in the middle of a stream")
+
+
+def _unpack_zstd(packed: BinaryIO) -> Iterator[bytes]:
+    """What the frames of a .zst file hold, in pieces; raises EOFError if the last is truncated.
+
+    The library gives all that a piece of input unpacks to at once, so the pieces of input are small: 1 KiB of zeros
+    takes 32 MiB.
+    """
+    unpacker = zstandard.ZstdDecompressor(max_window_size=limits.MOST_UNPACKING_BYTES)
+    frame = unpacker.decompressobj()
+    while chunk := packed.read(_ZSTD_CHUNK_BYTES):
         while chunk:
             if frame.eof:
-                frame = zstandard.ZstdDecompressor().decompressobj()
-            unpacked.write(frame.decompress(chunk))
+                frame = unpacker.decompressobj()
+            yield frame.decompress(chunk)
             chunk = frame.unused_data if frame.eof else b""
     if not frame.eof:
         raise EOFError("it ends in the middle of a frame")
+
+
+def _check_is_finished(path: Path) -> None:
+    """Raises InputError if SQLite keeps changes of the database in a file next to it, which are never read here."""
+    for suffix, header_bytes, remedy in _CHANGES:
+        other = path.with_name(path.name + suffix)
+        if other.is_file():
+            with other.open("rb") as stream:
+                head = stream.read(header_bytes + 1)
+            if len(head) > header_bytes and any(head):
+                raise InputError(
+                    f"{path}: expected a finished export, found {other.name} next to it with changes that are not in "
+                    f"it; export again, or copy both files and run: sqlite3 COPY.sqlite {remedy}"
+                )
 
 
 def _check_magic(plain: Path, given: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from three_walls.inputs import limits
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.schemas import (
     API_CALLS,
@@ -19,6 +20,7 @@ from three_walls.inputs.nsys.schemas import (
     conform,
 )
 from three_walls.inputs.nsys.source import plain_sqlite
+from three_walls.model.errors import InputError
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -39,8 +41,15 @@ NVTX_RANGE_TYPES = (59, 60)  # push/pop and start/end
 PUSH_POP = 59
 """eventType of ranges that a thread pushes and pops. These nest; ranges that it starts and ends may overlap."""
 
+_MOST_LISTED_IDS = 5_000
+
 _WITH_SIZES = "aten::*, sizes = *"
 """How ``emit_nvtx(record_shapes=True)`` writes an operator, as SQLite's GLOB."""
+
+_STARTED = pl.col("start_ns").is_between(-limits.LATEST_TIME_NS, limits.LATEST_TIME_NS)
+_HAS_ENDED = _STARTED & pl.col("end_ns").is_between(pl.col("start_ns"), limits.LATEST_TIME_NS)
+_IS_TIMED = _STARTED & (pl.col("end_ns").is_null() | _HAS_ENDED)
+"""The times of an event are in order and in ``limits``, so differences of them are no overflow. A range may be open."""
 
 # globalTid is <hw:8><vm:8><pid:24><tid:24>; its process's globalPid has the last field zero.
 THREADS_PER_PROCESS = 1 << 24
@@ -101,16 +110,24 @@ def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataF
     ``only_process`` is filled in where an export does not record the process of an operation.
 
     CUPTI writes start = end = 0 (or end < start) for an operation that it could not time, and a graph that starts on
-    the host has an impossible device. Such rows are dropped and counted. The exporter guarantees no order of rows, so
-    it is made total here.
+    the host has an impossible device. Such rows are dropped and counted, and with them those whose times are out of
+    ``limits``. The exporter guarantees no order of rows, so it is made total here. Raises InputError where so many
+    operations are so long that their lengths cannot be summed.
     """
     read = [_read_kind(export, kind) for kind in _COLUMNS_OF_KIND]
     everything = pl.concat(read).with_columns(
         pl.col("process").fill_null(only_process), pl.col("device").fill_null(0), pl.col("stream").fill_null(0)
     )
-    timed = everything.filter(
-        (pl.col("start_ns") > 0) & (pl.col("end_ns") >= pl.col("start_ns")) & (pl.col("device") < 2**31 - 1)
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    timed = everything.filter(_HAS_ENDED & (pl.col("start_ns") > 0) & (pl.col("device") < 2**31 - 1)).filter(
+        length_ns <= limits.LONGEST_OPERATION_NS
     )
+    together_ns = timed.select(length_ns.cast(pl.Float64).sum()).item()
+    if together_ns > limits.LATEST_TIME_NS:
+        raise InputError(
+            f"{export.shown_as}: expected device operations of plausible lengths, found {timed.height:,} that take "
+            f"{together_ns / 1e9 / 86400:,.0f} days together"
+        )
     ordered = timed.sort("process", "device", "start_ns", "end_ns", "stream", "correlation", "kind", "name_id")
     return ordered, everything.height - timed.height
 
@@ -119,7 +136,16 @@ def _read_kind(export: NsysExport, kind: str) -> pl.DataFrame:
     table, own_columns = _COLUMNS_OF_KIND[kind]
     frame = export.frame(table, _COMMON | own_columns)
     missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
-    return frame.with_columns(*missing, kind=pl.lit(kind)).select("kind", *_COMMON, *_ONLY_SOME_HAVE)
+    whole = frame.with_columns(*missing, kind=pl.lit(kind)).select("kind", *_COMMON, *_ONLY_SOME_HAVE)
+    return whole.with_columns(
+        _null_unless_below("bytes", limits.MOST_COPY_BYTES),
+        *(_null_unless_below(side, limits.MOST_BLOCKS) for side in ("grid_x", "grid_y", "grid_z")),
+    )
+
+
+def _null_unless_below(column: str, most: int) -> pl.Expr:
+    """``column`` without sizes that no operation can have, so that sums and products of the others stay in range."""
+    return pl.when(pl.col(column).is_between(0, most, closed="left")).then(column)
 
 
 def read_api_calls(export: NsysExport) -> pl.DataFrame:
@@ -134,7 +160,7 @@ def read_api_calls(export: NsysExport) -> pl.DataFrame:
             "name_id": "nameId",
         },
     )
-    timed = frame.filter(pl.col("end_ns") >= pl.col("start_ns")).with_columns(pl.col("thread").fill_null(0))
+    timed = frame.filter(_HAS_ENDED).with_columns(pl.col("thread").fill_null(0))
     return conform(timed.with_columns(process=process_of("thread")), API_CALLS)
 
 
@@ -173,7 +199,9 @@ def read_memory_events(export: NsysExport) -> pl.DataFrame:
         "memory_kind": "memKind",
         "operation": "memoryOperationType",
     }
-    return conform(export.frame(MEMORY_USAGE, columns), MEMORY_EVENTS)
+    frame = export.frame(MEMORY_USAGE, columns)
+    is_sane = pl.col("start_ns").is_between(0, limits.LATEST_TIME_NS) & (pl.col("bytes") < limits.MOST_COPY_BYTES)
+    return conform(frame.filter(is_sane & (pl.col("bytes") >= 0)), MEMORY_EVENTS)
 
 
 def only_process_of(api_calls: pl.DataFrame) -> int:
@@ -208,17 +236,19 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
         found.append(_ranges_with_text_id(export, wanted, only="AND text IS NULL" if inline else ""))
     if not found:
         return pl.DataFrame(schema=HOST_RANGES)
-    return pl.concat(found).sort("process", "thread", "start_ns", "end_ns", "text")
+    return pl.concat(found).filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text")
 
 
 def _ranges_with_text_id(export: NsysExport, wanted: WantedRanges, only: str) -> pl.DataFrame:
     texts = export.strings_where(wanted.wants)
     if not texts:
         return pl.DataFrame(schema=HOST_RANGES)
-    ids = ",".join(map(str, sorted(texts)))
-    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start IS NOT NULL AND textId IN ({ids}) {only}"
+    # An expression that matches most texts gives more ids than a statement may list.
+    is_listed = len(texts) <= _MOST_LISTED_IDS
+    ids = f"IN ({','.join(map(str, sorted(texts)))})" if is_listed else f"BETWEEN {min(texts)} AND {max(texts)}"
+    where = f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start IS NOT NULL AND textId {ids} {only}"
     columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId"}
-    frame = export.frame(NVTX, columns, where)
+    frame = export.frame(NVTX, columns, where).filter(pl.col("text_id").is_in(list(texts)))
     named = frame.with_columns(
         text=pl.col("text_id").replace_strict(texts, return_dtype=pl.String), process=process_of("thread")
     )
@@ -271,7 +301,7 @@ def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) 
     named = of_process.with_columns(
         text=pl.coalesce("text", pl.col("text_id").replace_strict(texts, default=None, return_dtype=pl.String))
     )
-    timed = conform(named, HOST_RANGES).drop_nulls(["text", "start_ns"])
+    timed = conform(named, HOST_RANGES).drop_nulls(["text"]).filter(_IS_TIMED)
     return timed.sort(
         "thread", "start_ns", pl.col("end_ns").fill_null(2**62), "text", descending=[False, False, True, False]
     )
@@ -282,7 +312,7 @@ def read_overhead(export: NsysExport) -> pl.DataFrame:
     found = [
         export.frame(table, {"thread": "globalTid", "start_ns": "start", "end_ns": "end"}) for table in OVERHEAD_TABLES
     ]
-    frame = pl.concat(found).filter(pl.col("end_ns") > pl.col("start_ns"))
+    frame = pl.concat(found).filter(_HAS_ENDED & (pl.col("end_ns") > pl.col("start_ns")))
     return conform(frame, OVERHEAD).unique().sort("thread", "start_ns", "end_ns")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -86,24 +88,36 @@ def verify(written: WrittenOverrides, target: Target) -> Verification:
 def ask_bridge(python: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of ``bridge_runner.py``; raises NoBridgeError where Megatron-Bridge cannot be imported."""
     try:
-        done = subprocess.run(
-            [python, str(RUNNER)],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoBridgeError(f"{python}: {error}") from error
+        output, errors = _run_in_group([python, str(RUNNER)], json.dumps(request))
+    except (OSError, ValueError) as error:  # a ValueError for a NUL in the name
+        raise NoBridgeError(f"{python}: {getattr(error, 'strerror', None) or error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NoBridgeError(f"{python}: no answer within {TIMEOUT_S} seconds") from error
     try:
-        answer: dict[str, Any] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(output)
     except ValueError as error:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        last = (errors.strip().splitlines() or ["no output"])[-1]
         raise NoBridgeError(f"{python}: {last}") from error
     if "error" in answer:
         raise NoBridgeError(str(answer["error"]))
     return answer
+
+
+def _run_in_group(command: Sequence[str], text: str) -> tuple[str, str]:
+    """What ``command`` prints to stdout and stderr, given ``text`` on stdin.
+
+    It runs in a process group of its own, which is ended whatever stops us: an interpreter that is a wrapper script
+    would otherwise leave the real one running.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
+    ) as process:
+        try:
+            return process.communicate(text, timeout=TIMEOUT_S)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def _run_bridge(written: WrittenOverrides, target: Target) -> tuple[dict[str, Any] | None, str]:
