@@ -39,7 +39,7 @@ def scrub_command(source: Path, target: Path, force: bool) -> None:
 def describe_scrubbed(summary: ScrubSummary) -> Iterator[str]:
     """Lines on what was left out (names and counts), how sizes changed, and what was searched for."""
     sizes = f"{format_count(summary.target_bytes)} bytes, from {format_count(summary.source_bytes)}"
-    yield f"Wrote {summary.target} ({sizes})"
+    yield f"Wrote {show_control_characters(str(summary.target))} ({sizes})"
     yield f"  tables left out: {_counts(summary.tables)}"
     yield f"  columns left out: {len(summary.columns)} ({_names(summary.columns)})"
     yield f"  rows left out of {_counts(summary.pairs)}"
@@ -51,11 +51,25 @@ def describe_scrubbed(summary: ScrubSummary) -> Iterator[str]:
     if summary.host is not None:
         yield f"  the host is now called {summary.host}"
     yield f"  the file was searched for {summary.searched} removed values: none is left"
-    yield "  still in the file: times (also the date), sizes, names of kernels, calls and ranges, settings of the run"
+    yield from STAYS
+
+
+STAYS = (
+    "  still in the file, because the analysis reads it:",
+    "    times (also the date), sizes, ids of processes, devices and streams; NCCL's communicators and message sizes",
+    "    of names of kernels, calls and ranges: words of the libraries and numbers of up to six digits; any other word",
+    "      is now word1, word2, ..., any other range range-1, range-2, ...",
+    "    of the profiler's messages: words of the profiler and numbers of up to nine digits",
+    "    GPU models, the profiler's version, settings and variables of the reviewed lists with values of their form",
+)
+"""What a scrubbed export still holds, as docs/decisions/0010 lists it in full."""
 
 
 def _counts(counted: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} ({format_count(count)})" for name, count in counted.items()) or "none"
+    return (
+        ", ".join(f"{show_control_characters(name)} ({format_count(count)})" for name, count in counted.items())
+        or "none"
+    )
 
 
 def _names(names: tuple[str, ...]) -> str:

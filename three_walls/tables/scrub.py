@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
@@ -17,29 +17,40 @@ from pydantic import AfterValidator
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.loader import Loc, Pattern, Row, Text, Texts, compiled, load_table, raise_contradictions
 
-PATH = re.compile(r"(?:[A-Za-z][\w+.-]*://|[A-Za-z]:\\|~?/)[^\s'\"<>|;,()\[\]]*[^\s'\"<>|;,()\[\].:]")
-"""A path or an address inside of a text."""
+_TOKEN = re.compile(r"[^\s'\"<>|;,()\[\]]+")
+"""What a path or an address inside of a text consists of: everything between spaces, quotes and brackets."""
+_NO_PATH = re.compile(r"[/\\]+|(?:\d{1,6}/)+\d{1,6}|[\w:~]*operator/=?", re.ASCII)
+"""Tokens with a slash that are no path: ``0/0``, and the division of C++."""
+_ADDRESS = re.compile(
+    r"(?<!\d)\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?!\d)"  # IPv4, with a port
+    r"|(?<![0-9A-F])[0-9A-F]{2}(?:(?::[0-9A-F]{2}){5,7}|(?:-[0-9A-F]{2}){5,7})(?![0-9A-F])"  # MAC
+    r"|[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}"  # a UUID
+    r"|(?<![\w:])(?:2[0-9A-F]{3}|F[CDE][0-9A-F]{2})(?:::?[0-9A-F]{1,4}){2,7}(?:::)?(?![\w:])"  # IPv6, not ::1
+    r"|(?<![\w:])(?:2[0-9A-F]{3}|F[CDE][0-9A-F]{2})::(?:[0-9A-F]{1,4}(?![\w:]))?",
+    re.ASCII | re.IGNORECASE,
+)
+_LONG_NUMBER = re.compile(r"\d{10,}(?:\.\d+)?|(?<!\d)\d{3,6}(?:[ -]\d{3,6}){2,}(?!\d)", re.ASCII)
+"""A number that counts nothing in a message: of cards, telephones, accounts."""
 _KEY_START = "(?<![A-Za-z0-9])"
 _LONGEST_TEXT = 160
-_FEWEST_LETTERS = 3  # of a word in a compound: shorter ones could spell anything
+_LONGEST_PIECE = 40  # longer than any word, and than any words written together
+_FEWEST_LETTERS = 4  # of a word in a compound: shorter ones could spell anything
 _MOST_SINGLE_LETTERS = 2
-_NAME = re.compile(r"\w*[^\W\d_]\w*")
+_NAME = re.compile(r"\w+")
+_LETTER = re.compile(r"[^\W\d_]")
 _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NUMBER = re.compile(r"\d+")
 _MOST_DIGITS = 6  # of one number
 _MOST_DIGITS_TOGETHER = 12
-_ADDRESS = re.compile(r"(?<!\d)\d{1,3}(\.\d{1,3}){3}(:\d{1,5})?(?!\d)")
-_SAFE_CHARACTERS = re.compile(r"[\w .,:/+*#%()\[\]<>=-]+", re.ASCII)
+_SAFE_CHARACTERS = re.compile(r"[\w .,:+*#%()\[\]<>=-]+", re.ASCII)
 
 ColumnKind = Literal[
     "numbers",
     "kernel_ids",
     "call_ids",
-    "label_ids",
     "range_ids",
     "range_texts",
     "gpu_names",
-    "labels",
     "sentences",
     "field_names",
     "nccl_payloads",
@@ -124,6 +135,30 @@ class SafeWords(Row):
     words: frozenset[Annotated[Text, AfterValidator(_check_word)]]
 
 
+class NameForm(Row):
+    """What a part of a name may look like besides words."""
+
+    pattern: AsciiPattern
+    reason: Text
+
+
+class ScrubWords(Row):
+    """``scrub-words.yaml``."""
+
+    forms: tuple[NameForm, ...]
+    words: frozenset[Annotated[Text, AfterValidator(_check_word)]]
+
+    @cached_property
+    def any_form(self) -> re.Pattern[str]:
+        """Matches any of the forms."""
+        return re.compile("|".join(f"(?:{form.pattern.pattern})" for form in self.forms), re.ASCII)
+
+    @cached_property
+    def words_of_names(self) -> frozenset[str]:
+        """These words and the safe ones."""
+        return self.words | safe_words()
+
+
 @cache
 def scrub_rules() -> ScrubRules:
     """The rules that ship with the program."""
@@ -142,9 +177,28 @@ def safe_words() -> frozenset[str]:
     return load_table(TABLES_DIR / "safe-words.yaml", SafeWords).words
 
 
+@cache
+def scrub_words() -> ScrubWords:
+    """The words and forms of names of kernels, calls and library ranges, besides the safe words."""
+    return load_table(TABLES_DIR / "scrub-words.yaml", ScrubWords)
+
+
 def cut_private(text: str) -> str:
-    """``text`` with every path, address and key replaced."""
-    return key_shapes().sub("<key>", PATH.sub("<path>", text))
+    """``text`` with every path, address and key replaced. The work is linear in its length."""
+    without_paths = _TOKEN.sub(_cut_path, key_shapes().sub("<key>", text))
+    cut = _ADDRESS.sub("<address>", without_paths)
+    return key_shapes().sub("<key>", cut)  # what a cut has left may begin a word now
+
+
+def _cut_path(found: re.Match[str]) -> str:
+    """A token, or what replaces it: paths of Unix and Windows go from their first directory on, and web addresses."""
+    token = found[0]
+    if "/" not in token and "\\" not in token:
+        return token if "@" not in token.strip("@") else "<address>"
+    path = token.rstrip(".:")
+    if _NO_PATH.fullmatch(path):
+        return token
+    return f"<path>{token[len(path) :]}"
 
 
 def holds_key(text: str) -> bool:
@@ -154,7 +208,7 @@ def holds_key(text: str) -> bool:
 
 def is_safe_text(text: str) -> bool:
     """Whether ``text`` consists of safe words, small numbers and signs."""
-    if len(text) > _LONGEST_TEXT or not _SAFE_CHARACTERS.fullmatch(text) or holds_key(text) or _ADDRESS.search(text):
+    if len(text) > _LONGEST_TEXT or not _SAFE_CHARACTERS.fullmatch(text) or cut_private(text) != text:
         return False
     lengths = [len(digits) for digits in _NUMBER.findall(text)]
     if sum(lengths) > _MOST_DIGITS_TOGETHER or max(lengths, default=0) > _MOST_DIGITS:
@@ -163,18 +217,24 @@ def is_safe_text(text: str) -> bool:
 
 
 def cut_sentence(text: str) -> str:
-    """A message of the profiler with paths, addresses, keys and words that are not safe replaced."""
-    cut = _ADDRESS.sub("<address>", cut_private(text))
+    """A message of the profiler with paths, addresses, keys, long numbers and words that are not safe replaced."""
+    cut = _LONG_NUMBER.sub("<number>", cut_private(text))
     return _NAME.sub(lambda found: found[0] if _is_safe_name(found[0]) else "<word>", cut)
 
 
-@cache
 def is_safe_piece(piece: str) -> bool:
     """Whether ``piece`` (letters of one case) is a safe word, a single letter, or safe words written together."""
     piece = piece.lower()
-    words = safe_words()
-    if len(piece) == 1 or piece in words:
+    return len(piece) == 1 or is_compound(piece, safe_words())
+
+
+@lru_cache(maxsize=1 << 16)
+def is_compound(piece: str, words: frozenset[str]) -> bool:
+    """Whether ``piece`` is one of ``words``, or several of four letters and more written together."""
+    if piece in words:
         return True
+    if len(piece) > _LONGEST_PIECE:
+        return False
     ends = {0}  # where a word may end
     for end in range(_FEWEST_LETTERS, len(piece) + 1):
         if any(end - start >= _FEWEST_LETTERS and piece[start:end] in words for start in ends):
@@ -183,6 +243,8 @@ def is_safe_piece(piece: str) -> bool:
 
 
 def _is_safe_name(name: str) -> bool:
+    if not _LETTER.search(name):
+        return True
     pieces = _PIECE.findall(name)
     single_letters = sum(len(piece) == 1 for piece in pieces)  # many of them, with digits between, are a key
     return name.isascii() and single_letters <= _MOST_SINGLE_LETTERS and all(map(is_safe_piece, pieces))

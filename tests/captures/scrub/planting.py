@@ -52,7 +52,8 @@ class Planted:
 def plant_everywhere(source: Path, target: Path, launcher: str, in_numbers: bool = True) -> Planted:
     """A copy of the export ``source`` with a marker in every cell, name and leftover.
 
-    ``launcher``: megatron_lm or bridge. Without ``in_numbers`` columns of numbers hold numbers.
+    ``launcher``: megatron_lm or bridge. Without ``in_numbers`` columns of numbers hold
+    numbers, and variables have no names of their own.
     """
     shutil.copyfile(source, target)
     planted = Planted(target)
@@ -63,7 +64,7 @@ def plant_everywhere(source: Path, target: Path, launcher: str, in_numbers: bool
         for table in _tables(database) if in_numbers else ():
             _plant_cells(database, table, planted)
         _plant_strings(database, planted)
-        _plant_launch(database, planted, launcher)
+        _plant_launch(database, planted, launcher, in_names=in_numbers)
         _plant_what_is_not_listed(database, planted)
         database.commit()
     _plant_leftovers(target, planted)
@@ -133,9 +134,9 @@ def _plant_strings(database: sqlite3.Connection, planted: Planted) -> None:
                 database.execute(f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(cells))})', cells)
 
 
-def _plant_launch(database: sqlite3.Connection, planted: Planted, launcher: str) -> None:
+def _plant_launch(database: sqlite3.Connection, planted: Planted, launcher: str, in_names: bool) -> None:
     """Every variable that may be shown, every setting that is known, and the launcher's own words."""
-    names = [*allowed_variables().names, *(f"{family}_ANYTHING_ELSE" for family in FAMILIES)]
+    names = [*allowed_variables().names, *(f"{family}_OTHER_SETTING" for family in FAMILIES)]
     names += ["HF_TOKEN", "HOME", "USER", "HOSTNAME"]
     rows = [("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{planted.marker(name)}"') for name in names]
     words = [f"/home/{planted.marker('interpreter')}/python", "-m", "torch.distributed.run"]
@@ -144,6 +145,9 @@ def _plant_launch(database: sqlite3.Connection, planted: Planted, launcher: str)
     database.execute("DELETE FROM META_DATA_CAPTURE WHERE name LIKE '%ARGUMENT%' OR name LIKE '%COMMAND'")
     rows.append(("PROCESS_0:COMMAND", words[0]))
     rows += [(f"PROCESS_0:ARGUMENT_{order}", word) for order, word in enumerate(words[1:])]
+    for family in FAMILIES if in_names else ():
+        name = f"{family}_{planted.marker(f'{family}, a name').upper()}"
+        rows.append(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="1"'))
     named = [("META_DATA_CAPTURE", *row) for row in rows]
     for table in scrub_rules().pairs:
         for (name,) in database.execute(f'SELECT DISTINCT name FROM "{table}"').fetchall():

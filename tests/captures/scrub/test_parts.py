@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from three_walls.captures.scrub import secrets as secrets_module
 from three_walls.captures.scrub.command_line import reduce_command
-from three_walls.captures.scrub.secrets import Secrets, looks_random, scan_for_leaks
+from three_walls.captures.scrub.secrets import Scan, Secrets, looks_random, scan_for_leaks
 from three_walls.captures.scrub.texts import TextFilter
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.merge import merge_sources
@@ -22,6 +22,11 @@ from three_walls.tables.scrub import scrub_rules
 from three_walls.timeline.timeline import NODE_TEXTS, wanted_ranges
 
 SCRIPTS = scrub_rules().scripts
+
+
+def scan_leaks(path: Path, secrets: Secrets, kept: Sequence[str]) -> Scan:
+    with path.open("rb") as stream:
+        return scan_for_leaks(stream, secrets, kept)
 
 
 def config_of(words: Sequence[str]) -> RunConfig:
@@ -36,7 +41,7 @@ def config_of(words: Sequence[str]) -> RunConfig:
         "ncclAllReduce",
         "megatron.bridge.training.train.train.training_step_12",
         "layer_3f-layer_4b",
-        "## Call CompiledFxGraph fdsyy3hik3wkxfc3a6ccjg35idu7uuahg7bokcftobywqcge2mig ##",
+        "TorchDynamo Cache Lookup",
         "FSDP::pre_forward (encoder.block.14.layer.1), op_id = 314290",
     ],
 )
@@ -58,8 +63,38 @@ def test_ranges_of_libraries_stay(text: str) -> None:
 def test_other_ranges_get_a_number(text: str) -> None:
     texts = TextFilter(scrub_rules(), Secrets())
     assert texts.filter("range_texts", text) == "range-1"
-    assert texts.filter("range_ids", text) == "range-2"  # ids and texts are counted on
-    assert texts.filter("range_texts", text) == "range-1"  # and the same text stays the same range
+    assert texts.filter("range_texts", f"{text}?") == "range-2"
+    assert texts.filter("range_ids", text) == "range-1"  # the same text stays the same range, wherever it stands
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("aten::zwergelstern", "aten::word1"),
+        ("FSDP::forward (zwergelstern.layers.3), op_id = 4", "FSDP::forward (word1.layers.3), op_id = 4"),
+        ("nccl:Zwergelstern_all_reduce", "nccl:word1_all_reduce"),
+        ("ZwergelsternBackward0", "word1Backward0"),
+        (
+            "autograd::engine::evaluate_function: ZwergelsternBackward",
+            "autograd::engine::evaluate_function: word1Backward",
+        ),
+        ("triton_poi_fused_mul_zwergelstern_0", "triton_poi_fused_mul_word1_0"),
+        (
+            "## Call CompiledFxGraph fdsyy3hik3wkxfc3a6ccjg35idu7uuahg7bokcftobywqcge2mig ##",
+            "## Call CompiledFxGraph word1 ##",
+        ),
+        ("aten::hunter2", "aten::word1"),
+        ("aten::x9f2e7b1c4", "aten::word1"),
+    ],
+)
+def test_of_a_librarys_range_the_words_of_the_field_stay(text: str, left: str) -> None:
+    assert TextFilter(scrub_rules(), Secrets()).filter("range_ids", text) == left
+
+
+def test_a_number_of_fifteen_digits_behind_an_operator_is_no_size() -> None:
+    texts = TextFilter(scrub_rules(), Secrets())
+    assert texts.filter("range_ids", "aten::mm, seq = 12345678901234") == "aten::mm, seq = 12345678901234"
+    assert texts.filter("range_ids", "aten::mm, seq = 123456789012345") == "range-1"
 
 
 def test_a_range_that_names_the_user_gets_a_number() -> None:
@@ -98,6 +133,52 @@ def test_paths_inside_of_kernel_names_are_cut_out_and_the_rest_stays() -> None:
     assert texts.filter("kernel_ids", "void f<lambda at /home/a/x.cu:12>(int)") == "void f<lambda at <path>>(int)"
     plain = "void at::native::reduce_kernel<512, 1, at::native::func_wrapper_t<float, float(*)(float)>>"
     assert texts.filter("kernel_ids", plain) == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("void zwergelstern_fused_rope_kernel<float>(int)", "void word1_fused_rope_kernel<float>(int)"),
+        ("ZwergelsternGemmKernel", "word1GemmKernel"),
+        ("void hunter2::gemm<8>()", "void word1::gemm<8>()"),
+        ("gemm_k3yAbq9Zx81_kernel", "gemm_word1_kernel"),
+        ("gemm for bob@example.com", "gemm for <address>"),
+        ("gemm on node7.zwergel.example", "gemm on node7.word1.example"),
+        ("gemm 192.168.7.13 fe80::1ff:fe23:4567:890a", "gemm <address> <address>"),
+        ("lambda at src/alice/x.cu", "lambda at <path>"),
+        ("lambda at \\\\server\\share\\x.cu", "lambda at <path>"),
+        ("gemm_4111111111111111", "gemm_word1"),
+        ("gemm_größe_kernel", "word1"),
+        ("gemm\x1b[31m kernel ✓", "gemm?[31m kernel ?"),
+        ("gemm_" + "zwergel" * 40, "gemm_word1"),
+    ],
+)
+def test_of_a_kernels_name_the_words_of_the_field_stay(name: str, left: str) -> None:
+    assert TextFilter(scrub_rules(), Secrets()).filter("kernel_ids", name) == left
+
+
+def test_the_same_word_is_replaced_by_the_same_word() -> None:
+    texts = TextFilter(scrub_rules(), Secrets())
+    names = [texts.filter("kernel_ids", name) for name in ("falkor_gemm", "zwergel_gemm", "falkor_add")]
+    assert names == ["word1_gemm", "word2_gemm", "word1_add"]
+    assert [texts.filter("kernel_ids", name) for name in names] == names
+
+
+def test_names_of_calls_are_judged_too() -> None:
+    texts = TextFilter(scrub_rules(), Secrets())
+    for call in ("cudaStreamSynchronize_v3020", "cuMemcpyHtoDAsync_v2_ptsz", "cudaOccupancyMaxActiveClusters_v11070"):
+        assert texts.filter("call_ids", call) == call
+    assert texts.filter("call_ids", "cudaZwergelstern_v3020") == "cudaword1_v3020"
+
+
+def test_the_name_of_a_user_that_is_a_word_of_the_field_leaves_kernels_alone() -> None:
+    secrets = Secrets()
+    secrets.add_identity("adam")
+    secrets.add_identity("node-7")
+    texts = TextFilter(scrub_rules(), secrets)
+    assert texts.filter("kernel_ids", "multi_tensor_adam") == "multi_tensor_adam"
+    assert texts.filter("kernel_ids", "gemm on Node-7") == "kernel-1"
+    assert texts.filter("range_ids", "run of adam") == "range-1"
 
 
 @pytest.mark.parametrize(
@@ -148,14 +229,14 @@ def test_a_command_inside_of_a_shell_string_is_reduced_too() -> None:
 def test_a_loose_value_inside_of_a_kept_name_is_chance_and_elsewhere_a_leak(tmp_path: Path) -> None:
     secrets = Secrets(loose={"attention-run"})
     (tmp_path / "file").write_bytes(b"...attention-run...")
-    assert scan_for_leaks(tmp_path / "file", secrets, ["my attention-run kernel"]).leaked == 0
-    assert scan_for_leaks(tmp_path / "file", secrets, ["something else"]).leaked == 1
+    assert scan_leaks(tmp_path / "file", secrets, ["my attention-run kernel"]).leaked == 0
+    assert scan_leaks(tmp_path / "file", secrets, ["something else"]).leaked == 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
 def test_a_strict_value_is_a_leak_wherever_it_is(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "file").write_bytes(b"\0\0" + "s3cr3t-value".encode(encoding))
-    scan = scan_for_leaks(tmp_path / "file", Secrets(strict={"s3cr3t-value"}), ["s3cr3t-value is kept"])
+    scan = scan_leaks(tmp_path / "file", Secrets(strict={"s3cr3t-value"}), ["s3cr3t-value is kept"])
     assert (scan.searched, scan.leaked) == (1, 1)
 
 
@@ -166,7 +247,7 @@ def test_the_scan_finds_what_searching_one_by_one_finds(data: bytes, values: set
     with tempfile.TemporaryDirectory() as folder, patch.object(secrets_module, "_PIECE_BYTES", piece_bytes):
         path = Path(folder) / "file"
         path.write_bytes(data)
-        scan = scan_for_leaks(path, Secrets(strict=values), [])
+        scan = scan_leaks(path, Secrets(strict=values), [])
     codes = ("utf-8", "utf-16-le", "utf-16-be")
     assert scan.leaked == sum(any(value.encode(code) in data for code in codes) for value in values)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from three_walls.captures.scrub.names import filter_name
 from three_walls.inputs.config.command_line import VARIABLE_PREFIX, find_dialect, is_bridge_override, is_flag
 from three_walls.inputs.config.launchers import Program, find_program
 from three_walls.inputs.config.sources import shown_value, shown_words
@@ -22,6 +24,9 @@ OTHER_SCRIPT = "train.py"
 """Replaces the name of a script that is not a known one."""
 
 _OTHER_SETTING = "other"
+
+_LONG_NUMBER = re.compile(r"(?<![\d.])\d{15}", re.ASCII)
+"""No setting counts to 10^15: this is the number of a card or an account. Digits behind a point are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,8 @@ def _megatron_words(arguments: Sequence[str]) -> list[str]:
 
 def _shown(key: ConfigKey, words: Sequence[str]) -> Sequence[str]:
     """``words`` where they are a value of ``key``, else REMOVED."""
-    return words if not words or shown_words(key, words) is not None else [REMOVED]
+    is_shown = shown_words(key, words) is not None and not any(map(_LONG_NUMBER.search, words))
+    return words if not words or is_shown else [REMOVED]
 
 
 def _bridge_words(arguments: Sequence[str]) -> list[str]:
@@ -114,7 +120,7 @@ def _option_value(option: str, value: str) -> str:
         value == "None" or shown_words(key, value.split(",") if takes_several_words(key.type) else [value]) is not None
         for key in keys
     )
-    return value if keys and is_known else REMOVED
+    return value if keys and is_known and not _LONG_NUMBER.search(value) else REMOVED
 
 
 def _reduce_override(override: Override) -> str:
@@ -128,13 +134,24 @@ def _reduce_override(override: Override) -> str:
     path = override.path if is_known else f"{section}.{_OTHER_SETTING}"
     if override.prefix == "~":
         return f"~{path}"
-    return f"{override.prefix}{path}={_written(override.value) if is_shown else REMOVED}"
+    value = _written(override.value) if is_shown else REMOVED
+    return f"{override.prefix}{path}={REMOVED if _LONG_NUMBER.search(value) else value}"
 
 
 def _check_variable(name: str, override: Override) -> tuple[bool, bool]:
     """Whether analysis reads the variable, and whether its value may be shown."""
-    is_known = allowed_variables().allows(name) and not isinstance(override.value, tuple)
+    is_known = is_public_variable(name) and not isinstance(override.value, tuple)
     return is_known, is_known and (override.value is None or allowed_variables().shows(name, str(override.value)))
+
+
+def is_public_variable(name: str) -> bool:
+    """Whether a report may state the variable, and its name is listed or consists of words of the field.
+
+    Families of variables are open (``NCCL_...``): anyone may put a word of their own into a name.
+    """
+    if not allowed_variables().allows(name):
+        return False
+    return name in allowed_variables().names or filter_name(name, lambda _: "") == name
 
 
 def _written(value: ConfigData) -> str:

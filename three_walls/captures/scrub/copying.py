@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.nccl_payload import read_layouts, reduce_payload
 from three_walls.tables.scrub import ScrubRules
 
-_ID_KINDS = ("kernel_ids", "call_ids", "label_ids", "range_ids")
+_ID_KINDS = ("kernel_ids", "call_ids", "range_ids")
 """Kinds of string ids. Where a string is used as several kinds the first counts: a kernel keeps its name."""
 
 _BATCH = 10_000
@@ -51,34 +50,54 @@ def select_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
     }
 
 
+def open_new(path: Path) -> sqlite3.Connection:
+    """A connection to the new export at ``path``, an empty file. It writes no other file."""
+    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None)
+    database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    database.execute("PRAGMA journal_mode = OFF")
+    database.execute("PRAGMA synchronous = OFF")
+    database.execute("PRAGMA temp_store = MEMORY")
+    return database
+
+
+def attach_original(database: sqlite3.Connection, path: Path) -> None:
+    """Attaches the export at ``path`` as ``original``. Raises sqlite3.Error where it is damaged."""
+    quoted_uri = path.resolve().as_uri().replace("'", "''")
+    database.execute(f"ATTACH '{quoted_uri}?mode=ro&immutable=1' AS original")
+
+
 def write_export(
-    source: Path, export: NsysExport, target: Path, rules: ScrubRules, texts: TextFilter, pairs: Pairs
+    database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, texts: TextFilter, pairs: Pairs
 ) -> Copied:
-    """Creates ``target`` from ``source``, which is open as ``export``.
+    """Fills ``database`` from the database ``original`` that is attached to it, which is also open as ``export``.
 
     Only what may be kept is ever written, so no deleted data can linger in the file. Ids of strings stay the same.
-    Raises sqlite3.Error where the source is damaged.
+    Raises sqlite3.Error where the source is damaged or the disk is full.
     """
     copied = Copied()
-    with closing(sqlite3.connect(f"{target.as_uri()}?mode=rwc", uri=True, isolation_level=None)) as database:
-        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        database.execute("PRAGMA journal_mode = OFF")
-        database.execute("PRAGMA synchronous = OFF")
-        quoted_uri = source.resolve().as_uri().replace("'", "''")
-        database.execute(f"ATTACH '{quoted_uri}?mode=ro&immutable=1' AS original")
-        database.create_function("filtered", 2, texts.filter, deterministic=True)
-        layouts = read_layouts(export)
-        database.create_function("reduced", 1, lambda blob: reduce_payload(blob, layouts), deterministic=True)
-        database.execute("BEGIN")
-        for table, rows in pairs.items():
-            _create(database, table, ["name TEXT", "value TEXT"])
-            database.executemany(f'INSERT INTO main."{table}" VALUES (?, ?)', rows)
-            copied.pairs[table] = len(export.pairs(table)) - len(rows)
-        for table in sorted(export.columns):
-            _copy_table(database, export, table, rules, copied)
-        copied.strings = _copy_strings(database, export, rules, texts)
-        database.execute("COMMIT")
-        texts.kept.update(row[0] for row in database.execute("SELECT sql FROM main.sqlite_master"))
+    layouts = read_layouts(export)
+
+    # Python refuses texts that are no UTF-8, so functions are given bytes.
+    def filter_text(kind: str, text: bytes) -> str:
+        return texts.filter(kind, text.decode("utf-8", "replace"))
+
+    def reduce_cell(type_name: str, payload: bytes | None) -> bytes | None:
+        if type_name == "text" and payload is not None:
+            return reduce_payload(payload.decode("latin-1"), layouts)
+        return reduce_payload(payload, layouts)
+
+    database.create_function("filtered", 2, filter_text, deterministic=True)
+    database.create_function("reduced", 2, reduce_cell, deterministic=True)
+    database.execute("BEGIN")
+    for table, rows in pairs.items():
+        _create(database, table, ["name TEXT", "value TEXT"])
+        database.executemany(f'INSERT INTO main."{table}" VALUES (?, ?)', rows)
+        copied.pairs[table] = len(export.pairs(table)) - len(rows)
+    for table in sorted(export.columns):
+        _copy_table(database, export, table, rules, copied)
+    copied.strings = _copy_strings(database, export, rules, texts)
+    database.execute("COMMIT")
+    texts.kept.update(row[0] for row in database.execute("SELECT sql FROM main.sqlite_master"))
     texts.kept.update(f"{name}={value}" for rows in pairs.values() for name, value in rows)
     return copied
 
@@ -104,7 +123,7 @@ def _copy_table(
 
 
 def _is_text(kind: str) -> bool:
-    return kind in ("range_texts", "gpu_names", "labels", "sentences", "field_names")
+    return kind in ("range_texts", "gpu_names", "sentences", "field_names")
 
 
 def _type_of(kind: str) -> str:
@@ -115,9 +134,9 @@ def _type_of(kind: str) -> str:
 
 def _cell(name: str, kind: str) -> str:
     if kind == "nccl_payloads":
-        return f'reduced("{name}")'
+        return f'reduced(typeof("{name}"), CAST("{name}" AS BLOB))'
     if _is_text(kind):
-        return f"CASE WHEN typeof(\"{name}\") = 'text' THEN filtered('{kind}', \"{name}\") END"
+        return f"CASE WHEN typeof(\"{name}\") = 'text' THEN filtered('{kind}', CAST(\"{name}\" AS BLOB)) END"
     return f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"
 
 
@@ -138,7 +157,7 @@ def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: Scrub
                         uses.setdefault(number, kind)
     left_out = 0
     batch: list[tuple[int, str]] = []
-    for number, text in database.execute("SELECT id, value FROM original.StringIds ORDER BY rowid").fetchall():
+    for number, text in database.execute("SELECT id, value FROM original.StringIds ORDER BY rowid"):
         if number not in uses or not isinstance(text, str):
             left_out += 1
             continue

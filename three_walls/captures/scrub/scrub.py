@@ -8,16 +8,19 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import zstandard
 
-from three_walls.captures.scrub.command_line import REMOVED, reduce_command
-from three_walls.captures.scrub.copying import Pairs, select_pairs, write_export
+from three_walls.captures.scrub.command_line import REMOVED, is_public_variable, reduce_command
+from three_walls.captures.scrub.copying import Pairs, attach_original, open_new, select_pairs, write_export
+from three_walls.captures.scrub.hidden_files import hidden_file
 from three_walls.captures.scrub.secrets import Secrets, find_secrets, scan_for_leaks
-from three_walls.captures.scrub.texts import TextFilter
+from three_walls.captures.scrub.texts import Placeholders, TextFilter
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import read_host
 from three_walls.inputs.nsys.launch import (
@@ -28,13 +31,14 @@ from three_walls.inputs.nsys.launch import (
     unquote,
 )
 from three_walls.inputs.nsys.reader import check_is_nsys
-from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_sqlite
+from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_sqlite, unpack_sqlite
 from three_walls.model.config import ConfigValue
 from three_walls.model.errors import InputError, UsageError
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.scrub import ScrubRules, scrub_rules
 
 _CHUNK_BYTES = 1 << 20
+_WRITE_ERRORS = ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_TRUNCATE", "SQLITE_IOERR_FSYNC")
 _HOST_NUMBERS = ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
 
 
@@ -70,9 +74,9 @@ class ScrubSummary:
 def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]:
     """Scrubs ``source`` into ``target``: a file into a file, or every export of a directory into another directory.
 
-    The exports of a directory share the pseudonyms of their hosts. Raises UsageError where the target may not be
-    written, and InputError where a source cannot be read or a removed value is found in the result, which is then
-    deleted.
+    The exports of a directory share the placeholders of hosts and words. A target appears whole or not at all. Raises
+    UsageError where it may not or cannot be written, and InputError where a source cannot be read or a removed value is
+    found in the result, which is then not written.
     """
     sources = find_traces([source])
     is_directory = source.is_dir()
@@ -84,9 +88,9 @@ def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"{target}: cannot be created ({error.strerror})") from error
-    hosts = HostNames(is_whole_run=is_directory)
+    shared = Shared(HostNames(is_whole_run=is_directory), Placeholders())
     return [
-        _scrub_export(source_path, target_path, hosts)
+        _scrub_export(source_path, target_path, shared, force)
         for source_path, target_path in zip(sources, targets, strict=True)
     ]
 
@@ -96,44 +100,55 @@ def _check_target(source: Path, target: Path, force: bool) -> None:
         raise UsageError(f"{target}: expected another file to write to, found the input itself, which is never changed")
     if target.is_dir():
         raise UsageError(f"{target}: expected a file to write to, found a directory")
+    if target.is_symlink():
+        raise UsageError(
+            f"{target}: expected a file to write to, found a symbolic link; name the file that it stands for"
+        )
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{target}: expected a file to write to, found a device or a pipe")
     if target.exists() and not force:
-        raise UsageError(f"{target}: exists already; choose another name, or replace it with --force")
+        raise _exists_already(target)
     if target.suffix not in (".sqlite", *COMPRESSED_SUFFIXES):
         raise UsageError(f"{target}: expected a name that ends in .sqlite, .sqlite.xz or .sqlite.zst")
 
 
-def _scrub_export(source: Path, target: Path, hosts: HostNames) -> ScrubSummary:
+def _exists_already(target: Path) -> UsageError:
+    return UsageError(f"{target}: exists already; choose another name, or replace it with --force")
+
+
+def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> ScrubSummary:
     digest = hash_file(source)
-    try:
-        staging = tempfile.TemporaryDirectory(dir=target.parent, prefix=".scrubbing-")
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written ({error.strerror})") from error
-    with staging as folder, plain_sqlite(source) as plain, NsysExport(plain, source) as export:
+    with ExitStack() as files:
+        original = files.enter_context(_unpacked(source))
+        export = files.enter_context(NsysExport(original.path, source))
         check_is_nsys(export, source)
+        with _write_errors(target):
+            new = files.enter_context(hidden_file(target.absolute().parent))
+            database = files.enter_context(closing(open_new(new.show())))
+            new.hide()
+        with _database_errors(source, target):
+            attach_original(database, original.path)
+        original.hide()
         rules, secrets = scrub_rules(), find_secrets(export)
         pairs = select_pairs(export, rules)
         arguments = _add_launch(export, pairs, secrets, rules)
-        host = _add_host(export, pairs, hosts, digest)
-        texts = TextFilter(rules, secrets)
-        new = Path(folder).resolve() / "export.sqlite"
-        try:
-            copied = write_export(plain, export, new, rules, texts, pairs)
-        except sqlite3.Error as error:
-            raise InputError(f"{source}: expected a complete export, found a damaged database ({error})") from error
-        scan = scan_for_leaks(new, secrets, texts.kept)
+        host = _add_host(export, pairs, shared.hosts, digest)
+        texts = TextFilter(rules, secrets, shared.placeholders)
+        with _database_errors(source, target):
+            copied = write_export(database, export, rules, texts, pairs)
+        scan = scan_for_leaks(new.stream, secrets, texts.kept)
         if scan.leaked:
             raise InputError(
                 f"{source}: {scan.leaked} of {scan.searched} removed values were still in the scrubbed file, so it was "
                 "deleted; a place that scrubbing keeps contains them: please report the table names of this export"
             )
-        packed = _pack(new, target.suffix)
-        packed.chmod(0o644 & ~_umask())
-        packed.replace(target)
+        with _write_errors(target):
+            target_bytes = _publish(new.stream, target, force)
         return ScrubSummary(
             source=source,
             target=target,
             source_bytes=source.stat().st_size,
-            target_bytes=target.stat().st_size,
+            target_bytes=target_bytes,
             tables=dict(sorted(copied.tables.items())),
             columns=tuple(sorted(copied.columns)),
             pairs=dict(sorted(copied.pairs.items())),
@@ -141,10 +156,62 @@ def _scrub_export(source: Path, target: Path, hosts: HostNames) -> ScrubSummary:
             blocks=len(environment_blocks(export)),
             variables=tuple(sorted(secrets.variables)),
             arguments=arguments,
-            texts=dict(sorted(texts.replaced.items())),
+            texts={kind: len(replaced) for kind, replaced in sorted(texts.replaced.items())},
             host=host,
             searched=scan.searched,
         )
+
+
+@contextmanager
+def _unpacked(source: Path) -> Iterator[NamedDatabase]:
+    """The database of ``source`` under a name until it is hidden, which a plain file ignores."""
+    if source.suffix not in COMPRESSED_SUFFIXES:
+        with plain_sqlite(source) as plain:
+            yield NamedDatabase(plain, lambda: None)
+        return
+    directory = Path(tempfile.gettempdir())
+    with ExitStack() as files:
+        with _write_errors(directory):
+            unpacked = files.enter_context(hidden_file(directory))
+        unpack_sqlite(source, unpacked.path)
+        yield NamedDatabase(unpacked.show(), unpacked.hide)
+
+
+@contextmanager
+def _write_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise _exists_already(target) from error
+    except (OSError, sqlite3.Error) as error:
+        raise UsageError(f"{target}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
+
+
+@contextmanager
+def _database_errors(source: Path, target: Path) -> Iterator[None]:
+    """Errors of SQLite as the fault of the source, or where it says so of the disk that is written."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "").startswith(_WRITE_ERRORS):
+            raise UsageError(f"{target}: cannot be written ({error})") from error
+        raise InputError(f"{source}: expected a complete export, found a damaged database ({error})") from error
+
+
+def _publish(plain: BinaryIO, target: Path, force: bool) -> int:
+    """Writes ``plain`` to ``target``, compressed as its name asks; returns the size. Raises OSError."""
+    plain.seek(0)
+    with hidden_file(target.absolute().parent) as packed:
+        if target.suffix == ".xz":
+            with lzma.open(packed.stream, "wb") as compressing:
+                shutil.copyfileobj(plain, compressing, _CHUNK_BYTES)
+        elif target.suffix == ".zst":
+            zstandard.ZstdCompressor(level=10).copy_stream(plain, packed.stream)
+        else:
+            shutil.copyfileobj(plain, packed.stream, _CHUNK_BYTES)
+        os.fchmod(packed.stream.fileno(), 0o644 & ~_umask())
+        packed.publish(target, force)
+        return os.fstat(packed.stream.fileno()).st_size
 
 
 def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: ScrubRules) -> int:
@@ -162,9 +229,11 @@ def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: Scrub
         rows += [(f"PROCESS_0:ARGUMENT_{order}", word) for order, word in enumerate(arguments)]
     for row in launch_environment(export):
         name, separator, quoted = row.partition("=")
-        if separator and allowed_variables().allows(name):
+        if separator and is_public_variable(name):
             shown = unquote(quoted) if allowed_variables().shows(name, unquote(quoted)) else REMOVED
             rows.append(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{shown}"'))
+        elif separator:
+            secrets.variables.add(name)
     return max(0, len(words) - len(reduced.words))
 
 
@@ -190,23 +259,26 @@ def _add_host(export: NsysExport, pairs: Pairs, hosts: HostNames, digest: str) -
     return name
 
 
-def _pack(plain: Path, suffix: str) -> Path:
-    if suffix not in COMPRESSED_SUFFIXES:
-        return plain
-    packed = plain.with_name(plain.name + suffix)
-    with plain.open("rb") as stream, packed.open("wb") as out:
-        if suffix == ".xz":
-            with lzma.open(out, "wb") as compressing:
-                shutil.copyfileobj(stream, compressing, _CHUNK_BYTES)
-        else:
-            zstandard.ZstdCompressor(level=10).copy_stream(stream, out)
-    return packed
-
-
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDatabase:
+    """A database that SQLite opens by ``path``; ``hide`` removes the name once it is open."""
+
+    path: Path
+    hide: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What exports that are scrubbed together have in common."""
+
+    hosts: HostNames
+    placeholders: Placeholders
 
 
 @dataclass(slots=True)

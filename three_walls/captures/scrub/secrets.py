@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
+from typing import BinaryIO
 
 import polars as pl
 
@@ -27,6 +27,12 @@ _HOME = re.compile(r"(/(?:home|Users|users)/([^/\s:;,'\"]+))")
 _WORD = re.compile(r"[A-Za-z]{1,12}|[\d.,:-]{1,11}|[A-Za-z]+=?\d{1,3}")
 """A word or a short number that other texts contain by chance."""
 
+_LONGEST_SEARCHED = 64
+"""Characters. Of a longer value its beginning is searched for: a periodic one would match itself everywhere."""
+
+_LONGEST_NAME = 64
+"""Of a host or a user; a longer one is searched for like any other value."""
+
 _PIECE_BYTES = 1 << 18
 _PIECES_AT_ONCE = 32
 _CODES = ("utf-8", "utf-16-le", "utf-16-be")
@@ -35,6 +41,33 @@ _HOSTS = frozenset({"HOSTNAME", "HOST", "NAME", "SLURMD_NODENAME", "SLURM_NODELI
 _IDENTITY_KEYS = ("USER_NAME", "EXPORT_USER", "EXPORT_HOST", "DEVICE_DISPLAY_NAME", "Hostname")
 _PATH_KEYS = ("WORKING_DIR", "TargetInstallDir", "InjectionFilesStoragePath", "_PATH_ABS")
 _NOBODY = frozenset({"root", "user", "local", "localhost"})
+
+
+class _Lookup:
+    """Finds any of many values in a text, in work that does not depend on their number."""
+
+    def __init__(self, size: int, values: set[str]) -> None:
+        self.size = size
+        self._width = min(map(len, values), default=0)
+        self._beginnings = {value[: self._width] for value in values}
+        self._by_length: dict[int, set[str]] = {}
+        for value in values:
+            self._by_length.setdefault(len(value), set()).add(value)
+
+    def occurrences(self, text: str) -> Iterator[tuple[int, str]]:
+        """Where the values occur in ``text``."""
+        if not self._width:
+            return
+        for start in range(len(text) - self._width + 1):
+            if text[start : start + self._width] in self._beginnings:
+                for length, values in self._by_length.items():
+                    found = text[start : start + length]
+                    if found in values:
+                        yield start, found
+
+
+def _is_alphanumeric(text: str, place: int) -> bool:
+    return 0 <= place < len(text) and text[place].isalnum()
 
 
 @dataclass(slots=True)
@@ -50,6 +83,8 @@ class Secrets:
     """Names of people and machines; a text that contains one as a whole word is replaced."""
     variables: set[str] = field(default_factory=set)
     """Names of the environment variables left out, for the summary."""
+    _strict: _Lookup | None = None
+    _names: _Lookup | None = None
 
     def add_value(self, value: str, is_secret: bool = False) -> None:
         """Adds a removed value, unless it is so common that other texts contain it by chance."""
@@ -64,8 +99,12 @@ class Secrets:
 
     def add_identity(self, name: str) -> None:
         """Adds the name of a person or a machine."""
-        if len(name) >= 2 and name.lower() not in _NOBODY:
-            self.identities.add(name)
+        if len(name) > _LONGEST_NAME:
+            self._add(name, self.strict)
+            return
+        for known in {name, name.partition(".")[0]}:  # node7.example.org is called node7 too
+            if len(known) >= 2 and known.lower() not in _NOBODY:
+                self.identities.add(known)
 
     def add_variables(self, rows: Iterable[str], are_kept: bool) -> None:
         """Adds those variables of an environment whose value may not be shown.
@@ -84,11 +123,22 @@ class Secrets:
                 self.add_identity(value)
             self.add_value(value, is_secret=allowed.looks_secret(name))
 
-    def occur_in(self, text: str) -> bool:
-        """Whether ``text`` contains a strict value, or the name of a person or a machine."""
-        return any(value in text for value in self.strict) or any(
-            name in text and re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", text)
-            for name in self.identities
+    def occur_in(self, text: str, counts: Callable[[str], bool] = lambda _: True) -> bool:
+        """Whether ``text`` contains a strict value, or as a whole word a name of a person or a machine that ``counts``.
+
+        The work is linear in the length of ``text``, however many values there are.
+        """
+        if self._strict is None or self._strict.size != len(self.strict):
+            self._strict = _Lookup(len(self.strict), {value[:_LONGEST_SEARCHED] for value in self.strict})
+        if any(True for _ in self._strict.occurrences(text)):
+            return True
+        if self._names is None or self._names.size != len(self.identities):
+            self._names = _Lookup(len(self.identities), {name.lower() for name in self.identities})
+        lowered = text.lower()
+        return any(
+            counts(name)
+            for start, name in self._names.occurrences(lowered)
+            if not (_is_alphanumeric(lowered, start - 1) or _is_alphanumeric(lowered, start + len(name)))
         )
 
     def _add(self, value: str, to: set[str]) -> None:
@@ -120,42 +170,48 @@ class Scan:
     """How many of them are in the file."""
 
 
-def scan_for_leaks(path: Path, secrets: Secrets, kept: Iterable[str]) -> Scan:
-    """Searches the uncompressed file ``path`` for every value of ``secrets``, in UTF-8 and UTF-16 like SQLite's text.
+def scan_for_leaks(stream: BinaryIO, secrets: Secrets, kept: Iterable[str]) -> Scan:
+    """Searches the uncompressed file ``stream`` for every value of ``secrets``, in UTF-8 and UTF-16 like SQLite's text.
 
-    A loose value that is part of one of the ``kept`` texts occurs by chance and is no leak.
+    Of a long value its beginning is searched for. A loose value that is part of one of the ``kept`` texts occurs by
+    chance and is no leak.
     """
-    by_chance = "\n".join(sorted(kept))
     loose = (secrets.loose | {name for name in secrets.identities if len(name) >= _SHORTEST_BYTES}) - secrets.strict
-    wanted = secrets.strict | {value for value in loose if value not in by_chance}
-    return Scan(len(wanted), len(_find(path, wanted)))
+    by_chance = _find([sorted(kept)], {value[:_LONGEST_SEARCHED]: value for value in loose})
+    wanted = {value[:_LONGEST_SEARCHED]: value for value in secrets.strict | (loose - by_chance)}
+    forms = {
+        beginning.encode(code, "replace").decode("latin-1"): value
+        for beginning, value in sorted(wanted.items())
+        for code in _CODES
+    }
+    leaked = _find(_read_texts(stream, overlap=max(map(len, forms), default=1) - 1), forms)
+    return Scan(len(wanted), len(leaked))
 
 
-def _find(path: Path, wanted: set[str]) -> set[str]:
-    """Which of ``wanted`` are in the file. All are searched in one pass: there can be tens of thousands."""
-    forms = {value.encode(code, "replace").decode("latin-1"): value for value in sorted(wanted) for code in _CODES}
-    if not forms:
-        return set()
+def _find(batches: Iterable[list[str]], wanted: Mapping[str, str]) -> set[str]:
+    """What ``wanted`` gives for those of its keys that occur in a text. All are searched in one pass."""
     found: set[str] = set()
-    for pieces in _read_texts(path, overlap=max(map(len, forms)) - 1):
-        texts = pl.Series(pieces)
-        hits = texts.filter(texts.str.contains_any(list(forms)))
-        for matches in hits.str.extract_many(list(forms), overlapping=True).to_list():
-            found |= {forms[match] for match in matches}
+    if not wanted:
+        return found
+    for batch in batches:
+        texts = pl.Series(batch, dtype=pl.String)
+        hits = texts.filter(texts.str.contains_any(list(wanted)))
+        for matches in hits.str.extract_many(list(wanted), overlapping=True).to_list():
+            found |= {wanted[match] for match in matches}
     return found
 
 
-def _read_texts(path: Path, overlap: int) -> Iterator[list[str]]:
+def _read_texts(stream: BinaryIO, overlap: int) -> Iterator[list[str]]:
     """The file's bytes as lists of texts, a character per byte. Consecutive texts overlap by ``overlap`` bytes."""
     pieces: list[str] = []
     tail = b""
-    with path.open("rb") as stream:
-        while block := stream.read(_PIECE_BYTES):
-            pieces.append((tail + block).decode("latin-1"))
-            tail = (tail + block)[-overlap:] if overlap else b""
-            if len(pieces) == _PIECES_AT_ONCE:
-                yield pieces
-                pieces = []
+    stream.seek(0)
+    while block := stream.read(_PIECE_BYTES):
+        pieces.append((tail + block).decode("latin-1"))
+        tail = (tail + block)[-overlap:] if overlap else b""
+        if len(pieces) == _PIECES_AT_ONCE:
+            yield pieces
+            pieces = []
     if pieces:
         yield pieces
 

@@ -5,17 +5,31 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from three_walls.captures.scrub.secrets import Secrets, looks_random
+from three_walls.captures.scrub.names import filter_name
+from three_walls.captures.scrub.secrets import Secrets
 from three_walls.inputs.nsys.identity import UNNAMED_GPU
 from three_walls.inputs.nsys.nccl_payload import FIELD_NAMES
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.scrub import ScrubRules, cut_private, cut_sentence, holds_key, is_safe_text
+from three_walls.tables.scrub import ScrubRules, cut_sentence, holds_key, is_safe_text
 
-_CALL = re.compile(r"(cu|nv|nccl)[A-Za-z]\w{0,120}", re.ASCII)
 # emit_nvtx appends `, seq = 12, op_id = 3, sizes = [[1, 2], []], input_op_ids = [(0,-1)]` to an operator's name.
 _OPERATOR_TAIL = re.compile(r"(, (stashed )?(seq|op_id|sizes|input_op_ids) = [-\d\[\](), ]*)+", re.ASCII)
 _TAIL_START = re.compile(r", (stashed )?(seq|op_id|sizes|input_op_ids) = ")
-_HASHED = "CompiledFxGraph"
+_TOO_LONG_NUMBER = re.compile(r"\d{15}", re.ASCII)
+_ORDINARY_NAME = re.compile(r"[a-z]+", re.ASCII)
+
+
+@dataclass(slots=True)
+class Placeholders:
+    """What replaces texts, numbered by kind: ``range-1``, ``word2``. Exports that are scrubbed together share it."""
+
+    numbers: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Stem -> replaced text -> its number."""
+
+    def get(self, stem: str, text: str) -> str:
+        """The placeholder of ``text``, the same whenever it occurs."""
+        numbers = self.numbers.setdefault(stem, {})
+        return f"{stem}{numbers.setdefault(text, len(numbers) + 1)}"
 
 
 @dataclass(slots=True)
@@ -24,8 +38,9 @@ class TextFilter:
 
     rules: ScrubRules
     secrets: Secrets
-    replaced: dict[str, int] = field(default_factory=dict)
-    """How many different texts were replaced, by what replaces them (``range`` for range-1, range-2, ...)."""
+    placeholders: Placeholders = field(default_factory=Placeholders)
+    replaced: dict[str, set[str]] = field(default_factory=dict)
+    """What replaced texts of this export, by kind: ``range`` for range-1, range-2, ..."""
     kept: set[str] = field(default_factory=set)
     """All texts of the result, without the numbers behind an operator's name."""
     _filtered: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -42,39 +57,44 @@ class TextFilter:
     def _filter_head(self, kind: str, text: str) -> str:
         match kind:
             case "kernel_ids":
-                return self._keep_or_number(cut_private(text), "kernel", is_safe=True)
+                return self._filter_name(text, "kernel")
             case "call_ids":
-                is_call = _CALL.fullmatch(text) is not None and not holds_key(text)
-                return self._keep_or_number(text, "call", is_call or is_safe_text(text))
+                return self._filter_name(text, "call")
             case "range_ids" | "range_texts":
                 return self._filter_range(text)
             case "gpu_names":
                 return text if is_safe_text(text) and not self.secrets.occur_in(text) else UNNAMED_GPU
             case "sentences":
                 return self._keep_or_number(cut_sentence(text), "message", not _names_secret(text))
-            case "field_names":
-                return self._keep_or_number(text, "field", text in FIELD_NAMES)
             case _:
-                return self._keep_or_number(text, "label", is_safe_text(text))
+                return self._keep_or_number(text, "field", text in FIELD_NAMES)
+
+    def _filter_name(self, text: str, stem: str) -> str:
+        """The words of the field in ``text``, the others replaced; a number where that still holds a secret."""
+        name = filter_name(text, lambda word: self._replace("word", word))
+        # An ordinary word is no sign of the user adam or the host max: it stays because libraries use it.
+        if not self.secrets.occur_in(name, lambda identity: _ORDINARY_NAME.fullmatch(identity) is None):
+            return name
+        return self._replace(f"{stem}-", text)
 
     def _filter_range(self, text: str) -> str:
-        """``text``, or a number followed by the parts of it that analysis looks for."""
-        filtered = self._keep_or_number(text, "range", self._is_safe_range(text))
-        parts = [] if filtered == text else [part[0] for part in self.rules.any_part.finditer(text)]
-        return " ".join([filtered, *parts])
-
-    def _is_safe_range(self, text: str) -> bool:
-        if is_safe_text(text):
-            return True
-        if holds_key(text) or not any(row.pattern.fullmatch(text) for row in self.rules.ranges):
-            return False
-        return _HASHED in text or not looks_random(text)
+        """``text``, or a number followed by the parts of it that analysis looks for; a library's, word by word."""
+        if is_safe_text(text) and not self.secrets.occur_in(text):
+            return text
+        if not holds_key(text) and any(row.pattern.fullmatch(text) for row in self.rules.ranges):
+            return self._filter_name(text, "range")
+        parts = [part[0] for part in self.rules.any_part.finditer(text)]
+        return " ".join([self._replace("range-", text), *parts])
 
     def _keep_or_number(self, text: str, stem: str, is_safe: bool) -> str:
         if is_safe and not self.secrets.occur_in(text):
             return text
-        self.replaced[stem] = self.replaced.get(stem, 0) + 1
-        return f"{stem}-{self.replaced[stem]}"
+        return self._replace(f"{stem}-", text)
+
+    def _replace(self, stem: str, text: str) -> str:
+        placeholder = self.placeholders.get(stem, text)
+        self.replaced.setdefault(stem.rstrip("-"), set()).add(placeholder)
+        return placeholder
 
 
 def _names_secret(sentence: str) -> bool:
@@ -87,5 +107,7 @@ def _split_operator(text: str) -> tuple[str, str]:
     """The name of an operator's range and the numbers behind it; a text without such numbers is all name."""
     start = _TAIL_START.search(text)
     if start is None or not _OPERATOR_TAIL.fullmatch(text, start.start()):
+        return text, ""
+    if _TOO_LONG_NUMBER.search(text, start.start()):
         return text, ""
     return text[: start.start()], text[start.start() :]

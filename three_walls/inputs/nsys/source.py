@@ -99,9 +99,10 @@ def unpack_sqlite(path: Path, plain: Path) -> None:
 
 
 def _decompress(path: Path, plain: Path) -> None:
-    free_bytes = shutil.disk_usage(plain.parent).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK
     plausible_bytes = max(path.stat().st_size * limits.MOST_UNPACKED_RATIO, limits.ALWAYS_UNPACKED_BYTES)
     with path.open("rb") as packed, plain.open("wb") as unpacked:
+        # Of the file itself, which may have no name: its directory says nothing then.
+        free_bytes = shutil.disk_usage(unpacked.fileno()).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK
         for chunk in _unpack_xz(packed) if path.suffix == ".xz" else _unpack_zstd(packed):
             unpacked.write(chunk)
             if unpacked.tell() > plausible_bytes:
@@ -112,7 +113,7 @@ def _decompress(path: Path, plain: Path) -> None:
             if unpacked.tell() > free_bytes:
                 raise InputError(
                     f"{path}: unpacked it takes more than {limits.MOST_UNPACKED_SHARE_OF_FREE_DISK:.0%} of the free "
-                    f"space in {plain.parent.parent}; set TMPDIR to a directory with more, or unpack it yourself"
+                    f"space in {tempfile.gettempdir()}; set TMPDIR to a directory with more, or unpack it yourself"
                 )
 
 
