@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,8 @@ class Result:
     case: Case
     broken: tuple[str, ...]
     cpu_s: float
+    exit_code: int | None
+    """None where the process did not survive the case."""
 
     @property
     def law(self) -> str:
@@ -93,7 +95,7 @@ class Worker:
                 return self._bury()
             data += chunk
         answer = json.loads(data)
-        return Result(self.case, tuple(answer["broken"]), answer["cpu_s"])
+        return Result(self.case, tuple(answer["broken"]), answer["cpu_s"], answer["exit_code"])
 
     def _bury(self) -> Result:
         """The result of a case that ended its worker."""
@@ -109,7 +111,7 @@ class Worker:
         else:
             found = f"died: killed by {signal.Signals(os.WTERMSIG(status)).name}"
         self._forget()
-        return Result(self.case, (found,), spent)
+        return Result(self.case, (found,), spent, None)
 
     def kill_if_late(self) -> None:
         """Ends a worker whose case waits for ever."""
@@ -171,21 +173,27 @@ class Tally:
 
     cases: Counter[str] = field(default_factory=Counter)
     """By kind."""
-    cpu_s: Counter[str] = field(default_factory=Counter)
+    exit_codes: Counter[tuple[str, int | None]] = field(default_factory=Counter)
+    cpu_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     failures: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
         """Counts ``result``."""
         kind = result.case.id.split("-")[0]
         self.cases[kind] += 1
-        self.cpu_s[kind] += round(result.cpu_s, 3)  # type: ignore[assignment]
+        self.exit_codes[kind, result.exit_code] += 1
+        self.cpu_s[kind] += result.cpu_s
         if result.broken:
             self.failures.append(result)
 
     def describe(self) -> Iterator[str]:
         """A line per kind, then one per law that was broken, with the first case that broke it."""
         for kind, count in sorted(self.cases.items()):
-            yield f"{kind:10} {count:6} cases {self.cpu_s[kind] / count * 1000:7.0f} ms each"
+            ends = sorted(
+                (code, ends) for (of, code), ends in self.exit_codes.items() if of == kind and code is not None
+            )
+            shares = ", ".join(f"{code}: {ended / count:.0%}" for code, ended in ends)
+            yield f"{kind:10} {count:6} cases {self.cpu_s[kind] / count * 1000:6.0f} ms each; exit codes {shares}"
         laws = Counter(failure.law for failure in self.failures)
         for law, count in laws.most_common():
             first = next(failure for failure in self.failures if failure.law == law)

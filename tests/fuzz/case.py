@@ -8,8 +8,9 @@ A change is a list that begins with what it does:
   ``{"times": [text, n]}``, ``{"nested": n}``, ``{"digits": n}`` or ``{"hex": bytes}``
 - ``["form", "yaml" | "json" | "pickle", protocol]``: writes the data
 - ``["line", at, text]``, ``["cut-lines", at, n]``, ``["repeat-lines", at, n, times]``, ``["word", at, text]``: on text
-- ``["flip", at, bit]``, ``["write", at, hex]``, ``["insert", at, hex, times]``, ``["remove", at, n]``, ``["cut", at]``,
-  ``["swap", at, other, n]``: on bytes; places count modulo the length
+- ``["flip", at, bit]``, ``["stutter", at, n, times]`` (repeats a piece), ``["write", at, hex]``,
+  ``["insert", at, hex, times]``, ``["remove", at, n]``, ``["cut", at]``, ``["swap", at, other, n]``: on bytes; places
+  count modulo the length
 - ``["pack", "xz" | "zst" | "gz"]``; what follows is done to the packed bytes
 - ``["node", "fifo" | "directory" | "missing" | "zero" | "loop" | "locked"]``: something else than a file
 """
@@ -278,6 +279,11 @@ def _remove(value: bytes, at: int, count: int) -> bytes:
     return value[:at] + value[at + count :]
 
 
+def _stutter(value: bytes, at: int, length: int, times: int) -> bytes:
+    at = _at(value, at)
+    return value[:at] + value[at : at + length] * times + value[at:]
+
+
 def _pack(value: bytes, suffix: str) -> bytes:
     if suffix == "xz":
         return lzma.compress(value, preset=0)
@@ -291,5 +297,6 @@ _BYTE_CHANGES: dict[str, Callable[..., bytes]] = {
     "remove": _remove,
     "cut": lambda value, at: value[: _at(value, at)],
     "swap": _swap,
+    "stutter": _stutter,
     "pack": _pack,
 }

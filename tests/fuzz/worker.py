@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,12 @@ def load_program() -> None:
     import three_walls.cli.verify
     import three_walls.report.json_report  # noqa: F401
 
-    _read_bundled_files_once()
+    _read_bundled_rules_once()
 
 
-def _read_bundled_files_once() -> None:
-    """Bundled rules and the page's template never change, and reading them again is half of a case's time."""
-    import jinja2
-
-    from three_walls.report import html_report
+@functools.cache
+def _read_bundled_rules_once() -> None:
+    """Bundled rules never change, and each command that reads rules of a user would read all of them again."""
     from three_walls.resources import RULES_DIR
     from three_walls.rules import load, sources, warnings
 
@@ -66,12 +64,10 @@ def _read_bundled_files_once() -> None:
             return bundled[path, kind]
 
         module.read_table = read  # type: ignore[attr-defined]
-    make: Callable[[], jinja2.Environment] = html_report._make_environment
-    html_report._make_environment = functools.cache(make)
 
 
-def run_case(case: Case, place: Path | None = None) -> list[str]:
-    """Runs ``case`` in a directory of its own, made in ``place``; returns the laws that it broke."""
+def run_case(case: Case, place: Path | None = None) -> tuple[list[str], int]:
+    """Runs ``case`` in a directory of its own, made in ``place``; returns the laws that it broke and its exit code."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=place) as root:
         directory, temporary = Path(root) / "work", Path(root) / "tmp"
         directory.mkdir()
@@ -91,7 +87,7 @@ def run_case(case: Case, place: Path | None = None) -> list[str]:
         left = sorted(path.name for path in temporary.iterdir())
         if left:
             broken.append(f"files: left in the temporary directory: {left}")
-        return broken
+        return broken, outcome.exit_code
 
 
 def _run_command(words: list[str], root: Path) -> Outcome:
@@ -164,13 +160,14 @@ def serve(requests: int, answers: int, place: Path) -> None:
             case = read_case(line)
             signal.setitimer(signal.ITIMER_PROF, CPU_S)
             started = time.process_time()
+            exit_code = -1
             try:
-                broken = run_case(case, place)
+                broken, exit_code = run_case(case, place)
             except BaseException as error:
                 broken = [f"fuzzer: {type(error).__name__}: {error}", *traceback.format_exc().splitlines()[-6:]]
             signal.setitimer(signal.ITIMER_PROF, 0)
             spent = time.process_time() - started
-            outgoing.write(json.dumps({"broken": broken, "cpu_s": spent}) + "\n")
+            outgoing.write(json.dumps({"broken": broken, "cpu_s": spent, "exit_code": exit_code}) + "\n")
             outgoing.flush()
 
 
