@@ -31,9 +31,9 @@ EXIT_CODES = {
 REPORT_FILES = ("overrides.txt", "report.html", "report.json")
 
 _ERROR = re.compile(r"three-walls: error: .+")
-_USAGE_ERROR = "three-walls: error: "
 _PAGE_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MOST_MESSAGE_CHARACTERS = 4_000
+"""Of an error line, beyond the words of the command that it may repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def find_broken_laws(case: Case, outcome: Outcome, directory: Path, given: dict[
         message = outcome.stderr.decode("utf-8", "replace").strip().splitlines()
         yield f"exit-code: {outcome.exit_code}: {message[-1] if message else 'no message'}"[:600]
         return
-    yield from _check_messages(outcome)
+    yield from _check_messages(outcome, _MOST_MESSAGE_CHARACTERS + sum(map(len, case.words)))
     yield from _check_files(case, outcome, directory, given)
     yield from _check_private(case, outcome, directory, set(given))
     report = directory / "out" / "report.json"
@@ -84,7 +84,7 @@ def describe_files(directory: Path) -> dict[str, str]:
     return found
 
 
-def _check_messages(outcome: Outcome) -> Iterator[str]:
+def _check_messages(outcome: Outcome, most_characters: int) -> Iterator[str]:
     text = outcome.stderr.decode("utf-8", "replace")
     lines = text.split("\n")[:-1] if text.endswith("\n") else text.split("\n")
     if outcome.exit_code in (0, 1):
@@ -95,7 +95,7 @@ def _check_messages(outcome: Outcome) -> Iterator[str]:
         yield f"stderr: {len(lines)} lines: {text[:400]!r}"
     if not _ERROR.match(lines[0]):
         yield f"stderr: no error line: {text[:300]!r}"
-    if outcome.exit_code != 5 and len(text) > _MOST_MESSAGE_CHARACTERS:
+    if outcome.exit_code != 5 and len(text) > most_characters:
         yield f"stderr: a line of {len(text)} characters: {text[:200]!r}"
     for name, printed in (("stderr", outcome.stderr), ("stdout", outcome.stdout)):
         if control := _find_control(printed.decode("utf-8", "replace")):
