@@ -11,7 +11,7 @@ A change is a list that begins with what it does:
 - ``["flip", at, bit]``, ``["stutter", at, n, times]`` (repeats a piece), ``["write", at, hex]``,
   ``["insert", at, hex, times]``, ``["remove", at, n]``, ``["cut", at]``, ``["swap", at, other, n]``: on bytes; places
   count modulo the length
-- ``["pack", "xz" | "zst" | "gz"]``; what follows is done to the packed bytes
+- ``["pack", "xz" | "zst" | "gz"]``, ``["frames", n]`` (n times the same); what follows is done to the packed bytes
 - ``["node", "fifo" | "directory" | "missing" | "zero" | "loop" | "locked"]``: something else than a file
 """
 
@@ -297,6 +297,7 @@ _BYTE_CHANGES: dict[str, Callable[..., bytes]] = {
     "remove": _remove,
     "cut": lambda value, at: value[: _at(value, at)],
     "swap": _swap,
+    "frames": lambda value, times: value * times,
     "stutter": _stutter,
     "pack": _pack,
 }

@@ -222,9 +222,28 @@ def _export_file(random: Random, name: str, seeds: list[str], byte_share: float 
         changes.append(["pack", suffix[1:]])
         if random.random() < 0.5:
             changes += [_change_bytes(random) for _ in range(random.choice((1, 2)))]
+    if suffix and random.random() < 0.02:
+        changes[-1:] = [["insert", -1, "00", 1 << 25], changes[-1], ["frames", 20]]  # 640 MiB, in a few kB
     if random.random() < 0.02:
-        changes.append(["node", random.choice(("fifo", "directory", "missing", "zero", "loop", "locked"))])
+        changes.append(["node", random.choice(_NODES)])
     return GivenFile(name + suffix, seed, tuple(changes))
+
+
+_NODES = ("fifo", "directory", "missing", "zero", "loop", "locked")
+
+
+def _files_nearby(random: Random, export: GivenFile) -> list[GivenFile]:
+    """The export, and sometimes what may lie next to it and in the directory for the report."""
+    files = [export]
+    if random.random() < 0.04:
+        files.append(
+            GivenFile(f"{export.name}-{random.choice(('wal', 'journal', 'shm'))}", random.choice(seed_names("log")))
+        )
+    if random.random() < 0.1:
+        files.append(GivenFile("out/notes.txt", "log/progress"))
+    elif random.random() < 0.02:
+        files.append(GivenFile("out", "log/progress", (["node", random.choice(_NODES)],)))
+    return files
 
 
 def _change_text(random: Random) -> Change:
@@ -282,7 +301,7 @@ _PICKLES = (
 
 def _make_doctor(random: Random) -> Made:
     file = _export_file(random, "rank0.sqlite", ["export/rich", "export/real", "export/plain", "idle/kernelless"])
-    return [("doctor",), (file.name,), *random.choice(([], [("--json",)]))], [file], ()
+    return [("doctor",), (file.name,), *random.choice(([], [("--json",)]))], _files_nearby(random, file), ()
 
 
 def _make_analyze(random: Random) -> Made:
@@ -290,11 +309,11 @@ def _make_analyze(random: Random) -> Made:
     command: Command = [("analyze",), (file.name,), ("--out", "out")]
     if random.random() < 0.2:
         command.append(
-            ("--step-range", random.choice(("step", "training_step_", ".", "a|b", "(?P<n>x)", "^$", "(a+)+$")))
+            ("--step-range", random.choice(("step", "training_step_", ".", "a|b", "(?P<n>x)", "^$", "(?i)STEP")))
         )
     if random.random() < 0.3:
         command.append(("--full",))
-    return command, [file], (SECRET,)
+    return command, _files_nearby(random, file), (SECRET,)
 
 
 def _make_log(random: Random) -> Made:
@@ -382,7 +401,7 @@ def _make_rules(random: Random) -> Made:
                         "insert",
                         random.randrange(99),
                         random.choice((b"[", b"{a: ", b"- ", b"&a [*a, ", b"? ")).hex(),
-                        3_000,
+                        random.choice((50, 900, 3_000, 200_000)),
                     ]
                 )
             if random.random() < 0.02:

@@ -122,8 +122,8 @@ def _check_files(case: Case, outcome: Outcome, directory: Path, given: dict[str,
             yield f"input: {name!r} was changed"
     new = set(now) - set(given)
     expected = _expected_files(case, outcome)
-    if expected is not None and new != expected:
-        yield f"files: expected {sorted(expected)}, found {sorted(new)}"
+    if expected is not None and new != expected - set(given):
+        yield f"files: expected {sorted(expected - set(given))}, found {sorted(new)}"
 
 
 def _expected_files(case: Case, outcome: Outcome) -> set[str] | None:

@@ -49,12 +49,11 @@ def _read_bundled_rules_once() -> None:
     """Bundled rules never change, and each command that reads rules of a user would read all of them again."""
     from three_walls.resources import RULES_DIR
     from three_walls.rules import load, sources, warnings
+    from three_walls.tables import loader
 
     bundled: dict[tuple[Path, Any], Any] = {}
-    for module in (load, sources, warnings):
-        reading = getattr(module, "read_table", None)
-        if reading is None:
-            continue
+    for module in (loader, load, sources, warnings):
+        reading = module.read_table  # type: ignore[attr-defined]
 
         def read(path: Path, kind: Any, problems: Any, context: Any = None, *, reading: Any = reading) -> Any:
             if not path.is_relative_to(RULES_DIR):
