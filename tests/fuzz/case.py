@@ -8,9 +8,9 @@ A change is a list that begins with what it does:
   ``{"times": [text, n]}``, ``{"nested": n}``, ``{"digits": n}`` or ``{"hex": bytes}``
 - ``["form", "yaml" | "json" | "pickle", protocol]``: writes the data
 - ``["line", at, text]``, ``["cut-lines", at, n]``, ``["repeat-lines", at, n, times]``, ``["word", at, text]``: on text
-- ``["flip", at, bit]``, ``["stutter", at, n, times]`` (repeats a piece), ``["write", at, hex]``,
-  ``["insert", at, hex, times]``, ``["remove", at, n]``, ``["cut", at]``, ``["swap", at, other, n]``: on bytes; places
-  count modulo the length
+- ``["flip", at, bit]``, ``["flip-letter", word, bit]`` (in the word of that number), ``["write", at, hex]``,
+  ``["stutter", at, n, times]`` (repeats a piece), ``["insert", at, hex, times]``, ``["remove", at, n]``,
+  ``["cut", at]``, ``["swap", at, other, n]``: on bytes; places count modulo the length
 - ``["pack", "xz" | "zst" | "gz"]``, ``["frames", n]`` (n times the same); what follows is done to the packed bytes
 - ``["node", "fifo" | "directory" | "missing" | "zero" | "loop" | "locked"]``: something else than a file
 """
@@ -38,6 +38,7 @@ from tests.fuzz.seeds import VALUES, literal_seed, seed_content, seed_value
 Change = list[Any]
 
 _WORD = re.compile(rb"[\w.+-]+")
+_LONG_WORD = re.compile(rb"[A-Za-z_]{6,}")
 _MOST_BYTES = 64 << 20
 """Of a file that changes make: repeating repeats could fill the disk."""
 LINE_CHANGES = ("line", "cut-lines", "repeat-lines", "word")
@@ -264,6 +265,11 @@ def _flip(value: bytes, at: int, bit: int) -> bytes:
     return value[:at] + bytes(byte ^ (1 << bit) for byte in value[at : at + 1]) + value[at + 1 :]
 
 
+def _flip_letter(value: bytes, word: int, bit: int) -> bytes:
+    words = [found.start() for found in _LONG_WORD.finditer(value)]
+    return _flip(value, words[word % len(words)] + 2, bit) if words else value
+
+
 def _write(value: bytes, at: int, new: str) -> bytes:
     at, content = _at(value, at), bytes.fromhex(new)
     return value[:at] + content + value[at + len(content) :]
@@ -292,6 +298,7 @@ def _pack(value: bytes, suffix: str) -> bytes:
 
 _BYTE_CHANGES: dict[str, Callable[..., bytes]] = {
     "flip": _flip,
+    "flip-letter": _flip_letter,
     "write": _write,
     "insert": _insert,
     "remove": _remove,

@@ -194,7 +194,8 @@ def _change_bytes(random: Random) -> Change:
         (
             ["flip", at, random.randrange(8)],
             ["flip", at, random.randrange(8)],
-            ["flip", at, random.randrange(8)],
+            ["flip-letter", random.randrange(1 << 16), random.randrange(8)],
+            ["flip-letter", random.randrange(1 << 16), 7],  # no UTF-8 any more
             [
                 "write",
                 at,

@@ -63,7 +63,7 @@ def _rich_builder() -> TraceBuilder:
     builder.nccl_schema(7, 24, (8, "NCCL communicator ID", 0), (8, "Message size [bytes]", 8), (4, "Peer", 16))
     for step in range(4):
         at = 1_000_000 * (step + 1)
-        builder.nvtx(f"training_step_{step}", at, at + 990_000)
+        builder.nvtx(f"training_step_{step}", at, at + 990_000, inline=step % 2 == 0)
         builder.nvtx("aten::mm, seq = 1, op_id = 2, sizes = [[4, 8], [8, 4]]", at + 10, at + 400_000, inline=True)
         builder.nvtx("nccl:all_to_all", at + 390_000, at + 560_000)
         builder.kernel(GEMM, at + 1_000, at + 400_000, launched=at)
