@@ -24,16 +24,16 @@ from tests.fuzz.values import (
 Command = list[tuple[str, ...]]
 
 WEIGHTS = {
-    "doctor": 22,
-    "scrub": 18,
-    "log": 16,
-    "snapshot": 10,
+    "doctor": 23,
+    "scrub": 19,
+    "log": 17,
+    "snapshot": 11,
     "rules": 8,
     "overrides": 8,
-    "report": 3,
-    "capture": 3,
-    "analyze": 4,
-    "config": 4,
+    "analyze": 3,
+    "config": 3,
+    "report": 2,
+    "capture": 2,
     "names": 2,
     "combined": 2,
 }
@@ -318,7 +318,7 @@ def _make_analyze(random: Random) -> Made:
 
 
 def _make_log(random: Random) -> Made:
-    """Mostly with an export without kernels: the log is read first, and the analysis ends there."""
+    """Mostly with an export without kernels: the log is read first, and the analysis ends at the export."""
     seed = random.choice(seed_names("log"))
     suffix = random.choice(("", "", "", "", ".gz", ".xz", ".zst"))
     name = "progress.txt" if seed == "log/progress" and not suffix else "train.log"
@@ -326,7 +326,7 @@ def _make_log(random: Random) -> Made:
     changes = [*log.changes, *([["pack", suffix[1:]]] if suffix else [])]
     if suffix and random.random() < 0.4:
         changes.append(_change_bytes(random))
-    export = "export/rich" if random.random() < 0.04 else "idle/kernelless"
+    export = "export/rich" if random.random() < 0.04 else "idle/empty"
     files = [GivenFile("rank0.sqlite", export), GivenFile(log.name, seed, tuple(changes))]
     return [("analyze",), ("rank0.sqlite",), ("--out", "out"), ("--log", log.name)], files, (SECRET,)
 
@@ -334,7 +334,7 @@ def _make_log(random: Random) -> Made:
 def _make_snapshot(random: Random) -> Made:
     form = random.choice(("pickle", "pickle", "json"))
     snapshot = _data_file(random, f"memory.{form}", "snapshot", form)
-    export = "export/plain" if random.random() < 0.04 else "idle/kernelless"
+    export = "export/plain" if random.random() < 0.04 else "idle/empty"
     command: Command = [("analyze",), ("rank0.sqlite",), ("--out", "out"), ("--memory-snapshot", snapshot.name)]
     return command, [GivenFile("rank0.sqlite", export), snapshot], ()
 
@@ -379,46 +379,38 @@ def _quote_sql(word: str) -> str:
     return f"CAST(x'{word.encode('utf-8', 'surrogateescape').hex()}' AS TEXT)"
 
 
+_RULES = {
+    "rules/rule": ("own/communication/late-rank-2.yaml", "late-rank-2"),
+    "rules/cases": ("own/communication/late-rank-2.cases.yaml", "late-rank-2"),
+    "rules/warning": ("own/warnings/late.yaml", "another-code"),
+    "rules/sources": ("own/sources.yaml", ""),
+}
+"""Seed -> where its file is, and its new name: that of the bundled rule is taken."""
+
+_RULE_COMMANDS = (
+    *[("rules", "check")] * 4,
+    *[("rules", "list")] * 2,
+    *[("rules", "warnings")] * 2,
+    ("rules", "show", "late-rank-2"),
+    ("rules", "test"),  # of the bundled rules too
+)
+
+
 def _make_rules(random: Random) -> Made:
     """A directory with one rule, its cases, a warning and sources, of which one or two are changed."""
-    places = {
-        "rules/rule": "own/communication/late-rank-2.yaml",
-        "rules/cases": "own/communication/late-rank-2.cases.yaml",
-        "rules/warning": "own/warnings/late.yaml",
-        "rules/sources": "own/sources.yaml",
-    }
-    renamed: Change = ["sql", []]
-    attacked = set(random.sample(sorted(places), random.choice((1, 1, 2))))
+    attacked = random.sample(sorted(_RULES), random.choice((1, 1, 2)))
     files = []
-    for seed, name in places.items():
-        changes: list[Change] = [["word", 1, "late-rank-2"]] if seed in ("rules/rule", "rules/cases") else []
-        if seed == "rules/warning":
-            changes.append(["word", 1, "another-code"])
+    for seed, (path, name) in _RULES.items():
+        changes: list[Change] = [["word", 1, name]] if name else []
         if seed in attacked:
             changes += [_change_text(random) for _ in range(random.randrange(1, 4))]
-            if random.random() < 0.05:
-                changes.append(
-                    [
-                        "insert",
-                        random.randrange(99),
-                        random.choice((b"[", b"{a: ", b"- ", b"&a [*a, ", b"? ")).hex(),
-                        random.choice((50, 900, 3_000, 200_000)),
-                    ]
-                )
-            if random.random() < 0.02:
-                changes.append(["node", random.choice(("fifo", "directory", "zero", "loop", "locked"))])
-        files.append(GivenFile(name, seed, tuple(change for change in changes if change != renamed)))
-    command = random.choice(
-        (
-            ["rules", "check"],
-            ["rules", "check"],
-            ["rules", "list"],
-            ["rules", "warnings"],
-            ["rules", "test"],
-            ["rules", "show", "late-rank-2"],
-        )
-    )
-    return [tuple(command), ("own",)], files, ()
+        if seed in attacked and random.random() < 0.08:
+            opening = random.choice((b"[", b"{a: ", b"- ", b"&a [*a, ", b"? "))
+            changes.append(["insert", random.randrange(99), opening.hex(), random.choice((50, 900, 3_000, 200_000))])
+        if seed in attacked and random.random() < 0.02:
+            changes.append(["node", random.choice(_NODES)])
+        files.append(GivenFile(path, seed, tuple(changes)))
+    return [random.choice(_RULE_COMMANDS), ("own",)], files, ()
 
 
 def _make_overrides(random: Random) -> Made:

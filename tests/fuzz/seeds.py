@@ -80,7 +80,7 @@ def _rich_builder() -> TraceBuilder:
 
 
 def _without_kernels() -> bytes:
-    """An export that is read whole and then refused: what is read before it costs little to attack."""
+    """An export that is read whole and then refused, because nothing ran on a device."""
     builder = _rich_builder()
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
         del builder.rows[table]
@@ -177,6 +177,7 @@ SEEDS: dict[str, Callable[[], bytes]] = {
     "rank/0": lambda: _rank_of_a_pair(0),
     "rank/1": lambda: _rank_of_a_pair(1),
     "idle/kernelless": _without_kernels,
+    "idle/empty": lambda: _export(TraceBuilder().api("cudaMalloc_v3020", 1, 2)),
     "log/bridge": lambda: _log(BRIDGE_RUNS / "0.6.2" / "train.log.xz", 330, 40),
     "log/timers": lambda: _log(BRIDGE_RUNS / "0.3.1-all-timers" / "train.log.xz", 60, 200),
     "log/megatron": lambda: _log(SAMPLES / "wide-nvlink-alltoall.train.log.xz", 420, 40),
