@@ -176,6 +176,8 @@ class Tally:
     exit_codes: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     cpu_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     failures: list[Result] = field(default_factory=list)
+    slowest: Result | None = None
+    """Of those that broke no law."""
 
     def add(self, result: Result) -> None:
         """Counts ``result``."""
@@ -185,6 +187,8 @@ class Tally:
         self.cpu_s[kind] += result.cpu_s
         if result.broken:
             self.failures.append(result)
+        elif self.slowest is None or result.cpu_s > self.slowest.cpu_s:
+            self.slowest = result
 
     def describe(self) -> Iterator[str]:
         """A line per kind, then one per law that was broken, with the first case that broke it."""
@@ -194,6 +198,8 @@ class Tally:
             )
             shares = ", ".join(f"{code}: {ended / count:.0%}" for code, ended in ends)
             yield f"{kind:10} {count:6} cases {self.cpu_s[kind] / count * 1000:6.0f} ms each; exit codes {shares}"
+        if self.slowest is not None:
+            yield f"slowest: {self.slowest.case.id} ({self.slowest.cpu_s:.2f} s, with the making of its files)"
         laws = Counter(failure.law for failure in self.failures)
         for law, count in laws.most_common():
             first = next(failure for failure in self.failures if failure.law == law)

@@ -41,6 +41,8 @@ _WORD = re.compile(rb"[\w.+-]+")
 _LONG_WORD = re.compile(rb"[A-Za-z_]{6,}")
 _MOST_BYTES = 64 << 20
 """Of a file that changes make: repeating repeats could fill the disk."""
+_MOST_TEXT_BYTES = 1 << 20
+"""Of a file that repeated pieces make: a limit on time says little about larger ones."""
 LINE_CHANGES = ("line", "cut-lines", "repeat-lines", "word")
 DATA_CHANGES = ("put", "drop", "repeat", "share")
 
@@ -161,7 +163,7 @@ def apply_change(value: Any, change: Change) -> Any:
     if not isinstance(value, bytes):
         value = write_data(value, "json", 0)
     if kind in LINE_CHANGES:
-        return _change_lines(value, kind, arguments)[:_MOST_BYTES]
+        return _change_lines(value, kind, arguments)[: max(_MOST_TEXT_BYTES, len(value))]
     return _BYTE_CHANGES[kind](value, *arguments)[:_MOST_BYTES]
 
 
@@ -287,7 +289,7 @@ def _remove(value: bytes, at: int, count: int) -> bytes:
 
 def _stutter(value: bytes, at: int, length: int, times: int) -> bytes:
     at = _at(value, at)
-    return value[:at] + value[at : at + length] * times + value[at:]
+    return (value[:at] + value[at : at + length] * times + value[at:])[: max(_MOST_TEXT_BYTES, len(value))]
 
 
 def _pack(value: bytes, suffix: str) -> bytes:

@@ -15,6 +15,8 @@ LONGEST_PRINTED_LIST = 20_000
 """Characters of a list that a log prints; one entry per layer stays far below."""
 MOST_NESTED_SHELLS = 4
 """Shells that run one another (``bash -c "bash -c ..."``) in a command line."""
+LONGEST_OVERRIDES_LINE = 64 * 1024
+"""Characters of one line of an overrides.txt; reading a word takes time with the square of its length."""
 
 MOST_SNAPSHOT_BYTES = 4 << 30
 """Of a memory snapshot's file."""
