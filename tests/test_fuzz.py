@@ -15,7 +15,6 @@ from tests.fuzz.laws import check_report
 from tests.paths import REPOSITORY
 
 KEPT = REPOSITORY / "tests" / "fuzz_cases"
-CASES, PARTS = 3000, 6
 
 
 def fuzz(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -26,9 +25,9 @@ def fuzz(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
-def test_three_thousand_cases_break_no_law(part: int) -> None:
-    done = fuzz("--seed", "11", "--first", str(part * CASES // PARTS), "--cases", str(CASES // PARTS))
+def test_some_hundred_cases_break_no_law() -> None:
+    """``make fuzz``, which CI runs after the tests, takes three thousand."""
+    done = fuzz("--seed", "11", "--cases", "400")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

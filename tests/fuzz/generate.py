@@ -301,12 +301,12 @@ _PICKLES = (
 
 
 def _make_doctor(random: Random) -> Made:
-    file = _export_file(random, "rank0.sqlite", ["export/rich", "export/real", "export/plain", "idle/kernelless"])
+    file = _export_file(random, "rank0.sqlite", [*seed_names("export"), "export/rich", "idle/kernelless"])
     return [("doctor",), (file.name,), *random.choice(([], [("--json",)]))], _files_nearby(random, file), ()
 
 
 def _make_analyze(random: Random) -> Made:
-    file = _export_file(random, "rank0.sqlite", ["export/rich", "export/rich", "export/plain", "export/real"], 0.25)
+    file = _export_file(random, "rank0.sqlite", [*seed_names("export"), "export/rich", "export/rich"], 0.25)
     command: Command = [("analyze",), (file.name,), ("--out", "out")]
     if random.random() < 0.2:
         command.append(
@@ -314,6 +314,12 @@ def _make_analyze(random: Random) -> Made:
         )
     if random.random() < 0.3:
         command.append(("--full",))
+    if random.random() < 0.1:
+        command.append(
+            ("--bridge-version", random.choice(("main", "0.3.1", "0.5.0", "99.0.0", "0.6.2.1", "9" * 400 + ".1")))
+        )
+    if random.random() < 0.2:
+        command.append(("--allow", random.choice(("convergence-changing", "benchmark-only", "execution-only"))))
     return command, _files_nearby(random, file), (SECRET,)
 
 
@@ -410,6 +416,9 @@ def _make_rules(random: Random) -> Made:
         if seed in attacked and random.random() < 0.02:
             changes.append(["node", random.choice(_NODES)])
         files.append(GivenFile(path, seed, tuple(changes)))
+    if random.random() < 0.05:  # their texts reach the report
+        files.append(GivenFile("rank0.sqlite", "export/rich"))
+        return [("analyze",), ("rank0.sqlite",), ("--out", "out"), ("--rules", "own")], files, (SECRET,)
     return [random.choice(_RULE_COMMANDS), ("own",)], files, ()
 
 
@@ -490,7 +499,7 @@ def _make_combined(random: Random) -> Made:
 
 def _make_scrub(random: Random) -> Made:
     """An export with planted tokens, and perhaps a few other changes."""
-    seed = random.choice(("export/rich", "export/real", "export/real", "idle/kernelless"))
+    seed = random.choice((*seed_names("export"), "export/real", "export/rich", "idle/kernelless"))
     tokens = [_token(random) for _ in range(3)]
     changes = [["sql", _plant(random, seed, token)] for token in tokens]
     changes += [_change_rows(random, seed) for _ in range(random.choice((0, 0, 1, 2)))]

@@ -21,6 +21,8 @@ sys.path.insert(0, str(REPOSITORY / "tests"))  # as pytest's conftest does: test
 from lockstep import Behaviour, simulate
 from trace_builder import ADAM, ALL_GATHER, GEMM, MEGATRON, SEND_RECV, TraceBuilder
 
+GENERATIONS = REPOSITORY / "tests" / "inputs" / "nsys" / "generations"
+"""Small real exports of older releases of the profiler."""
 SECRET = "zq7Kv93LmX2pR8tWc5"
 """The value of an environment variable that no output may show."""
 
@@ -174,6 +176,8 @@ SEEDS: dict[str, Callable[[], bytes]] = {
     "export/rich": lambda: _export(_rich_builder()),
     "export/plain": lambda: _export(TraceBuilder().steps(4)),
     "export/real": _real_export,
+    "export/2022": lambda: lzma.decompress((GENERATIONS / "2022.4.2.sqlite.xz").read_bytes()),
+    "export/2023": lambda: lzma.decompress((GENERATIONS / "2023.4.4.sqlite.xz").read_bytes()),
     "rank/0": lambda: _rank_of_a_pair(0),
     "rank/1": lambda: _rank_of_a_pair(1),
     "idle/kernelless": _without_kernels,
