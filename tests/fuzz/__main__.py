@@ -41,6 +41,9 @@ def main() -> int:
         if options.case or options.replay or result.broken:
             state = "; ".join(result.broken) or "every law holds"
             print(f"{result.case.id}: {state[:400]} ({result.cpu_s:.2f} s)", flush=True)
+        done = sum(tally.cases.values())
+        if done % 500 == 0:
+            print(f"{done} cases, {len(tally.failures)} failed, {time.monotonic() - started:.0f} s", flush=True)
     for line in tally.describe():
         print(line)
     count, broken = sum(tally.cases.values()), len(tally.failures)

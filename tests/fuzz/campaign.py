@@ -17,8 +17,8 @@ from pathlib import Path
 from tests.fuzz.case import Case
 from tests.fuzz.worker import CPU_S, load_program, serve
 
-WALL_S = 90.0
-"""Of one case. It is far above :data:`CPU_S`: only a case that waits without computing reaches it."""
+WALL_S = 240.0
+"""Of one case. It is far above the limit on CPU time: only a case that waits without computing reaches it."""
 CASES_PER_WORKER = 400
 """Then a worker is replaced, so that what its cases keep in memory does not add up."""
 
