@@ -559,7 +559,8 @@ def _plant(random: Random, seed: str, token: tuple[str, str]) -> list[str]:
         (table, rows, column)
         for table, rows, columns in _columns_of(seed)
         for column, is_text in columns
-        if is_text and rows
+        # A number may be the value of a setting of the run, and these stay.
+        if is_text and rows and not (table == "META_DATA_CAPTURE" and token[0].isdecimal())
     ]
     table, rows, column = random.choice(texts)
     row = f"rowid = {random.randrange(1, rows + 1)}"
