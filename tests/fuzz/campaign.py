@@ -19,6 +19,7 @@ from tests.fuzz.worker import CPU_S, load_program, serve
 
 WALL_S = 240.0
 """Of one case. It is far above the limit on CPU time: only a case that waits without computing reaches it."""
+_PLACE_BYTES = 4 << 30
 CASES_PER_WORKER = 400
 """Then a worker is replaced, so that what its cases keep in memory does not add up."""
 
@@ -136,7 +137,10 @@ def run_cases(cases: Iterable[Case], workers_count: int = 2) -> Iterator[Result]
     """Runs ``cases`` on ``workers_count`` workers; yields each result when it is there."""
     load_program()
     incoming = iter(cases)
-    with tempfile.TemporaryDirectory(prefix="three-walls-fuzz-") as root, selectors.DefaultSelector() as selector:
+    with (
+        tempfile.TemporaryDirectory(prefix="three-walls-fuzz-", dir=_choose_place()) as root,
+        selectors.DefaultSelector() as selector,
+    ):
         workers = [Worker(Path(root) / str(number)) for number in range(workers_count)]
         try:
             for worker in workers:
@@ -153,6 +157,13 @@ def run_cases(cases: Iterable[Case], workers_count: int = 2) -> Iterator[Result]
         finally:
             for worker in workers:
                 worker.stop()
+
+
+def _choose_place() -> Path | None:
+    """A file system in memory, if there is one with enough space: a case makes and removes a dozen small files."""
+    memory = Path("/dev/shm")
+    has_space = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _PLACE_BYTES
+    return memory if has_space else None
 
 
 def _give(worker: Worker, cases: Iterator[Case], selector: selectors.BaseSelector) -> None:
