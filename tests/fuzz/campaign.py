@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fuzz.case import Case
+from tests.fuzz.generate import WEIGHTS
 from tests.fuzz.worker import CPU_S, load_program, serve
 
 WALL_S = 240.0
@@ -192,7 +193,8 @@ class Tally:
 
     def add(self, result: Result) -> None:
         """Counts ``result``."""
-        kind = result.case.id.split("-")[0]
+        kind = result.case.id.rsplit("-", 2)[0]
+        kind = kind if kind in WEIGHTS else "kept"
         self.cases[kind] += 1
         self.exit_codes[kind, result.exit_code] += 1
         self.cpu_s[kind] += result.cpu_s
