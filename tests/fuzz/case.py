@@ -11,7 +11,8 @@ A change is a list that begins with what it does:
 - ``["flip", at, bit]``, ``["flip-letter", word, bit]`` (in the word of that number), ``["write", at, hex]``,
   ``["stutter", at, n, times]`` (repeats a piece), ``["insert", at, hex, times]``, ``["remove", at, n]``,
   ``["cut", at]``, ``["swap", at, other, n]``: on bytes; places count modulo the length
-- ``["pack", "xz" | "zst" | "gz"]``, ``["frames", n]`` (n times the same); what follows is done to the packed bytes
+- ``["pack", "xz" | "zst" | "gz"]``, ``["frames", n]`` (n times the same), ``["zeros", n]`` (a .zst of n MiB of zeros
+  instead); what follows is done to the packed bytes
 - ``["node", "fifo" | "directory" | "missing" | "zero" | "loop" | "locked"]``: something else than a file
 """
 
@@ -298,6 +299,13 @@ def _pack(value: bytes, suffix: str) -> bytes:
     return zstandard.ZstdCompressor(1).compress(value) if suffix == "zst" else gzip.compress(value, 1)
 
 
+def _pack_zeros(mebibytes: int) -> bytes:
+    """One frame of blocks that repeat a byte (RFC 8878, 3.1.1), each 128 KiB in four bytes."""
+    block = ((131_072 << 3) | 0b010).to_bytes(3, "little") + b"\0"
+    last = ((131_072 << 3) | 0b011).to_bytes(3, "little") + b"\0"
+    return b"\x28\xb5\x2f\xfd\x00\x58" + block * (8 * mebibytes - 1) + last
+
+
 _BYTE_CHANGES: dict[str, Callable[..., bytes]] = {
     "flip": _flip,
     "flip-letter": _flip_letter,
@@ -306,6 +314,7 @@ _BYTE_CHANGES: dict[str, Callable[..., bytes]] = {
     "remove": _remove,
     "cut": lambda value, at: value[: _at(value, at)],
     "swap": _swap,
+    "zeros": lambda _, mebibytes: _pack_zeros(mebibytes),
     "frames": lambda value, times: value * times,
     "stutter": _stutter,
     "pack": _pack,

@@ -225,6 +225,7 @@ def _export_file(random: Random, name: str, seeds: list[str], byte_share: float 
             changes += [_change_bytes(random) for _ in range(random.choice((1, 2)))]
     if suffix and random.random() < 0.02:
         changes[-1:] = [["insert", -1, "00", 1 << 25], changes[-1], ["frames", 20]]  # 640 MiB, in a few kB
+        changes = [["zeros", 4_000]] if suffix == ".zst" and random.random() < 0.5 else changes
     if random.random() < 0.02:
         changes.append(["node", random.choice(_NODES)])
     return GivenFile(name + suffix, seed, tuple(changes))
@@ -356,7 +357,7 @@ def _make_config(random: Random) -> Made:
         command.append(("--set", f"{random.choice(SETTINGS)}={_argument(random)}"))
     arguments = [
         f"INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ARGUMENT_{order}', {_quote_sql(word)})"
-        for order, word in enumerate(_command_words(random), start=50)
+        for order, word in enumerate(_command_words(random), start=random.choice((50, 50, 50, 10**4_000)))
     ]
     files.append(GivenFile("rank0.sqlite", "export/rich", (["sql", arguments],)))
     return command, files, (SECRET,)

@@ -244,7 +244,7 @@ def pick_text(random: Random) -> str:
 def pick_word(random: Random) -> Any:
     """A word of a text file, possibly long (see ``case.py``)."""
     if random.random() < 0.15:
-        return {"times": [random.choice("9a [({<'\"-=/.:|*&\t\\_,"), random.choice((50, 400, 5_000, 60_000))]}
+        return {"times": [random.choice("9a [({<'\"-=/.:|*&\t\\_,"), random.choice((50, 400, 5_000, 15_000, 60_000))]}
     if random.random() < 0.1:
         return {"hex": random.randbytes(random.randrange(1, 20)).hex()}
     return random.choice(WORDS)
