@@ -24,7 +24,7 @@ BRIDGE_CORE_0.6.2 := 0.19.2
 BRIDGE_NEWER := 0.5.1 0.6.2
 BRIDGE_TRANSFORMERS := 'transformers>=5.8.1,<5.9'
 
-.PHONY: test-bridge demo test fast format lint types contracts unit docs coverage clean help
+.PHONY: test-bridge demo test fuzz fast format lint types contracts unit docs coverage clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -71,6 +71,9 @@ contracts: $(VENV)/.installed  ## data flows one way
 
 unit: $(VENV)/.installed  ## tests, rule cases, labelled real traces
 	$(BIN)/pytest -n auto --dist loadgroup
+
+fuzz: $(VENV)/.installed  ## attack the command line with 3,000 cases, under 2 minutes; FUZZ='--seed 7 --minutes 60' takes more
+	$(BIN)/python -m tests.fuzz --keep fuzz_failures $(FUZZ)
 
 coverage: $(VENV)/.installed  ## tests, with the share of lines and branches that they run
 	$(BIN)/pytest -n auto --dist loadgroup --cov=three_walls --cov-branch --cov-report=term:skip-covered

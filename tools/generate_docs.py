@@ -1,4 +1,4 @@
-"""Writes docs/generated: the reference of commands and facts, from the program itself.
+"""Writes docs/generated: the reference of commands, facts and limits, from the program itself.
 
     python -m tools.generate_docs           # write
     python -m tools.generate_docs --check   # exit 1 if a file is not up to date
@@ -8,16 +8,20 @@ Every page is plain Markdown, so it reads the same in the repository and on the 
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
 
 from three_walls.cli.main import cli
 from three_walls.facts.registry import DEFINITIONS
+from three_walls.inputs import limits
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "generated"
+LIMITS = Path(limits.__file__)
 NOTE = "<!-- Written by tools/generate_docs.py; do not edit. -->"
 
 
@@ -62,7 +66,39 @@ def fact_reference() -> str:
     return "\n".join([*lines, ""])
 
 
-PAGES: dict[str, Callable[[], str]] = {"commands.md": command_reference, "facts.md": fact_reference}
+def limit_reference() -> str:
+    """Every limit on inputs with its value and the sentence that explains it, in their order in the code."""
+    lines = [
+        NOTE,
+        "",
+        "# Limits on inputs",
+        "",
+        "Files may be of unknown origin, so whatever could take unlimited time or memory has a limit, far above what a",
+        "real run needs. They are constants of `three_walls/inputs/limits.py`.",
+        "",
+        "| limit | value | of what |",
+        "|---|---:|---|",
+    ]
+    statements = ast.parse(LIMITS.read_text(encoding="utf-8")).body
+    for constant, comment in pairwise(statements):
+        if (
+            isinstance(constant, ast.Assign)
+            and isinstance(comment, ast.Expr)
+            and isinstance(comment.value, ast.Constant)
+        ):
+            name = ast.unparse(constant.targets[0])
+            value = getattr(limits, name)
+            meaning = " ".join(str(comment.value.value).replace("``", "`").split())
+            shown = f"{value:,}" if isinstance(value, int | float) else ast.unparse(constant.value)
+            lines.append(f"| `{name}` | {shown} | {meaning.replace('|', '&#124;')} |")
+    return "\n".join([*lines, ""])
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "commands.md": command_reference,
+    "facts.md": fact_reference,
+    "limits.md": limit_reference,
+}
 
 
 def main(arguments: list[str]) -> int:

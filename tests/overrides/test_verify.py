@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from three_walls.cli.main import cli
 from three_walls.cli.verify import read_overrides, read_run_config
+from three_walls.inputs import limits
 from three_walls.model.errors import InputError, UsageError
 from three_walls.overrides.real_bridge.verify import NoBridgeError, ask_bridge
 
@@ -102,6 +103,15 @@ def test_what_is_no_run_config_is_one_clear_line(tmp_path: Path, text: str) -> N
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(InputError, match="expected"):
         read_run_config(tmp_path / "x.yaml")
+
+
+def test_a_line_too_long_to_be_read_in_time_is_refused_and_a_long_one_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "o.txt"
+    path.write_text(f"model.bf16=true\nmodel.x={'a' * limits.LONGEST_OVERRIDES_LINE}\n")
+    with pytest.raises(InputError, match=r"o\.txt:2: expected a line of at most 65,536 characters, found 65,544"):
+        read_overrides(path)
+    path.write_text(f"model.x={'a' * (limits.LONGEST_OVERRIDES_LINE - 8)}\n")
+    assert len(read_overrides(path).overrides) == 1
 
 
 def test_an_open_quote_is_named_with_its_line(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from three_walls.inputs import limits
 from three_walls.inputs.config.saved_config import infer_release
 from three_walls.inputs.config.yaml_data import read_yaml
 from three_walls.inputs.given_files import read_text_file
@@ -70,12 +71,15 @@ def verify_command(
 def read_overrides(path: Path) -> WrittenOverrides:
     """Read the overrides in ``path``, without Megatron-LM flags and comments.
 
-    Raises InputError where a quote is not closed.
+    Raises InputError where a quote is not closed, and for a line that is too long.
     """
     text = read_text_file(path, "overrides, one per line (overrides.txt)")
     overrides: list[str] = []
     environment: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
+        if len(line) > limits.LONGEST_OVERRIDES_LINE:
+            most = f"{limits.LONGEST_OVERRIDES_LINE:,}"
+            raise InputError(f"{path}:{number}: expected a line of at most {most} characters, found {len(line):,}")
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:

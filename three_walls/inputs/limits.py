@@ -17,6 +17,8 @@ LONGEST_SHELL_STRING = 16 * 1024
 """Characters of a command string of a shell in which quotes are read; shlex takes quadratic time for a long word."""
 MOST_NESTED_SHELLS = 4
 """Shells that run one another (``bash -c "bash -c ..."``) in a command line."""
+LONGEST_OVERRIDES_LINE = 64 * 1024
+"""Characters of one line of an overrides.txt; reading a word takes time with the square of its length."""
 
 MOST_SQLITE_STEPS_PER_BYTE = 100
 """Steps of SQLite's machine in one query, per byte of the export. A join over all of its rows takes fewer than ten."""

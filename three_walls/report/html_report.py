@@ -5,6 +5,7 @@ Every number of the page is in report.json; charts draw the numbers of its table
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import groupby
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -37,8 +38,12 @@ def render_html(report: Report) -> str:
     )
 
 
+@cache
 def _make_environment() -> Environment:
-    """An environment that escapes everything, and where a misspelled name is an error, not an empty cell."""
+    """An environment that escapes everything, and where a misspelled name is an error, not an empty cell.
+
+    It is made once: compiling the templates takes as long as filling them.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES_DIR),
         autoescape=True,
