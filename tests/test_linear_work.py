@@ -289,6 +289,11 @@ def _stacks_that_share_texts(n: int) -> bytes:
     return pickle.dumps(_snapshot([_block([{"name": name, "filename": file}]) for _ in range(n)]))
 
 
+def _key_of_one_hash(number: int) -> bytes:
+    """A multiple of Python's modulus of hashes, and None."""
+    return b"\x8a\x0b" + (number * (2**61 - 1)).to_bytes(11, "little") + b"N"
+
+
 SNAPSHOTS: dict[str, Callable[[int], bytes]] = {
     "blocks that share a stack": _blocks_that_share_a_stack,
     "stacks that share texts": _stacks_that_share_texts,
