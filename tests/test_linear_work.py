@@ -171,9 +171,7 @@ def test_every_kind_of_expression_is_attacked() -> None:
     [
         (r"nccl\w*Kernel", "search"),
         (r"(?:(\d+)|No) graphable layers", "search"),
-        (r"^torch==(\d+\.\d+[A-Za-z0-9.+]*)$", "search"),
-        (r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?", "fullmatch"),
-        (r"[A-Za-z][\w.-]*\d[\w.-]*:[ ]", "match"),
+        (r"^torch==(\d+\.\d+[A-Za-z0-9.+]*)$", "fullmatch"),
     ],
 )
 def test_an_attack_finds_expressions_that_take_more(expression: str, method: str) -> None:
@@ -289,14 +287,15 @@ def _stacks_that_share_texts(n: int) -> bytes:
     return pickle.dumps(_snapshot([_block([{"name": name, "filename": file}]) for _ in range(n)]))
 
 
+def _key_of_one_hash(number: int) -> bytes:
+    """A multiple of Python's modulus of hashes, and None."""
+    return b"\x8a\x0b" + (number * (2**61 - 1)).to_bytes(11, "little") + b"N"
+
+
 SNAPSHOTS: dict[str, Callable[[int], bytes]] = {
     "blocks that share a stack": _blocks_that_share_a_stack,
     "stacks that share texts": _stacks_that_share_texts,
-    "keys of one hash": lambda n: (
-        b"\x80\x04}("
-        + b"".join(b"\x8a\x0b" + (k * (2**61 - 1)).to_bytes(11, "little") + b"N" for k in range(n))
-        + b"u."
-    ),
+    "keys of one hash": lambda n: b"\x80\x04}(" + b"".join(map(_key_of_one_hash, range(n))) + b"u.",
     "keys that are tuples": lambda n: pickle.dumps({(k, k): 0 for k in range(n)}),
     "segments that share their blocks": lambda n: pickle.dumps({"segments": [_snapshot([_block(None)] * n)] * n}),
 }
