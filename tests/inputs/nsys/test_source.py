@@ -38,6 +38,22 @@ def test_a_compressed_trace_is_unpacked_and_the_copy_removed(tmp_path: Path, suf
     assert not unpacked.exists()
 
 
+def test_what_a_killed_run_unpacked_is_removed_by_the_next_and_what_is_in_use_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    packed = tmp_path / "trace.sqlite.xz"
+    packed.write_bytes(lzma.compress(TraceBuilder().steps(2).write(tmp_path / "trace.sqlite").read_bytes()))
+    with plain_sqlite(packed) as in_use:
+        abandoned = in_use.parent.with_name(f"{in_use.parent.name}-killed")
+        shutil.copytree(in_use.parent, abandoned)
+        with plain_sqlite(packed) as second:
+            assert not abandoned.exists()
+            assert in_use.exists() and second.exists() and second != in_use
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
 def test_a_directory_stands_for_its_exports_and_prefers_plain_ones(tmp_path: Path) -> None:
     for name in ("rank1.sqlite.xz", "rank0.sqlite", "rank0.sqlite.xz", "rank2.sqlite.zst", "notes.txt"):
         (tmp_path / name).touch()

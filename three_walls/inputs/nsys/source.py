@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import lzma
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +24,7 @@ SQLITE_MAGIC = b"SQLite format 3\x00"
 COMPRESSED_SUFFIXES = (".xz", ".zst")
 _CHUNK_BYTES = 1 << 20
 _ZSTD_CHUNK_BYTES = 1 << 10
+_UNPACKING_PREFIX = "three-walls-unpacked-"
 _CHANGES = (("-wal", 32, "'PRAGMA wal_checkpoint(TRUNCATE)'"), ("-journal", 28, "'PRAGMA quick_check'"))
 """Suffix of a file with changes of a database, length of its header, and what writes them into it or undoes them."""
 
@@ -75,10 +78,42 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
         _check_is_finished(path)
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="three-walls-") as directory:
-        plain = Path(directory) / path.with_suffix("").name
+    with _unpacking_directory() as directory:
+        plain = directory / path.with_suffix("").name
         unpack_sqlite(path, plain)
         yield plain
+
+
+@contextmanager
+def _unpacking_directory() -> Iterator[Path]:
+    """A temporary directory, locked while it is in use and removed afterwards.
+
+    A run that was killed could not remove its own. Nobody holds the lock of that, so the next run removes it.
+    """
+    for leftover in Path(tempfile.gettempdir()).glob(f"{_UNPACKING_PREFIX}*"):
+        with suppress(OSError):  # another user's, or removed in the meantime
+            _remove_unless_in_use(leftover)
+    while True:
+        with tempfile.TemporaryDirectory(prefix=_UNPACKING_PREFIX, ignore_cleanup_errors=True) as name:
+            descriptor = os.open(name, os.O_RDONLY)
+            try:
+                with suppress(OSError):  # a file system without locks, where nothing is taken for a leftover either
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if Path(name).is_dir():  # another run may have taken it for a leftover before it was locked
+                    yield Path(name)
+                    return
+            finally:
+                os.close(descriptor)
+
+
+def _remove_unless_in_use(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_uid == os.getuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory)
+    finally:
+        os.close(descriptor)
 
 
 def unpack_sqlite(path: Path, plain: Path) -> None:
