@@ -514,6 +514,7 @@ def _make_scrub(random: Random) -> Made:
     return [("scrub",), (file.name, target)], [file], (SECRET, *(core for _, core in tokens))
 
 
+_PAIRS = ("META_DATA_CAPTURE", "META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SYSTEM_ENV")
 _LETTERS = "bcdfghjklmnpqrstvwxz"
 
 
@@ -560,8 +561,8 @@ def _plant(random: Random, seed: str, token: tuple[str, str]) -> list[str]:
         (table, rows, column)
         for table, rows, columns in _columns_of(seed)
         for column, is_text in columns
-        # A number may be the value of a setting of the run, and these stay.
-        if is_text and rows and not (table == "META_DATA_CAPTURE" and token[0].isdecimal())
+        # A number may be the value of a setting, and four of them a version: these stay.
+        if is_text and rows and not (table in _PAIRS and token[0].replace(".", "").isdecimal())
     ]
     table, rows, column = random.choice(texts)
     row = f"rowid = {random.randrange(1, rows + 1)}"

@@ -68,6 +68,7 @@ def test_a_report_reads_back_and_renders_the_same(name: str, tmp_path: Path) -> 
         ('{"schema_version": "2.0", "facts": {}}', "expected a report.json of schema 2.0, found tool_version: "),
         ("[]", "expected a report.json, found no schema_version in it"),
         ("not json", "expected a report.json, found none (it is no JSON text)"),
+        ("[" * 100_000, "expected a report.json, found none (it is no JSON text)"),
         (None, "expected a report.json, found none (No such file or directory)"),
     ],
 )

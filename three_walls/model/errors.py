@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MOST_MESSAGE_CHARACTERS = 2_000
+"""Of an error's message: it may repeat a name or a value of any length from an input."""
+
 
 class ThreeWallsError(Exception):
     """A problem that the user can act on. The message states what was expected, what was found and what to do.
@@ -10,6 +13,14 @@ class ThreeWallsError(Exception):
     """
 
     exit_code = 1
+    lists_all = False
+    """Whether the message has a line per problem; any other message is one line, and shortened if it is very long."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.lists_all or len(text) <= MOST_MESSAGE_CHARACTERS:
+            return text
+        return f"{text[: MOST_MESSAGE_CHARACTERS * 3 // 4]} ... {text[-MOST_MESSAGE_CHARACTERS // 8 :]}"
 
 
 class UsageError(ThreeWallsError):
@@ -34,3 +45,4 @@ class RuleBaseError(ThreeWallsError):
     """The rule base has errors. All of them are listed, each with file, line and column."""
 
     exit_code = 5
+    lists_all = True

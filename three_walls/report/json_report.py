@@ -63,7 +63,7 @@ def load_report(path: str | Path) -> Report:
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "it is no JSON text"
         raise UsageError(f"{path}: expected a report.json, found none ({reason})") from error
     version = document.get("schema_version") if isinstance(document, dict) else None
