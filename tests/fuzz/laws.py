@@ -57,6 +57,8 @@ def find_broken_laws(case: Case, outcome: Outcome, directory: Path, given: dict[
     if outcome.escaped:
         yield f"escaped: {outcome.escaped}"
         return
+    if b"the inputs take more memory than there is" in outcome.stderr:
+        yield "memory: more than a case of this size explains"
     if outcome.exit_code not in EXIT_CODES[command]:
         message = outcome.stderr.decode("utf-8", "replace").strip().splitlines()
         yield f"exit-code: {outcome.exit_code}: {message[-1] if message else 'no message'}"[:600]

@@ -214,8 +214,8 @@ def _write_scalar(value: ConfigScalar) -> str:
     if _PLAIN_WORD.fullmatch(value) and value.lower() not in _CONSTANTS:
         return value
     # OmegaConf resolves ${...} unless a backslash stands before it, and halves the backslashes before that.
-    escaped = re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    escaped = re.sub(r"(?<!\\)(\\*+)\$\{", r"\1\1\\${", value)
     # Within quotes Hydra reads backslashes as they are, but for those before a quote and at the end.
-    escaped = re.sub(r'(\\*)"', r'\1\1\\"', escaped)
-    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
+    escaped = re.sub(r'(?<!\\)(\\*+)"', r'\1\1\\"', escaped)
+    escaped = re.sub(r"(?<!\\)(\\++)$", r"\1\1", escaped)
     return f'"{escaped}"'

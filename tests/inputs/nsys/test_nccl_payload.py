@@ -148,7 +148,7 @@ def test_the_end_of_a_group_launches_for_all_calls_in_it() -> None:
         call("ncclSend", 16, 17, 7, 20),
         call("ncclGroupEnd", 20, 30),
     ]
-    assert joined(calls, 25) == [(7, 120)]
+    assert joined(calls, 25) == [(7, 300)]  # it sends 120 bytes and receives 300 at the same time
     assert joined(calls, 25, 26) == [(7, None), (7, None)]  # two kernels: neither carries all of it
 
 
