@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,17 @@ def test_scrub_says_what_went_by_name_and_never_by_value(tmp_path: Path) -> None
     assert "none is left" in done.stdout
     assert not [secret for secret in SECRETS.values() if secret in done.stdout]
     assert three_walls("analyze", "shared.sqlite.xz", cwd=tmp_path).returncode == 0
+
+
+def test_scrub_counts_a_variable_without_a_name_and_does_not_print_what_stands_there(tmp_path: Path) -> None:
+    plant(tmp_path / "rank0.sqlite")
+    with closing(sqlite3.connect(tmp_path / "rank0.sqlite")) as export, export:
+        row = ("PROCESS_0:ENVIRONMENT_VARIABLE", "https://brunhild.example/?token=abcdefgh")
+        export.execute("INSERT INTO META_DATA_CAPTURE (name, value) VALUES (?, ?)", row)
+    done = three_walls("scrub", "rank0.sqlite", "shared.sqlite", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "brunhild" not in done.stdout + done.stderr
+    assert b"brunhild" not in (tmp_path / "shared.sqlite").read_bytes()
 
 
 def test_analyze_prints_no_value_that_is_not_on_the_list(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from three_walls.captures.scrub.scrub import ScrubSummary, scrub
+from three_walls.model.shell import is_variable
 from three_walls.report.formats import format_count, show_control_characters
 
 _MOST_NAMES = 12
@@ -45,7 +46,9 @@ def describe_scrubbed(summary: ScrubSummary) -> Iterator[str]:
     yield f"  rows left out of {_counts(summary.pairs)}"
     strings = format_count(summary.strings)
     yield f"  strings left out: {strings}, {summary.blocks} of them the environment of a process"
-    yield f"  environment variables left out: {len(summary.variables)} ({_names(summary.variables)})"
+    # What stands before = in a damaged environment may be anything, also what was to be removed.
+    named = tuple(name for name in summary.variables if is_variable(name))
+    yield f"  environment variables left out: {len(summary.variables)} ({_names(named)})"
     yield f"  command-line arguments left out: {summary.arguments}"
     yield f"  texts replaced: {_counts(summary.texts)}"
     if summary.host is not None:

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from three_walls.inputs.nsys.launch import read_environment, secret_names
+from three_walls.inputs.nsys.launch import UNNAMED_VARIABLE, read_environment, secret_names
 
 ROWS = [
     'RANK="3"',
@@ -43,6 +43,11 @@ def test_allowed_variables_are_read_without_their_quotes() -> None:
 def test_secrets_are_named_and_never_read() -> None:
     assert secret_names(ROWS) == ("HF_TOKEN", "NCCL_SECRET_THING", "WANDB_API_KEY")
     assert "s3cr3t" not in repr(read_environment(ROWS)) + repr(secret_names(ROWS))
+
+
+def test_a_text_that_is_no_name_is_not_shown_as_one() -> None:
+    rows = ["https://adams-host/?token=abc", "WANDB_API_KEY=def"]
+    assert secret_names(rows) == ("WANDB_API_KEY", UNNAMED_VARIABLE)
 
 
 @settings(deadline=None)

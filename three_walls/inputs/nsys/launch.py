@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from three_walls.inputs.config.sources import ENVIRONMENT, SettingsBuilder
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.model.config import ConfigValue
+from three_walls.model.shell import is_variable
 from three_walls.tables.environment_variables import allowed_variables
 
 _ARGUMENT = re.compile(r"(?:PROCESS_0:)?ARGUMENT_(\d{1,6})", re.ASCII)
 _COMMAND = ("PROCESS_0:COMMAND", "COMMAND")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+UNNAMED_VARIABLE = "one without a name"
 
 
 def launch_words(export: NsysExport) -> list[str]:
@@ -67,10 +69,14 @@ def read_environment(rows: Iterable[str]) -> dict[str, ConfigValue]:
 
 
 def secret_names(rows: Iterable[str]) -> tuple[str, ...]:
-    """Names (never values) of the variables that look like secrets and are not empty, sorted."""
+    """Names (never values) of the variables that look like secrets and are not empty, sorted.
+
+    A text before ``=`` that is no name may hold a value itself, so ``UNNAMED_VARIABLE`` stands for it.
+    """
     allowed = allowed_variables()
     pairs = (row.partition("=") for row in rows)
-    return tuple(sorted({name for name, _, value in pairs if unquote(value) and allowed.looks_secret(name)}))
+    found = {name for name, _, value in pairs if unquote(value) and allowed.looks_secret(name)}
+    return tuple(sorted({name if is_variable(name) else UNNAMED_VARIABLE for name in found}))
 
 
 def unquote(value: str) -> str:
