@@ -24,7 +24,7 @@ BRIDGE_CORE_0.6.2 := 0.19.2
 BRIDGE_NEWER := 0.5.1 0.6.2
 BRIDGE_TRANSFORMERS := 'transformers>=5.8.1,<5.9'
 
-.PHONY: test-bridge demo test fuzz fast format lint types contracts unit docs coverage clean help
+.PHONY: test-bridge demo test attacks fast format lint types contracts unit docs coverage clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -48,7 +48,7 @@ demo: $(VENV)/.installed  ## analyze a bundled real trace
 	$(BIN)/three-walls analyze $(DEMO_TRACE) --out demo.three-walls
 	@echo "Open demo.three-walls/report.html in a browser."
 
-test: lint types contracts unit  ## everything CI runs, under 6 minutes on two cores
+test: lint types contracts unit  ## everything but the attacks, under 6 minutes on two cores
 
 fast: $(VENV)/.installed  ## the part to run while you edit, under a minute: style, contracts, quick tests
 	$(BIN)/ruff check .
@@ -70,9 +70,10 @@ contracts: $(VENV)/.installed  ## data flows one way
 	$(BIN)/lint-imports --no-cache
 
 unit: $(VENV)/.installed  ## tests, rule cases, labelled real traces
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto --dist loadgroup -m "not attack"
 
-fuzz: $(VENV)/.installed  ## attack the command line with 3,000 cases, under 2 minutes; FUZZ='--seed 7 --minutes 60' takes more
+attacks: $(VENV)/.installed  ## hostile inputs: their tests, then 3,000 cases of the fuzzer; FUZZ='--seed 7 --minutes 60' takes more
+	$(BIN)/pytest -n auto --dist loadgroup -m attack
 	$(BIN)/python -m tests.fuzz --keep fuzz_failures $(FUZZ)
 
 coverage: $(VENV)/.installed  ## tests, with the share of lines and branches that they run

@@ -36,7 +36,7 @@ from three_walls.tables.yaml_document import read_document
 from three_walls.timeline.categories import match_kernel
 from three_walls.timeline.operators import nest_operators, read_operator_text
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
 # ---- every regular expression of the program ----------------------------------------------------------------------
 

@@ -153,6 +153,7 @@ def test_the_command_that_exports_a_report_names_exactly_that_file(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.attack
 @pytest.mark.parametrize("name", HOSTILE[::5])
 def test_the_command_that_scrubs_names_exactly_that_file(tmp_path: Path, shell: Shell, name: str) -> None:
     path = tmp_path / f"{name}.sqlite"
@@ -269,6 +270,7 @@ def test_a_title_stays_a_comment(shell: Shell, report: Report, title: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.attack
 @pytest.mark.parametrize("name", HOSTILE[::4])
 def test_the_command_that_tests_a_new_rule_names_its_directory(
     tmp_path: Path, shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,11 @@ from trace_builder import TraceBuilder
 from tests.paths import REPOSITORY
 
 STRACE = shutil.which("strace")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(STRACE is None, reason="strace is not installed")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.attack,
+    pytest.mark.skipif(STRACE is None, reason="strace is not installed"),
+]
 
 CALL = re.compile(r"^\d+\s+(?P<name>\w+)\((?P<arguments>.*)\)\s+= (?P<result>-?\d+|\?)")
 PATH = re.compile(r'(?:(?:AT_FDCWD|\d+)(?:<(?P<folder>[^>]*)>)?, )?"(?P<path>(?:[^"\\]|\\.)*)"')

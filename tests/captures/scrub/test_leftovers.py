@@ -21,7 +21,7 @@ from three_walls.captures.scrub.hidden_files import PREFIX, hidden_file
 from three_walls.captures.scrub.scrub import scrub
 from three_walls.model.errors import InputError, UsageError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
 _SCRUB = (
     "import signal, sys\n"

@@ -13,7 +13,7 @@ from three_walls.captures.scrub.secrets import Secrets, scan_for_leaks
 from three_walls.captures.scrub.texts import TextFilter
 from three_walls.tables.scrub import cut_private, cut_sentence, holds_key, scrub_rules
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
 _CHARACTERS = 8_000
 _ATTEMPTS = 4

@@ -23,7 +23,7 @@ from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
 from three_walls.report.overrides_file import render_overrides
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
 SOURCES = {"megatron_lm": "wide-nvlink-alltoall.sqlite", "bridge": "healthy-two-gpus.sqlite.xz"}
 

@@ -19,7 +19,7 @@ from three_walls.inputs.nsys.launch import environment_blocks, launch_words
 from three_walls.inputs.nsys.tables import read_operations, read_ranges_between
 from three_walls.model.errors import InputError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
 
 def _damaged(path: Path, *statements: str) -> Path:
