@@ -44,6 +44,8 @@ _MOST_BYTES = 64 << 20
 """Of a file that changes make: repeating repeats could fill the disk."""
 _MOST_TEXT_BYTES = 1 << 20
 """Of a file that repeated pieces make: a limit on time says little about larger ones."""
+_MOST_ENTRIES = 500_000
+"""Of data that is repeated. Repeats of repeats are written to the last entry, in JSON gigabytes of them."""
 LINE_CHANGES = ("line", "cut-lines", "repeat-lines", "word")
 DATA_CHANGES = ("put", "drop", "repeat", "share")
 
@@ -206,11 +208,38 @@ def _change_data(value: Any, kind: str, arguments: list[Any]) -> Any:
         holder[key] = _decode_value(arguments[1])
     elif kind == "drop":
         del holder[key]
-    elif isinstance(holder, list):
-        holder[key:key] = [holder[key]] * min(arguments[1], 100_000)
     else:
-        holder |= {f"{key}{number}": holder[key] for number in range(min(arguments[1], 1_000))}
+        _repeat(value, holder, key, arguments[1])
     return value
+
+
+def _repeat(value: Any, holder: Any, key: Any, times: int) -> None:
+    """Repeats an entry of ``holder``, which is a part of ``value``, as often as leaves that small enough to write."""
+    entry = holder[key]
+    for fewer in sorted({times, 30, 2} - set(range(times + 1, 31)), reverse=True):
+        if isinstance(holder, list):
+            holder[key:key] = [entry] * fewer
+        else:
+            names = [f"{key}{number}" for number in range(min(fewer, 1_000))]
+            holder |= dict.fromkeys(names, entry)
+        if _count_entries(value) < _MOST_ENTRIES:
+            return
+        if isinstance(holder, list):
+            del holder[key : key + fewer]
+        else:
+            for name in names:
+                del holder[name]
+
+
+def _count_entries(value: Any) -> int:
+    """Collections and scalars in ``value``, counted as often as they are written, up to _MOST_ENTRIES."""
+    count, waiting = 0, [value]
+    while waiting and count < _MOST_ENTRIES:
+        count += 1
+        entry = waiting.pop()
+        if isinstance(entry, dict | list | tuple):
+            waiting += entry.values() if isinstance(entry, dict) else entry
+    return count
 
 
 def _follow(value: Any, path: list[int]) -> tuple[Any, Any] | None:
