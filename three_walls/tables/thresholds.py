@@ -100,6 +100,43 @@ class AttributionThresholds(Row):
     """Of the kernels: those that need their launch call for launches to count as recorded."""
 
 
+class ReplayThresholds(Row):
+    """``replay.yaml``: what the replay of a step takes for granted."""
+
+    silent_thread_ns: Nanoseconds
+    """Silence of a thread after which another thread's call may be what it waited for."""
+    long_allocation_ns: Nanoseconds
+    """Duration from which on an allocation waited for the device."""
+    longest_allocation_tail_ns: Nanoseconds
+    """From the end of the awaited operation to the return of such a call."""
+    shortest_wait_ns: Nanoseconds
+    """Duration of a synchronizing call that waits for nothing."""
+    usual_stream_gap_ns: Nanoseconds
+    """Longest gap between two operations of a stream that wait for nothing else."""
+    least_stream_gap_ns: Nanoseconds
+    """What is taken for a longer gap once nothing else holds the operation back."""
+    longest_event_gap_ns: Nanoseconds
+    """Longest gap between an operation and one that waited for its event."""
+    launch_latency_quantile: Fraction
+    """Of the times from launch to start: the one of launches that wait for nothing."""
+    least_launch_latency_ns: Nanoseconds
+    """No launch is faster."""
+    longest_latency_ratio: Ratio
+    """Of that latency: longest one on an idle stream."""
+    late_after_launch_ns: Nanoseconds
+    """After its launch: an operation that starts later was held back."""
+    late_after_stream_ns: Nanoseconds
+    """After the operation before it on its stream."""
+    late_after_event_ns: Nanoseconds
+    """After an operation whose event its stream waited for."""
+    resource_reach_ns: Nanoseconds
+    """How long ago an operation may have ended whose multiprocessors another one waited for."""
+    resource_last_wave_fraction: Fraction
+    """Of an operation's duration before its end: from then on another one may take its multiprocessors."""
+    resource_last_wave_ns: Nanoseconds
+    """The same for short operations."""
+
+
 class VerdictThresholds(Row):
     """``verdict.yaml``: when a verdict is given. Fractions of the step, unless the name states otherwise."""
 
@@ -265,6 +302,12 @@ class RecipeLimits(Row):
 def attribution_thresholds() -> AttributionThresholds:
     """The thresholds of timeline, ranks and attribution that ship with the program."""
     return load_table(TABLES_DIR / "attribution.yaml", AttributionThresholds)
+
+
+@cache
+def replay_thresholds() -> ReplayThresholds:
+    """What ships with the program."""
+    return load_table(TABLES_DIR / "replay.yaml", ReplayThresholds)
 
 
 @cache

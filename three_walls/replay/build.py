@@ -1,0 +1,378 @@
+"""Builds the dependency graph of one step of every captured rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.replay.awaited_operations import find_awaited
+from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
+from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Edges, HostPoints, Kind, Numbers, StepGraph
+from three_walls.replay.host_chains import find_hand_overs, follows_in_thread, list_calls
+from three_walls.tables.thresholds import replay_thresholds
+from three_walls.timeline.timeline import Timeline
+
+_JOIN_AT_START, _OPERATION, _RENDEZVOUS, _JOIN_AT_END = range(4)
+"""Of nodes at one time, those of an earlier kind come first."""
+
+
+def build_graph(timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.DataFrame) -> StepGraph:
+    """The graph of the steps ``windows`` (rank_index, start_ns, end_ns; one step of each rank)."""
+    rows = windows.sort("rank_index")
+    common = matched_ranks.clock.add_common_times(rows)
+    shifts = (common["common_start_ns"] - common["start_ns"]).to_list()
+    parts = []
+    for place, row in enumerate(rows.iter_rows(named=True)):
+        part = _read_rank(timeline, place, row["rank_index"], row["start_ns"], row["end_ns"], shifts[place])
+        parts.append(part)
+    parts = [part for part in parts if part is not None]
+    return _join_ranks(parts, matched_ranks.arrivals)
+
+
+@dataclass(frozen=True, slots=True)
+class _RankPart:
+    """One rank's step: what ran, what its host called, and who waited for whom, by places in its own lists."""
+
+    rank_index: int
+    start_ns: int
+    shift_ns: int
+    """From the rank's own clock to the common one."""
+    operations: pl.DataFrame
+    calls: pl.DataFrame
+    call_of: Numbers
+    """Per operation the call that launched it, or NONE."""
+    previous: Numbers
+    """Per operation the one before it on its stream, or NONE."""
+    events: tuple[Numbers, Numbers]
+    resource: Numbers
+    awaited: Numbers
+    """Per call the operation it waited for, or NONE."""
+    thread_before: Numbers
+    hand_over: Numbers
+    free_ns: Numbers
+    """Per operation that is the first on its stream: when the stream was free; NONE where nothing ran before."""
+
+
+def _read_rank(
+    timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int
+) -> _RankPart | None:
+    of_rank = timeline.operations.filter(pl.col("rank_index") == rank_index)
+    operations = of_rank.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left")).sort(
+        "start_ns", "end_ns", "stream", "correlation"
+    )
+    if operations.is_empty():
+        return None
+    calls = list_calls(timeline, operations, end_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
+    call_of = _find_calls(operations, calls)
+    previous = follow_streams(operations)
+    events = find_producers(timeline, operations)
+    call_start = calls["start_ns"].to_numpy()
+    launch_ns = np.where(call_of != NONE, call_start[call_of] if len(call_start) else NONE, NONE)
+    waits = timeline.stream_waits.filter(
+        (pl.col("capture_id") == operations["capture_id"][0]) & (pl.col("process") == operations["process"][0])
+    )
+    freed = of_rank.filter(pl.col("start_ns") < start_ns).group_by("stream").agg(pl.col("end_ns").max())
+    free_of = dict(freed.iter_rows())
+    streams = operations["stream"].to_list()
+    free_ns = np.array(
+        [free_of.get(stream, NONE) if before == NONE else NONE for stream, before in zip(streams, previous, strict=True)],
+        dtype=np.int64,
+    )
+    return _RankPart(
+        rank_index=rank_index,
+        start_ns=start_ns,
+        shift_ns=shift_ns,
+        operations=operations.with_columns(rank=pl.lit(place, dtype=pl.Int64)),
+        calls=calls,
+        call_of=call_of,
+        previous=previous,
+        events=events,
+        resource=find_resource_waits(operations, launch_ns, previous, events),
+        awaited=find_awaited(calls, operations, waits, call_of),
+        thread_before=follows_in_thread(calls),
+        hand_over=find_hand_overs(calls),
+        free_ns=free_ns,
+    )
+
+
+def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Numbers:
+    """Per operation the place of its launch call among ``calls``, or NONE."""
+    places = (
+        calls.with_row_index("call")
+        .select("correlation", "thread", pl.col("call").cast(pl.Int64))
+        .drop_nulls("correlation")
+        .unique(["correlation", "thread"], keep="first", maintain_order=True)
+    )
+    joined = operations.select("correlation", thread="launch_thread").join(
+        places, on=["correlation", "thread"], how="left", maintain_order="left"
+    )
+    return joined["call"].fill_null(NONE).to_numpy()
+
+
+class _EdgeList:
+    """Edges as they are found, a column of each kind of number at a time."""
+
+    def __init__(self) -> None:
+        self._parts: list[dict[str, Numbers]] = []
+
+    def add(self, kind: Kind, target: Numbers, fixed_ns: Numbers | int = 0, **columns: Numbers | int | float) -> None:
+        """Adds edges to ``target``; columns that are not given are NONE, or 0 for ``share``."""
+        size = len(target)
+        given = {"kind": int(kind), "target": target, "fixed_ns": fixed_ns, **columns}
+        defaults = {name: NONE for name in ("source", "point", "piece", "operation")} | {"share": 0.0}
+        part = {}
+        for name in EDGE_COLUMNS:
+            dtype = np.float64 if name == "share" else np.int64
+            part[name] = np.broadcast_to(np.asarray(given.get(name, defaults.get(name)), dtype=dtype), (size,))
+        self._parts.append(part)
+
+    def finish(self, last_join: Numbers) -> Edges:
+        """All edges. Those from a host point begin at the join before it."""
+        columns = {name: np.concatenate([part[name] for part in self._parts]) for name in EDGE_COLUMNS}
+        from_host = columns["point"] != NONE
+        columns["source"] = columns["source"].copy()
+        columns["source"][from_host] = last_join[columns["point"][from_host]]
+        return Edges(**columns)
+
+
+def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph:
+    """One graph of all ranks, on the common clock."""
+    operation_base = np.cumsum([0, *(part.operations.height for part in parts)])
+    call_base = np.cumsum([0, *(part.calls.height for part in parts)])
+    operations = pl.concat([part.operations for part in parts])
+    calls = pl.concat([part.calls for part in parts])
+    origin_ns = min(part.start_ns + part.shift_ns for part in parts)
+    shift = np.array([part.shift_ns - origin_ns for part in parts], dtype=np.int64)
+    rank, call_rank = operations["rank"].to_numpy(), calls["rank"].to_numpy()
+    start, end = (operations[name].to_numpy() + shift[rank] for name in ("start_ns", "end_ns"))
+    call_start, call_end = (calls[name].to_numpy() + shift[call_rank] for name in ("start_ns", "end_ns"))
+
+    def offset(values: Sequence[Numbers], base: Numbers) -> Numbers:
+        shifted = [np.where(value == NONE, NONE, value + base[place]) for place, value in enumerate(values)]
+        return np.concatenate(shifted)
+
+    call_of = offset([part.call_of for part in parts], call_base)
+    previous = offset([part.previous for part in parts], operation_base)
+    resource = offset([part.resource for part in parts], operation_base)
+    awaited = offset([part.awaited for part in parts], operation_base)
+    thread_before = offset([part.thread_before for part in parts], call_base)
+    hand_over = offset([part.hand_over for part in parts], call_base)
+    event_op = offset([part.events[0] for part in parts], operation_base)
+    event_producer = offset([part.events[1] for part in parts], operation_base)
+    free_ns = np.concatenate(
+        [np.where(part.free_ns == NONE, NONE, part.free_ns + shift[place]) for place, part in enumerate(parts)]
+    )
+    # A call that "waited" for an operation that ended after its return did not wait for it.
+    return_slack_ns = replay_thresholds().shortest_wait_ns
+    waits = awaited != NONE
+    awaited = np.where(waits & (end[awaited] <= call_end + return_slack_ns), awaited, NONE)
+    member, members_of = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
+
+    begins = thread_before == NONE
+    joins_at_start, joins_at_end = np.flatnonzero(begins | (hand_over != NONE)), np.flatnonzero(awaited != NONE)
+    latest = np.array([int(start[places].max()) for places in members_of], dtype=np.int64)
+    times = [call_start[joins_at_start], start, latest, call_end[joins_at_end]]
+    kinds = [np.full(len(part), kind) for kind, part in enumerate(times)]
+    sizes = [len(part) for part in times]
+    order = np.lexsort((np.arange(sum(sizes)), np.concatenate(kinds), np.concatenate(times)))
+    node = np.empty(len(order), dtype=np.int64)
+    node[order] = np.arange(1, len(order) + 1)  # node 0 is the origin
+    start_join_node, start_node, meeting_node, end_join_node = np.split(node, np.cumsum(sizes)[:-1])
+
+    join = np.full(2 * calls.height, NONE, dtype=np.int64)
+    join[2 * joins_at_start] = start_join_node
+    join[2 * joins_at_end + 1] = end_join_node
+    points = HostPoints(join)
+    before_end = np.where(begins, call_start, call_end[thread_before])
+    think_ns = np.where(
+        hand_over != NONE, call_start - call_end[hand_over], np.maximum(0, call_start - before_end)
+    )
+    took_ns = call_end - call_start
+    has_waited = (awaited != NONE) & (end[awaited] > call_start)
+    took_ns = np.where(has_waited, np.minimum(took_ns, replay_thresholds().shortest_wait_ns), took_ns)
+    piece_ns = np.empty(2 * calls.height, dtype=np.int64)
+    piece_ns[0::2], piece_ns[1::2] = think_ns, took_ns
+
+    end_node, duration_ns = start_node.copy(), end - start
+    found = member != NONE
+    end_node[found] = meeting_node[member[found]]
+    duration_ns[found] = np.maximum(0, end[found] - latest[member[found]])
+
+    edges = _EdgeList()
+    _add_host_edges(edges, joins_at_start, joins_at_end, join, begins, hand_over, call_start)
+    waiting = joins_at_end
+    tail_ns = np.maximum(0, call_end[waiting] - end[awaited[waiting]])
+    tail_ns = np.where(has_waited[waiting], tail_ns, 0)
+    edges.add(
+        Kind.AWAITED, join[2 * waiting + 1], tail_ns,
+        source=end_node[awaited[waiting]], operation=awaited[waiting], share=1.0,
+    )
+    _add_operation_edges(
+        edges, _Device(start, end, duration_ns, start_node, end_node), call_of, call_start, previous, resource,
+        (event_op, event_producer), free_ns,
+    )
+    for place, places in enumerate(members_of):
+        edges.add(Kind.ARRIVAL, np.full(len(places), meeting_node[place]), source=start_node[places])
+    finished = edges.finish(points.last_join())
+    in_order = finished.source < finished.target
+    assert in_order[finished.kind != Kind.AWAITED].all()
+    step_start = np.array([part.start_ns for part in parts], dtype=np.int64) + shift
+    last_end = np.zeros(len(parts), dtype=np.int64)
+    np.maximum.at(last_end, rank, end)
+    return StepGraph(
+        operations=operations,
+        calls=calls,
+        points=points,
+        edges=finished.take(in_order),
+        nodes_count=len(order) + 1,
+        start_node=start_node,
+        end_node=end_node,
+        piece_ns=piece_ns,
+        duration_ns=duration_ns,
+        measured_ns=last_end - step_start,
+        rank_start_ns=step_start,
+        ranks=tuple(part.rank_index for part in parts),
+    )
+
+
+def _list_rendezvous(
+    operations: pl.DataFrame, arrivals: pl.DataFrame, rank_indices: Sequence[int]
+) -> tuple[Numbers, list[Numbers]]:
+    """Per operation the number of its rendezvous, or NONE, and the members of each (two or more)."""
+    numbered = operations.with_row_index("op").select(
+        pl.col("op").cast(pl.Int64), "rank_index", "stream", "start_ns", "end_ns"
+    )
+    instances = arrivals.filter(pl.col("rank_index").is_in(list(rank_indices))).select(
+        "rank_index", "stream", "start_ns", "end_ns", "instance"
+    )
+    members = (
+        numbered.join(instances, on=["rank_index", "stream", "start_ns", "end_ns"])
+        .unique("op", keep="first", maintain_order=True)
+        .sort("instance", "op")
+    )
+    grouped = members.group_by("instance", maintain_order=True).agg("op").filter(pl.col("op").list.len() > 1)
+    member = np.full(operations.height, NONE, dtype=np.int64)
+    members_of = [np.array(places, dtype=np.int64) for places in grouped["op"].to_list()]
+    for number, places in enumerate(members_of):
+        member[places] = number
+    return member, members_of
+
+
+def _add_host_edges(
+    edges: _EdgeList,
+    joins_at_start: Numbers,
+    joins_at_end: Numbers,
+    join: Numbers,
+    begins: np.ndarray,
+    hand_over: Numbers,
+    call_start: Numbers,
+) -> None:
+    """Edges to the joins of threads from what they did before."""
+    first = joins_at_start[begins[joins_at_start] & (hand_over[joins_at_start] == NONE)]
+    edges.add(Kind.GIVEN, join[2 * first], call_start[first], source=ORIGIN)
+    handed = joins_at_start[hand_over[joins_at_start] != NONE]
+    edges.add(Kind.HAND_OVER, join[2 * handed], point=2 * hand_over[handed] + 1, piece=2 * handed)
+    going_on = handed[~begins[handed]]
+    edges.add(Kind.THREAD, join[2 * going_on], point=2 * going_on - 1)
+    edges.add(Kind.THREAD, join[2 * joins_at_end + 1], point=2 * joins_at_end, piece=2 * joins_at_end + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """Operations of all ranks on the common clock, with their nodes."""
+
+    start: Numbers
+    end: Numbers
+    duration_ns: Numbers
+    start_node: Numbers
+    end_node: Numbers
+
+
+def _add_operation_edges(
+    edges: _EdgeList,
+    device: _Device,
+    call_of: Numbers,
+    call_start: Numbers,
+    previous: Numbers,
+    resource: Numbers,
+    events: tuple[Numbers, Numbers],
+    free_ns: Numbers,
+) -> None:
+    """Edges to the starts of operations."""
+    limits = replay_thresholds()
+    start, end = device.start, device.end
+    gap_ns = np.where(previous != NONE, start - end[previous], 0)
+
+    launched = np.flatnonzero(call_of != NONE)
+    if len(launched):
+        observed_ns = start[launched] - call_start[call_of[launched]]
+        least_ns = max(
+            limits.least_launch_latency_ns, int(np.quantile(observed_ns, limits.launch_latency_quantile))
+        )
+        before = previous[launched]
+        free_since = np.where(before != NONE, end[before], np.where(free_ns[launched] == NONE, 0, free_ns[launched]))
+        waits_for_event = np.zeros(len(start), dtype=bool)
+        waits_for_event[events[0]] = True
+        is_idle = (free_since <= call_start[call_of[launched]]) & ~waits_for_event[launched]
+        longest_ns = np.where(is_idle, least_ns * round(limits.longest_latency_ratio), least_ns)
+        edges.add(
+            Kind.LAUNCH,
+            device.start_node[launched],
+            np.maximum(0, np.minimum(observed_ns, longest_ns)),
+            point=2 * call_of[launched],
+        )
+    following = np.flatnonzero((previous != NONE) & (gap_ns >= 0))
+    usual = gap_ns[following]
+    kept = np.where(usual < limits.usual_stream_gap_ns, usual, limits.least_stream_gap_ns)
+    kept = np.where(call_of[following] == NONE, usual, kept)
+    before = previous[following]
+    edges.add(
+        Kind.STREAM, device.start_node[following], kept, source=device.end_node[before], operation=before, share=1.0
+    )
+    overlapping = np.flatnonzero((previous != NONE) & (gap_ns < 0))
+    edges.add(Kind.STREAM, device.start_node[overlapping], source=device.start_node[previous[overlapping]])
+    first = np.flatnonzero((previous == NONE) & (free_ns != NONE))
+    edges.add(Kind.GIVEN, device.start_node[first], free_ns[first], source=ORIGIN)
+    unlaunched = np.flatnonzero((previous == NONE) & (call_of == NONE))
+    edges.add(Kind.GIVEN, device.start_node[unlaunched], start[unlaunched], source=ORIGIN)
+
+    op, producer = events
+    edges.add(
+        Kind.EVENT,
+        device.start_node[op],
+        np.clip(start[op] - end[producer], 0, limits.longest_event_gap_ns),
+        source=device.end_node[producer],
+        operation=producer,
+        share=1.0,
+    )
+    held = np.flatnonzero(resource != NONE)
+    _add_resource_edges(edges, device, held, resource[held])
+
+
+def _add_resource_edges(edges: _EdgeList, device: _Device, held: Numbers, holder: Numbers) -> None:
+    """An operation starts at the same share of the holder's duration as captured, or as long after its end."""
+    since_end = device.start[held] - device.end[holder]
+    after = since_end >= 0
+    edges.add(
+        Kind.RESOURCE,
+        device.start_node[held[after]],
+        since_end[after],
+        source=device.end_node[holder[after]],
+        operation=holder[after],
+        share=1.0,
+    )
+    inside, during = held[~after], holder[~after]
+    duration_ns = np.maximum(1, device.duration_ns[during])
+    share = 1.0 + since_end[~after] / duration_ns
+    running = share >= 0  # of a collective that has not begun to transfer, nothing is known
+    edges.add(
+        Kind.RESOURCE,
+        device.start_node[inside[running]],
+        source=device.end_node[during[running]],
+        operation=during[running],
+        share=share[running],
+    )

@@ -1,0 +1,93 @@
+"""What an operation on the device had to wait for besides its launch: its stream, events, and multiprocessors."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from three_walls.attribution.stream_edges import find_edges
+from three_walls.replay.graph import NONE, Flags, Numbers
+from three_walls.tables.thresholds import replay_thresholds
+from three_walls.timeline.timeline import Timeline
+
+
+def follow_streams(operations: pl.DataFrame) -> Numbers:
+    """Per operation the one before it on its stream, or NONE. ``operations``: of one rank in the order of starts."""
+    stream = operations["stream"].to_numpy()
+    previous = np.full(len(stream), NONE, dtype=np.int64)
+    for number in np.unique(stream):
+        places = np.flatnonzero(stream == number)
+        previous[places[1:]] = places[:-1]
+    return previous
+
+
+def find_producers(timeline: Timeline, operations: pl.DataFrame) -> tuple[Numbers, Numbers]:
+    """Pairs (operation, producer): operations that waited for the event of a producer that started before them."""
+    capture, process = operations.select("capture_id", "process").row(0)
+    of_process = (pl.col("capture_id") == capture) & (pl.col("process") == process)
+    numbered = operations.with_row_index("op").with_columns(pl.col("op").cast(pl.Int64))
+    edges = (
+        find_edges(
+            numbered,
+            timeline.api_calls.filter(of_process),
+            timeline.stream_waits.filter(of_process),
+            timeline.event_records.filter(of_process),
+        )
+        .filter("resolved")
+        .drop_nulls("producer")
+        .select("op", "producer")
+        .unique()
+        .sort("op", "producer")
+    )
+    op, producer = (edges[name].cast(pl.Int64).to_numpy() for name in ("op", "producer"))
+    start = operations["start_ns"].to_numpy()
+    in_order = start[producer] < start[op]
+    return op[in_order], producer[in_order]
+
+
+def find_resource_waits(
+    operations: pl.DataFrame, launch_ns: Numbers, previous: Numbers, events: tuple[Numbers, Numbers]
+) -> Numbers:
+    """Per operation the one of another stream whose multiprocessors it waited for, or NONE.
+
+    An operation that was launched, and had neither stream nor event to wait for, started late because others filled the
+    device. What it waited for is the operation that ended nearest to its start, or was in its last wave then.
+    ``launch_ns``: start of its launch call, NONE where unknown. ``previous``: follow_streams. ``events``:
+    find_producers.
+    """
+    limits = replay_thresholds()
+    start, end = operations["start_ns"].to_numpy(), operations["end_ns"].to_numpy()
+    stream = operations["stream"].to_numpy()
+    ready = launch_ns + limits.late_after_launch_ns
+    has_previous = previous != NONE
+    ready[has_previous] = np.maximum(
+        ready[has_previous], end[previous[has_previous]] + limits.late_after_stream_ns
+    )
+    np.maximum.at(ready, events[0], end[events[1]] + limits.late_after_event_ns)
+    late = np.flatnonzero((launch_ns != NONE) & (start > ready))
+    found = np.full(len(start), NONE, dtype=np.int64)
+    nearest = np.full(len(start), np.iinfo(np.int64).max, dtype=np.int64)
+    for number in np.unique(stream):
+        places = np.flatnonzero(stream == number)
+        candidate, is_found = _last_started(start[places], start[late])
+        other = places[candidate]
+        left = end[other] - start[late]
+        reach = limits.resource_last_wave_fraction * (end[other] - start[other]) + limits.resource_last_wave_ns
+        fits: Flags = (
+            is_found
+            & (stream[late] != number)
+            & (other < late)
+            & (end[other] > ready[late])
+            & (left <= np.maximum(limits.late_after_event_ns, reach))
+            & (left > -limits.resource_reach_ns)
+            & (np.abs(left) < nearest[late])
+        )
+        found[late[fits]] = other[fits]
+        nearest[late[fits]] = np.abs(left[fits])
+    return found
+
+
+def _last_started(start: Numbers, at: Numbers) -> tuple[Numbers, Flags]:
+    """Per time of ``at`` the place of the last ``start`` up to it, and whether there is one."""
+    place = np.searchsorted(start, at, side="right") - 1
+    return np.maximum(place, 0), np.asarray(place >= 0)

@@ -1,0 +1,196 @@
+"""The dependency graph of one step of every captured rank, as columns, and its evaluation.
+
+A node is an instant whose time follows from earlier ones:
+
+- the start of a device operation;
+- a *rendezvous*: the last captured member of a collective arrives, and its transfer begins;
+- a *join* of a host thread: where it began, took over from another thread, or waited for the device. Between two joins
+  a thread is a chain of pieces (CUDA calls and the think time between them), so the instant of every call is that of
+  the last join plus a sum of pieces.
+
+An edge says that a node is at least so much later than an earlier one. Its length is the sum of a fixed part, of host
+pieces, and of a share of the duration of an operation. A replay works out the earliest time of every node, which is the
+longest path to it, for the pieces and durations of the capture or for changed ones (Daydream, USENIX ATC 2020).
+
+Nodes are numbered by their time in the capture, so every edge leads from a smaller to a larger number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from three_walls.replay.longest_path import find_longest_paths
+
+Numbers = npt.NDArray[np.int64]
+Fractions = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+NONE = -1
+"""Stands for no node, host point or operation."""
+
+ORIGIN = 0
+"""The node from which time counts."""
+
+
+class Kind(IntEnum):
+    """Why one node waits for another."""
+
+    GIVEN = 0
+    """What happened before the step: when a thread began, when a stream was free."""
+    LAUNCH = 1
+    """An operation starts after its launch."""
+    STREAM = 2
+    """Operations of a stream run in their order."""
+    EVENT = 3
+    """A stream waits for an event."""
+    RESOURCE = 4
+    """An operation that was ready started when another one left the multiprocessors."""
+    ARRIVAL = 5
+    """A collective transfers once its last member has arrived."""
+    THREAD = 6
+    """A thread goes on after what it did before."""
+    HAND_OVER = 7
+    """A thread goes on after another thread."""
+    AWAITED = 8
+    """A synchronizing call returns after the operation that it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPoints:
+    """Starts and ends of the CUDA calls of all threads in the order of each thread: point 2i is the start of call i."""
+
+    join: Numbers
+    """The point's own node if it is a join, else NONE. The first point of each thread is one."""
+
+    def offsets_ns(self, piece_ns: Numbers) -> Numbers:
+        """Host time from the last join to every point."""
+        total_ns = np.cumsum(piece_ns)
+        return np.asarray(total_ns - total_ns[self._joined_at()], dtype=np.int64)
+
+    def last_join(self) -> Numbers:
+        """The node of the last join up to every point."""
+        return self.join[self._joined_at()]
+
+    def _joined_at(self) -> Numbers:
+        places = np.arange(len(self.join), dtype=np.int64)
+        return np.maximum.accumulate(np.where(self.join != NONE, places, 0)) if len(places) else places
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """All edges, in any order. The source of an edge from a host point is the last join before the point."""
+
+    kind: Numbers
+    source: Numbers
+    target: Numbers
+    fixed_ns: Numbers
+    point: Numbers
+    """The host point whose offset from its join is added, or NONE."""
+    piece: Numbers
+    """The host point whose piece is added, or NONE."""
+    operation: Numbers
+    """The operation of whose duration ``share`` is added, or NONE."""
+    share: Fractions
+
+    def lengths_ns(self, offsets_ns: Numbers, piece_ns: Numbers, duration_ns: Numbers) -> Numbers:
+        """Length of every edge, with host points ``offsets_ns`` after their joins."""
+        lengths_ns = self.fixed_ns.copy()
+        for index, values_ns in ((self.point, offsets_ns), (self.piece, piece_ns)):
+            used = index != NONE
+            lengths_ns[used] += values_ns[index[used]]
+        used = self.operation != NONE
+        lengths_ns[used] += np.rint(self.share[used] * duration_ns[self.operation[used]]).astype(np.int64)
+        return lengths_ns
+
+    def take(self, chosen: Flags | Numbers) -> Edges:
+        """The edges that are ``chosen``, by a mask or by their places."""
+        return Edges(*(getattr(self, name)[chosen] for name in EDGE_COLUMNS))
+
+
+EDGE_COLUMNS = ("kind", "source", "target", "fixed_ns", "point", "piece", "operation", "share")
+
+
+@dataclass(frozen=True, slots=True)
+class StepGraph:
+    """One step of every captured rank. Times count from ``origin_ns`` on the common clock."""
+
+    operations: pl.DataFrame
+    """What ran on the devices: OPERATIONS. A row's place is the operation's number."""
+    calls: pl.DataFrame
+    """CUDA calls of the launching threads: CALLS. Call i has the host points 2i and 2i + 1."""
+    points: HostPoints
+    edges: Edges
+    nodes_count: int
+    start_node: Numbers
+    """Per operation the node of its start."""
+    end_node: Numbers
+    """Per operation the node after which it takes its duration: its start, or the rendezvous of its collective."""
+    piece_ns: Numbers
+    """As captured: host time right before every point. At a join, what it takes where nothing has to be waited for."""
+    duration_ns: Numbers
+    """As captured; of a member of a rendezvous, the time from the rendezvous to its end."""
+    measured_ns: Numbers
+    """Per rank (in order of ``ranks``): from its step's start to the end of its last operation."""
+    rank_start_ns: Numbers
+    """Per rank: the start of its step."""
+    ranks: tuple[int, ...]
+    """Rank indices."""
+
+    @property
+    def work(self) -> Work:
+        """The work as captured."""
+        return Work(self.piece_ns, self.duration_ns, self.edges)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a replay evaluates: host pieces, durations and edges, as captured or changed."""
+
+    piece_ns: Numbers
+    duration_ns: Numbers
+    edges: Edges
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When everything happens in a replay, counted from the graph's origin."""
+
+    node_ns: Numbers
+    start_ns: Numbers
+    """Per operation."""
+    end_ns: Numbers
+    step_ns: Numbers
+    """Per rank: from its step's start to the end of its last operation."""
+
+    @property
+    def longest_ns(self) -> int:
+        """The step of the rank that takes longest."""
+        return int(self.step_ns.max())
+
+
+def replay(graph: StepGraph, work: Work | None = None) -> Times:
+    """The earliest time of everything in ``graph`` when ``work`` (by default that of the capture) is done."""
+    work = work or graph.work
+    offsets_ns = graph.points.offsets_ns(work.piece_ns)
+    lengths_ns = work.edges.lengths_ns(offsets_ns, work.piece_ns, work.duration_ns)
+    order = np.argsort(work.edges.target, kind="stable")
+    node_ns = find_longest_paths(
+        graph.nodes_count, work.edges.source[order], work.edges.target[order], lengths_ns[order]
+    )
+    start_ns = node_ns[graph.start_node]
+    end_ns = np.maximum(node_ns[graph.end_node] + work.duration_ns, start_ns)
+    rank = graph.operations["rank"].to_numpy()
+    last_ns = np.zeros(len(graph.ranks), dtype=np.int64)
+    np.maximum.at(last_ns, rank, end_ns)
+    return Times(node_ns, start_ns, end_ns, last_ns - graph.rank_start_ns)
+
+
+def with_operations(graph: StepGraph, operations: pl.DataFrame) -> StepGraph:
+    """``graph`` with more columns in its operations, in the same order."""
+    assert operations.height == graph.operations.height
+    return replace(graph, operations=operations)

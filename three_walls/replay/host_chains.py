@@ -1,0 +1,84 @@
+"""What host threads do in a step: their CUDA calls one after the other, and where they wait for another thread.
+
+A thread is a chain: think time, call, think time, call. Two things break it. A call that synchronizes returns when the
+device has caught up (``awaited_operations.py``). And a thread that stayed silent while another one made calls went on
+because of it: PyTorch's main thread waits for the autograd thread during the backward pass.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from three_walls.attribution.host_activity import kind_of
+from three_walls.replay.graph import NONE, Numbers
+from three_walls.tables.thresholds import replay_thresholds
+from three_walls.timeline.timeline import Timeline
+
+CALLS = pl.Schema(
+    {
+        "rank": pl.Int64,  # place of the rank in the graph
+        "thread": pl.Int64,
+        "start_ns": pl.Int64,  # on the capture's own clock
+        "end_ns": pl.Int64,
+        "correlation": pl.Int64,
+        "name": pl.String,
+        "kind": pl.String,  # tables/api-calls.yaml; other
+    }
+)
+
+
+def list_calls(timeline: Timeline, operations: pl.DataFrame, end_ns: int) -> pl.DataFrame:
+    """The CUDA calls (CALLS) of the threads that launch ``operations``, thread by thread in the order of time.
+
+    ``operations``: of one rank's step that ends at ``end_ns``. A call inside another one is part of that. Threads that
+    launch nothing (NCCL's watchdog) hold nobody up.
+    """
+    first = operations.select("capture_id", "process").row(0)
+    threads = operations["launch_thread"].drop_nulls().unique()
+    begin_ns = operations["launch_start_ns"].min()
+    calls = timeline.api_calls.filter(
+        (pl.col("capture_id") == first[0])
+        & (pl.col("process") == first[1])
+        & pl.col("thread").is_in(threads.implode())
+        & pl.col("start_ns").is_between(begin_ns if isinstance(begin_ns, int) else end_ns, end_ns, closed="left")
+    ).sort("thread", "start_ns", "end_ns", "correlation")
+    earlier_end = pl.col("end_ns").cum_max().shift(1).over("thread")
+    outermost = calls.filter(earlier_end.is_null() | (pl.col("start_ns") >= earlier_end))
+    names = outermost["name"].unique().drop_nulls().cast(pl.String).to_list()
+    kinds = {name: kind_of(name) or "other" for name in names}
+    return outermost.with_columns(rank=pl.lit(0, dtype=pl.Int64), name=pl.col("name").cast(pl.String)).select(
+        *[name for name in CALLS if name != "kind"],
+        kind=pl.col("name").replace_strict(kinds, default="other", return_dtype=pl.String),
+    )
+
+
+def follows_in_thread(calls: pl.DataFrame) -> Numbers:
+    """Per call the place of the call before it in its thread; NONE for the first of each."""
+    threads = calls["thread"].to_numpy()
+    places = np.arange(len(threads), dtype=np.int64)
+    same = np.concatenate([[False], threads[1:] == threads[:-1]]) if len(threads) else np.zeros(0, dtype=bool)
+    return np.where(same, places - 1, NONE)
+
+
+def find_hand_overs(calls: pl.DataFrame) -> Numbers:
+    """Per call the call of another thread that it followed, or NONE.
+
+    A thread was handed over to when it had been silent for a while, and another thread finished a call in the meantime
+    and began no other one.
+    """
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    thread = calls["thread"].to_numpy()
+    previous = follows_in_thread(calls)
+    last_end = np.where(previous != NONE, end[previous], np.iinfo(np.int64).min)
+    best = np.full(len(start), NONE, dtype=np.int64)
+    best_end = np.full(len(start), np.iinfo(np.int64).min, dtype=np.int64)
+    for other in np.unique(thread):
+        places = np.flatnonzero(thread == other)
+        latest = np.searchsorted(start[places], start, side="left") - 1
+        found = places[np.maximum(latest, 0)]
+        is_over = (latest >= 0) & (end[found] <= start) & (thread != other) & (end[found] > best_end)
+        best, best_end = np.where(is_over, found, best), np.where(is_over, end[found], best_end)
+    first = previous == NONE
+    silent = (best_end > last_end) & (start - np.where(first, start, last_end) > replay_thresholds().silent_thread_ns)
+    return np.where((best != NONE) & (first | silent), best, NONE)
