@@ -1,0 +1,124 @@
+"""What an edit changes in a step: read from the rules, applied to the step's dependency graph by ``replay/``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class Action(StrEnum):
+    """How a transformation changes the work that it selects."""
+
+    SCALE = "scale"
+    """Operations take ``time`` of their duration, and ``host`` of the host time of their launches."""
+    FUSE = "fuse"
+    """As scale, but each run of selected operations is launched by one call."""
+    GRAPH = "graph"
+    """Each run of selected operations is launched by one call; the operations stay."""
+    HIDE = "hide"
+    """Communication holds no compute up: what waits for it in ``share`` of the passes starts without it."""
+    HOST = "host"
+    """All host time between calls, and the calls, take ``host`` of what they did."""
+    UNWAIT = "unwait"
+    """Synchronizing calls of the selected kinds return at once."""
+    REPEAT = "repeat"
+    """Selected forward work is done ``time`` times more, before its backward pass (recompute)."""
+    MICRO_BATCH = "micro_batch"
+    """``factor`` times as many samples in each pass, in as many fewer passes."""
+    HEAL = "heal"
+    """The selected ranks take the median time of their peers for their kernels and host pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which operations are meant: those that match every field that is given. Without any, all."""
+
+    categories: tuple[str, ...] = ()
+    """Names of categories (``model/buckets.py``), or of groups of them: ``communication``, ``compute``, ``gemms``."""
+    work: tuple[str, ...] = ()
+    """Labels of ``replay/labels.py``: ``rope``, ``loss``, ``expert_gemm``, ``dispatch``, ..."""
+    modules: tuple[str, ...] = ()
+    """Modules of a layer: ``attention``, ``router``, ``dispatch``, ``experts``, ``combine``; ``outside`` of layers."""
+    directions: tuple[str, ...] = ()
+    """``forward``, ``backward``, ``recompute``."""
+    kernels: str = ""
+    """Regular expression, searched in the kernel's name."""
+    ranks: tuple[int, ...] = ()
+    """Rank numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A parameter at the ends of its range: ``low`` and ``high`` are those of the smallest and the largest gain."""
+
+    low: float
+    likely: float
+    high: float
+
+
+ALL = Levels(1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """One change of a step."""
+
+    action: Action
+    select: Selection = Selection()
+    time: Levels = ALL
+    """Of the time on the device, what remains. For ``repeat``: how much is added."""
+    host: Levels = ALL
+    """Of the host time of the launches (for ``host``: of all host time), what remains."""
+    share: Levels = ALL
+    """For ``hide``: the share of the passes that can be covered."""
+    slowdown: Levels = ALL
+    """For ``hide``: how much longer compute takes while communication runs."""
+    factor: float = 1.0
+    """For ``micro_batch``."""
+    reason: str = ""
+    """Where the parameters come from."""
+    source: str = ""
+
+
+class Level(StrEnum):
+    """Which end of a range is meant."""
+
+    LOW = "low"
+    LIKELY = "likely"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A step after some transformations, by replays at the ends of their parameters. Unprofiled time."""
+
+    low_ns: int
+    """Where every edit gains most."""
+    likely_ns: int
+    high_ns: int
+    """Where every edit gains least."""
+    because_unknown: str = ""
+    """Why a number is not to be trusted or not known; empty otherwise."""
+
+
+class Predictor(Protocol):
+    """Predicts steps; the ranges include the error of the replay."""
+
+    @property
+    def reason_withheld(self) -> str:
+        """Why nothing is predicted: what the capture lacks. Empty where predictions are made."""
+
+    @property
+    def step_ns(self) -> Prediction:
+        """The step as it is, unprofiled."""
+
+    def predict(self, transformations: Sequence[Transformation]) -> Prediction:
+        """The step with all ``transformations`` applied in their order."""
+
+    def explain(self, transformation: Transformation) -> str:
+        """Why the transformation changes nothing here (nothing is selected), or empty."""
+
+    def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        """Bucket to its time in the predicted step of the representative rank; sums to that step."""

@@ -1,0 +1,131 @@
+"""What the profiler added to each piece of host time, so that a replay can predict the step that nobody profiled.
+
+Two things cost host time while a capture runs:
+
+- **NVTX ranges**: PyTorch formats a text and opens a range around every operator (``emit_nvtx``), and with recorded
+  shapes the text holds all of them. What one costs is read off the capture itself: the median time from the begin of a
+  range to the begin of the next one right inside it, and between two ends, where no CUDA call lies between. On one H200
+  the same program ran with and without ranges: they cost 1.0 us each without shapes, where this measure gives 1.1 us,
+  and 4.4 to 5.6 us each with shapes, where it gives 3.5 us.
+- **Recorded CUDA calls**: the profiler's callbacks around each call. Measured on one H200 with Nsight Systems 2024.2
+  (tables/profiler-costs.yaml) and scaled with the speed of the host, as the median duration of ``cudaLaunchKernel``
+  shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from three_walls.replay.graph import NONE, Fractions, Numbers
+from three_walls.replay.host_chains import follows_in_thread
+from three_walls.tables.profiler_costs import profiler_costs
+
+_SHAPES = "sizes = "
+
+
+@dataclass(frozen=True, slots=True)
+class RangeCost:
+    """Host time that one NVTX range takes, in ns."""
+
+    begin_ns: float
+    begin_with_shapes_ns: float
+    end_ns: float
+
+
+def measure_profiler_cost(calls: pl.DataFrame, ranges: pl.DataFrame, hand_over: Numbers) -> Fractions:
+    """Per host point (2i: think time before call i, 2i + 1: call i) what the profiler added, in ns.
+
+    ``calls``: CALLS of one rank. ``ranges``: HOST_RANGES of its process around them. ``hand_over``: per call the call
+    of another thread that it followed, or NONE.
+    """
+    scale = _measure_host_pace(calls)
+    before, inside = _cost_of_calls(calls)
+    added = np.zeros(2 * calls.height)
+    added[0::2], added[1::2] = before * scale, inside * scale
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    previous = follows_in_thread(calls)
+    since = np.where(hand_over != NONE, end[hand_over], np.where(previous != NONE, end[previous], start))
+    events = _list_events(ranges)
+    cost = measure_range_cost(events, calls)
+    thread = calls["thread"].to_numpy()
+    for number, of_thread in events.group_by("thread", maintain_order=True):
+        places = np.flatnonzero(thread == number[0])
+        at = of_thread["at_ns"].to_numpy()
+        each = np.where(
+            of_thread["is_begin"].to_numpy(),
+            np.where(of_thread["has_shapes"].to_numpy(), cost.begin_with_shapes_ns, cost.begin_ns),
+            cost.end_ns,
+        )
+        total = np.concatenate([[0.0], np.cumsum(each)])
+        between = [np.searchsorted(at, times[places]) for times in (since, start, end)]
+        added[2 * places] += total[between[1]] - total[between[0]]
+        added[2 * places + 1] += total[between[2]] - total[between[1]]
+    return added
+
+
+def measure_range_cost(events: pl.DataFrame, calls: pl.DataFrame) -> RangeCost:
+    """What a range costs in this capture: medians over neighbouring begins and ends without a CUDA call between."""
+    gaps = (
+        pl.concat(
+            [
+                events.select("thread", "at_ns", "is_begin", "has_shapes", is_call=pl.lit(value=False)),
+                calls.select(
+                    "thread",
+                    at_ns="start_ns",
+                    is_begin=pl.lit(value=False),
+                    has_shapes=pl.lit(value=False),
+                    is_call=pl.lit(value=True),
+                ),
+            ]
+        )
+        .sort("thread", "at_ns", maintain_order=True)
+        .with_columns(
+            gap_ns=pl.col("at_ns") - pl.col("at_ns").shift(1).over("thread"),
+            follows=pl.when(pl.col("is_call").shift(1).over("thread"))
+            .then(None)
+            .otherwise(pl.col("is_begin").shift(1).over("thread")),
+        )
+        .filter(~pl.col("is_call"))
+    )
+    nested = gaps.filter(pl.col("is_begin") & pl.col("follows"))
+    closing = gaps.filter(~pl.col("is_begin") & ~pl.col("follows"))
+
+    def median(frame: pl.DataFrame, otherwise: float) -> float:
+        value = frame["gap_ns"].median()
+        return float(value) if isinstance(value, int | float) else otherwise
+
+    table = profiler_costs()
+    plain = median(nested.filter(~pl.col("has_shapes")), table.range_begin_ns)
+    return RangeCost(
+        begin_ns=plain,
+        begin_with_shapes_ns=median(nested.filter("has_shapes"), plain),
+        end_ns=median(closing, table.range_end_ns),
+    )
+
+
+def _list_events(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Begins and ends of ``ranges``: thread, at_ns, is_begin, has_shapes; thread by thread in the order of time."""
+    shapes = ranges.select("thread", "start_ns", "end_ns", has_shapes=pl.col("text").str.contains(_SHAPES, literal=True))
+    begins = shapes.select("thread", "has_shapes", at_ns="start_ns", is_begin=pl.lit(value=True))
+    ends = shapes.select("thread", "has_shapes", at_ns="end_ns", is_begin=pl.lit(value=False)).drop_nulls("at_ns")
+    return pl.concat([begins, ends]).sort("thread", "at_ns", "is_begin")
+
+
+def _measure_host_pace(calls: pl.DataFrame) -> float:
+    """How much longer a launch takes on this host than on the one that the table was measured on."""
+    table = profiler_costs()
+    launches = calls.filter(pl.col("name").str.starts_with(table.pace_call))
+    usual = (launches["end_ns"] - launches["start_ns"]).median()
+    return float(usual) / table.pace_call_ns if isinstance(usual, int | float) else 1.0
+
+
+def _cost_of_calls(calls: pl.DataFrame) -> tuple[Fractions, Fractions]:
+    """Per call what the profiler adds (before it, inside it), on the host of the table."""
+    names = calls["name"].unique().to_list()
+    rows = {name: profiler_costs().of_call(name) for name in names}
+    before = calls["name"].replace_strict({name: row[0] for name, row in rows.items()}, return_dtype=pl.Float64)
+    inside = calls["name"].replace_strict({name: row[1] for name, row in rows.items()}, return_dtype=pl.Float64)
+    return before.to_numpy(), inside.to_numpy()
