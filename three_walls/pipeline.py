@@ -7,6 +7,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``ranks/matched_ranks.py``: the calls of the ranks matched, and their clocks aligned.
 - ``attribution/attribution.py``: the budget, exposed communication, why no compute ran, stragglers.
 - ``facts/measure.py``: the fact sheet.
+- ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
 - ``overrides/spell.py``: the plan as overrides of a launcher.
 """
@@ -40,6 +41,7 @@ from three_walls.overrides.check import find_problems
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.replay.run import replay_run
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
@@ -93,6 +95,9 @@ def analyze(
     attribution = attribute(timeline, matched_ranks, traces)
     progress("measuring facts")
     facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
+    progress("replaying the step")
+    run_replay = replay_run(timeline, matched_ranks, traces, details.step, facts)
+    facts = facts.with_measured(run_replay.facts)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, facts, attribution.stragglers, run_config, bridge_version, allowed)
     return _build_report(inputs, timeline, matched_ranks, attribution, details, diagnosis)

@@ -77,6 +77,10 @@ class Transformation:
     """For ``hide``: how much longer compute takes while communication runs."""
     factor: float = 1.0
     """For ``micro_batch``."""
+    launches: int = 1
+    """For ``fuse``: how many launches of each run remain."""
+    overhead_us: Levels = Levels(0.0, 0.0, 0.0)
+    """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     reason: str = ""
     """Where the parameters come from."""
     source: str = ""

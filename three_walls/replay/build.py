@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,7 +79,10 @@ def _read_rank(
     free_of = dict(freed.iter_rows())
     streams = operations["stream"].to_list()
     free_ns = np.array(
-        [free_of.get(stream, NONE) if before == NONE else NONE for stream, before in zip(streams, previous, strict=True)],
+        [
+            free_of.get(stream, NONE) if before == NONE else NONE
+            for stream, before in zip(streams, previous, strict=True)
+        ],
         dtype=np.int64,
     )
     return _RankPart(
@@ -123,7 +126,7 @@ class _EdgeList:
         """Adds edges to ``target``; columns that are not given are NONE, or 0 for ``share``."""
         size = len(target)
         given = {"kind": int(kind), "target": target, "fixed_ns": fixed_ns, **columns}
-        defaults = {name: NONE for name in ("source", "point", "piece", "operation")} | {"share": 0.0}
+        defaults = dict.fromkeys(("source", "point", "piece", "operation"), NONE) | {"share": 0.0}
         part = {}
         for name in EDGE_COLUMNS:
             dtype = np.float64 if name == "share" else np.int64
@@ -188,9 +191,7 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph
     join[2 * joins_at_end + 1] = end_join_node
     points = HostPoints(join)
     before_end = np.where(begins, call_start, call_end[thread_before])
-    think_ns = np.where(
-        hand_over != NONE, call_start - call_end[hand_over], np.maximum(0, call_start - before_end)
-    )
+    think_ns = np.where(hand_over != NONE, call_start - call_end[hand_over], np.maximum(0, call_start - before_end))
     took_ns = call_end - call_start
     has_waited = (awaited != NONE) & (end[awaited] > call_start)
     took_ns = np.where(has_waited, np.minimum(took_ns, replay_thresholds().shortest_wait_ns), took_ns)
@@ -208,12 +209,22 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph
     tail_ns = np.maximum(0, call_end[waiting] - end[awaited[waiting]])
     tail_ns = np.where(has_waited[waiting], tail_ns, 0)
     edges.add(
-        Kind.AWAITED, join[2 * waiting + 1], tail_ns,
-        source=end_node[awaited[waiting]], operation=awaited[waiting], share=1.0,
+        Kind.AWAITED,
+        join[2 * waiting + 1],
+        tail_ns,
+        source=end_node[awaited[waiting]],
+        operation=awaited[waiting],
+        share=1.0,
     )
     _add_operation_edges(
-        edges, _Device(start, end, duration_ns, start_node, end_node), call_of, call_start, previous, resource,
-        (event_op, event_producer), free_ns,
+        edges,
+        _Device(start, end, duration_ns, start_node, end_node),
+        call_of,
+        call_start,
+        previous,
+        resource,
+        (event_op, event_producer),
+        free_ns,
     )
     for place, places in enumerate(members_of):
         edges.add(Kind.ARRIVAL, np.full(len(places), meeting_node[place]), source=start_node[places])
@@ -229,6 +240,7 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph
         points=points,
         edges=finished.take(in_order),
         nodes_count=len(order) + 1,
+        call_of=call_of,
         start_node=start_node,
         end_node=end_node,
         piece_ns=piece_ns,
@@ -310,9 +322,7 @@ def _add_operation_edges(
     launched = np.flatnonzero(call_of != NONE)
     if len(launched):
         observed_ns = start[launched] - call_start[call_of[launched]]
-        least_ns = max(
-            limits.least_launch_latency_ns, int(np.quantile(observed_ns, limits.launch_latency_quantile))
-        )
+        least_ns = max(limits.least_launch_latency_ns, int(np.quantile(observed_ns, limits.launch_latency_quantile)))
         before = previous[launched]
         free_since = np.where(before != NONE, end[before], np.where(free_ns[launched] == NONE, 0, free_ns[launched]))
         waits_for_event = np.zeros(len(start), dtype=bool)
