@@ -11,7 +11,7 @@ import polars as pl
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.awaited_operations import find_awaited
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
-from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Edges, HostPoints, Kind, Numbers, StepGraph
+from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Edges, Fractions, HostPoints, Kind, Numbers, StepGraph
 from three_walls.replay.host_chains import find_hand_overs, follows_in_thread, list_calls
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
@@ -25,11 +25,10 @@ def build_graph(timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.Dat
     rows = windows.sort("rank_index")
     common = matched_ranks.clock.add_common_times(rows)
     shifts = (common["common_start_ns"] - common["start_ns"]).to_list()
-    parts = []
-    for place, row in enumerate(rows.iter_rows(named=True)):
-        part = _read_rank(timeline, place, row["rank_index"], row["start_ns"], row["end_ns"], shifts[place])
-        parts.append(part)
-    parts = [part for part in parts if part is not None]
+    parts = [
+        _read_rank(timeline, place, row["rank_index"], row["start_ns"], row["end_ns"], shifts[place])
+        for place, row in enumerate(rows.iter_rows(named=True))
+    ]
     return _join_ranks(parts, matched_ranks.arrivals)
 
 
@@ -57,15 +56,11 @@ class _RankPart:
     """Per operation that is the first on its stream: when the stream was free; NONE where nothing ran before."""
 
 
-def _read_rank(
-    timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int
-) -> _RankPart | None:
+def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int) -> _RankPart:
     of_rank = timeline.operations.filter(pl.col("rank_index") == rank_index)
     operations = of_rank.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left")).sort(
         "start_ns", "end_ns", "stream", "correlation"
     )
-    if operations.is_empty():
-        return None
     calls = list_calls(timeline, operations, end_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
     previous = follow_streams(operations)
@@ -77,14 +72,8 @@ def _read_rank(
     )
     freed = of_rank.filter(pl.col("start_ns") < start_ns).group_by("stream").agg(pl.col("end_ns").max())
     free_of = dict(freed.iter_rows())
-    streams = operations["stream"].to_list()
-    free_ns = np.array(
-        [
-            free_of.get(stream, NONE) if before == NONE else NONE
-            for stream, before in zip(streams, previous, strict=True)
-        ],
-        dtype=np.int64,
-    )
+    is_first = previous == NONE
+    free_ns = np.where(is_first, [free_of.get(stream, NONE) for stream in operations["stream"].to_list()], NONE)
     return _RankPart(
         rank_index=rank_index,
         start_ns=start_ns,
@@ -116,13 +105,16 @@ def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Numbers:
     return joined["call"].fill_null(NONE).to_numpy()
 
 
+Column = Numbers | Fractions
+
+
 class _EdgeList:
     """Edges as they are found, a column of each kind of number at a time."""
 
     def __init__(self) -> None:
-        self._parts: list[dict[str, Numbers]] = []
+        self._parts: list[dict[str, Column]] = []
 
-    def add(self, kind: Kind, target: Numbers, fixed_ns: Numbers | int = 0, **columns: Numbers | int | float) -> None:
+    def add(self, kind: Kind, target: Numbers, fixed_ns: Column | int = 0, **columns: Column | float) -> None:
         """Adds edges to ``target``; columns that are not given are NONE, or 0 for ``share``."""
         size = len(target)
         given = {"kind": int(kind), "target": target, "fixed_ns": fixed_ns, **columns}

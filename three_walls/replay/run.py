@@ -19,7 +19,7 @@ from three_walls.facts.replayed_step import (
 from three_walls.facts.step_view import NO_STEP, StepView
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import read_ranges_between
-from three_walls.model.fact import FactSheet, Measurements, known, missing
+from three_walls.model.fact import FactSheet, Measurements, known, known_or_missing, missing
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.build import build_graph
 from three_walls.replay.graph import Fractions, StepGraph, replay
@@ -81,16 +81,14 @@ def replay_run(
         return RunReplay({**measured, REPLAY_ERROR: known(error)}, predictor)
     without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
     predicted = without_log.step_ns
-    off = missing("no log gives the unprofiled step (give --log)")
-    if log_step_ns:
-        off = known((predicted.likely_ns - log_step_ns) / log_step_ns)
+    off = (predicted.likely_ns - log_step_ns) / log_step_ns if log_step_ns else None
     return RunReplay(
         {
             REPLAY_ERROR: known(error),
             PREDICTED_STEP: known(predicted.likely_ns),
             PREDICTED_STEP_LOW: known(predicted.low_ns),
             PREDICTED_STEP_HIGH: known(predicted.high_ns),
-            PREDICTION_ERROR: off,
+            PREDICTION_ERROR: known_or_missing(off, "no log gives the unprofiled step (give --log)"),
         },
         predictor,
     )

@@ -78,16 +78,15 @@ def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -
 
 
 def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float, host: float) -> Work:
-    duration_ns = np.where(selected, np.rint(work.duration_ns * time).astype(np.int64), work.duration_ns)
-    edges = work.edges
+    duration_ns, edges = _scale_chosen(work.duration_ns, selected, time), work.edges
     if time == 0:  # what is gone leaves no gap on its stream, and takes no multiprocessors
         edges = _without_gaps(graph, edges, selected)
-    piece_ns = _scale_pieces(work.piece_ns, _pieces_of(graph, selected), host)
+    piece_ns = _scale_chosen(work.piece_ns, _pieces_of(graph, selected), host)
     return Work(piece_ns, duration_ns, edges)
 
 
-def _scale_pieces(piece_ns: Numbers, chosen: Flags, factor: float) -> Numbers:
-    return piece_ns if factor == 1.0 else np.where(chosen, np.rint(piece_ns * factor).astype(np.int64), piece_ns)
+def _scale_chosen(values_ns: Numbers, chosen: Flags, factor: float) -> Numbers:
+    return values_ns if factor == 1.0 else np.where(chosen, np.rint(values_ns * factor).astype(np.int64), values_ns)
 
 
 def _pieces_of(graph: StepGraph, selected: Flags) -> Flags:
@@ -157,7 +156,7 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     )
     piece_ns = np.where(_pieces_within(graph, run, position, kept_launches), 0, work.piece_ns)
     host = _at(change.host, level)
-    piece_ns = _scale_pieces(piece_ns, _pieces_of(graph, kept), host)
+    piece_ns = _scale_chosen(piece_ns, _pieces_of(graph, kept), host)
     return Work(piece_ns, np.rint(duration_ns).astype(np.int64), edges)
 
 
@@ -177,12 +176,8 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     piece_ns = np.where(_pieces_within(graph, run, position, 1), 0, work.piece_ns)
     # The first launch of a run becomes the launch of the graph.
     first = np.flatnonzero((run != NONE) & (position == 0))
-    overhead_ns = round(1000 * _at(change.overhead_us, level))
-    piece_ns[2 * first + 1] = np.minimum(piece_ns[2 * first + 1], overhead_ns) if not overhead_ns else overhead_ns
-    duration_ns = np.where(
-        selected, np.rint(work.duration_ns * _at(change.time, level)).astype(np.int64), work.duration_ns
-    )
-    return Work(piece_ns, duration_ns, edges)
+    piece_ns[2 * first + 1] = round(1000 * _at(change.overhead_us, level))
+    return Work(piece_ns, _scale_chosen(work.duration_ns, selected, _at(change.time, level)), edges)
 
 
 def _find_runs(graph: StepGraph, selected: Flags) -> tuple[Numbers, Numbers]:
@@ -261,8 +256,7 @@ def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     released = replace(edges, share=np.where(held, edges.share * (1 - share), edges.share))
     hidden_ns, compute_ns = int(work.duration_ns[selected].sum()), int(work.duration_ns[computes].sum())
     slower = 1 + (_at(change.slowdown, level) - 1) * share * min(1.0, hidden_ns / max(1, compute_ns))
-    duration_ns = np.where(computes, np.rint(work.duration_ns * slower).astype(np.int64), work.duration_ns)
-    return Work(work.piece_ns, duration_ns, released)
+    return Work(work.piece_ns, _scale_chosen(work.duration_ns, computes, slower), released)
 
 
 def _can_be_covered(graph: StepGraph) -> Flags:
@@ -277,7 +271,7 @@ def _can_be_covered(graph: StepGraph) -> Flags:
     return ~operations.select(alone.fill_null(value=False)).to_series().to_numpy()
 
 
-def _host(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+def _host(_: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     # At a join that waited for the device, the piece is a fraction of a call: it scales like any other.
     return replace(work, piece_ns=np.rint(work.piece_ns * _at(change.host, level)).astype(np.int64))
 
@@ -339,7 +333,7 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     return _scale_operations(graph, kept, inside & ~left_out, factor * time, 1.0)
 
 
-def _heal(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
     """The selected ranks work at the median pace of the others: kernels by category, and host pieces."""
     operations = graph.operations
     selected = np.unique(operations["rank"].to_numpy()[select_operations(graph, change.select)])
@@ -363,7 +357,7 @@ def _heal(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     for number in selected:
         total = work.piece_ns[call_rank == number].sum()
         if total > usual > 0:
-            piece_ns = _scale_pieces(piece_ns, call_rank == number, usual / total)
+            piece_ns = _scale_chosen(piece_ns, call_rank == number, usual / total)
     return Work(piece_ns, duration_ns, work.edges)
 
 
