@@ -126,6 +126,8 @@ class StepGraph:
     points: HostPoints
     edges: Edges
     nodes_count: int
+    call_of: Numbers
+    """Per operation the call that launched it, or NONE."""
     start_node: Numbers
     """Per operation the node of its start."""
     end_node: Numbers
