@@ -4,8 +4,8 @@ The path is walked back from the last operation of the step. What a node waited 
 the one whose source's time plus whose length is the node's own time. So every nanosecond of the step belongs to one
 operation, to one piece of a host thread, or to a gap between the two, and the segments sum to the step exactly.
 
-Where several edges bind, none of them alone holds the node back. The path then takes the first in the order of ``Kind``,
-what happened before the step last, and of one kind the first in the order of the edges.
+Where several edges bind, none of them alone holds the node back. The path then takes the first in the order of
+``Kind``, what happened before the step last, and of one kind the first in the order of the edges.
 """
 
 from __future__ import annotations
@@ -244,12 +244,9 @@ def _label(graph: StepGraph, segments: pl.DataFrame) -> pl.DataFrame:
         )
         .select("call", "thread", call_rank="rank", call_name="name", host_module="host_module")
     )
-    known = (
-        pl.when(pl.col(name) == NONE).then(None).otherwise(pl.col(name)).alias(name) for name in ("operation", "point")
-    )
     is_operation, is_host = pl.col("what") == OPERATION, pl.col("what") == HOST
     return (
-        segments.with_columns(*known)
+        segments.with_columns(pl.col("operation", "point").replace(NONE, None))
         .with_columns(call=pl.col("point") // 2, is_call=pl.col("point") % 2 == 1)
         .join(operations, on="operation", how="left", maintain_order="left")
         .join(calls, on="call", how="left", maintain_order="left")
