@@ -8,10 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from three_walls.attribution.transfer import estimate_ready_durations
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.awaited_operations import find_awaited
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
-from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Edges, Fractions, HostPoints, Kind, Numbers, StepGraph
+from three_walls.replay.graph import (
+    EDGE_COLUMNS,
+    NONE,
+    ORIGIN,
+    Edges,
+    Flags,
+    Fractions,
+    HostPoints,
+    Kind,
+    Numbers,
+    StepGraph,
+)
 from three_walls.replay.host_chains import find_hand_overs, follows_in_thread, list_calls
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
@@ -29,7 +41,7 @@ def build_graph(timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.Dat
         _read_rank(timeline, place, row["rank_index"], row["start_ns"], row["end_ns"], shifts[place])
         for place, row in enumerate(rows.iter_rows(named=True))
     ]
-    return _join_ranks(parts, matched_ranks.arrivals)
+    return _join_ranks(parts, matched_ranks.arrivals, estimate_ready_durations(timeline))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +120,10 @@ def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Numbers:
 Column = Numbers | Fractions
 
 
+def _fill(value: Column | float, dtype: type, size: int) -> Column:
+    return np.broadcast_to(np.asarray(value, dtype=dtype), (size,))
+
+
 class _EdgeList:
     """Edges as they are found, a column of each kind of number at a time."""
 
@@ -119,10 +135,10 @@ class _EdgeList:
         size = len(target)
         given = {"kind": int(kind), "target": target, "fixed_ns": fixed_ns, **columns}
         defaults = dict.fromkeys(("source", "point", "piece", "operation"), NONE) | {"share": 0.0}
-        part = {}
+        part: dict[str, Column] = {}
         for name in EDGE_COLUMNS:
             dtype = np.float64 if name == "share" else np.int64
-            part[name] = np.broadcast_to(np.asarray(given.get(name, defaults.get(name)), dtype=dtype), (size,))
+            part[name] = _fill(given.get(name, defaults.get(name, 0)), dtype, size)
         self._parts.append(part)
 
     def finish(self, last_join: Numbers) -> Edges:
@@ -134,8 +150,8 @@ class _EdgeList:
         return Edges(**columns)
 
 
-def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph:
-    """One graph of all ranks, on the common clock."""
+def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.DataFrame) -> StepGraph:
+    """One graph of all ranks, on the common clock. ``ready``: estimate_ready_durations."""
     operation_base = np.cumsum([0, *(part.operations.height for part in parts)])
     call_base = np.cumsum([0, *(part.calls.height for part in parts)])
     operations = pl.concat([part.operations for part in parts])
@@ -195,6 +211,11 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph
     end_node[found] = meeting_node[member[found]]
     duration_ns[found] = np.maximum(0, end[found] - latest[member[found]])
 
+    ready_ns = _find_ready_durations(operations, ready)
+    # Where the whole group was captured, the rendezvous holds the waiting.
+    waits_outside = (ready_ns != NONE) & ~_is_complete(member, arrivals, operations)
+    wait_ns = np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0)
+
     edges = _EdgeList()
     _add_host_edges(edges, joins_at_start, joins_at_end, join, begins, hand_over, call_start)
     waiting = joins_at_end
@@ -237,10 +258,31 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph
         end_node=end_node,
         piece_ns=piece_ns,
         duration_ns=duration_ns,
+        wait_ns=wait_ns,
         measured_ns=last_end - step_start,
         rank_start_ns=step_start,
         ranks=tuple(part.rank_index for part in parts),
     )
+
+
+_CALL = ("rank_index", "stream", "start_ns", "end_ns")
+"""Identifies a call of communication."""
+
+
+def _find_ready_durations(operations: pl.DataFrame, ready: pl.DataFrame) -> Numbers:
+    """Per operation how long it transfers when its peers are ready, or NONE."""
+    known = ready.drop_nulls("ready_ns").unique(_CALL, keep="first", maintain_order=True)
+    joined = operations.select(_CALL).join(known, on=_CALL, how="left", maintain_order="left")
+    return joined["ready_ns"].fill_null(NONE).to_numpy()
+
+
+def _is_complete(member: Numbers, arrivals: pl.DataFrame, operations: pl.DataFrame) -> Flags:
+    """Per operation whether all members of its collective were captured, so that its rendezvous is whole."""
+    complete = arrivals.filter("complete").select(_CALL).unique()
+    joined = operations.select(_CALL).join(
+        complete.with_columns(whole=pl.lit(value=True)), on=_CALL, how="left", maintain_order="left"
+    )
+    return np.asarray(joined["whole"].fill_null(value=False).to_numpy() & (member != NONE))
 
 
 def _list_rendezvous(

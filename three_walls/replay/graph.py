@@ -136,6 +136,8 @@ class StepGraph:
     """As captured: host time right before every point. At a join, what it takes where nothing has to be waited for."""
     duration_ns: Numbers
     """As captured; of a member of a rendezvous, the time from the rendezvous to its end."""
+    wait_ns: Numbers
+    """The part of the duration in which communication is taken to wait for ranks that were not captured."""
     measured_ns: Numbers
     """Per rank (in order of ``ranks``): from its step's start to the end of its last operation."""
     rank_start_ns: Numbers
@@ -146,7 +148,7 @@ class StepGraph:
     @property
     def work(self) -> Work:
         """The work as captured."""
-        return Work(self.piece_ns, self.duration_ns, self.edges)
+        return Work(self.piece_ns, self.duration_ns, self.edges, self.wait_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ class Work:
     piece_ns: Numbers
     duration_ns: Numbers
     edges: Edges
+    wait_ns: Numbers
+    """The part of the durations that waits for ranks that were not captured."""
 
 
 @dataclass(frozen=True, slots=True)

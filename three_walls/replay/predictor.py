@@ -49,6 +49,7 @@ class StepReplay:
     place: int = 0
     """Of the representative rank in the graph."""
     _known: dict[tuple[tuple[Transformation, ...], Level, float], int] = field(default_factory=dict, compare=False)
+    _unprofiled_work: dict[float, Work] = field(default_factory=dict, compare=False)
 
     @property
     def step_ns(self) -> Prediction:
@@ -110,13 +111,23 @@ class StepReplay:
         return self._known[key]
 
     def _unprofiled(self, cost: float) -> Work:
-        return without_profiler(self.graph, self.added_ns, cost)
+        if cost not in self._unprofiled_work:
+            self._unprofiled_work[cost] = without_profiler(self.graph, self.added_ns, cost)
+        return self._unprofiled_work[cost]
 
 
 def without_profiler(graph: StepGraph, added_ns: Fractions, cost: float) -> Work:
-    """The captured work less ``cost`` times what the profiler is taken to have added to every host piece."""
+    """The captured work less ``cost`` times what the profiler is taken to have added to every host piece.
+
+    The profiler delayed ranks that were not captured too, so waiting for them shrinks as the step does.
+    """
     left = np.maximum(graph.piece_ns * replay_thresholds().least_host_fraction, graph.piece_ns - added_ns * cost)
-    return replace(graph.work, piece_ns=np.minimum(graph.piece_ns, np.rint(left)).astype(np.int64))
+    work = replace(graph.work, piece_ns=np.minimum(graph.piece_ns, np.rint(left)).astype(np.int64))
+    for _ in range(_REPEATS if graph.wait_ns.any() else 0):
+        shrunk = replay(graph, work).longest_ns / max(1, int(graph.measured_ns.max()))
+        wait_ns = np.rint(graph.wait_ns * min(1.0, shrunk)).astype(np.int64)
+        work = replace(work, duration_ns=graph.duration_ns - (graph.wait_ns - wait_ns), wait_ns=wait_ns)
+    return work
 
 
 def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log_step_ns: int | None) -> ProfilerCost:
@@ -136,6 +147,9 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log_s
         least, most = (middle, most) if step_ns > log_step_ns else (least, middle)
     return ProfilerCost(most, most, most)
 
+
+_REPEATS = 3
+"""The step shrinks with the waiting, and the waiting with the step; a third repeat changes less than a percent."""
 
 _HALVINGS = 8
 """Of the range of costs: to within 0.02 of what the capture shows."""

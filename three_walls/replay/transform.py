@@ -78,11 +78,13 @@ def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -
 
 
 def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float, host: float) -> Work:
-    duration_ns, edges = _scale_chosen(work.duration_ns, selected, time), work.edges
+    edges = work.edges
+    # A wait for a rank that was not captured is no work of this one.
+    duration_ns = work.wait_ns + _scale_chosen(work.duration_ns - work.wait_ns, selected, time)
     if time == 0:  # what is gone leaves no gap on its stream, and takes no multiprocessors
         edges = _without_gaps(graph, edges, selected)
     piece_ns = _scale_chosen(work.piece_ns, _pieces_of(graph, selected), host)
-    return Work(piece_ns, duration_ns, edges)
+    return Work(piece_ns, duration_ns, edges, work.wait_ns)
 
 
 def _scale_chosen(values_ns: Numbers, chosen: Flags, factor: float) -> Numbers:
@@ -157,7 +159,12 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     piece_ns = np.where(_pieces_within(graph, run, position, kept_launches), 0, work.piece_ns)
     host = _at(change.host, level)
     piece_ns = _scale_chosen(piece_ns, _pieces_of(graph, kept), host)
-    return Work(piece_ns, np.rint(duration_ns).astype(np.int64), edges)
+    return Work(
+        piece_ns,
+        np.rint(duration_ns).astype(np.int64),
+        edges,
+        np.minimum(work.wait_ns, np.rint(duration_ns).astype(np.int64)),
+    )
 
 
 def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
@@ -177,7 +184,12 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     # The first launch of a run becomes the launch of the graph.
     first = np.flatnonzero((run != NONE) & (position == 0))
     piece_ns[2 * first + 1] = round(1000 * _at(change.overhead_us, level))
-    return Work(piece_ns, _scale_chosen(work.duration_ns, selected, _at(change.time, level)), edges)
+    return replace(
+        work,
+        piece_ns=piece_ns,
+        duration_ns=_scale_chosen(work.duration_ns, selected, _at(change.time, level)),
+        edges=edges,
+    )
 
 
 def _find_runs(graph: StepGraph, selected: Flags) -> tuple[Numbers, Numbers]:
@@ -256,7 +268,7 @@ def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     released = replace(edges, share=np.where(held, edges.share * (1 - share), edges.share))
     hidden_ns, compute_ns = int(work.duration_ns[selected].sum()), int(work.duration_ns[computes].sum())
     slower = 1 + (_at(change.slowdown, level) - 1) * share * min(1.0, hidden_ns / max(1, compute_ns))
-    return Work(work.piece_ns, _scale_chosen(work.duration_ns, computes, slower), released)
+    return replace(work, duration_ns=_scale_chosen(work.duration_ns, computes, slower), edges=released)
 
 
 def _can_be_covered(graph: StepGraph) -> Flags:
@@ -303,7 +315,7 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         _stretch(duration_ns, selected & (rank == number), backward & (rank == number), _at(change.time, level))
         on_rank = call_rank == number
         _stretch(piece_ns, forward_pieces & on_rank, backward_pieces & on_rank, _at(change.host, level))
-    return Work(np.rint(piece_ns).astype(np.int64), np.rint(duration_ns).astype(np.int64), work.edges)
+    return replace(work, piece_ns=np.rint(piece_ns).astype(np.int64), duration_ns=np.rint(duration_ns).astype(np.int64))
 
 
 def _stretch(values: Fractions, repeated: Flags, longer: Flags, times: float) -> None:
@@ -358,7 +370,7 @@ def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Wor
         total = work.piece_ns[call_rank == number].sum()
         if total > usual > 0:
             piece_ns = _scale_chosen(piece_ns, call_rank == number, usual / total)
-    return Work(piece_ns, duration_ns, work.edges)
+    return replace(work, piece_ns=piece_ns, duration_ns=duration_ns)
 
 
 _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Work]] = {
