@@ -16,6 +16,7 @@ from three_walls.replay.graph import (
     EDGE_COLUMNS,
     NONE,
     ORIGIN,
+    Carried,
     Edges,
     Flags,
     Fractions,
@@ -66,6 +67,8 @@ class _RankPart:
     hand_over: Numbers
     free_ns: Numbers
     """Per operation that is the first on its stream: when the stream was free; NONE where nothing ran before."""
+    until_ns: int
+    """When the host goes on with the next step."""
 
 
 def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int) -> _RankPart:
@@ -73,7 +76,8 @@ def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, e
     operations = of_rank.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left")).sort(
         "start_ns", "end_ns", "stream", "correlation"
     )
-    calls = list_calls(timeline, operations, end_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
+    until_ns = _find_next_host_step(of_rank, operations, end_ns)
+    calls = list_calls(timeline, operations, until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
     previous = follow_streams(operations)
     events = find_producers(timeline, operations)
@@ -100,7 +104,18 @@ def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, e
         thread_before=follows_in_thread(calls),
         hand_over=find_hand_overs(calls),
         free_ns=free_ns,
+        until_ns=until_ns,
     )
+
+
+def _find_next_host_step(of_rank: pl.DataFrame, operations: pl.DataFrame, end_ns: int) -> int:
+    """When the host begins to launch the next step: it runs ahead of the device, so this may be before ``end_ns``."""
+    last_launch = operations["launch_start_ns"].max()
+    following = of_rank.filter(pl.col("start_ns") >= end_ns)["launch_start_ns"]
+    if isinstance(last_launch, int):
+        following = following.filter(following > last_launch)
+    first = following.min()
+    return first if isinstance(first, int) else end_ns
 
 
 def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Numbers:
@@ -259,10 +274,48 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.Da
         piece_ns=piece_ns,
         duration_ns=duration_ns,
         wait_ns=wait_ns,
+        carried=_list_carried(parts, shift, (operations, calls), _FirstNodes(join, start_node, call_end)),
         measured_ns=last_end - step_start,
         rank_start_ns=step_start,
         ranks=tuple(part.rank_index for part in parts),
     )
+
+
+def _list_carried(
+    parts: Sequence[_RankPart], graph_start_ns: Numbers, frames: tuple[pl.DataFrame, pl.DataFrame], nodes: _FirstNodes
+) -> Carried:
+    """What the next step inherits from this one. ``frames``: operations and calls of all ranks."""
+    operations, calls = frames
+    threads = _list_ends(calls, "thread")
+    rank, first, last = (threads[name].to_numpy() for name in ("rank", "first", "last"))
+    until_ns = np.array([part.until_ns for part in parts], dtype=np.int64) + graph_start_ns
+    pause_ns = np.maximum(0, until_ns[rank] - nodes.call_end[last])
+    given = nodes.join[2 * first] != NONE
+    streams = _list_ends(operations, "stream")
+    head, tail = streams["first"].to_numpy(), streams["last"].to_numpy()
+    return Carried(
+        node=np.concatenate([nodes.join[2 * first][given], nodes.start[head]]),
+        last_point=np.concatenate([2 * last[given] + 1, np.full(len(head), NONE)]),
+        last_operation=np.concatenate([np.full(int(given.sum()), NONE), tail]),
+        pause_ns=np.concatenate([pause_ns[given], np.zeros(len(head), dtype=np.int64)]),
+    )
+
+
+def _list_ends(rows: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The places of the first and the last row of every ``column`` of every rank: rank, first, last."""
+    numbered = rows.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
+    return numbered.group_by("rank", column, maintain_order=True).agg(
+        first=pl.col("place").first(), last=pl.col("place").last()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstNodes:
+    """Where threads and streams begin and end."""
+
+    join: Numbers
+    start: Numbers
+    call_end: Numbers
 
 
 _CALL = ("rank_index", "stream", "start_ns", "end_ns")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from three_walls.model.transformation import Level, Prediction, Transformation
-from three_walls.replay.graph import Fractions, StepGraph, Times, Work, replay
+from three_walls.replay.graph import Fractions, StepGraph, Times, Work, replay, replay_steady
 from three_walls.replay.transform import transform
 from three_walls.tables.thresholds import replay_thresholds
 
@@ -94,7 +94,7 @@ class StepReplay:
 
     def times_after(self, transformations: Sequence[Transformation], level: Level = Level.LIKELY) -> Times:
         """When everything happens in that step."""
-        return replay(self.graph, self.work_after(transformations, level))
+        return replay_steady(self.graph, self.work_after(transformations, level))
 
     def _gain(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> int:
         before, after = self._step_after((), Level.LIKELY, cost), self._step_after(changes, level, cost)
@@ -107,7 +107,7 @@ class StepReplay:
         key = (changes, level if changes else Level.LIKELY, cost)
         if key not in self._known:
             work = transform(self.graph, self._unprofiled(cost), changes, level)
-            self._known[key] = replay(self.graph, work).longest_ns + self.tail_ns
+            self._known[key] = replay_steady(self.graph, work).longest_ns + self.tail_ns
         return self._known[key]
 
     def _unprofiled(self, cost: float) -> Work:
@@ -143,7 +143,7 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log_s
     least, most = 0.0, 2 * limits.most_profiler_cost_ratio
     for _ in range(_HALVINGS):
         middle = (least + most) / 2
-        step_ns = replay(graph, without_profiler(graph, added_ns, middle)).longest_ns + tail_ns
+        step_ns = replay_steady(graph, without_profiler(graph, added_ns, middle)).longest_ns + tail_ns
         least, most = (middle, most) if step_ns > log_step_ns else (least, middle)
     return ProfilerCost(most, most, most)
 
