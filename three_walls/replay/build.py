@@ -36,13 +36,15 @@ _JOIN_AT_START, _OPERATION, _RENDEZVOUS, _JOIN_AT_END = range(4)
 def build_graph(timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.DataFrame) -> StepGraph:
     """The graph of the steps ``windows`` (rank_index, start_ns, end_ns; one step of each rank)."""
     rows = windows.sort("rank_index")
-    common = matched_ranks.clock.add_common_times(rows)
-    shifts = (common["common_start_ns"] - common["start_ns"]).to_list()
+    clock, arrivals = matched_ranks.clock, matched_ranks.arrivals
+    shifts = (clock.add_common_times(rows)["common_start_ns"] - rows["start_ns"]).to_list()
+    if None in shifts:  # clocks that cannot be compared: every rank replays alone, from the start of its step
+        shifts, arrivals = (rows["start_ns"][0] - rows["start_ns"]).to_list(), arrivals.clear()
     parts = [
         _read_rank(timeline, place, row["rank_index"], row["start_ns"], row["end_ns"], shifts[place])
         for place, row in enumerate(rows.iter_rows(named=True))
     ]
-    return _join_ranks(parts, matched_ranks.arrivals, estimate_ready_durations(timeline))
+    return _join_ranks(parts, arrivals, estimate_ready_durations(timeline))
 
 
 @dataclass(frozen=True, slots=True)
