@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactValue
+from three_walls.model.transformation import Transformation
 
 OPERATORS = (
     "equals",
@@ -118,6 +119,10 @@ class GainModel:
     first."""
     cost_is_estimated: bool = False
     """Nobody measured that cost: it only orders the rules."""
+    replay: tuple[Transformation, ...] = ()
+    """What the edits change in a replay of the step. The terms then count only where no replay is to be trusted."""
+    no_replay: str = ""
+    """Why no transformation of the step stands for the edits; empty where ``replay`` does, or nothing was stated."""
 
     @property
     def is_upper_bound(self) -> bool:

@@ -126,3 +126,6 @@ class Predictor(Protocol):
 
     def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         """Bucket to its time in the predicted step of the representative rank; sums to that step."""
+
+    def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        """What the predicted step's critical path is made of: ``host``, ``gap`` or a group of buckets to its time."""
