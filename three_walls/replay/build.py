@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,7 +123,7 @@ class _EdgeList:
         """Adds edges to ``target``; columns that are not given are NONE, or 0 for ``share``."""
         size = len(target)
         given = {"kind": int(kind), "target": target, "fixed_ns": fixed_ns, **columns}
-        defaults = {name: NONE for name in ("source", "point", "piece", "operation")} | {"share": 0.0}
+        defaults = dict.fromkeys(("source", "point", "piece", "operation"), NONE) | {"share": 0.0}
         part = {}
         for name in EDGE_COLUMNS:
             dtype = np.float64 if name == "share" else np.int64
