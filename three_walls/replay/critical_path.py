@@ -4,8 +4,9 @@ The path is walked back from the last operation of the step. What a node waited 
 the one whose source's time plus whose length is the node's own time. So every nanosecond of the step belongs to one
 operation, to one piece of a host thread, or to a gap between the two, and the segments sum to the step exactly.
 
-Where several edges bind, none of them alone holds the node back. The path then takes the first in the order of
-``Kind``, what happened before the step last, and of one kind the first in the order of the edges.
+Where several edges bind, none of them alone holds the node back. The path then takes one that follows an operation
+before one that follows the host (the device had no pause there), what happened before the step last, and otherwise the
+first in the order of ``Kind`` and of the edges.
 """
 
 from __future__ import annotations
@@ -124,9 +125,9 @@ def _walk_back(graph: StepGraph, edges: Edges, lengths_ns: Numbers, node_ns: Num
     """The binding edges from the origin to node ``last``, in order."""
     binding = np.flatnonzero(node_ns[edges.source] + lengths_ns == node_ns[edges.target])
     kind = edges.kind[binding]
-    preference = np.where(kind == Kind.GIVEN, len(Kind), kind)
+    follows_host = edges.operation[binding] == NONE
     # Of several edges to a node the last one written stays: the preferred one.
-    order = np.lexsort((binding, preference))[::-1]
+    order = np.lexsort((binding, kind, follows_host, kind == Kind.GIVEN))[::-1]
     bound_by = np.full(graph.nodes_count, NONE, dtype=np.int64)
     bound_by[edges.target[binding[order]]] = binding[order]
     sources, bound = edges.source.tolist(), bound_by.tolist()
@@ -299,5 +300,8 @@ def _find_slack(graph: StepGraph, work: Work, times: Times, lengths_ns: Numbers)
     slack_ns = due_ns - times.end_ns
     follows = np.flatnonzero((edges.operation != NONE) & (edges.share > 0))
     room_ns = latest_ns[edges.target[follows]] - times.node_ns[edges.source[follows]] - lengths_ns[follows]
-    np.minimum.at(slack_ns, edges.operation[follows], np.floor(room_ns / edges.share[follows]).astype(np.int64))
+    share = edges.share[follows]
+    # Of a share, lengths are rounded: a nanosecond less is safe.
+    in_part_ns = np.maximum(0, np.floor((room_ns - 1) / share)).astype(np.int64)
+    np.minimum.at(slack_ns, edges.operation[follows], np.where(share == 1, room_ns, in_part_ns))
     return np.asarray(slack_ns, dtype=np.int64)
