@@ -12,16 +12,9 @@ import yaml
 
 from tests.paths import REPOSITORY
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
+from three_walls.model.condition import Condition
 from three_walls.model.fact import FactSheet
-from three_walls.model.rule import (
-    NO_BASIS,
-    UPPER_BOUND,
-    Condition,
-    Edit,
-    GainModel,
-    GainTerm,
-    Rule,
-)
+from three_walls.model.rule import NO_BASIS, UPPER_BOUND, Edit, GainModel, GainTerm, Rule
 from three_walls.resources import RULES_DIR, TABLES_DIR
 from three_walls.rules.cases import Case, load_cases
 from three_walls.rules.conditions import KnownFacts

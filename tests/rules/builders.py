@@ -7,18 +7,10 @@ from dataclasses import replace
 
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import Wall
+from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet
-from three_walls.model.rule import (
-    FREES_MEMORY,
-    UPPER_BOUND,
-    Condition,
-    Edit,
-    GainModel,
-    GainTerm,
-    Requirement,
-    Rule,
-)
+from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND, Edit, GainModel, GainTerm, Requirement, Rule
 from three_walls.rules import cases
 from three_walls.rules.conditions import KnownFacts
 from three_walls.rules.gain import rederive_fractions

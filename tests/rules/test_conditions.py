@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rules.builders import sheet_of
+from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.rule import Condition
 from three_walls.rules.conditions import Truth, evaluate, evaluate_all, evaluate_any
 from three_walls.rules.wording import explain_one
 

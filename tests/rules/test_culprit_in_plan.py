@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tests.rules.builders import MS, rule, sheet_of
 from three_walls.facts.registry import DEFINITIONS
+from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Note, Outcome, PlannedEdit
-from three_walls.model.rule import Condition
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import choose_first_trial, make_plan, make_validated_plan

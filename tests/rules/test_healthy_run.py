@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.rules.builders import MS, rule, run, sheet_of
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import SubWall
+from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Outcome
-from three_walls.model.rule import Condition
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import make_plan

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.rules.builders import MS, requirement, rule, run, sheet_of
+from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
-from three_walls.model.rule import Advice, Condition, Edit, Evidence
+from three_walls.model.rule import Advice, Edit, Evidence
 from three_walls.rules.judge import judge, judge_all
 from three_walls.rules.verdict import decide_verdict
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.rules.builders import MS, frees_memory, requirement, rule, run, sheet_of, upper_bound
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import SubWall, Wall
+from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Finding, Outcome, PlanStep
-from three_walls.model.rule import Condition, Edit, Rule
+from three_walls.model.rule import Edit, Rule
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import make_plan

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from three_walls.facts.registry import DEFINITIONS
+from three_walls.model.condition import Condition
 from three_walls.model.errors import RuleBaseError
-from three_walls.model.rule import Condition
 from three_walls.rules.cases import load_cases
 from three_walls.rules.load import load_rules
 

@@ -34,7 +34,8 @@ class Gain:
     likely: int | None
     high: int | None
     basis: str
-    """What the gain rests on: ``measured``, ``modelled``, ``range``, ``upper_bound``, ``frees_memory`` or ``none``."""
+    """What the gain rests on: ``replayed``, ``measured``, ``modelled``, ``range``, ``upper_bound``, ``frees_memory`` or
+    ``none``."""
     explanation: str = ""
     """How it was estimated, or why it is not known."""
     cost_fraction: float | None = None
@@ -132,6 +133,9 @@ class PlanStep:
     """Step after this entry and all before it: ``low`` if every gain is at its high end, ``high`` at its low end."""
     unlocked_by: str = ""
     """Rules of earlier entries that were needed to unblock this one, separated by commas."""
+    step_after_likely_ns: int | None = None
+    """Where the step was replayed: the likely step after this entry and all before it, without the profiler. Then
+    ``step_after_ns`` and the gain are without it too."""
     profiler_ns: int = 0
     """Of the likely gain (of an upper bound: of the whole) in the trace: the part that the log shows to be the
     profiler's. The gain is without it."""

@@ -5,24 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from three_walls.model.buckets import SubWall, Wall
+from three_walls.model.condition import Condition
 from three_walls.model.fact import FactValue
 from three_walls.model.transformation import Transformation
-
-OPERATORS = (
-    "equals",
-    "not_equals",
-    "one_of",
-    "none_of",
-    "within",
-    "at_least",
-    "at_most",
-    "above",
-    "below",
-    "is_set",
-    "includes",
-    "excludes",
-)
-"""``includes`` and ``excludes`` look for an element of a list, or for a part of a text."""
 
 EXECUTION_ONLY = "execution-only"
 APPLICABILITIES = (EXECUTION_ONLY, "convergence-changing", "benchmark-only")
@@ -30,19 +15,13 @@ APPLICABILITIES = (EXECUTION_ONLY, "convergence-changing", "benchmark-only")
 
 OPERATIONS = ("set", "add", "remove")
 
-UPPER_BOUND, FREES_MEMORY, NO_BASIS = "upper_bound", "frees_memory", "none"
-BASES = ("measured", "modelled", "range", UPPER_BOUND, FREES_MEMORY, NO_BASIS)
-"""What a gain rests on: a before and after pair, a calculation, a range with a judged likely value, an upper bound of
-which nobody measured how much an edit saves, memory instead of time, or nothing. ``terms.GAIN_BASES`` defines them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A comparison of a fact: ``operator`` is one of :data:`OPERATORS`."""
-
-    fact: str
-    operator: str
-    operand: FactValue
+REPLAYED, UPPER_BOUND, FREES_MEMORY, NO_BASIS = "replayed", "upper_bound", "frees_memory", "none"
+RULE_BASES = ("measured", "modelled", "range", UPPER_BOUND, FREES_MEMORY, NO_BASIS)
+"""Those that a rule may state."""
+BASES = (REPLAYED, *RULE_BASES)
+"""What a gain rests on: replays of the step, a before and after pair, a calculation, a range with a judged likely
+value, an upper bound of which nobody measured how much an edit saves, memory instead of time, or nothing.
+``terms.GAIN_BASES`` defines them."""
 
 
 @dataclass(frozen=True, slots=True)

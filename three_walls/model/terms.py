@@ -85,6 +85,8 @@ TERMS: tuple[Term, ...] = (
 )
 
 GAIN_BASES: dict[str, str] = {
+    "replayed": "The captured step was replayed as a graph of what waits for what, before and after the edit, without "
+    "what the profiler added.",
     "measured": "The share of the time that the edit saves was measured on a pair of runs, before and after.",
     "modelled": "The share was calculated from facts of this trace.",
     "range": "Between nothing and a known maximum; the likely value is a judgement.",

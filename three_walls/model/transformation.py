@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from three_walls.model.condition import Condition
+
 
 class Action(StrEnum):
     """How a transformation changes the work that it selects."""
@@ -22,13 +24,39 @@ class Action(StrEnum):
     HOST = "host"
     """All host time between calls, and the calls, take ``host`` of what they did."""
     UNWAIT = "unwait"
-    """Synchronizing calls of the selected kinds return at once."""
+    """Synchronizing calls that wait for selected operations, and whose names ``calls`` matches, return at once."""
     REPEAT = "repeat"
     """Selected forward work is done ``time`` times more, before its backward pass (recompute)."""
     MICRO_BATCH = "micro_batch"
     """``factor`` times as many samples in each pass, in as many fewer passes."""
     HEAL = "heal"
     """The selected ranks take the median time of their peers for their kernels and host pieces."""
+
+
+GROUPS = ("communication", "compute", "gemms")
+"""Names of groups of categories that a selection may give instead of a category."""
+WORK = (
+    "attention_core",
+    "barrier",
+    "bias_dropout_add",
+    "combine",
+    "dispatch",
+    "expert",
+    "expert_gemm",
+    "loss",
+    "optimizer",
+    "permute",
+    "preprocess",
+    "rope",
+    "router",
+    "router_topk",
+    "shared_expert",
+    "unpermute",
+    "wgrad_accumulation",
+)
+"""What an operation may be part of (``replay/labels.py``)."""
+MODULES = ("attention", "router", "dispatch", "experts", "combine", "outside")
+DIRECTIONS = ("forward", "backward", "recompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +75,8 @@ class Selection:
     """Regular expression, searched in the kernel's name."""
     ranks: tuple[int, ...] = ()
     """Rank numbers."""
+    calls: str = ""
+    """For ``unwait``: regular expression, searched in the names of the synchronizing calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +89,28 @@ class Levels:
 
 
 ALL = Levels(1.0, 1.0, 1.0)
+
+
+class Level(StrEnum):
+    """Which end of a range is meant."""
+
+    LOW = "low"
+    LIKELY = "likely"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class FromFact:
+    """A parameter that a fact gives once the rule is judged: the fact, one minus it, or its ratio to ``over``."""
+
+    parameter: str
+    """Field of the transformation, or ``ranks`` of its selection."""
+    fact: str
+    level: Level | None = None
+    """The end of the range that it gives; None: all of them."""
+    one_minus: bool = False
+    over: str | float | None = None
+    """Another fact, or a number, by which the fact is divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +129,17 @@ class Transformation:
     """For ``hide``: how much longer compute takes while communication runs."""
     factor: float = 1.0
     """For ``micro_batch``."""
+    launches: int = 1
+    """For ``fuse``: how many launches of each run remain."""
+    overhead_us: Levels = Levels(0.0, 0.0, 0.0)
+    """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     reason: str = ""
     """Where the parameters come from."""
     source: str = ""
-
-
-class Level(StrEnum):
-    """Which end of a range is meant."""
-
-    LOW = "low"
-    LIKELY = "likely"
-    HIGH = "high"
+    only_if: tuple[Condition, ...] = ()
+    """It is left out where these are known not to hold. Empty once the rule is judged."""
+    from_facts: tuple[FromFact, ...] = ()
+    """Parameters that facts give. Empty once the rule is judged: a predictor sees numbers alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +161,10 @@ class Predictor(Protocol):
     @property
     def reason_withheld(self) -> str:
         """Why nothing is predicted: what the capture lacks. Empty where predictions are made."""
+
+    @property
+    def error_ns(self) -> int:
+        """How far a predicted step may be off: the error of the unchanged replay."""
 
     @property
     def step_ns(self) -> Prediction:

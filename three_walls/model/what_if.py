@@ -30,6 +30,10 @@ class NoPredictor:
     def step_ns(self) -> Prediction:
         return Prediction(0, 0, 0, self.reason_withheld)
 
+    @property
+    def error_ns(self) -> int:
+        return 0
+
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:  # noqa: ARG002 - as in Predictor
         return self.step_ns
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from three_walls.model.rule import Condition, Edit, Evidence, GainModel, Requirement, Rule, WarningRule
+from three_walls.model.condition import Condition
+from three_walls.model.rule import Edit, Evidence, GainModel, Requirement, Rule, WarningRule
 from three_walls.report.formats import format_cost, format_name, format_setting
 
 _COMPARISONS = {

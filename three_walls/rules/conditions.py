@@ -23,9 +23,9 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo
 
+from three_walls.model.condition import OPERATORS, Condition
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.fact import FactDefinition, FactSheet
-from three_walls.model.rule import OPERATORS, Condition
 from three_walls.tables.loader import KEY, Loc, describe, raise_contradictions, suggest
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {"at_least": ge, "at_most": le, "above": gt, "below": lt}

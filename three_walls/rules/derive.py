@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Outcome
-from three_walls.model.rule import Condition, Edit, Requirement, Rule
+from three_walls.model.rule import Edit, Requirement, Rule
 from three_walls.rules.cases import Case, Expectation, RuleCases
 from three_walls.rules.conditions import ORDERED, is_number, same
 from three_walls.rules.judge import judge_with_size

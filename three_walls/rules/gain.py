@@ -15,6 +15,8 @@ from three_walls.model.rule import GainModel, GainTerm, Rule
 from three_walls.rules.edits import fact_of
 from three_walls.rules.wording import list_labels
 
+CULPRIT_RULE = "late-rank"
+"""The rule of the rank to fix first."""
 CULPRIT_COST = "culprit_cost_ns"
 _WAITS = ("ep_wait_exposed_ns", "collective_wait_exposed_ns")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from three_walls.model.condition import Condition
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Gain, Note, Outcome, PlannedEdit
-from three_walls.model.rule import Condition, Evidence, Requirement, Rule
+from three_walls.model.rule import Evidence, Requirement, Rule
 from three_walls.model.units import ns_to_ms
 from three_walls.rules.conditions import ORDERED, Truth, evaluate_all, evaluate_any, that_are, unit_of_setting
 from three_walls.rules.edits import fact_of, missing_targets, plan_edits

@@ -24,9 +24,9 @@ from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactDefinition
 from three_walls.model.rule import (
     APPLICABILITIES,
-    BASES,
     FREES_MEMORY,
     NO_BASIS,
+    RULE_BASES,
     UPPER_BOUND,
     Advice,
     Edit,
@@ -38,8 +38,10 @@ from three_walls.model.rule import (
 )
 from three_walls.model.shell import is_variable
 from three_walls.rules.conditions import Alternatives, Conditions, KnownFacts
+from three_walls.rules.fields import AnyFact, Fraction, OneMinusFact, Prose, TimeFact
+from three_walls.rules.replay_entries import ReplayEntry
 from three_walls.rules.sources import Pointer, Source, read_sources
-from three_walls.tables.loader import Problem, Row, Text, Value, between, describe, one_of, raise_problems, read_table
+from three_walls.tables.loader import Problem, Row, Text, Value, describe, one_of, raise_problems, read_table
 
 CASES_SUFFIX = ".cases.yaml"
 SOURCES_FILE = "sources.yaml"
@@ -95,40 +97,10 @@ def folder_of(wall: Wall) -> str:
     return wall.value.replace("_", "-")
 
 
-def _check_fact(unit: str) -> AfterValidator:
-    """The check that a text is the name of a fact, in ``unit`` where one is given."""
-
-    def check(name: str, info: ValidationInfo) -> str:
-        known: KnownFacts = (info.context or {})["facts"]
-        if problem := known.check(name, unit):
-            raise ValueError(problem)
-        return name
-
-    return AfterValidator(check)
-
-
-def _join_lines(text: str) -> str:
-    return " ".join(text.split())
-
-
-Prose = Annotated[Text, AfterValidator(_join_lines)]
-"""Sentences, with line breaks of the file removed."""
-AnyFact = Annotated[Text, _check_fact("")]
-TimeFact = Annotated[Text, _check_fact("ns")]
-FractionFact = Annotated[Text, _check_fact("fraction")]
-Fraction = Annotated[float, between(0, 1)]
-
-
 class FactTarget(Row):
     """The target of an edit, taken from a fact."""
 
     fact: AnyFact
-
-
-class OneMinusFact(Row):
-    """The high end of a gain: one minus a measured fraction."""
-
-    one_minus_fact: FractionFact
 
 
 def _is_mapping(value: Any) -> str:
@@ -268,7 +240,7 @@ class GainTermEntry(Row):
 
 
 class GainEntry(Row):
-    basis: Annotated[Text, one_of(BASES)]
+    basis: Annotated[Text, one_of(RULE_BASES)]
     explanation: Prose
     terms: tuple[GainTermEntry, ...] = ()
     shrinks_all_pools: bool = False
@@ -277,9 +249,13 @@ class GainEntry(Row):
     added: TimeFact | None = None
     cost_fraction: Fraction | None = None
     cost_is_estimated: bool = False
+    replay: tuple[ReplayEntry, ...] = ()
+    no_replay: Prose = ""
 
     @model_validator(mode="after")
     def _check(self) -> GainEntry:
+        if self.replay and self.no_replay:
+            raise ValueError("no_replay states why there is no replay: give one of them")
         if bool(self.terms) == (self.basis in (FREES_MEMORY, NO_BASIS)):
             found = f"found basis {self.basis} {'with' if self.terms else 'without'} terms"
             raise ValueError(f"a gain has either terms, or the basis frees_memory or none: {found}")
@@ -303,6 +279,8 @@ class GainEntry(Row):
             added=self.added or "",
             cost_fraction=self.cost_fraction,
             cost_is_estimated=self.cost_is_estimated,
+            replay=tuple(entry.to_transformation() for entry in self.replay),
+            no_replay=self.no_replay,
         )
 
 

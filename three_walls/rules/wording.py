@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.rule import Condition
 from three_walls.model.units import ns_to_ms
 from three_walls.rules.conditions import ORDERED, Truth, evaluate, unit_of_setting
 

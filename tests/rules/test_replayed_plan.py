@@ -1,0 +1,200 @@
+"""A plan from replays: greedy on the graph that earlier entries left, ceilings last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.rules.builders import MS, frees_memory, requirement, rule, run, sheet_of, upper_bound
+from tests.rules.fake_predictor import FakePredictor, replayed, saving
+from tests.rules.test_culprit_in_plan import LATE_RANK, SLOW_RANK
+from three_walls.model.condition import Condition
+from three_walls.model.fact import FactSheet
+from three_walls.model.finding import Bounds, Finding, Note, Outcome, PlannedEdit, PlanStep
+from three_walls.model.rule import Edit, Rule
+from three_walls.rules.plan import choose_first_trial, make_plan, make_validated_plan
+from three_walls.rules.replays import Replays
+
+
+def plan_of(
+    rules: list[Rule], predictor: FakePredictor, facts: FactSheet | None = None
+) -> tuple[dict[str, Finding], tuple[PlanStep, ...]]:
+    findings, steps = make_plan(rules, facts or run(), replays=Replays.of(predictor))
+    return {finding.rule: finding for finding in findings}, steps
+
+
+def names(steps: tuple[PlanStep, ...]) -> list[str]:
+    return [step.rule for step in steps]
+
+
+def test_the_edit_with_the_best_step_comes_first_whatever_its_pool_is() -> None:
+    wide = replayed(rule("wide-pool", likely=0.9))
+    narrow = replayed(rule("narrow-pool", pool="attention_unfused_ns", likely=0.1))
+    findings, steps = plan_of([wide, narrow], saving(**{"wide-pool": 20, "narrow-pool": 300}))
+    assert names(steps) == ["narrow-pool", "wide-pool"]
+    assert [step.gain_ns.likely for step in steps] == [300 * MS, 20 * MS]
+    assert {step.gain_ns.basis for step in steps} == {"replayed"}
+    assert findings["wide-pool"].gain_ns.likely == 20 * MS
+
+
+def test_gains_add_up_to_what_the_last_step_is_shorter_by() -> None:
+    """Each of the two alone saves 100 ms of the same time."""
+    predictor = FakePredictor(lambda taken: 800 - min(150, 100 * len(taken)))
+    findings, steps = plan_of([replayed(rule("a")), replayed(rule("b"))], predictor)
+    assert [step.gain_ns.likely for step in steps] == [100 * MS, 50 * MS]
+    assert [step.step_after_likely_ns for step in steps] == [700 * MS, 650 * MS]
+    assert findings["b"].gain_ns.likely == 100 * MS  # alone
+    assert sum(step.gain_ns.likely or 0 for step in steps) == 800 * MS - (steps[-1].step_after_likely_ns or 0)
+
+
+def test_an_entry_that_another_one_makes_useless_is_left_out_with_its_reason() -> None:
+    predictor = FakePredictor(lambda taken: 700 if taken else 800)
+    findings, steps = plan_of([replayed(rule("a")), replayed(rule("b"))], predictor)
+    assert names(steps) == ["a"]
+    assert findings["b"].outcome is Outcome.ALTERNATIVE
+    assert findings["b"].reason == (
+        "The earlier entries save the remaining time. The likely gain is 0 ms (threshold 8 ms)"
+    )
+
+
+def test_a_gain_below_the_minimum_or_the_error_of_the_replay_is_not_planned() -> None:
+    findings, steps = plan_of([replayed(rule("tiny"))], saving(tiny=7))  # the threshold is 1% of 800 ms
+    assert not steps
+    assert (findings["tiny"].outcome, findings["tiny"].near) == (
+        Outcome.NOT_NEEDED,
+        "The likely gain is 7 ms (threshold 8 ms)",
+    )
+    assert names(plan_of([replayed(rule("enough"))], saving(enough=8))[1]) == ["enough"]
+    noisy = replace(saving(enough=8), error_ns=9 * MS)
+    assert not plan_of([replayed(rule("enough"))], noisy)[1]
+
+
+def test_what_gains_only_after_another_edit_enters_after_it() -> None:
+    """Compute that is saved under an empty launch queue saves nothing before the launches are gone."""
+    steps_of = {frozenset[str](): 800, frozenset({"graphs"}): 500, frozenset({"fused"}): 800}
+    predictor = FakePredictor(lambda taken: steps_of.get(taken, 400))
+    _, steps = plan_of([replayed(rule("fused")), replayed(rule("graphs"))], predictor)
+    assert names(steps) == ["graphs", "fused"]
+    assert [step.gain_ns.likely for step in steps] == [300 * MS, 100 * MS]
+
+
+def test_the_range_is_that_of_the_parameters_widened_by_the_error_of_the_replay() -> None:
+    def step(taken: frozenset[str]) -> tuple[float, float, float]:
+        return (650, 700, 780) if taken else (790, 800, 810)
+
+    _, (entry,) = plan_of([replayed(rule("a"))], FakePredictor(step, error_ns=5 * MS))
+    assert (entry.gain_ns.low, entry.gain_ns.likely, entry.gain_ns.high) == (25 * MS, 100 * MS, 145 * MS)
+    assert entry.step_after_ns == Bounds(650 * MS, 780 * MS)
+
+
+def test_a_rule_without_transformation_is_a_ceiling_behind_every_replayed_entry() -> None:
+    rules = [
+        rule("modelled", likely=0.9),
+        upper_bound("most", pool="dp_exposed_ns"),
+        replayed(rule("small", pool="attention_unfused_ns")),
+    ]
+    findings, steps = plan_of(rules, saving(small=10))
+    assert names(steps) == ["small", "modelled", "most"]
+    ceiling = steps[1].gain_ns
+    assert (ceiling.low, ceiling.likely, ceiling.high, ceiling.basis) == (0, None, 200 * MS, "upper_bound")
+    assert ceiling.explanation.startswith("Not replayed: no transformation of the step is known for these edits. At mo")
+    assert steps[1].step_after_ns == Bounds(590 * MS, 790 * MS)
+    assert steps[2].step_after_ns == Bounds(490 * MS, 790 * MS)
+    assert [step.step_after_likely_ns for step in steps] == [790 * MS] * 3
+    assert findings["modelled"].gain_ns.basis == "upper_bound"
+
+
+def test_a_transformation_that_changes_nothing_leaves_a_ceiling_with_the_reason() -> None:
+    predictor = replace(saving(), changes_nothing={"a": "no operation of this kind was found"})
+    _, (entry,) = plan_of([replayed(rule("a"))], predictor)
+    assert entry.gain_ns.likely is None
+    assert entry.gain_ns.explanation.startswith("Not replayed: no operation of this kind was found.")
+
+
+def test_a_plan_asks_for_few_replays() -> None:
+    """Thirty candidates that do not touch each other: each once alone, and a check of each entry's rank."""
+    gains = {f"r{number:02}": 10.0 + number for number in range(30)}
+    predictor = saving(2000, **gains)
+    _, steps = plan_of([replayed(rule(name)) for name in gains], predictor)
+    assert len(steps) == 20  # 20 ms are 1% of the step
+    assert len(predictor.asked) <= 30 + 2 * 30
+
+
+def test_the_order_does_not_flip_when_a_log_is_given() -> None:
+    traced = run()
+    logged = replace(
+        traced.with_values({"launch_starved_recoverable_ns": 10 * MS, "launch_starved_ns": 10 * MS}),
+        before_log={"launch_starved_recoverable_ns": 200 * MS, "launch_starved_ns": 200 * MS},
+    )
+    rules = [
+        replayed(rule("host", likely=0.9)),
+        replayed(rule("fused", pool="attention_unfused_ns")),
+        upper_bound("z-starved"),
+        upper_bound("y-data", pool="dp_exposed_ns", high=0.5),
+    ]
+    _, without = plan_of(rules, saving(800, host=200, fused=50), traced)
+    _, with_log = plan_of(rules, saving(820, host=205, fused=51), logged)
+    assert names(without)[:2] == names(with_log)[:2] == ["host", "fused"]
+
+
+def test_no_predictor_and_one_that_withholds_plan_alike() -> None:
+    rules = [replayed(rule("a")), upper_bound("b")]
+    withheld = replace(saving(a=1), reason_withheld="no API rows were recorded")
+    assert make_plan(rules, run(), replays=Replays.of(withheld)) == make_plan(rules, run())
+
+
+def test_an_edit_that_frees_memory_comes_first_and_costs_what_the_replay_says() -> None:
+    repeat = replayed(frees_memory("repeat", 0.02))
+    _, steps = plan_of([replayed(rule("a")), repeat], saving(800, a=100, repeat=-40))
+    assert names(steps) == ["repeat", "a"]
+    assert steps[0].gain_ns.cost_fraction == pytest.approx(0.05)
+    assert steps[0].step_after_likely_ns == 840 * MS
+    assert steps[1].step_after_likely_ns == 740 * MS
+
+
+def test_rules_of_one_lever_do_not_enter_together() -> None:
+    rules = [replayed(rule("a", lever="graphs")), replayed(rule("b", lever="graphs"))]
+    findings, steps = plan_of(rules, saving(a=100, b=200))
+    assert names(steps) == ["b"]
+    assert "changes the same settings (graphs)" in findings["a"].reason
+
+
+def test_an_unlocked_rule_is_replayed_too() -> None:
+    locked = replayed(rule("locked", requires=(requirement("key", Condition("config.key", "equals", True)),)))
+    key = replayed(rule("opens", edits=(Edit("key", True),)))
+    _, steps = plan_of([locked, key], saving(locked=50, opens=100), run(config__key=False))
+    assert names(steps) == ["opens", "locked"]
+    assert steps[1].unlocked_by == "opens"
+
+
+def test_a_rank_to_fix_first_is_healed_in_every_replay() -> None:
+    late = replayed(LATE_RANK, "heal")
+    predictor = saving(900, heal=300, a=100)
+    _, steps = plan_of([late, replayed(rule("a"))], predictor, sheet_of(SLOW_RANK))
+    assert [(step.order, step.rule) for step in steps] == [(0, "late-rank"), (1, "a")]
+    assert (steps[0].gain_ns.likely, steps[0].gain_ns.basis) == (300 * MS, "replayed")
+    assert [step.step_after_likely_ns for step in steps] == [600 * MS, 500 * MS]
+    assert all(asked[0] == "heal" for asked in predictor.asked)
+
+
+def test_the_first_trial_is_a_share_of_the_replayed_step() -> None:
+    predictor = saving(800, a=80)
+    _, steps = plan_of([replayed(rule("a"))], predictor)
+    trial = choose_first_trial(steps, run(), predictor)
+    assert trial is not None
+    assert (trial.saved_low_fraction, trial.saved_high_fraction) == (0.1, 0.1)
+
+
+def test_replays_are_kept_when_the_plan_is_made_again() -> None:
+    predictor = saving(800, a=80, b=200)
+
+    def refuse_b(edits: Sequence[PlannedEdit]) -> tuple[Note, ...]:
+        return tuple(Note("refused", "it is refused") for edit in edits if edit.key == "b")
+
+    rules = [replayed(rule("a")), replayed(rule("b"))]
+    findings, steps = make_validated_plan(rules, run(), refuse_b, predictor=predictor)
+    assert names(steps) == ["a"]
+    assert len(predictor.asked) == len(set(predictor.asked))
+    assert next(finding for finding in findings if finding.rule == "b").outcome is Outcome.BLOCKED

@@ -1,0 +1,171 @@
+"""Gains by replaying the step: what a rule's transformations are on a run, and what they take from a step.
+
+:class:`Replays` asks a predictor (``model/transformation.py``) and remembers what it answered. All times are
+of the step that nobody profiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from three_walls.model.fact import FactSheet
+from three_walls.model.finding import Gain
+from three_walls.model.rule import FREES_MEMORY, REPLAYED, UPPER_BOUND, GainModel, Rule
+from three_walls.model.transformation import ALL, FromFact, Levels, Prediction, Predictor, Transformation
+from three_walls.rules.conditions import Truth, evaluate_all
+from three_walls.rules.wording import list_labels
+
+Transformations = tuple[Transformation, ...]
+
+NO_TRANSFORMATION = "no transformation of the step is known for these edits"
+
+
+@dataclass(slots=True)
+class Replays:
+    """A predictor whose replays are trusted, with everything that it answered so far."""
+
+    predictor: Predictor
+    base: Transformations = ()
+    """What every prediction starts from: the rank to fix first is healed."""
+    answers: dict[Transformations, Prediction] = field(default_factory=dict)
+    explained: dict[Transformation, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(predictor: Predictor | None) -> Replays | None:
+        """None where there is no predictor, or it predicts nothing."""
+        return None if predictor is None or predictor.reason_withheld else Replays(predictor)
+
+    def starting_from(self, base: Transformations) -> Replays:
+        """The same predictor with ``base`` applied before everything."""
+        return replace(self, base=base)
+
+    @property
+    def error_ns(self) -> int:
+        return self.predictor.error_ns
+
+    def step(self, taken: Transformations = ()) -> Prediction:
+        """The step after ``taken``."""
+        transformations = (*self.base, *taken)
+        if not transformations:
+            return self.predictor.step_ns
+        if transformations not in self.answers:
+            self.answers[transformations] = self.predictor.predict(transformations)
+        return self.answers[transformations]
+
+    def find(self, rule: Rule, facts: FactSheet) -> tuple[Transformations, str]:
+        """The transformations of ``rule`` on this run, or none and why its gain cannot be predicted."""
+        if not rule.gain.replay:
+            return (), rule.gain.no_replay or NO_TRANSFORMATION
+        found, lacking = resolve(rule.gain.replay, facts)
+        if lacking:
+            return (), f"unknown: {list_labels(lacking, facts)}"
+        reasons = [self._explain(transformation) for transformation in found]
+        if all(reasons):  # also where none is left
+            return (), reasons[0] if reasons else "none of its transformations applies to this run"
+        return found, ""
+
+    def _explain(self, transformation: Transformation) -> str:
+        if transformation not in self.explained:
+            self.explained[transformation] = self.predictor.explain(transformation)
+        return self.explained[transformation]
+
+    def gain_of(self, rule: Rule, facts: FactSheet, taken: Transformations = ()) -> tuple[Gain | None, Transformations]:
+        """What ``rule`` gains on the step that ``taken`` leaves, with its transformations; None if nobody can tell."""
+        found, _ = self.find(rule, facts)
+        if not found:
+            return None, ()
+        before, after = self.step(taken), self.step((*taken, *found))
+        if before.because_unknown or after.because_unknown:
+            return None, ()
+        return describe_gain(rule.gain, found, before, after, self.error_ns), found
+
+    def why_unknown(self, rule: Rule, facts: FactSheet, taken: Transformations = ()) -> str:
+        """Why the gain of ``rule`` is not predicted."""
+        found, reason = self.find(rule, facts)
+        return reason or self.step((*taken, *found)).because_unknown or self.step(taken).because_unknown
+
+
+def describe_gain(
+    model: GainModel, found: Transformations, before: Prediction, after: Prediction, error_ns: int
+) -> Gain:
+    """The step before less the step after, at the ends of all parameters, widened by the error of the replay.
+
+    Both steps hold the uncertainty of earlier edits, so the ends are compared with each other. Edits that free memory
+    gain no time: the share of the step that they cost is predicted.
+    """
+    if model.frees_memory:
+        cost = max(0.0, after.likely_ns / before.likely_ns - 1) if before.likely_ns else 0.0
+        return Gain(None, None, None, FREES_MEMORY, f"The cost is by replay. {model.explanation}", cost, True)
+    likely_ns = before.likely_ns - after.likely_ns
+    ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
+    low_ns, high_ns = min(ends) - error_ns, max(ends) + error_ns
+    reasons = " ".join(
+        dict.fromkeys(f"{_sentence(part.reason)}{f' ({part.source})' if part.source else ''}." for part in found)
+    )
+    return Gain(
+        low=min(max(0, low_ns), max(0, likely_ns)),
+        likely=max(0, likely_ns),
+        high=max(0, high_ns),
+        basis=REPLAYED,
+        explanation=f"By replaying the step without the profiler. {reasons}",
+    )
+
+
+def as_ceiling(gain: Gain, why: str) -> Gain:
+    """``gain`` by shares of measured times as an upper bound, because ``why`` no replay gives it."""
+    if gain.high is None or gain.basis == FREES_MEMORY:
+        return gain
+    explanation = f"Not replayed: {why}. At most the share of measured times. {gain.explanation}"
+    return replace(gain, low=0, likely=None, basis=UPPER_BOUND, explanation=explanation)
+
+
+def resolve(transformations: Sequence[Transformation], facts: FactSheet) -> tuple[Transformations, tuple[str, ...]]:
+    """The transformations that apply to the run, in numbers alone; else none, and the facts that are missing."""
+    found: list[Transformation] = []
+    lacking: list[str] = []
+    for transformation in transformations:
+        if evaluate_all(transformation.only_if, facts) is Truth.FAILS:
+            continue
+        numbers = {part: _read(part, facts) for part in transformation.from_facts}
+        lacking += [name for part in numbers for name in _names(part) if facts.number(name) is None]
+        found.append(_fill(transformation, numbers))
+    return ((), tuple(dict.fromkeys(lacking))) if lacking else (tuple(found), ())
+
+
+def _names(part: FromFact) -> tuple[str, ...]:
+    return (part.fact, part.over) if isinstance(part.over, str) else (part.fact,)
+
+
+def _read(part: FromFact, facts: FactSheet) -> float:
+    value = facts.number(part.fact) or 0.0
+    if part.one_minus:
+        return 1 - value
+    over = facts.number(part.over) if isinstance(part.over, str) else part.over
+    return value if over is None else value / over if over else 0.0
+
+
+def _fill(transformation: Transformation, numbers: Mapping[FromFact, float]) -> Transformation:
+    filled = replace(transformation, only_if=(), from_facts=())
+    for part, number in numbers.items():
+        if part.parameter == "ranks":
+            filled = replace(filled, select=replace(filled.select, ranks=(round(number),)))
+        elif part.parameter == "factor":
+            filled = replace(filled, factor=number)
+        else:
+            share = min(1.0, max(0.0, number))
+            levels: Levels = getattr(filled, part.parameter, ALL)
+            changed = Levels(share, share, share) if part.level is None else _at(levels, part, share)
+            values: dict[str, Any] = {part.parameter: changed}
+            filled = replace(filled, **values)
+    return filled
+
+
+def _at(levels: Levels, part: FromFact, number: float) -> Levels:
+    assert part.level is not None
+    return replace(levels, **{part.level.value: number})
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".")
