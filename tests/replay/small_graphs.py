@@ -15,7 +15,7 @@ from three_walls.inputs.nsys.reader import read_trace
 from three_walls.model.buckets import CATEGORIES
 from three_walls.ranks.matched_ranks import match_ranks
 from three_walls.replay.build import build_graph
-from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Edges, HostPoints, Kind, StepGraph, replay
+from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Carried, Edges, HostPoints, Kind, StepGraph, replay
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
 
@@ -115,13 +115,15 @@ class GraphBuilder:
             operations=pl.DataFrame(self.operations),
             calls=pl.DataFrame(self.calls),
             points=points,
-            edges=Edges(**columns),
+            edges=Edges(**columns).take(np.argsort(columns["target"], kind="stable")),
             nodes_count=self.nodes,
             call_of=numbers(self.call_of),
             start_node=numbers(self.starts),
             end_node=numbers(self.ends),
             piece_ns=numbers(self.pieces),
             duration_ns=numbers(self.durations),
+            wait_ns=numbers([0] * len(self.durations)),
+            carried=Carried(numbers([]), numbers([]), numbers([]), numbers([])),
             measured_ns=numbers([0]),
             rank_start_ns=numbers([0]),
             ranks=(0,),
