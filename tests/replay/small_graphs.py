@@ -15,7 +15,7 @@ from three_walls.inputs.nsys.reader import read_trace
 from three_walls.model.buckets import CATEGORIES
 from three_walls.ranks.matched_ranks import match_ranks
 from three_walls.replay.build import build_graph
-from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Edges, HostPoints, Kind, StepGraph, replay
+from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Carried, Edges, HostPoints, Kind, StepGraph, replay
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
 
@@ -122,6 +122,8 @@ class GraphBuilder:
             end_node=numbers(self.ends),
             piece_ns=numbers(self.pieces),
             duration_ns=numbers(self.durations),
+            wait_ns=numbers([0] * len(self.durations)),
+            carried=Carried(numbers([]), numbers([]), numbers([]), numbers([])),
             measured_ns=numbers([0]),
             rank_start_ns=numbers([0]),
             ranks=(0,),
