@@ -39,9 +39,11 @@ def graphs_with_less_work(draw: st.DrawFn) -> tuple[StepGraph, Work]:
     # An edge from before the step holds when a thread began: without it everything would begin at 0.
     kept = (random.random(len(edges.kind)) >= share / 4) | (edges.kind == 0)
     fixed_ns = np.where(edges.kind == 0, edges.fixed_ns, shorten(edges.fixed_ns))
-    less = replace(edges, fixed_ns=fixed_ns).take(kept)
     return graph, replace(
-        graph.work, piece_ns=shorten(graph.piece_ns), duration_ns=shorten(graph.duration_ns), edges=less
+        graph.work,
+        piece_ns=shorten(graph.piece_ns),
+        duration_ns=shorten(graph.duration_ns),
+        edges=replace(edges, fixed_ns=fixed_ns).take(kept),
     )
 
 
@@ -49,11 +51,11 @@ def graphs_with_less_work(draw: st.DrawFn) -> tuple[StepGraph, Work]:
 @settings(max_examples=60, deadline=None)
 def test_scaling_by_one_changes_nothing(graph: StepGraph) -> None:
     work = graph.work
-    same = replace(
-        work,
-        piece_ns=np.rint(work.piece_ns * 1.0).astype(np.int64),
-        duration_ns=np.rint(work.duration_ns * 1.0).astype(np.int64),
-        edges=replace(work.edges, share=work.edges.share * 1.0),
+    same = Work(
+        np.rint(work.piece_ns * 1.0).astype(np.int64),
+        np.rint(work.duration_ns * 1.0).astype(np.int64),
+        replace(work.edges, share=work.edges.share * 1.0),
+        work.wait_ns,
     )
     before, after = replay(graph), replay(graph, same)
     assert np.array_equal(before.node_ns, after.node_ns)

@@ -211,10 +211,10 @@ def _drop(kernels: str) -> Transformation:
 
 
 def _change_network(bytes_per_s: float, facts: FactSheet) -> Changes:
-    """Transfers over the network at another bandwidth: between achieved / asked, and fastest / asked of their time.
+    """Transfers over the network at another bandwidth: between fastest / asked, and achieved / asked of their time.
 
-    The first holds if all transfers reach the asked bandwidth, the second if they fall short of it as much as they now
-    fall short of the fastest one.
+    The first holds if transfers fall short of the asked bandwidth as much as they now fall short of the fastest one,
+    the second, which gains more, if all of them reach it.
     """
     transformations, reasons = [], []
     for categories, achieved, fastest, is_crossing in (
@@ -228,12 +228,12 @@ def _change_network(bytes_per_s: float, facts: FactSheet) -> Changes:
             missing = facts.get(fastest)
             reasons.append(f"{missing.label}: {missing.missing_reason or 'not known'}")
             continue
-        low, high = min(rates) / bytes_per_s, max(rates) / bytes_per_s
+        least_gain, largest_gain = max(rates) / bytes_per_s, min(rates) / bytes_per_s
         transformations.append(
             Transformation(
                 Action.SCALE,
                 Selection(categories=categories),
-                time=Levels(low, (low + high) / 2, high),
+                time=Levels(least_gain, (least_gain + largest_gain) / 2, largest_gain),
                 reason="measured bandwidth over the asked one",
             )
         )
