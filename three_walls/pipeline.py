@@ -7,6 +7,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``ranks/matched_ranks.py``: the calls of the ranks matched, and their clocks aligned.
 - ``attribution/attribution.py``: the budget, exposed communication, why no compute ran, stragglers.
 - ``facts/measure.py``: the fact sheet.
+- ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
 - ``overrides/spell.py``: the plan as overrides of a launcher.
 """
@@ -36,10 +37,12 @@ from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Overrides, PlanStep
 from three_walls.model.report import KnownGoodRecipe, Report, ReportWarning, Straggler, Verdict
 from three_walls.model.rule import Rule, WarningRule
+from three_walls.model.what_if import NoPredictor, ReplayedRun
 from three_walls.overrides.check import find_problems
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.replay.run import replay_run
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
@@ -93,9 +96,37 @@ def analyze(
     attribution = attribute(timeline, matched_ranks, traces)
     progress("measuring facts")
     facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
+    progress("replaying the step")
+    run_replay = replay_run(timeline, matched_ranks, traces, details.step, facts)
+    facts = facts.with_measured(run_replay.facts)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, facts, attribution.stragglers, run_config, bridge_version, allowed)
     return _build_report(inputs, timeline, matched_ranks, attribution, details, diagnosis)
+
+
+def replay_run(
+    trace: Paths,
+    *,
+    logs: Paths = (),
+    config: str | Path | None = None,
+    step_range: str | None = None,
+    rules: Path | None = None,
+    progress: Progress = lambda _: None,
+) -> ReplayedRun:
+    """Prepares a run for replays of its step with changes. The arguments and errors are those of :func:`analyze`."""
+    _check_options(step_range, None)
+    rule_base = _load_rule_base(rules)
+    request = InputRequest(trace, logs, config, (), None, None)
+    ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
+    inputs = read_inputs(request, ranges, graph_launch, progress)
+    progress("classifying kernels, finding steps")
+    captured = build_timeline(inputs.with_kernels, inputs.config, step_range)
+    timeline, matched_ranks = match_ranks(captured, inputs.with_kernels, inputs.config)
+    progress("attributing every nanosecond")
+    attribution = attribute(timeline, matched_ranks, inputs.with_kernels)
+    progress("measuring facts")
+    facts, _ = measure_facts(inputs, timeline, attribution, matched_ranks)
+    return ReplayedRun(rule_base.rules, facts, NoPredictor("steps are not replayed yet"))
 
 
 @dataclass(frozen=True, slots=True)

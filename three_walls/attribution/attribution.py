@@ -57,7 +57,8 @@ class Attribution:
 
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
     """Attributes the time of every step. ``timeline``: finished by match_ranks; ``traces``: for kernel names."""
-    slices = slice_steps(timeline.operations, label_idle(timeline), timeline.steps)
+    idle_causes = label_idle(timeline.operations, timeline.steps, timeline.synchronizing, timeline.overhead)
+    slices = slice_steps(timeline.operations, idle_causes, timeline.steps)
     exposure = measure_exposure(slices)
     transfer = measure_transfer(timeline, matched_ranks, slices, exposure)
     kernel_spread = measure_kernel_spread(timeline.operations, timeline.steps)

@@ -21,7 +21,6 @@ from three_walls.attribution.host_activity import THREAD
 from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.timeline.intervals import DURATION, gaps_within, intersect, mask_of, merge_overlapping, sweep
 from three_walls.timeline.steps import STEP
-from three_walls.timeline.timeline import Timeline
 
 LABELS = tuple(bucket.name for bucket in BUCKETS)
 IDLE_OTHER = "idle_other"
@@ -56,15 +55,19 @@ def slice_steps(operations: pl.DataFrame, idle_causes: pl.DataFrame, steps: pl.D
     return sweep(pl.concat([inside.select(columns), idle_causes.select(columns)]), steps, "label", LABELS, STEP)
 
 
-def label_idle(timeline: Timeline) -> pl.DataFrame:
+def label_idle(
+    operations: pl.DataFrame, steps: pl.DataFrame, synchronizing: pl.DataFrame, overhead: pl.DataFrame
+) -> pl.DataFrame:
     """Causes of idle time as labelled intervals: rank_index, step, start_ns, end_ns, label.
+
+    The arguments are the frames of those names of a Timeline, or of a replayed one.
 
     ``launch_starved`` covers all idle time until the launch, ``host_blocked`` and ``profiler`` parts of it; the
     precedence of the buckets decides which owns an instant. Idle time without a label is ``idle_other``.
     """
-    late = _find_late_launches(timeline.operations, timeline.steps)
-    blocked = intersect(late, merge_overlapping(timeline.synchronizing, THREAD), THREAD)
-    delayed = intersect(late, merge_overlapping(timeline.overhead, THREAD), THREAD)
+    late = _find_late_launches(operations, steps)
+    blocked = intersect(late, merge_overlapping(synchronizing, THREAD), THREAD)
+    delayed = intersect(late, merge_overlapping(overhead, THREAD), THREAD)
     labelled = [
         part.select(*STEP, "start_ns", "end_ns", label=pl.lit(label))
         for part, label in ((late, "launch_starved"), (blocked, "host_blocked"), (delayed, "profiler"))

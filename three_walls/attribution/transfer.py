@@ -82,6 +82,34 @@ def measure_transfer(
     )
 
 
+def estimate_ready_durations(timeline: Timeline) -> pl.DataFrame:
+    """How long each call of communication takes when its peers are ready.
+
+    Columns: rank_index, stream, start_ns, end_ns, ready_ns: by the bytes of the call where they are recorded, else by
+    the fastest calls of its kind; null where neither is known.
+    """
+    calls = (
+        timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .with_columns(duration_ns=DURATION)
+        .with_row_index("call")
+        .pipe(_mark_small)
+    )
+    inside = intersect(calls, timeline.steps, ["rank_index"], carry=["step", "kept"])
+    is_exchange = pl.col("category").is_in(_TOKEN_EXCHANGES)
+    sized_ns = pl.when(is_exchange).then(
+        (pl.col("message_bytes") * pl.col("fastest_ns_per_byte")).round().cast(pl.Int64)
+    )
+    return calls.join(_ready_durations(inside), on=_KIND, how="left", nulls_equal=True).select(
+        "rank_index",
+        "stream",
+        "start_ns",
+        "end_ns",
+        ready_ns=pl.when(pl.col("ready_ns").is_not_null()).then(
+            pl.min_horizontal("duration_ns", pl.coalesce(sized_ns, "ready_ns"))
+        ),
+    )
+
+
 def _list_transfers(timeline: Timeline, matched_ranks: MatchedRanks, resolved: pl.DataFrame) -> pl.DataFrame:
     """When the calls of ``resolved`` classes transfer: rank_index, class, start_ns, end_ns, ready_ns.
 

@@ -113,7 +113,7 @@ def analyze_command(
       5  the rule base has errors
     """
     screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
-    with _progress() as progress:
+    with show_progress() as progress:
         report = analyze(
             traces,
             step_range=step_range,
@@ -146,7 +146,7 @@ def default_out_dir(traces: tuple[Path, ...]) -> Path:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def show_progress() -> Iterator[Progress]:
     """A spinner on a terminal's stderr; silence anywhere else."""
     console = Console(stderr=True)
     if not console.is_terminal:

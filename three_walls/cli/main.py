@@ -21,6 +21,7 @@ SUMMARIES = {
     "rules": "List, show, check, test and write rules.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
     "verify": "Check that OVERRIDES apply and that the run they make is valid.",
+    "whatif": "Predict the step of TRACES after changes, all taken together.",
 }
 """Command -> the first sentence of its help. A command is the function ``<name>_command`` in the module of its name,
 imported when it is used: the imports that reading traces needs take a second."""

@@ -142,7 +142,7 @@ def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
     ):
         definitions = [definition for op in UNFUSED_OPS.values() for definition in (op.kernels, op.launch_starved)]
         return dict.fromkeys([*definitions, BARRIER_EXPOSED], missing(NO_OPERATORS))
-    operations = _classify_operations(step.operations, operators, torch_operators(), _shape_rules(step.config))
+    operations = classify_unfused(step.operations, operators, step.config)
     pointwise = operations.filter(pl.col("category").cast(pl.String).is_in(_PLAIN))
     shapes_known = int(pointwise["has_shapes"].sum()) / pointwise.height if pointwise.height else 1.0
     with_shapes = f"{100 * shapes_known:.0f}%"
@@ -218,10 +218,12 @@ def _rotated_dimensions(config: RunConfig) -> tuple[frozenset[int], frozenset[in
     return frozenset((heads // tensor, max(1, groups // tensor), 1)), frozenset((channels, part, part // 2))
 
 
-def _classify_operations(
-    operations: pl.DataFrame, operators: Operators, table: TorchOperators, rules: Mapping[str, _ShapeRule]
-) -> pl.DataFrame:
-    """``operations`` with ``op`` (null for other work) and ``has_shapes`` (whether a range around it has shapes)."""
+def classify_unfused(operations: pl.DataFrame, operators: Operators, config: RunConfig) -> pl.DataFrame:
+    """``operations`` with ``op`` (null for other work) and ``has_shapes`` (whether a range around it has shapes).
+
+    ``operations``: of one rank. ``operators``: of its process, around their launches.
+    """
+    table, rules = torch_operators(), _shape_rules(config)
     launches = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns").iter_rows()
     ops: list[str | None] = []
     has_shapes: list[bool] = []

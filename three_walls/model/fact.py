@@ -296,3 +296,12 @@ class FactSheet:
             unit = "config" if name not in self.facts and name.startswith("config.") else old.unit
             merged[name] = replace(old, value=value, unit=unit, missing_reason=None)
         return replace(self, facts=MappingProxyType(merged))
+
+    def with_measured(self, measured: Measurements) -> FactSheet:
+        """A copy in which the facts ``measured`` have these values, or these reasons for which they are missing."""
+        merged = dict(self.facts)
+        for definition, found in measured.items():
+            merged[definition.name] = Fact(
+                definition.name, found.value, definition.unit, found.missing_reason, definition
+            )
+        return replace(self, facts=MappingProxyType(merged))

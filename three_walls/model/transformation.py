@@ -33,7 +33,7 @@ class Action(StrEnum):
     """The selected ranks take the median time of their peers for their kernels and host pieces."""
 
 
-GROUPS = ("communication", "compute", "gemms")
+GROUPS = ("communication", "compute", "copies", "gemms")
 """Names of groups of categories that a selection may give instead of a category."""
 WORK = (
     "attention_core",
@@ -43,6 +43,7 @@ WORK = (
     "dispatch",
     "expert",
     "expert_gemm",
+    "gradient_reduction",
     "loss",
     "optimizer",
     "permute",
@@ -129,6 +130,10 @@ class Transformation:
     """For ``hide``: how much longer compute takes while communication runs."""
     factor: float = 1.0
     """For ``micro_batch``."""
+    launches: int = 1
+    """For ``fuse``: how many launches of each run remain."""
+    overhead_us: Levels = Levels(0.0, 0.0, 0.0)
+    """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     reason: str = ""
     """Where the parameters come from."""
     source: str = ""
@@ -152,15 +157,15 @@ class Prediction:
 
 
 class Predictor(Protocol):
-    """Predicts steps; the ranges include the error of the replay."""
+    """Predicts steps. The range of a step after changes is that of their gain, from the likely step as it is."""
 
     @property
     def reason_withheld(self) -> str:
         """Why nothing is predicted: what the capture lacks. Empty where predictions are made."""
 
     @property
-    def error_ns(self) -> int:
-        """How far a predicted step may be off: the error of the unchanged replay."""
+    def error_fraction(self) -> float:
+        """The error of the unchanged replay, as a fraction of the step."""
 
     @property
     def step_ns(self) -> Prediction:
@@ -169,8 +174,14 @@ class Predictor(Protocol):
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
         """The step with all ``transformations`` applied in their order."""
 
+    def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:
+        """The likely step of :meth:`predict`, from a single replay."""
+
     def explain(self, transformation: Transformation) -> str:
         """Why the transformation changes nothing here (nothing is selected), or empty."""
 
     def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         """Bucket to its time in the predicted step of the representative rank; sums to that step."""
+
+    def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        """What the predicted step's critical path is made of: ``host``, ``gap`` or a group of buckets to its time."""

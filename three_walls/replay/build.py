@@ -8,10 +8,23 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from three_walls.attribution.transfer import estimate_ready_durations
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.awaited_operations import find_awaited
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
-from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Edges, HostPoints, Kind, Numbers, StepGraph
+from three_walls.replay.graph import (
+    EDGE_COLUMNS,
+    NONE,
+    ORIGIN,
+    Carried,
+    Edges,
+    Flags,
+    Fractions,
+    HostPoints,
+    Kind,
+    Numbers,
+    StepGraph,
+)
 from three_walls.replay.host_chains import find_hand_overs, follows_in_thread, list_calls
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
@@ -23,14 +36,15 @@ _JOIN_AT_START, _OPERATION, _RENDEZVOUS, _JOIN_AT_END = range(4)
 def build_graph(timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.DataFrame) -> StepGraph:
     """The graph of the steps ``windows`` (rank_index, start_ns, end_ns; one step of each rank)."""
     rows = windows.sort("rank_index")
-    common = matched_ranks.clock.add_common_times(rows)
-    shifts = (common["common_start_ns"] - common["start_ns"]).to_list()
-    parts = []
-    for place, row in enumerate(rows.iter_rows(named=True)):
-        part = _read_rank(timeline, place, row["rank_index"], row["start_ns"], row["end_ns"], shifts[place])
-        parts.append(part)
-    parts = [part for part in parts if part is not None]
-    return _join_ranks(parts, matched_ranks.arrivals)
+    clock, arrivals = matched_ranks.clock, matched_ranks.arrivals
+    shifts = (clock.add_common_times(rows)["common_start_ns"] - rows["start_ns"]).to_list()
+    if None in shifts:  # clocks that cannot be compared: every rank replays alone, from the start of its step
+        shifts, arrivals = (rows["start_ns"][0] - rows["start_ns"]).to_list(), arrivals.clear()
+    parts = [
+        _read_rank(timeline, place, row["rank_index"], row["start_ns"], row["end_ns"], shifts[place])
+        for place, row in enumerate(rows.iter_rows(named=True))
+    ]
+    return _join_ranks(parts, arrivals, estimate_ready_durations(timeline))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +69,17 @@ class _RankPart:
     hand_over: Numbers
     free_ns: Numbers
     """Per operation that is the first on its stream: when the stream was free; NONE where nothing ran before."""
+    until_ns: int
+    """When the host goes on with the next step."""
 
 
-def _read_rank(
-    timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int
-) -> _RankPart | None:
+def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int) -> _RankPart:
     of_rank = timeline.operations.filter(pl.col("rank_index") == rank_index)
     operations = of_rank.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left")).sort(
         "start_ns", "end_ns", "stream", "correlation"
     )
-    if operations.is_empty():
-        return None
-    calls = list_calls(timeline, operations, end_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
+    until_ns = _find_next_host_step(of_rank, operations, end_ns)
+    calls = list_calls(timeline, operations, until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
     previous = follow_streams(operations)
     events = find_producers(timeline, operations)
@@ -77,11 +90,8 @@ def _read_rank(
     )
     freed = of_rank.filter(pl.col("start_ns") < start_ns).group_by("stream").agg(pl.col("end_ns").max())
     free_of = dict(freed.iter_rows())
-    streams = operations["stream"].to_list()
-    free_ns = np.array(
-        [free_of.get(stream, NONE) if before == NONE else NONE for stream, before in zip(streams, previous, strict=True)],
-        dtype=np.int64,
-    )
+    is_first = previous == NONE
+    free_ns = np.where(is_first, [free_of.get(stream, NONE) for stream in operations["stream"].to_list()], NONE)
     return _RankPart(
         rank_index=rank_index,
         start_ns=start_ns,
@@ -96,7 +106,18 @@ def _read_rank(
         thread_before=follows_in_thread(calls),
         hand_over=find_hand_overs(calls),
         free_ns=free_ns,
+        until_ns=until_ns,
     )
+
+
+def _find_next_host_step(of_rank: pl.DataFrame, operations: pl.DataFrame, end_ns: int) -> int:
+    """When the host begins to launch the next step: it runs ahead of the device, so this may be before ``end_ns``."""
+    last_launch = operations["launch_start_ns"].max()
+    following = of_rank.filter(pl.col("start_ns") >= end_ns)["launch_start_ns"]
+    if isinstance(last_launch, int):
+        following = following.filter(following > last_launch)
+    first = following.min()
+    return first if isinstance(first, int) else end_ns
 
 
 def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Numbers:
@@ -113,21 +134,28 @@ def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Numbers:
     return joined["call"].fill_null(NONE).to_numpy()
 
 
+Column = Numbers | Fractions
+
+
+def _fill(value: Column | float, dtype: type, size: int) -> Column:
+    return np.broadcast_to(np.asarray(value, dtype=dtype), (size,))
+
+
 class _EdgeList:
     """Edges as they are found, a column of each kind of number at a time."""
 
     def __init__(self) -> None:
-        self._parts: list[dict[str, Numbers]] = []
+        self._parts: list[dict[str, Column]] = []
 
-    def add(self, kind: Kind, target: Numbers, fixed_ns: Numbers | int = 0, **columns: Numbers | int | float) -> None:
+    def add(self, kind: Kind, target: Numbers, fixed_ns: Column | int = 0, **columns: Column | float) -> None:
         """Adds edges to ``target``; columns that are not given are NONE, or 0 for ``share``."""
         size = len(target)
         given = {"kind": int(kind), "target": target, "fixed_ns": fixed_ns, **columns}
         defaults = dict.fromkeys(("source", "point", "piece", "operation"), NONE) | {"share": 0.0}
-        part = {}
+        part: dict[str, Column] = {}
         for name in EDGE_COLUMNS:
             dtype = np.float64 if name == "share" else np.int64
-            part[name] = np.broadcast_to(np.asarray(given.get(name, defaults.get(name)), dtype=dtype), (size,))
+            part[name] = _fill(given.get(name, defaults.get(name, 0)), dtype, size)
         self._parts.append(part)
 
     def finish(self, last_join: Numbers) -> Edges:
@@ -139,8 +167,8 @@ class _EdgeList:
         return Edges(**columns)
 
 
-def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph:
-    """One graph of all ranks, on the common clock."""
+def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.DataFrame) -> StepGraph:
+    """One graph of all ranks, on the common clock. ``ready``: estimate_ready_durations."""
     operation_base = np.cumsum([0, *(part.operations.height for part in parts)])
     call_base = np.cumsum([0, *(part.calls.height for part in parts)])
     operations = pl.concat([part.operations for part in parts])
@@ -188,9 +216,7 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph
     join[2 * joins_at_end + 1] = end_join_node
     points = HostPoints(join)
     before_end = np.where(begins, call_start, call_end[thread_before])
-    think_ns = np.where(
-        hand_over != NONE, call_start - call_end[hand_over], np.maximum(0, call_start - before_end)
-    )
+    think_ns = np.where(hand_over != NONE, call_start - call_end[hand_over], np.maximum(0, call_start - before_end))
     took_ns = call_end - call_start
     has_waited = (awaited != NONE) & (end[awaited] > call_start)
     took_ns = np.where(has_waited, np.minimum(took_ns, replay_thresholds().shortest_wait_ns), took_ns)
@@ -202,18 +228,33 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph
     end_node[found] = meeting_node[member[found]]
     duration_ns[found] = np.maximum(0, end[found] - latest[member[found]])
 
+    ready_ns = _find_ready_durations(operations, ready)
+    # Where the whole group was captured, the rendezvous holds the waiting.
+    waits_outside = (ready_ns != NONE) & ~_is_complete(member, arrivals, operations)
+    wait_ns = np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0)
+
     edges = _EdgeList()
     _add_host_edges(edges, joins_at_start, joins_at_end, join, begins, hand_over, call_start)
     waiting = joins_at_end
     tail_ns = np.maximum(0, call_end[waiting] - end[awaited[waiting]])
     tail_ns = np.where(has_waited[waiting], tail_ns, 0)
     edges.add(
-        Kind.AWAITED, join[2 * waiting + 1], tail_ns,
-        source=end_node[awaited[waiting]], operation=awaited[waiting], share=1.0,
+        Kind.AWAITED,
+        join[2 * waiting + 1],
+        tail_ns,
+        source=end_node[awaited[waiting]],
+        operation=awaited[waiting],
+        share=1.0,
     )
     _add_operation_edges(
-        edges, _Device(start, end, duration_ns, start_node, end_node), call_of, call_start, previous, resource,
-        (event_op, event_producer), free_ns,
+        edges,
+        _Device(start, end, duration_ns, start_node, end_node),
+        call_of,
+        call_start,
+        previous,
+        resource,
+        (event_op, event_producer),
+        free_ns,
     )
     for place, places in enumerate(members_of):
         edges.add(Kind.ARRIVAL, np.full(len(places), meeting_node[place]), source=start_node[places])
@@ -229,14 +270,74 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame) -> StepGraph
         points=points,
         edges=finished.take(in_order),
         nodes_count=len(order) + 1,
+        call_of=call_of,
         start_node=start_node,
         end_node=end_node,
         piece_ns=piece_ns,
         duration_ns=duration_ns,
+        wait_ns=wait_ns,
+        carried=_list_carried(parts, shift, (operations, calls), _FirstNodes(join, start_node, call_end)),
         measured_ns=last_end - step_start,
         rank_start_ns=step_start,
         ranks=tuple(part.rank_index for part in parts),
     )
+
+
+def _list_carried(
+    parts: Sequence[_RankPart], graph_start_ns: Numbers, frames: tuple[pl.DataFrame, pl.DataFrame], nodes: _FirstNodes
+) -> Carried:
+    """What the next step inherits from this one. ``frames``: operations and calls of all ranks."""
+    operations, calls = frames
+    threads = _list_ends(calls, "thread")
+    rank, first, last = (threads[name].to_numpy() for name in ("rank", "first", "last"))
+    until_ns = np.array([part.until_ns for part in parts], dtype=np.int64) + graph_start_ns
+    pause_ns = np.maximum(0, until_ns[rank] - nodes.call_end[last])
+    given = nodes.join[2 * first] != NONE
+    streams = _list_ends(operations, "stream")
+    head, tail = streams["first"].to_numpy(), streams["last"].to_numpy()
+    return Carried(
+        node=np.concatenate([nodes.join[2 * first][given], nodes.start[head]]),
+        last_point=np.concatenate([2 * last[given] + 1, np.full(len(head), NONE)]),
+        last_operation=np.concatenate([np.full(int(given.sum()), NONE), tail]),
+        pause_ns=np.concatenate([pause_ns[given], np.zeros(len(head), dtype=np.int64)]),
+    )
+
+
+def _list_ends(rows: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The places of the first and the last row of every ``column`` of every rank: rank, first, last."""
+    numbered = rows.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
+    return numbered.group_by("rank", column, maintain_order=True).agg(
+        first=pl.col("place").first(), last=pl.col("place").last()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstNodes:
+    """Where threads and streams begin and end."""
+
+    join: Numbers
+    start: Numbers
+    call_end: Numbers
+
+
+_CALL = ("rank_index", "stream", "start_ns", "end_ns")
+"""Identifies a call of communication."""
+
+
+def _find_ready_durations(operations: pl.DataFrame, ready: pl.DataFrame) -> Numbers:
+    """Per operation how long it transfers when its peers are ready, or NONE."""
+    known = ready.drop_nulls("ready_ns").unique(_CALL, keep="first", maintain_order=True)
+    joined = operations.select(_CALL).join(known, on=_CALL, how="left", maintain_order="left")
+    return joined["ready_ns"].fill_null(NONE).to_numpy()
+
+
+def _is_complete(member: Numbers, arrivals: pl.DataFrame, operations: pl.DataFrame) -> Flags:
+    """Per operation whether all members of its collective were captured, so that its rendezvous is whole."""
+    complete = arrivals.filter("complete").select(_CALL).unique()
+    joined = operations.select(_CALL).join(
+        complete.with_columns(whole=pl.lit(value=True)), on=_CALL, how="left", maintain_order="left"
+    )
+    return np.asarray(joined["whole"].fill_null(value=False).to_numpy() & (member != NONE))
 
 
 def _list_rendezvous(
@@ -310,9 +411,7 @@ def _add_operation_edges(
     launched = np.flatnonzero(call_of != NONE)
     if len(launched):
         observed_ns = start[launched] - call_start[call_of[launched]]
-        least_ns = max(
-            limits.least_launch_latency_ns, int(np.quantile(observed_ns, limits.launch_latency_quantile))
-        )
+        least_ns = max(limits.least_launch_latency_ns, int(np.quantile(observed_ns, limits.launch_latency_quantile)))
         before = previous[launched]
         free_since = np.where(before != NONE, end[before], np.where(free_ns[launched] == NONE, 0, free_ns[launched]))
         waits_for_event = np.zeros(len(start), dtype=bool)

@@ -60,9 +60,7 @@ def find_resource_waits(
     stream = operations["stream"].to_numpy()
     ready = launch_ns + limits.late_after_launch_ns
     has_previous = previous != NONE
-    ready[has_previous] = np.maximum(
-        ready[has_previous], end[previous[has_previous]] + limits.late_after_stream_ns
-    )
+    ready[has_previous] = np.maximum(ready[has_previous], end[previous[has_previous]] + limits.late_after_stream_ns)
     np.maximum.at(ready, events[0], end[events[1]] + limits.late_after_event_ns)
     late = np.flatnonzero((launch_ns != NONE) & (start > ready))
     found = np.full(len(start), NONE, dtype=np.int64)

@@ -116,6 +116,20 @@ EDGE_COLUMNS = ("kind", "source", "target", "fixed_ns", "point", "piece", "opera
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """What a step inherits from the one before it: when threads go on and streams are free, by their first nodes."""
+
+    node: Numbers
+    """The first node of a thread or stream."""
+    last_point: Numbers
+    """The last host point of the thread in the step, after which it goes on in the next; NONE for a stream."""
+    last_operation: Numbers
+    """The last operation of the stream; NONE for a thread."""
+    pause_ns: Numbers
+    """Host time from the thread's last call of the step to its first of the next."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepGraph:
     """One step of every captured rank. Times count from ``origin_ns`` on the common clock."""
 
@@ -126,6 +140,8 @@ class StepGraph:
     points: HostPoints
     edges: Edges
     nodes_count: int
+    call_of: Numbers
+    """Per operation the call that launched it, or NONE."""
     start_node: Numbers
     """Per operation the node of its start."""
     end_node: Numbers
@@ -134,6 +150,9 @@ class StepGraph:
     """As captured: host time right before every point. At a join, what it takes where nothing has to be waited for."""
     duration_ns: Numbers
     """As captured; of a member of a rendezvous, the time from the rendezvous to its end."""
+    wait_ns: Numbers
+    """The part of the duration in which communication is taken to wait for ranks that were not captured."""
+    carried: Carried
     measured_ns: Numbers
     """Per rank (in order of ``ranks``): from its step's start to the end of its last operation."""
     rank_start_ns: Numbers
@@ -144,7 +163,7 @@ class StepGraph:
     @property
     def work(self) -> Work:
         """The work as captured."""
-        return Work(self.piece_ns, self.duration_ns, self.edges)
+        return Work(self.piece_ns, self.duration_ns, self.edges, self.wait_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +173,8 @@ class Work:
     piece_ns: Numbers
     duration_ns: Numbers
     edges: Edges
+    wait_ns: Numbers
+    """The part of the durations that waits for ranks that were not captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +209,39 @@ def replay(graph: StepGraph, work: Work | None = None) -> Times:
     last_ns = np.zeros(len(graph.ranks), dtype=np.int64)
     np.maximum.at(last_ns, rank, end_ns)
     return Times(node_ns, start_ns, end_ns, last_ns - graph.rank_start_ns)
+
+
+def replay_steady(graph: StepGraph, work: Work | None = None) -> Times:
+    """The replay of a step that follows others like it: threads and streams begin as such a step leaves them.
+
+    A host that ran ahead of the device in the capture does not stay ahead once the device is faster.
+    """
+    work = work or graph.work
+    times = replay(graph, work)
+    carried = graph.carried
+    host_ratio = work.piece_ns.sum() / max(1, graph.piece_ns.sum())
+    last_join, is_thread = graph.points.last_join(), carried.last_point != NONE
+    given_at = np.full(graph.nodes_count, NONE, dtype=np.int64)
+    given_at[carried.node] = np.arange(len(carried.node), dtype=np.int64)
+    for _ in range(_MOST_STEPS):
+        offsets_ns = graph.points.offsets_ns(work.piece_ns)
+        host_end_ns = times.node_ns[last_join[carried.last_point]] + offsets_ns[carried.last_point]
+        pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
+        left_ns = np.where(is_thread, host_end_ns + pause_ns, times.end_ns[carried.last_operation])
+        begin_ns = left_ns - times.longest_ns
+        place = np.where(work.edges.kind == Kind.GIVEN, given_at[work.edges.target], NONE)
+        fixed_ns = np.where(place != NONE, begin_ns[np.maximum(place, 0)], work.edges.fixed_ns)
+        following = replay(graph, replace(work, edges=replace(work.edges, fixed_ns=fixed_ns)))
+        is_steady = abs(following.longest_ns - times.longest_ns) <= _STEADY_FRACTION * times.longest_ns
+        times = following
+        if is_steady:
+            break
+    return times
+
+
+_MOST_STEPS = 4
+_STEADY_FRACTION = 0.002
+"""Steps that differ by less are steady."""
 
 
 def with_operations(graph: StepGraph, operations: pl.DataFrame) -> StepGraph:

@@ -28,11 +28,11 @@ CALLS = pl.Schema(
 )
 
 
-def list_calls(timeline: Timeline, operations: pl.DataFrame, end_ns: int) -> pl.DataFrame:
+def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> pl.DataFrame:
     """The CUDA calls (CALLS) of the threads that launch ``operations``, thread by thread in the order of time.
 
-    ``operations``: of one rank's step that ends at ``end_ns``. A call inside another one is part of that. Threads that
-    launch nothing (NCCL's watchdog) hold nobody up.
+    ``operations``: of one rank's step, whose host work ends at ``until_ns``. A call inside another one is part of that.
+    Threads that launch nothing (NCCL's watchdog) hold nobody up.
     """
     first = operations.select("capture_id", "process").row(0)
     threads = operations["launch_thread"].drop_nulls().unique()
@@ -41,7 +41,7 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, end_ns: int) -> pl.
         (pl.col("capture_id") == first[0])
         & (pl.col("process") == first[1])
         & pl.col("thread").is_in(threads.implode())
-        & pl.col("start_ns").is_between(begin_ns if isinstance(begin_ns, int) else end_ns, end_ns, closed="left")
+        & pl.col("start_ns").is_between(begin_ns if isinstance(begin_ns, int) else until_ns, until_ns, closed="left")
     ).sort("thread", "start_ns", "end_ns", "correlation")
     earlier_end = pl.col("end_ns").cum_max().shift(1).over("thread")
     outermost = calls.filter(earlier_end.is_null() | (pl.col("start_ns") >= earlier_end))

@@ -15,6 +15,10 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 
+_WORTH_COMPILING = 300_000
+"""Edges from which on compiling, which takes about a second, is shorter than a few replays without it."""
+
+
 def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, length: Numbers) -> Numbers:
     """The largest sum of lengths on any path from node 0 to every node.
 
@@ -22,7 +26,7 @@ def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, lengt
     of node 0: nothing holds it back.
     """
     first = np.searchsorted(target, np.arange(nodes_count + 1))
-    compiled = _load_compiled()
+    compiled = _load_compiled() if len(source) >= _WORTH_COMPILING else None
     if compiled is not None:
         return compiled(first, source, length)
     return _follow_edges(first, source, length)

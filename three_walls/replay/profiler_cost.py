@@ -108,7 +108,9 @@ def measure_range_cost(events: pl.DataFrame, calls: pl.DataFrame) -> RangeCost:
 
 def _list_events(ranges: pl.DataFrame) -> pl.DataFrame:
     """Begins and ends of ``ranges``: thread, at_ns, is_begin, has_shapes; thread by thread in the order of time."""
-    shapes = ranges.select("thread", "start_ns", "end_ns", has_shapes=pl.col("text").str.contains(_SHAPES, literal=True))
+    shapes = ranges.select(
+        "thread", "start_ns", "end_ns", has_shapes=pl.col("text").str.contains(_SHAPES, literal=True)
+    )
     begins = shapes.select("thread", "has_shapes", at_ns="start_ns", is_begin=pl.lit(value=True))
     ends = shapes.select("thread", "has_shapes", at_ns="end_ns", is_begin=pl.lit(value=False)).drop_nulls("at_ns")
     return pl.concat([begins, ends]).sort("thread", "at_ns", "is_begin")

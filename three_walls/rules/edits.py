@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from three_walls.model.config import ConfigData
-from three_walls.model.fact import FactSheet
+from three_walls.model.fact import FactSheet, FactValue
 from three_walls.model.finding import PlannedEdit
 from three_walls.model.rule import Edit
 from three_walls.rules.conditions import Truth, evaluate_all, same
@@ -49,15 +49,19 @@ def _select_per_key(edits: Iterable[Edit], facts: FactSheet) -> tuple[Edit, ...]
     return tuple(selected.values())
 
 
-def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
-    current = facts.get(fact_of(edit))
+def target_of(edit: Edit, facts: FactSheet) -> FactValue:
+    """The value that ``edit`` sets in this run."""
     to = facts.get(edit.to_fact).value if edit.to_fact else edit.to
     if edit.operation != "set":
-        to = _change_list(edit.operation, current.value, to)
+        to = _change_list(edit.operation, facts.get(fact_of(edit)).value, to)
+    return str(to) if edit.kind == "env" and to is not None else to
+
+
+def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
     return PlannedEdit(
         key=edit.key,
-        from_value=current.value,
-        to=str(to) if edit.kind == "env" and to is not None else to,
+        from_value=facts.get(fact_of(edit)).value,
+        to=target_of(edit, facts),
         kind=edit.kind,
         changes_numerics=edit.changes_numerics,
         reason=edit.reason,

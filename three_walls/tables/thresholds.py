@@ -135,6 +135,20 @@ class ReplayThresholds(Row):
     """Of an operation's duration before its end: from then on another one may take its multiprocessors."""
     resource_last_wave_ns: Nanoseconds
     """The same for short operations."""
+    maximum_replay_error_fraction: Fraction
+    """Of the step: with a larger error nothing is predicted."""
+    minimum_launched_fraction: Fraction
+    """Of the operations: with fewer recorded launches nothing is predicted."""
+    maximum_envelope_fraction: Fraction
+    """Of the step in CUDA graphs recorded as a whole: with more nothing is predicted."""
+    least_profiler_cost_ratio: Ratio
+    """Of the profiler's cost by the capture's own ranges and calls: the least that it can have been."""
+    likely_profiler_cost_ratio: Ratio
+    """The likely one."""
+    most_profiler_cost_ratio: Ratio
+    """The most."""
+    least_host_fraction: Fraction
+    """Of a host piece: what is left at least without the profiler."""
 
 
 class VerdictThresholds(Row):

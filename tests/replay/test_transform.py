@@ -1,0 +1,164 @@
+"""What each kind of change does to a step small enough to check by head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from tests.replay.built_steps import US, Step
+from tests.trace_builder import GEMM, POINTWISE, SEND_RECV, TraceBuilder
+from three_walls.model.transformation import Action, Level, Levels, Selection, Transformation
+from three_walls.replay.graph import StepGraph, replay, with_operations
+from three_walls.replay.transform import select_operations, transform
+
+
+def same(value: float) -> Levels:
+    return Levels(value, value, value)
+
+
+def step_us(graph: StepGraph, *changes: Transformation, level: Level = Level.LIKELY) -> float:
+    return round(replay(graph, transform(graph, graph.work, changes, level)).longest_ns / US, 3)
+
+
+def labelled(graph: StepGraph, **columns: list[object]) -> StepGraph:
+    return with_operations(graph, graph.operations.with_columns(**{k: pl.Series(v) for k, v in columns.items()}))
+
+
+def launch_bound(tmp_path: Path) -> StepGraph:
+    """Four short kernels, each launched 20 us after the one before: the host is the limit."""
+    step = Step()
+    for place, name in enumerate((GEMM, POINTWISE, POINTWISE, GEMM)):
+        step.run(110 + 20 * place, 115 + 20 * place, launched=105 + 20 * place, name=name)
+    return step.graph_between(tmp_path, 110, 400)
+
+
+def device_bound(tmp_path: Path) -> StepGraph:
+    """Four kernels of 40 us, launched 5 us apart."""
+    step = Step()
+    for place, name in enumerate((GEMM, POINTWISE, POINTWISE, GEMM)):
+        step.run(110 + 41 * place, 150 + 41 * place, launched=105 + 5 * place, name=name)
+    return step.graph_between(tmp_path, 110, 400)
+
+
+GEMMS, POINTWISE_KERNELS = Selection(categories=("gemms",)), Selection(categories=("elementwise",))
+
+
+def test_scaling_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
+    graph = device_bound(tmp_path)
+    assert step_us(graph) == step_us(graph, Transformation(Action.SCALE, Selection(("attention",)), same(0))) == 163
+
+
+def test_shorter_kernels_shorten_a_step_that_is_bound_by_the_device(tmp_path: Path) -> None:
+    assert step_us(device_bound(tmp_path), Transformation(Action.SCALE, GEMMS, same(0.5))) == 163 - 40
+
+
+def test_shorter_kernels_do_not_shorten_a_step_that_is_bound_by_launches(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    assert step_us(graph) == 65
+    assert step_us(graph, Transformation(Action.SCALE, POINTWISE_KERNELS, same(0.5))) == 65
+
+
+def test_the_levels_of_a_parameter_order_the_predictions(tmp_path: Path) -> None:
+    graph, change = device_bound(tmp_path), Transformation(Action.SCALE, GEMMS, Levels(0.9, 0.5, 0.1))
+    low, likely, high = (step_us(graph, change, level=level) for level in Level)
+    assert (low, likely) == (155, 123)
+    assert 83 < high < likely  # the second kernel now waits for its launch
+
+
+def test_fusing_removes_launches_and_the_host_time_between_them(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    # The third launch goes, with the 19 us of host time before it: the fourth follows 20 us after the second.
+    assert step_us(graph, Transformation(Action.FUSE, POINTWISE_KERNELS)) == 45
+
+
+def test_fusing_puts_all_the_work_into_the_launches_that_remain(tmp_path: Path) -> None:
+    graph = device_bound(tmp_path)
+    assert step_us(graph, Transformation(Action.FUSE, POINTWISE_KERNELS, same(0.5))) == 40 + 1 + 40 + 1 + 40
+    assert step_us(graph, Transformation(Action.FUSE, POINTWISE_KERNELS, launches=2)) == 163
+
+
+def test_a_launch_of_other_work_ends_a_run_that_could_be_fused(tmp_path: Path) -> None:
+    assert step_us(launch_bound(tmp_path), Transformation(Action.FUSE, GEMMS)) == 65
+
+
+def test_a_graph_launches_a_run_at_once_and_keeps_its_kernels(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    everything = Transformation(Action.GRAPH, Selection(), overhead_us=same(1))
+    assert step_us(graph, everything) == 4 * 5 + 3  # the kernels one after the other, 1 us apart
+
+
+def test_what_synchronizes_stays_outside_of_graphs(tmp_path: Path) -> None:
+    step = Step().run(110, 115, launched=105).run(130, 135, launched=125)
+    step.call("cudaDeviceSynchronize_v3020", 128, 137).run(150, 155, launched=145).run(170, 175, launched=165)
+    graph = step.graph_between(tmp_path, 110, 400)
+    # Two graphs: the second one is launched 8 us after the call that waited for the first.
+    change = Transformation(Action.GRAPH, Selection(), overhead_us=same(1))
+    assert step_us(graph) == 65
+    assert step_us(graph, change) == 2 * 5 + 1 + 2 + 8 + 5 + 2 * 5 + 1
+
+
+def test_communication_that_is_hidden_holds_no_compute_up(tmp_path: Path) -> None:
+    step = Step().run(110, 150, launched=105, name=SEND_RECV, stream=9)
+    step.record_event(1, 9, called=107 * US, sync=11).wait_event(1, 7, called=108 * US, sync=11)
+    step.run(151, 180, launched=110, name=GEMM)
+    graph = step.graph_between(tmp_path, 110, 400)
+    selection = Selection(categories=("communication",))
+    assert step_us(graph) == 70
+    assert step_us(graph, Transformation(Action.HIDE, selection)) == 40  # the transfer itself
+    assert step_us(graph, Transformation(Action.HIDE, selection, share=same(0.5))) == 70 - 20
+    slower = Transformation(Action.HIDE, selection, slowdown=same(2))
+    assert 2 * 29 < step_us(graph, slower) < 70
+
+
+def test_the_first_forward_and_the_last_backward_pass_have_nothing_to_hide_under(tmp_path: Path) -> None:
+    step = Step().run(110, 150, launched=105, name=SEND_RECV, stream=9)
+    step.record_event(1, 9, called=107 * US, sync=11).wait_event(1, 7, called=108 * US, sync=11)
+    step.run(151, 180, launched=110, name=GEMM)
+    graph = step.graph_between(tmp_path, 110, 400)
+    change = Transformation(Action.HIDE, Selection(categories=("communication",)))
+    first = labelled(graph, direction=["forward"] * 2, micro_batch=[0, 1])
+    assert step_us(first, change) == 70
+    second = labelled(graph, direction=["forward"] * 2, micro_batch=[1, 1])
+    assert step_us(second, change) == 40
+
+
+def test_a_host_without_synchronizing_calls_runs_ahead(tmp_path: Path) -> None:
+    step = Step().run(110, 200, launched=105).call("cudaDeviceSynchronize_v3020", 110, 205).run(215, 230, launched=210)
+    graph = step.graph_between(tmp_path, 110, 400)
+    assert step_us(graph) == 120
+    assert step_us(graph, Transformation(Action.UNWAIT)) == 90 + 1 + 15
+
+
+def test_recompute_adds_forward_work_to_the_backward_pass(tmp_path: Path) -> None:
+    graph = labelled(device_bound(tmp_path), direction=["forward", "forward", "backward", "backward"])
+    change = Transformation(Action.REPEAT, Selection(categories=("gemms",)), host=same(0))
+    assert step_us(graph, change) == 163 + 40
+
+
+def test_twice_the_micro_batch_halves_the_passes_and_their_launches(tmp_path: Path) -> None:
+    graph = labelled(launch_bound(tmp_path), micro_batch=[0, 0, 1, 1])
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 20 + 10
+
+
+def test_twice_the_micro_batch_does_the_same_work_on_the_device(tmp_path: Path) -> None:
+    graph = labelled(device_bound(tmp_path), micro_batch=[0, 0, 1, 1])
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 2 * 40 + 1 + 2 * 40
+
+
+def test_a_slow_rank_is_healed_to_the_pace_of_its_peers(tmp_path: Path) -> None:
+    fast, slow = Step(), Step(process=TraceBuilder.process + (1 << 24), device=0)
+    fast.run(110, 150, launched=105, name=GEMM)
+    slow.run(110, 190, launched=105, name=GEMM)
+    graph = fast.graph_between(tmp_path, 110, 400, slow)
+    healed = Transformation(Action.HEAL, Selection(ranks=(1,)))
+    assert step_us(graph) == 80
+    assert step_us(labelled(graph, rank_number=[0, 1]), healed) == 40
+
+
+def test_a_selection_by_a_label_that_nobody_found_selects_nothing(tmp_path: Path) -> None:
+    graph = device_bound(tmp_path)
+    assert select_operations(graph, Selection()).all()
+    assert not select_operations(graph, Selection(work=("rope",))).any()
+    assert not select_operations(graph, Selection(kernels="nvjet")).any()
+    assert select_operations(labelled(graph, name=[GEMM, "a", "b", GEMM]), Selection(kernels="nvjet")).sum() == 2

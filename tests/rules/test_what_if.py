@@ -1,0 +1,239 @@
+"""What asked changes mean for the step: settings by the rules, factors, dropped kernels, another network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from tests.rules.builders import MS, rule, sheet_of
+from three_walls.model.condition import Condition
+from three_walls.model.config import ConfigData
+from three_walls.model.errors import UsageError
+from three_walls.model.fact import FactSheet
+from three_walls.model.rule import Edit, Rule
+from three_walls.model.transformation import Action, Levels, Prediction, Selection, Transformation
+from three_walls.model.what_if import NoPredictor, Question, ReplayedRun
+from three_walls.rules.what_if import answer, find_changes
+
+FUSE_ROPE = Transformation(Action.FUSE, Selection(work=("rope",)))
+HIDE = Transformation(Action.HIDE, Selection(categories=("communication",)))
+
+
+def sets(identifier: str, key: str, to: ConfigData, *replays: Transformation, lever: str = "") -> Rule:
+    """A rule that sets ``key`` and changes the step by ``replays``."""
+    made = rule(identifier, lever=lever, edits=(Edit(key, to),))
+    return replace(made, gain=replace(made.gain, replay=replays))
+
+
+def facts_of(**values: ConfigData) -> FactSheet:
+    return sheet_of({name.replace("__", "."): value for name, value in values.items()})
+
+
+@dataclass
+class FakePredictor:
+    """Every transformation saves 10 ms of a step of 100 ms."""
+
+    reason_withheld: str = ""
+    asked: list[tuple[Transformation, ...]] = field(default_factory=list)
+
+    @property
+    def step_ns(self) -> Prediction:
+        return Prediction(95 * MS, 100 * MS, 105 * MS)
+
+    def predict(self, transformations: Sequence[Transformation]) -> Prediction:
+        self.asked.append(tuple(transformations))
+        likely = 100 * MS - 10 * MS * len(transformations)
+        return Prediction(likely - MS, likely, likely + MS)
+
+    def explain(self, transformation: Transformation) -> str:
+        return "no kernel is named so" if transformation.select.kernels == "nothing" else ""
+
+    def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        return {"gemm": 60 * MS, "launch_starved": 40 * MS - 10 * MS * len(transformations)}
+
+    def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        return {"compute": 100 * MS - 10 * MS * len(transformations)}
+
+
+ROPE = sets("fused-rope", "apply_rope_fusion", True, FUSE_ROPE)
+
+
+def test_a_setting_stands_for_the_transformations_of_the_rule_that_proposes_it() -> None:
+    found = find_changes(Question({"config.apply_rope_fusion": True}), [ROPE], facts_of())
+    assert found.transformations == (FUSE_ROPE,)
+    assert not found.unknown
+    assert not found.notes
+
+
+def test_a_setting_that_the_run_has_changes_nothing() -> None:
+    facts = facts_of(config__apply_rope_fusion=True)
+    found = find_changes(Question({"config.apply_rope_fusion": True}), [ROPE], facts)
+    assert found.transformations == ()
+    assert found.notes == ("apply_rope_fusion=true is set already: it changes nothing.",)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("config.apply_rope_fusion", False, "--set apply_rope_fusion=false: no rule knows what this value changes"),
+        ("config.apply_rope_fusio", True, "did you mean apply_rope_fusion"),
+        ("config.seq_length", 1024, "no rule knows what this setting changes"),
+    ],
+)
+def test_a_setting_that_no_rule_proposes_is_refused_in_one_line(setting: str, value: ConfigData, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        find_changes(Question({setting: value}), [ROPE], facts_of())
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_edit_without_a_replay_is_not_predicted_and_says_so() -> None:
+    virtual = sets("virtual-pipeline", "virtual_pipeline_model_parallel_size", 2)
+    found = find_changes(Question({"config.virtual_pipeline_model_parallel_size": 2}), [virtual], facts_of())
+    assert found.transformations == ()
+    assert found.unknown == (
+        "virtual_pipeline_model_parallel_size=2: no replay stands for this edit (rule virtual-pipeline)",
+    )
+
+
+def test_of_two_rules_with_the_same_lever_the_one_whose_symptom_is_there_counts() -> None:
+    for_this = replace(
+        sets("b", "moe_token_dispatcher_type", "flex", HIDE, lever="dispatcher"),
+        when=(Condition("ep_exposed_ns", "above", 0),),
+    )
+    for_others = replace(
+        sets("a", "moe_token_dispatcher_type", "flex", FUSE_ROPE, lever="dispatcher"),
+        when=(Condition("ep_exposed_ns", "above", 10),),
+    )
+    found = find_changes(
+        Question({"config.moe_token_dispatcher_type": "flex"}), [for_others, for_this], facts_of(ep_exposed_ns=5)
+    )
+    assert found.transformations == (HIDE,)
+
+
+def test_a_rule_for_another_run_does_not_count_where_one_fits() -> None:
+    elsewhere = replace(sets("a", "fp8", "hybrid", FUSE_ROPE), applies_to=(Condition("step_ns", "at_least", 10),))
+    here = sets("b", "fp8", "hybrid", HIDE)
+    found = find_changes(Question({"config.fp8": "hybrid"}), [elsewhere, here], facts_of(step_ns=1))
+    assert found.transformations == (HIDE,)
+
+
+def test_the_other_edits_of_a_rule_are_named_unless_they_are_made() -> None:
+    overlap = rule(
+        "ep-overlap",
+        edits=(Edit("overlap_moe_expert_parallel_comm", True), Edit("delay_wgrad_compute", True)),
+    )
+    overlap = replace(overlap, gain=replace(overlap.gain, replay=(HIDE,)))
+    question = Question({"config.overlap_moe_expert_parallel_comm": True})
+    found = find_changes(question, [overlap], facts_of())
+    assert found.notes == (
+        "overlap_moe_expert_parallel_comm=true is taken together with delay_wgrad_compute=true, "
+        "as rule ep-overlap proposes.",
+    )
+    assert not find_changes(question, [overlap], facts_of(config__delay_wgrad_compute=True)).notes
+
+
+def test_two_settings_of_one_rule_change_the_step_once() -> None:
+    two = rule("two", edits=(Edit("a_key", True), Edit("b_key", True)))
+    two = replace(two, gain=replace(two.gain, replay=(HIDE,)))
+    found = find_changes(Question({"config.a_key": True, "config.b_key": True}), [two], facts_of())
+    assert found.transformations == (HIDE,)
+
+
+def test_host_is_scaled_whole_and_other_names_select_operations() -> None:
+    changes = find_changes(Question(scales=(("host", 0.5), ("gemms", 0.8), ("norm", 2.0))), [], facts_of())
+    host, gemms, norm = changes.transformations
+    assert (host.action, host.host.likely, host.select) == (Action.HOST, 0.5, Selection())
+    assert gemms.select.categories == ("gemm", "grouped_gemm")
+    assert gemms.time == Levels(0.8, 0.8, 0.8)
+    assert norm.select.categories == ("norm",)
+
+
+def test_nccl_is_communication_by_nccl_kernels_alone() -> None:
+    (nccl,) = find_changes(Question(scales=(("nccl", 0.5),)), [], facts_of()).transformations
+    assert "ep_all_to_all" in nccl.select.categories
+    assert nccl.select.kernels
+
+
+def test_a_misspelt_scale_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(UsageError, match=r"--scale gem: .*did you mean gem"):
+        find_changes(Question(scales=(("gem", 0.5),)), [], facts_of())
+
+
+def test_dropped_kernels_go_with_their_launches() -> None:
+    (dropped,) = find_changes(Question(dropped_kernels=("softmax",)), [], facts_of()).transformations
+    assert (dropped.select.kernels, dropped.time.likely, dropped.host.likely) == ("softmax", 0.0, 0.0)
+
+
+def test_another_network_scales_transfers_by_measured_over_asked_bandwidth() -> None:
+    facts = facts_of(
+        ep_achieved_bytes_per_s=20e9, ep_fastest_bytes_per_s=30e9, ep_within_nvlink_domain=False, dp_spans_nodes=False
+    )
+    (exchange,) = find_changes(Question(network_bytes_per_s=100e9), [], facts).transformations
+    assert exchange.select.categories == ("ep_all_to_all", "ep_dispatch_combine")
+    assert exchange.time == Levels(0.2, 0.25, 0.3)
+
+
+def test_exchanges_over_nvlink_do_not_change_with_the_network() -> None:
+    facts = facts_of(
+        ep_achieved_bytes_per_s=200e9,
+        ep_fastest_bytes_per_s=300e9,
+        ep_within_nvlink_domain=True,
+        dp_spans_nodes=False,
+        nvlink_achieved_fraction=0.7,
+    )
+    found = find_changes(Question(network_bytes_per_s=100e9), [], facts)
+    assert not found.transformations
+    assert "no communication of this run is known to use the network" in found.unknown[0]
+
+
+def test_exchanges_that_should_run_over_nvlink_and_do_not_change_with_the_network() -> None:
+    facts = facts_of(
+        ep_achieved_bytes_per_s=4e9,
+        ep_fastest_bytes_per_s=4e9,
+        ep_within_nvlink_domain=True,
+        dp_spans_nodes=False,
+        nvlink_achieved_fraction=0.01,
+    )
+    assert find_changes(Question(network_bytes_per_s=40e9), [], facts).transformations[0].time.likely == 0.1
+
+
+def run(predictor: FakePredictor | NoPredictor, *rules: Rule, **values: ConfigData) -> ReplayedRun:
+    return ReplayedRun(rules, facts_of(**values), predictor)
+
+
+def test_the_answer_holds_the_step_the_budget_and_the_limit_after_all_changes() -> None:
+    predictor = FakePredictor()
+    found = answer(Question({"config.apply_rope_fusion": True}, scales=(("host", 0.5),)), run(predictor, ROPE))
+    assert found.step is not None
+    assert found.after == Prediction(79 * MS, 80 * MS, 81 * MS)
+    assert [change.action for change in predictor.asked[0]] == [Action.FUSE, Action.HOST]
+    assert found.budget_after == {"gemm": 60 * MS, "launch_starved": 20 * MS}
+    assert found.budget == {"gemm": 60 * MS, "launch_starved": 40 * MS}
+    assert found.limits_after == {"compute": 80 * MS}
+    assert found.because_unknown == ""
+
+
+def test_what_changes_nothing_is_noted() -> None:
+    found = answer(Question(dropped_kernels=("nothing",)), run(FakePredictor()))
+    assert found.notes == ("no kernel is named so",)
+
+
+def test_a_withheld_prediction_gives_the_reason_and_the_step_that_the_log_knows() -> None:
+    withheld = NoPredictor("the capture has no API rows")
+    question = Question(scales=(("host", 0.5),))
+    assert answer(question, run(withheld)).because_unknown == "the capture has no API rows"
+    assert answer(question, run(withheld)).step is None
+    logged = answer(question, run(withheld, unprofiled_step_ns=90 * MS))
+    assert logged.step == Prediction(90 * MS, 90 * MS, 90 * MS)
+    assert logged.after is None
+
+
+def test_one_edit_without_a_replay_makes_the_whole_answer_unknown() -> None:
+    plain = sets("plain", "fp8", "hybrid")
+    found = answer(Question({"config.fp8": "hybrid"}, scales=(("host", 0.5),)), run(FakePredictor(), plain))
+    assert found.after is None
+    assert found.because_unknown.startswith("fp8=hybrid")
+    assert found.step is not None

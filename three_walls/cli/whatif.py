@@ -1,0 +1,169 @@
+"""``three-walls whatif``: the step after changes that the user asks about."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import polars as pl
+from rich.console import Console
+
+from three_walls import pipeline
+from three_walls.cli.analyze import PLAIN_WIDTH, show_progress
+from three_walls.inputs.config.command_line import read_user_settings
+from three_walls.model.config import ConfigData
+from three_walls.model.errors import UsageError
+from three_walls.model.what_if import Question, WhatIf
+from three_walls.report.what_if_text import describe_what_if
+from three_walls.rules.what_if import answer
+
+_BYTES_PER_GB = 1_000_000_000
+LARGEST_FACTOR = 1_000.0
+"""On a time: a larger one is a mistake."""
+
+
+@click.command("whatif")
+@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="An edit that some rule proposes, by Megatron Core name or Bridge path. Repeatable.",
+)
+@click.option(
+    "--scale",
+    "scales",
+    metavar="WHAT=FACTOR",
+    multiple=True,
+    help="Factor on the time of: host, nccl, communication, compute, gemms, copies, or a bucket of the budget "
+    "(gemm, ep_all_to_all, ...). Repeatable.",
+)
+@click.option(
+    "--drop",
+    "dropped",
+    metavar="REGEX",
+    multiple=True,
+    help="Leave out the kernels in whose name this is found, and their launches. Repeatable.",
+)
+@click.option("--network-gbs", metavar="N", type=float, help="Bandwidth of the network per GPU and direction, in GB/s.")
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Training log of the same run: its unprofiled steps are what changes. Repeatable.",
+)
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The run's saved run_config.yaml.")
+@click.option("--step-range", metavar="REGEX", help="NVTX ranges that mark training steps, as for analyze.")
+@click.option(
+    "--rules",
+    "rules_dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A directory of your own rules, as for analyze.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print step_ns, after_ns, because_unknown and budget_after only.")
+def whatif_command(
+    traces: tuple[Path, ...],
+    settings: tuple[str, ...],
+    scales: tuple[str, ...],
+    dropped: tuple[str, ...],
+    network_gbs: float | None,
+    logs: tuple[Path, ...],
+    config_file: Path | None,
+    step_range: str | None,
+    rules_dir: Path | None,
+    is_json: bool,
+) -> None:
+    """Predict the step of TRACES after changes, all taken together.
+
+    The captured step is replayed with the changes, without what the profiler added. Several options combine.
+
+    \b
+    Examples:
+      three-walls whatif profiles/ --set overlap_moe_expert_parallel_comm=true
+      three-walls whatif rank0.sqlite --scale nccl=0.5 --scale host=0.5
+      three-walls whatif profiles/ --log train.log --network-gbs 100 --json
+      three-walls whatif rank0.sqlite --drop 'softmax'
+
+    \b
+    Exit codes, also with --json:
+      0  answered, or not predictable: because_unknown then gives the reason
+      2  usage                        3  an input cannot be read or is no Nsight export
+      4  no CUDA kernels in the traces
+      5  the rule base has errors
+    """
+    question = read_question(settings, scales, dropped, network_gbs)
+    with show_progress() as progress:
+        run = pipeline.replay_run(
+            traces, logs=logs, config=config_file, step_range=step_range, rules=rules_dir, progress=progress
+        )
+        progress("replaying the step")
+        found = answer(question, run)
+    if is_json:
+        click.echo(json.dumps(to_json(found), indent=2))
+        return
+    screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
+    for line in describe_what_if(found):
+        screen.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def read_question(
+    settings: tuple[str, ...], scales: tuple[str, ...], dropped: tuple[str, ...], network_gbs: float | None
+) -> Question:
+    """The options as a question. Raises UsageError for one that cannot be read, and where none is given."""
+    if not (settings or scales or dropped or network_gbs is not None):
+        raise UsageError("whatif: expected a change, found none: give --set, --scale, --drop or --network-gbs")
+    if network_gbs is not None and not (math.isfinite(network_gbs) and network_gbs > 0):
+        raise UsageError(f"--network-gbs: expected a bandwidth above 0 GB/s, found {network_gbs:g}")
+    stated = read_user_settings(settings)
+    values: dict[str, ConfigData] = {f"config.{key}": found.value for key, found in stated.values.items()}
+    values |= {f"env.{name}": found.value for name, found in stated.environment.items()}
+    return Question(
+        settings=values,
+        scales=tuple(map(_read_scale, scales)),
+        dropped_kernels=tuple(map(_read_expression, dropped)),
+        network_bytes_per_s=None if network_gbs is None else network_gbs * _BYTES_PER_GB,
+    )
+
+
+def _read_scale(word: str) -> tuple[str, float]:
+    name, equals, text = word.partition("=")
+    try:
+        factor = float(text) if equals else math.nan
+    except ValueError:
+        factor = math.nan
+    if not 0 <= factor <= LARGEST_FACTOR:
+        raise UsageError(f"--scale: expected WHAT=FACTOR with a factor from 0 to {LARGEST_FACTOR:g}, found {word!r}")
+    return name.strip(), factor
+
+
+def _read_expression(text: str) -> str:
+    """``text``, once the engine that will search kernel names has read it."""
+    try:
+        if text:
+            pl.Series([""]).str.contains(text)
+            return text
+        reason = "it is empty"
+    except pl.exceptions.PolarsError as error:
+        reason = " ".join(str(error).split())
+    raise UsageError(f"--drop: expected a regular expression for kernel names, found {text!r} ({reason})")
+
+
+def to_json(found: WhatIf) -> Mapping[str, object]:
+    """What ``--json`` prints. A time that is not known is null; ``because_unknown`` is null where all are known."""
+    after = found.after
+    return {
+        "step_ns": found.step.likely_ns if found.step else None,
+        "after_ns": {
+            "low": after.low_ns if after else None,
+            "likely": after.likely_ns if after else None,
+            "high": after.high_ns if after else None,
+        },
+        "because_unknown": found.because_unknown or None,
+        "budget_after": dict(found.budget_after),
+    }

@@ -1,0 +1,88 @@
+"""A question about a run, ``what if ...``, and its answer: the step before and after changes, by replays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from three_walls.model.config import ConfigData
+from three_walls.model.fact import FactSheet
+from three_walls.model.rule import Rule
+from three_walls.model.transformation import Prediction, Predictor, Transformation
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRun:
+    """A run whose step can be replayed with changes."""
+
+    rules: tuple[Rule, ...]
+    facts: FactSheet
+    predictor: Predictor
+
+
+@dataclass(frozen=True, slots=True)
+class NoPredictor:
+    """Stands for the Predictor of a run whose step cannot be replayed."""
+
+    reason_withheld: str
+
+    @property
+    def step_ns(self) -> Prediction:
+        return Prediction(0, 0, 0, self.reason_withheld)
+
+    def predict(self, transformations: Sequence[Transformation]) -> Prediction:  # noqa: ARG002 - as in Predictor
+        return self.step_ns
+
+    def explain(self, transformation: Transformation) -> str:  # noqa: ARG002
+        return ""
+
+    def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:  # noqa: ARG002
+        return {}
+
+    def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:  # noqa: ARG002
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Changes to try together."""
+
+    settings: Mapping[str, ConfigData] = field(default_factory=dict)
+    """Fact of a setting (``config.<key>``, ``env.<VARIABLE>``) to its new value."""
+    scales: tuple[tuple[str, float], ...] = ()
+    """What, and the factor on its time: ``host``, ``nccl``, a category or a group of categories."""
+    dropped_kernels: tuple[str, ...] = ()
+    """Regular expressions: operations with such names, and their launches, are left out."""
+    network_bytes_per_s: float | None = None
+    """Bandwidth per GPU and direction of the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a question means for the step."""
+
+    transformations: tuple[Transformation, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Why something that was asked cannot be predicted, a sentence each."""
+    notes: tuple[str, ...] = ()
+    """What was assumed, or changes nothing, a sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The step before and after the changes of a question. Unprofiled time."""
+
+    step: Prediction | None
+    """The step as it is; None where it is not known."""
+    step_source: str
+    """Where its length comes from, in words."""
+    after: Prediction | None
+    """The step with all changes; None for the reason in ``because_unknown``."""
+    because_unknown: str = ""
+    budget: Mapping[str, int] = field(default_factory=dict)
+    """Bucket to its time in the step as it is; empty where it is not known."""
+    budget_after: Mapping[str, int] = field(default_factory=dict)
+    """The same with all changes."""
+    limits_after: Mapping[str, int] = field(default_factory=dict)
+    """What the critical path of that step is made of (Predictor.limits_after)."""
+    notes: tuple[str, ...] = ()

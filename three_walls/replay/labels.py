@@ -1,0 +1,453 @@
+"""What each operation of a step is part of, so that an edit can select it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.facts.moe.passes import EXCHANGES, EXPERT_GEMM
+from three_walls.facts.unfused_ops import classify_unfused
+from three_walls.inputs.config.parallel_layout import read_layout
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.model.buckets import GEMM_CATEGORIES
+from three_walls.model.config import RunConfig
+from three_walls.replay.graph import StepGraph
+from three_walls.replay.layer_order import (
+    EXPERTS,
+    OUTSIDE,
+    Launches,
+    SharedExperts,
+    place_in_layers,
+)
+from three_walls.tables.nvtx_ranges import WGRAD_ACCUMULATION, torch_operators
+from three_walls.timeline.operators import Operators, read_operators
+
+LABELS = pl.Schema(
+    {
+        "name": pl.String,  # of the kernel; null for copies and memsets
+        "rank_number": pl.Int64,  # global rank
+        "work": pl.String,  # what it does; null where not known
+        "module": pl.String,  # layer_order.MODULES
+        "direction": pl.String,  # forward, backward or recompute
+        "micro_batch": pl.Int64,  # of the step, from 0 in the order of execution
+        "layer": pl.Int64,  # of the rank's layers, from 0
+    }
+)
+
+OPTIMIZER, GRADIENT_REDUCTION = "optimizer", "gradient_reduction"
+
+_MOST_RANKS_READ = 4
+"""With more ranks the ranges of one rank alone are read; the others have its labels where they launch the same."""
+_RESYNCHRONIZE, _AGREEING = 200, 4
+"""How many launches ahead two ranks' sequences are searched for a place from which so many launches agree again."""
+
+_OF_NO_LAYER = ("data_parallel", "reduce_scatter", "optimizer", "pipeline")
+"""Categories launched at any time between the operations of layers."""
+_BEFORE_MICRO_BATCH = ("all_reduce", "optimizer", "copy_d2h_pinned", "broadcast")
+"""Categories of what a step does before its first micro-batch."""
+_EVALUATES = "autograd::engine::evaluate_function: "
+_DELAYED = " wgrad"
+
+
+def label_operations(
+    graph: StepGraph, traces: Sequence[Trace], config: RunConfig, operators: Mapping[int, Operators] | None = None
+) -> pl.DataFrame:
+    """``graph.operations`` in the same order, with the columns of LABELS.
+
+    ``operators``: by rank index, those already read for the step's launches; the others are read here. Raises
+    InputError where a trace cannot be read any more.
+
+    The direction of a launch is that of the range around it: autograd evaluates the backward pass in ranges of its own.
+    Without ranges it is that of the thread, if one thread launches attention forward and another one backward. Module
+    and layer follow from the order of the launches of one direction (``layer_order``).
+    """
+    known = dict(operators or {})
+    place_of = {rank.rank_index: (trace, rank) for trace in traces for rank in trace.ranks}
+    read_all = len(graph.ranks) <= _MOST_RANKS_READ
+    reference = next((index for index in graph.ranks if index in known), graph.ranks[0])
+    rows = graph.operations.with_row_index("row")
+    labelled: dict[int, pl.DataFrame] = {}
+    for index in [reference, *(index for index in graph.ranks if index != reference)]:
+        trace, rank = place_of[index]
+        of_rank = rows.filter(pl.col("rank_index") == index)
+        ordered = of_rank.sort(
+            pl.coalesce("launch_start_ns", "start_ns"), "start_ns", "row", maintain_order=True
+        ).with_columns(
+            name=pl.col("name_id").replace_strict(trace.names, default=None, return_dtype=pl.String),
+            rank_number=pl.lit(rank.rank, dtype=pl.Int64),
+        )
+        if index not in known and (read_all or index == reference):
+            known[index] = read_operators(trace, rank.process, ordered)
+        if index in known:
+            labelled[index] = _label_rank(ordered, known[index], config)
+        else:
+            labelled[index] = _carry_over(ordered, labelled[reference])
+    return pl.concat(labelled.values()).sort("row").drop("row").select(*graph.operations.columns, *LABELS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Contexts:
+    """Per launch what the ranges around it show; ``direction`` is null where they show none."""
+
+    direction: list[str | None]
+    node: list[int | None]
+    """The range of the autograd node that is evaluated."""
+    replay: list[int | None]
+    """The range that runs a part of the forward pass again."""
+    is_delayed: list[bool]
+    """Whether it is a weight gradient that the schedule put off."""
+
+
+@dataclass(slots=True)
+class _Labels:
+    """Labels by the launch's place, as they are found."""
+
+    work: dict[int, str] = field(default_factory=dict)
+    module: dict[int, str] = field(default_factory=dict)
+    direction: dict[int, str] = field(default_factory=dict)
+    micro_batch: dict[int, int] = field(default_factory=dict)
+    layer: dict[int, int] = field(default_factory=dict)
+
+    def columns(self) -> dict[str, dict[int, str] | dict[int, int]]:
+        """The labels by the name of their column."""
+        return {
+            "work": self.work,
+            "module": self.module,
+            "direction": self.direction,
+            "micro_batch": self.micro_batch,
+            "layer": self.layer,
+        }
+
+    def copy(self, source: int, target: int) -> None:
+        """Labels the launch ``target`` as part of what ``source`` is part of."""
+        self.module[target] = self.module[source]
+        for column in (self.micro_batch, self.layer):
+            column.pop(target, None)
+            if source in column:
+                column[target] = column[source]
+
+
+def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfig) -> pl.DataFrame:
+    """``operations``: of one rank, in the order of their launches, with name and rank_number."""
+    categories = operations["category"].cast(pl.String).to_list()
+    contexts = _read_contexts(operations, operators)
+    directions = _direct_by_thread(operations) if not any(contexts.direction) else contexts.direction
+    labels = _Labels()
+    in_layers = [
+        place
+        for place, category in enumerate(categories)
+        if not category.startswith(_OF_NO_LAYER) and not contexts.is_delayed[place]
+    ]
+    forward = [place for place in in_layers if directions[place] == FORWARD]
+    replays: dict[int, list[int]] = defaultdict(list)
+    for place in in_layers:
+        replay = contexts.replay[place]
+        if directions[place] == RECOMPUTE and replay is not None:
+            replays[replay].append(place)
+    view = _View(
+        categories,
+        operations["phase"].cast(pl.String).to_list(),
+        operations["stream"].to_list(),
+        _find_shared_experts(operations, config),
+    )
+    whole = {replay: places for replay, places in replays.items() if view.has_layer(places)}
+    in_whole = {place for places in whole.values() for place in places}
+    # What is replayed of a part of a layer runs between the operations of its backward pass.
+    backward = [place for place in in_layers if directions[place] in (BACKWARD, RECOMPUTE) and place not in in_whole]
+    microbatches = None if config.get("virtual_pipeline_model_parallel_size") else read_layout(config).microbatches
+    for place, direction in enumerate(directions):
+        if direction is not None:
+            labels.direction[place] = direction
+    turns = _breaks(forward, backward), _breaks(backward, forward, from_end=True)
+    _number(view.place(forward, FORWARD, labels, turns[0]), False, microbatches, labels)
+    _number(view.place(backward[::-1], BACKWARD, labels, turns[1]), True, microbatches, labels)
+    _place_outside(categories, forward, turns[0], labels)
+    _place_outside(categories, backward[::-1], turns[1], labels)
+    _follow_nodes(operations, contexts, labels)
+    backward_of: dict[int, list[int]] = defaultdict(list)
+    for place in backward:
+        around = contexts.replay[place]
+        if around is not None and place in labels.layer:
+            backward_of[around].append(place)
+    for replay, places in whole.items():
+        _number_replay(view.place(places, FORWARD, labels, frozenset()), backward_of[replay], labels)
+    work = classify_unfused(operations, operators, config)["op"].to_list()
+    _follow_accumulation(operations, work, labels)
+    _label_delayed(categories, contexts, labels)
+    for place, category in enumerate(categories):
+        if category.startswith(_OF_NO_LAYER):
+            labels.module[place] = OUTSIDE
+            if not category.startswith("pipeline"):
+                labels.work[place] = OPTIMIZER if category == OPTIMIZER else GRADIENT_REDUCTION
+            if category == OPTIMIZER:
+                labels.direction.pop(place, None)
+    for place, op in enumerate(work):
+        if op is not None:
+            labels.work[place] = op
+    return operations.with_columns(
+        pl.Series(name, [column.get(place) for place in range(operations.height)], dtype=LABELS[name])
+        for name, column in labels.columns().items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The launches of one rank, from which lists of one direction are taken."""
+
+    categories: list[str]
+    phases: list[str | None]
+    streams: list[int]
+    shared: SharedExperts | None
+
+    def has_layer(self, places: Sequence[int]) -> bool:
+        """Whether launches run attention, or exchange tokens."""
+        return any(self.phases[place] is not None or self.categories[place] in EXCHANGES for place in places)
+
+    def place(self, places: Sequence[int], phase: str, labels: _Labels, breaks: frozenset[int]) -> list[list[int]]:
+        """Labels the launches at ``places`` with module and work; returns those of each pass through a layer."""
+        launches = Launches(
+            [self.categories[place] for place in places],
+            [self.phases[place] for place in places],
+            [self.streams[place] for place in places],
+            breaks,
+        )
+        passes: dict[int, list[int]] = defaultdict(list)
+        for place, found in zip(places, place_in_layers(launches, phase, self.shared), strict=True):
+            if found is None:
+                continue
+            passes[found.number].append(place)
+            if found.module is not None:
+                labels.module[place] = found.module
+            if found.work is not None:
+                labels.work[place] = found.work
+        return [passes[number] for number in sorted(passes)]
+
+
+def _read_contexts(operations: pl.DataFrame, operators: Operators) -> _Contexts:
+    table = torch_operators()
+
+    def read(index: int) -> tuple[str | None, int | None, int | None, bool]:
+        """Direction, node, replay and whether delayed, of launches inside the range ``index``."""
+        direction, node, replay, is_delayed = None, None, None, False
+        for around in operators.around(index):
+            name = operators.found[around].name
+            evaluated = name.removeprefix(_EVALUATES)
+            if evaluated in table.replays:
+                # What autograd does around the replaying function adds up gradients.
+                direction = direction or (BACKWARD if evaluated != name else RECOMPUTE)
+                replay = around
+            elif replay is None and (evaluated != name or table.backward.search(name)):
+                direction, node = direction or BACKWARD, around
+            is_delayed = is_delayed or name.endswith(_DELAYED)
+        return direction, node, replay, is_delayed
+
+    found: dict[int | None, tuple[str | None, int | None, int | None, bool]] = {None: (None, None, None, False)}
+    rows = []
+    threads = operations["launch_thread"].to_list()
+    for thread, at_ns in zip(threads, operations["launch_start_ns"], strict=True):
+        index = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
+        if index is not None and index not in found:
+            found[index] = read(index)
+        rows.append((index, *found[index]))
+    directions = [row[1] for row in rows]
+    if any(directions):
+        # Inside of no range a launch goes the way of the one before it on its thread.
+        last: dict[int | None, str] = {}
+        for place, (index, direction, *_) in enumerate(rows):
+            if direction is None:
+                directions[place] = FORWARD if index is not None else last.get(threads[place], FORWARD)
+            last[threads[place]] = BACKWARD if directions[place] == RECOMPUTE else directions[place] or FORWARD
+    return _Contexts(directions, [row[2] for row in rows], [row[3] for row in rows], [row[4] for row in rows])
+
+
+def _direct_by_thread(operations: pl.DataFrame) -> list[str | None]:
+    """Directions of launches by their thread; None throughout where one thread launches attention both ways."""
+    phases = operations.drop_nulls(["phase", "launch_thread"]).select(pl.col("phase").cast(pl.String), "launch_thread")
+    threads = {
+        phase: set(phases.filter(pl.col("phase") == phase)["launch_thread"].to_list()) for phase in (FORWARD, BACKWARD)
+    }
+    if not threads[FORWARD] or not threads[BACKWARD] or threads[FORWARD] & threads[BACKWARD]:
+        return [None] * operations.height
+    direction_of = {thread: phase for phase, found in threads.items() for thread in found}
+    return [direction_of.get(thread) for thread in operations["launch_thread"]]
+
+
+def _find_shared_experts(operations: pl.DataFrame, config: RunConfig) -> SharedExperts | None:
+    """How shared experts run; None without any, or where the stream of their own is not the only one with GEMMs."""
+    if not config.get("moe_shared_expert_intermediate_size"):
+        return None
+    if config.get("moe_shared_expert_overlap") is not True:
+        return SharedExperts(None)
+    attention = operations.drop_nulls("phase")["stream"].unique().to_list()
+    gemms = operations.filter(
+        pl.col("category").cast(pl.String).is_in(list(GEMM_CATEGORIES)) & ~pl.col("stream").is_in(attention)
+    )
+    streams = gemms["stream"].unique().to_list()
+    return SharedExperts(streams[0]) if len(streams) == 1 else None
+
+
+def _breaks(places: Sequence[int], others: Sequence[int], *, from_end: bool = False) -> frozenset[int]:
+    """Positions in ``places`` (counted in reverse order ``from_end``) before which some of ``others`` were launched.
+
+    Both in the order of launches.
+    """
+    before = [bisect_left(others, place) for place in places]
+    found = [position for position in range(1, len(places)) if before[position] != before[position - 1]]
+    return frozenset(len(places) - position for position in found) if from_end else frozenset(found)
+
+
+def _number(passes: Sequence[Sequence[int]], goes_back: bool, microbatches: int | None, labels: _Labels) -> None:
+    """Labels passes with micro-batch and layer; ``goes_back``: they are of the backward pass, the last one first."""
+    if not microbatches or len(passes) % microbatches:
+        return
+    layers = len(passes) // microbatches
+    for number, places in enumerate(passes):
+        order = len(passes) - 1 - number if goes_back else number
+        layer = order % layers
+        for place in places:
+            labels.micro_batch[place] = order // layers
+            labels.layer[place] = layers - 1 - layer if goes_back else layer
+
+
+def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], labels: _Labels) -> None:
+    """Labels replayed ``passes`` with micro-batch and layer of the ``backward`` launches that follow them.
+
+    Some of these belong to the layer before or after: as many layers as are replayed launch most of them.
+    """
+    counts = Counter((labels.micro_batch[place], labels.layer[place]) for place in backward)
+    layers = sorted(layer for layer, _ in counts.most_common(len(passes)))
+    if len(layers) != len(passes):
+        return
+    for (micro_batch, layer), places in zip(layers, passes, strict=True):
+        for place in places:
+            labels.micro_batch[place], labels.layer[place] = micro_batch, layer
+
+
+def _follow_nodes(operations: pl.DataFrame, contexts: _Contexts, labels: _Labels) -> None:
+    """What an autograd node launches is part of what its first launch is part of, unless a graph launches it all."""
+    in_graph = (operations["graph_node"].is_not_null() | (operations["kind"] == "graph")).to_list()
+    of_node: dict[int, list[int]] = defaultdict(list)
+    for place, node in enumerate(contexts.node):
+        if node is not None:
+            of_node[node].append(place)
+    for places in of_node.values():
+        first, *others = places
+        if first in labels.module and not any(in_graph[place] for place in places):
+            for place in others:
+                if labels.module.get(place) != labels.module[first]:
+                    labels.work.pop(place, None)
+                labels.copy(first, place)
+
+
+def _follow_accumulation(operations: pl.DataFrame, work: Sequence[str | None], labels: _Labels) -> None:
+    """The gradient of a weight is accumulated after the GEMM that computes it, on the same thread."""
+    last: dict[int | None, int] = {}
+    for place, thread in enumerate(operations["launch_thread"]):
+        if work[place] != WGRAD_ACCUMULATION:
+            last[thread] = place
+        elif thread in last and last[thread] in labels.module:
+            labels.work.pop(place, None)
+            labels.copy(last[thread], place)
+
+
+def _label_delayed(categories: Sequence[str], contexts: _Contexts, labels: _Labels) -> None:
+    """Delayed weight gradients belong to the layer that went back last."""
+    last: int | None = None
+    for place, category in enumerate(categories):
+        if contexts.is_delayed[place]:
+            labels.direction[place], labels.module[place] = BACKWARD, EXPERTS
+            if last is not None:
+                labels.micro_batch[place], labels.layer[place] = labels.micro_batch[last], labels.layer[last]
+            if category in GEMM_CATEGORIES:
+                labels.work[place] = EXPERT_GEMM
+        elif labels.direction.get(place) == BACKWARD and place in labels.layer:
+            last = place
+
+
+def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: frozenset[int], labels: _Labels) -> None:
+    """Labels what one direction launches outside of its layers, with the micro-batch that it belongs to.
+
+    ``places``: in the order of layers; ``breaks``: positions among them before which the other direction was launched.
+    Before the first layer of a micro-batch lies its embedding, after the last one its loss.
+    """
+    layered = [position for position, place in enumerate(places) if place in labels.module or place in labels.layer]
+    if not layered:
+        return
+    runs = zip([-1, *layered], [*layered, len(places)], strict=True)
+    for before, after in runs:
+        positions = range(before + 1, after)
+        turn = next((position for position in positions if position in breaks), None)
+        if turn is None:
+            turn = _begin_micro_batch(categories, places, positions) if after < len(places) else after
+        if before < 0:
+            turn = next(
+                (at + 1 for at in reversed(positions) if categories[places[at]] in _BEFORE_MICRO_BATCH), before + 1
+            )
+        for position in positions:
+            place = places[position]
+            labels.module[place] = OUTSIDE
+            source = before if position < turn else after
+            if 0 <= source < len(places):
+                neighbour = labels.micro_batch.get(places[source])
+                if neighbour is not None:
+                    labels.micro_batch[place] = neighbour
+            elif labels.direction.get(place) == FORWARD:
+                labels.direction.pop(place)
+
+
+def _begin_micro_batch(categories: Sequence[str], places: Sequence[int], positions: range) -> int:
+    """Where a micro-batch begins between two layers: with its first copy from the host."""
+    found = (at for at in positions if categories[places[at]].startswith("copy_h2d"))
+    return next(found, positions.stop)
+
+
+def _carry_over(operations: pl.DataFrame, reference: pl.DataFrame) -> pl.DataFrame:
+    """``operations`` of one rank with the labels of the ``reference`` rank where both launch the same.
+
+    Experts' GEMMs differ with the tokens they get, in their kernels and in copies and fills around them.
+    """
+
+    def list_keys(frame: pl.DataFrame) -> list[str]:
+        category = pl.col("category").cast(pl.String)
+        key = pl.when(category.is_in(list(GEMM_CATEGORIES))).then(category).otherwise(pl.coalesce("name", category))
+        return frame.select(key.alias("key"))["key"].to_list()
+
+    source = _align(list_keys(operations), list_keys(reference))
+    columns = ["work", "module", "direction", "micro_batch", "layer"]
+    taken = reference.select(columns).with_row_index("source")
+    return (
+        operations.with_columns(source=pl.Series(source, dtype=pl.UInt32))
+        .join(taken, on="source", how="left", maintain_order="left")
+        .drop("source")
+    )
+
+
+def _align(keys: Sequence[str], reference: Sequence[str]) -> list[int | None]:
+    """Per key its place in ``reference``, both read in order; None where they differ."""
+    found: list[int | None] = [None] * len(keys)
+    here = there = 0
+    while here < len(keys) and there < len(reference):
+        if keys[here] == reference[there]:
+            found[here] = there
+            here, there = here + 1, there + 1
+            continue
+        skipped = next(
+            (
+                (ahead, total - ahead)
+                for total in range(1, _RESYNCHRONIZE)
+                for ahead in range(total + 1)
+                if _agrees(keys, here + ahead, reference, there + total - ahead)
+            ),
+            (1, 1),
+        )
+        here, there = here + skipped[0], there + skipped[1]
+    return found
+
+
+def _agrees(keys: Sequence[str], here: int, reference: Sequence[str], there: int) -> bool:
+    return bool(keys[here : here + _AGREEING]) and keys[here : here + _AGREEING] == reference[there : there + _AGREEING]

@@ -1,0 +1,138 @@
+"""The entry of this package: replays the kept steps of a run, and hands the representative one to whoever predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from three_walls.facts.log_facts import UNPROFILED_STEP
+from three_walls.facts.replayed_step import (
+    PREDICTED_STEP,
+    PREDICTED_STEP_HIGH,
+    PREDICTED_STEP_LOW,
+    PREDICTION_ERROR,
+    REPLAY_ERROR,
+)
+from three_walls.facts.step_view import NO_STEP, StepView
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.tables import read_ranges_between
+from three_walls.model.fact import FactSheet, Measurements, known, known_or_missing, missing
+from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.replay.build import build_graph
+from three_walls.replay.graph import Fractions, StepGraph, replay
+from three_walls.replay.host_chains import find_hand_overs
+from three_walls.replay.predictor import StepReplay, fit_profiler_cost
+from three_walls.replay.profiler_cost import measure_profiler_cost
+from three_walls.tables.thresholds import replay_thresholds
+from three_walls.timeline.timeline import Timeline
+
+_NO_LAUNCHES = "the launches of {missing:.1%} of the operations were not recorded (capture with -t cuda,nvtx)"
+_ENVELOPES = (
+    "{share:.1%} of the step is inside CUDA graphs that were recorded as a whole (capture with --cuda-graph-trace=node)"
+)
+_LARGE_ERROR = (
+    "the unchanged replay is {error:.1%} off the captured step (more than {limit:.1%}): the capture lacks dependencies "
+    "(capture every rank, with -t cuda,nvtx and without dropped events)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunReplay:
+    """What the replay of a run gives: facts, and a predictor where it could be built."""
+
+    facts: Measurements
+    step: StepReplay | None
+    """None where no graph can be built; predictions may still be withheld (``reason_withheld``)."""
+
+
+def replay_run(
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    traces: Sequence[Trace],
+    step: StepView | None,
+    facts: FactSheet,
+) -> RunReplay:
+    """Replays every kept step, and builds the predictor of ``step``, the representative one.
+
+    Raises InputError where a trace cannot be read any more.
+    """
+    if step is None:
+        return _withhold(NO_STEP)
+    if reason := _lacks(step, facts):
+        return _withhold(reason)
+    graph = _build(timeline, matched_ranks, step.step)
+    if not graph.calls.height:
+        return _withhold(_NO_LAUNCHES.format(missing=1.0))
+    error = _measure_error(timeline, matched_ranks, step.step, graph)
+    limit = replay_thresholds().maximum_replay_error_fraction
+    reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
+    place = graph.ranks.index(step.rank_index)
+    added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
+    tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
+    log_ns = facts.number(UNPROFILED_STEP.name)
+    log_step_ns = None if log_ns is None else round(log_ns)
+    cost = fit_profiler_cost(graph, added_ns, tail_ns, log_step_ns)
+    predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place)
+    if reason:
+        measured = _withhold(reason).facts
+        return RunReplay({**measured, REPLAY_ERROR: known(error)}, predictor)
+    without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
+    predicted = without_log.step_ns
+    off = (predicted.likely_ns - log_step_ns) / log_step_ns if log_step_ns else None
+    return RunReplay(
+        {
+            REPLAY_ERROR: known(error),
+            PREDICTED_STEP: known(predicted.likely_ns),
+            PREDICTED_STEP_LOW: known(predicted.low_ns),
+            PREDICTED_STEP_HIGH: known(predicted.high_ns),
+            PREDICTION_ERROR: known_or_missing(off, "no log gives the unprofiled step (give --log)"),
+        },
+        predictor,
+    )
+
+
+def _withhold(reason: str) -> RunReplay:
+    lacking = missing(reason)
+    predicted = (PREDICTED_STEP, PREDICTED_STEP_LOW, PREDICTED_STEP_HIGH, PREDICTION_ERROR)
+    return RunReplay(dict.fromkeys((REPLAY_ERROR, *predicted), lacking), None)
+
+
+def _lacks(step: StepView, facts: FactSheet) -> str:
+    """What the capture lacks for a replay; empty where it lacks nothing."""
+    started = step.started
+    launched = started["launch_start_ns"].is_not_null().mean()
+    limits = replay_thresholds()
+    if not isinstance(launched, float) or launched < limits.minimum_launched_fraction:
+        return _NO_LAUNCHES.format(missing=1.0 if not isinstance(launched, float) else 1 - launched)
+    share = facts.number("cuda_graph_fraction")
+    if share is not None and share > limits.maximum_envelope_fraction:
+        return _ENVELOPES.format(share=share)
+    return ""
+
+
+def _build(timeline: Timeline, matched_ranks: MatchedRanks, step: int) -> StepGraph:
+    return build_graph(timeline, matched_ranks, timeline.steps.filter(pl.col("kept") & (pl.col("step") == step)))
+
+
+def _measure_error(timeline: Timeline, matched_ranks: MatchedRanks, chosen: int, graph: StepGraph) -> float:
+    """The largest error over all kept steps and ranks. ``graph``: of the step ``chosen``."""
+    steps = timeline.steps.filter("kept")["step"].unique().sort().to_list()
+    errors = [0.0]
+    for step in steps:
+        one = graph if step == chosen else _build(timeline, matched_ranks, step)
+        errors += np.abs(replay(one).step_ns / one.measured_ns - 1).tolist()
+    return max(errors)
+
+
+def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Fractions:
+    calls = graph.calls.filter(pl.col("rank") == place)
+    operations = graph.operations.filter(pl.col("rank") == place)
+    capture, process = operations.select("capture_id", "process").row(0)
+    trace = next(trace for trace in traces if trace.capture_id == capture)
+    begin, end = calls["start_ns"].min(), calls["end_ns"].max()
+    assert isinstance(begin, int) and isinstance(end, int)
+    ranges = read_ranges_between(trace.path, process, begin, end)
+    return measure_profiler_cost(calls, ranges, find_hand_overs(calls))

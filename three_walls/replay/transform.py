@@ -1,0 +1,386 @@
+"""Changes the work of a step as an edit would: the primitives of every prediction.
+
+Each takes the work that the changes before it left. Columns that labels would fill (``replay/labels.py``) may be
+missing: a selection by such a label then selects nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from three_walls.model.buckets import (
+    COMMUNICATION_CATEGORIES,
+    COMPUTE_CATEGORIES,
+    GEMM_CATEGORIES,
+    Group,
+    categories_of,
+)
+from three_walls.model.transformation import Action, Level, Levels, Selection, Transformation
+from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, Numbers, StepGraph, Work
+from three_walls.tables.thresholds import replay_thresholds
+
+CATEGORY_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "communication": COMMUNICATION_CATEGORIES,
+    "compute": COMPUTE_CATEGORIES,
+    "gemms": GEMM_CATEGORIES,
+    "copies": categories_of(Group.COPY),
+}
+"""Names that a selection may use for several categories."""
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+def transform(graph: StepGraph, work: Work, transformations: Sequence[Transformation], level: Level) -> Work:
+    """``work`` after all ``transformations``, in their order, with their parameters at ``level``."""
+    for transformation in transformations:
+        work = _ACTIONS[transformation.action](graph, work, transformation, level)
+    return work
+
+
+def select_operations(graph: StepGraph, select: Selection) -> Flags:
+    """Which operations of ``graph`` are meant. A label that is not known matches nothing."""
+    operations = graph.operations
+    categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
+    wanted: list[pl.Expr] = []
+    lists = (
+        ("category", categories, pl.col("category").cast(pl.String)),
+        ("work", select.work, pl.col("work")),
+        ("module", select.modules, pl.col("module")),
+        ("direction", select.directions, pl.col("direction")),
+        ("rank_number", select.ranks, pl.col("rank_number")),
+    )
+    for column, values, expression in lists:
+        if not values:
+            continue
+        if column not in operations.columns:
+            return np.zeros(operations.height, dtype=bool)
+        wanted.append(expression.is_in(list(values)).fill_null(value=False))
+    if select.kernels:
+        if "name" not in operations.columns:
+            return np.zeros(operations.height, dtype=bool)
+        wanted.append(pl.col("name").str.contains(select.kernels).fill_null(value=False))
+    if not wanted:
+        return np.ones(operations.height, dtype=bool)
+    return operations.select(pl.all_horizontal(wanted)).to_series().to_numpy()
+
+
+def _at(levels: Levels, level: Level) -> float:
+    return {Level.LOW: levels.low, Level.LIKELY: levels.likely, Level.HIGH: levels.high}[level]
+
+
+def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    selected = select_operations(graph, change.select)
+    return _scale_operations(graph, work, selected, _at(change.time, level), _at(change.host, level))
+
+
+def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float, host: float) -> Work:
+    edges = work.edges
+    # A wait for a rank that was not captured is no work of this one.
+    duration_ns = work.wait_ns + _scale_chosen(work.duration_ns - work.wait_ns, selected, time)
+    if time == 0:  # what is gone leaves no gap on its stream, and takes no multiprocessors
+        edges = _without_gaps(graph, edges, selected)
+    piece_ns = _scale_chosen(work.piece_ns, _pieces_of(graph, selected), host)
+    return Work(piece_ns, duration_ns, edges, work.wait_ns)
+
+
+def _scale_chosen(values_ns: Numbers, chosen: Flags, factor: float) -> Numbers:
+    return values_ns if factor == 1.0 else np.where(chosen, np.rint(values_ns * factor).astype(np.int64), values_ns)
+
+
+def _pieces_of(graph: StepGraph, selected: Flags) -> Flags:
+    """The host pieces that lead to the launches of the ``selected`` operations: all since the launch before.
+
+    What a thread waited for (at a join) is no work of its own.
+    """
+    leads_to = _leads_to(graph)
+    launches_selected = np.zeros(graph.calls.height, dtype=bool)
+    launched = graph.call_of[selected & (graph.call_of != NONE)]
+    launches_selected[launched] = True
+    leads = (leads_to != NONE) & launches_selected[np.maximum(leads_to, 0)] & ~_is_synchronizing(graph)
+    pieces = np.repeat(leads, 2)
+    is_join = graph.points.join != NONE
+    return np.asarray(pieces & ~is_join)
+
+
+def _leads_to(graph: StepGraph) -> Numbers:
+    """Per call the next call of its thread that launches something, itself included; NONE after the last."""
+    count = graph.calls.height
+    launches = np.zeros(count, dtype=bool)
+    launches[graph.call_of[graph.call_of != NONE]] = True
+    key = _thread_numbers(graph)
+    places = np.where(launches, np.arange(count, dtype=np.int64), count)
+    following = np.minimum.accumulate(places[::-1])[::-1] if count else places
+    inside = following < count
+    same = inside & (key[np.minimum(following, max(0, count - 1))] == key)
+    return np.where(same, following, NONE)
+
+
+def _thread_numbers(graph: StepGraph) -> Numbers:
+    """A number per call that differs between threads, also of different ranks."""
+    return graph.calls.select(pl.struct("rank", "thread").rank("dense")).to_series().cast(pl.Int64).to_numpy()
+
+
+def _is_synchronizing(graph: StepGraph) -> Flags:
+    return (graph.calls["kind"] == "synchronize").to_numpy()
+
+
+def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
+    """``edges`` in which ``operations`` follow at once on their streams and wait for no multiprocessors."""
+    at_start = np.zeros(graph.nodes_count, dtype=bool)
+    at_start[graph.start_node[operations]] = True
+    into = at_start[edges.target]
+    fixed_ns = np.where(into & (edges.kind == Kind.STREAM), 0, edges.fixed_ns)
+    return replace(edges, fixed_ns=fixed_ns).take(~(into & (edges.kind == Kind.RESOURCE)))
+
+
+def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    selected = select_operations(graph, change.select)
+    run, position = _find_runs(graph, selected)
+    kept_launches = max(1, change.launches)
+    call_of = graph.call_of
+    in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
+    is_removed = np.zeros(len(call_of), dtype=bool)
+    is_removed[in_run] = position[call_of[in_run]] >= kept_launches
+    kept = in_run & ~is_removed
+    duration_ns = work.duration_ns * np.where(selected, _at(change.time, level), 1.0)
+    runs_count = int(run.max()) + 1 if len(run) else 0
+    of_run = run[np.maximum(call_of, 0)]
+    moved_ns = np.bincount(of_run[is_removed], duration_ns[is_removed], runs_count)
+    keepers = np.bincount(of_run[kept], minlength=runs_count)
+    duration_ns[kept] += (moved_ns / np.maximum(1, keepers))[of_run[kept]]
+    duration_ns[is_removed] = 0
+    edges = _without_gaps(
+        graph, _launch_together(graph, work.edges, run, position, is_removed, kept_launches), is_removed
+    )
+    piece_ns = np.where(_pieces_within(graph, run, position, kept_launches), 0, work.piece_ns)
+    host = _at(change.host, level)
+    piece_ns = _scale_chosen(piece_ns, _pieces_of(graph, kept), host)
+    return Work(
+        piece_ns,
+        np.rint(duration_ns).astype(np.int64),
+        edges,
+        np.minimum(work.wait_ns, np.rint(duration_ns).astype(np.int64)),
+    )
+
+
+def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    selected = select_operations(graph, change.select)
+    run, position = _find_runs(graph, selected)
+    call_of = graph.call_of
+    in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
+    is_removed = np.zeros(len(call_of), dtype=bool)
+    is_removed[in_run] = position[call_of[in_run]] >= 1
+    edges = _launch_together(graph, work.edges, run, position, is_removed, 1)
+    at_start = np.zeros(graph.nodes_count, dtype=bool)
+    at_start[graph.start_node[is_removed]] = True
+    spaced = at_start[edges.target] & (edges.kind == Kind.STREAM)
+    node_gap_ns = replay_thresholds().least_stream_gap_ns
+    edges = replace(edges, fixed_ns=np.where(spaced, np.minimum(edges.fixed_ns, node_gap_ns), edges.fixed_ns))
+    piece_ns = np.where(_pieces_within(graph, run, position, 1), 0, work.piece_ns)
+    # The first launch of a run becomes the launch of the graph.
+    first = np.flatnonzero((run != NONE) & (position == 0))
+    piece_ns[2 * first + 1] = round(1000 * _at(change.overhead_us, level))
+    return replace(
+        work,
+        piece_ns=piece_ns,
+        duration_ns=_scale_chosen(work.duration_ns, selected, _at(change.time, level)),
+        edges=edges,
+    )
+
+
+def _find_runs(graph: StepGraph, selected: Flags) -> tuple[Numbers, Numbers]:
+    """Per call the run of launches of ``selected`` operations that it is part of (or NONE), and its place in the run.
+
+    A launch of other work ends a run, and so does a call that waits for the device, or another thread.
+    """
+    count = graph.calls.height
+    has_call = graph.call_of != NONE
+    launches_selected, launches_other = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    launches_selected[graph.call_of[has_call & selected]] = True
+    launches_other[graph.call_of[has_call & ~selected]] = True
+    ends_run = launches_other | (graph.points.join[1::2] != NONE) | _is_synchronizing(graph)
+    key = _thread_numbers(graph)
+    changes = np.concatenate([[True], key[1:] != key[:-1]]) if count else np.zeros(0, dtype=bool)
+    # Runs lie between the calls that end one; a thread's first call ends the run of the thread before.
+    stretch = np.cumsum(ends_run.astype(np.int64) + changes)
+    member = launches_selected & ~ends_run
+    run, position = np.full(count, NONE, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    places = np.flatnonzero(member)
+    if len(places):
+        numbers, first, run[places] = np.unique(stretch[places], return_index=True, return_inverse=True)
+        position[places] = np.arange(len(places)) - first[run[places]]
+        assert len(numbers)
+    return run, position
+
+
+def _launch_together(
+    graph: StepGraph, edges: Edges, run: Numbers, position: Numbers, is_removed: Flags, kept_launches: int
+) -> Edges:
+    """``edges`` in which operations whose launch ``is_removed`` are launched by the last launch of their run left."""
+    places = np.flatnonzero((run != NONE) & (position < kept_launches))
+    last_kept = np.full(int(run.max()) + 1 if len(run) else 0, NONE, dtype=np.int64)
+    last_kept[run[places]] = places  # ascending: the last of each run stays
+    node_to_call = np.full(graph.nodes_count, NONE, dtype=np.int64)
+    removed = np.flatnonzero(is_removed)
+    node_to_call[graph.start_node[removed]] = last_kept[run[graph.call_of[removed]]]
+    moved = (edges.kind == Kind.LAUNCH) & (node_to_call[edges.target] != NONE)
+    point = np.where(moved, 2 * node_to_call[edges.target], edges.point)
+    source = np.where(moved, graph.points.last_join()[np.maximum(point, 0)], edges.source)
+    return replace(edges, point=point, source=source)
+
+
+def _pieces_within(graph: StepGraph, run: Numbers, position: Numbers, kept_launches: int) -> Flags:
+    """The host pieces between the last launch of a run that is left and the last one of all."""
+    count = len(run)
+    inside = np.zeros(count + 1, dtype=np.int64)
+    places = np.flatnonzero(run != NONE)
+    if not len(places):
+        return np.zeros(2 * count, dtype=bool)
+    runs_count = int(run.max()) + 1
+    last = np.full(runs_count, NONE, dtype=np.int64)
+    last[run[places]] = places
+    kept = np.full(runs_count, NONE, dtype=np.int64)
+    keeping = places[position[places] < kept_launches]
+    kept[run[keeping]] = keeping
+    inside[kept + 1] += 1
+    inside[last + 1] -= 1
+    within = np.repeat(np.cumsum(inside)[:count] > 0, 2)
+    return np.asarray(within & (graph.points.join == NONE))
+
+
+def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Compute that waits for the selected communication waits for ``1 - share`` of its transfer only.
+
+    It still waits for the last member to arrive: overlap hides a transfer, not a rank that is late. With micro-batches
+    known, the first forward and the last backward pass have nothing to hide under.
+    """
+    selected = select_operations(graph, change.select) & _can_be_covered(graph)
+    computes = graph.operations["category"].cast(pl.String).is_in(list(COMPUTE_CATEGORIES)).to_numpy()
+    starts_compute = np.zeros(graph.nodes_count, dtype=bool)
+    starts_compute[graph.start_node[computes]] = True
+    edges, share = work.edges, _at(change.share, level)
+    held = (edges.operation != NONE) & selected[np.maximum(edges.operation, 0)] & starts_compute[edges.target]
+    held &= np.isin(edges.kind, (Kind.EVENT, Kind.STREAM, Kind.RESOURCE))
+    released = replace(edges, share=np.where(held, edges.share * (1 - share), edges.share))
+    hidden_ns, compute_ns = int(work.duration_ns[selected].sum()), int(work.duration_ns[computes].sum())
+    slower = 1 + (_at(change.slowdown, level) - 1) * share * min(1.0, hidden_ns / max(1, compute_ns))
+    return replace(work, duration_ns=_scale_chosen(work.duration_ns, computes, slower), edges=released)
+
+
+def _can_be_covered(graph: StepGraph) -> Flags:
+    """Operations of passes beside which another micro-batch computes: all but the first forward and last backward."""
+    operations = graph.operations
+    if "micro_batch" not in operations.columns or "direction" not in operations.columns:
+        return np.ones(operations.height, dtype=bool)
+    last = operations["micro_batch"].max()
+    alone = ((pl.col("direction") == FORWARD) & (pl.col("micro_batch") == 0)) | (
+        (pl.col("direction") == BACKWARD) & (pl.col("micro_batch") == last)
+    )
+    return ~operations.select(alone.fill_null(value=False)).to_series().to_numpy()
+
+
+def _host(_: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    # At a join that waited for the device, the piece is a fraction of a call: it scales like any other.
+    return replace(work, piece_ns=np.rint(work.piece_ns * _at(change.host, level)).astype(np.int64))
+
+
+def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    selected = select_operations(graph, change.select)
+    edges, share = work.edges, _at(change.share, level)
+    released = (edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)]
+    if share < 1:  # every n-th wait stays
+        places = np.flatnonzero(released)
+        stays = np.floor(np.arange(len(places)) * (1 - share)) != np.floor((np.arange(len(places)) + 1) * (1 - share))
+        released[places[stays]] = False
+    return replace(work, edges=edges.take(~released))
+
+
+def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Backward work of each rank takes longer by its repeated forward work, on the device and on the host."""
+    operations = graph.operations
+    if "direction" not in operations.columns:
+        return work
+    selected = (
+        select_operations(graph, change.select) & (operations["direction"] == FORWARD).fill_null(value=False).to_numpy()
+    )
+    backward = (operations["direction"] == BACKWARD).fill_null(value=False).to_numpy()
+    duration_ns, piece_ns = work.duration_ns.astype(np.float64), work.piece_ns.astype(np.float64)
+    rank, call_rank = operations["rank"].to_numpy(), np.repeat(graph.calls["rank"].to_numpy(), 2)
+    forward_pieces, backward_pieces = _pieces_of(graph, selected), _pieces_of(graph, backward)
+    for number in range(len(graph.ranks)):
+        _stretch(duration_ns, selected & (rank == number), backward & (rank == number), _at(change.time, level))
+        on_rank = call_rank == number
+        _stretch(piece_ns, forward_pieces & on_rank, backward_pieces & on_rank, _at(change.host, level))
+    return replace(work, piece_ns=np.rint(piece_ns).astype(np.int64), duration_ns=np.rint(duration_ns).astype(np.int64))
+
+
+def _stretch(values: Fractions, repeated: Flags, longer: Flags, times: float) -> None:
+    """Makes ``longer`` values longer in proportion, by ``times`` the sum of the ``repeated`` ones."""
+    total = values[longer].sum()
+    if total:
+        values[longer] *= 1 + times * values[repeated].sum() / total
+
+
+def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Passes of ``factor`` times as many samples, in as many fewer passes: the others are left out.
+
+    A smaller micro-batch (``factor`` below 1) multiplies the host time instead.
+    """
+    operations, factor = graph.operations, change.factor
+    if "micro_batch" not in operations.columns or factor <= 0:
+        return work
+    number = operations["micro_batch"].fill_null(NONE).to_numpy()
+    inside = number != NONE
+    time = _at(change.time, level)
+    if factor < 1:
+        return _scale_operations(graph, work, inside, time, 1 / factor)
+    left_out = inside & (number % round(factor) != 0)
+    shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
+    released = (shorter.edges.kind == Kind.AWAITED) & left_out[np.maximum(shorter.edges.operation, 0)]
+    kept = replace(shorter, edges=shorter.edges.take(~released))
+    return _scale_operations(graph, kept, inside & ~left_out, factor * time, 1.0)
+
+
+def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
+    """The selected ranks work at the median pace of the others: kernels by category, and host pieces."""
+    operations = graph.operations
+    selected = np.unique(operations["rank"].to_numpy()[select_operations(graph, change.select)])
+    peers = [number for number in range(len(graph.ranks)) if number not in selected]
+    if not peers:
+        return work
+    rank, category = operations["rank"].to_numpy(), operations["category"].to_physical().to_numpy()
+    is_work = ~operations["category"].cast(pl.String).is_in(list(COMMUNICATION_CATEGORIES)).to_numpy()
+    duration_ns = work.duration_ns.copy()
+    for name in np.unique(category[is_work]):
+        of_kind = is_work & (category == name)
+        usual = float(np.median([work.duration_ns[of_kind & (rank == number)].sum() for number in peers]))
+        for number in selected:
+            mine = of_kind & (rank == number)
+            total = work.duration_ns[mine].sum()
+            if total > usual > 0:
+                duration_ns[mine] = np.rint(work.duration_ns[mine] * (usual / total)).astype(np.int64)
+    call_rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
+    usual = float(np.median([work.piece_ns[call_rank == number].sum() for number in peers]))
+    piece_ns = work.piece_ns.copy()
+    for number in selected:
+        total = work.piece_ns[call_rank == number].sum()
+        if total > usual > 0:
+            piece_ns = _scale_chosen(piece_ns, call_rank == number, usual / total)
+    return replace(work, piece_ns=piece_ns, duration_ns=duration_ns)
+
+
+_ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Work]] = {
+    Action.SCALE: _scale,
+    Action.FUSE: _fuse,
+    Action.GRAPH: _graph,
+    Action.HIDE: _hide,
+    Action.HOST: _host,
+    Action.UNWAIT: _unwait,
+    Action.REPEAT: _repeat,
+    Action.MICRO_BATCH: _change_micro_batch,
+    Action.HEAL: _heal,
+}

@@ -1,0 +1,83 @@
+"""The answer to ``what if`` as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS
+from three_walls.model.transformation import Prediction
+from three_walls.model.what_if import WhatIf
+from three_walls.report.formats import UNKNOWN, format_ms, format_ms_range, format_share, show_control_characters
+
+LIMIT_NAMES = {
+    "host": "the host (CUDA calls and the time between them)",
+    "gap": "launch latency and gaps between operations",
+    "compute": "compute kernels",
+    "communication": "communication",
+    "copy": "copies",
+    "graph": "CUDA graphs recorded whole",
+}
+"""What a critical path is made of, in words."""
+
+_MOST_BUCKETS = 12
+_NAME, _TIME = 36, 12
+
+
+def describe_what_if(found: WhatIf) -> Iterator[str]:
+    """The lines of ``found``: the step now and then, what limits it then, and the budget then."""
+    yield f"Step now   {_describe_step(found.step)}{f' ({found.step_source})' if found.step else ''}"
+    if found.after is None:
+        yield f"Step then  {UNKNOWN}: {show_control_characters(found.because_unknown)}"
+    else:
+        yield f"Step then  {_describe_step(found.after)}{_describe_change(found.step, found.after)}"
+    if found.limits_after:
+        yield f"Limit      {_describe_limits(found.limits_after)}"
+    yield from (f"Note: {show_control_characters(note)}" for note in found.notes)
+    if found.budget_after:
+        yield ""
+        yield f"{'Budget then':{_NAME}}{'now':>{_TIME}}{'then':>{_TIME}}{'share':>8}"
+        yield from _list_budget(found)
+
+
+def _describe_step(step: Prediction | None) -> str:
+    if step is None:
+        return UNKNOWN
+    likely = format_ms(step.likely_ns)
+    spread = format_ms_range(step.low_ns, step.high_ns)
+    return likely if step.low_ns == step.high_ns else f"{likely} (range {spread})"
+
+
+def _describe_change(step: Prediction | None, after: Prediction) -> str:
+    if step is None or not step.likely_ns:
+        return ""
+    saved_ns = step.likely_ns - after.likely_ns
+    if saved_ns == 0:
+        return ", no change"
+    word = "shorter" if saved_ns > 0 else "longer"
+    return f", {format_ms(abs(saved_ns))} {word} ({format_share(abs(saved_ns) / step.likely_ns)})"
+
+
+def _describe_limits(limits: Mapping[str, int]) -> str:
+    total_ns = sum(limits.values())
+    in_order = sorted(limits.items(), key=lambda row: (-row[1], row[0]))
+    parts = [f"{LIMIT_NAMES.get(name, name)} {format_share(ns / total_ns)}" for name, ns in in_order if ns]
+    if not parts:
+        return UNKNOWN
+    others = f"; then {', '.join(parts[1:])}" if parts[1:] else ""
+    return f"{parts[0]} of the critical path{others}"
+
+
+def _list_budget(found: WhatIf) -> Iterator[str]:
+    total_ns = sum(found.budget_after.values())
+    names = [b.name for b in BUCKETS if found.budget_after.get(b.name) or found.budget.get(b.name)]
+    in_order = sorted(names, key=lambda name: (-found.budget_after.get(name, 0), -found.budget.get(name, 0)))
+    for name in in_order[:_MOST_BUCKETS]:
+        yield _row(BUCKET_BY_NAME[name].title, found.budget.get(name, 0), found.budget_after.get(name, 0), total_ns)
+    if rest := in_order[_MOST_BUCKETS:]:
+        now_ns, then_ns = (sum(part.get(name, 0) for name in rest) for part in (found.budget, found.budget_after))
+        yield _row(f"{len(rest)} more", now_ns, then_ns, total_ns)
+
+
+def _row(title: str, now_ns: int, then_ns: int, total_ns: int) -> str:
+    share = format_share(then_ns / total_ns) if total_ns else UNKNOWN
+    return f"  {title:{_NAME - 2}}{format_ms(now_ns):>{_TIME}}{format_ms(then_ns):>{_TIME}}{share:>8}"

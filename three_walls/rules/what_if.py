@@ -1,0 +1,264 @@
+"""Answers ``what if``: what the asked changes mean for the step, by the rules and the facts of the run, and the step
+with them.
+
+A setting stands for the transformations of the rule that proposes it. A bandwidth, a factor or a dropped kernel is a
+transformation of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from three_walls.model.buckets import (
+    CATEGORIES,
+    COMMUNICATION_CATEGORIES,
+    COMPUTE_CATEGORIES,
+    GEMM_CATEGORIES,
+    Group,
+    categories_of,
+)
+from three_walls.model.config import ConfigData
+from three_walls.model.errors import UsageError
+from three_walls.model.fact import FactSheet
+from three_walls.model.rule import Rule
+from three_walls.model.transformation import (
+    Action,
+    Levels,
+    Prediction,
+    Predictor,
+    Selection,
+    Transformation,
+)
+from three_walls.model.what_if import Changes, Question, ReplayedRun, WhatIf
+from three_walls.rules.conditions import Truth, evaluate_all, same
+from three_walls.rules.edits import fact_of, target_of
+from three_walls.rules.replays import resolve
+from three_walls.rules.wording import list_labels
+from three_walls.tables.loader import suggest
+
+HOST, NCCL = "host", "nccl"
+
+GROUPS = {
+    "communication": COMMUNICATION_CATEGORIES,
+    "compute": COMPUTE_CATEGORIES,
+    "gemms": GEMM_CATEGORIES,
+    "copies": categories_of(Group.COPY),
+}
+"""Names that stand for several categories."""
+
+SCALABLE = (HOST, NCCL, *GROUPS, *CATEGORIES)
+"""What a factor can apply to."""
+
+_NCCL_KERNELS = "(?i)nccl"
+
+SLOW_NVLINK_FRACTION = 0.25
+"""Below this fraction of NVLink's bandwidth, communication within an NVLink domain does not run over NVLink."""
+
+TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
+
+
+def answer(question: Question, run: ReplayedRun) -> WhatIf:
+    """The step of ``run`` with the changes of ``question``. Raises UsageError for what no rule and no replay knows."""
+    changes = find_changes(question, run.rules, run.facts)
+    predictor = run.predictor
+    source = describe_step_source(run.facts)
+    if predictor.reason_withheld:
+        return WhatIf(_step_without_replay(run.facts), source, None, predictor.reason_withheld, notes=changes.notes)
+    now = predictor.step_ns
+    step = now if not now.because_unknown else None
+    if reason := "; ".join(changes.unknown) or now.because_unknown:
+        return WhatIf(step, source, None, reason, notes=changes.notes)
+    after = predictor.predict(changes.transformations)
+    notes = (*changes.notes, *_explain(changes.transformations, predictor))
+    if after.because_unknown:
+        return WhatIf(step, source, None, after.because_unknown, notes=notes)
+    return WhatIf(
+        step,
+        source,
+        after,
+        budget=predictor.budget_after(()),
+        budget_after=predictor.budget_after(changes.transformations),
+        limits_after=predictor.limits_after(changes.transformations),
+        notes=notes,
+    )
+
+
+def describe_step_source(facts: FactSheet) -> str:
+    """Where the length of the unprofiled step comes from."""
+    if facts.number("unprofiled_step_ns") is not None:
+        return "median of the log's unprofiled steps"
+    return "the captured step without the estimated cost of the profiler; a log (--log) would measure it"
+
+
+def _step_without_replay(facts: FactSheet) -> Prediction | None:
+    logged_ns = facts.number("unprofiled_step_ns")
+    return None if logged_ns is None else Prediction(round(logged_ns), round(logged_ns), round(logged_ns))
+
+
+def _explain(transformations: Iterable[Transformation], predictor: Predictor) -> tuple[str, ...]:
+    return tuple(reason for change in transformations if (reason := predictor.explain(change)))
+
+
+def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet) -> Changes:
+    """What ``question`` changes in the step. Raises UsageError for a setting that no rule proposes, or a wrong name."""
+    parts = [_set(name, value, rules, facts) for name, value in question.settings.items()]
+    parts += [_scale(name, factor) for name, factor in question.scales]
+    parts += [Changes((_drop(kernels),)) for kernels in question.dropped_kernels]
+    if question.network_bytes_per_s is not None:
+        parts.append(_change_network(question.network_bytes_per_s, facts))
+    found = [change for part in parts for change in part.transformations]
+    return Changes(
+        tuple(dict.fromkeys(found)),  # two settings of one rule change the step once
+        tuple(dict.fromkeys(reason for part in parts for reason in part.unknown)),
+        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _set(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet) -> Changes:
+    """The transformations of the rules that set ``name`` to ``value``: of rules with the same lever, the best one."""
+    shown = f"{name.partition('.')[2]}={_write(value)}"
+    current = facts.get(name)
+    if not current.is_missing and (same(current.value, value) or (value is False and current.value is None)):
+        return Changes(notes=(f"{shown} is set already: it changes nothing.",))
+    proposing = [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
+    if not proposing:
+        raise UsageError(_describe_unknown_setting(name, shown, rules, facts))
+    fitting = [rule for rule in proposing if evaluate_all(rule.applies_to, facts) is not Truth.FAILS] or proposing
+    in_order = sorted(fitting, key=lambda rule: (_ORDER[evaluate_all(rule.when, facts)], not rule.gain.replay, rule.id))
+    by_lever: dict[str, Rule] = {}
+    for rule in in_order:
+        by_lever.setdefault(rule.lever or rule.id, rule)
+    chosen = [rule for rule in by_lever.values() if rule.gain.replay] or list(by_lever.values())[:1]
+    resolved = [resolve(rule.gain.replay, facts) for rule in chosen]
+    transformations = [change for found, _ in resolved for change in found]
+    unknown = [f"{shown}: unknown is {list_labels(lacking, facts)}" for _, lacking in resolved if lacking]
+    unknown += [
+        f"{shown}: no replay stands for this edit"
+        + (f", because {rule.gain.no_replay}" if rule.gain.no_replay else f" (rule {rule.id})")
+        for rule in chosen
+        if not rule.gain.replay
+    ]
+    return Changes(tuple(transformations), tuple(unknown), tuple(_note_other_edits(chosen, name, shown, facts)))
+
+
+_ORDER = {Truth.HOLDS: 0, Truth.UNKNOWN: 1, Truth.FAILS: 2}
+
+
+def _targets(rule: Rule, facts: FactSheet) -> list[tuple[str, ConfigData]]:
+    """What the edits of ``rule`` set, and to what; without edits for other runs."""
+    return [
+        (fact_of(edit), target_of(edit, facts))
+        for edit in rule.edits
+        if evaluate_all(edit.only_if, facts) is not Truth.FAILS
+    ]
+
+
+def _sets(edited: str, to: ConfigData, name: str, value: ConfigData) -> bool:
+    """Whether an edit gives the setting ``name`` the ``value``. Of lists the order does not count."""
+    if edited != name:
+        return False
+    if isinstance(to, tuple) and isinstance(value, tuple):
+        return sorted(map(str, to)) == sorted(map(str, value))
+    return same(to, str(value) if name.startswith("env.") and value is not None else value)
+
+
+def _describe_unknown_setting(name: str, shown: str, rules: Sequence[Rule], facts: FactSheet) -> str:
+    values = {_write(to) for rule in rules for edit_name, to in _targets(rule, facts) if edit_name == name}
+    key = name.partition(".")[2]
+    if values:
+        return f"--set {shown}: no rule knows what this value changes; known is {key}={' or '.join(sorted(values))}"
+    keys = {edit_name.partition(".")[2] for rule in rules for edit_name, _ in _targets(rule, facts)}
+    return f"--set {shown}: no rule knows what this setting changes{suggest(key, keys)}; see: three-walls rules list"
+
+
+def _note_other_edits(chosen: Sequence[Rule], name: str, shown: str, facts: FactSheet) -> list[str]:
+    notes = []
+    for rule in chosen:
+        others = []
+        for edit_name, to in _targets(rule, facts):
+            current = facts.get(edit_name)
+            if edit_name != name and (current.is_missing or not same(current.value, to)):
+                others.append(f"{edit_name.partition('.')[2]}={_write(to)}")
+        if others and rule.gain.replay:
+            notes.append(f"{shown} is taken together with {', '.join(others)}, as rule {rule.id} proposes.")
+    return notes
+
+
+def _write(value: ConfigData) -> str:
+    """``value`` as Hydra reads it."""
+    if isinstance(value, tuple):
+        return f"[{','.join(map(_write, value))}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
+
+
+def _scale(name: str, factor: float) -> Changes:
+    levels = Levels(factor, factor, factor)
+    if name == HOST:
+        return Changes((Transformation(Action.HOST, host=levels, reason="asked for"),))
+    if name == NCCL:
+        select = Selection(categories=COMMUNICATION_CATEGORIES, kernels=_NCCL_KERNELS)
+    elif name in SCALABLE:
+        select = Selection(categories=GROUPS.get(name, (name,)))
+    else:
+        raise UsageError(
+            f"--scale {name}: expected host, nccl, communication, compute, gemms, copies or a bucket of the budget"
+            f"{suggest(name, SCALABLE)}"
+        )
+    return Changes((Transformation(Action.SCALE, select, time=levels, reason="asked for"),))
+
+
+def _drop(kernels: str) -> Transformation:
+    nothing = Levels(0.0, 0.0, 0.0)
+    return Transformation(Action.SCALE, Selection(kernels=kernels), time=nothing, host=nothing, reason="asked for")
+
+
+def _change_network(bytes_per_s: float, facts: FactSheet) -> Changes:
+    """Transfers over the network at another bandwidth: between achieved / asked, and fastest / asked of their time.
+
+    The first holds if all transfers reach the asked bandwidth, the second if they fall short of it as much as they now
+    fall short of the fastest one.
+    """
+    transformations, reasons = [], []
+    for categories, achieved, fastest, is_crossing in (
+        (TOKEN_EXCHANGES, "ep_achieved_bytes_per_s", "ep_fastest_bytes_per_s", _is_ep_over_network(facts)),
+        (("data_parallel",), "dp_fastest_bytes_per_s", "dp_fastest_bytes_per_s", _is_dp_over_network(facts)),
+    ):
+        if not is_crossing:
+            continue
+        rates = [rate for name in (achieved, fastest) if (rate := facts.number(name))]
+        if not rates:
+            missing = facts.get(fastest)
+            reasons.append(f"{missing.label}: {missing.missing_reason or 'not known'}")
+            continue
+        low, high = min(rates) / bytes_per_s, max(rates) / bytes_per_s
+        transformations.append(
+            Transformation(
+                Action.SCALE,
+                Selection(categories=categories),
+                time=Levels(low, (low + high) / 2, high),
+                reason="measured bandwidth over the asked one",
+            )
+        )
+    if transformations:
+        notes = (f"The bandwidth of some transfers stays as it is ({'; '.join(reasons)}).",) if reasons else ()
+        return Changes(tuple(transformations), notes=notes)
+    why = "; ".join(reasons) or "no communication of this run is known to use the network"
+    return Changes(unknown=(f"the effect of another network is not known: {why}",))
+
+
+def _is_ep_over_network(facts: FactSheet) -> bool:
+    """Whether token exchanges cross the network, or do not run over NVLink although they could."""
+    if facts.get("ep_within_nvlink_domain").value is True and facts.get("ep_spans_nodes").value is not True:
+        return _is_nvlink_unused(facts)
+    return True
+
+
+def _is_dp_over_network(facts: FactSheet) -> bool:
+    return facts.get("dp_spans_nodes").value is not False or _is_nvlink_unused(facts)
+
+
+def _is_nvlink_unused(facts: FactSheet) -> bool:
+    achieved = facts.number("nvlink_achieved_fraction")
+    return achieved is not None and achieved < SLOW_NVLINK_FRACTION
