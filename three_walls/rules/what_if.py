@@ -32,6 +32,8 @@ from three_walls.model.transformation import (
 from three_walls.model.what_if import Changes, Question, ReplayedRun, WhatIf
 from three_walls.rules.conditions import Truth, evaluate_all, same
 from three_walls.rules.edits import fact_of, target_of
+from three_walls.rules.replays import resolve
+from three_walls.rules.wording import list_labels
 from three_walls.tables.loader import suggest
 
 HOST, NCCL = "host", "nccl"
@@ -127,8 +129,10 @@ def _set(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet) 
     for rule in in_order:
         by_lever.setdefault(rule.lever or rule.id, rule)
     chosen = [rule for rule in by_lever.values() if rule.gain.replay] or list(by_lever.values())[:1]
-    transformations = [change for rule in chosen for change in rule.gain.replay]
-    unknown = [
+    resolved = [resolve(rule.gain.replay, facts) for rule in chosen]
+    transformations = [change for found, _ in resolved for change in found]
+    unknown = [f"{shown}: unknown is {list_labels(lacking, facts)}" for _, lacking in resolved if lacking]
+    unknown += [
         f"{shown}: no replay stands for this edit"
         + (f", because {rule.gain.no_replay}" if rule.gain.no_replay else f" (rule {rule.id})")
         for rule in chosen
