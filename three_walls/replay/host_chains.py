@@ -22,8 +22,8 @@ CALLS = pl.Schema(
         "start_ns": pl.Int64,  # on the capture's own clock
         "end_ns": pl.Int64,
         "correlation": pl.Int64,
-        "name": pl.String,
-        "kind": pl.String,  # tables/api-calls.yaml; other
+        "name": pl.Categorical(),
+        "kind": pl.Categorical(),  # tables/api-calls.yaml; other
     }
 )
 
@@ -47,9 +47,13 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
     outermost = calls.filter(earlier_end.is_null() | (pl.col("start_ns") >= earlier_end))
     names = outermost["name"].unique().drop_nulls().cast(pl.String).to_list()
     kinds = {name: kind_of(name) or "other" for name in names}
-    return outermost.with_columns(rank=pl.lit(0, dtype=pl.Int64), name=pl.col("name").cast(pl.String)).select(
-        *[name for name in CALLS if name != "kind"],
-        kind=pl.col("name").replace_strict(kinds, default="other", return_dtype=pl.String),
+    kind_of_name = pl.DataFrame(
+        {"name": list(kinds), "kind": list(kinds.values())}, schema={"name": pl.Categorical, "kind": pl.Categorical}
+    )
+    return (
+        outermost.join(kind_of_name, on="name", how="left", maintain_order="left")
+        .with_columns(rank=pl.lit(0, dtype=pl.Int64))
+        .select(CALLS.names())
     )
 
 
