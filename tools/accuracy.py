@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
+import click
 import yaml
 
 from three_walls.inputs.config.command_line import read_user_settings
@@ -32,7 +33,6 @@ PAIRS = ROOT / "benchmarks" / "measured_pairs.yaml"
 
 LEAST_INSIDE_FRACTION = 0.7
 LEAST_RANK_CORRELATION = 0.8
-MOST_REPLAY_ERROR_FRACTION = 0.025
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,34 +186,34 @@ def main() -> int:
     """Prints the comparison; 1 if a gate is not met."""
     edits = read_edits()
     for line in describe_bases(dict.fromkeys(edit.base for edit in edits)):
-        print(line)
-    print()
-    print(f"{'edit':44} {'predicted':>10} {'range':>18} {'measured':>9}")
+        click.echo(line)
+    click.echo()
+    click.echo(f"{'edit':44} {'predicted':>10} {'range':>18} {'measured':>9}")
     compared: list[Comparison] = []
     for edit in edits:
         path = find_base(edit.base)
         found = compare(edit, load_base(path)) if path else f"no trace {edit.base} here"
         if isinstance(found, str):
-            print(f"{edit.name:44} not predicted: {found}")
+            click.echo(f"{edit.name:44} not predicted: {found}")
             continue
         compared.append(found)
         mark = "inside" if found.is_inside else "OUTSIDE"
         span = f"{found.low:.1%} to {found.high:.1%}"
-        print(f"{edit.name:44} {found.likely:>10.1%} {span:>18} {found.measured:>9.1%}  {mark}")
+        click.echo(f"{edit.name:44} {found.likely:>10.1%} {span:>18} {found.measured:>9.1%}  {mark}")
     return _judge(compared)
 
 
 def _judge(compared: Sequence[Comparison]) -> int:
     if not compared:
-        print("nothing to compare")
+        click.echo("nothing to compare")
         return 1
     inside = sum(each.is_inside for each in compared) / len(compared)
     correlation = correlate_ranks([(each.likely, each.measured) for each in compared])
-    print()
-    print(
+    click.echo()
+    click.echo(
         f"inside {inside:.0%} of {len(compared)} edits; median width {median(each.width for each in compared):.1%} of"
     )
-    print(f"the step; rank correlation {'unknown' if correlation is None else f'{correlation:.2f}'}")
+    click.echo(f"the step; rank correlation {'unknown' if correlation is None else f'{correlation:.2f}'}")
     fails = inside < LEAST_INSIDE_FRACTION or (correlation is not None and correlation < LEAST_RANK_CORRELATION)
     return int(fails)
 

@@ -15,6 +15,8 @@ from three_walls.replay.graph import NONE, Numbers
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 
+_NAME: pl.DataType = pl.Categorical()
+
 CALLS = pl.Schema(
     {
         "rank": pl.Int64,  # place of the rank in the graph
@@ -22,8 +24,8 @@ CALLS = pl.Schema(
         "start_ns": pl.Int64,  # on the capture's own clock
         "end_ns": pl.Int64,
         "correlation": pl.Int64,
-        "name": pl.Categorical(),
-        "kind": pl.Categorical(),  # tables/api-calls.yaml; other
+        "name": _NAME,
+        "kind": _NAME,  # tables/api-calls.yaml; other
     }
 )
 
