@@ -173,13 +173,12 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     in_whole = {place for places in whole.values() for place in places}
     # What is replayed of a part of a layer runs between the operations of its backward pass.
     backward = [place for place in in_layers if directions[place] in (BACKWARD, RECOMPUTE) and place not in in_whole]
-    microbatches = None if config.get("virtual_pipeline_model_parallel_size") else read_layout(config).microbatches
     for place, direction in enumerate(directions):
         if direction is not None:
             labels.direction[place] = direction
     turns = _breaks(forward, backward), _breaks(backward, forward, from_end=True)
-    _number(view.place(forward, FORWARD, labels, turns[0]), False, microbatches, labels)
-    _number(view.place(backward[::-1], BACKWARD, labels, turns[1]), True, microbatches, labels)
+    _number(view.place(forward, FORWARD, labels, turns[0]), False, config, labels)
+    _number(view.place(backward[::-1], BACKWARD, labels, turns[1]), True, config, labels)
     _place_outside(categories, forward, turns[0], labels)
     _place_outside(categories, backward[::-1], turns[1], labels)
     _follow_nodes(operations, contexts, labels)
@@ -334,17 +333,29 @@ def _breaks(places: Sequence[int], others: Sequence[int], *, from_end: bool = Fa
     return frozenset(len(places) - position for position in found) if from_end else frozenset(found)
 
 
-def _number(passes: Sequence[Sequence[int]], goes_back: bool, microbatches: int | None, labels: _Labels) -> None:
+def _number(passes: Sequence[Sequence[int]], goes_back: bool, config: RunConfig, labels: _Labels) -> None:
     """Labels passes with micro-batch and layer; ``goes_back``: they are of the backward pass, the last one first."""
-    if not microbatches or len(passes) % microbatches:
+    layers = _count_layers(len(passes), config)
+    if layers is None:
         return
-    layers = len(passes) // microbatches
     for number, places in enumerate(passes):
         order = len(passes) - 1 - number if goes_back else number
         layer = order % layers
         for place in places:
             labels.micro_batch[place] = order // layers
             labels.layer[place] = layers - 1 - layer if goes_back else layer
+
+
+def _count_layers(passes: int, config: RunConfig) -> int | None:
+    """Layers that each micro-batch runs through on the rank; None where they are several chunks, or not known."""
+    if config.get("virtual_pipeline_model_parallel_size"):
+        return None
+    microbatches = read_layout(config).microbatches
+    if microbatches:
+        return None if passes % microbatches else passes // microbatches
+    layers = config.whole_number("num_layers")
+    is_whole = config.whole_number("pipeline_model_parallel_size") == 1 and not config.get("mtp_num_layers")
+    return layers if layers and is_whole and passes % layers == 0 else None
 
 
 def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], labels: _Labels) -> None:
