@@ -381,7 +381,8 @@ def _whole(value: float | None) -> int | None:
 def _join_neighbours(path: CriticalPath) -> pl.DataFrame:
     """Segments that the report shows: neighbours of one kind as one, and runs of short ones as one.
 
-    A joined segment is described by the longest kind in it, and named after the call or kernel that takes longest in that.
+    A joined segment is described by the longest kind in it, and named after the call or kernel of that kind that takes
+    longest.
     """
     kind = ("what", "rank", "thread", "category", "module")
     length = pl.col("end_ns") - pl.col("start_ns")
