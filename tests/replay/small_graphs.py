@@ -115,7 +115,7 @@ class GraphBuilder:
             operations=pl.DataFrame(self.operations),
             calls=pl.DataFrame(self.calls),
             points=points,
-            edges=Edges(**columns),
+            edges=Edges(**columns).take(np.argsort(columns["target"], kind="stable")),
             nodes_count=self.nodes,
             call_of=numbers(self.call_of),
             start_node=numbers(self.starts),

@@ -31,10 +31,11 @@ class FakePredictor:
 
     step_of: Callable[[frozenset[str]], float | tuple[float, float, float]]
     reason_withheld: str = ""
-    error_ns: int = 0
+    error_fraction: float = 0.0
     changes_nothing: Mapping[str, str] = field(default_factory=dict)
     """Name of a transformation -> why it changes nothing."""
     asked: list[tuple[str, ...]] = field(default_factory=list)
+    asked_likely: list[tuple[str, ...]] = field(default_factory=list)
 
     @property
     def step_ns(self) -> Prediction:
@@ -44,6 +45,11 @@ class FakePredictor:
         names = tuple(map(name_of, transformations))
         self.asked.append(names)
         return self._predict(names)
+
+    def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:
+        names = tuple(map(name_of, transformations))
+        self.asked_likely.append(names)
+        return self._predict(names).likely_ns
 
     def _predict(self, names: Sequence[str]) -> Prediction:
         found = self.step_of(frozenset(names))
@@ -55,6 +61,9 @@ class FakePredictor:
 
     def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         return {"gemm": self.predict(transformations).likely_ns}
+
+    def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        return {"compute": self.predict(transformations).likely_ns}
 
 
 def saving(step_ms: float = 800, **saved_ms: float) -> FakePredictor:

@@ -67,7 +67,7 @@ def test_a_gain_below_the_minimum_or_the_error_of_the_replay_is_not_planned() ->
         "The likely gain is 7 ms (threshold 8 ms)",
     )
     assert names(plan_of([replayed(rule("enough"))], saving(enough=8))[1]) == ["enough"]
-    noisy = replace(saving(enough=8), error_ns=9 * MS)
+    noisy = replace(saving(enough=8), error_fraction=0.011)
     assert not plan_of([replayed(rule("enough"))], noisy)[1]
 
 
@@ -80,13 +80,16 @@ def test_what_gains_only_after_another_edit_enters_after_it() -> None:
     assert [step.gain_ns.likely for step in steps] == [300 * MS, 100 * MS]
 
 
-def test_the_range_is_that_of_the_parameters_widened_by_the_error_of_the_replay() -> None:
-    def step(taken: frozenset[str]) -> tuple[float, float, float]:
-        return (650, 700, 780) if taken else (790, 800, 810)
-
-    _, (entry,) = plan_of([replayed(rule("a"))], FakePredictor(step, error_ns=5 * MS))
-    assert (entry.gain_ns.low, entry.gain_ns.likely, entry.gain_ns.high) == (25 * MS, 100 * MS, 145 * MS)
-    assert entry.step_after_ns == Bounds(650 * MS, 780 * MS)
+def test_the_range_of_an_entry_is_its_own_and_not_that_of_the_entries_before_it() -> None:
+    """The step as it is known from 790 to 810 ms; what edits save of it has a range of its own."""
+    ranges = [(790, 800, 810), (650, 700, 780), (550, 650, 740)]
+    findings, (first, second) = plan_of(
+        [replayed(rule("a")), replayed(rule("b"))], FakePredictor(lambda taken: ranges[len(taken)])
+    )
+    assert (first.gain_ns.low, first.gain_ns.likely, first.gain_ns.high) == (20 * MS, 100 * MS, 150 * MS)
+    assert (second.gain_ns.low, second.gain_ns.likely, second.gain_ns.high) == (40 * MS, 50 * MS, 100 * MS)
+    assert second.step_after_ns == Bounds(550 * MS, 740 * MS)
+    assert findings["b"].gain_ns.low == 20 * MS
 
 
 def test_a_rule_without_transformation_is_a_ceiling_behind_every_replayed_entry() -> None:
@@ -119,7 +122,8 @@ def test_a_plan_asks_for_few_replays() -> None:
     predictor = saving(2000, **gains)
     _, steps = plan_of([replayed(rule(name)) for name in gains], predictor)
     assert len(steps) == 20  # 20 ms are 1% of the step
-    assert len(predictor.asked) <= 30 + 2 * 30
+    assert len(predictor.asked) == 30 + 20  # each alone, and each entry with its range
+    assert len(predictor.asked_likely) <= 30
 
 
 def test_the_order_does_not_flip_when_a_log_is_given() -> None:

@@ -33,7 +33,7 @@ class Action(StrEnum):
     """The selected ranks take the median time of their peers for their kernels and host pieces."""
 
 
-GROUPS = ("communication", "compute", "gemms")
+GROUPS = ("communication", "compute", "copies", "gemms")
 """Names of groups of categories that a selection may give instead of a category."""
 WORK = (
     "attention_core",
@@ -43,6 +43,7 @@ WORK = (
     "dispatch",
     "expert",
     "expert_gemm",
+    "gradient_reduction",
     "loss",
     "optimizer",
     "permute",
@@ -156,15 +157,15 @@ class Prediction:
 
 
 class Predictor(Protocol):
-    """Predicts steps; the ranges include the error of the replay."""
+    """Predicts steps. The range of a step after changes is that of their gain, from the likely step as it is."""
 
     @property
     def reason_withheld(self) -> str:
         """Why nothing is predicted: what the capture lacks. Empty where predictions are made."""
 
     @property
-    def error_ns(self) -> int:
-        """How far a predicted step may be off: the error of the unchanged replay."""
+    def error_fraction(self) -> float:
+        """The error of the unchanged replay, as a fraction of the step."""
 
     @property
     def step_ns(self) -> Prediction:
@@ -172,6 +173,9 @@ class Predictor(Protocol):
 
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
         """The step with all ``transformations`` applied in their order."""
+
+    def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:
+        """The likely step of :meth:`predict`, from a single replay."""
 
     def explain(self, transformation: Transformation) -> str:
         """Why the transformation changes nothing here (nothing is selected), or empty."""

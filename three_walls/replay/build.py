@@ -159,12 +159,12 @@ class _EdgeList:
         self._parts.append(part)
 
     def finish(self, last_join: Numbers) -> Edges:
-        """All edges. Those from a host point begin at the join before it."""
+        """All edges, sorted by target. Those from a host point begin at the join before it."""
         columns = {name: np.concatenate([part[name] for part in self._parts]) for name in EDGE_COLUMNS}
         from_host = columns["point"] != NONE
         columns["source"] = columns["source"].copy()
         columns["source"][from_host] = last_join[columns["point"][from_host]]
-        return Edges(**columns)
+        return Edges(**columns).take(np.argsort(columns["target"], kind="stable"))
 
 
 def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.DataFrame) -> StepGraph:

@@ -83,7 +83,7 @@ class HostPoints:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """All edges, in any order. The source of an edge from a host point is the last join before the point."""
+    """All edges, sorted by the nodes they lead to. An edge from a host point begins at the last join before the point."""
 
     kind: Numbers
     source: Numbers
@@ -199,10 +199,7 @@ def replay(graph: StepGraph, work: Work | None = None) -> Times:
     work = work or graph.work
     offsets_ns = graph.points.offsets_ns(work.piece_ns)
     lengths_ns = work.edges.lengths_ns(offsets_ns, work.piece_ns, work.duration_ns)
-    order = np.argsort(work.edges.target, kind="stable")
-    node_ns = find_longest_paths(
-        graph.nodes_count, work.edges.source[order], work.edges.target[order], lengths_ns[order]
-    )
+    node_ns = find_longest_paths(graph.nodes_count, work.edges.source, work.edges.target, lengths_ns)
     start_ns = node_ns[graph.start_node]
     end_ns = np.maximum(node_ns[graph.end_node] + work.duration_ns, start_ns)
     rank = graph.operations["rank"].to_numpy()

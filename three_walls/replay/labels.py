@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
-from three_walls.facts.moe.passes import EXCHANGES, EXPERT_GEMM
+from three_walls.facts.moe.passes import COMBINE, DISPATCH, EXCHANGES, EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
 from three_walls.facts.unfused_ops import classify_unfused
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.nsys.reader import Trace
@@ -18,6 +18,7 @@ from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.replay.graph import StepGraph
 from three_walls.replay.layer_order import (
+    EXPERT,
     EXPERTS,
     OUTSIDE,
     Launches,
@@ -50,6 +51,8 @@ _OF_NO_LAYER = ("data_parallel", "reduce_scatter", "optimizer", "pipeline")
 """Categories launched at any time between the operations of layers."""
 _BEFORE_MICRO_BATCH = ("all_reduce", "optimizer", "copy_d2h_pinned", "broadcast")
 """Categories of what a step does before its first micro-batch."""
+_PLAIN_WORK = {ROUTER: ROUTER, DISPATCH: PERMUTE, EXPERTS: EXPERT, COMBINE: UNPERMUTE}
+"""What launches of a module are that are neither GEMMs nor token exchanges."""
 _EVALUATES = "autograd::engine::evaluate_function: "
 _DELAYED = " wgrad"
 
@@ -90,6 +93,10 @@ def label_operations(
     return pl.concat(labelled.values()).sort("row").drop("row").select(*graph.operations.columns, *LABELS)
 
 
+_Context = tuple[str | None, int | None, int | None, bool, int | None]
+"""Direction, node, replay, whether delayed, sequence number."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Contexts:
     """Per launch what the ranges around it show; ``direction`` is null where they show none."""
@@ -101,6 +108,8 @@ class _Contexts:
     """The range that runs a part of the forward pass again."""
     is_delayed: list[bool]
     """Whether it is a weight gradient that the schedule put off."""
+    sequence: list[int | None]
+    """Number of the operator; that of a backward operator is the number of the forward one."""
 
 
 @dataclass(slots=True)
@@ -230,29 +239,32 @@ class _View:
 
 def _read_contexts(operations: pl.DataFrame, operators: Operators) -> _Contexts:
     table = torch_operators()
+    found: dict[int | None, _Context] = {None: (None, None, None, False, None)}
 
-    def read(index: int) -> tuple[str | None, int | None, int | None, bool]:
-        """Direction, node, replay and whether delayed, of launches inside the range ``index``."""
-        direction, node, replay, is_delayed = None, None, None, False
-        for around in operators.around(index):
-            name = operators.found[around].name
-            evaluated = name.removeprefix(_EVALUATES)
-            if evaluated in table.replays:
-                # What autograd does around the replaying function adds up gradients.
-                direction = direction or (BACKWARD if evaluated != name else RECOMPUTE)
-                replay = around
-            elif replay is None and (evaluated != name or table.backward.search(name)):
-                direction, node = direction or BACKWARD, around
-            is_delayed = is_delayed or name.endswith(_DELAYED)
-        return direction, node, replay, is_delayed
+    def read(index: int) -> _Context:
+        """What the range ``index`` shows of a launch inside it, given what those around it show."""
+        operator = operators.found[index]
+        direction, node, replay, is_delayed, sequence = found[operator.parent]
+        name = operator.name.removeprefix(_EVALUATES)
+        is_evaluated = len(name) < len(operator.name)
+        is_delayed = is_delayed or name.endswith(_DELAYED)
+        if name in table.replays:
+            # What autograd does around the replaying function adds up gradients.
+            return BACKWARD if is_evaluated else RECOMPUTE, None, index if replay is None else replay, is_delayed, None
+        if is_evaluated or table.backward.search(name):
+            node = index if node is None else node
+            return BACKWARD, node, replay, is_delayed, operator.sequence if sequence is None else sequence
+        if node is None and operator.sequence is not None:
+            sequence = operator.sequence
+        return direction, node, replay, is_delayed, sequence
 
-    found: dict[int | None, tuple[str | None, int | None, int | None, bool]] = {None: (None, None, None, False)}
     rows = []
     threads = operations["launch_thread"].to_list()
     for thread, at_ns in zip(threads, operations["launch_start_ns"], strict=True):
         index = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
-        if index is not None and index not in found:
-            found[index] = read(index)
+        if index not in found:
+            for around in reversed([around for around in operators.around(index) if around not in found]):
+                found[around] = read(around)
         rows.append((index, *found[index]))
     directions = [row[1] for row in rows]
     if any(directions):
@@ -262,18 +274,15 @@ def _read_contexts(operations: pl.DataFrame, operators: Operators) -> _Contexts:
             if direction is None:
                 directions[place] = FORWARD if index is not None else last.get(threads[place], FORWARD)
             last[threads[place]] = BACKWARD if directions[place] == RECOMPUTE else directions[place] or FORWARD
-    return _Contexts(directions, [row[2] for row in rows], [row[3] for row in rows], [row[4] for row in rows])
+    _, _, nodes, replays, are_delayed, sequences = map(list, zip(*rows, strict=True))
+    return _Contexts(directions, nodes, replays, are_delayed, sequences)
 
 
 def _direct_by_thread(operations: pl.DataFrame) -> list[str | None]:
-    """Directions of launches by their thread; None throughout where one thread launches attention both ways."""
+    """Directions of launches by their thread; None where a thread launches attention both ways, or none."""
     phases = operations.drop_nulls(["phase", "launch_thread"]).select(pl.col("phase").cast(pl.String), "launch_thread")
-    threads = {
-        phase: set(phases.filter(pl.col("phase") == phase)["launch_thread"].to_list()) for phase in (FORWARD, BACKWARD)
-    }
-    if not threads[FORWARD] or not threads[BACKWARD] or threads[FORWARD] & threads[BACKWARD]:
-        return [None] * operations.height
-    direction_of = {thread: phase for phase, found in threads.items() for thread in found}
+    directions = phases.group_by("launch_thread").agg(pl.col("phase").unique()).iter_rows()
+    direction_of = {thread: found[0] for thread, found in directions if len(found) == 1}
     return [direction_of.get(thread) for thread in operations["launch_thread"]]
 
 
@@ -329,19 +338,35 @@ def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], lab
 
 
 def _follow_nodes(operations: pl.DataFrame, contexts: _Contexts, labels: _Labels) -> None:
-    """What an autograd node launches is part of what its first launch is part of, unless a graph launches it all."""
+    """What an autograd node launches is part of what its first launch is part of, unless a graph launches it all.
+
+    Where the forward operator of its number launched something, it is part of the same module.
+    """
     in_graph = (operations["graph_node"].is_not_null() | (operations["kind"] == "graph")).to_list()
     of_node: dict[int, list[int]] = defaultdict(list)
-    for place, node in enumerate(contexts.node):
+    modules: dict[tuple[int | None, int], set[str]] = defaultdict(set)
+    for place, (node, replay, sequence) in enumerate(
+        zip(contexts.node, contexts.replay, contexts.sequence, strict=True)
+    ):
         if node is not None:
             of_node[node].append(place)
+        elif sequence is not None and place in labels.module:
+            modules[replay, sequence].add(labels.module[place])
     for places in of_node.values():
-        first, *others = places
-        if first in labels.module and not any(in_graph[place] for place in places):
-            for place in others:
-                if labels.module.get(place) != labels.module[first]:
-                    labels.work.pop(place, None)
+        first = places[0]
+        if first not in labels.module or any(in_graph[place] for place in places):
+            continue
+        sequence = next((contexts.sequence[place] for place in places if contexts.sequence[place] is not None), None)
+        forward = modules.get((contexts.replay[first], sequence), set()) if sequence is not None else set()
+        module = min(forward) if len(forward) == 1 else labels.module[first]
+        for place in places:
+            if labels.module.get(place) != module:
+                labels.work.pop(place, None)
+                if module in _PLAIN_WORK:
+                    labels.work[place] = _PLAIN_WORK[module]
+            if place != first:
                 labels.copy(first, place)
+            labels.module[place] = module
 
 
 def _follow_accumulation(operations: pl.DataFrame, work: Sequence[str | None], labels: _Labels) -> None:
@@ -417,14 +442,30 @@ def _carry_over(operations: pl.DataFrame, reference: pl.DataFrame) -> pl.DataFra
         key = pl.when(category.is_in(list(GEMM_CATEGORIES))).then(category).otherwise(pl.coalesce("name", category))
         return frame.select(key.alias("key"))["key"].to_list()
 
+    part = ["module", "direction", "micro_batch", "layer"]
     source = _align(list_keys(operations), list_keys(reference))
-    columns = ["work", "module", "direction", "micro_batch", "layer"]
-    taken = reference.select(columns).with_row_index("source")
-    return (
-        operations.with_columns(source=pl.Series(source, dtype=pl.UInt32))
-        .join(taken, on="source", how="left", maintain_order="left")
-        .drop("source")
+    between = _fill_between(source, list(reference.select(part).iter_rows()))
+    is_gemm = pl.col("category").cast(pl.String).is_in(list(GEMM_CATEGORIES))
+    expert = pl.when(pl.col("module") == EXPERTS).then(
+        pl.when(is_gemm).then(pl.lit(EXPERT_GEMM)).otherwise(pl.lit(EXPERT))
     )
+    return operations.with_columns(
+        reference["work"].gather(pl.Series(source, dtype=pl.UInt32)),
+        *(reference[name].gather(pl.Series(between, dtype=pl.UInt32)) for name in part),
+    ).with_columns(work=pl.when(pl.Series(source, dtype=pl.UInt32).is_null()).then(expert).otherwise("work"))
+
+
+def _fill_between(source: Sequence[int | None], parts: Sequence[object]) -> list[int | None]:
+    """``source`` filled up between two places of the same one of ``parts``: what is launched there is of that part."""
+    filled = list(source)
+    before: int | None = None
+    for place, found in enumerate(source):
+        if found is None:
+            continue
+        if before is not None and parts[source[before] or 0] == parts[found]:
+            filled[before + 1 : place] = [source[before]] * (place - before - 1)
+        before = place
+    return filled
 
 
 def _align(keys: Sequence[str], reference: Sequence[str]) -> list[int | None]:

@@ -82,7 +82,7 @@ class Place:
 
     module: str | None
     work: str | None
-    number: int | None
+    number: int
     """Of the pass through a layer, from 0 in the order of the launches given."""
 
 

@@ -100,7 +100,8 @@ def make_plan(
     applicabilities = frozenset((EXECUTION_ONLY, *allowed))
     if replays:
         findings = [predict_gain(finding, by_id[finding.rule], traced, replays) for finding in findings]
-        minimum_ns = max(minimum_gain_ns(replays.step().likely_ns, limits), replays.error_ns)
+        replayed_ns = replays.step().likely_ns
+        minimum_ns = max(minimum_gain_ns(replayed_ns, limits), replays.error_fraction * replayed_ns)
         by_rule = {finding.rule: finding for finding in findings}
         draft: Draft = ReplayedDraft(by_id, by_rule, left, limits, minimum_ns, applicabilities, replays=replays)
     else:

@@ -20,7 +20,7 @@ from three_walls.rules.draft import Draft
 from three_walls.rules.edits import fact_of
 from three_walls.rules.gain import CULPRIT_RULE, Level, apply_gain, estimate
 from three_walls.rules.judge import describe_small, drop_small, is_small, judge_safely
-from three_walls.rules.replays import Replays, Transformations, as_ceiling
+from three_walls.rules.replays import Replays, Transformations, as_ceiling, describe_gain
 
 
 def predict_gain(finding: Finding, rule: Rule, facts: FactSheet, replays: Replays) -> Finding:
@@ -108,10 +108,12 @@ class ReplayedDraft(Draft):
         finding = self._allow(name, self.settled)
         if finding is None:
             return None
-        gain, found = self.replays.gain_of(self.rules[name], self.settled, self.taken)
-        if gain is None or gain.basis != REPLAYED:
+        found, _ = self.replays.find(self.rules[name], self.settled)
+        if not found or self.replays.step(self.taken).because_unknown:
             return None
-        self.last_gain[name] = (gain.likely or 0, len(self.steps))
+        likely_ns = self.replays.step(self.taken).likely_ns - self.replays.likely_ns((*self.taken, *found))
+        gain = Gain(None, max(0, likely_ns), max(0, likely_ns), REPLAYED)
+        self.last_gain[name] = (max(0, likely_ns), len(self.steps))
         if is_small(gain, self.minimum_ns):
             small = describe_small(gain, self.minimum_ns)
             self.left_out[name] = f"The earlier entries save the remaining time. {small}" if self.steps else small
@@ -147,7 +149,8 @@ class ReplayedDraft(Draft):
     def _append_replayed(self, finding: Finding, found: Transformations) -> None:
         before = self.replays.step(self.taken)
         self.taken = (*self.taken, *found)
-        after, gain = self.replays.step(self.taken), finding.gain_ns
+        after = self.replays.step(self.taken)
+        gain = describe_gain(self.rules[finding.rule].gain, found, before, after)
         assert before.likely_ns - after.likely_ns == gain.likely  # so the gains sum to what the plan saves
         alone = self.findings[finding.rule].gain_ns
         self._append_entry(finding, gain, alone if alone.basis == REPLAYED else gain, self._step_after())

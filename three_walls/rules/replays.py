@@ -42,14 +42,15 @@ class Replays:
         return replace(self, base=base)
 
     @property
-    def error_ns(self) -> int:
-        return self.predictor.error_ns
+    def error_fraction(self) -> float:
+        return self.predictor.error_fraction
 
     def step(self, taken: Transformations = ()) -> Prediction:
-        """The step after ``taken``."""
+        """The step after ``taken``, with the range of what that gains; the likely step where nothing changes."""
         transformations = (*self.base, *taken)
         if not transformations:
-            return self.predictor.step_ns
+            now = self.predictor.step_ns
+            return replace(now, low_ns=now.likely_ns, high_ns=now.likely_ns)
         if transformations not in self.answers:
             self.answers[transformations] = self.predictor.predict(transformations)
         return self.answers[transformations]
@@ -66,6 +67,12 @@ class Replays:
             return (), reasons[0] if reasons else "none of its transformations applies to this run"
         return found, ""
 
+    def likely_ns(self, taken: Transformations) -> int:
+        """The likely step after ``taken``, from one replay."""
+        transformations = (*self.base, *taken)
+        known = self.answers.get(transformations)
+        return known.likely_ns if known else self.predictor.predict_likely_ns(transformations)
+
     def _explain(self, transformation: Transformation) -> str:
         if transformation not in self.explained:
             self.explained[transformation] = self.predictor.explain(transformation)
@@ -79,7 +86,7 @@ class Replays:
         before, after = self.step(taken), self.step((*taken, *found))
         if before.because_unknown or after.because_unknown:
             return None, ()
-        return describe_gain(rule.gain, found, before, after, self.error_ns), found
+        return describe_gain(rule.gain, found, before, after), found
 
     def why_unknown(self, rule: Rule, facts: FactSheet, taken: Transformations = ()) -> str:
         """Why the gain of ``rule`` is not predicted."""
@@ -87,10 +94,8 @@ class Replays:
         return reason or self.step((*taken, *found)).because_unknown or self.step(taken).because_unknown
 
 
-def describe_gain(
-    model: GainModel, found: Transformations, before: Prediction, after: Prediction, error_ns: int
-) -> Gain:
-    """The step before less the step after, at the ends of all parameters, widened by the error of the replay.
+def describe_gain(model: GainModel, found: Transformations, before: Prediction, after: Prediction) -> Gain:
+    """The step before less the step after, at the ends of all parameters.
 
     Both steps hold the uncertainty of earlier edits, so the ends are compared with each other. Edits that free memory
     gain no time: the share of the step that they cost is predicted.
@@ -100,14 +105,13 @@ def describe_gain(
         return Gain(None, None, None, FREES_MEMORY, f"The cost is by replay. {model.explanation}", cost, True)
     likely_ns = before.likely_ns - after.likely_ns
     ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
-    low_ns, high_ns = min(ends) - error_ns, max(ends) + error_ns
     reasons = " ".join(
         dict.fromkeys(f"{_sentence(part.reason)}{f' ({part.source})' if part.source else ''}." for part in found)
     )
     return Gain(
-        low=min(max(0, low_ns), max(0, likely_ns)),
+        low=max(0, min(ends)),
         likely=max(0, likely_ns),
-        high=max(0, high_ns),
+        high=max(0, *ends),
         basis=REPLAYED,
         explanation=f"By replaying the step without the profiler. {reasons}",
     )
