@@ -18,6 +18,7 @@ from three_walls.model.what_if import Changes, NoPredictor, Question, ReplayedRu
 from three_walls.rules.what_if import answer
 from three_walls.rules.what_if import find_changes as find_changes_by
 
+
 def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet) -> Changes:
     return find_changes_by(question, rules, facts, FakePredictor())
 

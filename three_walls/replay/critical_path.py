@@ -381,8 +381,7 @@ def _whole(value: float | None) -> int | None:
 def _join_neighbours(path: CriticalPath) -> pl.DataFrame:
     """Segments that the report shows: neighbours of one kind as one, and runs of short ones as one.
 
-    A joined segment is described by the longest kind in it, and named after the call or kernel of that kind that takes
-    longest.
+    A joined segment is described by the longest kind in it, and named after what takes longest in it.
     """
     kind = ("what", "rank", "thread", "category", "module")
     length = pl.col("end_ns") - pl.col("start_ns")

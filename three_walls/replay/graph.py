@@ -83,7 +83,7 @@ class HostPoints:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """All edges, sorted by the nodes they lead to. An edge from a host point begins at the last join before the point."""
+    """All edges, sorted by the nodes they lead to. One from a host point begins at the last join before that."""
 
     kind: Numbers
     source: Numbers
