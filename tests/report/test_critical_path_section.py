@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from tests.report.rendered import table_of
+from tests.report.rendered import lines_of, section_of, table_of
 from tests.report.sample_report import sample_report
-from three_walls.model.report import CriticalPath, CriticalPathRow, CriticalPathSegment
-from three_walls.report.json_report import render_json
-from three_walls.report.section import Section
-from three_walls.report.sections.critical_path import critical_path
+from three_walls.model.report import CriticalPath, CriticalPathRow, CriticalPathSegment, Report
+from three_walls.report.json_report import load_report, render_json
 
 MS = 1_000_000
 
@@ -30,43 +29,41 @@ PATH = CriticalPath(
 )
 
 
-def section_with(path: CriticalPath | None) -> Section | None:
-    return critical_path(replace(sample_report(), critical_path=path))
-
-
-def rows_of(section: Section, name: str) -> list[tuple[object, ...]]:
-    table = table_of(section, name)
-    return [tuple(column.cell(row) for column in table.columns) for row in table.rows]
+def report_with(path: CriticalPath | None) -> Report:
+    return replace(sample_report(), critical_path=path)
 
 
 def test_a_run_that_was_not_replayed_has_no_critical_path() -> None:
-    assert section_with(None) is None
+    assert section_of(report_with(None), "critical-path") is None
+    assert section_of(report_with(PATH), "critical-path") is not None
 
 
 def test_one_row_per_category_with_the_slack_of_what_is_not_on_the_path() -> None:
-    section = section_with(PATH)
-    assert section is not None
-    assert rows_of(section, "critical_path") == [
-        ("host (CUDA calls and between)", "60.0 ms", "60.0%", "0", "0", ""),
-        ("GEMM", "40.0 ms", "40.0%", "5", "20", "3.00 ms"),
-        ("normalization", "0 ms", "0%", "0", "7", "9.00 ms"),
+    assert lines_of(table_of(report_with(PATH), "critical_path")) == [
+        ["host (CUDA calls and between)", "60.0 ms", "60.0%", "0", "0", ""],
+        ["GEMM", "40.0 ms", "40.0%", "5", "20", "3.00 ms"],
+        ["normalization", "0 ms", "0%", "0", "7", "9.00 ms"],
     ]
+
+
+def test_the_lead_gives_the_length_and_the_rank() -> None:
+    section = section_of(report_with(PATH), "critical-path")
+    assert section is not None
     assert "100 ms on rank 2" in section.lead
 
 
 def test_a_module_is_not_called_after_the_bucket_of_the_same_name() -> None:
-    section = section_with(PATH)
-    assert section is not None
-    assert rows_of(section, "critical_path_modules")[0][0] == "attention"
+    assert lines_of(table_of(report_with(PATH), "critical_path_modules"))[0][0] == "attention"
 
 
 def test_without_labels_there_is_no_table_of_modules() -> None:
     unlabelled = replace(PATH, by_module=(replace(PATH.by_module[0], name="unknown"),))
-    section = section_with(unlabelled)
+    section = section_of(report_with(unlabelled), "critical-path")
     assert section is not None
-    assert [block.name for block in section.blocks] == ["critical_path"]  # type: ignore[union-attr]
+    assert len(section.blocks) == 1
 
 
-def test_the_segments_are_in_report_json() -> None:
-    text = render_json(replace(sample_report(), critical_path=PATH))
-    assert '"name": "cudaLaunchKernel"' in text
+def test_the_path_is_in_report_json_and_is_read_back(tmp_path: Path) -> None:
+    written = tmp_path / "report.json"
+    written.write_text(render_json(report_with(PATH)))
+    assert load_report(written).critical_path == PATH
