@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -104,7 +104,8 @@ def analyze(
     diagnosis = _diagnose(
         rule_base, facts, attribution.stragglers, run_config, bridge_version, allowed, replayed.predictor
     )
-    return _build_report(inputs, timeline, matched_ranks, attribution, details, diagnosis)
+    report = _build_report(inputs, timeline, matched_ranks, attribution, details, diagnosis)
+    return replace(report, critical_path=replayed.critical_path)
 
 
 def replay_run(

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.replay.small_graphs import GraphBuilder, lockstep_graph, random_graphs
-from three_walls.replay.critical_path import CriticalPath, find_critical_path
+from three_walls.facts.replayed_step import CRITICAL_PATH_COMPUTE, CRITICAL_PATH_HOST, measure_critical_path
+from three_walls.replay.critical_path import CriticalPath, find_critical_path, summarize_critical_path
 from three_walls.replay.graph import StepGraph, replay, with_operations
 
 
@@ -148,3 +149,31 @@ def test_shorter_pieces_off_the_path_change_nothing(graph: StepGraph) -> None:
         duration_ns[operation] = 0
         assert replay(graph, replace(graph.work, duration_ns=duration_ns)).longest_ns == longest_ns
     assert np.all(path.slack_ns[sorted(on_path)] >= 0)
+
+
+def test_the_report_holds_the_path_in_few_segments_that_sum_to_the_step() -> None:
+    builder = GraphBuilder()
+    for _ in range(1000):
+        builder.operation(builder.call(3, 2), duration=1)
+    builder.operation(builder.call(5000, 1), duration=4000, category="norm")
+    graph = builder.build()
+    path = path_of(graph)
+    found = summarize_critical_path(graph, path, {0: 5})
+    assert len(found.segments) < 10 < path.segments.height
+    assert [segment.start_ns for segment in found.segments[1:]] == [segment.end_ns for segment in found.segments[:-1]]
+    assert (found.segments[0].start_ns, found.segments[-1].end_ns) == (0, found.step_ns)
+    assert {segment.rank for segment in found.segments} == {5}
+    assert found.segments[-1].category == "norm"
+
+
+def test_rows_of_the_report_sum_to_the_step_and_count_what_is_off_the_path() -> None:
+    builder = GraphBuilder()
+    call = builder.call(0, 0)
+    builder.operation(call, duration=10, stream=0)
+    builder.operation(call, duration=100, stream=1)
+    found = summarize_critical_path(builder.build(), path_of(builder.build()), {})
+    (row,) = found.by_category
+    assert (row.name, row.ns, row.fraction, row.operations, row.operations_on_path) == ("gemm", 100, 1.0, 2, 1)
+    assert row.median_slack_ns == 90
+    assert measure_critical_path(found)[CRITICAL_PATH_COMPUTE].value == 1.0
+    assert measure_critical_path(found)[CRITICAL_PATH_HOST].value == 0.0

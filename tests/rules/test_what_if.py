@@ -14,8 +14,14 @@ from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
 from three_walls.model.rule import Edit, Rule
 from three_walls.model.transformation import Action, Levels, Prediction, Selection, Transformation
-from three_walls.model.what_if import NoPredictor, Question, ReplayedRun
-from three_walls.rules.what_if import answer, find_changes
+from three_walls.model.what_if import Changes, NoPredictor, Question, ReplayedRun
+from three_walls.rules.what_if import answer
+from three_walls.rules.what_if import find_changes as find_changes_by
+
+
+def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet) -> Changes:
+    return find_changes_by(question, rules, facts, FakePredictor())
+
 
 FUSE_ROPE = Transformation(Action.FUSE, Selection(work=("rope",)))
 HIDE = Transformation(Action.HIDE, Selection(categories=("communication",)))
@@ -98,7 +104,8 @@ def test_an_edit_without_a_replay_is_not_predicted_and_says_so() -> None:
     found = find_changes(Question({"config.virtual_pipeline_model_parallel_size": 2}), [virtual], facts_of())
     assert found.transformations == ()
     assert found.unknown == (
-        "virtual_pipeline_model_parallel_size=2: no replay stands for this edit (rule virtual-pipeline)",
+        "virtual_pipeline_model_parallel_size=2: not predicted by rule virtual-pipeline: "
+        "no transformation of the step is known for these edits",
     )
 
 

@@ -209,7 +209,12 @@ def replay(graph: StepGraph, work: Work | None = None) -> Times:
 
 
 def replay_steady(graph: StepGraph, work: Work | None = None) -> Times:
-    """The replay of a step that follows others like it: threads and streams begin as such a step leaves them.
+    """The replay of a step that follows others like it."""
+    return find_steady(graph, work)[1]
+
+
+def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times]:
+    """``work`` with threads and streams that begin as a step like it leaves them, and its replay.
 
     A host that ran ahead of the device in the capture does not stay ahead once the device is faster.
     """
@@ -228,12 +233,13 @@ def replay_steady(graph: StepGraph, work: Work | None = None) -> Times:
         begin_ns = left_ns - times.longest_ns
         place = np.where(work.edges.kind == Kind.GIVEN, given_at[work.edges.target], NONE)
         fixed_ns = np.where(place != NONE, begin_ns[np.maximum(place, 0)], work.edges.fixed_ns)
-        following = replay(graph, replace(work, edges=replace(work.edges, fixed_ns=fixed_ns)))
+        work = replace(work, edges=replace(work.edges, fixed_ns=fixed_ns))
+        following = replay(graph, work)
         is_steady = abs(following.longest_ns - times.longest_ns) <= _STEADY_FRACTION * times.longest_ns
         times = following
         if is_steady:
             break
-    return times
+    return work, times
 
 
 _MOST_STEPS = 4

@@ -15,7 +15,7 @@ import numpy as np
 from three_walls.model.transformation import Action, Level, Prediction, Transformation
 from three_walls.replay.budget import measure_replayed_budget
 from three_walls.replay.critical_path import CriticalPath, find_critical_path
-from three_walls.replay.graph import Fractions, StepGraph, Times, Work, replay, replay_steady
+from three_walls.replay.graph import Fractions, StepGraph, Times, Work, find_steady, replay, replay_steady
 from three_walls.replay.transform import select_operations, transform
 from three_walls.tables.thresholds import replay_thresholds
 
@@ -97,8 +97,8 @@ class StepReplay:
         The buckets sum to that rank's step in the replay. A log's step may differ from it by what the estimate of the
         profiler's cost cannot explain.
         """
-        work = self.work_after(transformations)
-        return measure_replayed_budget(self.graph, work, replay(self.graph, work), self.place)
+        work, times = find_steady(self.graph, self.work_after(transformations))
+        return measure_replayed_budget(self.graph, work, times, self.place)
 
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         """What the critical path of the likely step after ``transformations`` is made of."""
@@ -106,8 +106,8 @@ class StepReplay:
 
     def critical_path(self, transformations: Sequence[Transformation] = ()) -> CriticalPath:
         """What the length of the likely step after ``transformations`` hangs on."""
-        work = self.work_after(transformations)
-        return find_critical_path(self.graph, work, replay(self.graph, work))
+        work, times = find_steady(self.graph, self.work_after(transformations))
+        return find_critical_path(self.graph, work, times)
 
     @property
     def error_ns(self) -> int:

@@ -10,20 +10,26 @@ import polars as pl
 
 from three_walls.facts.log_facts import UNPROFILED_STEP
 from three_walls.facts.replayed_step import (
+    CRITICAL_PATH_COMMUNICATION,
+    CRITICAL_PATH_COMPUTE,
+    CRITICAL_PATH_HOST,
     PREDICTED_STEP,
     PREDICTED_STEP_HIGH,
     PREDICTED_STEP_LOW,
     PREDICTION_ERROR,
     REPLAY_ERROR,
+    measure_critical_path,
 )
 from three_walls.facts.step_view import NO_STEP, StepView
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import read_ranges_between
 from three_walls.model.fact import FactSheet, Measurements, known, known_or_missing, missing
+from three_walls.model.report import CriticalPath
 from three_walls.model.transformation import Predictor
 from three_walls.model.what_if import NoPredictor
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.build import build_graph
+from three_walls.replay.critical_path import summarize_critical_path
 from three_walls.replay.graph import Fractions, StepGraph, replay, with_operations
 from three_walls.replay.host_chains import find_hand_overs
 from three_walls.replay.labels import label_operations
@@ -49,6 +55,8 @@ class RunReplay:
     facts: Measurements
     predictor: Predictor
     """Where no graph can be built, or its replay is not to be trusted, it predicts nothing (``reason_withheld``)."""
+    critical_path: CriticalPath | None = None
+    """Of the unprofiled step; None where nothing is predicted."""
 
 
 def replay_steps(
@@ -86,8 +94,11 @@ def replay_steps(
     without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
     predicted = without_log.step_ns
     off = (predicted.likely_ns - log_step_ns) / log_step_ns if log_step_ns else None
+    numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
+    path = summarize_critical_path(graph, predictor.critical_path(), numbers)
     return RunReplay(
         {
+            **measure_critical_path(path),
             REPLAY_ERROR: known(error),
             PREDICTED_STEP: known(predicted.likely_ns),
             PREDICTED_STEP_LOW: known(predicted.low_ns),
@@ -95,13 +106,15 @@ def replay_steps(
             PREDICTION_ERROR: known_or_missing(off, "no log gives the unprofiled step (give --log)"),
         },
         predictor,
+        path,
     )
 
 
 def _withhold(reason: str) -> RunReplay:
     lacking = missing(reason)
     predicted = (PREDICTED_STEP, PREDICTED_STEP_LOW, PREDICTED_STEP_HIGH, PREDICTION_ERROR)
-    return RunReplay(dict.fromkeys((REPLAY_ERROR, *predicted), lacking), NoPredictor(reason))
+    path = (CRITICAL_PATH_HOST, CRITICAL_PATH_COMMUNICATION, CRITICAL_PATH_COMPUTE)
+    return RunReplay(dict.fromkeys((REPLAY_ERROR, *predicted, *path), lacking), NoPredictor(reason))
 
 
 def _lacks(step: StepView, facts: FactSheet) -> str:
