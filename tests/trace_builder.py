@@ -51,6 +51,9 @@ MEGATRON = (
     "--moe-token-dispatcher-type alltoall"
 )
 
+MEGATRON_RANGE = "LinearWithGradAccumulationAndAsyncCommunication, seq = 4, op_id = 9, sizes = [[128, 64], [512, 64]]"
+"""A range that PyTorch opens for an autograd function of Megatron: captures without a telling command line have it."""
+
 
 @dataclass
 class TraceBuilder:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -37,12 +37,13 @@ from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Overrides, PlanStep
 from three_walls.model.report import KnownGoodRecipe, Report, ReportWarning, Straggler, Verdict
 from three_walls.model.rule import Rule, WarningRule
-from three_walls.model.what_if import NoPredictor, ReplayedRun
+from three_walls.model.transformation import Predictor
+from three_walls.model.what_if import ReplayedRun
 from three_walls.overrides.check import find_problems
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
-from three_walls.replay.run import replay_run
+from three_walls.replay.run import replay_steps
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
@@ -97,11 +98,14 @@ def analyze(
     progress("measuring facts")
     facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
     progress("replaying the step")
-    run_replay = replay_run(timeline, matched_ranks, traces, details.step, facts)
-    facts = facts.with_measured(run_replay.facts)
+    replayed = replay_steps(timeline, matched_ranks, traces, details.step, facts)
+    facts = facts.with_measured(replayed.facts)
     progress("judging rules")
-    diagnosis = _diagnose(rule_base, facts, attribution.stragglers, run_config, bridge_version, allowed)
-    return _build_report(inputs, timeline, matched_ranks, attribution, details, diagnosis)
+    diagnosis = _diagnose(
+        rule_base, facts, attribution.stragglers, run_config, bridge_version, allowed, replayed.predictor
+    )
+    report = _build_report(inputs, timeline, matched_ranks, attribution, details, diagnosis)
+    return replace(report, critical_path=replayed.critical_path)
 
 
 def replay_run(
@@ -125,8 +129,9 @@ def replay_run(
     progress("attributing every nanosecond")
     attribution = attribute(timeline, matched_ranks, inputs.with_kernels)
     progress("measuring facts")
-    facts, _ = measure_facts(inputs, timeline, attribution, matched_ranks)
-    return ReplayedRun(rule_base.rules, facts, NoPredictor("steps are not replayed yet"))
+    facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
+    replayed = replay_steps(timeline, matched_ranks, inputs.with_kernels, details.step, facts)
+    return ReplayedRun(rule_base.rules, facts.with_measured(replayed.facts), replayed.predictor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +177,10 @@ def _diagnose(
     config: RunConfig,
     bridge_version: str | None,
     allowed: Collection[str],
+    predictor: Predictor,
 ) -> _Diagnosis:
     validate = partial(find_problems, config=config, bridge_version=bridge_version)
-    findings, plan = make_validated_plan(rule_base.rules, facts, validate, allowed)
+    findings, plan = make_validated_plan(rule_base.rules, facts, validate, allowed, predictor)
     verdict = decide_verdict(facts, stragglers=stragglers)
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.trace_builder import ADAM, GEMM, TraceBuilder
+from tests.paths import SAMPLES
+from tests.trace_builder import ADAM, GEMM, MEGATRON_RANGE, TraceBuilder
 from three_walls import analyze
 from three_walls.model.finding import Outcome
 from three_walls.model.report import Report
@@ -15,6 +19,9 @@ from three_walls.model.report import Report
 MS = 1_000_000
 SOFTMAX = "void cunn_SoftMaxForward<float>(float*)"
 MEGATRON_SOFTMAX = "void scaled_masked_softmax_warp_forward<__half, __half, float, 12>(X)"
+TE_SOFTMAX = "void transformer_engine::scaled_masked_softmax_warp_forward<__half, __half, float, 12>(X)"
+TE_NORM = "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<Kernel_traits>(X)"
+DEEPEP = "void deep_ep::intranode::dispatch<4>(int4*)"
 PAGED_ATTENTION = "void vllm::paged_attention_v1_kernel<float>(float*)"
 
 
@@ -61,8 +68,16 @@ FOREIGN: dict[str, Callable[[], TraceBuilder]] = {
     "an inference server": lambda: infer().launched_as(
         "python -m vllm.entrypoints.openai.api_server --model m --tensor-parallel-size 4 --enable-expert-parallel"
     ),
-    "an inference server with DeepEP": lambda: infer("void deep_ep::intranode::dispatch<4>(int4*)"),
+    "an inference server with DeepEP": lambda: infer(DEEPEP),
     "a program in plain PyTorch": train,
+    "a script that names its steps as Megatron-Bridge does": lambda: train(text="training_step_7").launched_as(
+        "python moe.py 2048 4 8"
+    ),
+    "a trainer with Transformer Engine": lambda: train(TE_NORM).launched_as("accelerate launch train.py --fp8"),
+    "a trainer with Transformer Engine's copy of a Megatron kernel": lambda: train(TE_SOFTMAX, "training_step_7"),
+    "a trainer with DeepEP": lambda: train(DEEPEP, "training_step_7").launched_as("torchrun train.py"),
+    "a trainer with fairscale": lambda: train(text="_CopyToModelParallelRegion, seq = 2"),
+    "a trainer with modules of similar names": lambda: train(TE_NORM, "my.megatron.core_step training_step_7"),
     "a trainer of another library": lambda: train(text="Trainer.training_step").launched_as(
         "python run_clm.py --model_name_or_path gpt2 --per_device_train_batch_size 8 --bf16"
     ),
@@ -92,6 +107,12 @@ def test_no_wall_and_no_edit_without_a_megatron_training_run(name: str, tmp_path
 
 MEGATRON: dict[str, Callable[[], TraceBuilder]] = {
     "a kernel": lambda: train(MEGATRON_SOFTMAX),
+    "a step of Megatron-Bridge": lambda: train(text="megatron.bridge.training.train.train.training_step_7"),
+    "a function of Megatron Core": lambda: train(
+        TE_NORM, "megatron.core.transformer.transformer_layer._forward_attention.self_attention"
+    ),
+    "a captured autograd function": lambda: train(TE_NORM, MEGATRON_RANGE),
+    "a range of the router": lambda: train(text="RouterGatingLinearFunction, seq = 7, op_id = 12"),
     "a range of tensor parallelism": lambda: train(text="_ReduceScatterToSequenceParallelRegion"),
     "a range of a layer": lambda: train(text="LinearWithGradAccumulationAndAsyncCommunication"),
     "a flag": lambda: train().launched_as(
@@ -106,6 +127,51 @@ MEGATRON: dict[str, Callable[[], TraceBuilder]] = {
 @pytest.mark.parametrize("name", MEGATRON)
 def test_one_sign_of_megatron_is_enough_for_a_wall(name: str, tmp_path: Path) -> None:
     assert judge(MEGATRON[name](), tmp_path).verdict.wall is not None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text", "doubt"),
+    [
+        (TE_NORM, "", "kernels of Transformer Engine occur in other programs too"),
+        (DEEPEP, "", "kernels of an expert-parallel dispatcher occur"),
+        (
+            TE_SOFTMAX,
+            "training_step_7",
+            "NVTX ranges training_step_N and kernels of Transformer Engine occur in other programs too",
+        ),
+        (SOFTMAX, "", "show a Megatron run (if"),
+    ],
+)
+def test_without_a_sign_the_verdict_states_what_is_none_and_what_to_give(
+    kernel: str, text: str, doubt: str, tmp_path: Path
+) -> None:
+    reason = judge(train(kernel, text), tmp_path).verdict.reason
+    assert doubt in reason
+    assert "(if this is a Megatron run, give --config, --log or --set)" in reason
+
+
+def test_a_capture_with_cuda_alone_gets_its_wall_once_the_run_is_stated(tmp_path: Path) -> None:
+    trace = train(TE_NORM).launched_as("python train.py").write(tmp_path / "trace.sqlite")
+    assert analyze(trace).verdict.wall is None
+    assert analyze(trace, settings=["num_moe_experts=8"]).verdict.wall is not None
+
+
+@pytest.mark.slow
+def test_megatrons_autograd_functions_show_it_where_the_capture_lost_its_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.sqlite"
+    shutil.copyfile(SAMPLES / "wide-nvlink-alltoall.sqlite", path)
+    path.chmod(0o644)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DROP TABLE META_DATA_CAPTURE")
+    report = analyze(path)
+    assert report.verdict.wall == "compute_host"
+    assert report.facts.get("megatron_sign").value == "NVTX ranges of Megatron's parallel regions"
+
+
+def test_steps_are_read_from_ranges_that_are_no_sign(tmp_path: Path) -> None:
+    report = judge(train(text="training_step_7"), tmp_path)
+    assert report.facts.get("training_sign").value == "nvtx training_step, numbered in order"
+    assert report.facts.get("megatron_sign").is_missing
 
 
 def test_a_configuration_is_a_sign_too(tmp_path: Path) -> None:

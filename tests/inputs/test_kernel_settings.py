@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.facts.model_runs import TOY
-from tests.trace_builder import ADAM, GEMM, TraceBuilder
+from tests.trace_builder import ADAM, GEMM, MEGATRON_RANGE, TraceBuilder
 from three_walls import analyze
 from three_walls.model.report import Report
 
@@ -17,11 +17,11 @@ TE_ADAM = "void multi_tensor_apply_kernel<T<4>, transformer_engine::multi_tensor
 
 
 def report_of(path: Path, *kernels: str, ranges: tuple[str, ...] = (), **settings: str) -> Report:
-    """Five steps of 100 ms: one expert's GEMM on each of four streams, then 10 ms of each of ``kernels``."""
+    """Five Megatron steps of 100 ms: one expert's GEMM on each of four streams, then 10 ms of each of ``kernels``."""
     builder = TraceBuilder().launched_as("train.py", RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
     for step in range(5):
         at = step * 100 * MS + 1
-        for text in ranges:
+        for text in (MEGATRON_RANGE, *ranges):
             builder.nvtx(text, at, at + MS)
         for stream in (7, 8, 9, 10):
             builder.kernel(GEMM, at, at + 40 * MS, stream=stream, launched=at)

@@ -21,12 +21,12 @@ class Step(TraceBuilder):
     """A step of one rank. Kernels, calls and waits are given in us."""
 
     def run(
-        self, start: float, end: float, launched: float | None = None, stream: int = 7, name: str = "kernel", took: float = 1
+        self, start: float, end: float, launched: float | None = None, stream: int = 7, name: str = "kernel"
     ) -> Step:
-        """A kernel; its launch call begins at ``launched`` and takes ``took``."""
+        """A kernel; its launch call begins at ``launched``."""
         self.kernel(name, round(start * US), round(end * US), stream)
         if launched is not None:
-            self.call("cudaLaunchKernel_v7000", launched, launched + took, correlation=self.correlation)
+            self.call("cudaLaunchKernel_v7000", launched, launched + 1, correlation=self.correlation)
         return self
 
     def call(self, name: str, start: float, end: float, correlation: int = 0, thread: int | None = None) -> Step:

@@ -5,13 +5,15 @@ Rules with edits and the verdict need both: an inference server or another frame
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
+
+import polars as pl
 
 from three_walls.inputs.config.sources import USER
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
-from three_walls.tables.megatron_signs import Sign, megatron_signs
+from three_walls.tables.megatron_signs import RangeSign, Sign, megatron_signs
 from three_walls.timeline.steps import StepSource
 from three_walls.timeline.timeline import Timeline
 
@@ -63,17 +65,22 @@ def _find_training(timeline: Timeline) -> Measurement[str]:
 
 
 def _find_megatron(inputs: Inputs) -> Measurement[str]:
-    found = next(_list_signs(inputs), None)
-    if found is not None:
-        return known(found)
+    signs = megatron_signs()
+    ranges = {str(text) for trace in inputs.with_kernels for text in trace.ranges["text"].unique().to_list()}
+    kernels = {name for trace in inputs.with_kernels for name in _kernel_names(trace)}
+    found = (*_list_stated_signs(inputs), *_find_ranges(signs.ranges, ranges), *_find_kernels(signs.kernels, kernels))
+    if found:
+        return known(found[0])
+    shared = (*_find_ranges(signs.shared_ranges, ranges), *_find_kernels(signs.shared_kernels, kernels))
+    doubt = f"; {' and '.join(shared)} occur in other programs too" if shared else ""
     return missing(
-        "neither command line, configuration, log, NVTX ranges nor kernels show a Megatron run (if it is one, give "
-        "--config, --log or --set)"
+        f"neither command line, configuration, log, NVTX ranges nor kernels show a Megatron run{doubt} (if this is a "
+        "Megatron run, give --config, --log or --set)"
     )
 
 
-def _list_signs(inputs: Inputs) -> Iterator[str]:
-    """Signs of Megatron, the most direct first."""
+def _list_stated_signs(inputs: Inputs) -> Iterator[str]:
+    """Signs of Megatron in settings and logs, the most direct first."""
     for settings in (*inputs.stated, inputs.with_kernels[0].launch):
         if settings.dialect in _NAMES and settings.is_certain:
             yield f"settings of {_NAMES[settings.dialect]}"
@@ -81,18 +88,18 @@ def _list_signs(inputs: Inputs) -> Iterator[str]:
         yield "settings given with --set"
     if inputs.log is not None and inputs.log.iterations:
         yield "iterations in the training log"
-    ranges = {str(text) for trace in inputs.with_kernels for text in trace.ranges["text"].unique().to_list()}
-    kernels = {name for trace in inputs.with_kernels for name in _kernel_names(trace)}
-    for signs, names in ((megatron_signs().ranges, ranges), (megatron_signs().kernels, kernels)):
-        yield from _matching(signs, names)
 
 
 def _kernel_names(trace: Trace) -> Iterator[str]:
-    ids = trace.operations.filter(kind="kernel").select("name_id", "short_name_id").unique()
-    for name_id in {number for row in ids.rows() for number in row if number is not None}:
+    """The full name of each kernel; its short name, which has no namespace, only where the full one is unknown."""
+    ids = trace.operations.filter(kind="kernel").select(pl.coalesce("name_id", "short_name_id").alias("id"))
+    for name_id in ids["id"].drop_nulls().unique().to_list():
         yield trace.names.get(name_id, "")
 
 
-def _matching(signs: Iterable[Sign], names: Iterable[str]) -> Iterator[str]:
-    texts = sorted(names)
-    return (sign.shown_as for sign in signs if any(sign.pattern.search(text) for text in texts))
+def _find_kernels(signs: Iterable[Sign], names: Set[str]) -> list[str]:
+    return [sign.shown_as for sign in signs if any(sign.pattern.search(name) for name in names)]
+
+
+def _find_ranges(signs: Iterable[RangeSign], texts: Set[str]) -> list[str]:
+    return [sign.shown_as for sign in signs if any(part in text for text in texts for part in sign.texts)]

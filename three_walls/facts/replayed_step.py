@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from three_walls.model.fact import FactGroup
+from three_walls.model.buckets import BUCKET_BY_NAME, Group
+from three_walls.model.fact import FactGroup, Measurements, known
+from three_walls.model.report import CriticalPath
 
 facts = FactGroup()
 
@@ -43,3 +45,43 @@ PREDICTION_ERROR = facts.fact(
     "shorter.",
     whole="the log's unprofiled step",
 )
+CRITICAL_PATH_HOST = facts.fact(
+    "critical_path_host_fraction",
+    "fraction",
+    "the host on the critical path",
+    "Fraction of the replayed step in which its length hangs on a host thread: CUDA calls, and the time between them. "
+    "The replayed step is without what the profiler is taken to have added.",
+    "Launch-starved time: the device may be busy with something else while the host decides when the step ends.",
+    whole="the replayed step",
+)
+CRITICAL_PATH_COMMUNICATION = facts.fact(
+    "critical_path_communication_fraction",
+    "fraction",
+    "communication on the critical path",
+    "Fraction of the replayed step in which its length hangs on a transfer. Of collectives whose ranks were captured, "
+    "waiting for peers does not count: the path goes on with what the last rank does.",
+    "Exposed communication: a transfer next to which nothing computes may still hold nothing up.",
+    whole="the replayed step",
+)
+CRITICAL_PATH_COMPUTE = facts.fact(
+    "critical_path_compute_fraction",
+    "fraction",
+    "compute on the critical path",
+    "Fraction of the replayed step in which its length hangs on a compute kernel.",
+    whole="the replayed step",
+)
+
+
+def measure_critical_path(path: CriticalPath) -> Measurements:
+    """The facts of ``path``."""
+    of_limit: dict[str, int] = {}
+    for row in path.by_category:
+        bucket = BUCKET_BY_NAME.get(row.name)
+        limit = bucket.group.value if bucket else row.name
+        of_limit[limit] = of_limit.get(limit, 0) + row.ns
+    parts = {
+        CRITICAL_PATH_HOST: "host",
+        CRITICAL_PATH_COMMUNICATION: Group.COMMUNICATION.value,
+        CRITICAL_PATH_COMPUTE: Group.COMPUTE.value,
+    }
+    return {fact: known(of_limit.get(limit, 0) / max(1, path.step_ns)) for fact, limit in parts.items()}

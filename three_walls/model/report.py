@@ -16,7 +16,7 @@ from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.training_log import TimerKind
 
-SCHEMA_VERSION = "2.1"
+SCHEMA_VERSION = "2.2"
 """Version of report.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""
 
 
@@ -400,6 +400,56 @@ class BudgetRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CriticalPathRow:
+    """Time on the critical path that one category, or one module of the model, takes."""
+
+    name: str
+    """Bucket of device operations; ``host``: CUDA calls and the time between them; ``gap``: launch latency, and pauses
+    between operations. Or a module (``attention``, ``experts``, ...); ``unknown`` where operations have no label."""
+    ns: int
+    fraction: float
+    """Of the replayed step; the fractions of all rows sum to 1."""
+    operations: int
+    """Operations of all captured ranks in the step; of the host 0."""
+    operations_on_path: int
+    median_slack_ns: int | None
+    """How much later the others may end before the step grows; null without any."""
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPathSegment:
+    """One stretch of the critical path. The next one begins where it ends. Short neighbours are joined."""
+
+    rank: int
+    start_ns: int
+    """From the start of the step."""
+    end_ns: int
+    what: str
+    """``operation``, ``host`` or ``gap``."""
+    kind: str
+    """What the stretch ended with: ``launch``, ``stream``, ``event``, ``resource``, ``arrival``, ``thread``,
+    ``hand_over``, ``awaited``, ``given`` (before the step), ``end`` (of the step)."""
+    category: str
+    """Bucket of an operation, else ``host`` or ``gap``; of joined segments the longest."""
+    module: str
+    name: str
+    """Kernel or CUDA call, where it is known: of joined segments the longest. Empty for the time between calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """What the length of the representative step hangs on, by a replay of it. The segments sum to the step."""
+
+    rank: int
+    step_ns: int
+    """Length of the replayed step."""
+    by_category: tuple[CriticalPathRow, ...]
+    """The longest first; then categories that are not on the path."""
+    by_module: tuple[CriticalPathRow, ...]
+    segments: tuple[CriticalPathSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReportWarning:
     """Something that limits what the report can claim."""
 
@@ -608,6 +658,8 @@ class Report:
     known_good_recipe: KnownGoodRecipe | None = None
     no_recipe_reason: str = ""
     """Why there is no known-good recipe; empty where there is one."""
+    critical_path: CriticalPath | None = None
+    """Null where the step was not replayed."""
     schema_version: str = SCHEMA_VERSION
 
     @property

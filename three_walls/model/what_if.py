@@ -30,6 +30,13 @@ class NoPredictor:
     def step_ns(self) -> Prediction:
         return Prediction(0, 0, 0, self.reason_withheld)
 
+    @property
+    def error_fraction(self) -> float:
+        return 0.0
+
+    def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:  # noqa: ARG002
+        return 0
+
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:  # noqa: ARG002 - as in Predictor
         return self.step_ns
 

@@ -12,6 +12,7 @@ import polars as pl
 
 from three_walls.attribution.host_activity import THREAD
 from three_walls.attribution.ownership import label_idle, measure_budget, slice_steps
+from three_walls.model.buckets import BUCKETS
 from three_walls.replay.graph import NONE, Numbers, StepGraph, Times, Work
 from three_walls.timeline.steps import STEP
 
@@ -39,7 +40,8 @@ def measure_replayed_budget(graph: StepGraph, work: Work, times: Times, rank: in
     overhead = synchronizing.clear().select(*THREAD, "start_ns", "end_ns")
     causes = label_idle(operations, steps, synchronizing, overhead)
     budget = measure_budget(slice_steps(operations, causes, steps), steps)
-    return {str(bucket): int(ns) for bucket, ns in budget.select("bucket", "ns").iter_rows()}
+    owned_ns = dict(budget.select("bucket", "ns").iter_rows())
+    return {bucket.name: int(owned_ns[bucket.name]) for bucket in BUCKETS if bucket.name in owned_ns}
 
 
 def find_point_times(graph: StepGraph, work: Work, times: Times) -> Numbers:

@@ -4,8 +4,9 @@ The path is walked back from the last operation of the step. What a node waited 
 the one whose source's time plus whose length is the node's own time. So every nanosecond of the step belongs to one
 operation, to one piece of a host thread, or to a gap between the two, and the segments sum to the step exactly.
 
-Where several edges bind, none of them alone holds the node back. The path then takes the first in the order of
-``Kind``, what happened before the step last, and of one kind the first in the order of the edges.
+Where several edges bind, none of them alone holds the node back. The path then takes one that follows an operation
+before one that follows the host (the device had no pause there), what happened before the step last, and otherwise the
+first in the order of ``Kind`` and of the edges.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from three_walls.model import report
 from three_walls.model.buckets import BUCKET_BY_NAME, Group
 from three_walls.replay.graph import NONE, ORIGIN, Edges, Kind, Numbers, StepGraph, Times, Work
 from three_walls.replay.longest_path import find_longest_paths
@@ -124,9 +126,9 @@ def _walk_back(graph: StepGraph, edges: Edges, lengths_ns: Numbers, node_ns: Num
     """The binding edges from the origin to node ``last``, in order."""
     binding = np.flatnonzero(node_ns[edges.source] + lengths_ns == node_ns[edges.target])
     kind = edges.kind[binding]
-    preference = np.where(kind == Kind.GIVEN, len(Kind), kind)
+    follows_host = edges.operation[binding] == NONE
     # Of several edges to a node the last one written stays: the preferred one.
-    order = np.lexsort((binding, preference))[::-1]
+    order = np.lexsort((binding, kind, follows_host, kind == Kind.GIVEN))[::-1]
     bound_by = np.full(graph.nodes_count, NONE, dtype=np.int64)
     bound_by[edges.target[binding[order]]] = binding[order]
     sources, bound = edges.source.tolist(), bound_by.tolist()
@@ -242,7 +244,7 @@ def _label(graph: StepGraph, segments: pl.DataFrame) -> pl.DataFrame:
             how="left",
             maintain_order="left",
         )
-        .select("call", "thread", call_rank="rank", call_name="name", host_module="host_module")
+        .select("call", "thread", call_rank="rank", call_name=pl.col("name").cast(pl.String), host_module="host_module")
     )
     is_operation, is_host = pl.col("what") == OPERATION, pl.col("what") == HOST
     return (
@@ -299,5 +301,109 @@ def _find_slack(graph: StepGraph, work: Work, times: Times, lengths_ns: Numbers)
     slack_ns = due_ns - times.end_ns
     follows = np.flatnonzero((edges.operation != NONE) & (edges.share > 0))
     room_ns = latest_ns[edges.target[follows]] - times.node_ns[edges.source[follows]] - lengths_ns[follows]
-    np.minimum.at(slack_ns, edges.operation[follows], np.floor(room_ns / edges.share[follows]).astype(np.int64))
+    share = edges.share[follows]
+    # Of a share, lengths are rounded: a nanosecond less is safe.
+    in_part_ns = np.maximum(0, np.floor((room_ns - 1) / share)).astype(np.int64)
+    np.minimum.at(slack_ns, edges.operation[follows], np.where(share == 1, room_ns, in_part_ns))
     return np.asarray(slack_ns, dtype=np.int64)
+
+
+_SHORT_SEGMENT_PARTS = 500
+"""A segment shorter than this part of the step is joined to its short neighbours in the report."""
+
+
+def summarize_critical_path(
+    graph: StepGraph, path: CriticalPath, rank_numbers: Mapping[int, int]
+) -> report.CriticalPath:
+    """``path`` for the report, with times from the start of the step.
+
+    ``rank_numbers``: rank index to the number of the rank in the run.
+    """
+    numbers = [rank_numbers.get(index, index) for index in graph.ranks]
+    return report.CriticalPath(
+        rank=numbers[path.rank],
+        step_ns=path.step_ns,
+        by_category=_summarize_by(graph, path, "category"),
+        by_module=_summarize_by(graph, path, "module"),
+        segments=tuple(
+            report.CriticalPathSegment(
+                rank=numbers[row["rank"]],
+                start_ns=row["start_ns"] - path.start_ns,
+                end_ns=row["end_ns"] - path.start_ns,
+                what=row["what"],
+                kind=row["kind"],
+                category=row["category"],
+                module=row["module"],
+                name=row["name"],
+            )
+            for row in _join_neighbours(path).iter_rows(named=True)
+        ),
+    )
+
+
+def _summarize_by(graph: StepGraph, path: CriticalPath, column: str) -> tuple[report.CriticalPathRow, ...]:
+    """One row per ``category`` or ``module``: time on the path, and the slack of operations that are not on it."""
+    on_path = path.segments.filter(pl.col("what") == OPERATION)["operation"].unique()
+    of_rank = (
+        graph.operations.with_row_index("operation")
+        .select(
+            pl.col("operation").cast(pl.Int64),
+            name=_column(graph.operations, column).fill_null(UNKNOWN_MODULE),
+            slack_ns=pl.Series(path.slack_ns),
+        )
+        .with_columns(is_on_path=pl.col("operation").is_in(on_path.implode()))
+    )
+    counts = of_rank.group_by("name").agg(
+        operations=pl.len(),
+        on_path=pl.col("is_on_path").sum(),
+        slack_ns=pl.col("slack_ns").filter(~pl.col("is_on_path")).median(),
+    )
+    found = {row["name"]: row for row in counts.iter_rows(named=True)}
+    times_ns = path.sum_by(column)
+    names = [*times_ns, *sorted(set(found) - set(times_ns))]
+    return tuple(
+        report.CriticalPathRow(
+            name=name,
+            ns=times_ns.get(name, 0),
+            fraction=times_ns.get(name, 0) / path.step_ns if path.step_ns else 0.0,
+            operations=found.get(name, {}).get("operations", 0),
+            operations_on_path=found.get(name, {}).get("on_path", 0),
+            median_slack_ns=_whole(found.get(name, {}).get("slack_ns")),
+        )
+        for name in names
+    )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _join_neighbours(path: CriticalPath) -> pl.DataFrame:
+    """Segments that the report shows: neighbours of one kind as one, and runs of short ones as one.
+
+    A joined segment is described by the longest kind in it, and named after what takes longest in it.
+    """
+    kind = ("what", "rank", "thread", "category", "module")
+    length = pl.col("end_ns") - pl.col("start_ns")
+    alike = path.segments.with_columns(run=pl.struct(kind).rle_id())
+    joined = alike.with_columns(ns=length).with_columns(of_run_ns=pl.col("ns").sum().over("run"))
+    is_short = pl.col("of_run_ns") < path.step_ns // _SHORT_SEGMENT_PARTS
+    runs = joined.with_columns(run=pl.when(is_short).then(-1).otherwise(pl.col("run").cast(pl.Int64)).rle_id())
+    spans = runs.group_by("run", maintain_order=True).agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    largest = (
+        runs.group_by("run", *kind, maintain_order=True)
+        .agg(of_kind_ns=pl.col("ns").sum(), edge=pl.col("kind").last())
+        .sort("of_kind_ns", descending=True, maintain_order=True)
+        .unique("run", keep="first", maintain_order=True)
+    )
+    names = (
+        runs.group_by("run", *kind, "name", maintain_order=True)
+        .agg(pl.col("ns").sum())
+        .sort(pl.col("name") == "", -pl.col("ns"), maintain_order=True)
+        .unique(["run", *kind], keep="first", maintain_order=True)
+    )
+    return (
+        spans.join(largest, on="run", how="left", maintain_order="left")
+        .join(names, on=["run", *kind], how="left", nulls_equal=True, maintain_order="left")
+        .rename({"edge": "kind"})
+    )

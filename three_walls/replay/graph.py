@@ -83,7 +83,7 @@ class HostPoints:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """All edges, in any order. The source of an edge from a host point is the last join before the point."""
+    """All edges, sorted by the nodes they lead to. One from a host point begins at the last join before that."""
 
     kind: Numbers
     source: Numbers
@@ -199,10 +199,7 @@ def replay(graph: StepGraph, work: Work | None = None) -> Times:
     work = work or graph.work
     offsets_ns = graph.points.offsets_ns(work.piece_ns)
     lengths_ns = work.edges.lengths_ns(offsets_ns, work.piece_ns, work.duration_ns)
-    order = np.argsort(work.edges.target, kind="stable")
-    node_ns = find_longest_paths(
-        graph.nodes_count, work.edges.source[order], work.edges.target[order], lengths_ns[order]
-    )
+    node_ns = find_longest_paths(graph.nodes_count, work.edges.source, work.edges.target, lengths_ns)
     start_ns = node_ns[graph.start_node]
     end_ns = np.maximum(node_ns[graph.end_node] + work.duration_ns, start_ns)
     rank = graph.operations["rank"].to_numpy()
@@ -212,7 +209,12 @@ def replay(graph: StepGraph, work: Work | None = None) -> Times:
 
 
 def replay_steady(graph: StepGraph, work: Work | None = None) -> Times:
-    """The replay of a step that follows others like it: threads and streams begin as such a step leaves them.
+    """The replay of a step that follows others like it."""
+    return find_steady(graph, work)[1]
+
+
+def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times]:
+    """``work`` with threads and streams that begin as a step like it leaves them, and its replay.
 
     A host that ran ahead of the device in the capture does not stay ahead once the device is faster.
     """
@@ -231,12 +233,13 @@ def replay_steady(graph: StepGraph, work: Work | None = None) -> Times:
         begin_ns = left_ns - times.longest_ns
         place = np.where(work.edges.kind == Kind.GIVEN, given_at[work.edges.target], NONE)
         fixed_ns = np.where(place != NONE, begin_ns[np.maximum(place, 0)], work.edges.fixed_ns)
-        following = replay(graph, replace(work, edges=replace(work.edges, fixed_ns=fixed_ns)))
+        work = replace(work, edges=replace(work.edges, fixed_ns=fixed_ns))
+        following = replay(graph, work)
         is_steady = abs(following.longest_ns - times.longest_ns) <= _STEADY_FRACTION * times.longest_ns
         times = following
         if is_steady:
             break
-    return times
+    return work, times
 
 
 _MOST_STEPS = 4

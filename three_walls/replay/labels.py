@@ -6,11 +6,12 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import polars as pl
 
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
-from three_walls.facts.moe.passes import EXCHANGES, EXPERT_GEMM
+from three_walls.facts.moe.passes import COMBINE, DISPATCH, EXCHANGES, EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
 from three_walls.facts.unfused_ops import classify_unfused
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.nsys.reader import Trace
@@ -18,6 +19,8 @@ from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.replay.graph import StepGraph
 from three_walls.replay.layer_order import (
+    ATTENTION,
+    EXPERT,
     EXPERTS,
     OUTSIDE,
     Launches,
@@ -50,6 +53,8 @@ _OF_NO_LAYER = ("data_parallel", "reduce_scatter", "optimizer", "pipeline")
 """Categories launched at any time between the operations of layers."""
 _BEFORE_MICRO_BATCH = ("all_reduce", "optimizer", "copy_d2h_pinned", "broadcast")
 """Categories of what a step does before its first micro-batch."""
+_PLAIN_WORK = {ROUTER: ROUTER, DISPATCH: PERMUTE, EXPERTS: EXPERT, COMBINE: UNPERMUTE}
+"""What launches of a module are that are neither GEMMs nor token exchanges."""
 _EVALUATES = "autograd::engine::evaluate_function: "
 _DELAYED = " wgrad"
 
@@ -90,6 +95,10 @@ def label_operations(
     return pl.concat(labelled.values()).sort("row").drop("row").select(*graph.operations.columns, *LABELS)
 
 
+_Context = tuple[str | None, int | None, int | None, bool, int | None]
+"""Direction, node, replay, whether delayed, sequence number."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Contexts:
     """Per launch what the ranges around it show; ``direction`` is null where they show none."""
@@ -101,6 +110,8 @@ class _Contexts:
     """The range that runs a part of the forward pass again."""
     is_delayed: list[bool]
     """Whether it is a weight gradient that the schedule put off."""
+    sequence: list[int | None]
+    """Number of the operator; that of a backward operator is the number of the forward one."""
 
 
 @dataclass(slots=True)
@@ -136,7 +147,10 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     """``operations``: of one rank, in the order of their launches, with name and rank_number."""
     categories = operations["category"].cast(pl.String).to_list()
     contexts = _read_contexts(operations, operators)
-    directions = _direct_by_thread(operations) if not any(contexts.direction) else contexts.direction
+    phases = operations["phase"].cast(pl.String).to_list()
+    # Autograd's ranges are around every backward pass, or around none: some functions write ranges of their own.
+    are_inside = [contexts.node[place] is not None for place, phase in enumerate(phases) if phase == BACKWARD]
+    directions = contexts.direction if are_inside and all(are_inside) else _direct_by_thread(operations)
     labels = _Labels()
     in_layers = [
         place
@@ -151,7 +165,7 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
             replays[replay].append(place)
     view = _View(
         categories,
-        operations["phase"].cast(pl.String).to_list(),
+        phases,
         operations["stream"].to_list(),
         _find_shared_experts(operations, config),
     )
@@ -159,13 +173,12 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     in_whole = {place for places in whole.values() for place in places}
     # What is replayed of a part of a layer runs between the operations of its backward pass.
     backward = [place for place in in_layers if directions[place] in (BACKWARD, RECOMPUTE) and place not in in_whole]
-    microbatches = None if config.get("virtual_pipeline_model_parallel_size") else read_layout(config).microbatches
     for place, direction in enumerate(directions):
         if direction is not None:
             labels.direction[place] = direction
     turns = _breaks(forward, backward), _breaks(backward, forward, from_end=True)
-    _number(view.place(forward, FORWARD, labels, turns[0]), False, microbatches, labels)
-    _number(view.place(backward[::-1], BACKWARD, labels, turns[1]), True, microbatches, labels)
+    _number(view.place(forward, FORWARD, labels, turns[0]), False, config, labels)
+    _number(view.place(backward[::-1], BACKWARD, labels, turns[1]), True, config, labels)
     _place_outside(categories, forward, turns[0], labels)
     _place_outside(categories, backward[::-1], turns[1], labels)
     _follow_nodes(operations, contexts, labels)
@@ -230,29 +243,32 @@ class _View:
 
 def _read_contexts(operations: pl.DataFrame, operators: Operators) -> _Contexts:
     table = torch_operators()
+    found: dict[int | None, _Context] = {None: (None, None, None, False, None)}
 
-    def read(index: int) -> tuple[str | None, int | None, int | None, bool]:
-        """Direction, node, replay and whether delayed, of launches inside the range ``index``."""
-        direction, node, replay, is_delayed = None, None, None, False
-        for around in operators.around(index):
-            name = operators.found[around].name
-            evaluated = name.removeprefix(_EVALUATES)
-            if evaluated in table.replays:
-                # What autograd does around the replaying function adds up gradients.
-                direction = direction or (BACKWARD if evaluated != name else RECOMPUTE)
-                replay = around
-            elif replay is None and (evaluated != name or table.backward.search(name)):
-                direction, node = direction or BACKWARD, around
-            is_delayed = is_delayed or name.endswith(_DELAYED)
-        return direction, node, replay, is_delayed
+    def read(index: int) -> _Context:
+        """What the range ``index`` shows of a launch inside it, given what those around it show."""
+        operator = operators.found[index]
+        direction, node, replay, is_delayed, sequence = found[operator.parent]
+        name = operator.name.removeprefix(_EVALUATES)
+        is_evaluated = len(name) < len(operator.name)
+        is_delayed = is_delayed or name.endswith(_DELAYED)
+        if name in table.replays:
+            # What autograd does around the replaying function adds up gradients.
+            return BACKWARD if is_evaluated else RECOMPUTE, None, index if replay is None else replay, is_delayed, None
+        if is_evaluated or table.backward.search(name):
+            node = index if node is None else node
+            return BACKWARD, node, replay, is_delayed, operator.sequence if sequence is None else sequence
+        if node is None and operator.sequence is not None:
+            sequence = operator.sequence
+        return direction, node, replay, is_delayed, sequence
 
-    found: dict[int | None, tuple[str | None, int | None, int | None, bool]] = {None: (None, None, None, False)}
     rows = []
     threads = operations["launch_thread"].to_list()
     for thread, at_ns in zip(threads, operations["launch_start_ns"], strict=True):
         index = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
-        if index is not None and index not in found:
-            found[index] = read(index)
+        if index not in found:
+            for around in reversed([around for around in operators.around(index) if around not in found]):
+                found[around] = read(around)
         rows.append((index, *found[index]))
     directions = [row[1] for row in rows]
     if any(directions):
@@ -262,19 +278,35 @@ def _read_contexts(operations: pl.DataFrame, operators: Operators) -> _Contexts:
             if direction is None:
                 directions[place] = FORWARD if index is not None else last.get(threads[place], FORWARD)
             last[threads[place]] = BACKWARD if directions[place] == RECOMPUTE else directions[place] or FORWARD
-    return _Contexts(directions, [row[2] for row in rows], [row[3] for row in rows], [row[4] for row in rows])
+    _, _, nodes, replays, are_delayed, sequences = map(list, zip(*rows, strict=True))
+    return _Contexts(directions, nodes, replays, are_delayed, sequences)
 
 
 def _direct_by_thread(operations: pl.DataFrame) -> list[str | None]:
-    """Directions of launches by their thread; None throughout where one thread launches attention both ways."""
-    phases = operations.drop_nulls(["phase", "launch_thread"]).select(pl.col("phase").cast(pl.String), "launch_thread")
-    threads = {
-        phase: set(phases.filter(pl.col("phase") == phase)["launch_thread"].to_list()) for phase in (FORWARD, BACKWARD)
-    }
-    if not threads[FORWARD] or not threads[BACKWARD] or threads[FORWARD] & threads[BACKWARD]:
-        return [None] * operations.height
-    direction_of = {thread: phase for phase, found in threads.items() for thread in found}
-    return [direction_of.get(thread) for thread in operations["launch_thread"]]
+    """Directions of launches by their thread; None for one that launches no attention, or replays whole layers.
+
+    A thread that launches attention both ways replays it in the backward pass, if another one launches it forward
+    only. Where it replays attention alone, no router runs between the replay and its backward pass.
+    """
+    columns = operations.select("launch_thread", pl.col("phase", "category").cast(pl.String)).iter_rows()
+    phases: dict[int | None, list[str]] = defaultdict(list)
+    for thread, phase, category in columns:
+        if phase is not None or category == ROUTER:
+            phases[thread].append(phase or ROUTER)
+    direction_of: dict[int | None, str] = {}
+    for thread, found in phases.items():
+        launched = {phase for phase in found if phase != ROUTER}
+        if len(launched) == 1:
+            direction_of[thread] = launched.pop()
+    if FORWARD in direction_of.values():
+        for thread, found in phases.items():
+            if thread not in direction_of and BACKWARD in found and (FORWARD, ROUTER) not in set(pairwise(found)):
+                direction_of[thread] = BACKWARD
+    directions = [direction_of.get(thread) for thread in operations["launch_thread"]]
+    return [
+        RECOMPUTE if direction == BACKWARD and phase == FORWARD else direction
+        for direction, phase in zip(directions, operations["phase"].cast(pl.String), strict=True)
+    ]
 
 
 def _find_shared_experts(operations: pl.DataFrame, config: RunConfig) -> SharedExperts | None:
@@ -301,17 +333,29 @@ def _breaks(places: Sequence[int], others: Sequence[int], *, from_end: bool = Fa
     return frozenset(len(places) - position for position in found) if from_end else frozenset(found)
 
 
-def _number(passes: Sequence[Sequence[int]], goes_back: bool, microbatches: int | None, labels: _Labels) -> None:
+def _number(passes: Sequence[Sequence[int]], goes_back: bool, config: RunConfig, labels: _Labels) -> None:
     """Labels passes with micro-batch and layer; ``goes_back``: they are of the backward pass, the last one first."""
-    if not microbatches or len(passes) % microbatches:
+    layers = _count_layers(len(passes), config)
+    if layers is None:
         return
-    layers = len(passes) // microbatches
     for number, places in enumerate(passes):
         order = len(passes) - 1 - number if goes_back else number
         layer = order % layers
         for place in places:
             labels.micro_batch[place] = order // layers
             labels.layer[place] = layers - 1 - layer if goes_back else layer
+
+
+def _count_layers(passes: int, config: RunConfig) -> int | None:
+    """Layers that each micro-batch runs through on the rank; None where they are several chunks, or not known."""
+    if config.get("virtual_pipeline_model_parallel_size"):
+        return None
+    microbatches = read_layout(config).microbatches
+    if microbatches:
+        return None if passes % microbatches else passes // microbatches
+    layers = config.whole_number("num_layers")
+    is_whole = config.whole_number("pipeline_model_parallel_size") == 1 and not config.get("mtp_num_layers")
+    return layers if layers and is_whole and passes % layers == 0 else None
 
 
 def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], labels: _Labels) -> None:
@@ -329,19 +373,44 @@ def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], lab
 
 
 def _follow_nodes(operations: pl.DataFrame, contexts: _Contexts, labels: _Labels) -> None:
-    """What an autograd node launches is part of what its first launch is part of, unless a graph launches it all."""
+    """What an autograd node launches is part of what its first launch is part of.
+
+    A graph contains several parts, and ends with attention. Where the forward operator of its number launched
+    something, it is part of the same module.
+    """
     in_graph = (operations["graph_node"].is_not_null() | (operations["kind"] == "graph")).to_list()
     of_node: dict[int, list[int]] = defaultdict(list)
-    for place, node in enumerate(contexts.node):
+    modules: dict[tuple[int | None, int], set[str]] = defaultdict(set)
+    for place, (node, replay, sequence) in enumerate(
+        zip(contexts.node, contexts.replay, contexts.sequence, strict=True)
+    ):
         if node is not None:
             of_node[node].append(place)
+        elif sequence is not None and place in labels.module:
+            modules[replay, sequence].add(labels.module[place])
     for places in of_node.values():
-        first, *others = places
-        if first in labels.module and not any(in_graph[place] for place in places):
-            for place in others:
-                if labels.module.get(place) != labels.module[first]:
+        first = places[0]
+        graphed = [place for place in places if in_graph[place]]
+        if graphed:
+            last = next((place for place in reversed(graphed) if labels.module.get(place) == ATTENTION), graphed[-1])
+            for place in places:
+                if place > last and last in labels.module:
                     labels.work.pop(place, None)
+                    labels.copy(last, place)
+            continue
+        if first not in labels.module:
+            continue
+        sequence = next((contexts.sequence[place] for place in places if contexts.sequence[place] is not None), None)
+        forward = modules.get((contexts.replay[first], sequence), set()) if sequence is not None else set()
+        module = min(forward) if len(forward) == 1 else labels.module[first]
+        for place in places:
+            if labels.module.get(place) != module:
+                labels.work.pop(place, None)
+                if module in _PLAIN_WORK:
+                    labels.work[place] = _PLAIN_WORK[module]
+            if place != first:
                 labels.copy(first, place)
+            labels.module[place] = module
 
 
 def _follow_accumulation(operations: pl.DataFrame, work: Sequence[str | None], labels: _Labels) -> None:
@@ -388,6 +457,9 @@ def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: fro
             turn = next(
                 (at + 1 for at in reversed(positions) if categories[places[at]] in _BEFORE_MICRO_BATCH), before + 1
             )
+        numbers = [labels.micro_batch.get(places[side]) for side in (before, after) if 0 <= side < len(places)]
+        if len(numbers) == 2 and numbers[0] == numbers[1]:
+            continue  # Between two layers of a micro-batch: of one of them, or of a layer that was not found.
         for position in positions:
             place = places[position]
             labels.module[place] = OUTSIDE
@@ -417,14 +489,30 @@ def _carry_over(operations: pl.DataFrame, reference: pl.DataFrame) -> pl.DataFra
         key = pl.when(category.is_in(list(GEMM_CATEGORIES))).then(category).otherwise(pl.coalesce("name", category))
         return frame.select(key.alias("key"))["key"].to_list()
 
+    part = ["module", "direction", "micro_batch", "layer"]
     source = _align(list_keys(operations), list_keys(reference))
-    columns = ["work", "module", "direction", "micro_batch", "layer"]
-    taken = reference.select(columns).with_row_index("source")
-    return (
-        operations.with_columns(source=pl.Series(source, dtype=pl.UInt32))
-        .join(taken, on="source", how="left", maintain_order="left")
-        .drop("source")
+    between = _fill_between(source, list(reference.select(part).iter_rows()))
+    is_gemm = pl.col("category").cast(pl.String).is_in(list(GEMM_CATEGORIES))
+    expert = pl.when(pl.col("module") == EXPERTS).then(
+        pl.when(is_gemm).then(pl.lit(EXPERT_GEMM)).otherwise(pl.lit(EXPERT))
     )
+    return operations.with_columns(
+        reference["work"].gather(pl.Series(source, dtype=pl.UInt32)),
+        *(reference[name].gather(pl.Series(between, dtype=pl.UInt32)) for name in part),
+    ).with_columns(work=pl.when(pl.Series(source, dtype=pl.UInt32).is_null()).then(expert).otherwise("work"))
+
+
+def _fill_between(source: Sequence[int | None], parts: Sequence[object]) -> list[int | None]:
+    """``source`` filled up between two places of the same one of ``parts``: what is launched there is of that part."""
+    filled = list(source)
+    before: int | None = None
+    for place, found in enumerate(source):
+        if found is None:
+            continue
+        if before is not None and parts[source[before] or 0] == parts[found]:
+            filled[before + 1 : place] = [source[before]] * (place - before - 1)
+        before = place
+    return filled
 
 
 def _align(keys: Sequence[str], reference: Sequence[str]) -> list[int | None]:

@@ -7,14 +7,16 @@ meets it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from three_walls.model.transformation import Level, Prediction, Transformation
-from three_walls.replay.graph import Fractions, StepGraph, Times, Work, replay, replay_steady
-from three_walls.replay.transform import transform
+from three_walls.model.transformation import Action, Level, Prediction, Transformation
+from three_walls.replay.budget import measure_replayed_budget
+from three_walls.replay.critical_path import CriticalPath, find_critical_path
+from three_walls.replay.graph import Fractions, StepGraph, Times, Work, find_steady, replay, replay_steady
+from three_walls.replay.transform import select_operations, transform
 from three_walls.tables.thresholds import replay_thresholds
 
 
@@ -82,6 +84,35 @@ class StepReplay:
         high = max(likely, *(gain for (level, _), gain in gains.items() if level is Level.HIGH))
         error_ns = round(self.error_fraction * abs(likely))
         return Prediction(max(0, now_ns - high - error_ns), max(0, now_ns - likely), now_ns - low + error_ns)
+
+    def explain(self, transformation: Transformation) -> str:
+        """Why ``transformation`` changes nothing here, or empty."""
+        if transformation.action is Action.HOST or select_operations(self.graph, transformation.select).any():
+            return ""
+        return "no operation of the step is what these edits change, or none could be told to be"
+
+    def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        """Bucket to its time in the likely step of the representative rank after ``transformations``.
+
+        The buckets sum to that rank's step in the replay. A log's step may differ from it by what the estimate of the
+        profiler's cost cannot explain.
+        """
+        work, times = find_steady(self.graph, self.work_after(transformations))
+        return measure_replayed_budget(self.graph, work, times, self.place)
+
+    def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        """What the critical path of the likely step after ``transformations`` is made of."""
+        return self.critical_path(transformations).sum_by_limit()
+
+    def critical_path(self, transformations: Sequence[Transformation] = ()) -> CriticalPath:
+        """What the length of the likely step after ``transformations`` hangs on."""
+        work, times = find_steady(self.graph, self.work_after(transformations))
+        return find_critical_path(self.graph, work, times)
+
+    @property
+    def error_ns(self) -> int:
+        """How far a predicted step may be off: the error of the unchanged replay."""
+        return round(self.error_fraction * self.step_ns.likely_ns)
 
     def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:
         """The likely step alone, from one replay."""

@@ -10,20 +10,29 @@ import polars as pl
 
 from three_walls.facts.log_facts import UNPROFILED_STEP
 from three_walls.facts.replayed_step import (
+    CRITICAL_PATH_COMMUNICATION,
+    CRITICAL_PATH_COMPUTE,
+    CRITICAL_PATH_HOST,
     PREDICTED_STEP,
     PREDICTED_STEP_HIGH,
     PREDICTED_STEP_LOW,
     PREDICTION_ERROR,
     REPLAY_ERROR,
+    measure_critical_path,
 )
 from three_walls.facts.step_view import NO_STEP, StepView
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import read_ranges_between
 from three_walls.model.fact import FactSheet, Measurements, known, known_or_missing, missing
+from three_walls.model.report import CriticalPath
+from three_walls.model.transformation import Predictor
+from three_walls.model.what_if import NoPredictor
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.build import build_graph
-from three_walls.replay.graph import Fractions, StepGraph, replay
+from three_walls.replay.critical_path import summarize_critical_path
+from three_walls.replay.graph import Fractions, StepGraph, replay, with_operations
 from three_walls.replay.host_chains import find_hand_overs
+from three_walls.replay.labels import label_operations
 from three_walls.replay.predictor import StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.tables.thresholds import replay_thresholds
@@ -44,11 +53,13 @@ class RunReplay:
     """What the replay of a run gives: facts, and a predictor where it could be built."""
 
     facts: Measurements
-    step: StepReplay | None
-    """None where no graph can be built; predictions may still be withheld (``reason_withheld``)."""
+    predictor: Predictor
+    """Where no graph can be built, or its replay is not to be trusted, it predicts nothing (``reason_withheld``)."""
+    critical_path: CriticalPath | None = None
+    """Of the unprofiled step; None where nothing is predicted."""
 
 
-def replay_run(
+def replay_steps(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
     traces: Sequence[Trace],
@@ -69,6 +80,7 @@ def replay_run(
     error = _measure_error(timeline, matched_ranks, step.step, graph)
     limit = replay_thresholds().maximum_replay_error_fraction
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
+    graph = with_operations(graph, label_operations(graph, traces, step.config))
     place = graph.ranks.index(step.rank_index)
     added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
@@ -82,8 +94,11 @@ def replay_run(
     without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
     predicted = without_log.step_ns
     off = (predicted.likely_ns - log_step_ns) / log_step_ns if log_step_ns else None
+    numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
+    path = summarize_critical_path(graph, predictor.critical_path(), numbers)
     return RunReplay(
         {
+            **measure_critical_path(path),
             REPLAY_ERROR: known(error),
             PREDICTED_STEP: known(predicted.likely_ns),
             PREDICTED_STEP_LOW: known(predicted.low_ns),
@@ -91,13 +106,15 @@ def replay_run(
             PREDICTION_ERROR: known_or_missing(off, "no log gives the unprofiled step (give --log)"),
         },
         predictor,
+        path,
     )
 
 
 def _withhold(reason: str) -> RunReplay:
     lacking = missing(reason)
     predicted = (PREDICTED_STEP, PREDICTED_STEP_LOW, PREDICTED_STEP_HIGH, PREDICTION_ERROR)
-    return RunReplay(dict.fromkeys((REPLAY_ERROR, *predicted), lacking), None)
+    path = (CRITICAL_PATH_HOST, CRITICAL_PATH_COMMUNICATION, CRITICAL_PATH_COMPUTE)
+    return RunReplay(dict.fromkeys((REPLAY_ERROR, *predicted, *path), lacking), NoPredictor(reason))
 
 
 def _lacks(step: StepView, facts: FactSheet) -> str:

@@ -7,7 +7,7 @@ transformation of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from three_walls.model.buckets import (
     CATEGORIES,
@@ -32,8 +32,7 @@ from three_walls.model.transformation import (
 from three_walls.model.what_if import Changes, Question, ReplayedRun, WhatIf
 from three_walls.rules.conditions import Truth, evaluate_all, same
 from three_walls.rules.edits import fact_of, target_of
-from three_walls.rules.replays import resolve
-from three_walls.rules.wording import list_labels
+from three_walls.rules.replays import Replays
 from three_walls.tables.loader import suggest
 
 HOST, NCCL = "host", "nccl"
@@ -59,8 +58,8 @@ TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
 
 def answer(question: Question, run: ReplayedRun) -> WhatIf:
     """The step of ``run`` with the changes of ``question``. Raises UsageError for what no rule and no replay knows."""
-    changes = find_changes(question, run.rules, run.facts)
     predictor = run.predictor
+    changes = find_changes(question, run.rules, run.facts, predictor)
     source = describe_step_source(run.facts)
     if predictor.reason_withheld:
         return WhatIf(_step_without_replay(run.facts), source, None, predictor.reason_withheld, notes=changes.notes)
@@ -76,11 +75,29 @@ def answer(question: Question, run: ReplayedRun) -> WhatIf:
         step,
         source,
         after,
-        budget=predictor.budget_after(()),
-        budget_after=predictor.budget_after(changes.transformations),
+        budget=_fit(predictor.budget_after(()), now.likely_ns),
+        budget_after=_fit(predictor.budget_after(changes.transformations), after.likely_ns),
         limits_after=predictor.limits_after(changes.transformations),
         notes=notes,
     )
+
+
+def _fit(budget: Mapping[str, int], step_ns: int) -> dict[str, int]:
+    """``budget`` in proportion, so that its buckets sum to ``step_ns`` exactly.
+
+    A log's step differs from the replayed one by what the estimate of the profiler's cost cannot explain. As in a
+    prediction, that is spread over the whole step.
+    """
+    total_ns = sum(budget.values())
+    if not total_ns:
+        return dict(budget)
+    fitted, reached_ns, owned_ns = {}, 0, 0
+    for bucket, ns in budget.items():
+        owned_ns += ns
+        until_ns = owned_ns * step_ns // total_ns
+        fitted[bucket] = until_ns - reached_ns
+        reached_ns = until_ns
+    return fitted
 
 
 def describe_step_source(facts: FactSheet) -> str:
@@ -99,9 +116,10 @@ def _explain(transformations: Iterable[Transformation], predictor: Predictor) ->
     return tuple(reason for change in transformations if (reason := predictor.explain(change)))
 
 
-def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet) -> Changes:
+def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet, predictor: Predictor) -> Changes:
     """What ``question`` changes in the step. Raises UsageError for a setting that no rule proposes, or a wrong name."""
-    parts = [_set(name, value, rules, facts) for name, value in question.settings.items()]
+    replays = Replays(predictor)
+    parts = [_set(name, value, rules, facts, replays) for name, value in question.settings.items()]
     parts += [_scale(name, factor) for name, factor in question.scales]
     parts += [Changes((_drop(kernels),)) for kernels in question.dropped_kernels]
     if question.network_bytes_per_s is not None:
@@ -114,7 +132,7 @@ def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet) ->
     )
 
 
-def _set(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet) -> Changes:
+def _set(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet, replays: Replays) -> Changes:
     """The transformations of the rules that set ``name`` to ``value``: of rules with the same lever, the best one."""
     shown = f"{name.partition('.')[2]}={_write(value)}"
     current = facts.get(name)
@@ -124,21 +142,17 @@ def _set(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet) 
     if not proposing:
         raise UsageError(_describe_unknown_setting(name, shown, rules, facts))
     fitting = [rule for rule in proposing if evaluate_all(rule.applies_to, facts) is not Truth.FAILS] or proposing
-    in_order = sorted(fitting, key=lambda rule: (_ORDER[evaluate_all(rule.when, facts)], not rule.gain.replay, rule.id))
+    in_order = sorted(fitting, key=lambda rule: (not rule.gain.replay, _ORDER[evaluate_all(rule.when, facts)], rule.id))
     by_lever: dict[str, Rule] = {}
     for rule in in_order:
         by_lever.setdefault(rule.lever or rule.id, rule)
-    chosen = [rule for rule in by_lever.values() if rule.gain.replay] or list(by_lever.values())[:1]
-    resolved = [resolve(rule.gain.replay, facts) for rule in chosen]
-    transformations = [change for found, _ in resolved for change in found]
-    unknown = [f"{shown}: unknown is {list_labels(lacking, facts)}" for _, lacking in resolved if lacking]
-    unknown += [
-        f"{shown}: no replay stands for this edit"
-        + (f", because {rule.gain.no_replay}" if rule.gain.no_replay else f" (rule {rule.id})")
-        for rule in chosen
-        if not rule.gain.replay
-    ]
-    return Changes(tuple(transformations), tuple(unknown), tuple(_note_other_edits(chosen, name, shown, facts)))
+    found = {rule: replays.find(rule, facts) for rule in by_lever.values()}
+    chosen = [rule for rule, (transformations, _) in found.items() if transformations]
+    if not chosen:
+        rule, (_, reason) = next(iter(found.items()))
+        return Changes(unknown=(f"{shown}: not predicted by rule {rule.id}: {reason}",))
+    transformations = tuple(change for rule in chosen for change in found[rule][0])
+    return Changes(transformations, notes=tuple(_note_other_edits(chosen, name, shown, facts)))
 
 
 _ORDER = {Truth.HOLDS: 0, Truth.UNKNOWN: 1, Truth.FAILS: 2}
@@ -215,10 +229,10 @@ def _drop(kernels: str) -> Transformation:
 
 
 def _change_network(bytes_per_s: float, facts: FactSheet) -> Changes:
-    """Transfers over the network at another bandwidth: between achieved / asked, and fastest / asked of their time.
+    """Transfers over the network at another bandwidth: between fastest / asked, and achieved / asked of their time.
 
-    The first holds if all transfers reach the asked bandwidth, the second if they fall short of it as much as they now
-    fall short of the fastest one.
+    The first holds if transfers fall short of the asked bandwidth as much as they now fall short of the fastest one,
+    the second, which gains more, if all of them reach it.
     """
     transformations, reasons = [], []
     for categories, achieved, fastest, is_crossing in (
@@ -232,12 +246,12 @@ def _change_network(bytes_per_s: float, facts: FactSheet) -> Changes:
             missing = facts.get(fastest)
             reasons.append(f"{missing.label}: {missing.missing_reason or 'not known'}")
             continue
-        low, high = min(rates) / bytes_per_s, max(rates) / bytes_per_s
+        least_gain, largest_gain = max(rates) / bytes_per_s, min(rates) / bytes_per_s
         transformations.append(
             Transformation(
                 Action.SCALE,
                 Selection(categories=categories),
-                time=Levels(low, (low + high) / 2, high),
+                time=Levels(least_gain, (least_gain + largest_gain) / 2, largest_gain),
                 reason="measured bandwidth over the asked one",
             )
         )

@@ -9,7 +9,7 @@ from three_walls.tables.loader import Pattern, Row, Text, load_table
 
 
 class Sign(Row):
-    """A name that only a Megatron run has."""
+    """A name of a kernel or a program, and where it comes from."""
 
     pattern: Pattern
     shown_as: Text
@@ -17,11 +17,23 @@ class Sign(Row):
     """Where the name comes from."""
 
 
+class RangeSign(Row):
+    """Texts of NVTX ranges, and where they come from."""
+
+    texts: tuple[Text, ...]
+    """Parts of a range's text."""
+    shown_as: Text
+    reason: Text
+
+
 class MegatronSigns(Row):
     """The table."""
 
     kernels: tuple[Sign, ...]
-    ranges: tuple[Sign, ...]
+    ranges: tuple[RangeSign, ...]
+    shared_kernels: tuple[Sign, ...]
+    """Kernels that Megatron's runs have and other programs too: no sign of Megatron."""
+    shared_ranges: tuple[RangeSign, ...]
     programs: tuple[Sign, ...]
     """Their patterns match whole names."""
     common_settings: frozenset[str]

@@ -2,7 +2,7 @@
 
 The boundaries come from the first of these that a rank has:
 
-1. Megatron-Bridge's NVTX ranges ``training_step_N``.
+1. NVTX ranges ``training_step_N``, Megatron-Bridge's or another program's.
 2. The NVTX ranges that the user names (``--step-range``).
 3. Recurring optimizer phases: a step runs from the end of one to the end of the next.
 4. The whole capture as one window, which the report states.
@@ -43,7 +43,8 @@ STEPS = pl.Schema(
 )
 
 TRAINING_STEP_TEXT = "training_step_"
-"""Precedes the number in the range's text. Megatron-Bridge emits it (since 2026) with profiling.nvtx_ranges=true."""
+"""Precedes the number in the range's text. Megatron-Bridge emits it (since 2026) with profiling.nvtx_ranges=true; other
+programs use the name too, so it shows steps, not Megatron."""
 
 _TRAINING_STEP = re.compile(re.escape(TRAINING_STEP_TEXT))
 _NUMBER = re.compile(r"\d+", re.ASCII)

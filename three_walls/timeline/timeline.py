@@ -25,6 +25,7 @@ from three_walls.tables.kernels import (
     shown_settings,
     union_of,
 )
+from three_walls.tables.megatron_signs import megatron_signs
 from three_walls.tables.nvtx_ranges import collective_owners
 from three_walls.timeline.categories import classify, mark_unfused_attention
 from three_walls.timeline.communication_owners import (
@@ -96,13 +97,12 @@ class Timeline:
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
     """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, nodes of overlapped layers,
-    and those that show a setting."""
+    and those that show a setting or Megatron."""
     owners = tuple(text for row in collective_owners().owners for text in row.texts)
     settings = tuple(text for row in shown_settings() for text in row.ranges)
-    return WantedRanges(
-        needles=(TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS, *settings),
-        expression=re.compile(step_range) if step_range else None,
-    )
+    signs = tuple(text for sign in (*megatron_signs().ranges, *megatron_signs().shared_ranges) for text in sign.texts)
+    needles = (TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS, *settings, *signs)
+    return WantedRanges(tuple(dict.fromkeys(needles)), re.compile(step_range) if step_range else None)
 
 
 def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str | None) -> Timeline:

@@ -10,6 +10,7 @@ from three_walls.report.sections.budget import budget
 from three_walls.report.sections.capture import capture
 from three_walls.report.sections.communication import communication
 from three_walls.report.sections.config import config
+from three_walls.report.sections.critical_path import critical_path
 from three_walls.report.sections.efficiency import efficiency
 from three_walls.report.sections.facts import facts
 from three_walls.report.sections.findings import findings
@@ -36,6 +37,7 @@ SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     warnings,
     budget,
     gaps,
+    critical_path,
     walls,
     plan,
     overrides,

@@ -1,0 +1,127 @@
+"""Laws of replay, on made up graphs and on small captures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.replay.small_graphs import lockstep_graph, random_graphs
+from three_walls.replay.budget import measure_replayed_budget
+from three_walls.replay.graph import Numbers, StepGraph, Work, replay
+from three_walls.replay.longest_path import _follow_edges, _load_compiled
+
+CAPTURED = st.sampled_from([1, 2, 3]).map(lockstep_graph)
+GRAPHS = random_graphs() | CAPTURED
+
+
+def lengths_of(graph: StepGraph, work: Work) -> Numbers:
+    offsets_ns = graph.points.offsets_ns(work.piece_ns)
+    return work.edges.lengths_ns(offsets_ns, work.piece_ns, work.duration_ns)
+
+
+@st.composite
+def graphs_with_less_work(draw: st.DrawFn) -> tuple[StepGraph, Work]:
+    """A graph, and work of which some durations, pieces and gaps are shorter and some edges are gone."""
+    graph = draw(GRAPHS)
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    share = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+
+    def shorten(values: Numbers) -> Numbers:
+        factors = np.where(random.random(len(values)) < share, random.choice([0.0, 0.3, 0.9], len(values)), 1.0)
+        return np.minimum(values, np.floor(values * factors).astype(np.int64))
+
+    edges = graph.edges
+    # An edge from before the step holds when a thread began: without it everything would begin at 0.
+    kept = (random.random(len(edges.kind)) >= share / 4) | (edges.kind == 0)
+    fixed_ns = np.where(edges.kind == 0, edges.fixed_ns, shorten(edges.fixed_ns))
+    return graph, replace(
+        graph.work,
+        piece_ns=shorten(graph.piece_ns),
+        duration_ns=shorten(graph.duration_ns),
+        edges=replace(edges, fixed_ns=fixed_ns).take(kept),
+    )
+
+
+@given(GRAPHS)
+@settings(max_examples=60, deadline=None)
+def test_scaling_by_one_changes_nothing(graph: StepGraph) -> None:
+    work = graph.work
+    same = Work(
+        np.rint(work.piece_ns * 1.0).astype(np.int64),
+        np.rint(work.duration_ns * 1.0).astype(np.int64),
+        replace(work.edges, share=work.edges.share * 1.0),
+        work.wait_ns,
+    )
+    before, after = replay(graph), replay(graph, same)
+    assert np.array_equal(before.node_ns, after.node_ns)
+    assert np.array_equal(before.start_ns, after.start_ns)
+    assert np.array_equal(before.end_ns, after.end_ns)
+    assert np.array_equal(before.step_ns, after.step_ns)
+
+
+@given(graphs_with_less_work())
+@settings(max_examples=100, deadline=None)
+def test_less_work_never_lengthens_a_step(case: tuple[StepGraph, Work]) -> None:
+    graph, less = case
+    assert (replay(graph, less).step_ns <= replay(graph).step_ns).all()
+
+
+@given(random_graphs(), st.integers(1, 30), st.data())
+@settings(max_examples=60, deadline=None)
+def test_more_work_never_shortens_a_step(graph: StepGraph, more: int, data: st.DataObject) -> None:
+    duration_ns = graph.duration_ns.copy()
+    duration_ns[data.draw(st.integers(0, len(duration_ns) - 1))] += more
+    assert replay(graph, replace(graph.work, duration_ns=duration_ns)).longest_ns >= replay(graph).longest_ns
+
+
+@given(graphs_with_less_work())
+@settings(max_examples=60, deadline=None)
+def test_no_edge_is_shorter_than_its_length(case: tuple[StepGraph, Work]) -> None:
+    """So a step is never shorter than any chain of dependencies in it."""
+    graph, work = case
+    node_ns = replay(graph, work).node_ns
+    assert (node_ns[work.edges.target] - node_ns[work.edges.source] >= lengths_of(graph, work)).all()
+
+
+@given(random_graphs())
+@settings(max_examples=100, deadline=None)
+def test_a_step_is_as_long_as_its_longest_dependency_chain(graph: StepGraph) -> None:
+    edges, lengths = graph.edges, lengths_of(graph, graph.work)
+
+    @cache
+    def longest_chain(node: int) -> int:
+        before = [longest_chain(int(edges.source[k])) + int(lengths[k]) for k in np.flatnonzero(edges.target == node)]
+        return max(before, default=0)
+
+    ends = [
+        max(longest_chain(int(end)) + int(duration), longest_chain(int(start)))
+        for start, end, duration in zip(graph.start_node, graph.end_node, graph.duration_ns, strict=True)
+    ]
+    assert replay(graph).longest_ns == max(ends)
+
+
+@given(graphs_with_less_work())
+@settings(max_examples=60, deadline=None)
+def test_buckets_of_a_replayed_step_sum_to_it(case: tuple[StepGraph, Work]) -> None:
+    graph, work = case
+    times = replay(graph, work)
+    for rank in range(len(graph.ranks)):
+        budget = measure_replayed_budget(graph, work, times, rank)
+        assert sum(budget.values()) == times.step_ns[rank]
+
+
+@given(random_graphs())
+@settings(max_examples=30, deadline=None)
+def test_the_compiled_search_gives_what_the_plain_one_gives(graph: StepGraph) -> None:
+    compiled = _load_compiled()
+    if compiled is None:
+        pytest.skip("numba is not installed")
+    order = np.argsort(graph.edges.target, kind="stable")
+    first = np.searchsorted(graph.edges.target[order], np.arange(graph.nodes_count + 1))
+    source, length = graph.edges.source[order], lengths_of(graph, graph.work)[order]
+    assert np.array_equal(compiled(first, source, length), _follow_edges(first, source, length))

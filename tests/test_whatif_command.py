@@ -1,0 +1,179 @@
+"""``three-walls whatif``: what it asks of the run, what it prints, and how it refuses bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from trace_builder import TraceBuilder
+
+from three_walls import pipeline
+from three_walls.cli import main
+from three_walls.cli.whatif import whatif_command
+from three_walls.facts.registry import DEFINITIONS
+from three_walls.model.fact import Fact, FactSheet
+from three_walls.model.transformation import Prediction, Transformation
+from three_walls.model.what_if import NoPredictor, ReplayedRun
+from three_walls.resources import RULES_DIR
+from three_walls.rules.load import load_rules
+
+MS = 1_000_000
+
+
+class Predictor:
+    """Each transformation halves the step."""
+
+    reason_withheld = ""
+
+    def __init__(self) -> None:
+        self.asked: tuple[Transformation, ...] = ()
+
+    @property
+    def error_ns(self) -> int:
+        return MS
+
+    @property
+    def step_ns(self) -> Prediction:
+        return Prediction(98 * MS, 100 * MS, 102 * MS)
+
+    def predict(self, transformations: Sequence[Transformation]) -> Prediction:
+        self.asked = tuple(transformations)
+        likely = 100 * MS // 2 ** len(transformations)
+        return Prediction(likely - 2 * MS, likely, likely + 2 * MS)
+
+    def explain(self, transformation: Transformation) -> str:
+        return "" if transformation.select.kernels != "nothing" else "No operation is named like nothing."
+
+    def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        likely = 100 * MS // 2 ** len(transformations)
+        return {"gemm": likely // 2, "launch_starved": likely - likely // 2}
+
+    def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        total = 100 * MS // 2 ** len(transformations)
+        return {"host": total * 3 // 5, "compute": total * 2 // 5}
+
+
+@pytest.fixture
+def predictor(monkeypatch: pytest.MonkeyPatch) -> Predictor:
+    """The run of every trace is replayed by this one."""
+    fake = Predictor()
+    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(rules, FactSheet.of(()), fake))
+    return fake
+
+
+def whatif(*arguments: str) -> Result:
+    return CliRunner().invoke(whatif_command, ["trace.sqlite", *arguments], catch_exceptions=False)
+
+
+def test_it_prints_the_step_now_and_then_the_limit_and_the_budget(predictor: Predictor) -> None:
+    lines = whatif("--scale", "host=0.5").output.splitlines()
+    assert lines[0].startswith("Step now   100 ms (range 98-102 ms) (the captured step without the estimated cost")
+    assert lines[1] == "Step then  50.0 ms (range 48-52 ms), 50.0 ms shorter (50.0%)"
+    assert lines[2] == (
+        "Limit      the host (CUDA calls and the time between them) 60.0% of the critical path; "
+        "then compute kernels 40.0%"
+    )
+    assert [line.split() for line in lines[4:]] == [
+        ["Budget", "then", "now", "then", "share"],
+        ["GEMM", "50.0", "ms", "25.0", "ms", "50.0%"],
+        ["launch-starved", "50.0", "ms", "25.0", "ms", "50.0%"],
+    ]
+    assert len(predictor.asked) == 1
+
+
+def test_json_has_exactly_four_keys(predictor: Predictor) -> None:
+    document = json.loads(whatif("--scale", "nccl=0.5", "--drop", "softmax", "--json").output)
+    assert document == {
+        "step_ns": 100 * MS,
+        "after_ns": {"low": 23 * MS, "likely": 25 * MS, "high": 27 * MS},
+        "because_unknown": None,
+        "budget_after": {"gemm": 12_500_000, "launch_starved": 12_500_000},
+    }
+    assert len(predictor.asked) == 2
+
+
+def test_several_options_combine_in_one_prediction(predictor: Predictor) -> None:
+    whatif("--scale", "host=0.5", "--scale", "gemm=0.8", "--drop", "softmax", "--drop", "rope")
+    assert [change.select.kernels for change in predictor.asked] == ["", "", "softmax", "rope"]
+
+
+def test_what_changes_nothing_is_said(predictor: Predictor) -> None:
+    assert "Note: No operation is named like nothing." in whatif("--drop", "nothing").output
+    assert predictor.asked
+
+
+def test_a_withheld_prediction_is_one_line_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ReplayedRun((), FactSheet.of(()), NoPredictor("the capture has no CUDA API calls"))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: run)
+    plain, as_json = whatif("--scale", "host=0.5"), whatif("--scale", "host=0.5", "--json")
+    assert plain.exit_code == as_json.exit_code == 0
+    assert plain.output.splitlines() == [
+        "Step now   unknown",
+        "Step then  unknown: the capture has no CUDA API calls",
+    ]
+    assert json.loads(as_json.output) == {
+        "step_ns": None,
+        "after_ns": {"low": None, "likely": None, "high": None},
+        "because_unknown": "the capture has no CUDA API calls",
+        "budget_after": {},
+    }
+
+
+def test_the_log_is_named_as_the_source_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = FactSheet.of([Fact("unprofiled_step_ns", 100 * MS, "ns")])
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun((), facts, Predictor()))
+    assert "(median of the log's unprofiled steps)" in whatif("--scale", "host=1").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected a change, found none"),
+        (["--scale", "host"], "expected WHAT=FACTOR"),
+        (["--scale", "host=fast"], "expected WHAT=FACTOR"),
+        (["--scale", "host=-1"], "factor from 0 to 1000"),
+        (["--scale", "host=nan"], "factor from 0 to 1000"),
+        (["--scale", "host=inf"], "factor from 0 to 1000"),
+        (["--scale", "hots=0.5"], "did you mean host"),
+        (["--drop", "("], "--drop: expected a regular expression"),
+        (["--drop", "(?=x)"], "--drop: expected a regular expression"),
+        (["--drop", ""], "--drop: expected a regular expression"),
+        (["--network-gbs", "0"], "expected a bandwidth above 0 GB/s"),
+        (["--network-gbs", "nan"], "expected a bandwidth above 0 GB/s"),
+        (["--set", "overlap_moe_expert_parallel_com=true"], "did you mean"),
+        (["--set", "overlap_moe_expert_parallel_comm"], "expected key=value"),
+        (["--set", "seq_length=7"], "no rule knows what this setting changes"),
+    ],
+)
+@pytest.mark.usefixtures("predictor")
+def test_bad_input_is_one_line_with_exit_code_2(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["three-walls", "whatif", "trace.sqlite", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main.main()
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_trace_that_is_missing_is_one_line_with_exit_code_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["three-walls", "whatif", "none.sqlite", "--scale", "host=0.5"])
+    with pytest.raises(SystemExit) as stopped:
+        main.main()
+    assert stopped.value.code == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_small_trace_is_answered_from_the_file(tmp_path: Path) -> None:
+    trace = TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
+    done = CliRunner().invoke(whatif_command, [str(trace), "--scale", "host=0.5", "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert set(json.loads(done.output)) == {"step_ns", "after_ns", "because_unknown", "budget_after"}
