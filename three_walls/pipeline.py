@@ -74,6 +74,7 @@ def analyze(
     - ``settings``: ``key=value`` each; they take precedence over every other source.
     - ``memory_snapshot``: a snapshot of PyTorch's allocator on one rank.
     - ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no ``training_step_N``.
+      It is searched in linear time, so it has neither look-around nor backreferences.
     - ``bridge_version``: Megatron-Bridge release that the overrides are spelled for; by default the run's.
     - ``rules``: a directory of rules in addition to those of the program.
     - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
@@ -82,9 +83,9 @@ def analyze(
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
     """
-    _check_options(step_range, bridge_version)
-    rule_base = _load_rule_base(rules)
+    check_release(bridge_version)
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
+    rule_base = _load_rule_base(rules)
 
     request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version)
     inputs = read_inputs(request, ranges, graph_launch, progress)
@@ -234,14 +235,6 @@ def _build_report(
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,
     )
-
-
-def _check_options(step_range: str | None, bridge_version: str | None) -> None:
-    try:
-        re.compile(step_range or "")
-    except re.error as error:
-        raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({error})") from error
-    check_release(bridge_version)
 
 
 def check_release(bridge_version: str | None) -> None:
