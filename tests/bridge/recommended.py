@@ -63,6 +63,8 @@ class EditedRun:
     name: str
     edits: tuple[PlannedEdit, ...]
     facts: dict[str, ConfigData]
+    gpus: float | None = None
+    """How many the run is known to have."""
 
     @property
     def values(self) -> dict[str, ConfigData]:
@@ -94,7 +96,9 @@ class EditedRun:
 
     @property
     def world_size(self) -> int:
-        """GPUs: as few whole copies of the model as fill whole nodes of 8."""
+        """GPUs: where they are not known, as few whole copies of the model as fill whole nodes of 8."""
+        if self.gpus is not None:
+            return int(self.gpus)
         values = self.started_from
         tensor, context = values["tensor_model_parallel_size"], values["context_parallel_size"]
         stages, experts = values["pipeline_model_parallel_size"], values["expert_model_parallel_size"]

@@ -62,7 +62,7 @@ class PrintedBlock:
 
     name: str
     gpu: Gpu
-    requests: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
+    requests: tuple[dict[str, Any], ...]
 
 
 def printed_blocks(run: TracedRun, release: str, printed_for: str | None, folder: Path) -> Iterator[PrintedBlock]:
@@ -74,16 +74,13 @@ def printed_blocks(run: TracedRun, release: str, printed_for: str | None, folder
     settings = {f"config.{name}": found.value for name, found in report.config.values.items()}
     variables = {f"env.{name}": found.value for name, found in report.config.environment.items()}
     machine = {"gpu.family": report.facts.get("gpu.family").value}
-    edited = EditedRun(run.name, edits, settings | variables | machine)
+    edited = EditedRun(run.name, edits, settings | variables | machine, report.facts.number("world_size"))
     printed = as_pasted(report, folder)
     name = f"{run.name}, printed for {printed_for or 'every release'}"
     if run.config is not None and release.startswith(report.config.bridge_version or "none"):
-        size = int(report.facts.number("world_size") or edited.world_size)
-        alone, overridden, in_python = (
-            {**request, "config": str(run.config), "world_size": size}
-            for request in edited.requests_for(printed, release)
-        )
-        yield PrintedBlock(f"{name}, saved configuration", edited.gpu, (alone, overridden, in_python))
+        alone, overridden, in_python = edited.requests_for(printed, release)
+        saved = tuple({**request, "config": str(run.config)} for request in (alone, overridden, in_python))
+        yield PrintedBlock(f"{name}, saved configuration", edited.gpu, saved)
     has_section = report.config.get(COMM_OVERLAP) is not None
     if has_section or not report.config.knows(COMM_OVERLAP):
         requests = edited.requests_for(printed, release, WITH_SECTION)
