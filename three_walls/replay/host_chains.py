@@ -19,11 +19,11 @@ _NAME: pl.DataType = pl.Categorical()
 
 CALLS = pl.Schema(
     {
-        "rank": pl.Int64,  # place of the rank in the graph
-        "thread": pl.Int64,
-        "start_ns": pl.Int64,  # on the capture's own clock
-        "end_ns": pl.Int64,
-        "correlation": pl.Int64,
+        "rank": pl.Int64(),  # place of the rank in the graph
+        "thread": pl.Int64(),
+        "start_ns": pl.Int64(),  # on the capture's own clock
+        "end_ns": pl.Int64(),
+        "correlation": pl.Int64(),
         "name": _NAME,
         "kind": _NAME,  # tables/api-calls.yaml; other
     }
