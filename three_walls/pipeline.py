@@ -34,7 +34,7 @@ from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
-from three_walls.model.finding import Finding, Overrides, PlanStep
+from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.report import KnownGoodRecipe, Report, ReportWarning, Straggler, Verdict
 from three_walls.model.rule import Rule, WarningRule
 from three_walls.model.transformation import Predictor
@@ -165,6 +165,7 @@ class _Diagnosis:
     verdict: Verdict
     findings: tuple[Finding, ...]
     plan: tuple[PlanStep, ...]
+    first_trial: FirstTrial | None
     overrides: Overrides
     warnings: tuple[ReportWarning, ...]
     recipe: KnownGoodRecipe | None
@@ -182,12 +183,13 @@ def _diagnose(
 ) -> _Diagnosis:
     validate = partial(find_problems, config=config, bridge_version=bridge_version)
     findings, plan = make_validated_plan(rule_base.rules, facts, validate, allowed, predictor)
-    verdict = decide_verdict(facts, stragglers=stragglers)
+    verdict = decide_verdict(facts, stragglers=stragglers, predictor=predictor)
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
     warnings = judge_warnings(rule_base.warnings, facts, stragglers)
-    return _Diagnosis(facts, verdict, tuple(findings), plan, overrides, warnings, recipe, no_recipe_reason)
+    first = choose_first_trial(plan, facts, predictor)
+    return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
 
 
 def _build_report(
@@ -231,7 +233,7 @@ def _build_report(
         efficiency=details.efficiency,
         gemm_shapes=details.gemm_shapes,
         copies=details.copies,
-        first_trial=choose_first_trial(diagnosis.plan, facts),
+        first_trial=diagnosis.first_trial,
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,
     )
