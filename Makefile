@@ -24,7 +24,7 @@ BRIDGE_CORE_0.6.2 := 0.19.2
 BRIDGE_NEWER := 0.5.1 0.6.2
 BRIDGE_TRANSFORMERS := 'transformers>=5.8.1,<5.9'
 
-.PHONY: test-bridge demo test attacks fast format lint types contracts unit docs coverage clean help
+.PHONY: test-bridge demo test attacks accuracy fast format lint types contracts unit docs coverage clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -75,6 +75,9 @@ unit: $(VENV)/.installed  ## tests, rule cases, labelled real traces
 attacks: $(VENV)/.installed  ## hostile inputs: their tests, then 3,000 cases of the fuzzer; FUZZ='--seed 7 --minutes 60' takes more
 	$(BIN)/pytest -n auto --dist loadgroup -m attack
 	$(BIN)/python -m tests.fuzz --keep fuzz_failures $(FUZZ)
+
+accuracy: $(VENV)/.installed  ## predicted against measured steps; THREE_WALLS_TRACES=FOLDER holds more base traces
+	$(BIN)/python -m tools.accuracy
 
 coverage: $(VENV)/.installed  ## tests, with the share of lines and branches that they run
 	$(BIN)/pytest -n auto --dist loadgroup --cov=three_walls --cov-branch --cov-report=term:skip-covered

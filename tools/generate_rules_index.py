@@ -41,15 +41,17 @@ def _lines(rules: tuple[Rule, ...], warnings: tuple[WarningRule, ...]) -> Iterat
             "",
             f"## {title}",
             "",
-            "| rule | what it recommends | changes | lever | gain |",
-            "|---|---|---|---|---|",
+            "| rule | what it recommends | changes | lever | gain | in a replay |",
+            "|---|---|---|---|---|---|",
         )
         for rule in rules:
             if ".".join(filter(None, (rule.wall, rule.sub_wall))) == wall:
                 lever = rule.lever.replace("_", " ")
                 link = f"[{rule.id}]({_TO_RULES}/{rule.path})"
                 basis = rule.gain.basis.replace("_", " ")
-                yield f"| {link} | {rule.title} | {rule.applicability} | {lever or 'no setting'} | {basis} |"
+                actions = ", ".join(dict.fromkeys(part.action.replace("_", " ") for part in rule.gain.replay))
+                row = (link, rule.title, rule.applicability, lever or "no setting", basis, actions or "not replayed")
+                yield f"| {' | '.join(row)} |"
     yield from ("", "## Warnings", "", "| code | given where |", "|---|---|")
     for warning in warnings:
         facts = ", ".join(dict.fromkeys(f"`{condition.fact}`" for condition in warning.when))

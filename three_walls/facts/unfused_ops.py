@@ -19,7 +19,7 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
-from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, TorchOperators, torch_operators
+from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, torch_operators
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.timeline.operators import Operators, Sizes
@@ -128,6 +128,9 @@ class _ShapeRule:
     categories: tuple[str, ...]
     matches: Callable[[str, Sizes], bool]
 
+    def fits(self, category: str, name: str, shapes: Sizes) -> bool:
+        return category in self.categories and self.matches(name, shapes)
+
 
 def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
     """Per unfused operation its time on the device with nothing else computing, and the launch-starved time before it.
@@ -223,36 +226,38 @@ def classify_unfused(operations: pl.DataFrame, operators: Operators, config: Run
 
     ``operations``: of one rank. ``operators``: of its process, around their launches.
     """
-    table, rules = torch_operators(), _shape_rules(config)
+    rules = _shape_rules(config)
+    works: dict[str, tuple[str, ...]] = {}
     launches = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns").iter_rows()
     ops: list[str | None] = []
     has_shapes: list[bool] = []
     for category, thread, at_ns in launches:
         index = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
-        ops.append(_classify(category, index, operators, table, rules))
-        has_shapes.append(next(_nearest_shapes(index, operators), None) is not None)
+        work = _find_work(category, index, operators, works)
+        nearest = next(_nearest_shapes(index, operators), None)
+        if work is None and nearest is not None:
+            ops.append(next((op for op, rule in rules.items() if rule.fits(category, *nearest)), None))
+        else:
+            ops.append(None if category in GEMM_CATEGORIES else work)
+        has_shapes.append(nearest is not None)
     return operations.with_columns(
         op=pl.Series(ops, dtype=pl.String), has_shapes=pl.Series(has_shapes, dtype=pl.Boolean)
     )
 
 
-def _classify(
-    category: str,
-    index: int | None,
-    operators: Operators,
-    table: TorchOperators,
-    rules: Mapping[str, _ShapeRule],
-) -> str | None:
-    """The unfused operation of a kernel of ``category``, launched inside the range ``index``."""
+def _find_work(category: str, index: int | None, operators: Operators, works: dict[str, tuple[str, ...]]) -> str | None:
+    """The work that a range around the range ``index`` surrounds; an exchange is a barrier's or nobody's.
+
+    ``works``: by name of a range what it surrounds, for the names met so far.
+    """
     is_exchange = category in COMMUNICATION_CATEGORIES
     for around in operators.around(index):
-        for row in table.unfused:
-            if (row.work == BARRIER) == is_exchange and row.inside.search(operators.found[around].name):
-                return None if category in GEMM_CATEGORIES else row.work
-    for name, shapes in _nearest_shapes(index, operators):
-        for op, rule in rules.items():
-            if category in rule.categories and rule.matches(name, shapes):
-                return op
+        name = operators.found[around].name
+        if name not in works:
+            works[name] = tuple(row.work for row in torch_operators().unfused if row.inside.search(name))
+        for work in works[name]:
+            if (work == BARRIER) == is_exchange:
+                return work
     return None
 
 

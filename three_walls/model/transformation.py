@@ -90,6 +90,7 @@ class Levels:
 
 
 ALL = Levels(1.0, 1.0, 1.0)
+NOTHING = Levels(0.0, 0.0, 0.0)
 
 
 class Level(StrEnum):
@@ -132,7 +133,7 @@ class Transformation:
     """For ``micro_batch``."""
     launches: int = 1
     """For ``fuse``: how many launches of each run remain."""
-    overhead_us: Levels = Levels(0.0, 0.0, 0.0)
+    overhead_us: Levels = NOTHING
     """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     reason: str = ""
     """Where the parameters come from."""

@@ -90,8 +90,9 @@ def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, e
     )
     freed = of_rank.filter(pl.col("start_ns") < start_ns).group_by("stream").agg(pl.col("end_ns").max())
     free_of = dict(freed.iter_rows())
-    is_first = previous == NONE
-    free_ns = np.where(is_first, [free_of.get(stream, NONE) for stream in operations["stream"].to_list()], NONE)
+    first = np.flatnonzero(previous == NONE)
+    free_ns = np.full(operations.height, NONE, dtype=np.int64)
+    free_ns[first] = [free_of.get(stream, NONE) for stream in operations["stream"].gather(first).to_list()]
     return _RankPart(
         rank_index=rank_index,
         start_ns=start_ns,
@@ -121,17 +122,15 @@ def _find_next_host_step(of_rank: pl.DataFrame, operations: pl.DataFrame, end_ns
 
 
 def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Numbers:
-    """Per operation the place of its launch call among ``calls``, or NONE."""
-    places = (
-        calls.with_row_index("call")
-        .select("correlation", "thread", pl.col("call").cast(pl.Int64))
-        .drop_nulls("correlation")
-        .unique(["correlation", "thread"], keep="first", maintain_order=True)
-    )
-    joined = operations.select("correlation", thread="launch_thread").join(
-        places, on=["correlation", "thread"], how="left", maintain_order="left"
-    )
-    return joined["call"].fill_null(NONE).to_numpy()
+    """Per operation the place of its launch call among ``calls``, or NONE. Correlations are unique in a process."""
+    if not calls.height:
+        return np.full(operations.height, NONE, dtype=np.int64)
+    of_call = calls["correlation"].fill_null(NONE).to_numpy()
+    order = np.argsort(of_call, kind="stable")
+    wanted = operations["correlation"].fill_null(NONE).to_numpy()
+    place = order[np.minimum(np.searchsorted(of_call[order], wanted), len(order) - 1)]
+    is_recorded = operations["launch_start_ns"].is_not_null().to_numpy()
+    return np.where(is_recorded & (of_call[place] == wanted), place, NONE)
 
 
 Column = Numbers | Fractions
@@ -268,7 +267,7 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.Da
         operations=operations,
         calls=calls,
         points=points,
-        edges=finished.take(in_order),
+        edges=finished if in_order.all() else finished.take(in_order),
         nodes_count=len(order) + 1,
         call_of=call_of,
         start_node=start_node,

@@ -244,7 +244,7 @@ def _label(graph: StepGraph, segments: pl.DataFrame) -> pl.DataFrame:
             how="left",
             maintain_order="left",
         )
-        .select("call", "thread", call_rank="rank", call_name="name", host_module="host_module")
+        .select("call", "thread", call_rank="rank", call_name=pl.col("name").cast(pl.String), host_module="host_module")
     )
     is_operation, is_host = pl.col("what") == OPERATION, pl.col("what") == HOST
     return (

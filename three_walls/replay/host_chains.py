@@ -15,15 +15,17 @@ from three_walls.replay.graph import NONE, Numbers
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 
+_NAME: pl.DataType = pl.Categorical()
+
 CALLS = pl.Schema(
     {
-        "rank": pl.Int64,  # place of the rank in the graph
-        "thread": pl.Int64,
-        "start_ns": pl.Int64,  # on the capture's own clock
-        "end_ns": pl.Int64,
-        "correlation": pl.Int64,
-        "name": pl.String,
-        "kind": pl.String,  # tables/api-calls.yaml; other
+        "rank": pl.Int64(),  # place of the rank in the graph
+        "thread": pl.Int64(),
+        "start_ns": pl.Int64(),  # on the capture's own clock
+        "end_ns": pl.Int64(),
+        "correlation": pl.Int64(),
+        "name": _NAME,
+        "kind": _NAME,  # tables/api-calls.yaml; other
     }
 )
 
@@ -47,9 +49,13 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
     outermost = calls.filter(earlier_end.is_null() | (pl.col("start_ns") >= earlier_end))
     names = outermost["name"].unique().drop_nulls().cast(pl.String).to_list()
     kinds = {name: kind_of(name) or "other" for name in names}
-    return outermost.with_columns(rank=pl.lit(0, dtype=pl.Int64), name=pl.col("name").cast(pl.String)).select(
-        *[name for name in CALLS if name != "kind"],
-        kind=pl.col("name").replace_strict(kinds, default="other", return_dtype=pl.String),
+    kind_of_name = pl.DataFrame(
+        {"name": list(kinds), "kind": list(kinds.values())}, schema={"name": pl.Categorical, "kind": pl.Categorical}
+    )
+    return (
+        outermost.join(kind_of_name, on="name", how="left", maintain_order="left")
+        .with_columns(rank=pl.lit(0, dtype=pl.Int64))
+        .select(CALLS.names())
     )
 
 

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import polars as pl
 
@@ -18,6 +19,7 @@ from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.replay.graph import StepGraph
 from three_walls.replay.layer_order import (
+    ATTENTION,
     EXPERT,
     EXPERTS,
     OUTSIDE,
@@ -145,7 +147,10 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     """``operations``: of one rank, in the order of their launches, with name and rank_number."""
     categories = operations["category"].cast(pl.String).to_list()
     contexts = _read_contexts(operations, operators)
-    directions = _direct_by_thread(operations) if not any(contexts.direction) else contexts.direction
+    phases = operations["phase"].cast(pl.String).to_list()
+    # Autograd's ranges are around every backward pass, or around none: some functions write ranges of their own.
+    are_inside = [contexts.node[place] is not None for place, phase in enumerate(phases) if phase == BACKWARD]
+    directions = contexts.direction if are_inside and all(are_inside) else _direct_by_thread(operations)
     labels = _Labels()
     in_layers = [
         place
@@ -160,7 +165,7 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
             replays[replay].append(place)
     view = _View(
         categories,
-        operations["phase"].cast(pl.String).to_list(),
+        phases,
         operations["stream"].to_list(),
         _find_shared_experts(operations, config),
     )
@@ -168,13 +173,12 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     in_whole = {place for places in whole.values() for place in places}
     # What is replayed of a part of a layer runs between the operations of its backward pass.
     backward = [place for place in in_layers if directions[place] in (BACKWARD, RECOMPUTE) and place not in in_whole]
-    microbatches = None if config.get("virtual_pipeline_model_parallel_size") else read_layout(config).microbatches
     for place, direction in enumerate(directions):
         if direction is not None:
             labels.direction[place] = direction
     turns = _breaks(forward, backward), _breaks(backward, forward, from_end=True)
-    _number(view.place(forward, FORWARD, labels, turns[0]), False, microbatches, labels)
-    _number(view.place(backward[::-1], BACKWARD, labels, turns[1]), True, microbatches, labels)
+    _number(view.place(forward, FORWARD, labels, turns[0]), False, config, labels)
+    _number(view.place(backward[::-1], BACKWARD, labels, turns[1]), True, config, labels)
     _place_outside(categories, forward, turns[0], labels)
     _place_outside(categories, backward[::-1], turns[1], labels)
     _follow_nodes(operations, contexts, labels)
@@ -279,11 +283,30 @@ def _read_contexts(operations: pl.DataFrame, operators: Operators) -> _Contexts:
 
 
 def _direct_by_thread(operations: pl.DataFrame) -> list[str | None]:
-    """Directions of launches by their thread; None where a thread launches attention both ways, or none."""
-    phases = operations.drop_nulls(["phase", "launch_thread"]).select(pl.col("phase").cast(pl.String), "launch_thread")
-    directions = phases.group_by("launch_thread").agg(pl.col("phase").unique()).iter_rows()
-    direction_of = {thread: found[0] for thread, found in directions if len(found) == 1}
-    return [direction_of.get(thread) for thread in operations["launch_thread"]]
+    """Directions of launches by their thread; None for one that launches no attention, or replays whole layers.
+
+    A thread that launches attention both ways replays it in the backward pass, if another one launches it forward
+    only. Where it replays attention alone, no router runs between the replay and its backward pass.
+    """
+    columns = operations.select("launch_thread", pl.col("phase", "category").cast(pl.String)).iter_rows()
+    phases: dict[int | None, list[str]] = defaultdict(list)
+    for thread, phase, category in columns:
+        if phase is not None or category == ROUTER:
+            phases[thread].append(phase or ROUTER)
+    direction_of: dict[int | None, str] = {}
+    for thread, found in phases.items():
+        launched = {phase for phase in found if phase != ROUTER}
+        if len(launched) == 1:
+            direction_of[thread] = launched.pop()
+    if FORWARD in direction_of.values():
+        for thread, found in phases.items():
+            if thread not in direction_of and BACKWARD in found and (FORWARD, ROUTER) not in set(pairwise(found)):
+                direction_of[thread] = BACKWARD
+    directions = [direction_of.get(thread) for thread in operations["launch_thread"]]
+    return [
+        RECOMPUTE if direction == BACKWARD and phase == FORWARD else direction
+        for direction, phase in zip(directions, operations["phase"].cast(pl.String), strict=True)
+    ]
 
 
 def _find_shared_experts(operations: pl.DataFrame, config: RunConfig) -> SharedExperts | None:
@@ -310,17 +333,29 @@ def _breaks(places: Sequence[int], others: Sequence[int], *, from_end: bool = Fa
     return frozenset(len(places) - position for position in found) if from_end else frozenset(found)
 
 
-def _number(passes: Sequence[Sequence[int]], goes_back: bool, microbatches: int | None, labels: _Labels) -> None:
+def _number(passes: Sequence[Sequence[int]], goes_back: bool, config: RunConfig, labels: _Labels) -> None:
     """Labels passes with micro-batch and layer; ``goes_back``: they are of the backward pass, the last one first."""
-    if not microbatches or len(passes) % microbatches:
+    layers = _count_layers(len(passes), config)
+    if layers is None:
         return
-    layers = len(passes) // microbatches
     for number, places in enumerate(passes):
         order = len(passes) - 1 - number if goes_back else number
         layer = order % layers
         for place in places:
             labels.micro_batch[place] = order // layers
             labels.layer[place] = layers - 1 - layer if goes_back else layer
+
+
+def _count_layers(passes: int, config: RunConfig) -> int | None:
+    """Layers that each micro-batch runs through on the rank; None where they are several chunks, or not known."""
+    if config.get("virtual_pipeline_model_parallel_size"):
+        return None
+    microbatches = read_layout(config).microbatches
+    if microbatches:
+        return None if passes % microbatches else passes // microbatches
+    layers = config.whole_number("num_layers")
+    is_whole = config.whole_number("pipeline_model_parallel_size") == 1 and not config.get("mtp_num_layers")
+    return layers if layers and is_whole and passes % layers == 0 else None
 
 
 def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], labels: _Labels) -> None:
@@ -338,9 +373,10 @@ def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], lab
 
 
 def _follow_nodes(operations: pl.DataFrame, contexts: _Contexts, labels: _Labels) -> None:
-    """What an autograd node launches is part of what its first launch is part of, unless a graph launches it all.
+    """What an autograd node launches is part of what its first launch is part of.
 
-    Where the forward operator of its number launched something, it is part of the same module.
+    A graph contains several parts, and ends with attention. Where the forward operator of its number launched
+    something, it is part of the same module.
     """
     in_graph = (operations["graph_node"].is_not_null() | (operations["kind"] == "graph")).to_list()
     of_node: dict[int, list[int]] = defaultdict(list)
@@ -354,7 +390,15 @@ def _follow_nodes(operations: pl.DataFrame, contexts: _Contexts, labels: _Labels
             modules[replay, sequence].add(labels.module[place])
     for places in of_node.values():
         first = places[0]
-        if first not in labels.module or any(in_graph[place] for place in places):
+        graphed = [place for place in places if in_graph[place]]
+        if graphed:
+            last = next((place for place in reversed(graphed) if labels.module.get(place) == ATTENTION), graphed[-1])
+            for place in places:
+                if place > last and last in labels.module:
+                    labels.work.pop(place, None)
+                    labels.copy(last, place)
+            continue
+        if first not in labels.module:
             continue
         sequence = next((contexts.sequence[place] for place in places if contexts.sequence[place] is not None), None)
         forward = modules.get((contexts.replay[first], sequence), set()) if sequence is not None else set()
@@ -413,6 +457,9 @@ def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: fro
             turn = next(
                 (at + 1 for at in reversed(positions) if categories[places[at]] in _BEFORE_MICRO_BATCH), before + 1
             )
+        numbers = [labels.micro_batch.get(places[side]) for side in (before, after) if 0 <= side < len(places)]
+        if len(numbers) == 2 and numbers[0] == numbers[1]:
+            continue  # Between two layers of a micro-batch: of one of them, or of a layer that was not found.
         for position in positions:
             place = places[position]
             labels.module[place] = OUTSIDE

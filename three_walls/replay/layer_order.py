@@ -139,7 +139,10 @@ def _end_layer(launches: Launches, mark: int, limit: int) -> int:
     if last_exchange is not None:
         after = last_exchange + 1
     elif first_router is not None:
-        after = first_router
+        norm = launches.first(first_router, limit, _NORM)
+        turn = next((place for place in range(first_router + 1, limit) if place in launches.breaks), limit)
+        gemm = launches.last(first_router, min(limit if norm is None else norm, turn), *GEMM_CATEGORIES)
+        after = first_router if gemm is None else gemm + 1
     else:
         norm = launches.first(mark, limit, _NORM)
         after = limit if norm is None else norm
@@ -148,7 +151,7 @@ def _end_layer(launches: Launches, mark: int, limit: int) -> int:
     for place in range(after, limit):
         if launches.categories[place] == _NORM or launches.categories[place] in _NEVER_IN_LAYER:
             return place
-        if place in launches.breaks and place > after:
+        if place in launches.breaks:
             return place
     return limit
 

@@ -119,15 +119,18 @@ def _list_events(ranges: pl.DataFrame) -> pl.DataFrame:
 def _measure_host_pace(calls: pl.DataFrame) -> float:
     """How much longer a launch takes on this host than on the one that the table was measured on."""
     table = profiler_costs()
-    launches = calls.filter(pl.col("name").str.starts_with(table.pace_call))
+    names = calls["name"].unique().cast(pl.String).drop_nulls()
+    launches = calls.filter(pl.col("name").is_in(names.filter(names.str.starts_with(table.pace_call)).implode()))
     usual = (launches["end_ns"] - launches["start_ns"]).median()
     return float(usual) / table.pace_call_ns if isinstance(usual, int | float) else 1.0
 
 
 def _cost_of_calls(calls: pl.DataFrame) -> tuple[Fractions, Fractions]:
     """Per call what the profiler adds (before it, inside it), on the host of the table."""
-    names = calls["name"].unique().to_list()
-    rows = {name: profiler_costs().of_call(name) for name in names}
-    before = calls["name"].replace_strict({name: row[0] for name, row in rows.items()}, return_dtype=pl.Float64)
-    inside = calls["name"].replace_strict({name: row[1] for name, row in rows.items()}, return_dtype=pl.Float64)
-    return before.to_numpy(), inside.to_numpy()
+    names = calls["name"].unique().cast(pl.String).drop_nulls().to_list()
+    rows = [(name, *map(float, profiler_costs().of_call(name))) for name in names]
+    costs = pl.DataFrame(
+        rows, schema={"name": pl.Categorical, "before_ns": pl.Float64, "inside_ns": pl.Float64}, orient="row"
+    )
+    joined = calls.select("name").join(costs, on="name", how="left", maintain_order="left")
+    return joined["before_ns"].fill_null(0.0).to_numpy(), joined["inside_ns"].fill_null(0.0).to_numpy()

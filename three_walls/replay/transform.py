@@ -296,7 +296,7 @@ def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         call_of_node = np.full(graph.nodes_count, NONE, dtype=np.int64)
         ends = graph.points.join[1::2]
         call_of_node[ends[ends != NONE]] = np.flatnonzero(ends != NONE)
-        is_meant = graph.calls["name"].str.contains(change.select.calls).to_numpy()
+        is_meant = graph.calls["name"].cast(pl.String).str.contains(change.select.calls).to_numpy()
         released &= is_meant[np.maximum(call_of_node[edges.target], 0)]
     if share < 1:  # every n-th wait stays
         places = np.flatnonzero(released)

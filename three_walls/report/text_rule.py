@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from three_walls.model.condition import Condition
 from three_walls.model.rule import Edit, Evidence, GainModel, Requirement, Rule, WarningRule
+from three_walls.model.transformation import FromFact, Level, Levels, Transformation
 from three_walls.report.formats import format_cost, format_name, format_setting
 
 _COMPARISONS = {
@@ -47,6 +48,7 @@ def _lines(rule: Rule) -> Iterator[str]:
     yield from _section("Edits", map(_edit, rule.edits))
     yield from _section("What to do", [advice.text for advice in rule.advice])
     yield from _section("Gain", _gain(rule.gain))
+    yield from _section("In a replay of the step", _replay(rule.gain))
     yield from _section("Side effects", rule.side_effects)
     yield from _section("How to verify", [rule.how_to_verify])
     yield from _section("Evidence for", map(_evidence, rule.evidence_for))
@@ -102,6 +104,63 @@ def _gain(gain: GainModel) -> Iterator[str]:
     if gain.cost_fraction is not None:
         yield f"frees memory, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
     yield f"{format_name(gain.basis)}: {gain.explanation}"
+
+
+def _replay(gain: GainModel) -> Iterator[str]:
+    for transformation in gain.replay:
+        only_if = f" if {_conditions(transformation.only_if)}" if transformation.only_if else ""
+        selected = "; ".join(_list_selected(transformation))
+        yield f"{format_name(transformation.action)}{f' {selected}' if selected else ''}{only_if}"
+        for name, unused in _PARAMETERS.items():
+            shown = _parameter(transformation, name)
+            if shown != unused:
+                yield f"  {format_name(name)} {shown}"
+        source = f" ({transformation.source})" if transformation.source else ""
+        yield f"  reason: {transformation.reason}{source}"
+    if gain.no_replay:
+        yield f"not replayed: {gain.no_replay}"
+
+
+_PARAMETERS = {
+    "time": "1",
+    "host": "1",
+    "share": "1",
+    "slowdown": "1",
+    "factor": "1",
+    "launches": "1",
+    "overhead_us": "0",
+}
+"""Parameters of a transformation, with what they are where a rule does not give them."""
+
+
+def _list_selected(transformation: Transformation) -> Iterator[str]:
+    select = transformation.select
+    for name in ("categories", "work", "modules", "directions"):
+        if words := getattr(select, name):
+            yield f"{name} {', '.join(words)}"
+    yield from (f"{name} {text}" for name, text in (("kernels", select.kernels), ("calls", select.calls)) if text)
+    yield from (f"rank {part.fact}" for part in transformation.from_facts if part.parameter == "ranks")
+
+
+def _parameter(transformation: Transformation, name: str) -> str:
+    """``0.6, likely 0.4, 0.15``: at the smallest gain, the likely one and the largest; a single number if all agree."""
+    value = getattr(transformation, name)
+    from_facts = {part.level: part for part in transformation.from_facts if part.parameter == name}
+    if None in from_facts:
+        return _from_fact(from_facts[None])
+    if not isinstance(value, Levels):
+        return f"{value:g}"
+    low, likely, high = (
+        _from_fact(from_facts[level]) if level in from_facts else f"{getattr(value, level):g}" for level in Level
+    )
+    return low if low == likely == high else f"{low} at the smallest gain, likely {likely}, {high} at the largest"
+
+
+def _from_fact(part: FromFact) -> str:
+    if part.one_minus:
+        return f"1 - {part.fact}"
+    over = part.over if isinstance(part.over, str) else f"{part.over:g}"
+    return part.fact if part.over is None else f"{part.fact} / {over}"
 
 
 def _percent(fraction: float) -> str:

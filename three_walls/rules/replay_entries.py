@@ -24,6 +24,7 @@ from three_walls.model.transformation import (
     DIRECTIONS,
     GROUPS,
     MODULES,
+    NOTHING,
     WORK,
     Action,
     FromFact,
@@ -39,14 +40,16 @@ from three_walls.tables.loader import Row, Text, Texts, between, suggest
 
 _LEVELLED = ("time", "host", "share", "slowdown")
 _USED_BY = {
-    "time": (Action.SCALE, Action.FUSE, Action.REPEAT),
+    "time": (Action.SCALE, Action.FUSE, Action.GRAPH, Action.REPEAT, Action.MICRO_BATCH),
     "host": (Action.SCALE, Action.FUSE, Action.HOST, Action.REPEAT),
-    "share": (Action.HIDE,),
+    "share": (Action.HIDE, Action.UNWAIT),
     "slowdown": (Action.HIDE,),
     "factor": (Action.MICRO_BATCH,),
+    "launches": (Action.FUSE,),
+    "overhead_us": (Action.GRAPH,),
 }
 """Parameter -> the actions that have it."""
-_AT_MOST = 100.0
+_AT_MOST = 10_000.0
 
 
 class FactNumber(Row):
@@ -73,6 +76,7 @@ def _kind_of_levels(value: Any) -> str:
     return "range" if is_range else _kind_of_end(value)
 
 
+Launches = Annotated[int, between(1, 100)]
 Number = Annotated[float, between(0, _AT_MOST)]
 _Ends = (
     Annotated[FactNumber, Tag("fact")] | Annotated[OneMinusFact, Tag("one minus")] | Annotated[Number, Tag("number")]
@@ -167,6 +171,8 @@ class ReplayEntry(Row):
     share: Parameter | None = None
     slowdown: Parameter | None = None
     factor: Parameter | None = None
+    launches: Launches | None = None
+    overhead_us: Parameter | None = None
     only_if: Conditions = ()
     reason: Prose
     source: Pointer | None = None
@@ -207,6 +213,10 @@ class ReplayEntry(Row):
             host=levels["host"],
             share=levels["share"],
             slowdown=levels["slowdown"],
+            launches=self.launches or 1,
+            overhead_us=NOTHING
+            if self.overhead_us is None
+            else _read_levels("overhead_us", self.overhead_us, from_facts),
             factor=_read_levels("factor", self.factor, from_facts).likely,
             reason=self.reason,
             source=self.source or "",
@@ -215,10 +225,10 @@ class ReplayEntry(Row):
         )
 
 
-def _read_levels(name: str, parameter: object, from_facts: list[FromFact]) -> Levels:
+def _read_levels(name: str, parameter: object, from_facts: list[FromFact], default: Levels = ALL) -> Levels:
     """The numbers of a parameter; what facts give is 1 here and added to ``from_facts``."""
     if parameter is None:
-        return ALL
+        return default
     if not isinstance(parameter, Range):
         number = _read_end(name, None, parameter, from_facts)
         return Levels(number, number, number)

@@ -123,12 +123,11 @@ class ReplayedDraft(Draft):
     def _bound(self, name: str) -> Finding | None:
         """The finding with the upper bound of its gain, if no replay gives its gain; else None."""
         rule = self.rules[name]
-        gain, _ = self.replays.gain_of(rule, self.settled, self.taken)
-        if gain is not None:
+        if name in self.last_gain:
             return None
         finding = self._judge_remaining(name)
         self._note_unlocking(finding)
-        why = self.replays.why_unknown(rule, self.settled, self.taken)
+        why = self.replays.why_unknown(rule, self.settled)
         finding = replace(finding, gain_ns=self._fit_into_replayed(as_ceiling(finding.gain_ns, why)))
         if reason := self._reason_against(rule, finding):
             self.left_out[name] = reason

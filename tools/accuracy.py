@@ -1,0 +1,222 @@
+"""Compares predicted steps with measured ones: `make accuracy`.
+
+    python -m tools.accuracy            # every measured edit whose base trace exists
+    THREE_WALLS_TRACES=/traces python -m tools.accuracy
+
+Prints for every base trace the replay error and the predicted unprofiled step, and for every edit of
+``benchmarks/measured_pairs.yaml`` the predicted gain with its range, the measured one, and whether the range holds it;
+then the share of edits inside, the median width of a range, and the rank correlation. Exits with 1 if the gates below
+are not met.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import click
+import yaml
+
+from three_walls.inputs.config.command_line import read_user_settings
+from three_walls.model.what_if import Question, ReplayedRun
+from three_walls.pipeline import replay_run
+from three_walls.rules.replays import resolve
+from three_walls.rules.what_if import find_changes
+
+ROOT = Path(__file__).resolve().parent.parent
+PAIRS = ROOT / "benchmarks" / "measured_pairs.yaml"
+
+LEAST_INSIDE_FRACTION = 0.7
+LEAST_RANK_CORRELATION = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEdit:
+    """An edit of measured_pairs.yaml."""
+
+    name: str
+    base: str
+    settings: tuple[str, ...]
+    rules: tuple[str, ...]
+    base_ms: float
+    edited_ms: float
+    noise_ms: float
+    same_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """An edit's gain as a fraction of the unprofiled step, predicted and measured."""
+
+    edit: MeasuredEdit
+    low: float
+    likely: float
+    high: float
+    measured: float
+    noise: float
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the printed range holds the measured gain, within what two runs differ by."""
+        return self.low - self.noise <= self.measured <= self.high + self.noise
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+
+def read_edits() -> tuple[MeasuredEdit, ...]:
+    """The measured edits."""
+    rows = yaml.safe_load(PAIRS.read_text())["edits"]
+    return tuple(
+        MeasuredEdit(
+            name=row["name"],
+            base=row["base"],
+            settings=tuple(row.get("set", ())),
+            rules=tuple(row.get("rules", ())),
+            base_ms=row["base_ms"],
+            edited_ms=row["edited_ms"],
+            noise_ms=row["noise_ms"],
+            same_run=row["same_run"],
+        )
+        for row in rows
+    )
+
+
+def find_base(name: str) -> Path | None:
+    """The trace called ``name``: a file or folder."""
+    folders = [ROOT / "sample_traces", *map(Path, filter(None, os.environ.get("THREE_WALLS_TRACES", "").split(":")))]
+    for folder in reversed(folders):  # traces with all their ranks and logs before samples
+        for path in (folder / name, *(folder / f"{name}.sqlite{suffix}" for suffix in ("", ".xz", ".zst"))):
+            if path.exists():
+                return path
+    return None
+
+
+@cache
+def load_base(path: Path) -> ReplayedRun:
+    """The run at ``path``, with the logs and the config beside its traces."""
+    logs: tuple[Path, ...] = ()
+    config = None
+    if path.is_dir():
+        logs = tuple(sorted(path.glob("*.log")))
+        config = next(iter(path.glob("run_config.yaml")), None)
+    else:
+        beside = path.with_name(path.name.split(".")[0] + ".train.log.xz")
+        logs = (beside,) if beside.exists() else ()
+    return replay_run([path], logs=logs, config=config)
+
+
+def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
+    """Predicted against measured; or why nothing is predicted."""
+    if run.predictor.reason_withheld:
+        return run.predictor.reason_withheld
+    transformations = []
+    if edit.settings:
+        stated = read_user_settings(edit.settings)
+        settings = {f"config.{key}": found.value for key, found in stated.values.items()}
+        changes = find_changes(Question(settings=settings), run.rules, run.facts)
+        if changes.unknown:
+            return "; ".join(changes.unknown)
+        transformations += changes.transformations
+    for name in edit.rules:
+        rule = next((rule for rule in run.rules if rule.id == name), None)
+        if rule is None or not rule.gain.replay:
+            return f"rule {name} has no transformation"
+        found, lacking = resolve(rule.gain.replay, run.facts)
+        if lacking:
+            return f"unknown: {', '.join(lacking)}"
+        transformations += found
+    now, after = run.predictor.step_ns.likely_ns, run.predictor.predict(transformations)
+    return Comparison(
+        edit,
+        low=(now - after.high_ns) / now,
+        likely=(now - after.likely_ns) / now,
+        high=(now - after.low_ns) / now,
+        measured=(edit.base_ms - edit.edited_ms) / edit.base_ms,
+        noise=edit.noise_ms / edit.base_ms,
+    )
+
+
+def correlate_ranks(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Spearman's rank correlation; None for fewer than three pairs."""
+    if len(pairs) < 3:
+        return None
+
+    def ranks(values: Sequence[float]) -> list[float]:
+        order = sorted(range(len(values)), key=values.__getitem__)
+        placed = [0.0] * len(values)
+        for place, index in enumerate(order):
+            placed[index] = float(place)
+        return placed
+
+    first, second = ranks([pair[0] for pair in pairs]), ranks([pair[1] for pair in pairs])
+    middle = (len(pairs) - 1) / 2
+    product = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
+    return product / sum((a - middle) ** 2 for a in first)
+
+
+def describe_bases(names: Iterable[str]) -> list[str]:
+    """A line per base trace: replay error, predicted and measured unprofiled step."""
+    lines = []
+    for name in names:
+        path = find_base(name)
+        if path is None:
+            lines.append(f"{name:28} no such trace here")
+            continue
+        facts = load_base(path).facts
+        error, predicted, logged = (
+            facts.number(fact)
+            for fact in ("replay_error_fraction", "predicted_unprofiled_step_ns", "unprofiled_step_ns")
+        )
+        if error is None or predicted is None:
+            lines.append(f"{name:28} {facts.get('replay_error_fraction').missing_reason}")
+            continue
+        known = f"log {logged / 1e6:.0f} ms ({predicted / logged - 1:+.1%})" if logged else "no log"
+        lines.append(f"{name:28} replay error {error:.2%}; unprofiled step {predicted / 1e6:.0f} ms, {known}")
+    return lines
+
+
+def main() -> int:
+    """Prints the comparison; 1 if a gate is not met."""
+    edits = read_edits()
+    for line in describe_bases(dict.fromkeys(edit.base for edit in edits)):
+        click.echo(line)
+    click.echo()
+    click.echo(f"{'edit':44} {'predicted':>10} {'range':>18} {'measured':>9}")
+    compared: list[Comparison] = []
+    for edit in edits:
+        path = find_base(edit.base)
+        found = compare(edit, load_base(path)) if path else f"no trace {edit.base} here"
+        if isinstance(found, str):
+            click.echo(f"{edit.name:44} not predicted: {found}")
+            continue
+        compared.append(found)
+        mark = "inside" if found.is_inside else "OUTSIDE"
+        span = f"{found.low:.1%} to {found.high:.1%}"
+        click.echo(f"{edit.name:44} {found.likely:>10.1%} {span:>18} {found.measured:>9.1%}  {mark}")
+    return _judge(compared)
+
+
+def _judge(compared: Sequence[Comparison]) -> int:
+    if not compared:
+        click.echo("nothing to compare")
+        return 1
+    inside = sum(each.is_inside for each in compared) / len(compared)
+    correlation = correlate_ranks([(each.likely, each.measured) for each in compared])
+    click.echo()
+    click.echo(
+        f"inside {inside:.0%} of {len(compared)} edits; median width {median(each.width for each in compared):.1%} of"
+    )
+    click.echo(f"the step; rank correlation {'unknown' if correlation is None else f'{correlation:.2f}'}")
+    fails = inside < LEAST_INSIDE_FRACTION or (correlation is not None and correlation < LEAST_RANK_CORRELATION)
+    return int(fails)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
