@@ -120,7 +120,7 @@ def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
     if edit.settings:
         stated = read_user_settings(edit.settings)
         settings = {f"config.{key}": found.value for key, found in stated.values.items()}
-        changes = find_changes(Question(settings=settings), run.rules, run.facts)
+        changes = find_changes(Question(settings=settings), run.rules, run.facts, run.predictor)
         if changes.unknown:
             return "; ".join(changes.unknown)
         transformations += changes.transformations

@@ -450,9 +450,13 @@ def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: fro
     runs = zip([-1, *layered], [*layered, len(places)], strict=True)
     for before, after in runs:
         positions = range(before + 1, after)
-        turn = next((position for position in positions if position in breaks), None)
-        if turn is None:
-            turn = _begin_micro_batch(categories, places, positions) if after < len(places) else after
+        turns = [position for position in positions if position in breaks]
+        if after == len(places):
+            turn = turns[-1] if turns else after
+        elif len(turns) == 1:
+            turn = turns[0]
+        else:  # Where two micro-batches overlap, launches of the other direction lie everywhere.
+            turn = _begin_micro_batch(categories, places, positions)
         if before < 0:
             turn = next(
                 (at + 1 for at in reversed(positions) if categories[places[at]] in _BEFORE_MICRO_BATCH), before + 1

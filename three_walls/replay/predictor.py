@@ -121,7 +121,7 @@ class StepReplay:
 
     def work_after(self, transformations: Sequence[Transformation], level: Level = Level.LIKELY) -> Work:
         """The unprofiled work of the step after ``transformations``."""
-        return transform(self.graph, self._unprofiled(self.cost.likely), transformations, level)
+        return self._changed(transformations, level, self.cost.likely)
 
     def times_after(self, transformations: Sequence[Transformation], level: Level = Level.LIKELY) -> Times:
         """When everything happens in that step."""
@@ -137,9 +137,17 @@ class StepReplay:
     def _step_after(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> int:
         key = (changes, level if changes else Level.LIKELY, cost)
         if key not in self._known:
-            work = transform(self.graph, self._unprofiled(cost), changes, level)
+            work = self._changed(changes, level, cost)
             self._known[key] = replay_steady(self.graph, work).longest_ns + self.tail_ns
         return self._known[key]
+
+    def _changed(self, changes: Sequence[Transformation], level: Level, cost: float) -> Work:
+        work = transform(self.graph, self._unprofiled(cost), changes, level)
+        if not changes or not work.wait_ns.any():
+            return work
+        return settle_waits(
+            self.graph, work, self._step_after((), Level.LIKELY, cost) - self.tail_ns, _SHRINKING[level]
+        )
 
     def _unprofiled(self, cost: float) -> Work:
         if cost not in self._unprofiled_work:
@@ -148,16 +156,23 @@ class StepReplay:
 
 
 def without_profiler(graph: StepGraph, added_ns: Fractions, cost: float) -> Work:
-    """The captured work less ``cost`` times what the profiler is taken to have added to every host piece.
-
-    The profiler delayed ranks that were not captured too, so waiting for them shrinks as the step does.
-    """
+    """The captured work less ``cost`` times what the profiler is taken to have added to every host piece."""
     left = np.maximum(graph.piece_ns * replay_thresholds().least_host_fraction, graph.piece_ns - added_ns * cost)
-    work = replace(graph.work, piece_ns=np.minimum(graph.piece_ns, np.rint(left)).astype(np.int64))
-    for _ in range(_REPEATS if graph.wait_ns.any() else 0):
-        shrunk = replay(graph, work).longest_ns / max(1, int(graph.measured_ns.max()))
-        wait_ns = np.rint(graph.wait_ns * min(1.0, shrunk)).astype(np.int64)
-        work = replace(work, duration_ns=graph.duration_ns - (graph.wait_ns - wait_ns), wait_ns=wait_ns)
+    piece_ns = np.minimum(graph.piece_ns, np.rint(left)).astype(np.int64)
+    return settle_waits(graph, replace(graph.work, piece_ns=piece_ns), int(graph.measured_ns.max()), 1.0)
+
+
+def settle_waits(graph: StepGraph, work: Work, before_ns: int, share: float) -> Work:
+    """``work`` in which waiting for ranks that were not captured shrinks with the step, from ``before_ns`` on.
+
+    What delays a rank delays those that were not captured too: the profiler on all of them, and an edit is made on
+    all. How much of the waiting comes from that is not known: ``share`` of it shrinks, the rest stays.
+    """
+    transfer_ns, captured_ns = work.duration_ns - work.wait_ns, work.wait_ns
+    for _ in range(_REPEATS if share and captured_ns.any() else 0):
+        shrunk = min(1.0, replay(graph, work).longest_ns / max(1, before_ns))
+        wait_ns = np.rint(captured_ns * (1 - share * (1 - shrunk))).astype(np.int64)
+        work = replace(work, duration_ns=transfer_ns + wait_ns, wait_ns=wait_ns)
     return work
 
 
@@ -178,6 +193,9 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log_s
         least, most = (middle, most) if step_ns > log_step_ns else (least, middle)
     return ProfilerCost(most, most, most)
 
+
+_SHRINKING = {Level.LOW: 0.0, Level.LIKELY: 0.5, Level.HIGH: 1.0}
+"""The share of waiting for ranks that were not captured that shrinks with the step: not known, so all or nothing."""
 
 _REPEATS = 3
 """The step shrinks with the waiting, and the waiting with the step; a third repeat changes less than a percent."""

@@ -80,11 +80,12 @@ def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -
 def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float, host: float) -> Work:
     edges = work.edges
     # A wait for a rank that was not captured is no work of this one.
-    duration_ns = work.wait_ns + _scale_chosen(work.duration_ns - work.wait_ns, selected, time)
+    transfer_ns = _scale_chosen(work.duration_ns - work.wait_ns, selected, time)
+    wait_ns = np.where(selected, 0, work.wait_ns) if time == host == 0 else work.wait_ns
     if time == 0:  # what is gone leaves no gap on its stream, and takes no multiprocessors
         edges = _without_gaps(graph, edges, selected)
     piece_ns = _scale_chosen(work.piece_ns, _pieces_of(graph, selected), host)
-    return Work(piece_ns, duration_ns, edges, work.wait_ns)
+    return Work(piece_ns, wait_ns + transfer_ns, edges, wait_ns)
 
 
 def _scale_chosen(values_ns: Numbers, chosen: Flags, factor: float) -> Numbers:
