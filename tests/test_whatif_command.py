@@ -19,6 +19,7 @@ from three_walls.model.transformation import Prediction, Transformation
 from three_walls.model.what_if import NoPredictor, ReplayedRun
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
+from three_walls.rules.what_if import answer
 
 MS = 1_000_000
 
@@ -61,7 +62,7 @@ def predictor(monkeypatch: pytest.MonkeyPatch) -> Predictor:
     """The run of every trace is replayed by this one."""
     fake = Predictor()
     rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(rules, FactSheet.of(()), fake))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(rules, FactSheet.of(()), fake, answer))
     return fake
 
 
@@ -104,7 +105,7 @@ def test_what_changes_nothing_is_said(predictor: Predictor) -> None:
 
 
 def test_a_withheld_prediction_is_one_line_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = ReplayedRun((), FactSheet.of(()), NoPredictor("the capture has no CUDA API calls"))
+    run = ReplayedRun((), FactSheet.of(()), NoPredictor("the capture has no CUDA API calls"), answer)
     monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: run)
     plain, as_json = whatif("--scale", "host=0.5"), whatif("--scale", "host=0.5", "--json")
     assert plain.exit_code == as_json.exit_code == 0
@@ -122,7 +123,7 @@ def test_a_withheld_prediction_is_one_line_and_no_failure(monkeypatch: pytest.Mo
 
 def test_the_log_is_named_as_the_source_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = FactSheet.of([Fact("unprofiled_step_ns", 100 * MS, "ns")])
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun((), facts, Predictor()))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun((), facts, Predictor(), answer))
     assert "(median of the log's unprofiled steps)" in whatif("--scale", "host=1").output
 
 

@@ -234,7 +234,7 @@ def test_exchanges_that_should_run_over_nvlink_and_do_not_change_with_the_networ
 
 
 def run(predictor: FakePredictor | NoPredictor, *rules: Rule, **values: ConfigData) -> ReplayedRun:
-    return ReplayedRun(rules, facts_of(**values), predictor)
+    return ReplayedRun(rules, facts_of(**values), predictor, answer)
 
 
 def test_the_answer_holds_the_step_the_budget_and_the_limit_after_all_changes() -> None:
