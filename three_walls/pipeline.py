@@ -34,7 +34,7 @@ from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
-from three_walls.model.finding import Finding, Overrides, PlanStep
+from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.report import KnownGoodRecipe, Report, ReportWarning, Straggler, Verdict
 from three_walls.model.rule import Rule, WarningRule
 from three_walls.model.transformation import Predictor
@@ -74,6 +74,7 @@ def analyze(
     - ``settings``: ``key=value`` each; they take precedence over every other source.
     - ``memory_snapshot``: a snapshot of PyTorch's allocator on one rank.
     - ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no ``training_step_N``.
+      It is searched in linear time, so it has neither look-around nor backreferences.
     - ``bridge_version``: Megatron-Bridge release that the overrides are spelled for; by default the run's.
     - ``rules``: a directory of rules in addition to those of the program.
     - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
@@ -82,9 +83,9 @@ def analyze(
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
     """
-    _check_options(step_range, bridge_version)
-    rule_base = _load_rule_base(rules)
+    check_release(bridge_version)
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
+    rule_base = _load_rule_base(rules)
 
     request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version)
     inputs = read_inputs(request, ranges, graph_launch, progress)
@@ -164,6 +165,7 @@ class _Diagnosis:
     verdict: Verdict
     findings: tuple[Finding, ...]
     plan: tuple[PlanStep, ...]
+    first_trial: FirstTrial | None
     overrides: Overrides
     warnings: tuple[ReportWarning, ...]
     recipe: KnownGoodRecipe | None
@@ -181,12 +183,13 @@ def _diagnose(
 ) -> _Diagnosis:
     validate = partial(find_problems, config=config, bridge_version=bridge_version)
     findings, plan = make_validated_plan(rule_base.rules, facts, validate, allowed, predictor)
-    verdict = decide_verdict(facts, stragglers=stragglers)
+    verdict = decide_verdict(facts, stragglers=stragglers, predictor=predictor)
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
     warnings = judge_warnings(rule_base.warnings, facts, stragglers)
-    return _Diagnosis(facts, verdict, tuple(findings), plan, overrides, warnings, recipe, no_recipe_reason)
+    first = choose_first_trial(plan, facts, predictor)
+    return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
 
 
 def _build_report(
@@ -230,18 +233,10 @@ def _build_report(
         efficiency=details.efficiency,
         gemm_shapes=details.gemm_shapes,
         copies=details.copies,
-        first_trial=choose_first_trial(diagnosis.plan, facts),
+        first_trial=diagnosis.first_trial,
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,
     )
-
-
-def _check_options(step_range: str | None, bridge_version: str | None) -> None:
-    try:
-        re.compile(step_range or "")
-    except re.error as error:
-        raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({error})") from error
-    check_release(bridge_version)
 
 
 def check_release(bridge_version: str | None) -> None:

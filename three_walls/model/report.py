@@ -64,6 +64,20 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True)
+class Counterfactual:
+    """The step without something that holds it up, by replaying it without the profiler."""
+
+    without: tuple[str, ...]
+    """One or two of ``memory`` (recompute and host copies), ``communication``, ``compute_host.compute`` (kernels at
+    the peak that can be reached), ``compute_host.host``; or ``straggler``."""
+    step_ns: int
+    saved_ns: int
+    """By how much the step is shorter than the replayed one."""
+    note: str = ""
+    """What is not known, and stays in the step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The wall that holds the run back, or an abstention with its reason."""
 
@@ -86,6 +100,12 @@ class Verdict:
     culprit: Culprit | None = None
     """The rank to fix before anything is tuned: the wall is then judged for the step without its delay. Null where no
     rank holds the others back."""
+    replayed_step_ns: int | None = None
+    """The step in a replay without the profiler (the log's, where one was given); null where replays are withheld."""
+    counterfactuals: tuple[Counterfactual, ...] = ()
+    """The walls decide by these where the step was replayed: the wall is the one whose removal saves most."""
+    no_replay_reason: str = ""
+    """Why nothing was replayed, so that walls and gains are shares of measured times; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

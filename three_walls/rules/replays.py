@@ -62,7 +62,7 @@ class Replays:
         found, lacking = resolve(rule.gain.replay, facts)
         if lacking:
             return (), f"unknown: {list_labels(lacking, facts)}"
-        reasons = [self._explain(transformation) for transformation in found]
+        reasons = [self.explain(transformation) for transformation in found]
         if all(reasons):  # also where none is left
             return (), reasons[0] if reasons else "none of its transformations applies to this run"
         return found, ""
@@ -73,7 +73,8 @@ class Replays:
         known = self.answers.get(transformations)
         return known.likely_ns if known else self.predictor.predict_likely_ns(transformations)
 
-    def _explain(self, transformation: Transformation) -> str:
+    def explain(self, transformation: Transformation) -> str:
+        """Why ``transformation`` changes nothing; empty if it does."""
         if transformation not in self.explained:
             self.explained[transformation] = self.predictor.explain(transformation)
         return self.explained[transformation]

@@ -7,10 +7,21 @@ from dataclasses import dataclass, replace
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactSheet
-from three_walls.model.report import Culprit, Straggler, Verdict
+from three_walls.model.report import Counterfactual, Culprit, Straggler, Verdict
+from three_walls.model.transformation import Predictor
 from three_walls.model.units import ns_to_ms
+from three_walls.rules.counterfactuals import (
+    COMMUNICATION,
+    COMPUTE,
+    HOST,
+    MEMORY,
+    STRAGGLER,
+    heal,
+    replay_without_walls,
+)
 from three_walls.rules.gain import CULPRIT_COST, without_culprit
 from three_walls.rules.judge import lacking_signs
+from three_walls.rules.replays import Replays
 from three_walls.rules.wording import list_labels
 from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
@@ -20,6 +31,19 @@ _FACTS = {
     "compute_host.compute": "compute_recoverable_ns",
     "compute_host.host": "host_recoverable_ns",
 }
+_WALLS = {
+    MEMORY: (Wall.MEMORY, None),
+    COMMUNICATION: (Wall.COMMUNICATION, None),
+    COMPUTE: (Wall.COMPUTE_HOST, SubWall.COMPUTE),
+    HOST: (Wall.COMPUTE_HOST, SubWall.HOST),
+}
+_REMOVED = {
+    MEMORY: "leaving out recompute and host copies",
+    COMMUNICATION: "communication that takes no time",
+    COMPUTE: "kernels at the peak that can be reached",
+    HOST: "a host that takes no time",
+}
+"""Wall -> its removal, as the subject of a sentence."""
 _NOUNS = {"host": "the host"}
 """Parts of the third wall whose name is not their noun."""
 
@@ -37,6 +61,11 @@ class _Candidate:
     parts: tuple[tuple[str, int], ...]
 
     @property
+    def name(self) -> str:
+        """``compute_host.host``."""
+        return self.wall.value if self.sub_wall is None else f"{self.wall.value}.{self.sub_wall.value}"
+
+    @property
     def changes(self) -> str:
         """``compute and host changes``."""
         return f"{' and '.join(name for name, _ in self.parts)} changes"
@@ -49,17 +78,68 @@ class _Candidate:
 
 
 def decide_verdict(
-    facts: FactSheet, thresholds: VerdictThresholds | None = None, stragglers: Sequence[Straggler] = ()
+    facts: FactSheet,
+    thresholds: VerdictThresholds | None = None,
+    stragglers: Sequence[Straggler] = (),
+    predictor: Predictor | None = None,
 ) -> Verdict:
     """The wall with the most recoverable time; abstains if facts are missing or misleading, or walls too close.
 
     With a rank to fix first the wall is judged for the step without its delay. ``stragglers`` hold the evidence.
+    Where the ``predictor`` is trusted, the wall is the one whose removal shortens the replayed step most.
     """
     limits = thresholds or default_thresholds()
     culprit = _find_culprit(facts, stragglers)
+    replays = Replays.of(predictor)
+    if replays is None:
+        verdict = _judge(facts, limits, culprit, None)
+        return replace(verdict, no_replay_reason=predictor.reason_withheld if predictor else "")
+    now_ns = replays.step().likely_ns
+    healed: tuple[Counterfactual, ...] = ()
+    if culprit and not replays.explain(heal(culprit.ranks)):
+        healed_ns = replays.likely_ns((heal(culprit.ranks),))
+        healed = (Counterfactual((STRAGGLER,), healed_ns, now_ns - healed_ns),)
+        if healed_ns < now_ns:
+            replays = replays.starting_from((heal(culprit.ranks),))
+    left = without_culprit(facts) if culprit else facts
+    without_walls = replay_without_walls(replays, left, limits)
+    verdict = _judge(facts, limits, culprit, _Replayed(replays.step().likely_ns, without_walls))
+    return replace(verdict, replayed_step_ns=now_ns, counterfactuals=(*healed, *without_walls))
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """The replayed step that is judged, and it without walls."""
+
+    step_ns: int
+    without: tuple[Counterfactual, ...]
+
+    def saved_ns(self, *walls: str) -> int | None:
+        """What removing ``walls`` together saves; None where one of them alone saves nothing."""
+        return next((each.saved_ns for each in self.without if set(each.without) == set(walls)), None)
+
+    @property
+    def candidates(self) -> tuple[_Candidate, ...]:
+        """The four walls by what their removal saves, largest first; equal ones in their order."""
+        found = [
+            _Candidate(wall, sub_wall, max(0, self.saved_ns(name) or 0), ((name.rpartition(".")[2], 0),))
+            for name, (wall, sub_wall) in _WALLS.items()
+        ]
+        return tuple(sorted(found, key=lambda candidate: -candidate.ns))
+
+    @property
+    def best_pair(self) -> tuple[int, tuple[str, ...]]:
+        """The two walls that save most beyond what they save alone: by how much, and which."""
+        pairs = [each for each in self.without if len(each.without) == 2]
+        beyond = [(each.saved_ns - sum(self.saved_ns(wall) or 0 for wall in each.without), each) for each in pairs]
+        most = max(beyond, key=lambda pair: pair[0], default=None)
+        return (0, ()) if most is None else (most[0], most[1].without)
+
+
+def _judge(facts: FactSheet, limits: VerdictThresholds, culprit: Culprit | None, replayed: _Replayed | None) -> Verdict:
     if culprit is None:
-        return _judge_walls(facts, limits)
-    verdict = _judge_walls(without_culprit(facts), limits)
+        return _judge_walls(facts, limits, replayed)
+    verdict = _judge_walls(without_culprit(facts), limits, replayed)
     preface = (
         f"Without the delay of {culprit.named} the step takes {_ms(culprit.step_without_it_ns)}, and that step is "
         f"judged here.{_describe_crawling(facts, culprit)} "
@@ -94,12 +174,14 @@ def _describe_crawling(facts: FactSheet, culprit: Culprit) -> str:
     )
 
 
-def _judge_walls(facts: FactSheet, limits: VerdictThresholds) -> Verdict:
+def _judge_walls(facts: FactSheet, limits: VerdictThresholds, replayed: _Replayed | None) -> Verdict:
     step_ns = _whole(facts, "step_ns")
     recoverable = {wall: _whole(facts, name) for wall, name in _FACTS.items()}
     if reason := _reason_to_abstain(facts, limits, step_ns, recoverable):
         return _abstain(reason, step_ns, recoverable)
     assert step_ns is not None  # _reason_to_abstain names a missing step
+    if replayed:
+        return _judge_replayed(facts, limits, step_ns, recoverable, replayed)
     candidates = _rank(recoverable)
     if candidates[0].ns < limits.minimum_recoverable_fraction * step_ns:
         return _judge_lean_step(facts, limits, step_ns, recoverable, candidates[0])
@@ -137,6 +219,74 @@ def _reason_to_abstain(
     if lacking := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
         return f"The walls cannot be compared, because these are unknown: {list_labels(lacking, facts)}."
     return ""
+
+
+def _judge_replayed(
+    facts: FactSheet,
+    limits: VerdictThresholds,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+    replayed: _Replayed,
+) -> Verdict:
+    """The wall whose removal shortens the replayed step most, unless it is too close to the next one."""
+    first, second = replayed.candidates[:2]
+    length_ns = replayed.step_ns
+    least_ns = limits.minimum_recoverable_fraction * length_ns
+    beyond_ns, pair = replayed.best_pair
+    joint_ns = (replayed.saved_ns(*pair) or 0) if pair else 0
+    if first.ns < least_ns and joint_ns >= least_ns and beyond_ns >= limits.minimum_margin_fraction * length_ns:
+        alone = ", ".join(f"{_REMOVED[wall]} {_amount(replayed.saved_ns(wall) or 0, length_ns)}" for wall in pair)
+        return _abstain(
+            f"Two walls that only fall together: alone, {alone} would go; both at once save "
+            f"{_amount(joint_ns, length_ns)} of the {_ms(length_ns)} step (replayed without the profiler).",
+            step_ns,
+            recoverable,
+        )
+    if first.ns < least_ns:
+        return _judge_lean_step(facts, limits, step_ns, recoverable, first, length_ns)
+    if reason := _why_communication_may_be_more(facts, limits, step_ns, recoverable, first):
+        return _abstain(reason, step_ns, recoverable)
+    margin = (first.ns - second.ns) / length_ns
+    if margin < limits.minimum_margin_fraction:
+        reason = (
+            f"{_capital(_REMOVED[first.name])} saves {_amount(first.ns, length_ns)} of the {_ms(length_ns)} step "
+            f"(replayed without the profiler), {_REMOVED[second.name]} {_amount(second.ns, length_ns)}: too close to "
+            f"decide which of them limits the run.{_describe_joint(replayed, first, second, limits)}"
+            f"{_describe_waiting(facts, limits)}"
+        )
+        return _abstain(reason, step_ns, recoverable)
+    rest = f"next, {_REMOVED[second.name]} saves {_amount(second.ns, length_ns)}"
+    reason = (
+        f"{_capital(_REMOVED[first.name])} shortens the step from {_ms(length_ns)} to {_ms(length_ns - first.ns)} "
+        f"(replayed without the profiler), by {_percent(first.ns / length_ns)}; "
+        f"{'no other wall saves anything' if _is_nothing(second) else rest}."
+        f"{_describe_joint(replayed, first, second, limits)}{_describe_waiting(facts, limits)}"
+    )
+    return Verdict(
+        wall=first.wall,
+        sub_wall=first.sub_wall,
+        abstained=False,
+        reason=reason,
+        step_ns=step_ns,
+        runner_up_wall=None if _is_nothing(second) else second.wall,
+        runner_up_sub_wall=None if _is_nothing(second) else second.sub_wall,
+        margin_fraction=margin,
+        recoverable_ns=recoverable,
+    )
+
+
+def _describe_joint(replayed: _Replayed, first: _Candidate, second: _Candidate, limits: VerdictThresholds) -> str:
+    """What two walls save together, if that is not the sum of what each of them saves alone."""
+    joint_ns = replayed.saved_ns(first.name, second.name)
+    if joint_ns is None or _is_nothing(second):
+        return ""
+    beyond_ns = joint_ns - first.ns - second.ns
+    if abs(beyond_ns) < limits.minimum_margin_fraction * replayed.step_ns:
+        return ""
+    saved = f" Both at once save {_amount(joint_ns, replayed.step_ns)}"
+    if beyond_ns < 0:
+        return f"{saved}: {_ms(-beyond_ns)} of it is the same time."
+    return f"{saved}, {_ms(beyond_ns)} more than each alone: that part falls only together."
 
 
 def _compare_walls(
@@ -206,10 +356,11 @@ def _judge_lean_step(
     step_ns: int,
     recoverable: Mapping[str, int | None],
     largest: _Candidate,
+    replayed_ns: int | None = None,
 ) -> Verdict:
     """The verdict for a step in which no wall can save much: compute-bound if compute fills the step."""
     busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
-    little = f"no wall can save more than {_amount(largest.ns, step_ns)}"
+    little = f"no wall can save more than {_amount(largest.ns, replayed_ns or step_ns)}"
     if busy is not None and busy >= limits.minimum_compute_busy_fraction:
         reason = f"The step is mostly compute ({_percent(busy)} of {_ms(step_ns)}), and {little}."
         return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)

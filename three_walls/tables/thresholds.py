@@ -174,6 +174,8 @@ class VerdictThresholds(Row):
     """An edit whose likely or largest gain is below this is left out of the plan."""
     near_threshold_fraction: Fraction
     """Of a threshold: a measured value that misses it by less is near it, and so is a gain that a plan needs."""
+    reachable_gemm_efficiency_fraction: Fraction
+    """Of the dense peak: what GEMMs reach at best."""
     comparable_gain_fraction: Fraction
     """Of the largest likely gain: gains above this count as equal, and the wall of the verdict goes first."""
 

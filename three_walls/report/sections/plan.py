@@ -48,7 +48,11 @@ def plan(report: Report) -> Section:
     """The entries of the plan, and which to apply first."""
     blocks: list[Block] = []
     if report.plan and report.verdict.step_ns is not None:
-        blocks.append(Chart("plan", _draw(report, report.verdict.step_ns), "The step now and after each entry"))
+        now_ns = report.verdict.replayed_step_ns or report.verdict.step_ns
+        title = "The step now and after each entry"
+        if report.verdict.replayed_step_ns is not None:
+            title = f"{title}, without the profiler"
+        blocks.append(Chart("plan", _draw(report, now_ns), title))
     if report.first_trial is not None:
         trial = report.first_trial
         must_show = Text(f"To verify: {trial.must_show}", "muted")
@@ -65,16 +69,30 @@ def plan(report: Report) -> Section:
         "plan",
         "The plan",
         tuple(blocks),
-        lead="Apply the entries in this order. Each gain is relative to the step that the entries above it leave. An "
-        "upper bound can shorten the step but promises nothing: only the low end of the step after it counts it."
-        if report.plan
-        else "",
+        lead=_lead(report) if report.plan else "",
         link="Plan",
         empty="Empty: no rule recommends an edit for this run."
         if report.findings
         else "Empty: no rule could be evaluated.",
         terminal=Terminal.ALWAYS,
     )
+
+
+def _lead(report: Report) -> str:
+    """How to read the entries, and what their gains rest on."""
+    lead = (
+        "Apply the entries in this order. Each gain is relative to the step that the entries above it leave. An "
+        "upper bound can shorten the step but promises nothing: only the low end of the step after it counts it."
+    )
+    verdict = report.verdict
+    if verdict.replayed_step_ns is not None:
+        return (
+            f"{lead} Gains are by replaying the step without what the profiler added, "
+            f"{format_ms(verdict.replayed_step_ns)} now; upper bounds are shares of the traced step."
+        )
+    if verdict.no_replay_reason:
+        return f"{lead} Gains are shares of measured times, not replayed: {verdict.no_replay_reason}."
+    return lead
 
 
 def describe_expectation(trial: FirstTrial, is_culprit: bool = False) -> str:
@@ -102,7 +120,8 @@ def _draw(report: Report, step_ns: int) -> dict[str, object]:
     """The step now, then after each entry: solid up to the low end of the range, pale from there to the high end."""
     lows = (step_ns, *(step.step_after_ns.low for step in report.plan))
     highs = (step_ns, *(step.step_after_ns.high for step in report.plan))
-    titles = ("the step as traced", *(step.finding.title for step in report.plan))
+    now = "the step as traced" if report.verdict.replayed_step_ns is None else "the step without the profiler"
+    titles = (now, *(step.finding.title for step in report.plan))
     details = tuple(
         f"{title}: {format_ms_range(low, high)}" for title, low, high in zip(titles, lows, highs, strict=True)
     )
@@ -138,7 +157,11 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
         metrics=(
             Metric("Gain", format_gain_bounds(gain)),
             *likely_or_cost,
-            Metric("Step after it", format_ms_range(step.step_after_ns.low, step.step_after_ns.high)),
+            Metric(
+                "Step after it",
+                format_ms_range(step.step_after_ns.low, step.step_after_ns.high),
+                "" if step.step_after_likely_ns is None else f"likely {format_ms(step.step_after_likely_ns)}",
+            ),
             Metric("Basis", format_name(gain.basis)),
         ),
         scale=scale,

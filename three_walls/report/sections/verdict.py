@@ -19,7 +19,12 @@ from three_walls.report.formats import (
 from three_walls.report.palette import GROUP_COLOURS
 from three_walls.report.section import Hero, Metric, Section, Terminal
 from three_walls.report.sections.steps import describe_log, describe_progress
-from three_walls.report.sections.walls import judged_step, recoverable_of, share_of_judged_step
+from three_walls.report.sections.walls import (
+    find_counterfactual,
+    judged_step,
+    recoverable_of,
+    share_of_judged_step,
+)
 
 _CULPRIT_TITLES = {
     "slow_compute": ("is slow", "are slow"),
@@ -100,14 +105,21 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
     if result.culprit is not None:
         lost = f"{format_ms(result.culprit.cost_ns)} less"
         yield Metric(f"Without the delay of {result.culprit.named}", format_ms(result.culprit.step_without_it_ns), lost)
+    if result.replayed_step_ns is not None:
+        yield Metric("Without the profiler", format_ms(result.replayed_step_ns), "by replay")
     if result.wall is not None and not result.abstained:
         recoverable_ns = recoverable_of(report, result.wall, None)
         fraction = format_share(share_of_judged_step(report, recoverable_ns))
-        yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")
+        removed = find_counterfactual(report, result.wall, result.sub_wall)
+        if removed is None:
+            yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")
+        else:
+            yield Metric("Without this wall", format_ms(removed.step_ns), f"{format_ms(removed.saved_ns)} less")
     if report.plan:
         after = report.plan[-1].step_after_ns
         entries = f"{len(report.plan)} {'entry' if len(report.plan) == 1 else 'entries'}"
-        yield Metric("After the plan", format_ms_range(after.low, after.high), f"{entries}, estimated", "after")
+        basis = "estimated" if result.replayed_step_ns is None else "without the profiler"
+        yield Metric("After the plan", format_ms_range(after.low, after.high), f"{entries}, {basis}", "after")
 
 
 def _sum_groups(report: Report) -> Iterator[tuple[str, float, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.report import Report
+from three_walls.model.report import Counterfactual, Report
 from three_walls.report.formats import SUB_WALL_NAMES, format_ms, format_share, format_wall
 from three_walls.report.palette import WALL_COLOURS
 from three_walls.report.section import ROW, Bar, Cell, Column, Note, Section, Table, Text
@@ -50,6 +50,11 @@ def walls(report: Report) -> Section:
     )
     rows = tuple(_read(report, wall, sub_wall) for wall, sub_wall in _ORDER)
     blocks: list[Note | Table] = [Table("walls", columns, rows, emphasis=lambda row: row.mark == "the wall")]
+    if report.verdict.counterfactuals:
+        blocks.append(_tabulate_counterfactuals(report))
+        blocks += [Note(each.note, role="muted") for each in report.verdict.counterfactuals if each.note]
+    if report.verdict.no_replay_reason:
+        blocks.append(Note(f"The step was not replayed: {report.verdict.no_replay_reason}.", role="muted"))
     if report.verdict.margin_fraction is not None:
         margin = format_share(report.verdict.margin_fraction)
         blocks.append(Note(f"The wall leads the runner-up by {margin} {judged_step(report)}.", role="muted"))
@@ -57,9 +62,40 @@ def walls(report: Report) -> Section:
         "walls",
         "The three walls",
         tuple(blocks),
-        lead="The most that removing each wall could save. The plan states how much of it its edits may save.",
+        lead="The most that removing each wall could save. The plan states how much of it its edits may save."
+        + (" The verdict is by the replays." if report.verdict.counterfactuals else ""),
         link="Walls",
     )
+
+
+def find_counterfactual(report: Report, wall: Wall, sub_wall: SubWall | None) -> Counterfactual | None:
+    """The replayed step without a wall; None where nothing was replayed."""
+    name = wall.value if sub_wall is None else f"{wall.value}.{sub_wall.value}"
+    return next((each for each in report.verdict.counterfactuals if each.without == (name,)), None)
+
+
+_REMOVED = {
+    "memory": "recompute and host copies",
+    "communication": "communication",
+    "compute_host.compute": "what keeps kernels from their peak",
+    "compute_host.host": "host time",
+    "straggler": "the delay of the slow rank",
+}
+
+
+def _tabulate_counterfactuals(report: Report) -> Table:
+    """The replayed step without each wall, and without two of them at once."""
+    now_ns = report.verdict.replayed_step_ns or 0
+
+    columns = (
+        Column("Without", lambda row: " and ".join(_REMOVED[name] for name in row.without)),
+        Column("Step", "step_ns", format_ms),
+        Column("Shorter by", "saved_ns", format_ms),
+        Column("Of the step", lambda row: row.saved_ns / now_ns if now_ns else None, format_share),
+    )
+    rows = report.verdict.counterfactuals
+    lead = f"Replays of the step without what the profiler added ({format_ms(report.verdict.replayed_step_ns)} now)."
+    return Table("without_walls", columns, rows, "The step without each wall", lead, is_compact=True)
 
 
 def judged_step(report: Report) -> str:
