@@ -119,10 +119,9 @@ def replay_run(
     progress: Progress = lambda _: None,
 ) -> ReplayedRun:
     """Prepares a run for replays of its step with changes. The arguments and errors are those of :func:`analyze`."""
-    _check_options(step_range, None)
+    ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
     rule_base = _load_rule_base(rules)
     request = InputRequest(trace, logs, config, (), None, None)
-    ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
     inputs = read_inputs(request, ranges, graph_launch, progress)
     progress("classifying kernels, finding steps")
     captured = build_timeline(inputs.with_kernels, inputs.config, step_range)
@@ -131,6 +130,7 @@ def replay_run(
     attribution = attribute(timeline, matched_ranks, inputs.with_kernels)
     progress("measuring facts")
     facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
+    progress("replaying the step")
     replayed = replay_steps(timeline, matched_ranks, inputs.with_kernels, details.step, facts)
     return ReplayedRun(rule_base.rules, facts.with_measured(replayed.facts), replayed.predictor)
 
