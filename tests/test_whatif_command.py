@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from trace_builder import TraceBuilder
 
+from tests.paths import REPOSITORY
 from three_walls import pipeline
 from three_walls.cli import main
 from three_walls.cli.whatif import whatif_command
@@ -175,3 +176,25 @@ def test_a_small_trace_is_answered_from_the_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(whatif_command, [str(trace), "--scale", "host=0.5", "--json"], catch_exceptions=False)
     assert done.exit_code == 0
     assert set(json.loads(done.output)) == {"step_ns", "after_ns", "because_unknown", "budget_after"}
+
+
+def test_a_bad_step_range_is_one_line_with_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["three-walls", "whatif", "none.sqlite", "--scale", "host=0.5", "--step-range", "("]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as stopped:
+        main.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_real_trace_is_answered_with_a_budget_that_sums_to_the_step() -> None:
+    trace = REPOSITORY / "sample_traces" / "healthy-two-gpus.sqlite.xz"
+    done = CliRunner().invoke(whatif_command, [str(trace), "--scale", "host=0.5", "--json"], catch_exceptions=False)
+    found = json.loads(done.output)
+    assert found["because_unknown"] is None
+    assert found["after_ns"]["low"] <= found["after_ns"]["likely"] <= found["after_ns"]["high"]
+    assert found["after_ns"]["likely"] < found["step_ns"]
+    assert sum(found["budget_after"].values()) == found["after_ns"]["likely"]
