@@ -128,6 +128,7 @@ class GraphBuilder:
             carried=Carried(numbers([1]), numbers([len(self.pieces) - 1]), numbers([NONE]), numbers([0])),
             measured_ns=numbers([0]),
             rank_start_ns=numbers([0]),
+            tail_ns=0,
             ranks=(0,),
         )
         assert (graph.edges.source < graph.edges.target).all()

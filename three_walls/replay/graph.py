@@ -157,6 +157,8 @@ class StepGraph:
     """Per rank (in order of ``ranks``): from its step's start to the end of its last operation."""
     rank_start_ns: Numbers
     """Per rank: the start of its step."""
+    tail_ns: int
+    """From the end of the last operation to the end of the step, of the rank where that is least."""
     ranks: tuple[int, ...]
     """Rank indices."""
 
@@ -230,7 +232,7 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
         host_end_ns = times.node_ns[last_join[carried.last_point]] + offsets_ns[carried.last_point]
         pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
         left_ns = np.where(is_thread, host_end_ns + pause_ns, times.end_ns[carried.last_operation])
-        begin_ns = left_ns - times.longest_ns
+        begin_ns = left_ns - times.longest_ns - graph.tail_ns
         place = np.where(work.edges.kind == Kind.GIVEN, given_at[work.edges.target], NONE)
         fixed_ns = np.where(place != NONE, begin_ns[np.maximum(place, 0)], work.edges.fixed_ns)
         work = replace(work, edges=replace(work.edges, fixed_ns=fixed_ns))

@@ -39,6 +39,10 @@ from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 
 _NO_LAUNCHES = "the launches of {missing:.1%} of the operations were not recorded (capture with -t cuda,nvtx)"
+_LATE_LAUNCHES = (
+    "{share:.1%} of the operations start before their launch call begins, so the clocks of host and device differ "
+    "(capture again)"
+)
 _ENVELOPES = (
     "{share:.1%} of the step is inside CUDA graphs that were recorded as a whole (capture with --cuda-graph-trace=node)"
 )
@@ -124,6 +128,9 @@ def _lacks(step: StepView, facts: FactSheet) -> str:
     limits = replay_thresholds()
     if not isinstance(launched, float) or launched < limits.minimum_launched_fraction:
         return _NO_LAUNCHES.format(missing=1.0 if not isinstance(launched, float) else 1 - launched)
+    too_late = started.select((pl.col("launch_start_ns") > pl.col("start_ns")).mean()).item()
+    if isinstance(too_late, float) and too_late > 1 - limits.minimum_launched_fraction:
+        return _LATE_LAUNCHES.format(share=too_late)
     share = facts.number("cuda_graph_fraction")
     if share is not None and share > limits.maximum_envelope_fraction:
         return _ENVELOPES.format(share=share)

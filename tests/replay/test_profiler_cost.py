@@ -1,0 +1,101 @@
+"""What the profiler is taken to have added is read off the capture's own ranges and calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from tests.replay.built_steps import US, Step
+from three_walls.replay.graph import StepGraph
+from three_walls.replay.host_chains import find_hand_overs
+from three_walls.replay.predictor import fit_profiler_cost, settle_waits, without_profiler
+from three_walls.replay.profiler_cost import measure_profiler_cost
+from three_walls.tables.profiler_costs import profiler_costs
+
+RANGES = {"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "text": pl.String}
+
+
+def added_us(graph: StepGraph, *ranges: tuple[float, float, str]) -> list[float]:
+    """What was added to every host point, in us. ``ranges``: begin, end and text."""
+    thread = graph.calls["thread"][0]
+    rows = [(thread, round(begin * US), round(end * US), text) for begin, end, text in ranges]
+    frame = pl.DataFrame(rows, schema=RANGES, orient="row")
+    added = measure_profiler_cost(graph.calls, frame, find_hand_overs(graph.calls))
+    return [round(value / US, 3) for value in added.tolist()]
+
+
+def launches(tmp_path: Path, count: int, every: float = 100) -> StepGraph:
+    """``count`` launches that take as long as on the host of the table."""
+    step, took = Step(), profiler_costs().pace_call_ns / US
+    for place in range(count):
+        at = 100 + every * place
+        step.kernel("kernel", round((at + 10) * US), round((at + 20) * US))
+        step.call("cudaLaunchKernel_v7000", at, at + took, step.correlation)
+    return step.graph_between(tmp_path, 110, 100 + every * count + 100)
+
+
+def launch_cost_us() -> tuple[float, float]:
+    before, inside = profiler_costs().of_call("cudaLaunchKernel_v7000")
+    return before / US, inside / US
+
+
+def test_every_recorded_launch_costs_what_the_table_states(tmp_path: Path) -> None:
+    before, inside = launch_cost_us()
+    assert added_us(launches(tmp_path, 2)) == [before, inside] * 2
+
+
+def test_a_host_whose_launches_take_twice_as_long_pays_twice(tmp_path: Path) -> None:
+    step, took = Step(), 2 * profiler_costs().pace_call_ns / US
+    step.kernel("kernel", 120 * US, 130 * US).call("cudaLaunchKernel_v7000", 100, 100 + took, step.correlation)
+    before, inside = launch_cost_us()
+    assert added_us(step.graph_between(tmp_path, 110, 400)) == [2 * before, 2 * inside]
+
+
+def test_a_range_costs_the_time_to_the_range_inside_it_and_between_two_ends(tmp_path: Path) -> None:
+    graph = launches(tmp_path, 2)
+    before, inside = launch_cost_us()
+    # Between the launches two nested ranges: 3 us from begin to begin, 2 us from end to end.
+    added = added_us(graph, (110, 192, "outer"), (113, 190, "inner"))
+    assert added == [before, inside, round(before + 2 * 3 + 2 * 2, 3), inside]
+
+
+def test_a_cuda_call_between_two_begins_does_not_count_as_the_cost_of_a_range(tmp_path: Path) -> None:
+    graph = launches(tmp_path, 2)
+    before, inside = launch_cost_us()
+    added = added_us(graph, (99, 250, "around both"), (150, 180, "between"), (153, 178, "inside that"))
+    assert added[2] == round(before + 2 * 3 + 2 * 2, 3)
+
+
+def test_without_the_profiler_no_piece_is_negative_and_none_grows(tmp_path: Path) -> None:
+    graph = launches(tmp_path, 3, every=20)
+    left = without_profiler(graph, np.full(len(graph.piece_ns), 1e9), 1.0).piece_ns
+    assert (left >= 0).all()
+    assert (left <= graph.piece_ns).all()
+    assert (left[graph.piece_ns > 10] > 0).all()  # some of each is the program's own
+    assert np.array_equal(without_profiler(graph, np.zeros(len(graph.piece_ns)), 1.0).piece_ns, graph.piece_ns)
+
+
+def test_a_log_decides_how_much_the_profiler_added(tmp_path: Path) -> None:
+    graph = launches(tmp_path, 11)
+    added = np.zeros(len(graph.piece_ns))
+    added[0::2] = 10 * US  # of the 95 us between two launches
+    without = fit_profiler_cost(graph, added, 0, None)
+    assert without.least < without.likely < without.most
+    fitted = fit_profiler_cost(graph, added, 0, int(graph.measured_ns[0]) - 100 * US)
+    assert fitted.is_known
+    assert abs(fitted.likely - 1.0) < 0.1
+
+
+def test_waiting_for_ranks_that_were_not_captured_shrinks_with_the_step(
+    tmp_path: Path,
+) -> None:
+    graph = launches(tmp_path, 2)
+    waiting = replace(graph.work, wait_ns=np.array([0, 8 * US]))
+    before_ns = 2 * int(graph.measured_ns[0])
+    assert settle_waits(graph, waiting, before_ns, 0.0).duration_ns.tolist() == [10 * US, 10 * US]
+    shrunk = settle_waits(graph, waiting, before_ns, 1.0)
+    assert shrunk.duration_ns[0] == 10 * US
+    assert 2 * US < shrunk.duration_ns[1] < 7 * US

@@ -1,0 +1,73 @@
+"""A replay is trusted only where the capture holds what it needs; else it states what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trace_builder import ADAM, GEMM, TraceBuilder
+from three_walls import analyze
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
+
+
+def reason_of(path: Path) -> str | None:
+    report = analyze(path)
+    assert report.replay is not None
+    reason = report.replay.predictor.reason_withheld
+    assert (report.facts.get("replay_error_fraction").missing_reason or "") == reason
+    assert report.budget  # the budget stays
+    return reason
+
+
+def test_without_recorded_calls_nothing_is_predicted(tmp_path: Path) -> None:
+    path = TraceBuilder().steps(4).write(tmp_path / "t.sqlite", without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
+    assert "launches of 100.0% of the operations were not recorded" in (reason_of(path) or "")
+
+
+def test_inside_graphs_recorded_as_a_whole_nothing_is_predicted() -> None:
+    assert "recorded as a whole" in (reason_of(SAMPLES / "cuda-graph-envelopes.sqlite.xz") or "")
+
+
+@pytest.mark.parametrize(("launched_us", "reason"), [(-5, ""), (5, "start before their launch call begins")])
+def test_launches_that_begin_after_their_kernels_show_that_clocks_differ(
+    tmp_path: Path, launched_us: int, reason: str
+) -> None:
+    builder = TraceBuilder()
+    for order in range(4):
+        at = 10_000 + order * 100_000
+        builder.kernel(GEMM, at, at + 60_000, launched=at + 1000 * launched_us)
+        builder.kernel(ADAM, at + 80_000, at + 100_000, launched=at + 80_000 + 1000 * launched_us)
+    withheld = reason_of(builder.write(tmp_path / "t.sqlite")) or ""
+    assert reason in withheld
+    assert bool(reason) == bool(withheld)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["wide-nvlink-alltoall.sqlite", "wide-nvlink-alltoall-ranks", "mixtral-shape.sqlite.xz", "shared-experts"]
+)
+def test_an_unchanged_replay_of_a_real_step_is_within_a_percent(name: str) -> None:
+    report = analyze(SAMPLES / name)
+    error = report.facts.number("replay_error_fraction")
+    assert error is not None
+    assert error < 0.01
+    predicted, low, high = (
+        report.facts.number(f"predicted_unprofiled_step{end}_ns") or 0 for end in ("", "_low", "_high")
+    )
+    assert low <= predicted <= high
+    assert predicted < (report.step.median_ns or 0) * 1.001
+
+
+@pytest.mark.slow
+def test_the_predicted_unprofiled_step_is_near_the_one_of_the_log() -> None:
+    logs = [SAMPLES / "wide-nvlink-alltoall.train.log.xz"]
+    report = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite", logs=logs)
+    assert abs(report.facts.number("predicted_step_error_fraction") or 1) < 0.05
+    assert report.replay is not None
+    assert report.replay.predictor.step_ns.likely_ns == report.facts.number("unprofiled_step_ns")
+    changed = report.replay.with_edits(scales={"host": 0.5})
+    assert changed.step is not None
+    assert changed.after is not None
+    assert changed.after.likely_ns < changed.step.likely_ns
