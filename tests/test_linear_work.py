@@ -200,6 +200,12 @@ LOGS: dict[str, Callable[[int], bytes]] = {
         + (b"  a: b" + b"  (Mcore default: " * (LINE // 20) + b"\n") * (n // 1000 + 1)
     ),
     "a block of every process": lambda n: b"".join(b"[rank%d]:Final configuration:\n" % i for i in range(n)),
+    "settings of every process, in turns": lambda n: b"".join(
+        [
+            *(b"[rank%d]:---------------- arguments ----------------\n" % i for i in range(n // 4)),
+            *(b"[rank%d]:  name ...................... value\n" % i for i in range(n // 4)),
+        ]
+    ),
     "timers of every process": lambda n: b"".join(
         b"[rank%d]:times across ranks (ms):\n  a:\n" % (i % 5000) for i in range(n)
     ),

@@ -18,6 +18,7 @@ from tests.paths import REPOSITORY
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
+NOT_IGNORED = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # tests under nohup inherit that it is
 STALLING_MAIN = """
 import pathlib, sys, time
 from importlib import import_module
@@ -38,7 +39,7 @@ def start(program: list[str], *arguments: str, cwd: Path, stdout: int = subproce
     return subprocess.Popen(command, cwd=cwd, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
-def stall_in(module: str, function: str, seconds: float = PATIENCE_S, before: str = "") -> list[str]:
+def stall_in(module: str, function: str, seconds: float = PATIENCE_S, before: str = NOT_IGNORED) -> list[str]:
     """The program, which creates the file ``reached`` and waits where it would call ``function``."""
     return ["-c", before + STALLING_MAIN.format(module=module, function=function, seconds=seconds)]
 

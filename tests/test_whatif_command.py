@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from trace_builder import TraceBuilder
 
+from tests.paths import REPOSITORY
 from three_walls import pipeline
 from three_walls.cli import main
 from three_walls.cli.whatif import whatif_command
@@ -19,6 +20,7 @@ from three_walls.model.transformation import Prediction, Transformation
 from three_walls.model.what_if import NoPredictor, ReplayedRun
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
+from three_walls.rules.what_if import answer
 
 MS = 1_000_000
 
@@ -61,7 +63,7 @@ def predictor(monkeypatch: pytest.MonkeyPatch) -> Predictor:
     """The run of every trace is replayed by this one."""
     fake = Predictor()
     rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(rules, FactSheet.of(()), fake))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(rules, FactSheet.of(()), fake, answer))
     return fake
 
 
@@ -73,10 +75,7 @@ def test_it_prints_the_step_now_and_then_the_limit_and_the_budget(predictor: Pre
     lines = whatif("--scale", "host=0.5").output.splitlines()
     assert lines[0].startswith("Step now   100 ms (range 98-102 ms) (the captured step without the estimated cost")
     assert lines[1] == "Step then  50.0 ms (range 48-52 ms), 50.0 ms shorter (50.0%)"
-    assert lines[2] == (
-        "Limit      the host (CUDA calls and the time between them) 60.0% of the critical path; "
-        "then compute kernels 40.0%"
-    )
+    assert lines[2] == ("Limit      the host 60.0% of the critical path; then compute kernels 40.0%")
     assert [line.split() for line in lines[4:]] == [
         ["Budget", "then", "now", "then", "share"],
         ["GEMM", "50.0", "ms", "25.0", "ms", "50.0%"],
@@ -107,7 +106,7 @@ def test_what_changes_nothing_is_said(predictor: Predictor) -> None:
 
 
 def test_a_withheld_prediction_is_one_line_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = ReplayedRun((), FactSheet.of(()), NoPredictor("the capture has no CUDA API calls"))
+    run = ReplayedRun((), FactSheet.of(()), NoPredictor("the capture has no CUDA API calls"), answer)
     monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: run)
     plain, as_json = whatif("--scale", "host=0.5"), whatif("--scale", "host=0.5", "--json")
     assert plain.exit_code == as_json.exit_code == 0
@@ -125,7 +124,7 @@ def test_a_withheld_prediction_is_one_line_and_no_failure(monkeypatch: pytest.Mo
 
 def test_the_log_is_named_as_the_source_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = FactSheet.of([Fact("unprofiled_step_ns", 100 * MS, "ns")])
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun((), facts, Predictor()))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun((), facts, Predictor(), answer))
     assert "(median of the log's unprofiled steps)" in whatif("--scale", "host=1").output
 
 
@@ -177,3 +176,25 @@ def test_a_small_trace_is_answered_from_the_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(whatif_command, [str(trace), "--scale", "host=0.5", "--json"], catch_exceptions=False)
     assert done.exit_code == 0
     assert set(json.loads(done.output)) == {"step_ns", "after_ns", "because_unknown", "budget_after"}
+
+
+def test_a_bad_step_range_is_one_line_with_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["three-walls", "whatif", "none.sqlite", "--scale", "host=0.5", "--step-range", "("]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as stopped:
+        main.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_real_trace_is_answered_with_a_budget_that_sums_to_the_step() -> None:
+    trace = REPOSITORY / "sample_traces" / "healthy-two-gpus.sqlite.xz"
+    done = CliRunner().invoke(whatif_command, [str(trace), "--scale", "host=0.5", "--json"], catch_exceptions=False)
+    found = json.loads(done.output)
+    assert found["because_unknown"] is None
+    assert found["after_ns"]["low"] <= found["after_ns"]["likely"] <= found["after_ns"]["high"]
+    assert found["after_ns"]["likely"] < found["step_ns"]
+    assert sum(found["budget_after"].values()) == found["after_ns"]["likely"]

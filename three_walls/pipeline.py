@@ -15,8 +15,8 @@ Each stage is made from the ones before it, and the docstring of its module list
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -31,24 +31,23 @@ from three_walls.facts.summary import (
 )
 from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
-from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
-from three_walls.model.report import KnownGoodRecipe, Report, ReportWarning, Straggler, Verdict
+from three_walls.model.report import KnownGoodRecipe, ReportWarning, Verdict
 from three_walls.model.rule import Rule, WarningRule
-from three_walls.model.transformation import Predictor
-from three_walls.model.what_if import ReplayedRun
+from three_walls.model.what_if import LiveReport, ReplayedRun
 from three_walls.overrides.check import find_problems
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
-from three_walls.replay.run import replay_steps
+from three_walls.replay.run import RunReplay, replay_steps
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
+from three_walls.rules.what_if import answer
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -66,7 +65,7 @@ def analyze(
     rules: Path | None = None,
     allowed: Collection[str] = (),
     progress: Progress = lambda _: None,
-) -> Report:
+) -> LiveReport:
     """Analyzes a run: an Nsight Systems export, several (one per rank), or a directory of them.
 
     - ``logs``: training logs of the run, files or directories.
@@ -74,6 +73,7 @@ def analyze(
     - ``settings``: ``key=value`` each; they take precedence over every other source.
     - ``memory_snapshot``: a snapshot of PyTorch's allocator on one rank.
     - ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no ``training_step_N``.
+      It is searched in linear time, so it has neither look-around nor backreferences.
     - ``bridge_version``: Megatron-Bridge release that the overrides are spelled for; by default the run's.
     - ``rules``: a directory of rules in addition to those of the program.
     - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
@@ -82,30 +82,13 @@ def analyze(
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
     """
-    _check_options(step_range, bridge_version)
+    check_release(bridge_version)
     rule_base = _load_rule_base(rules)
-    ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
-
     request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version)
-    inputs = read_inputs(request, ranges, graph_launch, progress)
-    traces, run_config = inputs.with_kernels, inputs.config
-    progress("classifying kernels, finding steps")
-    captured = build_timeline(traces, run_config, step_range)
-    progress("matching the calls of the ranks on one clock")
-    timeline, matched_ranks = match_ranks(captured, traces, run_config)
-    progress("attributing every nanosecond")
-    attribution = attribute(timeline, matched_ranks, traces)
-    progress("measuring facts")
-    facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
-    progress("replaying the step")
-    replayed = replay_steps(timeline, matched_ranks, traces, details.step, facts)
-    facts = facts.with_measured(replayed.facts)
+    run = _measure(request, step_range, progress)
     progress("judging rules")
-    diagnosis = _diagnose(
-        rule_base, facts, attribution.stragglers, run_config, bridge_version, allowed, replayed.predictor
-    )
-    report = _build_report(inputs, timeline, matched_ranks, attribution, details, diagnosis)
-    return replace(report, critical_path=replayed.critical_path)
+    diagnosis = _diagnose(rule_base, run, bridge_version, allowed)
+    return _build_report(run, diagnosis, ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer))
 
 
 def replay_run(
@@ -118,20 +101,41 @@ def replay_run(
     progress: Progress = lambda _: None,
 ) -> ReplayedRun:
     """Prepares a run for replays of its step with changes. The arguments and errors are those of :func:`analyze`."""
-    _check_options(step_range, None)
     rule_base = _load_rule_base(rules)
-    request = InputRequest(trace, logs, config, (), None, None)
+    run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress)
+    return ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Everything that is measured of a run."""
+
+    inputs: Inputs
+    timeline: Timeline
+    matched_ranks: MatchedRanks
+    attribution: Attribution
+    facts: FactSheet
+    details: Details
+    replay: RunReplay
+
+
+def _measure(request: InputRequest, step_range: str | None, progress: Progress) -> _Run:
+    """Reads and measures a run: the stages up to the replay."""
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
     inputs = read_inputs(request, ranges, graph_launch, progress)
+    traces = inputs.with_kernels
     progress("classifying kernels, finding steps")
-    captured = build_timeline(inputs.with_kernels, inputs.config, step_range)
-    timeline, matched_ranks = match_ranks(captured, inputs.with_kernels, inputs.config)
+    captured = build_timeline(traces, inputs.config, step_range)
+    progress("matching the calls of the ranks on one clock")
+    timeline, matched_ranks = match_ranks(captured, traces, inputs.config)
     progress("attributing every nanosecond")
-    attribution = attribute(timeline, matched_ranks, inputs.with_kernels)
+    attribution = attribute(timeline, matched_ranks, traces)
     progress("measuring facts")
     facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
-    replayed = replay_steps(timeline, matched_ranks, inputs.with_kernels, details.step, facts)
-    return ReplayedRun(rule_base.rules, facts.with_measured(replayed.facts), replayed.predictor)
+    progress("replaying the step")
+    replay = replay_steps(timeline, matched_ranks, traces, details.step, facts)
+    facts = facts.with_measured(replay.facts)
+    return _Run(inputs, timeline, matched_ranks, attribution, facts, details, replay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +175,9 @@ class _Diagnosis:
     no_recipe_reason: str
 
 
-def _diagnose(
-    rule_base: _RuleBase,
-    facts: FactSheet,
-    stragglers: Sequence[Straggler],
-    config: RunConfig,
-    bridge_version: str | None,
-    allowed: Collection[str],
-    predictor: Predictor,
-) -> _Diagnosis:
+def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allowed: Collection[str]) -> _Diagnosis:
+    facts, config, predictor = run.facts, run.inputs.config, run.replay.predictor
+    stragglers = run.attribution.stragglers
     validate = partial(find_problems, config=config, bridge_version=bridge_version)
     findings, plan = make_validated_plan(rule_base.rules, facts, validate, allowed, predictor)
     verdict = decide_verdict(facts, stragglers=stragglers, predictor=predictor)
@@ -191,16 +189,11 @@ def _diagnose(
     return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
 
 
-def _build_report(
-    inputs: Inputs,
-    timeline: Timeline,
-    matched_ranks: MatchedRanks,
-    attribution: Attribution,
-    details: Details,
-    diagnosis: _Diagnosis,
-) -> Report:
-    ranks, step, facts = inputs.ranks, details.step, diagnosis.facts
-    return Report(
+def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> LiveReport:
+    inputs, timeline, matched_ranks = run.inputs, run.timeline, run.matched_ranks
+    attribution, details, facts = run.attribution, run.details, diagnosis.facts
+    ranks, step = inputs.ranks, details.step
+    return LiveReport(
         tool_version=VERSION,
         inputs=tuple(trace.input for trace in inputs.traces),
         verdict=diagnosis.verdict,
@@ -235,15 +228,9 @@ def _build_report(
         first_trial=diagnosis.first_trial,
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,
+        critical_path=run.replay.critical_path,
+        replay=replay,
     )
-
-
-def _check_options(step_range: str | None, bridge_version: str | None) -> None:
-    try:
-        re.compile(step_range or "")
-    except re.error as error:
-        raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({error})") from error
-    check_release(bridge_version)
 
 
 def check_release(bridge_version: str | None) -> None:

@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -25,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.bridge.override_cases import OverrideCase, make_cases
+from tests.bridge.releases import Bridge, read_bridge
 from three_walls.inputs.config.yaml_data import read_yaml
 from three_walls.overrides.check import OverrideCheck, check_overrides
 from three_walls.overrides.merged_config import MergedConfig, config_of_paths, config_of_sections
-from three_walls.overrides.real_bridge.verify import RUNNER
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "bridge_runs"
@@ -63,15 +61,6 @@ PLATFORM: dict[str, Any] = {
     "gpu_major": 9,
     "gpu_name": "NVIDIA H100 80GB HBM3",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Bridge:
-    """One release and how to run it."""
-
-    release: str
-    python: str
-    folders: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +109,6 @@ class Agreement:
         return len(unknown) / len(self.outcomes)
 
 
-def bridges_of_environment() -> dict[str, Bridge]:
-    """Releases in ``THREE_WALLS_BRIDGES``, which ``make test-bridge`` sets: a word as for ``--bridge`` each."""
-    bridges = [read_bridge(word) for word in os.environ.get("THREE_WALLS_BRIDGES", "").split()]
-    return {bridge.release: bridge for bridge in bridges}
-
-
-def read_bridge(text: str) -> Bridge:
-    """``<release>=<python>:<folder>...``."""
-    release, _, rest = text.partition("=")
-    python, *folders = rest.split(":")
-    return Bridge(release, python, tuple(folders))
-
-
 def compare(bridge: Bridge, seed: int, count: int, answers: Path | None = None) -> Agreement:
     """The outcomes of ``count`` cases of ``seed``; ``answers`` is a folder of what Bridge answered before."""
     kept = answers / f"{bridge.release}-{seed}-{count}.json" if answers is not None else None
@@ -150,26 +126,7 @@ def ask(bridge: Bridge, cases: Sequence[OverrideCase]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         bases = [_base_request(base, Path(folder)) for base in bases_of(bridge.release)]
         asked = [{**bases[case.base], "overrides": list(case.overrides), "alone": False} for case in cases]
-        request = {
-            "gpu_name": PLATFORM["gpu_name"],
-            "gpu_major": PLATFORM["gpu_major"],
-            "transformer_engine": "2.14.0",
-            "models": str(HERE / "models"),
-            "cases": [*({**base, "dump": True} for base in bases), *asked],
-        }
-        path = os.pathsep.join(bridge.folders)
-        done = subprocess.run(
-            [bridge.python, str(RUNNER)],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
-        )
-    assert done.returncode == 0, done.stderr[-2000:]
-    answer = json.loads(done.stdout)
-    assert answer.get("bridge") == bridge.release, answer
-    results = answer["results"]
+        results = bridge.ask([*({**base, "dump": True} for base in bases), *asked])
     for base, result in zip(bases, results, strict=False):
         assert "dump" in result, f"{base}: {result['message']}"
     return {

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from tests.bridge.releases import recipe_in
 from tests.overrides.builders import edit
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.merge import merge_sources
@@ -24,13 +25,7 @@ from three_walls.overrides.spell import spell
 RECORDED = Path(__file__).parent / "comm-overlap-cases.yaml"
 RELEASES = ("0.3.1", "0.4.2", "0.5.1", "0.6.2")
 _MOE = "qwen3_30b_a3b_pretrain_config"
-_LATER_NAMES = {
-    "qwen3_30b_a3b_pretrain_config": "qwen3_30b_a3b_pretrain_8gpu_h100_bf16_config",
-    "gpt3_175b_pretrain_config": "gpt3_175b_pretrain_32gpu_h100_bf16_config",
-    "nemotron_3_nano_pretrain_config": "nemotron_3_nano_pretrain_8gpu_h100_bf16_config",
-}
-"""What 0.6 calls a recipe; there the first name is that of a recipe with a CommOverlapConfig."""
-_SECTION = (
+WITH_SECTION = (
     "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
     "cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=True)",
 )
@@ -65,7 +60,7 @@ class OverlapCase:
 
     def recipe_of(self, release: str) -> str:
         """The recipe's name in a release."""
-        return _LATER_NAMES.get(self.recipe, self.recipe) if release.startswith("0.6") else self.recipe
+        return recipe_in(release, self.recipe)
 
     @property
     def config(self) -> RunConfig:
@@ -99,7 +94,7 @@ CASES = {
     "experts, section with tensor-parallel overlap": OverlapCase(
         _MOE,
         {"overlap_moe_expert_parallel_comm": True, "delay_wgrad_compute": True},
-        (*_FLAT, *_TENSOR_PARALLEL, *_SECTION),
+        (*_FLAT, *_TENSOR_PARALLEL, *WITH_SECTION),
         has_section=True,
     ),
     "buckets, recipe with tensor-parallel overlap": OverlapCase(
@@ -120,7 +115,7 @@ CASES = {
         {"overlap_grad_reduce": True},
         (
             *_NO_DATA_PARALLEL_OVERLAP,
-            *_SECTION,
+            *WITH_SECTION,
             "cfg.ddp.use_distributed_optimizer = cfg.optimizer.use_distributed_optimizer = False",
             "cfg.optimizer.use_precision_aware_optimizer = False",
         ),

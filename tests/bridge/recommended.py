@@ -8,12 +8,13 @@ field for, or that is none, stays as the recipe has it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from tests.bridge.cases import PLATFORM, RECIPE, RELEASE, recipe_config
+from tests.bridge.releases import recipe_in
 from tests.overrides.builders import config, edit
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.config import ConfigData
@@ -24,6 +25,7 @@ from three_walls.resources import RULES_DIR
 from three_walls.rules.cases import load_cases
 from three_walls.rules.judge import judge
 from three_walls.rules.load import cases_file, load_rules, rule_files
+from three_walls.tables.bridge import bridge_schema
 
 FLAT: dict[str, ConfigData] = {
     "tensor_model_parallel_size": 1,
@@ -37,6 +39,7 @@ FLAT: dict[str, ConfigData] = {
     "recompute_num_layers": None,
 }
 """The recipe on 8 GPUs without pipeline and tensor parallelism and without recompute: where a case states no other."""
+Requests = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 Gpu = tuple[str, int, int]
 """Name as the driver gives it, compute capability."""
 H100: Gpu = (PLATFORM["gpu_name"], PLATFORM["gpu_major"], 0)
@@ -60,6 +63,8 @@ class EditedRun:
     name: str
     edits: tuple[PlannedEdit, ...]
     facts: dict[str, ConfigData]
+    gpus: float | None = None
+    """How many the run is known to have."""
 
     @property
     def values(self) -> dict[str, ConfigData]:
@@ -91,7 +96,9 @@ class EditedRun:
 
     @property
     def world_size(self) -> int:
-        """GPUs: as few whole copies of the model as fill whole nodes of 8."""
+        """GPUs: where they are not known, as few whole copies of the model as fill whole nodes of 8."""
+        if self.gpus is not None:
+            return int(self.gpus)
         values = self.started_from
         tensor, context = values["tensor_model_parallel_size"], values["context_parallel_size"]
         stages, experts = values["pipeline_model_parallel_size"], values["expert_model_parallel_size"]
@@ -104,21 +111,24 @@ class EditedRun:
         """The edits as a user gets them whose saved configuration shows that the recipe has no comm_overlap section."""
         return spell(self.edits, config(**{COMM_OVERLAP: None}, **self.values), release)
 
-    def requests(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def requests(self) -> Requests:
         """The configuration alone, with the edits as overrides, with the edits in Python."""
-        found = self.overrides()
+        return self.requests_for(self.overrides(), RELEASE)
+
+    def requests_for(self, printed: Overrides, release: str, prepare: Sequence[str] = ()) -> Requests:
+        """The same with the edits as ``printed``, after the lines ``prepare``."""
         edits = [edit(name, value) for name, value in self.started_from.items()]
-        before = spell(edits, config(**{COMM_OVERLAP: None}), RELEASE).python
-        shown = [line.lstrip("+").partition("=")[0] for line in found.bridge if "_target_" not in line]
+        before = spell(edits, config(**{COMM_OVERLAP: None}), release).python
+        paths = [line.lstrip("+").partition("=")[0] for line in printed.bridge if "_target_" not in line]
         alone = {
-            "recipe": RECIPE,
-            "prepare": list(before),
+            "recipe": recipe_in(release, RECIPE),
+            "prepare": [*before, *prepare],
             "environment": self.environment,
             "world_size": self.world_size,
-            "show": shown,
+            "show": [path for path in paths if bridge_schema(release).find(path)],
         }
-        edited = {**alone, "environment": self.environment | dict(found.env)}
-        return alone, {**edited, "overrides": list(found.bridge)}, {**edited, "python": list(found.python)}
+        edited = {**alone, "environment": self.environment | dict(printed.env)}
+        return alone, {**edited, "overrides": list(printed.bridge)}, {**edited, "python": list(printed.python)}
 
     def config(self) -> MergedConfig:
         """The same configuration for our own checker."""
@@ -126,6 +136,19 @@ class EditedRun:
         name, major, _ = self.gpu
         platform = {**PLATFORM, "gpu_name": name, "gpu_major": major, "world_size": self.world_size}
         return replace(recipe, values={**recipe.values, **before}, environment=self.environment, platform=platform)
+
+
+def is_fine(result: dict[str, Any]) -> bool:
+    """Whether the edits applied and what they made is valid."""
+    return bool(result["applied"] and result["validated"])
+
+
+def check_edits(name: str, alone: dict[str, Any], overridden: dict[str, Any], in_python: dict[str, Any]) -> None:
+    """The edits apply and validate in both forms and leave the same values."""
+    without = f"without the edits: {alone['message'] or 'valid'}"
+    assert is_fine(overridden), f"{name}: {overridden['message']} ({without})"
+    assert is_fine(in_python), f"{name} in Python: {in_python['message']} ({without})"
+    assert overridden["values"] == in_python["values"], name
 
 
 def _complete(stated: dict[str, ConfigData]) -> dict[str, ConfigData]:

@@ -1,31 +1,22 @@
 """Printed overlaps take effect on real recipes, and change nothing else.
 
-Against the recorded answers of Megatron-Bridge, and against itself where ``THREE_WALLS_BRIDGES`` names interpreters:
-``<release>=<python>:<folder>...``, separated by spaces; the folders go on the interpreter's path.
+Against the recorded answers of Megatron-Bridge, and against itself with ``make test-bridge``.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from typing import Any
 
 import pytest
 
-from tests.bridge.cases import HERE
 from tests.bridge.overlap_cases import CASES, RELEASES, OverlapCase, recorded
-from three_walls.overrides.real_bridge.verify import RUNNER
+from tests.bridge.releases import BRIDGES, EVERY_RELEASE
 from three_walls.tables.bridge import bridge_schema
 from three_walls.tables.config_keys import config_keys, paths_of
 
-BRIDGES = dict(word.split("=", 1) for word in os.environ.get("THREE_WALLS_BRIDGES", "").split())
 SECTIONS = ("model", "optimizer", "ddp", "comm_overlap")
 NEUTRAL = "rng.seed=1234"
 """Any override makes a list of the tuple in a userbuffers preset; so every request has one."""
-LIVE = pytest.mark.parametrize(
-    "release", sorted(BRIDGES) or [pytest.param("", marks=pytest.mark.skip("THREE_WALLS_BRIDGES names no interpreter"))]
-)
 _FUSED = "cfg.model.gradient_accumulation_fusion = True"
 _UNFUSED = (
     "cfg.model.gradient_accumulation_fusion = cfg.model.add_bias_linear = cfg.model.add_qkv_bias = False",
@@ -54,12 +45,12 @@ def wanted(case: OverlapCase) -> dict[str, Any]:
     return {paths_of(config_keys().keys[name])[0]: value for name, value in case.edits.items()}
 
 
-@LIVE
+@EVERY_RELEASE
 def test_megatron_bridge_does_what_is_recorded(release: str) -> None:
     assert ask_about_all(release) == recorded()
 
 
-@LIVE
+@EVERY_RELEASE
 def test_modules_that_are_named_need_fused_accumulation_with_delayed_weight_gradients(release: str) -> None:
     """Though ``cuda_graph_impl`` is none: what rule delayed-wgrad requires. 0.4 compares members of the enum alone."""
     prepare = (*CASES["experts, section with tensor-parallel overlap"].prepare, *_UNFUSED)
@@ -74,7 +65,7 @@ def test_modules_that_are_named_need_fused_accumulation_with_delayed_weight_grad
     base = {"recipe": case.recipe_of(release), "world_size": case.world_size}
     unfused = [{**base, "prepare": prepare, "overrides": [*delayed, *emptied, *lines]} for lines in named.values()]
     fused = [{**case, "prepare": [*case["prepare"], _FUSED]} for case in unfused]
-    results = ask(release, [*unfused, *fused])
+    results = BRIDGES[release].ask([*unfused, *fused])
     is_checked = release >= "0.5"
     assert [result["validated"] for result in results[:3]] == [True, not is_checked, not is_checked]
     assert all(result["validated"] for result in results[3:])
@@ -96,7 +87,7 @@ def ask_about_all(release: str) -> dict[str, dict[str, Any]]:
             "show": paths,
         }
         requests += [alone, {**alone, "overrides": [*own, *found.bridge]}, {**alone, "python": list(found.python)}]
-    results = ask(release, requests)
+    results = BRIDGES[release].ask(requests)
     answers = {}
     for number, (name, case) in enumerate(CASES.items()):
         alone, overridden, in_python = results[3 * number : 3 * number + 3]
@@ -111,21 +102,3 @@ def ask_about_all(release: str) -> dict[str, dict[str, Any]]:
         }
         answers[name] = {"lines": list(case.spell(release).bridge), "changes": changes}
     return answers
-
-
-def ask(release: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One result per case."""
-    python, *folders = BRIDGES[release].split(":")
-    request = {"gpu_major": 9, "transformer_engine": "2.14.0", "models": str(HERE / "models"), "cases": cases}
-    done = subprocess.run(
-        [python, str(RUNNER)],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders), "HF_HUB_OFFLINE": "1"},
-    )
-    answer = json.loads(done.stdout)
-    assert answer.get("bridge") == release, answer
-    results: list[dict[str, Any]] = answer["results"]
-    return results

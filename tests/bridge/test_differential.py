@@ -8,18 +8,15 @@ from __future__ import annotations
 import os
 import sys
 
-import pytest
-
-from tests.bridge.differential import bridges_of_environment, compare, describe
+from tests.bridge.differential import compare, describe
 from tests.bridge.override_cases import make_cases
+from tests.bridge.releases import BRIDGES, EVERY_RELEASE
 
-BRIDGES = bridges_of_environment()
 SEED = int(os.environ.get("THREE_WALLS_BRIDGE_SEED", "1"))
 CASES = int(os.environ.get("THREE_WALLS_BRIDGE_CASES", "1000"))
 
 
-@pytest.mark.skipif(not BRIDGES, reason="make test-bridge builds the interpreters that this needs")
-@pytest.mark.parametrize("release", sorted(BRIDGES))
+@EVERY_RELEASE
 def test_the_checker_catches_what_bridge_refuses_and_refuses_little_else(release: str) -> None:
     agreement = compare(BRIDGES[release], SEED, CASES)
     table = describe([agreement], SEED, shown=3)

@@ -94,6 +94,59 @@ def test_a_removal_discards_the_overrides_before_it_and_hides_the_section_from_t
     assert accepts("~comm_overlap", "++comm_overlap.tp_comm_overlap=false")
 
 
+def test_a_section_that_is_an_object_takes_a_class_only_from_appended_overrides() -> None:
+    built = f"comm_overlap={{_target_:{OVERLAP},tp_comm_overlap:false,tp_comm_overlap_cfg:null}}"
+    saved = replace(with_section(), paths={**with_section().paths, "comm_overlap._target_": OVERLAP})
+    assert check_overrides([built], saved, RELEASE).is_accepted is False
+    appended = [f"++comm_overlap._target_={OVERLAP}", "++comm_overlap.tp_comm_overlap_cfg=null", built]
+    assert check_overrides(appended, saved, RELEASE).is_accepted
+
+
+def test_a_mapping_that_overrides_make_has_no_other_fields_to_remove() -> None:
+    made = ["++comm_overlap.tp_comm_overlap=false"]
+    assert check_overrides([*made, "~comm_overlap.tp_comm_overlap_cfg"], recipe_config(), RELEASE).is_accepted is False
+    assert accepts(*made, "~comm_overlap.tp_comm_overlap_cfg")
+
+
+def test_a_preset_that_is_no_object_is_refused_only_where_tensor_parallelism_is_overlapped() -> None:
+    assert accepts("comm_overlap.tp_comm_overlap_cfg=foo") is False
+    assert accepts("comm_overlap.tp_comm_overlap_cfg=foo", "comm_overlap.tp_comm_overlap=false")
+
+
+def test_a_field_that_bridge_sets_again_from_its_twin_is_ignored() -> None:
+    recipe = config_of_paths({**dict(recipe_config().paths), "mixed_precision": "MixedPrecisionConfig"} | GATHERED)
+    (check,) = check_overrides(["mixed_precision.fp8_param=foo"], recipe, RELEASE).overrides
+    assert check.failure_mode == "ignored"
+    both = ["mixed_precision.fp8_param=true", "mixed_precision.fp8_param_gather=true"]
+    assert not any(check.message for check in check_overrides(both, recipe, RELEASE).overrides)
+
+
+GATHERED = {"mixed_precision.fp8_param": False, "mixed_precision.fp8_param_gather": False}
+
+
+@pytest.mark.parametrize("switch", ["fast_cache_load", "defer_npy_index_mmap"])
+def test_cached_datasets_need_a_folder(switch: str) -> None:
+    assert accepts(f"dataset.{switch}=true") is False
+    assert accepts(f"dataset.{switch}=true", "dataset.path_to_cache=/cache")
+
+
+def test_an_output_gate_is_refused_for_latent_attention_alone() -> None:
+    latent = replace(recipe_config(), paths={**recipe_config().paths, "model.kv_lora_rank": 512})
+    gated = ["model.multi_latent_attention=true", "model.attention_output_gate=true"]
+    assert "latent_attention_has_no_output_gate" in names_of_broken(gated, latent)
+    assert "latent_attention_has_no_output_gate" not in names_of_broken(gated[1:], latent)
+    assert "latent_attention_has_no_output_gate" not in names_of_broken(gated, recipe_config())
+
+
+def test_a_number_is_no_function_that_fusion_knows() -> None:
+    fused = ["model.bias_activation_fusion=true", "model.activation_func=1.5"]
+    assert check_overrides(fused, recipe_config(), "0.6.2").is_accepted is False
+
+
+def names_of_broken(overrides: list[str], base: MergedConfig) -> set[str]:
+    return {note.name for note in check_overrides(overrides, base, RELEASE).broken}
+
+
 def test_an_appended_field_that_the_class_lacks_is_not_judged_by_its_value() -> None:
     fused = check_overrides(["++model.cache_mla_latents=true"], recipe_config(), RELEASE)
     assert "cached_latents_exclude_fused_rope" not in {note.name for note in fused.broken}

@@ -83,6 +83,7 @@ class GraphBuilder:
                 "process": PROCESS,
                 "stream": stream,
                 "category": category,
+                "name": f"{category}_kernel",
                 "launch_thread": THREAD,
                 "correlation": call,
             }
@@ -105,6 +106,7 @@ class GraphBuilder:
             return np.array(values, dtype=np.int64)
 
         points = HostPoints(numbers(self.joins))
+        self.edges.sort(key=lambda edge: edge["target"])
         columns = {
             name: np.array([edge[name] for edge in self.edges], dtype=np.float64 if name == "share" else np.int64)
             for name in EDGE_COLUMNS
@@ -123,7 +125,7 @@ class GraphBuilder:
             piece_ns=numbers(self.pieces),
             duration_ns=numbers(self.durations),
             wait_ns=numbers([0] * len(self.durations)),
-            carried=Carried(numbers([]), numbers([]), numbers([]), numbers([])),
+            carried=Carried(numbers([1]), numbers([len(self.pieces) - 1]), numbers([NONE]), numbers([0])),
             measured_ns=numbers([0]),
             rank_start_ns=numbers([0]),
             ranks=(0,),

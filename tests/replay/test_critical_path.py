@@ -34,7 +34,7 @@ def test_a_host_that_is_late_owns_the_path_up_to_the_launch() -> None:
         ("host", 10, 15, "launch", "call0"),
         ("host", 15, 35, "launch", ""),
         ("gap", 35, 38, "launch", ""),
-        ("operation", 38, 45, "end", ""),
+        ("operation", 38, 45, "end", "gemm_kernel"),
     ]
     assert path.sum_by_limit() == {"host": 25, "gap": 13, "compute": 7}
 

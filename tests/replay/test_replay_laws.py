@@ -11,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.replay.small_graphs import lockstep_graph, random_graphs
+from three_walls.model.buckets import CATEGORIES
+from three_walls.model.transformation import Action, Level, Levels, Selection, Transformation
 from three_walls.replay.budget import measure_replayed_budget
-from three_walls.replay.graph import Numbers, StepGraph, Work, replay
+from three_walls.replay.critical_path import find_critical_path
+from three_walls.replay.graph import Numbers, StepGraph, Work, find_steady, replay
 from three_walls.replay.longest_path import _follow_edges, _load_compiled
+from three_walls.replay.transform import transform
 
 CAPTURED = st.sampled_from([1, 2, 3]).map(lockstep_graph)
 GRAPHS = random_graphs() | CAPTURED
@@ -125,3 +129,59 @@ def test_the_compiled_search_gives_what_the_plain_one_gives(graph: StepGraph) ->
     first = np.searchsorted(graph.edges.target[order], np.arange(graph.nodes_count + 1))
     source, length = graph.edges.source[order], lengths_of(graph, graph.work)[order]
     assert np.array_equal(compiled(first, source, length), _follow_edges(first, source, length))
+
+
+def scale(factor: float, host: float = 1.0, *categories: str, kernels: str = "") -> Transformation:
+    return Transformation(
+        Action.SCALE,
+        Selection(categories=categories, kernels=kernels),
+        time=Levels(factor, factor, factor),
+        host=Levels(host, host, host),
+    )
+
+
+def host(factor: float) -> Transformation:
+    return Transformation(Action.HOST, host=Levels(factor, factor, factor))
+
+
+LESS = st.lists(
+    st.one_of(
+        st.builds(scale, st.floats(0, 1), st.floats(0, 1), st.sampled_from(["communication", "compute", *CATEGORIES])),
+        st.builds(host, st.floats(0, 1)),
+        st.builds(lambda pattern: scale(0.0, 0.0, kernels=pattern), st.sampled_from(["gemm", "e", "all|norm", "^$"])),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(GRAPHS, st.sampled_from(Level))
+@settings(max_examples=40, deadline=None)
+def test_transformations_by_one_change_nothing(graph: StepGraph, level: Level) -> None:
+    work = transform(graph, graph.work, [scale(1.0), host(1.0), scale(1.0, 1.0, "compute")], level)
+    assert np.array_equal(replay(graph, work).node_ns, replay(graph).node_ns)
+    assert np.array_equal(replay(graph, work).end_ns, replay(graph).end_ns)
+
+
+@given(GRAPHS, LESS)
+@settings(max_examples=100, deadline=None)
+def test_transformations_that_leave_less_work_never_lengthen_a_step(
+    graph: StepGraph, changes: list[Transformation]
+) -> None:
+    step_ns = replay(graph).step_ns
+    work = graph.work
+    for change in changes:
+        work = transform(graph, work, [change], Level.LIKELY)
+        after_ns = replay(graph, work).step_ns
+        assert (after_ns <= step_ns).all()
+        step_ns = after_ns
+
+
+@given(GRAPHS, LESS)
+@settings(max_examples=40, deadline=None)
+def test_the_budget_and_the_path_of_a_changed_step_sum_to_it(graph: StepGraph, changes: list[Transformation]) -> None:
+    work, times = find_steady(graph, transform(graph, graph.work, changes, Level.LIKELY))
+    budget = measure_replayed_budget(graph, work, times, 0)
+    assert sum(budget.values()) == times.step_ns[0]
+    path = find_critical_path(graph, work, times, 0)
+    assert sum(path.sum_by_limit().values()) == times.step_ns[0]

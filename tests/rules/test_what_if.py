@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.rules.builders import MS, rule, sheet_of
+from tests.rules.builders import MS, requirement, rule, sheet_of
 from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
@@ -131,6 +131,28 @@ def test_a_rule_for_another_run_does_not_count_where_one_fits() -> None:
     assert found.transformations == (HIDE,)
 
 
+def test_a_rule_that_contradicts_another_asked_setting_does_not_count_where_one_fits() -> None:
+    def scoped(identifier: str, scope: ConfigData, change: Transformation) -> Rule:
+        made = rule(identifier, lever="graphs", edits=(Edit("cuda_graph_impl", "te"), Edit("cuda_graph_scope", scope)))
+        return replace(made, gain=replace(made.gain, replay=(change,)))
+
+    rules = [scoped("a", ("moe",), HIDE), scoped("b", ("attn",), FUSE_ROPE)]
+    asked: dict[str, ConfigData] = {"config.cuda_graph_impl": "te"}
+    assert find_changes(Question(asked), rules, facts_of()).transformations == (HIDE,)
+    asked["config.cuda_graph_scope"] = ("attn",)
+    assert find_changes(Question(asked), rules, facts_of()).transformations == (FUSE_ROPE,)
+
+
+def test_an_edit_that_the_rule_would_not_propose_here_is_answered_with_a_note() -> None:
+    elsewhere = replace(ROPE, applies_to=(Condition("config.fp16", "equals", True),))
+    found = find_changes(Question({"config.apply_rope_fusion": True}), [elsewhere], facts_of(config__fp16=False))
+    assert found.transformations == (FUSE_ROPE,)
+    assert found.notes[0].startswith("apply_rope_fusion=true is not meant for this run: ")
+    blocked = replace(ROPE, requires=(requirement("fp16", Condition("config.fp16", "equals", True)),))
+    (note,) = find_changes(Question({"config.apply_rope_fusion": True}), [blocked], facts_of(config__fp16=False)).notes
+    assert note.startswith("apply_rope_fusion=true is blocked: ")
+
+
 def test_the_other_edits_of_a_rule_are_named_unless_they_are_made() -> None:
     overlap = rule(
         "ep-overlap",
@@ -212,7 +234,7 @@ def test_exchanges_that_should_run_over_nvlink_and_do_not_change_with_the_networ
 
 
 def run(predictor: FakePredictor | NoPredictor, *rules: Rule, **values: ConfigData) -> ReplayedRun:
-    return ReplayedRun(rules, facts_of(**values), predictor)
+    return ReplayedRun(rules, facts_of(**values), predictor, answer)
 
 
 def test_the_answer_holds_the_step_the_budget_and_the_limit_after_all_changes() -> None:
@@ -248,3 +270,18 @@ def test_one_edit_without_a_replay_makes_the_whole_answer_unknown() -> None:
     assert found.after is None
     assert found.because_unknown.startswith("fp8=hybrid")
     assert found.step is not None
+
+
+def test_the_budget_sums_to_the_likely_step_where_a_log_decides_its_length() -> None:
+    class Logged(FakePredictor):
+        @property
+        def step_ns(self) -> Prediction:
+            return Prediction(107 * MS + 1, 107 * MS + 1, 107 * MS + 1)
+
+        def predict(self, transformations: Sequence[Transformation]) -> Prediction:
+            assert transformations
+            return Prediction(95 * MS + 3, 95 * MS + 3, 95 * MS + 3)
+
+    found = answer(Question(scales=(("host", 0.5),)), run(Logged()))
+    assert sum(found.budget.values()) == 107 * MS + 1
+    assert sum(found.budget_after.values()) == 95 * MS + 3

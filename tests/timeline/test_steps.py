@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -148,12 +149,40 @@ def _marked(tmp_path: Path, *texts: str, step_range: str | None = None) -> Repor
         ("v2.train_iter {}/1000", r"train_iter \d+"),
         ("epoch 3, {}: train_step (lr 0.1)", "train_step"),
         ("bs 1024 step {}", "step"),
+        ("é 3 – train_iter {} of 1000", "train_[a-z]+"),
+        ("é 30 – {}: train_iter", ".(?P<name>train).*$"),
     ],
 )
 def test_a_step_has_the_number_next_to_what_the_user_names(tmp_path: Path, text: str, step_range: str) -> None:
     report = _marked(tmp_path, *(text.format(order) for order in (7, 8, 9, 10)), step_range=step_range)
     assert report.step.source == "user's step range"
     assert [step.index for step in report.ranks[0].steps] == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("text", ["step {} " + "a" * 100_000 + "!", "step {} " + "a!" * 50_000])
+@pytest.mark.parametrize("expression", ["(a+)+$", "(.*a){20}$", "(a|a)*b$", "(a?){50}a{50}$"])
+def test_no_expression_takes_long_on_any_text(tmp_path: Path, expression: str, text: str) -> None:
+    path = tmp_path / "trace.sqlite"
+    texts = [text.format(order) for order in range(4)]
+    builder = TraceBuilder().steps(len(texts))
+    for order, long_text in enumerate(texts):
+        builder.nvtx(long_text, max(0, 1000 * order - 10), 1000 * order + 900)
+    builder.write(path)
+    analyze(path)  # reads tables that are read once
+    begin = time.process_time()
+    analyze(path)
+    usual_s = time.process_time() - begin
+    assert analyze(path, step_range=expression).step.source != "user's step range"
+    assert time.process_time() - begin - 2 * usual_s < 1.0
+
+
+@pytest.mark.parametrize("is_inline", [False, True])
+def test_a_range_is_found_by_its_expression_wherever_its_text_is(tmp_path: Path, is_inline: bool) -> None:
+    builder = TraceBuilder().steps(4)
+    for order in range(4):
+        builder.nvtx(f"aten::step {order}", max(0, 1000 * order - 10), 1000 * order + 900, inline=is_inline)
+    report = analyze(builder.write(tmp_path / "trace.sqlite"), step_range="ATEN::STEP|(?i)step$|step [0-9]")
+    assert report.step.source == "user's step range"
 
 
 @pytest.mark.parametrize(

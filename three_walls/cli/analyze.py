@@ -35,7 +35,8 @@ PLAIN_WIDTH = 100
 @click.option(
     "--step-range",
     metavar="REGEX",
-    help="NVTX ranges that mark training steps, for a trace without training_step_N ranges.",
+    help="NVTX ranges that mark training steps, for a trace without training_step_N ranges: a regular expression "
+    "without look-around and backreferences.",
 )
 @click.option(
     "--config",

@@ -102,7 +102,7 @@ def whatif_command(
         run = pipeline.replay_run(
             traces, logs=logs, config=config_file, step_range=step_range, rules=rules_dir, progress=progress
         )
-        progress("replaying the step")
+        progress("replaying the step with the changes")
         found = answer(question, run)
     if is_json:
         click.echo(json.dumps(to_json(found), indent=2))

@@ -15,9 +15,8 @@ REPLAY_ERROR = facts.fact(
     "replay_error_fraction",
     "fraction",
     "the replay error",
-    "How far the unchanged replay of a step is from the step as captured: the largest distance over all kept steps and "
-    "captured ranks, as a fraction of the step. It says how well dependencies are known, not how well a change of the "
-    "step is predicted.",
+    "Fraction of the captured step by which its unchanged replay is off: the largest one over all kept steps and "
+    "captured ranks. It says how well dependencies are known, not how well a change of the step is predicted.",
     whole="the captured step",
 )
 PREDICTED_STEP = facts.duration(
@@ -41,8 +40,7 @@ PREDICTION_ERROR = facts.fact(
     "predicted_step_error_fraction",
     "fraction",
     "the error of the predicted unprofiled step",
-    "How far the predicted unprofiled step is from the log's, as a fraction of that; negative where the prediction is "
-    "shorter.",
+    "Fraction of the log's unprofiled step by which the predicted one is longer; negative where it is shorter.",
     whole="the log's unprofiled step",
 )
 CRITICAL_PATH_HOST = facts.fact(

@@ -14,6 +14,7 @@ import polars as pl
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.facts.measure import Details
+from three_walls.inputs import limits
 from three_walls.inputs.config.parallel_layout import find_contradictions
 from three_walls.inputs.config.sources import USER, SourceSettings
 from three_walls.inputs.nsys.capabilities import YES
@@ -43,6 +44,15 @@ _LENGTHENED = ("host_idle_ns", "idle_other_ns", "wait_exposed_ns")
 _MOST_SETTINGS_NAMED = 8
 _MOST_LOG_ENTRIES_NAMED = 5
 """Of each kind: log files that could not be read, slow ranks, and the log's own warnings."""
+_BLOCKS = {
+    "argument_block": "Megatron-LM's arguments",
+    "config_dump": "the configuration",
+    "non_default_settings": "the non-default settings",
+    "rank_timers": "the timers of every rank",
+    "timers": "timers",
+    "traceback": "tracebacks",
+}
+"""Kind of a log's block -> what it holds."""
 _BYTES_PER_GIB = 1 << 30
 
 
@@ -148,8 +158,9 @@ def _warn_of_log(log: TrainingLog | None, details: Details, facts: FactSheet) ->
     names = ", ".join(log.files)
     unread = log.unread[:_MOST_LOG_ENTRIES_NAMED]
     warnings = [ReportWarning("log-unreadable", f"A log was left out: {problem}") for problem in unread]
+    warnings += _warn_of_many_processes(log)
     timings = log.iterations, log.step_times, log.timers
-    other_lines = log.memory, log.argument_block, log.events, log.ooms, log.jobs
+    other_lines = log.memory, log.argument_block, log.events, log.ooms, log.jobs, log.left_out_blocks
     if not any((*timings, *other_lines)):
         message = (
             f"{names}: no line of Megatron-LM or Megatron-Bridge was found. "
@@ -173,6 +184,26 @@ def _warn_of_log(log: TrainingLog | None, details: Details, facts: FactSheet) ->
         for event in events[:_MOST_LOG_ENTRIES_NAMED]
     ]
     return tuple(warnings)
+
+
+def _warn_of_many_processes(log: TrainingLog) -> list[ReportWarning]:
+    """What was left out of a log because too many processes wrote it at the same time."""
+    remedy = "Give the logs of the first and the last rank alone."
+    warnings = []
+    if log.left_out_blocks:
+        kinds = ", ".join(f"{count:,} of {_BLOCKS[kind]}" for kind, count in log.left_out_blocks)
+        message = (
+            "Blocks of the log that were left out, because more than "
+            f"{limits.MOST_OPEN_BLOCK_BYTES >> 20} MiB of them were open at the same time: {kinds}. {remedy}"
+        )
+        warnings.append(ReportWarning("log-blocks-left-out", message))
+    if log.unplaced_lines_count:
+        message = (
+            f"The log is of more than {limits.MOST_PROCESSES:,} processes. Of {log.unplaced_lines_count:,} iteration "
+            f"lines and tracebacks it is not known which timers and which memory errors follow them. {remedy}"
+        )
+        warnings.append(ReportWarning("log-processes-left-out", message))
+    return warnings
 
 
 def _warn_of_perturbation(facts: FactSheet) -> list[ReportWarning]:

@@ -79,8 +79,14 @@ MOST_FOREIGN_LINES_OF_PRINTS = 1_000
 """The same for a block that a run prints repeatedly, each time at once."""
 MOST_BLOCK_ENTRIES = 200_000
 """Of one block of a log: twelve timers of 16,384 ranks."""
+MOST_OPEN_BLOCK_BYTES = 128 * 1024 * 1024
+"""Of memory for all open blocks of a log file together. A block of 200,000 entries takes 40 MB, tracebacks of 16,384
+ranks take 23 MB. A block that does not fit is left out, and a warning states how many were."""
 MOST_PROCESSES = 100_000
-"""Processes that are distinguished in one log file, by the prefixes of their lines."""
+"""Processes that are distinguished in one log file, by the prefixes of their lines. Of the lines of further ones, a
+warning states how many were read without their process."""
+LONGEST_ORIGIN = 512
+"""Characters of the prefixes that name a process; of longer ones the end is compared."""
 MOST_ITERATIONS = 100_000
 """Iteration lines of a log that are kept, and step-time lines. Further ones are only counted."""
 MOST_RANKS = 100_000

@@ -207,6 +207,10 @@ class TrainingLog:
     """Iteration lines that other output interrupted; none of their values is used."""
     left_out_count: int = 0
     """Iteration and step-time lines left out because there are very many, so that memory stays bounded."""
+    left_out_blocks: tuple[tuple[str, int], ...] = ()
+    """Kind and number of blocks left out for the same reason; of a kind that is read once, only where none was read."""
+    unplaced_lines_count: int = 0
+    """Iteration lines and tracebacks that were read without their process, because there are very many processes."""
     unread: tuple[str, ...] = ()
     """Files of a directory that could not be read, each with its reason."""
 

@@ -45,6 +45,8 @@ from three_walls.tables.loader import suggest
 
 _OPEN_SECTIONS = ("dataset", "peft", "tokenizer")
 """Sections whose class differs from run to run, so that a field that no release lists may exist."""
+_SET_BY_GATHER = ("mixed_precision.fp8_param", "mixed_precision.fp4_param")
+"""Fields that Bridge keeps equal to the field of that name with ``_gather``, which it sets last."""
 OBJECT_PARTS = ("._target_", "._args_", "._call_", "._name_")
 """Ends of paths that construct an object instead of setting a field."""
 _NOT_SAVED = ("dataset.mock", "dataset.token_dtype_code", "dataset.split_matrix")
@@ -239,7 +241,9 @@ class _Checker:
         present = self.current.get(override.path)
         section = override.path.partition(".")[0]
         is_known = override.path in self.current or section in self.complete
-        is_known |= section in self.current and not self.view.is_object(section)
+        is_known |= section in self.current and (
+            not self.view.is_object(section) or self.view.state(section, _UNKNOWN) == MAPPING
+        )
         if self.schema.find(override.path) is None and not is_known:
             return _Failure(self._describe_missing_field(override.path, "") or f"there is no {override.path}")
         if is_known and present is None:
@@ -339,7 +343,7 @@ class _Checker:
         value, is_object = override.value, self.view.is_object(section)
         is_known = section in self.current
         if isinstance(value, dict):
-            missing = [name for name in value if f"{section}.{name}" not in self.current]
+            missing = [name for name in value if not self.view.has_field(section, name)]
             if override.prefix == "" and missing and is_known and is_object:
                 return _Failure(f"Could not override '{section}.{missing[0]}': {section} is an object already")
             return None
@@ -423,6 +427,9 @@ class _Checker:
 
     def _describe_reset(self, path: str) -> str:
         section, _, field = path.partition(".")
+        gathered = f"{path}_gather"
+        if path in _SET_BY_GATHER and self.current.get(gathered, _UNKNOWN) not in (_UNKNOWN, self.current.get(path)):
+            return f"{path} is reset by {gathered}: set that instead"
         is_distributed = bool(self.current.get("ddp.use_distributed_optimizer"))
         if (
             (section == "model" or (section in ("ddp", "optimizer") and is_distributed))

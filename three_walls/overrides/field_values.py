@@ -24,8 +24,8 @@ ACTIVATIONS_NAMED_SINCE = (0, 4)
 """The first release that reads the name of an activation function."""
 ACTIVATIONS = ("silu", "gelu", "relu", "quick_gelu", "fast_gelu", "squared_relu", "sigmoid", "identity")
 """The names that it reads."""
-_JUDGED = ("train.train_iters", "train.train_samples")
-"""Numbers of which constraints know every use."""
+_JUDGED = ("train.train_iters", "train.train_samples", "comm_overlap.tp_comm_overlap_cfg")
+"""Settings of which constraints know every use."""
 _WORDS_IN_ONE = ("model.cuda_graph_scope", "model.cuda_graph_modules")
 """Lists that may also be given as one text, with commas."""
 _NAMED_MEMBERS = ("model.inference_cuda_graph_scope",)

@@ -126,6 +126,11 @@ class OverriddenConfig:
         takes_objects = field is not None and all(kind.startswith(("object:", "null")) for kind in field.kinds)
         return takes_objects and "." in path and isinstance(self.paths.get(path), str)
 
+    def has_field(self, section: str, name: str) -> bool:
+        """Whether a plain override finds the field. An object has a ``_target_`` only where an override gave it one."""
+        is_there = f"{section}.{name}" in self.paths
+        return is_there and (name != "_target_" or name in self._touched.get(section, ()))
+
     def merge(self, override: ParsedOverride) -> None:
         """Merge one override that applies. What ``~`` removes keeps the value that it had before all overrides."""
         section, _, name = override.path.partition(".")

@@ -410,11 +410,16 @@ def _counts(values: Mapping[str, Any], warmup: str) -> bool:
 
 
 def _derive_activation(state: _State) -> None:
-    """``torch.nn.functional.silu``, ``<function silu at 0x7f>`` and ``<built-in function silu>`` are silu."""
+    """``torch.nn.functional.silu``, ``<function silu at 0x7f>`` and ``<built-in function silu>`` are silu.
+
+    What is no function equals none of those that constraints name.
+    """
     found = state.model("activation_func")
     if isinstance(found, str):
         name = found.strip("<>").removeprefix("built-in ").removeprefix("function ")
         state.derived["activation"] = name.partition(" at ")[0].rpartition(".")[2]
+    elif found is not None:
+        state.derived["activation"] = str(found)
 
 
 def _derive_switches(state: _State) -> None:

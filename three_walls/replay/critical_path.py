@@ -18,15 +18,13 @@ import numpy as np
 import polars as pl
 
 from three_walls.model import report
-from three_walls.model.buckets import BUCKET_BY_NAME, Group
+from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.replay.graph import NONE, ORIGIN, Edges, Kind, Numbers, StepGraph, Times, Work
 from three_walls.replay.longest_path import find_longest_paths
 
 OPERATION, HOST, GAP = "operation", "host", "gap"
 """What a segment is: a device operation, a piece of a host thread, or time between two things (launch latency, the gap
 between two operations of a stream)."""
-
-OTHER = "other"
 
 UNKNOWN_MODULE = "unknown"
 
@@ -86,10 +84,6 @@ def group_limits(by_category: Mapping[str, int]) -> dict[str, int]:
         limit = BUCKET_BY_NAME[name].group.value if name in BUCKET_BY_NAME else name
         sums[limit] = sums.get(limit, 0) + ns
     return dict(sorted(sums.items(), key=lambda row: (-row[1], row[0])))
-
-
-LIMITS = (Group.COMPUTE.value, Group.COMMUNICATION.value, Group.COPY.value, Group.GRAPH.value, HOST, GAP)
-"""The keys of CriticalPath.sum_by_limit."""
 
 
 def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | None = None) -> CriticalPath:

@@ -350,8 +350,12 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     left_out = inside & (number % round(factor) != 0)
     shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
     released = (shorter.edges.kind == Kind.AWAITED) & left_out[np.maximum(shorter.edges.operation, 0)]
-    kept = replace(shorter, edges=shorter.edges.take(~released))
-    return _scale_operations(graph, kept, inside & ~left_out, factor * time, 1.0)
+    kept = _scale_operations(
+        graph, replace(shorter, edges=shorter.edges.take(~released)), inside & ~left_out, factor * time, 1.0
+    )
+    # Ranks differ by the samples that they process: fewer passes do not make them wait less.
+    wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
+    return replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
 
 
 def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:

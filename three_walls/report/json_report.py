@@ -49,7 +49,8 @@ def render_json(report: Report) -> str:
 
     Raises ValueError for a measured number that is not finite: JSON has none.
     """
-    document = _report_type().dump_python(_in_order(report), mode="json")
+    plain = Report(**{field.name: getattr(report, field.name) for field in fields(Report)})
+    document = _report_type().dump_python(_in_order(plain), mode="json")
     facts = {name: _define(fact) for name, fact in report.facts.facts.items()}
     document["facts"] = TypeAdapter(dict[str, DefinedFact]).dump_python(_in_order(facts, is_sorted=False), mode="json")
     document = {"schema_version": document.pop("schema_version"), **document}

@@ -10,8 +10,8 @@ from three_walls.model.what_if import WhatIf
 from three_walls.report.formats import UNKNOWN, format_ms, format_ms_range, format_share, show_control_characters
 
 LIMIT_NAMES = {
-    "host": "the host (CUDA calls and the time between them)",
-    "gap": "launch latency and gaps between operations",
+    "host": "the host",
+    "gap": "launch latency and gaps",
     "compute": "compute kernels",
     "communication": "communication",
     "copy": "copies",
@@ -44,7 +44,7 @@ def _describe_step(step: Prediction | None) -> str:
         return UNKNOWN
     likely = format_ms(step.likely_ns)
     spread = format_ms_range(step.low_ns, step.high_ns)
-    return likely if step.low_ns == step.high_ns else f"{likely} (range {spread})"
+    return f"{likely} (range {spread})" if "-" in spread else likely
 
 
 def _describe_change(step: Prediction | None, after: Prediction) -> str:

@@ -30,9 +30,11 @@ from three_walls.model.transformation import (
     Transformation,
 )
 from three_walls.model.what_if import Changes, Question, ReplayedRun, WhatIf
-from three_walls.rules.conditions import Truth, evaluate_all, same
+from three_walls.rules.conditions import Truth, evaluate_all, same, that_are
 from three_walls.rules.edits import fact_of, target_of
+from three_walls.rules.judge import failing_requirements
 from three_walls.rules.replays import Replays
+from three_walls.rules.wording import explain
 from three_walls.tables.loader import suggest
 
 HOST, NCCL = "host", "nccl"
@@ -119,7 +121,7 @@ def _explain(transformations: Iterable[Transformation], predictor: Predictor) ->
 def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet, predictor: Predictor) -> Changes:
     """What ``question`` changes in the step. Raises UsageError for a setting that no rule proposes, or a wrong name."""
     replays = Replays(predictor)
-    parts = [_set(name, value, rules, facts, replays) for name, value in question.settings.items()]
+    parts = [_set(name, question.settings, rules, facts, replays) for name in question.settings]
     parts += [_scale(name, factor) for name, factor in question.scales]
     parts += [Changes((_drop(kernels),)) for kernels in question.dropped_kernels]
     if question.network_bytes_per_s is not None:
@@ -132,8 +134,15 @@ def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet, pr
     )
 
 
-def _set(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet, replays: Replays) -> Changes:
-    """The transformations of the rules that set ``name`` to ``value``: of rules with the same lever, the best one."""
+def _set(
+    name: str, settings: Mapping[str, ConfigData], rules: Sequence[Rule], facts: FactSheet, replays: Replays
+) -> Changes:
+    """The transformations of the rules that propose this one of ``settings``: of rules with the same lever, one.
+
+    Rules for this run come before others, those that contradict no other setting that was asked before those that do,
+    those with a replay before those without, and those whose symptom is there before those whose symptom is not.
+    """
+    value = settings[name]
     shown = f"{name.partition('.')[2]}={_write(value)}"
     current = facts.get(name)
     if not current.is_missing and (same(current.value, value) or (value is False and current.value is None)):
@@ -142,6 +151,7 @@ def _set(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet, 
     if not proposing:
         raise UsageError(_describe_unknown_setting(name, shown, rules, facts))
     fitting = [rule for rule in proposing if evaluate_all(rule.applies_to, facts) is not Truth.FAILS] or proposing
+    fitting = [rule for rule in fitting if not _contradicts(rule, settings, facts)] or fitting
     in_order = sorted(fitting, key=lambda rule: (not rule.gain.replay, _ORDER[evaluate_all(rule.when, facts)], rule.id))
     by_lever: dict[str, Rule] = {}
     for rule in in_order:
@@ -152,7 +162,24 @@ def _set(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet, 
         rule, (_, reason) = next(iter(found.items()))
         return Changes(unknown=(f"{shown}: not predicted by rule {rule.id}: {reason}",))
     transformations = tuple(change for rule in chosen for change in found[rule][0])
-    return Changes(transformations, notes=tuple(_note_other_edits(chosen, name, shown, facts)))
+    notes = [*_note_other_edits(chosen, name, shown, facts), *_note_obstacles(chosen, shown, facts)]
+    return Changes(transformations, notes=tuple(notes))
+
+
+def _contradicts(rule: Rule, settings: Mapping[str, ConfigData], facts: FactSheet) -> bool:
+    """Whether ``rule`` gives another of ``settings`` a value that was not asked for."""
+    edited = {name: to for name, to in _targets(rule, facts) if name in settings}
+    return not all(_sets(name, to, name, settings[name]) for name, to in edited.items())
+
+
+def _note_obstacles(chosen: Sequence[Rule], shown: str, facts: FactSheet) -> list[str]:
+    """Why a rule would not propose its edits for this run."""
+    notes = []
+    for rule in chosen:
+        if failing := that_are(Truth.FAILS, rule.applies_to, facts):
+            notes.append(f"{shown} is not meant for this run: {explain(failing, facts).rstrip('.')}.")
+        notes += [f"{shown} is blocked: {part.reason.rstrip('.')}." for part in failing_requirements(rule, facts)]
+    return notes
 
 
 _ORDER = {Truth.HOLDS: 0, Truth.UNKNOWN: 1, Truth.FAILS: 2}

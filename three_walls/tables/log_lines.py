@@ -141,6 +141,8 @@ class BlockRow(Row):
     """A heading inside the block; its group ``section`` is put before the names."""
     repeats: bool = False
     """Whether a run prints the block repeatedly; of any other block only the first is read."""
+    keeps_last: bool = False
+    """Whether only the last entry counts."""
     counts_up: bool = False
     """Whether names are numbers that grow within a section, so that one that does not shows a torn heading."""
     patience: int = 200

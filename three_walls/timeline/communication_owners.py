@@ -90,9 +90,9 @@ def _number_groups(calls: pl.DataFrame) -> pl.DataFrame:
     """
     opens = (pl.col("call_name") == GROUP_START).cast(pl.Int64)
     closes = (pl.col("call_name") == GROUP_END).cast(pl.Int64)
-    level = (opens - closes).cum_sum().over("thread")
-    lowest = pl.min_horizontal(level.cum_min().over("thread"), pl.lit(0))
-    ordered = calls.sort("thread", "start_ns", "end_ns").with_columns(depth=level - lowest)
+    level = (opens - closes).cum_sum()
+    lowest = level.cum_min().clip(upper_bound=0)
+    ordered = calls.sort("thread", "start_ns", "end_ns").with_columns(depth=(level - lowest).over("thread"))
     begins = (pl.col("call_name") == GROUP_START) & (pl.col("depth") == 1)
     return ordered.with_columns(group=begins.cast(pl.Int64).cum_sum().over("thread"))
 

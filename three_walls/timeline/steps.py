@@ -46,7 +46,6 @@ TRAINING_STEP_TEXT = "training_step_"
 """Precedes the number in the range's text. Megatron-Bridge emits it (since 2026) with profiling.nvtx_ranges=true; other
 programs use the name too, so it shows steps, not Megatron."""
 
-_TRAINING_STEP = re.compile(re.escape(TRAINING_STEP_TEXT))
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _NO_NUMBER = -1
 
@@ -85,14 +84,14 @@ class _Window:
 
 
 def find_steps(
-    operations: pl.DataFrame, ranges: pl.DataFrame, step_range: re.Pattern[str] | None
+    operations: pl.DataFrame, ranges: pl.DataFrame, step_range: str | None
 ) -> tuple[pl.DataFrame, dict[int, StepSource]]:
     """Steps of every rank (STEPS), sorted, and the source of each rank's step boundaries.
 
     ``operations`` are classified, with launches; ``ranges`` are NVTX ranges of the same processes. ``step_range`` is
     the expression of the user for the ranges that are steps.
     """
-    marked = [(StepSource.TRAINING_STEP, _number_ranges(ranges, _TRAINING_STEP))]
+    marked = [(StepSource.TRAINING_STEP, _number_ranges(ranges, TRAINING_STEP_TEXT))]
     if step_range is not None:
         marked.append((StepSource.USER_RANGE, _number_ranges(ranges, step_range)))
     windows_of: dict[int, list[_Window]] = {}
@@ -110,25 +109,31 @@ def find_steps(
     return pl.concat(steps).sort("rank_index", "start_ns"), sources
 
 
-def _number_ranges(ranges: pl.DataFrame, pattern: re.Pattern[str]) -> pl.DataFrame:
-    """The ``ranges`` in whose text ``pattern`` is found, with the ``number`` nearest to it; null where there is none.
+def _number_ranges(ranges: pl.DataFrame, expression: str) -> pl.DataFrame:
+    """The ``ranges`` in whose text ``expression`` is found, with the ``number`` nearest to it, null without one.
 
-    Of two equally near numbers the later counts, of several inside of what was found the first.
+    Of two equally near numbers the later counts, of several inside of what was found the first. polars searches, in
+    linear time: Python's re takes exponential time to search for an expression like ``(a+)+$``.
     """
+    text = pl.col("text")
+    texts = ranges.select(text.unique())
+    found = texts.with_columns(start=text.str.find(expression), match=text.str.extract(expression, 0))
     numbers: dict[str, int | None] = {}
-    for text in ranges["text"].unique().to_list():
-        found = pattern.search(text)
-        if found:
-            start, end = found.span()
-            nearest = min(
-                _NUMBER.finditer(text),
-                key=lambda number: (max(number.start() - end, start - number.end(), 0), number.end() <= start),
-                default=None,
-            )
-            is_short = nearest is not None and len(nearest[0]) <= limits.LONGEST_STEP_NUMBER
-            numbers[text] = int(nearest[0]) if nearest is not None and is_short else None
+    for full, start_bytes, match in found.drop_nulls().rows():
+        start = len(full.encode()[:start_bytes].decode())
+        numbers[full] = _nearest_number(full, start, start + len(match))
     columns = pl.Schema({"text": pl.String, "number": pl.Int64})
     return ranges.join(pl.DataFrame([*numbers.items()], columns, orient="row"), on="text", maintain_order="left")
+
+
+def _nearest_number(text: str, start: int, end: int) -> int | None:
+    """The number in ``text`` that is nearest to what stands from ``start`` to ``end``."""
+    nearest = min(
+        _NUMBER.finditer(text),
+        key=lambda number: (max(number.start() - end, start - number.end(), 0), number.end() <= start),
+        default=None,
+    )
+    return int(nearest[0]) if nearest and len(nearest[0]) <= limits.LONGEST_STEP_NUMBER else None
 
 
 def _have_increasing_numbers(windows: Sequence[_Window]) -> bool:

@@ -18,6 +18,7 @@ import polars as pl
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import RunConfig
+from three_walls.model.errors import UsageError
 from three_walls.tables.kernels import (
     KernelPattern,
     load_api_patterns,
@@ -51,6 +52,16 @@ NODE_TEXTS = (
     ),
     f"{EXPERTS} {WEIGHT_GRADIENTS}",
 )
+
+_REMEDIES = {
+    "look-around": r"write the text itself, as in 'iteration \d+$' instead of '(?<=iteration )\d+(?! of)'",
+    "backreferences": "write the repeated text again; for a character by its code, write \\x41",
+    "unrecognized flag": "of groups there are (...), (?:...), (?P<name>...) and (?i)",
+    "unrecognized escape": r"for the end of the text, write $; for a character by its code, write \x41",
+    "repetition": r"for the character {, write \{",
+    "too large": r"write fewer or smaller repetitions, or [0-9] for \d and [A-Za-z0-9_] for \w",
+}
+"""Part of what polars (Rust's regex) finds wrong in an expression -> what to write instead."""
 
 SCHEDULE_NODES = pl.Schema(
     {
@@ -97,12 +108,31 @@ class Timeline:
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
     """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, nodes of overlapped layers,
-    and those that show a setting or Megatron."""
+    and those that show a setting or Megatron.
+
+    Raises UsageError where ``step_range`` is no regular expression that can be searched in linear time.
+    """
+    if step_range:
+        _check_expression(step_range)
     owners = tuple(text for row in collective_owners().owners for text in row.texts)
     settings = tuple(text for row in shown_settings() for text in row.ranges)
     signs = tuple(text for sign in (*megatron_signs().ranges, *megatron_signs().shared_ranges) for text in sign.texts)
     needles = (TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS, *settings, *signs)
-    return WantedRanges(tuple(dict.fromkeys(needles)), re.compile(step_range) if step_range else None)
+    return WantedRanges(tuple(dict.fromkeys(needles)), step_range or None)
+
+
+def _check_expression(step_range: str) -> None:
+    try:
+        pl.Series([""]).str.contains(step_range)
+        return
+    except pl.exceptions.ComputeError as error:
+        _, _, found = str(error).partition("\nerror: ")
+        reason = found.partition("\n")[0] or "too large when it is written out"
+    for part, remedy in _REMEDIES.items():
+        if part in reason:
+            reason = f"{reason}; {remedy}"
+            break
+    raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({reason})")
 
 
 def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str | None) -> Timeline:
@@ -116,7 +146,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
         "rank_index", "start_ns", "end_ns", "stream", "correlation"
     )
     ranges = pl.concat([trace.ranges for trace in traces])
-    steps, sources = find_steps(operations, ranges, re.compile(step_range) if step_range else None)
+    steps, sources = find_steps(operations, ranges, step_range or None)
     return Timeline(
         operations=operations,
         steps=steps,
@@ -177,8 +207,7 @@ def _name_api_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _select_ranges(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:
-    texts = [text for text in ranges["text"].unique().to_list() if wanted.wants(text)]
-    return ranges.filter(pl.col("text").is_in(texts))
+    return ranges.filter(wanted.select(ranges["text"]))
 
 
 def _select_calls(trace: Trace, wanted: re.Pattern[str]) -> pl.DataFrame:

@@ -68,6 +68,10 @@ class Collector:
     unread: list[str] = field(default_factory=list)
     torn: int = 0
     left_out: int = 0
+    left_out_blocks: dict[str, int] = field(default_factory=dict)
+    """Kind -> blocks that did not fit into memory."""
+    unplaced: int = 0
+    """Iteration lines and tracebacks whose process is one too many to be distinguished."""
 
     def add(self, parsed: ParsedLine, file_name: str) -> None:
         """Adds the values of one line."""
@@ -106,6 +110,10 @@ class Collector:
         elif entries:
             self.blocks.setdefault(kind, entries)
 
+    def leave_out_block(self, kind: str) -> None:
+        """Counts a block that did not fit into memory."""
+        self.left_out_blocks[kind] = self.left_out_blocks.get(kind, 0) + 1
+
     def result(self, files: tuple[str, ...]) -> TrainingLog:
         """The log, every list in a total order."""
         dump = self.blocks.get("config_dump")
@@ -138,6 +146,10 @@ class Collector:
             contradictions=tuple(sorted(self.contradictions)),
             torn_lines_count=self.torn,
             left_out_count=self.left_out,
+            left_out_blocks=tuple(
+                (kind, count) for kind, count in sorted(self.left_out_blocks.items()) if kind not in self.blocks
+            ),
+            unplaced_lines_count=self.unplaced,
             unread=tuple(self.unread),
         )
 

@@ -6,7 +6,7 @@ import codecs
 import gzip
 import lzma
 import zlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,10 +94,13 @@ class _FileReader:
     grammar: LogGrammar
     collector: Collector
     file_name: str
-    blocks: dict[str, Block] = field(default_factory=dict)
-    """Open blocks that come once, by the process that writes them; the one that expires first is first."""
-    prints: dict[str, Block] = field(default_factory=dict)
+    blocks: OrderedDict[str, Block] = field(default_factory=OrderedDict)
+    """Open blocks that come once, by the process that writes them; the one that expires first is first. Of a dict, the
+    first entry takes the longer to find the more were deleted before it."""
+    prints: OrderedDict[str, Block] = field(default_factory=OrderedDict)
     """The same for blocks that repeat."""
+    open_bytes: int = 0
+    """What all open blocks take of memory together."""
     lines: int = 0
     """Lines that opened no block, of those that were read while a block was open."""
     latest: dict[str, LogIteration] = field(default_factory=dict)
@@ -115,11 +118,11 @@ class _FileReader:
         if found.is_anchored and self._open(line, found.text):
             return
         self.lines += 1
-        block = self._block_of(line.origin)
+        block = self._take(line.origin)
         if block is not None:
             block.read(line)
             if block.is_closed:
-                self._close(line.origin)
+                self._add_block(block)
             else:
                 self._keep(block)
         for waiting in (self.blocks, self.prints):
@@ -134,7 +137,7 @@ class _FileReader:
     def _open(self, line: SourceLine, raw: bytes) -> bool:
         """Opens the block that ``line`` begins. False where it begins none, or stands within one that comes once."""
         opened = open_block(line, raw, self.grammar, self.collector.blocks.keys())
-        enclosing = self._block_of(line.origin)
+        enclosing = self.blocks.get(line.origin) or self.prints.get(line.origin)
         if opened is None or (enclosing and opened.row.repeats and not enclosing.row.repeats):
             return False
         self._close(line.origin)
@@ -148,25 +151,39 @@ class _FileReader:
             self._close(origin)
         self.collector.jobs.extend(self.jobs)
 
-    def _block_of(self, origin: str) -> Block | None:
-        return self.blocks.get(origin) or self.prints.get(origin)
-
     def _keep(self, block: Block) -> None:
-        """Keeps ``block`` open, as the last of its kind to expire, so that no line looks at other processes' blocks."""
+        """Keeps ``block`` open, as the last of its kind to expire, so that no line looks at other processes' blocks.
+
+        Leaves it out where it does not fit. The block that has just grown is the one to go, whatever others hold: to
+        find the largest would take a look at all of them.
+        """
+        if self.open_bytes + block.held_bytes > limits.MOST_OPEN_BLOCK_BYTES:
+            self.collector.leave_out_block(block.row.kind)
+            return
         repeats = block.row.repeats
-        of_kind = self.prints if repeats else self.blocks
-        of_kind.pop(block.origin, None)
-        of_kind[block.origin] = block
+        (self.prints if repeats else self.blocks)[block.origin] = block
+        self.open_bytes += block.held_bytes
         limit = limits.MOST_FOREIGN_LINES_OF_PRINTS if repeats else limits.MOST_FOREIGN_LINES
         block.expires_at = self.lines + limit
 
-    def _close(self, origin: str) -> None:
+    def _take(self, origin: str) -> Block | None:
+        """The open block of this process, which is then no longer kept; None where it has none."""
         block = self.blocks.pop(origin, None) or self.prints.pop(origin, None)
-        if block is None:
-            return
+        if block is not None:
+            self.open_bytes -= block.held_bytes
+        return block
+
+    def _close(self, origin: str) -> None:
+        block = self._take(origin)
+        if block is not None:
+            self._add_block(block)
+
+    def _add_block(self, block: Block) -> None:
         if block.row.kind == "traceback":
-            if origin in self.frames or len(self.frames) < limits.MOST_PROCESSES:
-                self.frames[origin] = ": ".join(block.entries[-1]) if block.entries else ""
+            if block.origin in self.frames or len(self.frames) < limits.MOST_PROCESSES:
+                self.frames[block.origin] = ": ".join(block.entries[-1]) if block.entries else ""
+            else:
+                self.collector.unplaced += 1
         else:
             self.collector.add_block(block.row.kind, block.entries, block.after)
 
@@ -177,6 +194,8 @@ class _FileReader:
             self.collector.add_iteration(iteration)
             if origin in self.latest or len(self.latest) < limits.MOST_PROCESSES:
                 self.latest[origin] = iteration
+            else:
+                self.collector.unplaced += 1
         elif parsed.kind == "progress":
             self._add_progress(parsed.values)
         elif parsed.kind == "out_of_memory":

@@ -24,6 +24,7 @@ _BROKEN = "expected a complete SQLite export of Nsight Systems, found a damaged 
 _LEAST_ROW_BYTES = 6
 """Of a row in an SQLite file: a pointer to its cell, and a cell of four bytes."""
 _STEPS_BETWEEN_CHECKS = 100_000
+_TEXTS_AT_ONCE = 10_000
 
 EXPORT_METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables of what exported the report, and when: the second name is that of Nsight Systems before 2023."""
@@ -151,18 +152,19 @@ class NsysExport:
             found.update((number, text) for number, text in rows if isinstance(text, str))
         return found
 
-    def strings_where(self, wanted: Callable[[str], bool]) -> dict[int, str]:
-        """The texts of StringIds for which ``wanted`` is true, by id."""
+    def strings_where(self, select: Callable[[pl.Series], pl.Series]) -> dict[int, str]:
+        """The texts of StringIds that are wanted, by id. ``select``: from some texts to whether each is wanted."""
         if not self.has("StringIds", "id", "value"):
             return {}
+        found: dict[int, str] = {}
         self._checks = 0
         with self._errors_explained():
-            rows = self._small.execute("SELECT id, value FROM StringIds")
-            return {
-                number: text
-                for number, text in rows
-                if isinstance(number, int) and isinstance(text, str) and wanted(text)
-            }
+            cursor = self._small.execute("SELECT id, value FROM StringIds")
+            while rows := cursor.fetchmany(_TEXTS_AT_ONCE):
+                batch = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], str)]
+                are_wanted = select(pl.Series([text for _, text in batch], dtype=pl.String))
+                found.update(row for row, is_wanted in zip(batch, are_wanted, strict=True) if is_wanted)
+        return found
 
 
 def decode_text(text: bytes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -212,21 +211,25 @@ def only_process_of(api_calls: pl.DataFrame) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WantedRanges:
-    """Which NVTX ranges to read: texts that contain one of ``needles``, or in which ``expression`` is found."""
+    """Which NVTX ranges to read: texts that contain one of ``needles``, or in which ``expression`` is found.
+
+    The expression is a user's: polars searches for it in linear time, whatever it is.
+    """
 
     needles: tuple[str, ...]
-    expression: re.Pattern[str] | None = None
+    expression: str | None = None
 
-    def wants(self, text: str) -> bool:
-        found = any(needle in text for needle in self.needles)
-        return found or (self.expression is not None and bool(self.expression.search(text)))
+    def select(self, texts: pl.Series) -> pl.Series:
+        """Whether each of ``texts`` is wanted."""
+        are_wanted = texts.str.contains_any(list(self.needles))
+        return are_wanted if self.expression is None else are_wanted | texts.str.contains(self.expression)
 
 
 def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
     """NVTX ranges (schemas.HOST_RANGES) that are ``wanted``, sorted.
 
-    The table is the largest of an export (millions of rows). A text is in the row itself or in StringIds. Each distinct
-    text is searched once; without an expression, SQLite skips the rows that cannot match.
+    The table is the largest of an export (millions of rows). A text is in the row itself or in StringIds. Without an
+    expression, SQLite skips the rows that cannot match.
     """
     if not export.has(NVTX, "start", "end", "eventType", "globalTid"):
         return pl.DataFrame(schema=HOST_RANGES)
@@ -240,7 +243,7 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
 
 
 def _ranges_with_text_id(export: NsysExport, wanted: WantedRanges, only: str) -> pl.DataFrame:
-    texts = export.strings_where(wanted.wants)
+    texts = export.strings_where(wanted.select)
     if not texts:
         return pl.DataFrame(schema=HOST_RANGES)
     # An expression that matches most texts gives more ids than a statement may list.
@@ -265,11 +268,8 @@ def _ranges_with_inline_text(export: NsysExport, wanted: WantedRanges) -> pl.Dat
         where += f" AND text NOT GLOB '{_OPERATORS}*'"
     columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text": "text"}
     frame = export.frame(NVTX, columns, where, text=("text",))
-    if wanted.expression is None:
-        # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
-        frame = frame.filter(pl.col("text").str.contains_any(list(wanted.needles)))
-    texts = [text for text in frame["text"].unique().to_list() if wanted.wants(text)]
-    kept = frame.filter(pl.col("text").is_in(texts)).with_columns(process=process_of("thread"))
+    # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
+    kept = frame.filter(wanted.select(frame["text"])).with_columns(process=process_of("thread"))
     return conform(kept, HOST_RANGES)
 
 

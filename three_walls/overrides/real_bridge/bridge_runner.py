@@ -58,7 +58,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         from megatron.bridge.package_info import __version__
     except Exception as error:
         return {"error": _describe(error)}
-    return {"bridge": __version__, "results": [_run(case, request) for case in request["cases"]]}
+    release = __version__.partition("+")[0]  # within a git repository Bridge appends that repository's commit
+    return {"bridge": release, "results": [_run(case, request) for case in request["cases"]]}
 
 
 def _run(case: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
