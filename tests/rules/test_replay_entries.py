@@ -158,3 +158,10 @@ def test_a_rule_is_shown_with_what_it_changes_in_a_replay(tmp_path: Path) -> Non
     assert "\nIn a replay of the step\n  fuse work rope; directions forward, backward\n" in shown
     assert "    time 0.6 at the smallest gain, likely 0.4, 0.15 at the largest\n    host 0.1\n" in shown
     assert "  host if config.bf16 is true\n    host 1 - launch_starved_fraction\n" in shown
+
+
+def test_of_entries_for_the_same_work_whose_conditions_are_unknown_the_first_counts() -> None:
+    above = Transformation(Action.HOST, reason="a", only_if=(Condition("memory_peak_fraction", "above", 0.8),))
+    below = Transformation(Action.HOST, reason="b", only_if=(Condition("memory_peak_fraction", "at_most", 0.8),))
+    assert [each.reason for each in resolve((above, below), sheet_of({}))[0]] == ["a"]
+    assert [each.reason for each in resolve((above, below), sheet_of({"memory_peak_fraction": 0.5}))[0]] == ["b"]

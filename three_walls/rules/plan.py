@@ -28,7 +28,7 @@ from three_walls.model.rule import EXECUTION_ONLY, Rule
 from three_walls.model.transformation import Predictor
 from three_walls.rules.draft import Draft
 from three_walls.rules.gain import CULPRIT_COST, CULPRIT_RULE, without_culprit
-from three_walls.rules.judge import drop_small, judge_all, judge_safely, minimum_gain_ns
+from three_walls.rules.judge import drop_small, is_small, judge_all, judge_safely, minimum_gain_ns
 from three_walls.rules.replayed_draft import ReplayedDraft, predict_gain
 from three_walls.rules.replays import Replays
 from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
@@ -96,7 +96,7 @@ def make_plan(
     if culprit_rule and culprit and culprit.outcome is Outcome.FOUND:
         first = (_fix_first(culprit, facts, step_ns),)
         if replays:
-            replays, first = _heal(replays, culprit_rule, facts, first[0])
+            replays, first = _heal(replays, culprit_rule, facts, first[0], limits)
     applicabilities = frozenset((EXECUTION_ONLY, *allowed))
     if replays:
         findings = [predict_gain(finding, by_id[finding.rule], traced, replays) for finding in findings]
@@ -125,13 +125,15 @@ def _fix_first(culprit: Finding, facts: FactSheet, step_without_ns: float) -> Pl
     )
 
 
-def _heal(replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep) -> tuple[Replays, tuple[PlanStep, ...]]:
+def _heal(
+    replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep, limits: VerdictThresholds
+) -> tuple[Replays, tuple[PlanStep, ...]]:
     """Replays of the step in which the rank to fix first is as fast as its peers, and entry 0 by them.
 
-    Both stay as they are where no replay tells what the rank costs.
+    Both stay as they are where no replay tells what the rank costs, or one finds next to nothing.
     """
     gain, healed = replays.gain_of(rule, facts)
-    if gain is None or not gain.likely:
+    if gain is None or is_small(gain, minimum_gain_ns(replays.step().likely_ns, limits)):
         return replays, (entry,)
     after = replays.step(healed)
     bounds = Bounds(after.low_ns, after.high_ns)

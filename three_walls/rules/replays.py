@@ -13,7 +13,16 @@ from typing import Any
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Gain
 from three_walls.model.rule import FREES_MEMORY, REPLAYED, UPPER_BOUND, GainModel, Rule
-from three_walls.model.transformation import ALL, FromFact, Levels, Prediction, Predictor, Transformation
+from three_walls.model.transformation import (
+    ALL,
+    Action,
+    FromFact,
+    Levels,
+    Prediction,
+    Predictor,
+    Selection,
+    Transformation,
+)
 from three_walls.rules.conditions import Truth, evaluate_all
 from three_walls.rules.wording import list_labels
 
@@ -127,12 +136,20 @@ def as_ceiling(gain: Gain, why: str) -> Gain:
 
 
 def resolve(transformations: Sequence[Transformation], facts: FactSheet) -> tuple[Transformations, tuple[str, ...]]:
-    """The transformations that apply to the run, in numbers alone; else none, and the facts that are missing."""
+    """The transformations that apply to the run, in numbers alone; else none, and the facts that are missing.
+
+    As with edits, of several for the same work whose conditions are not known the first one counts.
+    """
     found: list[Transformation] = []
     lacking: list[str] = []
+    uncertain: set[tuple[Action, Selection]] = set()
     for transformation in transformations:
-        if evaluate_all(transformation.only_if, facts) is Truth.FAILS:
+        answer = evaluate_all(transformation.only_if, facts)
+        work = (transformation.action, transformation.select)
+        if answer is Truth.FAILS or (answer is Truth.UNKNOWN and work in uncertain):
             continue
+        if answer is Truth.UNKNOWN:
+            uncertain.add(work)
         numbers = {part: _read(part, facts) for part in transformation.from_facts}
         lacking += [name for part in numbers for name in _names(part) if facts.number(name) is None]
         found.append(_fill(transformation, numbers))

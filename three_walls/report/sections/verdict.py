@@ -114,7 +114,8 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         if removed is None:
             yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")
         else:
-            yield Metric("Without this wall", format_ms(removed.step_ns), f"{format_ms(removed.saved_ns)} less")
+            share = format_share(removed.saved_ns / max(1, removed.step_ns + removed.saved_ns))
+            yield Metric("Without this wall", format_ms(removed.step_ns), f"{share} less, by replay")
     if report.plan:
         after = report.plan[-1].step_after_ns
         entries = f"{len(report.plan)} {'entry' if len(report.plan) == 1 else 'entries'}"
