@@ -235,6 +235,10 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
         begin_ns = left_ns - times.longest_ns - graph.tail_ns
         place = np.where(work.edges.kind == Kind.GIVEN, given_at[work.edges.target], NONE)
         fixed_ns = np.where(place != NONE, begin_ns[np.maximum(place, 0)], work.edges.fixed_ns)
+        # A stream that is free earlier than it was holds nothing back.
+        moved_ns = _moved(fixed_ns - work.edges.fixed_ns, is_thread[np.maximum(place, 0)])
+        if moved_ns <= _STEADY_FRACTION * times.longest_ns:
+            break
         work = replace(work, edges=replace(work.edges, fixed_ns=fixed_ns))
         following = replay(graph, work)
         is_steady = abs(following.longest_ns - times.longest_ns) <= _STEADY_FRACTION * times.longest_ns
@@ -242,6 +246,11 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
         if is_steady:
             break
     return work, times
+
+
+def _moved(later_ns: Numbers, is_thread: Flags) -> int:
+    """How far the begin of any thread moved, or that of any stream to later."""
+    return int(np.where(is_thread, np.abs(later_ns), later_ns).max(initial=0))
 
 
 _MOST_STEPS = 4
