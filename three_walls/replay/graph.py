@@ -107,6 +107,12 @@ class Edges:
         lengths_ns[used] += np.rint(self.share[used] * duration_ns[self.operation[used]]).astype(np.int64)
         return lengths_ns
 
+    def delay(self, nodes: Numbers, later_ns: Numbers) -> Edges:
+        """The edges with those to ``nodes`` longer by ``later_ns`` each."""
+        by_node = np.zeros(int(max(self.target.max(initial=0), nodes.max(initial=0))) + 1, dtype=np.int64)
+        by_node[nodes] = later_ns
+        return replace(self, fixed_ns=self.fixed_ns + by_node[self.target])
+
     def take(self, chosen: Flags | Numbers) -> Edges:
         """The edges that are ``chosen``, by a mask or by their places."""
         return Edges(*(getattr(self, name)[chosen] for name in EDGE_COLUMNS))
@@ -152,6 +158,8 @@ class StepGraph:
     """As captured; of a member of a rendezvous, the time from the rendezvous to its end."""
     wait_ns: Numbers
     """The part of the duration in which communication is taken to wait for ranks that were not captured."""
+    held_ns: Numbers
+    """Per operation how long another process held it up on a shared GPU; edges to its start contain it."""
     carried: Carried
     measured_ns: Numbers
     """Per rank (in order of ``ranks``): from its step's start to the end of its last operation."""
