@@ -115,4 +115,5 @@ def test_a_shared_gpu_holds_up_what_nothing_else_holds_up(tmp_path: Path) -> Non
     assert starts_us(replay(alone)) == [0, 11]  # nothing visible held the second kernel up
     shared = step.graph_between(tmp_path, 110, 400, shared=True)
     assert starts_us(replay(shared)) == [0, 90]
-    assert starts_us(with_durations(shared, 5, 20)) == [0, 85]  # another process still has the GPU for 79 us
+    # Another process still has the GPU for 79 us; the second kernel is not ready before its own launch.
+    assert 85 <= starts_us(with_durations(shared, 5, 20))[1] < 86
