@@ -22,8 +22,17 @@ def reason_of(path: Path) -> str | None:
 
 
 def test_without_recorded_calls_nothing_is_predicted(tmp_path: Path) -> None:
-    path = TraceBuilder().steps(4).write(tmp_path / "t.sqlite", without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
+    path = (
+        TraceBuilder()
+        .steps(4, length=10_000_000)
+        .write(tmp_path / "t.sqlite", without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
+    )
     assert "launches of 100.0% of the operations were not recorded" in (reason_of(path) or "")
+
+
+def test_of_a_step_shorter_than_any_real_one_nothing_is_predicted(tmp_path: Path) -> None:
+    path = TraceBuilder().steps(4, length=1000).write(tmp_path / "t.sqlite")
+    assert reason_of(path) == "the step takes only 0.001 ms"
 
 
 def test_inside_graphs_recorded_as_a_whole_nothing_is_predicted() -> None:
@@ -36,9 +45,9 @@ def test_launches_that_begin_after_their_kernels_show_that_clocks_differ(
 ) -> None:
     builder = TraceBuilder()
     for order in range(4):
-        at = 10_000 + order * 100_000
-        builder.kernel(GEMM, at, at + 60_000, launched=at + 1000 * launched_us)
-        builder.kernel(ADAM, at + 80_000, at + 100_000, launched=at + 80_000 + 1000 * launched_us)
+        at = 10_000 + order * 10_000_000
+        builder.kernel(GEMM, at, at + 6_000_000, launched=at + 1000 * launched_us)
+        builder.kernel(ADAM, at + 8_000_000, at + 10_000_000, launched=at + 8_000_000 + 1000 * launched_us)
     withheld = reason_of(builder.write(tmp_path / "t.sqlite")) or ""
     assert reason in withheld
     assert bool(reason) == bool(withheld)

@@ -139,6 +139,8 @@ class ReplayThresholds(Row):
     """The same for short operations."""
     maximum_replay_error_fraction: Fraction
     """Of the step: with a larger error nothing is predicted."""
+    least_step_ns: Nanoseconds
+    """Nothing is predicted of a shorter step."""
     minimum_launched_fraction: Fraction
     """Of the operations: with fewer recorded launches nothing is predicted."""
     maximum_envelope_fraction: Fraction
