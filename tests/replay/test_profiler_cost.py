@@ -64,7 +64,7 @@ def test_a_range_costs_the_time_to_the_range_inside_it_and_between_two_ends(tmp_
 
 def test_a_cuda_call_between_two_begins_does_not_count_as_the_cost_of_a_range(tmp_path: Path) -> None:
     graph = launches(tmp_path, 2)
-    before, inside = launch_cost_us()
+    before, _ = launch_cost_us()
     added = added_us(graph, (99, 250, "around both"), (150, 180, "between"), (153, 178, "inside that"))
     assert added[2] == round(before + 2 * 3 + 2 * 2, 3)
 

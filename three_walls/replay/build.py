@@ -281,10 +281,7 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.Da
         carried=_list_carried(parts, shift, (operations, calls), _FirstNodes(join, start_node, call_end)),
         measured_ns=last_end - step_start,
         rank_start_ns=step_start,
-        tail_ns=min(
-            max(0, part.end_ns - part.start_ns - int(last))
-            for part, last in zip(parts, last_end - step_start, strict=True)
-        ),
+        tail_ns=max(0, int((step_end - last_end).min())),
         ranks=tuple(part.rank_index for part in parts),
     )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from three_walls.model.buckets import Wall
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, Gain, Outcome, PlanStep
 from three_walls.model.rule import REPLAYED, Rule
@@ -21,6 +22,7 @@ from three_walls.rules.edits import fact_of
 from three_walls.rules.gain import CULPRIT_RULE, Level, apply_gain, estimate
 from three_walls.rules.judge import describe_small, drop_small, is_small, judge_safely
 from three_walls.rules.replays import Replays, Transformations, as_ceiling, describe_gain
+from three_walls.rules.verdict import decide_verdict
 
 
 def predict_gain(finding: Finding, rule: Rule, facts: FactSheet, replays: Replays) -> Finding:
@@ -42,12 +44,15 @@ class ReplayedDraft(Draft):
     """Of the entries so far."""
     settled: FactSheet = field(init=False)
     """Facts as traced, with the settings of the entries so far: replayed rules are judged on them."""
+    wall: Wall | None = field(init=False)
+    """That of the verdict, without replays."""
     last_gain: dict[str, tuple[int, int]] = field(init=False)
     """For each replayed rule its likely gain, and how many entries the plan had then."""
 
     def __post_init__(self) -> None:
         Draft.__post_init__(self)
         self.settled = self.original.as_traced()
+        self.wall = decide_verdict(self.original.as_traced(), self.limits).wall
         gains = {name: finding.gain_ns for name, finding in self.findings.items()}
         self.last_gain = {name: (gain.likely or 0, 0) for name, gain in gains.items() if gain.basis == REPLAYED}
 
@@ -94,14 +99,20 @@ class ReplayedDraft(Draft):
         return self.last_gain[name][0] if name in self.last_gain else float("inf")
 
     def _replay_best(self, names: Iterable[str]) -> tuple[Finding, Transformations] | None:
-        best: tuple[Finding, Transformations] | None = None
+        """The largest likely gain. Of gains that two runs could not tell apart, one against the wall goes first."""
+        replayed: list[tuple[Finding, Transformations]] = []
+        largest_ns, enough_ns = 0.0, 0.0
         for name in names:
-            if best and self._most_ns(name) < (best[0].gain_ns.likely or 0) and name in self.last_gain:
+            if name in self.last_gain and self._most_ns(name) < enough_ns:
                 break
-            found = self._replay(name)
-            if found and (best is None or self._rank(found[0]) < self._rank(best[0])):
-                best = found
-        return best
+            if name in self.last_gain and self._most_ns(name) < largest_ns and self.rules[name].wall is not self.wall:
+                continue
+            if found := self._replay(name):
+                replayed.append(found)
+                largest_ns = max(largest_ns, found[0].gain_ns.likely or 0)
+                enough_ns = self.limits.same_gain_fraction * largest_ns
+        same = [found for found in replayed if (found[0].gain_ns.likely or 0) >= enough_ns]
+        return min(same, key=lambda found: (found[0].wall is not self.wall, self._rank(found[0])), default=None)
 
     def _replay(self, name: str) -> tuple[Finding, Transformations] | None:
         """The finding with its gain on the remaining step, and its transformations; None if it is not to be taken."""

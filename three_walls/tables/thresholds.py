@@ -176,6 +176,8 @@ class VerdictThresholds(Row):
     """Of a threshold: a measured value that misses it by less is near it, and so is a gain that a plan needs."""
     reachable_gemm_efficiency_fraction: Fraction
     """Of the dense peak: what GEMMs reach at best."""
+    same_gain_fraction: Fraction
+    """Of the largest replayed gain: gains above this count as equal, and the wall of the verdict goes first."""
     comparable_gain_fraction: Fraction
     """Of the largest likely gain: gains above this count as equal, and the wall of the verdict goes first."""
 
