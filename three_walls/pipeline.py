@@ -133,7 +133,7 @@ def _measure(request: InputRequest, step_range: str | None, progress: Progress) 
     progress("measuring facts")
     facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
     progress("replaying the step")
-    replay = replay_steps(timeline, matched_ranks, traces, details.step, facts)
+    replay = replay_steps(timeline, matched_ranks, attribution, traces, details.step, facts)
     facts = facts.with_measured(replay.facts)
     return _Run(inputs, timeline, matched_ranks, attribution, facts, details, replay)
 

@@ -88,6 +88,11 @@ def read_edits() -> tuple[MeasuredEdit, ...]:
     )
 
 
+def read_groups() -> dict[str, list[dict[str, object]]]:
+    """The runs of every group of measured pairs."""
+    return {group["name"]: group["runs"] for group in yaml.safe_load(PAIRS.read_text())["groups"]}
+
+
 def find_base(name: str) -> Path | None:
     """The trace called ``name``: a file or folder."""
     folders = [ROOT / "sample_traces", *map(Path, filter(None, os.environ.get("THREE_WALLS_TRACES", "").split(":")))]

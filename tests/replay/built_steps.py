@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import mkdtemp
 
 import polars as pl
 
@@ -33,9 +34,15 @@ class Step(TraceBuilder):
         self.api(name, round(start * US), round(end * US), correlation, thread)
         return self
 
-    def graph_between(self, path: Path, start: float, end: float, *others: TraceBuilder) -> StepGraph:
-        """The graph of the step from ``start`` to ``end`` of this rank, and of ``others`` on the same clock."""
-        paths = [builder.write(path / f"rank{place}.sqlite") for place, builder in enumerate((self, *others))]
+    def graph_between(
+        self, path: Path, start: float, end: float, *others: TraceBuilder, shared: bool = False
+    ) -> StepGraph:
+        """The graph of the step from ``start`` to ``end`` of this rank, and of ``others`` on the same clock.
+
+        ``shared``: whether another process uses the GPUs.
+        """
+        folder = Path(mkdtemp(dir=path))
+        paths = [builder.write(folder / f"rank{place}.sqlite") for place, builder in enumerate((self, *others))]
         graph_launch = union_of(load_api_patterns(), "graph_launch")
         request = InputRequest(paths, (), None, (), None, None)
         inputs = read_inputs(request, wanted_ranges(None), graph_launch, lambda _: None)
@@ -46,4 +53,4 @@ class Step(TraceBuilder):
             schema={"rank_index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64},
             orient="row",
         )
-        return build_graph(timeline, matched, windows)
+        return build_graph(timeline, matched, windows, windows["rank_index"].to_list() if shared else ())

@@ -125,6 +125,7 @@ class GraphBuilder:
             piece_ns=numbers(self.pieces),
             duration_ns=numbers(self.durations),
             wait_ns=numbers([0] * len(self.durations)),
+            held_ns=numbers([0] * len(self.durations)),
             carried=Carried(numbers([1]), numbers([len(self.pieces) - 1]), numbers([NONE]), numbers([0])),
             measured_ns=numbers([0]),
             rank_start_ns=numbers([0]),

@@ -107,3 +107,13 @@ def test_threads_that_work_at_the_same_time_do_not_wait_for_each_other(tmp_path:
     times = replay(graph, replace(graph.work, piece_ns=graph.piece_ns * slow))
     main = (graph.operations["stream"] == 7).to_numpy()
     assert np.array_equal(times.start_ns[main], replay(graph).start_ns[main])
+
+
+def test_a_shared_gpu_holds_up_what_nothing_else_holds_up(tmp_path: Path) -> None:
+    step = Step().run(110, 120, launched=105).run(200, 220, launched=107)
+    alone = step.graph_between(tmp_path, 110, 400)
+    assert starts_us(replay(alone)) == [0, 11]  # nothing visible held the second kernel up
+    shared = step.graph_between(tmp_path, 110, 400, shared=True)
+    assert starts_us(replay(shared)) == [0, 90]
+    # Another process still has the GPU for 79 us; the second kernel is not ready before its own launch.
+    assert 85 <= starts_us(with_durations(shared, 5, 20))[1] < 86

@@ -268,7 +268,7 @@ def _choose_rank(
     where no call shows them late.
     """
     rank_of = matched_ranks.rank_of
-    slow_gpus = {rank_of[index] for index in (*_find_shared_gpus(attribution.kernel_spread), *attribution.slow_ranks)}
+    slow_gpus = {rank_of[index] for index in (*find_shared_gpus(attribution.kernel_spread), *attribution.slow_ranks)}
     late = {straggler.rank for straggler in stragglers}
     sick = sorted(late | slow_gpus)
     healthy = [index for index in medians if rank_of[index] not in sick]
@@ -297,7 +297,7 @@ def _choose_rank(
     return chosen, f"the median of {len(ordered)} healthy ranks{where}; {are_sick}"
 
 
-def _find_shared_gpus(kernel_spread: Mapping[int, float]) -> list[int]:
+def find_shared_gpus(kernel_spread: Mapping[int, float]) -> list[int]:
     """Indices of ranks whose repeated kernels vary as on a shared GPU, and those of their peers do not."""
     peers = {index: [spread for other, spread in kernel_spread.items() if other != index] for index in kernel_spread}
     return [

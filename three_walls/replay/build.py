@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +33,13 @@ _JOIN_AT_START, _OPERATION, _RENDEZVOUS, _JOIN_AT_END = range(4)
 """Of nodes at one time, those of an earlier kind come first."""
 
 
-def build_graph(timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.DataFrame) -> StepGraph:
-    """The graph of the steps ``windows`` (rank_index, start_ns, end_ns; one step of each rank)."""
+def build_graph(
+    timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.DataFrame, shared_gpus: Collection[int] = ()
+) -> StepGraph:
+    """The graph of the steps ``windows`` (rank_index, start_ns, end_ns; one step of each rank).
+
+    ``shared_gpus``: indices of ranks whose GPU another process uses. It holds their operations up.
+    """
     rows = windows.sort("rank_index")
     clock, arrivals = matched_ranks.clock, matched_ranks.arrivals
     shifts = (clock.add_common_times(rows)["common_start_ns"] - rows["start_ns"]).to_list()
@@ -44,7 +49,7 @@ def build_graph(timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.Dat
         _read_rank(timeline, place, row["rank_index"], row["start_ns"], row["end_ns"], shifts[place])
         for place, row in enumerate(rows.iter_rows(named=True))
     ]
-    return _join_ranks(parts, arrivals, estimate_ready_durations(timeline))
+    return _join_ranks(parts, arrivals, estimate_ready_durations(timeline), shared_gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,9 @@ class _EdgeList:
         return Edges(**columns).take(np.argsort(columns["target"], kind="stable"))
 
 
-def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.DataFrame) -> StepGraph:
+def _join_ranks(
+    parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.DataFrame, shared_gpus: Collection[int]
+) -> StepGraph:
     """One graph of all ranks, on the common clock. ``ready``: estimate_ready_durations."""
     operation_base = np.cumsum([0, *(part.operations.height for part in parts)])
     call_base = np.cumsum([0, *(part.calls.height for part in parts)])
@@ -210,6 +217,7 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.Da
     order = np.lexsort((np.arange(sum(sizes)), np.concatenate(kinds), np.concatenate(times)))
     node = np.empty(len(order), dtype=np.int64)
     node[order] = np.arange(1, len(order) + 1)  # node 0 is the origin
+    captured_ns = np.concatenate([[0], np.concatenate(times)[order]])
     start_join_node, start_node, meeting_node, end_join_node = np.split(node, np.cumsum(sizes)[:-1])
 
     join = np.full(2 * calls.height, NONE, dtype=np.int64)
@@ -266,6 +274,15 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.Da
     step_end = np.array([part.end_ns for part in parts], dtype=np.int64) + shift
     last_end = np.zeros(len(parts), dtype=np.int64)
     np.maximum.at(last_end, rank, end)
+    held_ns = np.zeros(len(start), dtype=np.int64)
+    is_shared = operations["rank_index"].is_in(list(shared_gpus)).to_numpy()
+    if is_shared.any():
+        lengths_ns = finished.lengths_ns(points.offsets_ns(piece_ns), piece_ns, duration_ns)
+        ready_ns = np.zeros(len(captured_ns), dtype=np.int64)
+        np.maximum.at(ready_ns, finished.target, captured_ns[finished.source] + lengths_ns)
+        late_ns = start - ready_ns[start_node]
+        held_ns = np.where(is_shared & (late_ns > replay_thresholds().least_held_ns), late_ns, 0)
+        finished = finished.delay(start_node, held_ns)
     return StepGraph(
         operations=operations,
         calls=calls,
@@ -278,6 +295,7 @@ def _join_ranks(parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.Da
         piece_ns=piece_ns,
         duration_ns=duration_ns,
         wait_ns=wait_ns,
+        held_ns=held_ns,
         carried=_list_carried(parts, shift, (operations, calls), _FirstNodes(join, start_node, call_end)),
         measured_ns=last_end - step_start,
         rank_start_ns=step_start,

@@ -107,6 +107,12 @@ class Edges:
         lengths_ns[used] += np.rint(self.share[used] * duration_ns[self.operation[used]]).astype(np.int64)
         return lengths_ns
 
+    def delay(self, nodes: Numbers, later_ns: Numbers) -> Edges:
+        """The edges with those to ``nodes`` longer by ``later_ns`` each."""
+        by_node = np.zeros(int(max(self.target.max(initial=0), nodes.max(initial=0))) + 1, dtype=np.int64)
+        by_node[nodes] = later_ns
+        return replace(self, fixed_ns=self.fixed_ns + by_node[self.target])
+
     def take(self, chosen: Flags | Numbers) -> Edges:
         """The edges that are ``chosen``, by a mask or by their places."""
         return Edges(*(getattr(self, name)[chosen] for name in EDGE_COLUMNS))
@@ -152,6 +158,8 @@ class StepGraph:
     """As captured; of a member of a rendezvous, the time from the rendezvous to its end."""
     wait_ns: Numbers
     """The part of the duration in which communication is taken to wait for ranks that were not captured."""
+    held_ns: Numbers
+    """Per operation how long another process held it up on a shared GPU; edges to its start contain it."""
     carried: Carried
     measured_ns: Numbers
     """Per rank (in order of ``ranks``): from its step's start to the end of its last operation."""
@@ -235,6 +243,10 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
         begin_ns = left_ns - times.longest_ns - graph.tail_ns
         place = np.where(work.edges.kind == Kind.GIVEN, given_at[work.edges.target], NONE)
         fixed_ns = np.where(place != NONE, begin_ns[np.maximum(place, 0)], work.edges.fixed_ns)
+        # A stream that is free earlier than it was holds nothing back.
+        moved_ns = _moved(fixed_ns - work.edges.fixed_ns, is_thread[np.maximum(place, 0)])
+        if moved_ns <= _STEADY_FRACTION * times.longest_ns:
+            break
         work = replace(work, edges=replace(work.edges, fixed_ns=fixed_ns))
         following = replay(graph, work)
         is_steady = abs(following.longest_ns - times.longest_ns) <= _STEADY_FRACTION * times.longest_ns
@@ -242,6 +254,11 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
         if is_steady:
             break
     return work, times
+
+
+def _moved(later_ns: Numbers, is_thread: Flags) -> int:
+    """How far the begin of any thread moved, or that of any stream to later."""
+    return int(np.where(is_thread, np.abs(later_ns), later_ns).max(initial=0))
 
 
 _MOST_STEPS = 4

@@ -15,8 +15,8 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 
-_WORTH_COMPILING = 300_000
-"""Edges from which on compiling, which takes about a second, is shorter than a few replays without it."""
+_WORTH_COMPILING = 100_000
+"""Edges from which on compiling, which takes about a second, is shorter than the replays of a plan without it."""
 
 
 def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, length: Numbers) -> Numbers:

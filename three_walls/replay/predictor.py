@@ -151,7 +151,8 @@ class StepReplay:
 
     def _unprofiled(self, cost: float) -> Work:
         if cost not in self._unprofiled_work:
-            self._unprofiled_work[cost] = without_profiler(self.graph, self.added_ns, cost)
+            work = without_profiler(self.graph, self.added_ns, cost)
+            self._unprofiled_work[cost] = find_steady(self.graph, work)[0]
         return self._unprofiled_work[cost]
 
 
@@ -197,7 +198,7 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log_s
 _SHRINKING = {Level.LOW: 0.0, Level.LIKELY: 0.5, Level.HIGH: 1.0}
 """The share of waiting for ranks that were not captured that shrinks with the step: not known, so all or nothing."""
 
-_REPEATS = 3
+_REPEATS = 2
 """The step shrinks with the waiting, and the waiting with the step; a third repeat changes less than a percent."""
 
 _HALVINGS = 8

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from three_walls.attribution.attribution import Attribution
 from three_walls.facts.log_facts import UNPROFILED_STEP
 from three_walls.facts.replayed_step import (
     CRITICAL_PATH_COMMUNICATION,
@@ -20,7 +21,7 @@ from three_walls.facts.replayed_step import (
     REPLAY_ERROR,
     measure_critical_path,
 )
-from three_walls.facts.step_view import NO_STEP, StepView
+from three_walls.facts.step_view import NO_STEP, StepView, find_shared_gpus
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import read_ranges_between
 from three_walls.model.fact import FactSheet, Measurements, known, known_or_missing, missing
@@ -66,6 +67,7 @@ class RunReplay:
 def replay_steps(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
+    attribution: Attribution,
     traces: Sequence[Trace],
     step: StepView | None,
     facts: FactSheet,
@@ -78,10 +80,11 @@ def replay_steps(
         return _withhold(NO_STEP)
     if reason := _lacks(step, facts):
         return _withhold(reason)
-    graph = _build(timeline, matched_ranks, step.step)
+    shared_gpus = find_shared_gpus(attribution.kernel_spread)
+    graph = _build(timeline, matched_ranks, step.step, shared_gpus)
     if not graph.calls.height:
         return _withhold(_NO_LAUNCHES.format(missing=1.0))
-    error = _measure_error(timeline, matched_ranks, step.step, graph)
+    error = _measure_error(timeline, matched_ranks, step.step, graph, shared_gpus)
     limit = replay_thresholds().maximum_replay_error_fraction
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     graph = with_operations(graph, label_operations(graph, traces, step.config))
@@ -137,16 +140,19 @@ def _lacks(step: StepView, facts: FactSheet) -> str:
     return ""
 
 
-def _build(timeline: Timeline, matched_ranks: MatchedRanks, step: int) -> StepGraph:
-    return build_graph(timeline, matched_ranks, timeline.steps.filter(pl.col("kept") & (pl.col("step") == step)))
+def _build(timeline: Timeline, matched_ranks: MatchedRanks, step: int, shared_gpus: Sequence[int]) -> StepGraph:
+    windows = timeline.steps.filter(pl.col("kept") & (pl.col("step") == step))
+    return build_graph(timeline, matched_ranks, windows, shared_gpus)
 
 
-def _measure_error(timeline: Timeline, matched_ranks: MatchedRanks, chosen: int, graph: StepGraph) -> float:
+def _measure_error(
+    timeline: Timeline, matched_ranks: MatchedRanks, chosen: int, graph: StepGraph, shared_gpus: Sequence[int]
+) -> float:
     """The largest error over all kept steps and ranks. ``graph``: of the step ``chosen``."""
     steps = timeline.steps.filter("kept")["step"].unique().sort().to_list()
     errors = [0.0]
     for step in steps:
-        one = graph if step == chosen else _build(timeline, matched_ranks, step)
+        one = graph if step == chosen else _build(timeline, matched_ranks, step, shared_gpus)
         errors += np.abs(replay(one).step_ns / one.measured_ns - 1).tolist()
     return max(errors)
 

@@ -383,7 +383,9 @@ def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Wor
         total = work.piece_ns[call_rank == number].sum()
         if total > usual > 0:
             piece_ns = _scale_chosen(piece_ns, call_rank == number, usual / total)
-    return replace(work, piece_ns=piece_ns, duration_ns=duration_ns)
+    is_healed = np.isin(rank, selected)
+    edges = work.edges.delay(graph.start_node, np.where(is_healed, -graph.held_ns, 0))
+    return replace(work, piece_ns=piece_ns, duration_ns=duration_ns, edges=edges)
 
 
 _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Work]] = {

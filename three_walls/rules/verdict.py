@@ -38,12 +38,12 @@ _WALLS = {
     HOST: (Wall.COMPUTE_HOST, SubWall.HOST),
 }
 _REMOVED = {
-    MEMORY: "leaving out recompute and host copies",
-    COMMUNICATION: "communication that takes no time",
-    COMPUTE: "kernels at the peak that can be reached",
-    HOST: "a host that takes no time",
+    MEMORY: "recompute and host copies",
+    COMMUNICATION: "communication",
+    COMPUTE: "kernel time above the reachable peak",
+    HOST: "host time",
 }
-"""Wall -> its removal, as the subject of a sentence."""
+"""Wall -> what its removal takes out of the step, as it reads after "without"."""
 _NOUNS = {"host": "the host"}
 """Parts of the third wall whose name is not their noun."""
 
@@ -235,10 +235,12 @@ def _judge_replayed(
     beyond_ns, pair = replayed.best_pair
     joint_ns = (replayed.saved_ns(*pair) or 0) if pair else 0
     if first.ns < least_ns and joint_ns >= least_ns and beyond_ns >= limits.minimum_margin_fraction * length_ns:
-        alone = ", ".join(f"{_REMOVED[wall]} {_amount(replayed.saved_ns(wall) or 0, length_ns)}" for wall in pair)
+        alone = " and ".join(
+            f"{_amount(replayed.saved_ns(wall) or 0, length_ns)} without {_REMOVED[wall]}" for wall in pair
+        )
         return _abstain(
-            f"Two walls that only fall together: alone, {alone} would go; both at once save "
-            f"{_amount(joint_ns, length_ns)} of the {_ms(length_ns)} step (replayed without the profiler).",
+            f"Two walls only fall together: the {_ms(length_ns)} step (replayed without the profiler) is shorter by "
+            f"{alone}, but by {_amount(joint_ns, length_ns)} without both.",
             step_ns,
             recoverable,
         )
@@ -249,17 +251,16 @@ def _judge_replayed(
     margin = (first.ns - second.ns) / length_ns
     if margin < limits.minimum_margin_fraction:
         reason = (
-            f"{_capital(_REMOVED[first.name])} saves {_amount(first.ns, length_ns)} of the {_ms(length_ns)} step "
-            f"(replayed without the profiler), {_REMOVED[second.name]} {_amount(second.ns, length_ns)}: too close to "
-            f"decide which of them limits the run.{_describe_joint(replayed, first, second, limits)}"
+            f"The {_ms(length_ns)} step (replayed without the profiler) is shorter by {_amount(first.ns, length_ns)} "
+            f"without {_REMOVED[first.name]}, and by {_amount(second.ns, length_ns)} without {_REMOVED[second.name]}: "
+            f"too close to decide which of them limits the run.{_describe_joint(replayed, first, second, limits)}"
             f"{_describe_waiting(facts, limits)}"
         )
         return _abstain(reason, step_ns, recoverable)
-    rest = f"next, {_REMOVED[second.name]} saves {_amount(second.ns, length_ns)}"
+    rest = f"next, without {_REMOVED[second.name]}, by {_amount(second.ns, length_ns)}"
     reason = (
-        f"{_capital(_REMOVED[first.name])} shortens the step from {_ms(length_ns)} to {_ms(length_ns - first.ns)} "
-        f"(replayed without the profiler), by {_percent(first.ns / length_ns)}; "
-        f"{'no other wall saves anything' if _is_nothing(second) else rest}."
+        f"Without {_REMOVED[first.name]} the {_ms(length_ns)} step (replayed without the profiler) is shorter by "
+        f"{_amount(first.ns, length_ns)}; {'no other wall shortens it' if _is_nothing(second) else rest}."
         f"{_describe_joint(replayed, first, second, limits)}{_describe_waiting(facts, limits)}"
     )
     return Verdict(

@@ -129,6 +129,8 @@ class ReplayThresholds(Row):
     """After the operation before it on its stream."""
     late_after_event_ns: Nanoseconds
     """After an operation whose event its stream waited for."""
+    least_held_ns: Nanoseconds
+    """Delay of an operation on a shared GPU from which on another process is taken to have held it up."""
     resource_reach_ns: Nanoseconds
     """How long ago an operation may have ended whose multiprocessors another one waited for."""
     resource_last_wave_fraction: Fraction

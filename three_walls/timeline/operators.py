@@ -14,7 +14,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
+from pathlib import Path
 
 import polars as pl
 
@@ -79,7 +81,12 @@ def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Oper
     first, last = operations["launch_start_ns"].min(), operations["launch_start_ns"].max()
     if not isinstance(first, int) or not isinstance(last, int):
         return nest_operators(trace.ranges.clear())
-    return nest_operators(read_ranges_between(trace.path, process, first, last))
+    return _read_operators_between(trace.path, trace.input.sha256, process, first, last)
+
+
+@lru_cache(maxsize=4)  # facts and the replay ask for the same ranks
+def _read_operators_between(path: Path, _digest: str, process: int, first_ns: int, last_ns: int) -> Operators:
+    return nest_operators(read_ranges_between(path, process, first_ns, last_ns))
 
 
 def nest_operators(ranges: pl.DataFrame) -> Operators:
@@ -118,6 +125,7 @@ def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:
     return text[: end.start()], _read_sizes(sizes[1]) if sizes else None, int(sequence[1]) if sequence else None
 
 
+@lru_cache(maxsize=10_000)  # the same few shapes come back thousands of times
 def _read_sizes(text: str) -> Sizes | None:
     try:
         sizes = json.loads(text)
