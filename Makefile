@@ -130,7 +130,7 @@ $(TOOLS)/.installed: Makefile
 
 test-lowest: $(TOOLS)/.installed pyproject.toml  ## the tests with the lowest versions that pyproject.toml allows
 	$(TOOLS)/bin/uv venv --quiet --clear --python $(PYTHON) .venvs/lowest
-	$(TOOLS)/bin/uv pip install --quiet --python .venvs/lowest/bin/python --resolution lowest-direct -e '.[dev]'
+	$(TOOLS)/bin/uv pip install --quiet --python .venvs/lowest/bin/python --resolution lowest-direct -e '.[dev,fast]'
 	.venvs/lowest/bin/python -m pytest -n auto --dist loadgroup
 
 # Run it to take up newer versions; the tests then tell whether they fit.

@@ -34,10 +34,10 @@ def wheel(dist: Path) -> Path:
 
 
 def test_the_license_is_in_the_wheel_and_named_in_its_metadata(wheel: Path) -> None:
-    archive = zipfile.ZipFile(wheel)
-    names = {name.partition(".dist-info/")[2]: name for name in archive.namelist() if ".dist-info/" in name}
-    assert archive.read(names["licenses/LICENSE"]) == (REPOSITORY / "LICENSE").read_bytes()
-    metadata = archive.read(names["METADATA"]).decode()
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name.partition(".dist-info/")[2]: name for name in archive.namelist() if ".dist-info/" in name}
+        assert archive.read(names["licenses/LICENSE"]) == (REPOSITORY / "LICENSE").read_bytes()
+        metadata = archive.read(names["METADATA"]).decode()
     assert "License-Expression: Apache-2.0\nLicense-File: LICENSE\n" in metadata
 
 
@@ -54,7 +54,8 @@ def test_the_sdist_holds_every_file_that_make_demo_fast_and_test_read(dist: Path
 
 
 def test_every_rule_and_template_is_in_the_wheel(wheel: Path) -> None:
-    packed = set(zipfile.ZipFile(wheel).namelist())
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
     for folder in ("rules", "reports/templates"):
         for path in (REPOSITORY / folder).rglob("*"):
             if path.is_file():
@@ -63,7 +64,8 @@ def test_every_rule_and_template_is_in_the_wheel(wheel: Path) -> None:
 
 
 def test_the_unpacked_wheel_analyzes_without_the_repository(wheel: Path, tmp_path: Path) -> None:
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
     TraceBuilder().steps(4).write(tmp_path / "trace.sqlite")
     done = subprocess.run(
         [sys.executable, "-m", "three_walls", "analyze", "trace.sqlite"],

@@ -13,7 +13,6 @@ from trace_builder import TraceBuilder
 from tests.paths import REPOSITORY
 from three_walls import pipeline
 from three_walls.cli import main
-from three_walls.cli.whatif import whatif_command
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.transformation import Prediction, Transformation
@@ -67,8 +66,9 @@ def predictor(monkeypatch: pytest.MonkeyPatch) -> Predictor:
     return fake
 
 
-def whatif(*arguments: str) -> Result:
-    return CliRunner().invoke(whatif_command, ["trace.sqlite", *arguments], catch_exceptions=False)
+def whatif(*arguments: str, trace: str = "trace.sqlite") -> Result:
+    # Through the group: a command that ran without it keeps, for the whole process, a help option without -h.
+    return CliRunner().invoke(main.cli, ["whatif", trace, *arguments], catch_exceptions=False)
 
 
 def test_it_prints_the_step_now_and_then_the_limit_and_the_budget(predictor: Predictor) -> None:
@@ -173,7 +173,7 @@ def test_a_trace_that_is_missing_is_one_line_with_exit_code_3(
 
 def test_a_small_trace_is_answered_from_the_file(tmp_path: Path) -> None:
     trace = TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
-    done = CliRunner().invoke(whatif_command, [str(trace), "--scale", "host=0.5", "--json"], catch_exceptions=False)
+    done = whatif("--scale", "host=0.5", "--json", trace=str(trace))
     assert done.exit_code == 0
     assert set(json.loads(done.output)) == {"step_ns", "after_ns", "because_unknown", "budget_after"}
 
@@ -192,7 +192,7 @@ def test_a_bad_step_range_is_one_line_with_exit_code_2(
 @pytest.mark.slow
 def test_a_real_trace_is_answered_with_a_budget_that_sums_to_the_step() -> None:
     trace = REPOSITORY / "sample_traces" / "healthy-two-gpus.sqlite.xz"
-    done = CliRunner().invoke(whatif_command, [str(trace), "--scale", "host=0.5", "--json"], catch_exceptions=False)
+    done = whatif("--scale", "host=0.5", "--json", trace=str(trace))
     found = json.loads(done.output)
     assert found["because_unknown"] is None
     assert found["after_ns"]["low"] <= found["after_ns"]["likely"] <= found["after_ns"]["high"]

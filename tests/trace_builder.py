@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import struct
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -217,26 +218,24 @@ class TraceBuilder:
         self, path: Path, shuffle: int | None = None, without: tuple[str, ...] = (), schema: str = "3.11.1"
     ) -> Path:
         """Writes the export. ``without``: tables ("T") or columns ("T.c") it lacks; ``shuffle``: row order by seed."""
-        database = sqlite3.connect(path)
-        _table(database, "META_DATA_EXPORT", ["name", "value"], [("EXPORT_SCHEMA_VERSION", schema)])
-        if self.metadata:
-            _table(database, "META_DATA_CAPTURE", ["name", "value"], self.metadata)
-        _table(database, "StringIds", ["id", "value"], [(number, text) for text, number in self.strings.items()])
-        gpus = [(order, name, 9, 0, 150_109_880_320) for order, name in enumerate(self.gpus)]
-        _table(database, "TARGET_INFO_GPU", ["id", "name", "computeMajor", "computeMinor", "totalMemory"], gpus)
-        _table(database, "TARGET_INFO_SYSTEM_ENV", ["name", "value"], [("Hostname", self.host)])
-        if self.session_start_ns is not None:
-            _table(database, "TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"], [(self.session_start_ns,)])
-        for table, rows in self.rows.items():
-            if table in without:
-                continue
-            columns = [column for column in COLUMNS[table] if f"{table}.{column}" not in without]
-            values = [tuple(row.get(column) for column in columns) for row in rows]
-            if shuffle is not None:
-                random.Random(shuffle).shuffle(values)
-            _table(database, table, columns, values)
-        database.commit()
-        database.close()
+        with closing(sqlite3.connect(path)) as database, database:
+            _table(database, "META_DATA_EXPORT", ["name", "value"], [("EXPORT_SCHEMA_VERSION", schema)])
+            if self.metadata:
+                _table(database, "META_DATA_CAPTURE", ["name", "value"], self.metadata)
+            _table(database, "StringIds", ["id", "value"], [(number, text) for text, number in self.strings.items()])
+            gpus = [(order, name, 9, 0, 150_109_880_320) for order, name in enumerate(self.gpus)]
+            _table(database, "TARGET_INFO_GPU", ["id", "name", "computeMajor", "computeMinor", "totalMemory"], gpus)
+            _table(database, "TARGET_INFO_SYSTEM_ENV", ["name", "value"], [("Hostname", self.host)])
+            if self.session_start_ns is not None:
+                _table(database, "TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"], [(self.session_start_ns,)])
+            for table, rows in self.rows.items():
+                if table in without:
+                    continue
+                columns = [column for column in COLUMNS[table] if f"{table}.{column}" not in without]
+                values = [tuple(row.get(column) for column in columns) for row in rows]
+                if shuffle is not None:
+                    random.Random(shuffle).shuffle(values)
+                _table(database, table, columns, values)
         return path
 
 

@@ -51,7 +51,8 @@ class Sources:
 
 @cache
 def _names_in(wheel: Path) -> frozenset[str]:
-    return frozenset(zipfile.ZipFile(wheel).namelist())
+    with zipfile.ZipFile(wheel) as archive:
+        return frozenset(archive.namelist())
 
 
 def _read_text(root: Path, path: str) -> str | None:
@@ -60,7 +61,8 @@ def _read_text(root: Path, path: str) -> str | None:
         return file.read_text(encoding="utf-8") if file.is_file() else None
     if path not in _names_in(root):
         return None
-    return zipfile.ZipFile(root).read(path).decode("utf-8")
+    with zipfile.ZipFile(root) as archive:
+        return archive.read(path).decode("utf-8")
 
 
 class _Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,9 @@ def found(name: str, *paths: Path) -> str:
 
 
 def add_messages(path: Path, *texts: str) -> Path:
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp, severity, text)")
         database.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (1, 1, ?)", [(text,) for text in texts])
-    database.close()
     return path
 
 

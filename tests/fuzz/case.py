@@ -27,6 +27,7 @@ import pickle
 import re
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,20 +141,18 @@ def _make_node(path: Path, kind: str) -> None:
 
 
 def _run_sql(content: bytes, statements: list[str]) -> bytes:
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    try:
-        database.deserialize(content)
-        database.execute("PRAGMA journal_mode = OFF")
-        for statement in statements:
-            try:
-                database.execute(statement)
-            except sqlite3.Error:
-                continue
-        return database.serialize()
-    except sqlite3.Error:
-        return content
-    finally:
-        database.close()
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        try:
+            database.deserialize(content)
+            database.execute("PRAGMA journal_mode = OFF")
+            for statement in statements:
+                try:
+                    database.execute(statement)
+                except sqlite3.Error:
+                    continue
+            return database.serialize()
+        except sqlite3.Error:
+            return content
 
 
 def apply_change(value: Any, change: Change) -> Any:

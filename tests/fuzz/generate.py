@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 from random import Random
 
@@ -59,14 +60,16 @@ Made = tuple[Command, list[GivenFile], tuple[str, ...]]
 @cache
 def _columns_of(seed: str) -> tuple[tuple[str, int, tuple[tuple[str, bool], ...]], ...]:
     """(table, rows, ((column, whether it holds text), ...)) of an export."""
-    database = sqlite3.connect(":memory:")
-    database.deserialize(seed_content(seed))
     found = []
-    for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall():
-        names = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
-        (rows,) = database.execute(f'SELECT count(*) FROM "{table}"').fetchone()
-        first = database.execute(f'SELECT * FROM "{table}" LIMIT 1').fetchone() or (None,) * len(names)
-        found.append((table, rows, tuple((n, isinstance(v, str | bytes)) for n, v in zip(names, first, strict=True))))
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(seed_content(seed))
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+        for (table,) in tables:
+            names = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
+            (rows,) = database.execute(f'SELECT count(*) FROM "{table}"').fetchone()
+            first = database.execute(f'SELECT * FROM "{table}" LIMIT 1').fetchone() or (None,) * len(names)
+            is_text = tuple((name, isinstance(cell, str | bytes)) for name, cell in zip(names, first, strict=True))
+            found.append((table, rows, is_text))
     return tuple(found)
 
 

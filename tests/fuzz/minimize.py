@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TypeVar
 
@@ -115,15 +116,13 @@ def _of_bytes(file: GivenFile, content: bytes) -> GivenFile:
 def _shrink_export(search: _Search, file: GivenFile) -> None:
     """Leaves out tables, then rows; an export that SQLite itself cannot read stays as it is."""
     content = file.content()
-    database = sqlite3.connect(":memory:")
-    try:
-        database.deserialize(content)
-        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        sizes = {table: database.execute(f'SELECT max(rowid) FROM "{table}"').fetchone()[0] or 0 for table in tables}
-    except (sqlite3.Error, UnicodeDecodeError):
-        return
-    finally:
-        database.close()
+    with closing(sqlite3.connect(":memory:")) as database:
+        try:
+            database.deserialize(content)
+            tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            last_rows = {table: database.execute(f'SELECT max(rowid) FROM "{table}"').fetchone()[0] for table in tables}
+        except (sqlite3.Error, UnicodeDecodeError):
+            return
 
     def without(statements: list[str]) -> bool:
         current = next(other for other in search.case.files if other.name == file.name)
@@ -133,7 +132,7 @@ def _shrink_export(search: _Search, file: GivenFile) -> None:
     for table in tables:
         if without([f'DROP TABLE "{table}"']):
             continue
-        first, last = 1, sizes[table]
+        first, last = 1, last_rows[table] or 0
         while first < last:  # halves, from either end, as long as one may go
             middle = (first + last) // 2
             if without([f'DELETE FROM "{table}" WHERE rowid > {middle}']):

@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,17 +97,17 @@ def _rank_of_a_pair(rank: int) -> bytes:
 
 def _real_export() -> bytes:
     """A real export with all columns and types that the profiler declares; only the first rows of each table."""
-    database = sqlite3.connect(":memory:")
-    database.deserialize(lzma.decompress((SAMPLES / "healthy-two-gpus.sqlite.xz").read_bytes()))
-    tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    for table in tables:
-        if table.startswith("ENUM_"):
-            database.execute(f'DROP TABLE "{table}"')
-        elif table != "StringIds":
-            database.execute(f'DELETE FROM "{table}" WHERE rowid > {_KEPT_ROWS}')
-    database.commit()
-    database.execute("VACUUM")
-    return database.serialize()
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(lzma.decompress((SAMPLES / "healthy-two-gpus.sqlite.xz").read_bytes()))
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            if table.startswith("ENUM_"):
+                database.execute(f'DROP TABLE "{table}"')
+            elif table != "StringIds":
+                database.execute(f'DELETE FROM "{table}" WHERE rowid > {_KEPT_ROWS}')
+        database.commit()
+        database.execute("VACUUM")
+        return database.serialize()
 
 
 def _log(path: Path, first: int, last: int) -> bytes:

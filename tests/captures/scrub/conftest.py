@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def plant(path: Path, host: str = SECRETS["host"], **variables: str) -> Path:
     builder.string(block)
     builder.string(SECRETS["stdout"])
     builder.write(path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute(
             "INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('DeviceEnvironment', ?)", (block.replace("\0", ";"),)
         )
@@ -72,7 +73,6 @@ def plant(path: Path, host: str = SECRETS["host"], **variables: str) -> Path:
             "INSERT INTO DIAGNOSTIC_EVENT VALUES (1, 1, ?)", (f"see {SECRETS['path']}/stdout.log for output",)
         )
         database.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = ?", (SECRETS["in_a_number"],))
-    database.close()
     return path
 
 

@@ -15,9 +15,10 @@ import zstandard
 from trace_builder import GEMM, TraceBuilder
 
 from tests.captures.scrub.conftest import SECRETS, plant
-from tests.paths import SAMPLES
+from tests.paths import SAMPLES, is_open
 from three_walls import analyze
 from three_walls.captures.scrub import scrub as scrubbing
+from three_walls.captures.scrub.copying import open_new
 from three_walls.captures.scrub.scrub import scrub
 from three_walls.captures.scrub.secrets import Scan
 from three_walls.inputs.nsys.export import NsysExport
@@ -41,11 +42,9 @@ def comparable(path: Path) -> dict[str, Any]:
 
 
 def texts_in(path: Path) -> set[str]:
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master")]
-        cells = {str(cell) for table in tables for row in database.execute(f'SELECT * FROM "{table}"') for cell in row}
-    database.close()
-    return cells
+        return {str(cell) for table in tables for row in database.execute(f'SELECT * FROM "{table}"') for cell in row}
 
 
 @pytest.mark.parametrize("place", SECRETS)
@@ -189,12 +188,24 @@ def test_the_summary_contains_names_and_counts_never_values(planted: Path, tmp_p
 
 
 def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "books.sqlite") as database:
+    with closing(sqlite3.connect(tmp_path / "books.sqlite")) as database, database:
         database.execute("CREATE TABLE books (title)")
-    database.close()
     with pytest.raises(InputError, match="expected an export"):
         scrub(tmp_path / "books.sqlite", tmp_path / "out.sqlite")
     assert not (tmp_path / "out.sqlite").exists()
+
+
+def test_a_new_export_that_cannot_be_written_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "new.sqlite"
+    path.touch()
+    with closing(open_new(path)):
+        assert is_open(path)
+    assert not is_open(path)
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(sqlite3.DatabaseError) as caught:
+        open_new(path)
+    assert caught.tb is not None  # it keeps the connection alive, so nothing but the program closed it
+    assert not is_open(path)
 
 
 def test_a_truncated_export_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ of_every_release = pytest.mark.parametrize("run", list(RELEASES))
 
 
 def saved(run: str, name: str = "run_config.yaml") -> SourceSettings:
-    return read_dump(lzma.open(RUNS / run / f"{name}.xz", "rt").read(), "config file", name)
+    text = lzma.decompress((RUNS / run / f"{name}.xz").read_bytes()).decode()
+    return read_dump(text, "config file", name)
 
 
 def logged(run: str) -> RunConfig:

@@ -25,11 +25,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.attack]
 def _damaged(path: Path, *statements: str) -> Path:
     builder = TraceBuilder(session_start_ns=1_700_000_000_000_000_000).launched_as("pretrain_gpt.py", RANK="0")
     builder.steps(5).nvtx("training_step_1", 1001, 2000).write(path)
-    database = sqlite3.connect(path)
-    for statement in statements:
-        database.execute(statement)
-    database.commit()
-    database.close()
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
     return path
 
 

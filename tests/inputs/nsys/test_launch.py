@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from trace_builder import TraceBuilder
@@ -15,9 +16,8 @@ def test_every_place_is_read_and_values_may_hold_semicolons(tmp_path: Path) -> N
     builder = TraceBuilder().steps(1).launched_as("train.py", RANK="0")
     block = builder.string("A_KEY=1\0B=2")
     path = builder.write(tmp_path / "trace.sqlite")
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('DeviceEnvironment', 'C=3;4;D_TOKEN=x=y')")
-    database.close()
     with NsysExport(path, path) as export:
         assert launch_environment(export) == ['RANK="0"']
         assert environment_blocks(export) == {block: "A_KEY=1\0B=2"}

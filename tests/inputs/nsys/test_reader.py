@@ -6,6 +6,7 @@ import hashlib
 import os
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -213,9 +214,8 @@ def test_graphs_that_an_old_exporter_left_out_forbid_claims_about_idle_time(tmp_
 
 def test_a_database_of_something_else_is_no_export(tmp_path: Path) -> None:
     path = tmp_path / "books.sqlite"
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE books (title)")
-    database.close()
     with pytest.raises(InputError, match="expected an export of Nsight Systems"):
         analyze(path)
 

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections import namedtuple
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def test_a_truncated_archive_is_refused(tmp_path: Path, suffix: str) -> None:
 
 def test_a_directory_named_like_a_trace_is_searched_not_read(tmp_path: Path) -> None:
     (tmp_path / "profiles.sqlite").mkdir()
-    sqlite3.connect(tmp_path / "profiles.sqlite" / "rank0.sqlite").close()
+    (tmp_path / "profiles.sqlite" / "rank0.sqlite").touch()
     assert [path.name for path in find_traces([tmp_path / "profiles.sqlite"])] == ["rank0.sqlite"]
 
 
@@ -183,17 +184,15 @@ def test_changes_that_are_not_in_the_export_yet_are_named_and_empty_files_are_no
 
 def test_a_real_wal_is_named_and_its_remedy_works_on_a_copy(tmp_path: Path) -> None:
     path = TraceBuilder().steps(2).write(tmp_path / "rank0.sqlite")
-    database = sqlite3.connect(path)
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("CREATE TABLE later (x)")
-    database.commit()
-    assert "PRAGMA wal_checkpoint(TRUNCATE)" in refusal(path)
-    for suffix in ("", "-wal"):
-        shutil.copyfile(f"{path}{suffix}", f"{tmp_path / 'copy.sqlite'}{suffix}")
-    database.close()
-    copy = sqlite3.connect(tmp_path / "copy.sqlite")
-    copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    copy.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE later (x)")
+        database.commit()
+        assert "PRAGMA wal_checkpoint(TRUNCATE)" in refusal(path)
+        for suffix in ("", "-wal"):
+            shutil.copyfile(f"{path}{suffix}", f"{tmp_path / 'copy.sqlite'}{suffix}")
+    with closing(sqlite3.connect(tmp_path / "copy.sqlite")) as copy:
+        copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with plain_sqlite(tmp_path / "copy.sqlite") as plain:
         assert plain.exists()
 

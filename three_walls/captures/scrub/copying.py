@@ -51,12 +51,16 @@ def select_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
 
 
 def open_new(path: Path) -> sqlite3.Connection:
-    """A connection to the new export at ``path``, an empty file. It writes no other file."""
+    """A connection to the new export at ``path``, an empty file. It writes no other file. Raises sqlite3.Error."""
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None)
     database.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    database.execute("PRAGMA journal_mode = OFF")
-    database.execute("PRAGMA synchronous = OFF")
-    database.execute("PRAGMA temp_store = MEMORY")
+    try:
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute("PRAGMA temp_store = MEMORY")
+    except BaseException:  # the caller has nothing to close yet
+        database.close()
+        raise
     return database
 
 

@@ -59,7 +59,7 @@ class NsysExport:
             self._small.set_progress_handler(self._is_stuck, _STEPS_BETWEEN_CHECKS)
         try:
             self.columns = self._probe()
-        except InputError:
+        except BaseException:  # an interrupt as well: the caller has nothing to close yet
             self._small.close()
             raise
 
