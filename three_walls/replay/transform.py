@@ -278,6 +278,8 @@ def _can_be_covered(graph: StepGraph) -> Flags:
     if "micro_batch" not in operations.columns or "direction" not in operations.columns:
         return np.ones(operations.height, dtype=bool)
     last = operations["micro_batch"].max()
+    if last is None:
+        return np.ones(operations.height, dtype=bool)
     alone = ((pl.col("direction") == FORWARD) & (pl.col("micro_batch") == 0)) | (
         (pl.col("direction") == BACKWARD) & (pl.col("micro_batch") == last)
     )
