@@ -9,7 +9,9 @@ BIN := $(VENV)/bin
 DEMO_TRACE := sample_traces/wide-nvlink-alltoall.sqlite
 
 # Megatron-Bridge itself, on a CPU: Python 3.12 and about 3 GB. --no-deps leaves out what only a GPU machine can build.
-BRIDGE_PYTHON ?= python3.12
+# pyenv's python3.12 runs only where pyenv has selected a 3.12; it is then taken from pyenv's own folder.
+BRIDGE_PYTHON ?= $(or $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null || \
+	ls -d "$$(pyenv root)"/versions/3.12.*/bin/python 2>/dev/null | tail -1),python3.12)
 BRIDGE_VENV := .venv-bridge
 # PyTorch's build for CPUs is a tenth of the size: BRIDGE_INDEX='--extra-index-url https://download.pytorch.org/whl/cpu'.
 BRIDGE_INDEX ?=

@@ -19,7 +19,7 @@ from tests.overrides.builders import config, edit
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Outcome, Overrides, PlannedEdit
-from three_walls.overrides.merged_config import COMM_OVERLAP, MergedConfig
+from three_walls.overrides.merged_config import COMM_OVERLAP, MIXED_PRECISION, MIXED_PRECISION_CLASS, MergedConfig
 from three_walls.overrides.spell import spell
 from three_walls.resources import RULES_DIR
 from three_walls.rules.cases import load_cases
@@ -83,10 +83,15 @@ class EditedRun:
 
     @property
     def started_from(self) -> dict[str, ConfigData]:
-        """Settings before the edits. The precision's name comes first: its fields replace parts of it."""
+        """Settings before the edits. The precision's name comes first: its fields replace parts of it.
+
+        A saved configuration has the precision's class in place of its name: the recipe's precision gets the fields.
+        """
         stated = {name: value for name, value in self.values.items() if value is not None}
+        if stated.get(MIXED_PRECISION) == MIXED_PRECISION_CLASS:
+            del stated[MIXED_PRECISION]
         merged = FLAT | _complete(stated) | stated
-        return dict(sorted(merged.items(), key=lambda setting: setting[0] != "mixed_precision"))
+        return dict(sorted(merged.items(), key=lambda setting: setting[0] != MIXED_PRECISION))
 
     @property
     def gpu(self) -> Gpu:

@@ -123,6 +123,15 @@ def test_the_first_forward_and_the_last_backward_pass_have_nothing_to_hide_under
     assert step_us(second, change) == 40
 
 
+def test_passes_of_unknown_micro_batches_may_all_be_hidden_under(tmp_path: Path) -> None:
+    step = Step().run(110, 150, launched=105, name=SEND_RECV, stream=9)
+    step.record_event(1, 9, called=107 * US, sync=11).wait_event(1, 7, called=108 * US, sync=11)
+    step.run(151, 180, launched=110, name=GEMM)
+    graph = step.graph_between(tmp_path, 110, 400)
+    change = Transformation(Action.HIDE, Selection(categories=("communication",)))
+    assert step_us(labelled(graph, direction=["forward"] * 2, micro_batch=[None, None]), change) == 40
+
+
 def test_a_host_without_synchronizing_calls_runs_ahead(tmp_path: Path) -> None:
     step = Step().run(110, 200, launched=105).call("cudaDeviceSynchronize_v3020", 110, 205).run(215, 230, launched=210)
     graph = step.graph_between(tmp_path, 110, 400)
