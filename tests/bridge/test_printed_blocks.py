@@ -27,6 +27,7 @@ from three_walls.model.finding import Overrides
 from three_walls.model.report import Report
 from three_walls.overrides.merged_config import COMM_OVERLAP
 from three_walls.report.overrides_file import render_overrides
+from three_walls.tables.bridge import bridge_schema
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,14 @@ def printed_blocks(run: TracedRun, release: str, printed_for: str | None, folder
         saved = tuple({**request, "config": str(run.config)} for request in (alone, overridden, in_python))
         yield PrintedBlock(f"{name}, saved configuration", edited.gpu, saved)
     has_section = report.config.get(COMM_OVERLAP) is not None
+    newer = bridge_schema(release).find("model.cuda_graph_modules") and report.config.get("cuda_graph_modules")
+    # A recipe may name the captured modules in the older setting. A run that has the newer one cannot have both.
+    before = ("cfg.model.cuda_graph_scope = None",) if newer else ()
     if has_section or not report.config.knows(COMM_OVERLAP):
-        requests = edited.requests_for(printed, release, WITH_SECTION)
+        requests = edited.requests_for(printed, release, (*before, *WITH_SECTION))
         yield PrintedBlock(f"{name}, recipe with a comm_overlap section", edited.gpu, requests)
     if not has_section:
-        requests = edited.requests_for(without_section(printed), release)
+        requests = edited.requests_for(without_section(printed), release, before)
         yield PrintedBlock(f"{name}, recipe without a comm_overlap section", edited.gpu, requests)
 
 
