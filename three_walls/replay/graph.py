@@ -231,7 +231,7 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
     work = work or graph.work
     times = replay(graph, work)
     carried = graph.carried
-    host_ratio = work.piece_ns.sum() / max(1, graph.piece_ns.sum())
+    host_ratio = int(work.piece_ns.sum()) / max(1, int(graph.piece_ns.sum()))
     last_join, is_thread = graph.points.last_join(), carried.last_point != NONE
     given_at = np.full(graph.nodes_count, NONE, dtype=np.int64)
     given_at[carried.node] = np.arange(len(carried.node), dtype=np.int64)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,21 @@ def test_what_is_unpacked_has_no_name_while_it_is_scrubbed(
         monkeypatch.setattr(f"{scrubbing}.{name}", record)
     scrub(packed, tmp_path / "in" / "out.sqlite")
     assert seen == [["rank0.sqlite.xz"]] * 4
+
+
+def test_an_interrupt_right_after_a_file_got_its_name_leaves_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def link_and_interrupt(*arguments: Any, **options: Any) -> None:
+        link(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "link", link_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), hidden_file(tmp_path) as file:
+        file.show()
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_supported", [True, False])

@@ -42,8 +42,8 @@ class HiddenFile:
         """Gives it a name, once, for programs that open files by name."""
         if self._path is None:
             path = self._directory / f"{PREFIX}{token_hex(8)}"
+            self._path = path  # before it is linked: an interrupt right after that must not leave the name behind
             self._link(path)
-            self._path = path
         return self._path
 
     def hide(self) -> None:
