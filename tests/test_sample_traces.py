@@ -67,6 +67,20 @@ def test_the_verdict_is_the_engineers(name: str) -> None:
     assert verdict.wall not in LABELS[name]["must_not"].get("walls", []), verdict.reason
 
 
+def test_an_unchanged_replay_is_within_a_percent_of_the_captured_step(name: str) -> None:
+    report = report_of(name)
+    error = report.facts.number("replay_error_fraction")
+    if error is None:  # the capture lacks something, and says so
+        assert report.facts.get("replay_error_fraction").missing_reason
+        return
+    assert error < 0.01
+    predicted, low, high = (
+        report.facts.number(f"predicted_unprofiled_step{end}_ns") or 0 for end in ("", "_low", "_high")
+    )
+    assert low <= predicted <= high
+    assert predicted < 1.001 * (report.step.max_ns or 0)
+
+
 def test_the_steps_are_the_logs(name: str) -> None:
     step = report_of(name).step
     wanted = expected(name, "step")

@@ -128,7 +128,8 @@ def test_the_compiled_search_gives_what_the_plain_one_gives(graph: StepGraph) ->
     order = np.argsort(graph.edges.target, kind="stable")
     first = np.searchsorted(graph.edges.target[order], np.arange(graph.nodes_count + 1))
     source, length = graph.edges.source[order], lengths_of(graph, graph.work)[order]
-    assert np.array_equal(compiled(first, source, length), _follow_edges(first, source, length))
+    plain = _follow_edges((first.tolist(), source.tolist()), length.tolist())
+    assert np.array_equal(compiled(first, source, length), plain)
 
 
 def scale(factor: float, host: float = 1.0, *categories: str, kernels: str = "") -> Transformation:

@@ -54,22 +54,6 @@ def test_launches_that_begin_after_their_kernels_show_that_clocks_differ(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["wide-nvlink-alltoall.sqlite", "wide-nvlink-alltoall-ranks", "mixtral-shape.sqlite.xz", "shared-experts"]
-)
-def test_an_unchanged_replay_of_a_real_step_is_within_a_percent(name: str) -> None:
-    report = analyze(SAMPLES / name)
-    error = report.facts.number("replay_error_fraction")
-    assert error is not None
-    assert error < 0.01
-    predicted, low, high = (
-        report.facts.number(f"predicted_unprofiled_step{end}_ns") or 0 for end in ("", "_low", "_high")
-    )
-    assert low <= predicted <= high
-    assert predicted < (report.step.median_ns or 0) * 1.001
-
-
-@pytest.mark.slow
 def test_the_predicted_unprofiled_step_is_near_the_one_of_the_log() -> None:
     logs = [SAMPLES / "wide-nvlink-alltoall.train.log.xz"]
     report = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite", logs=logs)

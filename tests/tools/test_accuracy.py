@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.paths import REPOSITORY
 from tools import accuracy
-from tools.accuracy import correlate_ranks, find_base, main, read_edits
+from tools.accuracy import correlate_ranks, find_base, read_edits
 
 
 def test_ranks_correlate_with_themselves_and_against_their_reverse() -> None:
@@ -24,9 +22,3 @@ def test_the_page_on_measured_pairs_has_the_figures_of_the_data() -> None:
     groups = accuracy.read_groups()
     missing = [run for runs in groups.values() for run in runs if f"| {run['step_ms']} |" not in page]
     assert missing == []
-
-
-@pytest.mark.slow
-def test_predictions_meet_the_gates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delenv("THREE_WALLS_TRACES", raising=False)
-    assert main() == 0, capsys.readouterr().out

@@ -25,17 +25,41 @@ def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, lengt
     ``target`` ascends, and every ``source`` is smaller than its target. A node that no edge leads to gets 0, the value
     of node 0: nothing holds it back.
     """
-    first = np.searchsorted(target, np.arange(nodes_count + 1))
     compiled = _load_compiled() if len(source) >= _WORTH_COMPILING else None
     if compiled is not None:
-        return compiled(first, source, length)
-    return _follow_edges(first, source, length)
+        return compiled(_find_first(nodes_count, target), source, length)
+    return _follow_edges(_prepared.of(nodes_count, source, target), length.tolist())
 
 
-def _follow_edges(first: Numbers, source: Numbers, length: Numbers) -> Numbers:
-    """``first``: per node the place of its first edge, and the number of edges at the end."""
-    # Lists: reading one element of an array takes several times as long.
-    firsts, sources, lengths = first.tolist(), source.tolist(), length.tolist()
+def _find_first(nodes_count: int, target: Numbers) -> Numbers:
+    """Per node the place of its first edge, and at the end the number of edges."""
+    return np.asarray(np.searchsorted(target, np.arange(nodes_count + 1)), dtype=np.int64)
+
+
+class _Prepared:
+    """The edges of the last graph as lists: reading one element of an array takes several times as long.
+
+    Most replays in a row change lengths alone, and hand in the same arrays.
+    """
+
+    def __init__(self) -> None:
+        self._source: Numbers | None = None
+        self._target: Numbers | None = None
+        self._lists: tuple[list[int], list[int]] = ([], [])
+
+    def of(self, nodes_count: int, source: Numbers, target: Numbers) -> tuple[list[int], list[int]]:
+        """(first edge per node, source per edge)."""
+        if source is not self._source or target is not self._target or len(self._lists[0]) != nodes_count + 1:
+            self._lists = (_find_first(nodes_count, target).tolist(), source.tolist())
+            self._source, self._target = source, target
+        return self._lists
+
+
+_prepared = _Prepared()
+
+
+def _follow_edges(prepared: tuple[list[int], list[int]], lengths: list[int]) -> Numbers:
+    firsts, sources = prepared
     times = [0] * (len(firsts) - 1)
     begin = firsts[0]
     for node, end in enumerate(firsts[1:]):
