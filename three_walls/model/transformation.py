@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from three_walls.model.buckets import (
+    COMMUNICATION_CATEGORIES,
+    COMPUTE_CATEGORIES,
+    GEMM_CATEGORIES,
+    Group,
+    categories_of,
+)
 from three_walls.model.condition import Condition
 
 
@@ -33,7 +40,12 @@ class Action(StrEnum):
     """The selected ranks take the median time of their peers for their kernels and host pieces."""
 
 
-GROUPS = ("communication", "compute", "copies", "gemms")
+CATEGORY_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "communication": COMMUNICATION_CATEGORIES,
+    "compute": COMPUTE_CATEGORIES,
+    "copies": categories_of(Group.COPY),
+    "gemms": GEMM_CATEGORIES,
+}
 """Names of groups of categories that a selection may give instead of a category."""
 WORK = (
     "attention_core",

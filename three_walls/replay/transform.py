@@ -15,21 +15,10 @@ import polars as pl
 from three_walls.model.buckets import (
     COMMUNICATION_CATEGORIES,
     COMPUTE_CATEGORIES,
-    GEMM_CATEGORIES,
-    Group,
-    categories_of,
 )
-from three_walls.model.transformation import Action, Level, Levels, Selection, Transformation
+from three_walls.model.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
 from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, Numbers, StepGraph, Work
 from three_walls.tables.thresholds import replay_thresholds
-
-CATEGORY_GROUPS: Mapping[str, tuple[str, ...]] = {
-    "communication": COMMUNICATION_CATEGORIES,
-    "compute": COMPUTE_CATEGORIES,
-    "gemms": GEMM_CATEGORIES,
-    "copies": categories_of(Group.COPY),
-}
-"""Names that a selection may use for several categories."""
 
 FORWARD, BACKWARD = "forward", "backward"
 

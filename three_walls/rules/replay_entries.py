@@ -21,8 +21,8 @@ from pydantic import AfterValidator, Discriminator, Tag, model_validator
 from three_walls.model.buckets import CATEGORIES
 from three_walls.model.transformation import (
     ALL,
+    CATEGORY_GROUPS,
     DIRECTIONS,
-    GROUPS,
     MODULES,
     NOTHING,
     WORK,
@@ -138,7 +138,7 @@ class RanksFact(Row):
 class SelectionEntry(Row):
     """The work that is meant: what matches every key that is given."""
 
-    categories: Annotated[Texts, _each_of((*CATEGORIES, *GROUPS))] | None = None
+    categories: Annotated[Texts, _each_of((*CATEGORIES, *CATEGORY_GROUPS))] | None = None
     work: Annotated[Texts, _each_of(WORK)] | None = None
     modules: Annotated[Texts, _each_of(MODULES)] | None = None
     directions: Annotated[Texts, _each_of(DIRECTIONS)] | None = None

@@ -263,6 +263,17 @@ def _judge_replayed(
         f"{_amount(first.ns, length_ns)}; {'no other wall shortens it' if _is_nothing(second) else rest}."
         f"{_describe_joint(replayed, first, second, limits)}{_describe_waiting(facts, limits)}"
     )
+    return _name_wall(first, second, margin, reason, step_ns, recoverable)
+
+
+def _name_wall(
+    first: _Candidate,
+    second: _Candidate,
+    margin: float,
+    reason: str,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+) -> Verdict:
     return Verdict(
         wall=first.wall,
         sub_wall=first.sub_wall,
@@ -313,17 +324,7 @@ def _compare_walls(
         f"{_ms(step_ns)} step{_parts(first)}); {_runner_up(second, step_ns)}."
         f"{_describe_waiting(facts, limits)}{_describe_profiler(facts)}"
     )
-    return Verdict(
-        wall=first.wall,
-        sub_wall=first.sub_wall,
-        abstained=False,
-        reason=reason,
-        step_ns=step_ns,
-        runner_up_wall=None if _is_nothing(second) else second.wall,
-        runner_up_sub_wall=None if _is_nothing(second) else second.sub_wall,
-        margin_fraction=margin,
-        recoverable_ns=recoverable,
-    )
+    return _name_wall(first, second, margin, reason, step_ns, recoverable)
 
 
 def _why_communication_may_be_more(

@@ -12,16 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from three_walls.model.buckets import (
     CATEGORIES,
     COMMUNICATION_CATEGORIES,
-    COMPUTE_CATEGORIES,
-    GEMM_CATEGORIES,
-    Group,
-    categories_of,
 )
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
 from three_walls.model.rule import Rule
 from three_walls.model.transformation import (
+    CATEGORY_GROUPS,
     Action,
     Levels,
     Prediction,
@@ -39,15 +36,7 @@ from three_walls.tables.loader import suggest
 
 HOST, NCCL = "host", "nccl"
 
-GROUPS = {
-    "communication": COMMUNICATION_CATEGORIES,
-    "compute": COMPUTE_CATEGORIES,
-    "gemms": GEMM_CATEGORIES,
-    "copies": categories_of(Group.COPY),
-}
-"""Names that stand for several categories."""
-
-SCALABLE = (HOST, NCCL, *GROUPS, *CATEGORIES)
+SCALABLE = (HOST, NCCL, *CATEGORY_GROUPS, *CATEGORIES)
 """What a factor can apply to."""
 
 _NCCL_KERNELS = "(?i)nccl"
@@ -241,7 +230,7 @@ def _scale(name: str, factor: float) -> Changes:
     if name == NCCL:
         select = Selection(categories=COMMUNICATION_CATEGORIES, kernels=_NCCL_KERNELS)
     elif name in SCALABLE:
-        select = Selection(categories=GROUPS.get(name, (name,)))
+        select = Selection(categories=CATEGORY_GROUPS.get(name, (name,)))
     else:
         raise UsageError(
             f"--scale {name}: expected host, nccl, communication, compute, gemms, copies or a bucket of the budget"
