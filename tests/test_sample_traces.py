@@ -37,6 +37,9 @@ EXPECT_KEYS = {
 }  # fmt: skip
 MUST_NOT_KEYS = {"walls", "plan", "buckets", "warnings", "representative"}
 
+# The same bytes from the same input: one rank, ranks in one export, a pipeline, a run without a plan.
+ANALYZED_TWICE = {"shared-experts", "two-processes-one-report", "two-pipeline-stages", "foreign-image-classifier"}
+
 # One worker analyzes a trace: the report is kept for the tests that follow.
 pytestmark = [
     pytest.mark.slow,
@@ -230,7 +233,8 @@ def test_the_report_follows_its_published_schema_and_renders(name: str) -> None:
     jsonschema.validate(json.loads(text), report_schema())
     html = render_html(report_of(name))
     assert "<html" in html
-    assert text == render_json(analyze(SAMPLES / LABELS[name]["trace"]))
+    if name in ANALYZED_TWICE:
+        assert text == render_json(analyze(SAMPLES / LABELS[name]["trace"]))
 
 
 def test_every_trace_has_a_row_in_the_readme(name: str) -> None:
