@@ -258,9 +258,8 @@ def test_the_text_of_a_range_takes_linear_work(name: str) -> None:
 
 def _ranges(n: int, ends: Callable[[int], int | None]) -> pl.DataFrame:
     rows = [(1, 1, at, ends(at), "aten::mm") for at in range(n)]
-    return pl.DataFrame(rows, schema=["process", "thread", "start_ns", "end_ns", "text"], orient="row").match_to_schema(
-        HOST_RANGES, missing_columns="insert", integer_cast="upcast"
-    )
+    schema = {name: HOST_RANGES[name] for name in ("process", "thread", "start_ns", "end_ns", "text")}
+    return pl.DataFrame(rows, schema=schema, orient="row").match_to_schema(HOST_RANGES, missing_columns="insert")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from tests.replay.built_steps import US, Step
 from tests.trace_builder import GEMM, POINTWISE, SEND_RECV, TraceBuilder
 from three_walls.model.transformation import Action, Level, Levels, Selection, Transformation
 from three_walls.replay.graph import StepGraph, replay, with_operations
+from three_walls.replay.labels import LABELS
 from three_walls.replay.transform import select_operations, transform
 
 
@@ -22,7 +23,9 @@ def step_us(graph: StepGraph, *changes: Transformation, level: Level = Level.LIK
 
 
 def labelled(graph: StepGraph, **columns: list[object]) -> StepGraph:
-    return with_operations(graph, graph.operations.with_columns(**{k: pl.Series(v) for k, v in columns.items()}))
+    types = {**graph.operations.schema, **LABELS}
+    labels = {name: pl.Series(values, dtype=types.get(name)) for name, values in columns.items()}
+    return with_operations(graph, graph.operations.with_columns(**labels))
 
 
 def launch_bound(tmp_path: Path) -> StepGraph:
