@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
+from three_walls.facts.counted_world import add_counted_world
 from three_walls.facts.measure import Details, measure_facts
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.facts.summary import (
@@ -130,6 +131,7 @@ def _measure(request: InputRequest, step_range: str | None, progress: Progress) 
     timeline, matched_ranks = match_ranks(captured, traces, inputs.config)
     progress("attributing every nanosecond")
     attribution = attribute(timeline, matched_ranks, traces)
+    inputs = replace(inputs, config=add_counted_world(inputs.config, timeline))
     progress("measuring facts")
     facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
     progress("replaying the step")

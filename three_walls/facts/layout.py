@@ -41,7 +41,10 @@ NUM_MICROBATCHES = facts.fact(
     "Micro-batches per step and rank: GBS / (MBS x data-parallel size).",
 )
 WORLD_SIZE = facts.fact(
-    "world_size", "count", "the world size", "Ranks of the run: WORLD_SIZE, or what its log or config states."
+    "world_size",
+    "count",
+    "the world size",
+    "Ranks of the run: WORLD_SIZE, what its log or config states, or what the micro-batches of a step show.",
 )
 DATA_PARALLEL_SIZE = facts.fact("data_parallel_size", "count", "the data-parallel size", "World size / (TP x PP x CP).")
 EXPERT_DATA_PARALLEL_SIZE = facts.fact(
