@@ -1,0 +1,118 @@
+"""One rank: imports Megatron-Bridge, then trains what the files job0.json, job1.json, ... in its folder ask for.
+
+    python worker.py RECIPES FOLDER
+
+Importing takes longer than a short training, so a training runs in a fork of this process, if a fork can use the GPU:
+the file ``ready`` says ``forks`` or ``once``. A job holds ``recipe``, ``overrides`` (as Megatron-Bridge's command line
+takes them), ``environment``, ``log`` (where the output goes), ``fork`` and ``limit_s``. Its exit status is written to
+status0, status1, ... A file ``stop`` ends the process. Packages that Megatron-Bridge imports and no training uses are
+replaced where they are missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECIPES = "megatron.bridge.recipes"
+UNUSED = ("nvidia_resiliency_ext", "modelopt", "diffusers", "wandb")
+"""Packages that Megatron-Bridge imports for restarts, images and logging services."""
+
+
+def main() -> None:
+    recipes, folder = sys.argv[1], Path(sys.argv[2])
+    import_bridge(recipes)
+    can_fork = run_forked(lambda: importlib.import_module("torch").cuda.init()) == 0
+    write(folder / "ready", "forks" if can_fork else "once")
+    for number in itertools.count():
+        job_file = folder / f"job{number}.json"
+        while not job_file.exists():
+            if (folder / "stop").exists():
+                return
+            time.sleep(0.02)
+        job = json.loads(job_file.read_text())
+        start = run_forked if job["fork"] else as_status
+        status = start(partial(run, job, recipes))
+        write(folder / f"status{number}", str(status))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that its reader never sees half written."""
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").rename(path)
+
+
+def import_bridge(recipes: str) -> None:
+    # Asking for a GPU must not start CUDA: a fork could not use it then.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    sys.path.insert(0, str(REPOSITORY / "three_walls" / "overrides" / "real_bridge"))
+    stubs = importlib.import_module("stubs")
+    missing = tuple(name for name in UNUSED if importlib.util.find_spec(name) is None)
+    sys.meta_path.append(stubs._StandInFinder(missing))
+    stubs.install_stubs({"models": str(REPOSITORY / "tests" / "bridge" / "models")})
+    importlib.import_module(f"{RECIPES}.{recipes}")
+    importlib.import_module("megatron.bridge.training.pretrain")
+    importlib.import_module("megatron.bridge.training.gpt_step")
+    if "modelopt" in missing:  # what a stand-in returns is not None, and would change the shapes that stages exchange
+        for module in ("train", "eval"):
+            training: Any = importlib.import_module(f"megatron.bridge.training.{module}")
+            training.get_tensor_shapes_adjust_fn_for_distillation = lambda *_, **__: None
+
+
+def run_forked(work: Callable[[], None]) -> int:
+    child = os.fork()
+    if child == 0:
+        os._exit(as_status(work))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def as_status(work: Callable[[], None]) -> int:
+    """0, or 1 after an exception, which standard error then ends with."""
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def run(job: dict[str, Any], recipes: str) -> None:
+    """Train, with all output in the job's log. A training that hangs ends with SIGALRM."""
+    signal.alarm(job["limit_s"])
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(job["environment"])
+    train(job, recipes)
+
+
+def train(job: dict[str, Any], recipes: str) -> None:
+    from megatron.bridge.training.config import ProfilingConfig
+    from megatron.bridge.training.gpt_step import forward_step
+    from megatron.bridge.training.pretrain import pretrain
+    from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+    config = getattr(importlib.import_module(f"{RECIPES}.{recipes}"), job["recipe"])()
+    # Overrides of `profiling.` fail while the recipe has none.
+    config.profiling = ProfilingConfig()
+    config = process_config_with_overrides(config, cli_overrides=job["overrides"])
+    pretrain(config, forward_step)
+
+
+if __name__ == "__main__":
+    main()
