@@ -85,6 +85,15 @@ def test_gemms_inside_the_update_itself_are_no_new_step(tmp_path: Path) -> None:
     assert len(bounds(run(tmp_path, builder))) == 3
 
 
+def test_an_update_that_seems_to_end_after_later_ones_makes_no_step_that_ends_before_it_begins(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001, 4001):
+        builder.kernel(GEMM, at, at + 600)
+        builder.kernel(ADAM, at + 700, at + (3000 if at == 1001 else 750), stream=9)
+    steps = [(start, end) for _, start, end, _ in bounds(run(tmp_path, builder))]
+    assert steps == [(1, 751), (751, 4001), (4001, 4751)]  # the updates at 2701 and 3701 end inside of the damaged one
+
+
 def test_of_two_steps_the_second_is_kept_with_its_reason(tmp_path: Path) -> None:
     report = run(tmp_path, TraceBuilder().steps(2))
     assert [kept for *_, kept in bounds(report)] == [False, True]

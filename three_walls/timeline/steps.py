@@ -214,10 +214,10 @@ def _outermost(ranges: pl.DataFrame) -> list[tuple[int | None, int, int]]:
 
 def _windows_from_optimizer(operations: pl.DataFrame) -> list[_Window]:
     """A step runs from the end of one optimizer phase to the end of the next."""
-    ends = _optimizer_phase_ends(operations)
+    first, _ = _extent(operations)
+    ends = [end for end in _optimizer_phase_ends(operations) if end > first]
     if not ends:
         return []
-    first, _ = _extent(operations)
     continues = not operations.filter(pl.col("start_ns") >= ends[-1]).is_empty()  # work follows the last update
     starts = [first, *ends[:-1]]
     return [
@@ -227,10 +227,11 @@ def _windows_from_optimizer(operations: pl.DataFrame) -> list[_Window]:
 
 
 def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
-    """When each optimizer phase of one rank ends (end of its last update kernel), in order.
+    """When each optimizer phase of one rank ends (end of its last update kernel), increasing.
 
     Collectives can split the update kernels of one phase into clusters, and a step must not be cut between those. So
-    consecutive clusters belong together unless forward and backward work lies between them.
+    consecutive clusters belong together unless forward and backward work lies between them. A phase that ends inside of
+    an earlier one, as a damaged time can make it, belongs to that one.
     """
     anchors = operations.filter(pl.col("anchor")).select("start_ns", "end_ns").sort("start_ns", "end_ns")
     if anchors.is_empty():
@@ -249,7 +250,7 @@ def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
     opens_phase = [order == 0 or between[order] > least for order in range(done.height)]
     phases = done.with_columns(phase=pl.Series(opens_phase).cast(pl.Int64).cum_sum())
     ends = phases.group_by("phase", maintain_order=True).agg(pl.col("end_ns").max())
-    return [int(end) for end in ends["end_ns"]]
+    return [int(end) for end in ends["end_ns"].cum_max().unique(maintain_order=True)]
 
 
 def _keep_or_drop(rank_index: int, windows: Sequence[_Window], source: StepSource) -> pl.DataFrame:
