@@ -114,6 +114,15 @@ def test_a_line_too_long_to_be_read_in_time_is_refused_and_a_long_one_is_read(tm
     assert len(read_overrides(path).overrides) == 1
 
 
+def test_more_overrides_than_a_run_can_have_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "o.txt"
+    path.write_text("model.x=1\n" * (limits.MOST_OVERRIDES + 1))
+    with pytest.raises(InputError, match=r"o\.txt: expected at most 1,000 overrides, found 1,001"):
+        read_overrides(path)
+    path.write_text("model.x=1\n" * limits.MOST_OVERRIDES)
+    assert len(read_overrides(path).overrides) == limits.MOST_OVERRIDES
+
+
 def test_an_open_quote_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "o.txt").write_text("model.a=1\n'model.b=[x\n")
     with pytest.raises(InputError, match=r"o\.txt:2: expected words quoted for a shell"):

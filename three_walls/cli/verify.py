@@ -71,7 +71,7 @@ def verify_command(
 def read_overrides(path: Path) -> WrittenOverrides:
     """Read the overrides in ``path``, without Megatron-LM flags and comments.
 
-    Raises InputError where a quote is not closed, and for a line that is too long.
+    Raises InputError where a quote is not closed, for a line that is too long and for too many overrides.
     """
     text = read_text_file(path, "overrides, one per line (overrides.txt)")
     overrides: list[str] = []
@@ -88,6 +88,8 @@ def read_overrides(path: Path) -> WrittenOverrides:
             environment |= _read_variables(words[1:], f"{path}:{number}")
         elif words and not words[0].startswith("--"):
             overrides += words
+    if len(overrides) > limits.MOST_OVERRIDES:
+        raise InputError(f"{path}: expected at most {limits.MOST_OVERRIDES:,} overrides, found {len(overrides):,}")
     return WrittenOverrides(tuple(overrides), environment)
 
 

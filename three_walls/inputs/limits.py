@@ -19,6 +19,8 @@ MOST_NESTED_SHELLS = 4
 """Shells that run one another (``bash -c "bash -c ..."``) in a command line."""
 LONGEST_OVERRIDES_LINE = 64 * 1024
 """Characters of one line of an overrides.txt; reading a word takes time with the square of its length."""
+MOST_OVERRIDES = 1_000
+"""Of an overrides.txt; a run has some dozens. Finding the setting that a misspelt one resembles takes milliseconds."""
 
 MOST_SQLITE_STEPS_PER_BYTE = 100
 """Steps of SQLite's machine in one query, per byte of the export. A join over all of its rows takes fewer than ten."""

@@ -57,7 +57,7 @@ def _await_copies(awaited: Numbers, calls: pl.DataFrame, operations: pl.DataFram
     """``awaited`` with the calls that return after their own operation has ended."""
     has_call = np.flatnonzero(call_of != NONE)
     end_of_call = calls["end_ns"].to_numpy()
-    is_graph = (calls["kind"] == "graph_launch").to_numpy()
+    is_graph = calls["kind"].eq_missing("graph_launch").to_numpy()  # a call without a name has no kind
     own = has_call[
         (operations["end_ns"].to_numpy()[has_call] <= end_of_call[call_of[has_call]]) & ~is_graph[call_of[has_call]]
     ]

@@ -115,7 +115,7 @@ def _thread_numbers(graph: StepGraph) -> Numbers:
 
 
 def _is_synchronizing(graph: StepGraph) -> Flags:
-    return (graph.calls["kind"] == "synchronize").to_numpy()
+    return graph.calls["kind"].eq_missing("synchronize").to_numpy()
 
 
 def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
@@ -288,7 +288,9 @@ def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         call_of_node = np.full(graph.nodes_count, NONE, dtype=np.int64)
         ends = graph.points.join[1::2]
         call_of_node[ends[ends != NONE]] = np.flatnonzero(ends != NONE)
-        is_meant = graph.calls["name"].cast(pl.String).str.contains(change.select.calls).to_numpy()
+        is_meant = (
+            graph.calls["name"].cast(pl.String).str.contains(change.select.calls).fill_null(value=False).to_numpy()
+        )
         released &= is_meant[np.maximum(call_of_node[edges.target], 0)]
     if share < 1:  # every n-th wait stays
         places = np.flatnonzero(released)
