@@ -5,7 +5,8 @@
 
 Prints for every base trace the replay error and the predicted unprofiled step, and for every edit of
 ``benchmarks/measured_pairs.yaml`` the predicted gain with its range, the measured one, and whether the range holds it;
-then the share of edits inside, the median width of a range, and the rank correlation. Exits with 1 if the gates below
+then the share of edits inside, the median width of a range, the rank correlation, for how many traces the edit that was
+predicted best measured best, and how many edits that were to help made the step slower. Exits with 1 if the gates below
 are not met.
 """
 
@@ -33,6 +34,8 @@ PAIRS = ROOT / "benchmarks" / "measured_pairs.yaml"
 
 LEAST_INSIDE_FRACTION = 0.7
 LEAST_RANK_CORRELATION = 0.8
+HELPS_FRACTION = 0.03
+"""An edit that is predicted to shorten the step by more than this must not lengthen it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,22 @@ def correlate_ranks(pairs: Sequence[tuple[float, float]]) -> float | None:
     return product / sum((a - middle) ** 2 for a in first)
 
 
+def count_best_first(compared: Sequence[Comparison]) -> tuple[int, int]:
+    """For how many bases the edit with the best prediction measured best, within its noise, and how many there are.
+
+    Only bases with two or more edits count.
+    """
+    by_base: dict[str, list[Comparison]] = {}
+    for each in compared:
+        by_base.setdefault(each.edit.base, []).append(each)
+    several = [edits for edits in by_base.values() if len(edits) > 1]
+    right = 0
+    for edits in several:
+        first = max(edits, key=lambda each: each.likely)
+        right += first.measured + first.noise >= max(each.measured for each in edits)
+    return right, len(several)
+
+
 def describe_bases(names: Iterable[str]) -> list[str]:
     """A line per base trace: replay error, predicted and measured unprofiled step."""
     lines = []
@@ -219,8 +238,14 @@ def _judge(compared: Sequence[Comparison]) -> int:
         f"inside {inside:.0%} of {len(compared)} edits; median width {median(each.width for each in compared):.1%} of"
     )
     click.echo(f"the step; rank correlation {'unknown' if correlation is None else f'{correlation:.2f}'}")
-    fails = inside < LEAST_INSIDE_FRACTION or (correlation is not None and correlation < LEAST_RANK_CORRELATION)
-    return int(fails)
+    right, judged = count_best_first(compared)
+    harmful = sum(each.likely > HELPS_FRACTION and each.measured + each.noise < 0 for each in compared)
+    click.echo(f"best predicted edit measured best: {right} of {judged} traces with several edits;")
+    click.echo(f"predicted to help by more than {HELPS_FRACTION:.0%} and slower: {harmful}")
+    fails = (
+        harmful or inside < LEAST_INSIDE_FRACTION or (correlation is not None and correlation < LEAST_RANK_CORRELATION)
+    )
+    return int(bool(fails))
 
 
 if __name__ == "__main__":

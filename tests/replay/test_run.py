@@ -30,6 +30,16 @@ def test_without_recorded_calls_nothing_is_predicted(tmp_path: Path) -> None:
     assert "launches of 100.0% of the operations were not recorded" in (reason_of(path) or "")
 
 
+def test_one_of_two_ranks_without_recorded_calls_costs_no_host_time(tmp_path: Path) -> None:
+    for rank, without in enumerate(((), ("CUPTI_ACTIVITY_KIND_RUNTIME",))):
+        path = tmp_path / "profiles" / f"rank{rank}.sqlite"
+        path.parent.mkdir(exist_ok=True)
+        TraceBuilder(device=rank).steps(4, length=10_000_000).write(path, without=without)
+    report = analyze(tmp_path / "profiles")
+    assert [rank.rank for rank in report.ranks] == [0, 1]
+    assert report.budget
+
+
 def test_of_a_step_shorter_than_any_real_one_nothing_is_predicted(tmp_path: Path) -> None:
     path = TraceBuilder().steps(4, length=1000).write(tmp_path / "t.sqlite")
     assert reason_of(path) == "the step takes only 0.001 ms"

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from tests.paths import REPOSITORY
 from tools import accuracy
-from tools.accuracy import correlate_ranks, find_base, read_edits
+from tools.accuracy import Comparison, MeasuredEdit, correlate_ranks, count_best_first, find_base, read_edits
 
 
 def test_ranks_correlate_with_themselves_and_against_their_reverse() -> None:
     assert correlate_ranks([(1.0, 10.0), (2.0, 20.0), (3.0, 40.0)]) == 1.0
     assert correlate_ranks([(1.0, 40.0), (2.0, 20.0), (3.0, 10.0)]) == -1.0
     assert correlate_ranks([(1.0, 1.0), (2.0, 2.0)]) is None
+
+
+def _compared(base: str, likely: float, measured: float) -> Comparison:
+    edit = MeasuredEdit(f"{base} {likely}", base, (), (), 100, 100 * (1 - measured), 1, same_run=True)
+    return Comparison(edit, likely, likely, likely, measured, 0.01)
+
+
+def test_the_best_prediction_must_measure_best_within_its_noise() -> None:
+    right = [_compared("a", 0.3, 0.2), _compared("a", 0.1, 0.205)]
+    wrong = [_compared("b", 0.3, 0.2), _compared("b", 0.1, 0.22)]
+    alone = [_compared("c", 0.3, -0.2)]
+    assert count_best_first([*right, *wrong, *alone]) == (1, 2)
 
 
 def test_every_measured_edit_has_a_base_trace_in_the_repository() -> None:

@@ -162,6 +162,8 @@ def _measure_error(
 
 def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Fractions:
     calls = graph.calls.filter(pl.col("rank") == place)
+    if calls.is_empty():  # a rank whose launches were not recorded
+        return np.zeros(0)
     operations = graph.operations.filter(pl.col("rank") == place)
     capture, process = operations.select("capture_id", "process").row(0)
     trace = next(trace for trace in traces if trace.capture_id == capture)
