@@ -232,11 +232,13 @@ def _repeat(value: Any, holder: Any, key: Any, times: int) -> None:
 
 def _count_entries(value: Any) -> int:
     """Collections and scalars in ``value``, counted as often as they are written, up to _MOST_ENTRIES."""
-    count, waiting = 0, [value]
-    while waiting and count < _MOST_ENTRIES:
-        count += 1
+    count, waiting = 1, [value]
+    while waiting:
         entry = waiting.pop()
         if isinstance(entry, dict | list | tuple):
+            count += len(entry)
+            if count >= _MOST_ENTRIES:  # a long list of long lists would fill memory
+                return _MOST_ENTRIES
             waiting += entry.values() if isinstance(entry, dict) else entry
     return count
 
