@@ -211,6 +211,15 @@ def test_an_abstention_between_known_walls_renders_their_upper_bounds(report: Re
     assert "148 ms" in text
 
 
+@pytest.mark.parametrize(("off_ns", "source"), [(0, "by the log"), (1, "by replay")])
+def test_the_step_without_the_profiler_has_its_source(report: Report, off_ns: int, source: str) -> None:
+    assert report.log is not None
+    assert report.log.unprofiled_step_ns is not None
+    verdict = replace(report.verdict, replayed_step_ns=report.log.unprofiled_step_ns + off_ns)
+    page = render_html(replace(report, verdict=verdict))
+    assert re.search(rf"Without the profiler</dt><dd>[^<]*</dd><dd[^>]*>{source}<", page)
+
+
 def test_an_empty_plan_is_stated(report: Report) -> None:
     text = without_plotly(render_html(without_plan(report)))
     assert "no rule recommends an edit" in text

@@ -106,7 +106,9 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         lost = f"{format_ms(result.culprit.cost_ns)} less"
         yield Metric(f"Without the delay of {result.culprit.named}", format_ms(result.culprit.step_without_it_ns), lost)
     if result.replayed_step_ns is not None:
-        yield Metric("Without the profiler", format_ms(result.replayed_step_ns), "by replay")
+        is_logged = report.log is not None and report.log.unprofiled_step_ns == result.replayed_step_ns
+        source = "by the log" if is_logged else "by replay"
+        yield Metric("Without the profiler", format_ms(result.replayed_step_ns), source)
     if result.wall is not None and not result.abstained:
         recoverable_ns = recoverable_of(report, result.wall, None)
         fraction = format_share(share_of_judged_step(report, recoverable_ns))
