@@ -114,25 +114,28 @@ def test_communication_that_is_hidden_holds_no_compute_up(tmp_path: Path) -> Non
     assert 2 * 29 < step_us(graph, slower) < 70
 
 
-def test_the_first_forward_and_the_last_backward_pass_have_nothing_to_hide_under(tmp_path: Path) -> None:
+HIDDEN = Transformation(Action.HIDE, Selection(categories=("communication",)))
+
+
+def awaited_exchange(tmp_path: Path) -> StepGraph:
+    """An exchange of 40 us, and a GEMM of another stream that waits for it."""
     step = Step().run(110, 150, launched=105, name=SEND_RECV, stream=9)
     step.record_event(1, 9, called=107 * US, sync=11).wait_event(1, 7, called=108 * US, sync=11)
     step.run(151, 180, launched=110, name=GEMM)
-    graph = step.graph_between(tmp_path, 110, 400)
-    change = Transformation(Action.HIDE, Selection(categories=("communication",)))
+    return step.graph_between(tmp_path, 110, 400)
+
+
+def test_the_first_forward_and_the_last_backward_pass_have_nothing_to_hide_under(tmp_path: Path) -> None:
+    graph = awaited_exchange(tmp_path)
     first = labelled(graph, direction=["forward"] * 2, micro_batch=[0, 1])
-    assert step_us(first, change) == 70
+    assert step_us(first, HIDDEN) == 70
     second = labelled(graph, direction=["forward"] * 2, micro_batch=[1, 1])
-    assert step_us(second, change) == 40
+    assert step_us(second, HIDDEN) == 40
 
 
 def test_passes_of_unknown_micro_batches_may_all_be_hidden_under(tmp_path: Path) -> None:
-    step = Step().run(110, 150, launched=105, name=SEND_RECV, stream=9)
-    step.record_event(1, 9, called=107 * US, sync=11).wait_event(1, 7, called=108 * US, sync=11)
-    step.run(151, 180, launched=110, name=GEMM)
-    graph = step.graph_between(tmp_path, 110, 400)
-    change = Transformation(Action.HIDE, Selection(categories=("communication",)))
-    assert step_us(labelled(graph, direction=["forward"] * 2, micro_batch=[None, None]), change) == 40
+    graph = awaited_exchange(tmp_path)
+    assert step_us(labelled(graph, direction=["forward"] * 2, micro_batch=[None, None]), HIDDEN) == 40
 
 
 def test_a_host_without_synchronizing_calls_runs_ahead(tmp_path: Path) -> None:
