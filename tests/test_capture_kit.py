@@ -26,7 +26,7 @@ def test_a_case_changes_something_in_every_edit_and_names_rules_that_exist(path:
     assert case.edits
     assert len({edit.name for edit in case.edits}) == len(case.edits)
     for edit in case.edits:
-        assert edit.overrides or edit.environment, edit.name
+        assert edit.overrides or edit.environment or edit.profiler or edit.faults not in (None, case.faults), edit.name
         assert edit.rule is None or edit.rule in known, edit.rule
         assert all("=" in override for override in edit.overrides)
 
@@ -54,4 +54,70 @@ def test_the_error_of_a_run_is_the_last_that_its_logs_name(tmp_path: kit.Path) -
     log.write_text("Traceback (most recent call last):\nValueError: first\nRuntimeError: CUDA out of memory\nmore\n")
     assert kit.last_error([log]) == "RuntimeError: CUDA out of memory"
     log.write_text("killed\n")
-    assert kit.last_error([log]) == "see the log"
+    assert kit.last_error([log]) is None
+
+
+WORKER = """
+import json, sys, time
+from pathlib import Path
+folder = Path(sys.argv[2])
+(folder / "ready").write_text("forks")
+number = 0
+while not (folder / "stop").exists():
+    job_file = folder / f"job{number}.json"
+    if not job_file.exists():
+        time.sleep(0.01)
+        continue
+    job = json.loads(job_file.read_text())
+    setting = dict(override.split("=", 1) for override in job["overrides"])
+    profiled = setting.get("profiling.use_nsys_profiler") == "true"
+    lines = []
+    for step in range(int(setting["train.train_iters"])):
+        inside = profiled and int(setting["profiling.profile_step_start"]) <= step
+        ms = 100 + 50 * inside - 20 * (setting.get("fast") == "true")
+        lines.append(f" elapsed time per iteration (ms): {ms}.0 |")
+    Path(job["log"]).write_text("\\n".join(lines))
+    (folder / f"status{number}").write_text("0")
+    number += 1
+"""
+
+
+@pytest.fixture
+def kit_folder(tmp_path: kit.Path, monkeypatch: pytest.MonkeyPatch) -> kit.Path:
+    """The kit with a worker that only writes a log, and an nsys and nvidia-smi that do nothing."""
+    (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "common.yaml").write_text("{recipes: r, recipe: r, iterations: 8, warmup: 2, overrides: [a=1]}")
+    for name, script in {"nsys": 'shift 11\nexec "$@"', "nvidia-smi": "exit 0"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{kit.os.environ['PATH']}")
+    monkeypatch.setattr(kit, "HERE", tmp_path)
+    return tmp_path
+
+
+def lines_of(folder: kit.Path) -> list[tuple[str | None, float]]:
+    lines = [kit.json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+    return [(line["edit"], line["median_ms"]) for line in lines]
+
+
+def test_the_log_of_a_captured_base_gives_the_steps_before_the_profiler(kit_folder: kit.Path) -> None:
+    (kit_folder / "small.yaml").write_text("edits: [{name: fast, overrides: [fast=true]}]")
+    case = kit.read_case(kit_folder / "small.yaml")
+    kit.capture([case], kit_folder / "out", str(kit_folder / "nsys"), float("inf"))
+    assert lines_of(kit_folder / "out" / "small") == [(None, 100.0)]
+
+
+def test_edits_run_between_bases_and_profiled_edits_give_profiled_steps(kit_folder: kit.Path) -> None:
+    (kit_folder / "small.yaml").write_text("edits: [{name: fast, overrides: [fast=true]}]")
+    (kit_folder / "cost.yaml").write_text(
+        "{like: small, edits: [{name: ranges, profiler: ranges}, {name: calls, profiler: calls}]}"
+    )
+    for name, expected in {
+        "small": [(None, 100.0), ("fast", 80.0), (None, 100.0)],
+        "cost": [(None, 100.0), ("ranges", 150.0), ("calls", 150.0), (None, 100.0)],
+    }.items():
+        case = kit.read_case(kit_folder / f"{name}.yaml")
+        supply = kit.Supply(case, kit_folder / name / "workers")
+        kit.measure(case, supply, kit_folder / name, str(kit_folder / "nsys"), float("inf"))
+        supply.stop()
+        assert lines_of(kit_folder / name) == expected

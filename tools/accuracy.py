@@ -34,6 +34,8 @@ PAIRS = ROOT / "benchmarks" / "measured_pairs.yaml"
 
 LEAST_INSIDE_FRACTION = 0.7
 LEAST_RANK_CORRELATION = 0.8
+MOST_NOISE_FRACTION = 0.03
+"""Where runs of the base differ by more than twice this share of the step, a smaller change was not measured."""
 HELPS_FRACTION = 0.03
 """An edit that is predicted to shorten the step by more than this must not lengthen it."""
 
@@ -50,6 +52,13 @@ class MeasuredEdit:
     edited_ms: float
     noise_ms: float
     same_run: bool
+    is_set_aside: bool
+
+    @property
+    def is_lost_in_noise(self) -> bool:
+        """Whether the edit changed the step by less than runs of its base differ, and those differ much."""
+        noise = self.noise_ms / self.base_ms
+        return noise > MOST_NOISE_FRACTION and abs(self.base_ms - self.edited_ms) <= 2 * self.noise_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,7 @@ def read_edits() -> tuple[MeasuredEdit, ...]:
             edited_ms=row["edited_ms"],
             noise_ms=row["noise_ms"],
             same_run=row["same_run"],
+            is_set_aside=row.get("set_aside", False),
         )
         for row in rows
     )
@@ -98,7 +108,11 @@ def read_groups() -> dict[str, list[dict[str, object]]]:
 
 def find_base(name: str) -> Path | None:
     """The trace called ``name``: a file or folder."""
-    folders = [ROOT / "sample_traces", *map(Path, filter(None, os.environ.get("THREE_WALLS_TRACES", "").split(":")))]
+    folders = [
+        ROOT / "benchmarks" / "traces",
+        ROOT / "sample_traces",
+        *map(Path, filter(None, os.environ.get("THREE_WALLS_TRACES", "").split(":"))),
+    ]
     for folder in reversed(folders):  # traces with all their ranks and logs before samples
         for path in (folder / name, *(folder / f"{name}.sqlite{suffix}" for suffix in ("", ".xz", ".zst"))):
             if path.exists():
@@ -212,18 +226,23 @@ def main() -> int:
     for line in describe_bases(dict.fromkeys(edit.base for edit in edits)):
         click.echo(line)
     click.echo()
-    click.echo(f"{'edit':44} {'predicted':>10} {'range':>18} {'measured':>9}")
+    click.echo(f"{'edit':64} {'predicted':>10} {'range':>18} {'measured':>9}")
     compared: list[Comparison] = []
     for edit in edits:
         path = find_base(edit.base)
         found = compare(edit, load_base(path)) if path else f"no trace {edit.base} here"
         if isinstance(found, str):
-            click.echo(f"{edit.name:44} not predicted: {found}")
+            click.echo(f"{edit.name:64} not predicted: {found}")
             continue
-        compared.append(found)
-        mark = "inside" if found.is_inside else "OUTSIDE"
+        if edit.is_lost_in_noise:
+            mark = "lost in noise"
+        else:
+            compared.append(found)
+            mark = "inside" if found.is_inside else "OUTSIDE"
+        if edit.is_set_aside:
+            mark += ", set aside"
         span = f"{found.low:.1%} to {found.high:.1%}"
-        click.echo(f"{edit.name:44} {found.likely:>10.1%} {span:>18} {found.measured:>9.1%}  {mark}")
+        click.echo(f"{edit.name:64} {found.likely:>10.1%} {span:>18} {found.measured:>9.1%}  {mark}")
     return _judge(compared)
 
 
@@ -231,21 +250,39 @@ def _judge(compared: Sequence[Comparison]) -> int:
     if not compared:
         click.echo("nothing to compare")
         return 1
-    inside = sum(each.is_inside for each in compared) / len(compared)
-    correlation = correlate_ranks([(each.likely, each.measured) for each in compared])
     click.echo()
-    click.echo(
-        f"inside {inside:.0%} of {len(compared)} edits; median width {median(each.width for each in compared):.1%} of"
-    )
-    click.echo(f"the step; rank correlation {'unknown' if correlation is None else f'{correlation:.2f}'}")
-    right, judged = count_best_first(compared)
-    harmful = sum(each.likely > HELPS_FRACTION and each.measured + each.noise < 0 for each in compared)
-    click.echo(f"best predicted edit measured best: {right} of {judged} traces with several edits;")
-    click.echo(f"predicted to help by more than {HELPS_FRACTION:.0%} and slower: {harmful}")
+    _print_scores("all", compared)
+    _print_scores("set aside", [each for each in compared if each.edit.is_set_aside])
+    harmful = _count_harmful(compared)
+    correlation = correlate_ranks([(each.likely, each.measured) for each in compared])
     fails = (
-        harmful or inside < LEAST_INSIDE_FRACTION or (correlation is not None and correlation < LEAST_RANK_CORRELATION)
+        harmful
+        or _inside_fraction(compared) < LEAST_INSIDE_FRACTION
+        or (correlation is not None and correlation < LEAST_RANK_CORRELATION)
     )
     return int(bool(fails))
+
+
+def _print_scores(title: str, compared: Sequence[Comparison]) -> None:
+    if not compared:
+        return
+    correlation = correlate_ranks([(each.likely, each.measured) for each in compared])
+    right, judged = count_best_first(compared)
+    click.echo(
+        f"{title}: inside {_inside_fraction(compared):.0%} of {len(compared)} edits; median width "
+        f"{median(each.width for each in compared):.1%} of the step; "
+        f"rank correlation {'unknown' if correlation is None else f'{correlation:.2f}'};\n"
+        f"  best predicted edit measured best: {right} of {judged} traces with several edits; "
+        f"predicted to help by more than {HELPS_FRACTION:.0%} and slower: {_count_harmful(compared)}"
+    )
+
+
+def _inside_fraction(compared: Sequence[Comparison]) -> float:
+    return sum(each.is_inside for each in compared) / len(compared)
+
+
+def _count_harmful(compared: Sequence[Comparison]) -> int:
+    return sum(each.likely > HELPS_FRACTION and each.measured + each.noise < 0 for each in compared)
 
 
 if __name__ == "__main__":

@@ -33,9 +33,21 @@ GPU_FIELDS = "index,clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event
 RUN_LIMIT_S = 180
 """A training that takes longer hangs."""
 CAPTURE = (
-    "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--cuda-memory-usage=true",
-    "--cuda-graph-trace=node", "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--force-overwrite=true",
+    "--sample=none", "--cpuctxsw=none", "--cuda-memory-usage=true", "--cuda-graph-trace=node",
+    "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--force-overwrite=true",
 )  # fmt: skip
+TRACES = {
+    "capture": "cuda,nvtx",
+    "ranges": None,
+    "calls": "cuda",
+    "alternating": "cuda,nvtx",
+    "alternating-ranges": None,
+}
+"""What Nsight Systems records for each way to profile; None: it does not run, only the ranges are pushed.
+
+Alternating: every other step pushes ranges, so that the drift of the machine falls out of their cost."""
+RANGES = {"calls": "none", "alternating": "every other", "alternating-ranges": "every other"}
+PROFILED_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,7 @@ class Case:
     gpus: int
     overrides: tuple[str, ...]
     environment: Mapping[str, str]
+    faults: Mapping[str, Any]
     edits: tuple[Edit, ...]
     iterations: int
     warmup: int
@@ -57,14 +70,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Edit:
-    """What one run changes: overrides, variables of the environment, and the rule that proposes it, if one does."""
+    """What one run changes: overrides, variables, faults, and the rule that proposes it, if one does.
+
+    ``profiler`` is a key of TRACES for a run whose steps after the warm-up show what profiling costs.
+    """
 
     name: str
     overrides: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, Any] | None = None
     rule: str | None = None
     iterations: int | None = None
     warmup: int | None = None
+    profiler: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,44 +110,57 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--nsys", default="nsys", help="Nsight Systems' command")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after so many seconds")
+    parser.add_argument(
+        "--only", choices=("capture", "edits"), help="capture the bases only, or time without capturing"
+    )
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
     cases = [read_case(path) for path in options.cases]
-    supply = Supply(cases[0], options.out / "workers")
-    for case in cases:
-        measure(case, supply, options.out / case.name, options.nsys, deadline)
-    supply.stop()
+    if options.only != "edits":
+        capture(cases, options.out, options.nsys, deadline)
+    if options.only != "capture":
+        supply = Supply(cases[0], options.out / "workers")
+        for case in cases:
+            measure(case, supply, options.out / case.name, options.nsys, deadline)
+        supply.stop()
 
 
 def read_case(path: Path) -> Case:
     data = yaml.safe_load(path.read_text())
+    parent = yaml.safe_load(path.with_stem(data["like"]).read_text()) if "like" in data else {}
     common = yaml.safe_load((HERE / "common.yaml").read_text())
-    edits = tuple(
-        Edit(
-            edit["name"], tuple(edit.get("overrides", ())), edit.get("environment", {}), edit.get("rule"),
-            edit.get("iterations"), edit.get("warmup"),
-        )
-        for edit in data.get("edits", [])
-    )  # fmt: skip
+    layers = (common, parent, data)
     return Case(
         name=path.stem,
         recipes=common["recipes"],
-        recipe=data.get("recipe", common["recipe"]),
-        gpus=data.get("gpus", 2),
-        overrides=(*common["overrides"], *data.get("overrides", ())),
-        environment={**common["environment"], **data.get("environment", {})},
-        edits=edits,
-        iterations=data.get("iterations", common["iterations"]),
-        warmup=data.get("warmup", common["warmup"]),
-        edits_between_bases=data.get("edits_between_bases", 2),
-        capture=data.get("capture", True),
-    )
+        overrides=tuple(override for layer in layers for override in layer.get("overrides", ())),
+        environment={name: value for layer in layers for name, value in layer.get("environment", {}).items()},
+        faults=data.get("faults", {}),
+        edits=tuple(read_edit(edit) for edit in data.get("edits", ())),
+        **{
+            name: next((layer[name] for layer in reversed(layers) if name in layer), default)
+            for name, default in {
+                "recipe": None, "gpus": 2, "iterations": None, "warmup": None, "edits_between_bases": 2,
+                "capture": True,
+            }.items()
+        },
+    )  # fmt: skip
+
+
+def read_edit(data: Mapping[str, Any]) -> Edit:
+    return Edit(**{**data, "overrides": tuple(data.get("overrides", ()))})
 
 
 class Workers:
     """One process per rank with Megatron-Bridge imported; see worker.py for how they are asked."""
 
-    def __init__(self, case: Case, folder: Path, before: Sequence[Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        case: Case,
+        folder: Path,
+        before: Sequence[Sequence[str]] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folders = [folder / f"worker{rank}" for rank in range(case.gpus)]
         self.processes = []
         self.jobs = 0
@@ -143,10 +174,10 @@ class Workers:
                 str(own),
             ]
             # A profiler records the environment that a process began with.
-            environment = {**os.environ, **rank_environment(case, rank)}
+            variables = {**os.environ, **(environment or {}), **rank_environment(case, rank)}
             with (own / "log").open("w") as log:
                 self.processes.append(
-                    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+                    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables)
                 )
 
     @property
@@ -163,9 +194,14 @@ class Workers:
             (own / "part").rename(own / f"job{number}.json")
         return [self._await(own / f"status{number}", process) for own, process in self._each()]
 
-    def stop(self, wait_s: float = 10) -> None:
-        for own, process in self._each():
+    def end(self) -> None:
+        """Let the processes end, without waiting for them."""
+        for own in self.folders:
             (own / "stop").touch()
+
+    def stop(self, wait_s: float = 10) -> None:
+        self.end()
+        for process in self.processes:
             try:
                 process.wait(wait_s)
             except subprocess.TimeoutExpired:
@@ -207,27 +243,55 @@ class Supply:
         return Workers(self._case, self._folder / str(self._made))
 
 
+def capture(cases: Sequence[Case], folder: Path, nsys: str, deadline: float) -> None:
+    """Profile one training of each base. While one trains, the next imports and the last writes its report."""
+    captured = [case for case in cases if case.capture]
+    started: dict[str, Workers] = {}
+    for number, case in enumerate(captured):
+        for soon in captured[number : number + 2]:
+            if soon.name not in started:
+                started[soon.name] = start_profiled(soon, BASE, folder / soon.name, nsys)
+        if time.monotonic() > deadline:
+            print(f"{case.name}: no time left for a capture", flush=True)
+            continue
+        profiled = Edit("base", profiler="capture")
+        run = train(case, profiled, 99, started[case.name], folder / case.name)
+        started[case.name].end()
+        write_line(run, folder / case.name)
+        print(f"{case.name} captured: {run.median_ms} ms, {run.steps_ms[-5:]} {run.error or ''}", flush=True)
+    for workers in started.values():
+        workers.stop(90)
+
+
 def measure(case: Case, supply: Supply, folder: Path, nsys: str, deadline: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    profiled = start_profiled(case, folder, nsys) if case.capture else None
+    profiled = {
+        edit.name: start_profiled(case, edit, folder, nsys)
+        for edit in case.edits
+        if edit.profiler and TRACES[edit.profiler]
+    }
+    for number, edit in enumerate(order(case)):
+        if time.monotonic() > deadline:
+            print(f"{case.name}: no time left for {edit.name}", flush=True)
+            break
+        workers = profiled.get(edit.name) or supply.take()
+        run = train(case, edit, number, workers, folder)
+        write_line(run, folder)
+        print(f"{case.name} {edit.name}: {run.median_ms} ms {run.quartiles_ms} {run.error or ''}", flush=True)
+        if edit.name in profiled:
+            workers.stop(90)
+
+
+def write_line(run: Run, folder: Path) -> None:
     with (folder / "runs.jsonl").open("a") as lines:
-        for number, edit in enumerate(order(case)):
-            if time.monotonic() > deadline:
-                print(f"{case.name}: no time left for {edit.name}", flush=True)
-                break
-            run = train(case, edit, number, supply.take(), folder)
-            lines.write(json.dumps(asdict(run)) + "\n")
-            lines.flush()
-            print(f"{case.name} {edit.name}: {run.median_ms} ms {run.quartiles_ms} {run.error or ''}", flush=True)
-            if number == 0 and profiled:  # the base runs: capture it before time is spent on edits
-                run = train(case, BASE, 99, profiled, folder, profile=True)
-                profiled.stop(90)
-                print(f"{case.name} captured: {run.steps_ms[-5:]} {run.error or ''}", flush=True)
+        lines.write(json.dumps(asdict(run)) + "\n")
 
 
-def start_profiled(case: Case, folder: Path, nsys: str) -> Workers:
-    before = [[nsys, "profile", *CAPTURE, "--output", str(folder / f"rank{rank}")] for rank in range(case.gpus)]
-    return Workers(case, folder, before)
+def start_profiled(case: Case, edit: Edit, folder: Path, nsys: str) -> Workers:
+    trace = f"--trace={TRACES[edit.profiler or 'capture']}"
+    output = folder if edit is BASE else folder / edit.name
+    before = [[nsys, "profile", trace, *CAPTURE, "--output", str(output / f"rank{rank}")] for rank in range(case.gpus)]
+    return Workers(case, output, before, {**case.environment, **edit.environment})
 
 
 def order(case: Case) -> Iterator[Edit]:
@@ -238,18 +302,23 @@ def order(case: Case) -> Iterator[Edit]:
         yield BASE
 
 
-def train(case: Case, edit: Edit, number: int, workers: Workers, folder: Path, *, profile: bool = False) -> Run:
+def train(case: Case, edit: Edit, number: int, workers: Workers, folder: Path) -> Run:
     iterations, warmup = edit.iterations or case.iterations, edit.warmup or case.warmup
+    last = iterations
+    if edit.name == "base" and edit.profiler:
+        last = iterations - PROFILED_STEPS  # the steps before it are what the log knows of the unprofiled step
     name = f"{number:02d}-{edit.name}"
     logs = [folder / f"{name}.rank{rank}.log" for rank in range(case.gpus)]
     overrides = [*case.overrides, *edit.overrides]
-    overrides.append(f"train.train_iters={iterations + (2 if profile else 0)}")
-    if profile:
+    overrides.append(f"train.train_iters={iterations + (2 if edit.profiler else 0)}")
+    if edit.profiler:
         overrides += [
-            "profiling.use_nsys_profiler=true", f"profiling.profile_step_start={iterations - 3}",
+            "profiling.use_nsys_profiler=true",
+            f"profiling.profile_step_start={warmup if last == iterations else last}",
             f"profiling.profile_step_end={iterations}", f"profiling.profile_ranks={list(range(case.gpus))}",
             f"logger.save_config_filepath={folder / 'run_config.yaml'}",
         ]  # fmt: skip
+        warmup += last == iterations  # the profiler starts in the step after the warm-up
     port = free_port()
     watch = subprocess.Popen(
         ["nvidia-smi", f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits", "-lms", "1000"],
@@ -263,25 +332,26 @@ def train(case: Case, edit: Edit, number: int, workers: Workers, folder: Path, *
         }  # fmt: skip
         jobs.append({
             "recipe": case.recipe, "overrides": overrides, "environment": environment, "log": str(logs[rank]),
-            "fork": not profile and workers.can_fork, "limit_s": RUN_LIMIT_S,
+            "fork": not (edit.profiler and TRACES[edit.profiler]) and workers.can_fork, "limit_s": RUN_LIMIT_S,
+            "faults": case.faults if edit.faults is None else edit.faults, "ranges_in_steps": RANGES.get(edit.profiler or "", "all"),
         })  # fmt: skip
     statuses = workers.run(jobs)
     wall_s = time.monotonic() - started
     watch.terminate()
     gpus = tuple((watch.communicate()[0] or "").splitlines())
-    steps = [float(found) for found in STEP_TIME.findall(logs[-1].read_bytes())]
-    kept = steps[warmup:iterations]
+    steps = [float(found) for found in STEP_TIME.findall(logs[-1].read_bytes())] if logs[-1].exists() else []
+    kept = steps[warmup:last]
     failed = any(status != "0" for status in statuses)
     return Run(
         case=case.name,
-        edit=None if edit is BASE else edit.name,
+        edit=None if edit.name == BASE.name else edit.name,
         rule=edit.rule,
         number=number,
         median_ms=statistics.median(kept) if kept and not failed else None,
         quartiles_ms=quartiles(kept) if len(kept) > 1 and not failed else None,
         steps_ms=tuple(steps),
         wall_s=round(wall_s, 1),
-        error=last_error(logs) if failed else None,
+        error=last_error([log for log in logs if log.exists()]) or f"exit statuses {statuses}" if failed else None,
         gpus=summarize_gpus(gpus),
     )
 
@@ -291,14 +361,14 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def last_error(logs: Sequence[Path]) -> str:
+def last_error(logs: Sequence[Path]) -> str | None:
     for log in logs:
         lines = [
             line for line in log.read_text(errors="replace").splitlines() if re.match(r"\w*(Error|Exception)\b", line)
         ]
         if lines:
             return lines[-1][:500]
-    return "see the log"
+    return None
 
 
 def summarize_gpus(lines: Sequence[str]) -> tuple[str, ...]:
@@ -324,8 +394,8 @@ def rank_environment(case: Case, rank: int) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port that nothing listens on and that the system gives to no connection."""
-    for port in itertools.count(29500):
+    """A port that nothing listens on and that the system gives to no connection; two of these commands may run at once."""
+    for port in itertools.count(29500 + 20 * (os.getpid() % 50)):
         with socket.socket() as tried:
             if tried.connect_ex(("localhost", port)) != 0:
                 return port

@@ -4,13 +4,15 @@
 
 Importing takes longer than a short training, so a training runs in a fork of this process, if a fork can use the GPU:
 the file ``ready`` says ``forks`` or ``once``. A job holds ``recipe``, ``overrides`` (as Megatron-Bridge's command line
-takes them), ``environment``, ``log`` (where the output goes), ``fork`` and ``limit_s``. Its exit status is written to
-status0, status1, ... A file ``stop`` ends the process. Packages that Megatron-Bridge imports and no training uses are
+takes them), ``environment``, ``log`` (where the output goes), ``fork``, ``limit_s``, ``faults`` (see faults.py) and
+``ranges_in_steps`` ("all", "none" or "every other" step of the profiled ones pushes NVTX ranges). Its exit status is
+written to status0, status1, ... A file ``stop`` ends the process. Packages that Megatron-Bridge imports and no training uses are
 replaced where they are missing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import itertools
@@ -24,6 +26,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import faults
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = "megatron.bridge.recipes"
@@ -98,7 +102,30 @@ def run(job: dict[str, Any], recipes: str) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(job["environment"])
-    train(job, recipes)
+    if job["ranges_in_steps"] != "all":
+        push_fewer_ranges(every_other=job["ranges_in_steps"] == "every other")
+    with faults.injected(job["faults"], int(os.environ["LOCAL_RANK"])):
+        train(job, recipes)
+
+
+def push_fewer_ranges(*, every_other: bool) -> None:
+    """Let Megatron-Bridge start the profiler without its NVTX ranges, or with those of every other step."""
+    profiler: Any = importlib.import_module("torch.autograd.profiler")
+    training: Any = importlib.import_module("megatron.bridge.training.train")
+    emit_nvtx, train_step = profiler.emit_nvtx, training.train_step
+    steps = itertools.count()
+    profiling = False
+
+    def start(**_: Any) -> contextlib.AbstractContextManager[None]:
+        nonlocal profiling
+        profiling = True
+        return contextlib.nullcontext()
+
+    def step(*arguments: Any, **keywords: Any) -> Any:
+        with emit_nvtx() if profiling and every_other and next(steps) % 2 else contextlib.nullcontext():
+            return train_step(*arguments, **keywords)
+
+    profiler.emit_nvtx, training.train_step = start, step
 
 
 def train(job: dict[str, Any], recipes: str) -> None:
@@ -111,7 +138,7 @@ def train(job: dict[str, Any], recipes: str) -> None:
     # Overrides of `profiling.` fail while the recipe has none.
     config.profiling = ProfilingConfig()
     config = process_config_with_overrides(config, cli_overrides=job["overrides"])
-    pretrain(config, forward_step)
+    pretrain(config, faults.delayed(forward_step, job["faults"], int(os.environ["LOCAL_RANK"])))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ class Action(StrEnum):
     """Selected forward work is done ``time`` times more, before its backward pass (recompute)."""
     MICRO_BATCH = "micro_batch"
     """``factor`` times as many samples in each pass, in as many fewer passes."""
+    BALANCE = "balance"
+    """Selected work takes on every rank the mean of what the captured ranks took, layer by layer and pass by pass."""
     HEAL = "heal"
     """The selected ranks take the median time of their peers for their kernels and host pieces."""
 

@@ -87,6 +87,8 @@ class StepReplay:
 
     def explain(self, transformation: Transformation) -> str:
         """Why ``transformation`` changes nothing here, or empty."""
+        if transformation.action is Action.BALANCE and len(self.graph.ranks) < 2:
+            return "one rank was captured, so how the work is spread over the ranks is not known"
         if transformation.action is Action.HOST or select_operations(self.graph, transformation.select).any():
             return ""
         return "no operation of the step is what these edits change, or none could be told to be"

@@ -312,10 +312,22 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
     rank, call_rank = operations["rank"].to_numpy(), np.repeat(graph.calls["rank"].to_numpy(), 2)
     forward_pieces, backward_pieces = _pieces_of(graph, selected), _pieces_of(graph, backward)
     for number in range(len(graph.ranks)):
-        _stretch(duration_ns, selected & (rank == number), backward & (rank == number), _at(change.time, level))
+        repeated, longer = selected & (rank == number), backward & (rank == number)
+        # Streams run beside each other more in one direction than in the other: what counts is the time they cover.
+        concurrency = _covered_fraction(operations, repeated) / _covered_fraction(operations, longer)
+        _stretch(duration_ns, repeated, longer, _at(change.time, level) * concurrency)
         on_rank = call_rank == number
         _stretch(piece_ns, forward_pieces & on_rank, backward_pieces & on_rank, _at(change.host, level))
     return replace(work, piece_ns=np.rint(piece_ns).astype(np.int64), duration_ns=np.rint(duration_ns).astype(np.int64))
+
+
+def _covered_fraction(operations: pl.DataFrame, chosen: Flags) -> float:
+    """The time that ``chosen`` operations cover in the capture, over the sum of their durations; 1 for none."""
+    captured = operations.filter(pl.Series(chosen)).select("start_ns", "end_ns").sort("start_ns")
+    before_ns = pl.col("end_ns").cum_max().shift(1).fill_null(pl.col("start_ns").min())
+    covered_ns = (pl.col("end_ns") - pl.max_horizontal("start_ns", before_ns)).clip(lower_bound=0).sum()
+    covered, total = captured.select(covered_ns.alias("covered"), (pl.col("end_ns") - pl.col("start_ns")).sum()).row(0)
+    return covered / total if total else 1.0
 
 
 def _stretch(values: Fractions, repeated: Flags, longer: Flags, times: float) -> None:
@@ -347,6 +359,24 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
     return replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
+
+
+def _balance(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
+    """Of each layer's pass, every rank does the mean of what the captured ranks did."""
+    parts = [name for name in ("layer", "micro_batch", "direction", "module") if name in graph.operations.columns]
+    transfer_ns = work.duration_ns - work.wait_ns
+    selected = select_operations(graph, change.select)
+    ranks_count = len(graph.ranks)
+    total = pl.col("ns").sum()
+    ratio = (
+        graph.operations.select("rank", *parts)
+        .with_columns(ns=pl.Series(np.where(selected, transfer_ns, 0), dtype=pl.Float64))
+        .select(total.over(parts) / ranks_count / total.over("rank", *parts) if parts else pl.lit(1.0))
+        .to_series()
+        .to_numpy()
+    )
+    balanced_ns = np.where(selected & np.isfinite(ratio), np.rint(transfer_ns * np.nan_to_num(ratio)), transfer_ns)
+    return replace(work, duration_ns=work.wait_ns + balanced_ns.astype(np.int64))
 
 
 def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
@@ -388,5 +418,6 @@ _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Wor
     Action.UNWAIT: _unwait,
     Action.REPEAT: _repeat,
     Action.MICRO_BATCH: _change_micro_batch,
+    Action.BALANCE: _balance,
     Action.HEAL: _heal,
 }

@@ -165,6 +165,7 @@ class ReplayEntry(Row):
     unwait: SelectionEntry | None = None
     repeat: SelectionEntry | None = None
     micro_batch: SelectionEntry | None = None
+    balance: SelectionEntry | None = None
     heal: SelectionEntry | None = None
     time: Parameter | None = None
     host: Parameter | None = None
