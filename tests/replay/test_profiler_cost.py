@@ -11,7 +11,7 @@ import polars as pl
 from tests.replay.built_steps import US, Step
 from three_walls.replay.graph import StepGraph
 from three_walls.replay.host_chains import find_hand_overs
-from three_walls.replay.predictor import fit_profiler_cost, settle_waits, without_profiler
+from three_walls.replay.predictor import LogSteps, fit_profiler_cost, settle_waits, without_profiler
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.tables.profiler_costs import profiler_costs
 
@@ -84,9 +84,29 @@ def test_a_log_decides_how_much_the_profiler_added(tmp_path: Path) -> None:
     added[0::2] = 10 * US  # of the 95 us between two launches
     without = fit_profiler_cost(graph, added, 0, None)
     assert without.least < without.likely < without.most
-    fitted = fit_profiler_cost(graph, added, 0, int(graph.measured_ns[0]) - 100 * US)
-    assert fitted.is_known
+    unprofiled_ns = int(graph.measured_ns[0]) - 100 * US
+    fitted = fit_profiler_cost(graph, added, 0, LogSteps(unprofiled_ns, unprofiled_ns, unprofiled_ns))
+    assert fitted.least == fitted.likely == fitted.most
     assert abs(fitted.likely - 1.0) < 0.1
+
+
+def test_the_quartiles_of_a_log_give_the_ends_of_what_the_profiler_added(tmp_path: Path) -> None:
+    graph = launches(tmp_path, 11)
+    added = np.zeros(len(graph.piece_ns))
+    added[0::2] = 10 * US
+    measured_ns = int(graph.measured_ns[0])
+    log = LogSteps(measured_ns - 130 * US, measured_ns - 120 * US, measured_ns - 110 * US)
+    fitted = fit_profiler_cost(graph, added, 0, log)
+    assert [round(cost, 1) for cost in (fitted.least, fitted.likely, fitted.most)] == [1.0, 1.1, 1.2]
+
+
+def test_where_the_device_decides_the_ends_are_those_without_a_log(tmp_path: Path) -> None:
+    graph = launches(tmp_path, 11)
+    nothing = np.zeros(len(graph.piece_ns))
+    without, measured_ns = fit_profiler_cost(graph, nothing, 0, None), int(graph.measured_ns[0])
+    fitted = fit_profiler_cost(graph, nothing, 0, LogSteps(measured_ns - US, measured_ns, measured_ns + US))
+    assert fitted.least <= without.least
+    assert fitted.most >= without.most
 
 
 def test_waiting_for_ranks_that_were_not_captured_shrinks_with_the_step(

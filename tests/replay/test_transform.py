@@ -44,6 +44,14 @@ def device_bound(tmp_path: Path) -> StepGraph:
     return step.graph_between(tmp_path, 110, 400)
 
 
+def two_ranks(tmp_path: Path, first_us: int, second_us: int) -> StepGraph:
+    """One kernel each."""
+    first, second = Step(), Step(process=TraceBuilder.process + (1 << 24), device=0)
+    first.run(110, 110 + first_us, launched=105, name=GEMM)
+    second.run(110, 110 + second_us, launched=105, name=GEMM)
+    return first.graph_between(tmp_path, 110, 400, second)
+
+
 GEMMS, POINTWISE_KERNELS = Selection(categories=("gemms",)), Selection(categories=("elementwise",))
 
 
@@ -151,6 +159,27 @@ def test_recompute_adds_forward_work_to_the_backward_pass(tmp_path: Path) -> Non
     assert step_us(graph, change) == 163 + 40
 
 
+def test_recompute_repeats_the_time_that_concurrent_streams_cover(tmp_path: Path) -> None:
+    step = Step()
+    step.run(110, 150, launched=105, name=GEMM)
+    for stream in (7, 9):  # the backward pass runs on two streams at once
+        step.run(151, 191, launched=106 + stream, name=POINTWISE, stream=stream)
+    graph = labelled(step.graph_between(tmp_path, 110, 400), direction=["forward", "backward", "backward"])
+    change = Transformation(Action.REPEAT, Selection(categories=("gemms",)), host=same(0))
+    assert step_us(graph) == 81
+    assert step_us(graph, change) == 81 + 40
+
+
+def test_balanced_ranks_do_the_mean_of_their_work(tmp_path: Path) -> None:
+    graph = two_ranks(tmp_path, 40, 80)
+    balanced = Transformation(Action.BALANCE, Selection(modules=("experts",)))
+    experts = labelled(graph, module=["experts"] * 2, layer=[0, 0])
+    assert step_us(experts) == 80
+    assert step_us(experts, balanced) == 60
+    assert step_us(labelled(graph, module=["attention"] * 2, layer=[0, 0]), balanced) == 80
+    assert step_us(labelled(graph, module=["experts"] * 2, layer=[0, 1]), balanced) == 40  # each alone in its layer
+
+
 def test_twice_the_micro_batch_halves_the_passes_and_their_launches(tmp_path: Path) -> None:
     graph = labelled(launch_bound(tmp_path), micro_batch=[0, 0, 1, 1])
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 20 + 10
@@ -162,10 +191,7 @@ def test_twice_the_micro_batch_does_the_same_work_on_the_device(tmp_path: Path) 
 
 
 def test_a_slow_rank_is_healed_to_the_pace_of_its_peers(tmp_path: Path) -> None:
-    fast, slow = Step(), Step(process=TraceBuilder.process + (1 << 24), device=0)
-    fast.run(110, 150, launched=105, name=GEMM)
-    slow.run(110, 190, launched=105, name=GEMM)
-    graph = fast.graph_between(tmp_path, 110, 400, slow)
+    graph = two_ranks(tmp_path, 40, 80)
     healed = Transformation(Action.HEAL, Selection(ranks=(1,)))
     assert step_us(graph) == 80
     assert step_us(labelled(graph, rank_number=[0, 1]), healed) == 40

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median, quantiles
 
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
 from three_walls.facts.step_view import NO_STEP
@@ -39,6 +39,16 @@ UNPROFILED_STEP = facts.duration(
     "unprofiled_step_ns",
     "the unprofiled step length",
     "Median length of the log's steady iterations outside the profiler's range.",
+)
+UNPROFILED_STEP_LOW = facts.duration(
+    "unprofiled_step_lower_quartile_ns",
+    "the lower quartile of unprofiled step lengths",
+    "A quarter of the log's steady iterations outside the profiler's range are shorter.",
+)
+UNPROFILED_STEP_HIGH = facts.duration(
+    "unprofiled_step_upper_quartile_ns",
+    "the upper quartile of unprofiled step lengths",
+    "A quarter of the log's steady iterations outside the profiler's range are longer.",
 )
 UNPROFILED_STEP_SPREAD = facts.fact(
     "unprofiled_step_spread_ratio",
@@ -250,12 +260,17 @@ def _why_no_median(
 
 def _measure_steps(steady: Sequence[LogIteration], reason: str) -> Measurements:
     if reason:
-        times = (UNPROFILED_STEP, UNPROFILED_STEP_SPREAD, UNPROFILED_STEP_RANGE)
+        times = (
+            UNPROFILED_STEP, UNPROFILED_STEP_LOW, UNPROFILED_STEP_HIGH, UNPROFILED_STEP_SPREAD, UNPROFILED_STEP_RANGE,
+        )  # fmt: skip
         return {**dict.fromkeys(times, missing(reason)), UNPROFILED_STEPS: known(len(steady))}
     lengths = [line.elapsed_ns for line in steady]
     shortest, longest = min(lengths), max(lengths)
+    low, middle, high = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else lengths * 3
     return {
-        UNPROFILED_STEP: known(round(median(lengths))),
+        UNPROFILED_STEP: known(round(middle)),
+        UNPROFILED_STEP_LOW: known(round(low)),
+        UNPROFILED_STEP_HIGH: known(round(high)),
         UNPROFILED_STEP_SPREAD: known(longest / shortest) if shortest else missing("the log prints a step of 0 ms"),
         UNPROFILED_STEP_RANGE: known(longest - shortest),
         UNPROFILED_STEPS: known(len(steady)),

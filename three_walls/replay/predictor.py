@@ -28,10 +28,14 @@ class ProfilerCost:
     likely: float
     most: float
 
-    @property
-    def is_known(self) -> bool:
-        """Whether a log gave it."""
-        return self.least == self.most
+
+@dataclass(frozen=True, slots=True)
+class LogSteps:
+    """Quartiles of the log's unprofiled steps, in ns."""
+
+    low_ns: int
+    median_ns: int
+    high_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,22 +183,38 @@ def settle_waits(graph: StepGraph, work: Work, before_ns: int, share: float) -> 
     return work
 
 
-def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log_step_ns: int | None) -> ProfilerCost:
+def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log: LogSteps | None) -> ProfilerCost:
     """The cost at which the replayed step is the log's; without a log the range that runs with logs have shown.
 
-    The log's step may be out of reach: then the nearest end of a wide range.
+    The steps of a log differ, because the pace of the host does: the ends are where the replayed step is the log's
+    upper and lower quartile. Where the device decides, many costs give the same step: of these it is the nearest to
+    what other runs have shown.
     """
     limits = replay_thresholds()
-    if log_step_ns is None:
-        return ProfilerCost(
-            limits.least_profiler_cost_ratio, limits.likely_profiler_cost_ratio, limits.most_profiler_cost_ratio
-        )
-    least, most = 0.0, 2 * limits.most_profiler_cost_ratio
-    for _ in range(_HALVINGS):
-        middle = (least + most) / 2
-        step_ns = replay_steady(graph, without_profiler(graph, added_ns, middle)).longest_ns + tail_ns
-        least, most = (middle, most) if step_ns > log_step_ns else (least, middle)
-    return ProfilerCost(most, most, most)
+    usual = ProfilerCost(
+        limits.least_profiler_cost_ratio, limits.likely_profiler_cost_ratio, limits.most_profiler_cost_ratio
+    )
+    if log is None:
+        return usual
+    costs = np.linspace(0, 2 * usual.most, _COSTS_COUNT)
+    steps_ns = np.minimum.accumulate(
+        [replay_steady(graph, without_profiler(graph, added_ns, cost)).longest_ns + tail_ns for cost in costs]
+    )
+    tolerance_ns = limits.same_step_fraction * log.median_ns
+
+    def find_cost(step_ns: int, usual_cost: float) -> float:
+        reached_ns = min(max(step_ns, steps_ns[-1]), steps_ns[0])
+        least, most = np.interp(
+            [-reached_ns - tolerance_ns, -reached_ns + tolerance_ns], -steps_ns, costs
+        )  # np.interp wants rising values: the step falls with the cost
+        if reached_ns - tolerance_ns <= steps_ns[-1]:
+            most = costs[-1]
+        return float(min(max(usual_cost, least), most))
+
+    likely = find_cost(log.median_ns, usual.likely)
+    return ProfilerCost(
+        min(likely, find_cost(log.high_ns, usual.least)), likely, max(likely, find_cost(log.low_ns, usual.most))
+    )
 
 
 _SHRINKING = {Level.LOW: 0.0, Level.LIKELY: 0.5, Level.HIGH: 1.0}
@@ -203,5 +223,5 @@ _SHRINKING = {Level.LOW: 0.0, Level.LIKELY: 0.5, Level.HIGH: 1.0}
 _REPEATS = 2
 """The step shrinks with the waiting, and the waiting with the step; a third repeat changes less than a percent."""
 
-_HALVINGS = 8
-"""Of the range of costs: to within 0.02 of what the capture shows."""
+_COSTS_COUNT = 9
+"""Between no cost and twice the largest; the step between two of them is read off a straight line."""

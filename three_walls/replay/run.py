@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.facts.log_facts import UNPROFILED_STEP
+from three_walls.facts.log_facts import UNPROFILED_STEP, UNPROFILED_STEP_HIGH, UNPROFILED_STEP_LOW
 from three_walls.facts.replayed_step import (
     CRITICAL_PATH_COMMUNICATION,
     CRITICAL_PATH_COMPUTE,
@@ -35,7 +35,7 @@ from three_walls.replay.critical_path import summarize_critical_path
 from three_walls.replay.graph import Fractions, StepGraph, replay, with_operations
 from three_walls.replay.host_chains import find_hand_overs
 from three_walls.replay.labels import label_operations
-from three_walls.replay.predictor import StepReplay, fit_profiler_cost
+from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
@@ -92,9 +92,9 @@ def replay_steps(
     place = graph.ranks.index(step.rank_index)
     added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
-    log_ns = facts.number(UNPROFILED_STEP.name)
-    log_step_ns = None if log_ns is None else round(log_ns)
-    cost = fit_profiler_cost(graph, added_ns, tail_ns, log_step_ns)
+    log_steps = read_log_steps(facts)
+    log_step_ns = log_steps.median_ns if log_steps else None
+    cost = fit_profiler_cost(graph, added_ns, tail_ns, log_steps)
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place)
     if reason:
         measured = _withhold(reason).facts
@@ -116,6 +116,13 @@ def replay_steps(
         predictor,
         path,
     )
+
+
+def read_log_steps(facts: FactSheet) -> LogSteps | None:
+    """The quartiles of the log's unprofiled steps; None without them."""
+    quartiles = [facts.number(each.name) for each in (UNPROFILED_STEP_LOW, UNPROFILED_STEP, UNPROFILED_STEP_HIGH)]
+    known_ns = [round(quartile) for quartile in quartiles if quartile is not None]
+    return LogSteps(*known_ns) if len(known_ns) == len(quartiles) else None
 
 
 def _withhold(reason: str) -> RunReplay:

@@ -151,6 +151,8 @@ class ReplayThresholds(Row):
     """The likely one."""
     most_profiler_cost_ratio: Ratio
     """The most."""
+    same_step_fraction: Fraction
+    """Replayed steps that differ by less than this share are the same when the profiler's cost is fitted."""
     least_host_fraction: Fraction
     """Of a host piece: what is left at least without the profiler."""
 
