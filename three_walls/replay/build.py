@@ -29,9 +29,6 @@ from three_walls.replay.host_chains import find_hand_overs, follows_in_thread, l
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 
-_JOIN_AT_START, _OPERATION, _RENDEZVOUS, _JOIN_AT_END = range(4)
-"""Of nodes at one time, those of an earlier kind come first."""
-
 
 def build_graph(
     timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.DataFrame, shared_gpus: Collection[int] = ()
@@ -81,9 +78,7 @@ class _RankPart:
 
 def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int) -> _RankPart:
     of_rank = timeline.operations.filter(pl.col("rank_index") == rank_index)
-    operations = of_rank.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left")).sort(
-        "start_ns", "end_ns", "stream", "correlation"
-    )
+    operations = of_rank.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left"))
     until_ns = _find_next_host_step(of_rank, operations, end_ns)
     calls = list_calls(timeline, operations, until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
@@ -211,13 +206,14 @@ def _join_ranks(
     begins = thread_before == NONE
     joins_at_start, joins_at_end = np.flatnonzero(begins | (hand_over != NONE)), np.flatnonzero(awaited != NONE)
     latest = np.array([int(start[places].max()) for places in members_of], dtype=np.int64)
+    # Of nodes at one time, those of an earlier kind come first.
     times = [call_start[joins_at_start], start, latest, call_end[joins_at_end]]
-    kinds = [np.full(len(part), kind) for kind, part in enumerate(times)]
-    sizes = [len(part) for part in times]
-    order = np.lexsort((np.arange(sum(sizes)), np.concatenate(kinds), np.concatenate(times)))
+    at_ns = np.concatenate(times)
+    order = np.argsort(at_ns, kind="stable")
     node = np.empty(len(order), dtype=np.int64)
     node[order] = np.arange(1, len(order) + 1)  # node 0 is the origin
-    captured_ns = np.concatenate([[0], np.concatenate(times)[order]])
+    captured_ns = np.concatenate([[0], at_ns[order]])
+    sizes = [len(part) for part in times]
     start_join_node, start_node, meeting_node, end_join_node = np.split(node, np.cumsum(sizes)[:-1])
 
     join = np.full(2 * calls.height, NONE, dtype=np.int64)
@@ -296,7 +292,13 @@ def _join_ranks(
         duration_ns=duration_ns,
         wait_ns=wait_ns,
         held_ns=held_ns,
-        carried=_list_carried(parts, shift, (operations, calls), _FirstNodes(join, start_node, call_end)),
+        carried=_list_carried(
+            np.array([part.until_ns for part in parts], dtype=np.int64) + shift,
+            call_rank,
+            _find_ends(calls, "thread", thread_before),
+            _find_ends(operations, "stream", previous),
+            _FirstNodes(join, start_node, call_end),
+        ),
         measured_ns=last_end - step_start,
         rank_start_ns=step_start,
         tail_ns=max(0, int((step_end - last_end).min())),
@@ -305,31 +307,40 @@ def _join_ranks(
 
 
 def _list_carried(
-    parts: Sequence[_RankPart], graph_start_ns: Numbers, frames: tuple[pl.DataFrame, pl.DataFrame], nodes: _FirstNodes
+    until_ns: Numbers,
+    call_rank: Numbers,
+    threads: tuple[Numbers, Numbers],
+    streams: tuple[Numbers, Numbers],
+    nodes: _FirstNodes,
 ) -> Carried:
-    """What the next step inherits from this one. ``frames``: operations and calls of all ranks."""
-    operations, calls = frames
-    threads = _list_ends(calls, "thread")
-    rank, first, last = (threads[name].to_numpy() for name in ("rank", "first", "last"))
-    until_ns = np.array([part.until_ns for part in parts], dtype=np.int64) + graph_start_ns
-    pause_ns = np.maximum(0, until_ns[rank] - nodes.call_end[last])
-    given = nodes.join[2 * first] != NONE
-    streams = _list_ends(operations, "stream")
-    head, tail = streams["first"].to_numpy(), streams["last"].to_numpy()
+    """What the next step inherits from this one.
+
+    ``until_ns``: per rank when its host goes on with the next step. ``threads``, ``streams``: _find_ends of calls and
+    operations.
+    """
+    (first, last), (head, tail) = threads, streams
+    pause_ns = np.maximum(0, until_ns[call_rank[last]] - nodes.call_end[last])
+    none = np.full(max(len(first), len(head)), NONE)
     return Carried(
-        node=np.concatenate([nodes.join[2 * first][given], nodes.start[head]]),
-        last_point=np.concatenate([2 * last[given] + 1, np.full(len(head), NONE)]),
-        last_operation=np.concatenate([np.full(int(given.sum()), NONE), tail]),
-        pause_ns=np.concatenate([pause_ns[given], np.zeros(len(head), dtype=np.int64)]),
+        node=np.concatenate([nodes.join[2 * first], nodes.start[head]]),
+        last_point=np.concatenate([2 * last + 1, none[: len(head)]]),
+        last_operation=np.concatenate([none[: len(first)], tail]),
+        pause_ns=np.concatenate([pause_ns, np.zeros_like(head)]),
     )
 
 
-def _list_ends(rows: pl.DataFrame, column: str) -> pl.DataFrame:
-    """The places of the first and the last row of every ``column`` of every rank: rank, first, last."""
-    numbered = rows.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
-    return numbered.group_by("rank", column, maintain_order=True).agg(
-        first=pl.col("place").first(), last=pl.col("place").last()
-    )
+def _find_ends(rows: pl.DataFrame, column: str, previous: Numbers) -> tuple[Numbers, Numbers]:
+    """The places of the first and the last of the ``rows`` of every ``column`` of every rank.
+
+    ``previous``: per row the one before it of its column and rank, or NONE.
+    """
+    has_next = np.zeros(len(previous) + 1, dtype=bool)
+    has_next[previous] = True  # NONE marks the end of the array
+    first, last = np.flatnonzero(previous == NONE), np.flatnonzero(~has_next[:-1])
+    keys = rows[column].to_numpy(), rows["rank"].to_numpy()
+    last_of_first = np.empty_like(last)
+    last_of_first[np.lexsort([key[first] for key in keys])] = last[np.lexsort([key[last] for key in keys])]
+    return first, last_of_first
 
 
 @dataclass(frozen=True, slots=True)

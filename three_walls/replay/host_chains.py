@@ -7,6 +7,8 @@ because of it: PyTorch's main thread waits for the autograd thread during the ba
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import polars as pl
 
@@ -16,6 +18,9 @@ from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 
 _NAME: pl.DataType = pl.Categorical()
+
+_SORTED = ("thread", "start_ns", "end_ns", "correlation")
+_BEFORE_ALL = -(2**63)
 
 CALLS = pl.Schema(
     {
@@ -44,9 +49,10 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
         & (pl.col("process") == first[1])
         & pl.col("thread").is_in(threads.implode())
         & pl.col("start_ns").is_between(begin_ns if isinstance(begin_ns, int) else until_ns, until_ns, closed="left")
-    ).sort("thread", "start_ns", "end_ns", "correlation")
-    earlier_end = pl.col("end_ns").cum_max().shift(1).over("thread")
-    outermost = calls.filter(earlier_end.is_null() | (pl.col("start_ns") >= earlier_end))
+    ).select(*_SORTED, "name")
+    # Exports list calls nearly in order, which numpy's stable sort makes use of.
+    in_order = np.lexsort([calls[name].fill_null(_BEFORE_ALL).to_numpy() for name in reversed(_SORTED)])
+    outermost = calls[in_order].pipe(_drop_nested)
     names = outermost["name"].unique().drop_nulls().cast(pl.String).to_list()
     kinds = {name: kind_of(name) or "other" for name in names}
     kind_of_name = pl.DataFrame(
@@ -59,12 +65,23 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
     )
 
 
+def _drop_nested(calls: pl.DataFrame) -> pl.DataFrame:
+    """``calls``, sorted, without those that begin before an earlier one of their thread has ended."""
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    first = np.flatnonzero(follows_in_thread(calls) == NONE)
+    is_outermost = np.ones(len(start), dtype=bool)
+    for begin, until in pairwise([*first, len(start)]):
+        latest = np.maximum.accumulate(end[begin:until])
+        is_outermost[begin + 1 : until] = start[begin + 1 : until] >= latest[:-1]
+    return calls if is_outermost.all() else calls.filter(is_outermost)
+
+
 def follows_in_thread(calls: pl.DataFrame) -> Numbers:
     """Per call the place of the call before it in its thread; NONE for the first of each."""
     threads = calls["thread"].to_numpy()
-    places = np.arange(len(threads), dtype=np.int64)
-    same = np.concatenate([[False], threads[1:] == threads[:-1]]) if len(threads) else np.zeros(0, dtype=bool)
-    return np.where(same, places - 1, NONE)
+    previous = np.arange(-1, len(threads) - 1, dtype=np.int64)
+    previous[1:][threads[1:] != threads[:-1]] = NONE
+    return previous
 
 
 def find_hand_overs(calls: pl.DataFrame) -> Numbers:
@@ -76,15 +93,15 @@ def find_hand_overs(calls: pl.DataFrame) -> Numbers:
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     thread = calls["thread"].to_numpy()
     previous = follows_in_thread(calls)
-    last_end = np.where(previous != NONE, end[previous], np.iinfo(np.int64).min)
-    best = np.full(len(start), NONE, dtype=np.int64)
-    best_end = np.full(len(start), np.iinfo(np.int64).min, dtype=np.int64)
-    for other in np.unique(thread):
+    hand_over = np.full(len(start), NONE, dtype=np.int64)
+    is_first = previous == NONE
+    silent = np.flatnonzero(is_first | (start - end[previous] > replay_thresholds().silent_thread_ns))
+    latest_end = np.where(is_first[silent], _BEFORE_ALL, end[previous[silent]])
+    for other in np.unique(thread[is_first]):
         places = np.flatnonzero(thread == other)
-        latest = np.searchsorted(start[places], start, side="left") - 1
+        latest = np.searchsorted(start[places], start[silent], side="left") - 1
         found = places[np.maximum(latest, 0)]
-        is_over = (latest >= 0) & (end[found] <= start) & (thread != other) & (end[found] > best_end)
-        best, best_end = np.where(is_over, found, best), np.where(is_over, end[found], best_end)
-    first = previous == NONE
-    silent = (best_end > last_end) & (start - np.where(first, start, last_end) > replay_thresholds().silent_thread_ns)
-    return np.where((best != NONE) & (first | silent), best, NONE)
+        is_over = (latest >= 0) & (end[found] <= start[silent]) & (thread[silent] != other) & (end[found] > latest_end)
+        hand_over[silent[is_over]] = found[is_over]
+        latest_end = np.where(is_over, end[found], latest_end)
+    return hand_over
