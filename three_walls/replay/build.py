@@ -159,13 +159,13 @@ class _EdgeList:
             part[name] = _fill(given.get(name, defaults.get(name, 0)), dtype, size)
         self._parts.append(part)
 
-    def finish(self, last_join: Numbers) -> Edges:
+    def finish(self, points: HostPoints) -> Edges:
         """All edges, sorted by target. Those from a host point begin at the join before it."""
-        columns = {name: np.concatenate([part[name] for part in self._parts]) for name in EDGE_COLUMNS}
+        order = np.argsort(np.concatenate([part["target"] for part in self._parts]), kind="stable")
+        columns = {name: np.concatenate([part[name] for part in self._parts])[order] for name in EDGE_COLUMNS}
         from_host = columns["point"] != NONE
-        columns["source"] = columns["source"].copy()
-        columns["source"][from_host] = last_join[columns["point"][from_host]]
-        return Edges(**columns).take(np.argsort(columns["target"], kind="stable"))
+        columns["source"][from_host] = points.last_join(columns["point"][from_host])
+        return Edges(**columns)
 
 
 def _join_ranks(
@@ -178,9 +178,10 @@ def _join_ranks(
     calls = pl.concat([part.calls for part in parts])
     origin_ns = min(part.start_ns + part.shift_ns for part in parts)
     shift = np.array([part.shift_ns - origin_ns for part in parts], dtype=np.int64)
-    rank, call_rank = operations["rank"].to_numpy(), calls["rank"].to_numpy()
+    rank = operations["rank"].to_numpy()
+    call_shift = np.repeat(shift, [part.calls.height for part in parts])
     start, end = (operations[name].to_numpy() + shift[rank] for name in ("start_ns", "end_ns"))
-    call_start, call_end = (calls[name].to_numpy() + shift[call_rank] for name in ("start_ns", "end_ns"))
+    call_start, call_end = (calls[name].to_numpy() + call_shift for name in ("start_ns", "end_ns"))
 
     def offset(values: Sequence[Numbers], base: Numbers) -> Numbers:
         shifted = [np.where(value == NONE, NONE, value + base[place]) for place, value in enumerate(values)]
@@ -198,12 +199,13 @@ def _join_ranks(
         [np.where(part.free_ns == NONE, NONE, part.free_ns + shift[place]) for place, part in enumerate(parts)]
     )
     # A call that "waited" for an operation that ended after its return did not wait for it.
-    return_slack_ns = replay_thresholds().shortest_wait_ns
-    waits = awaited != NONE
-    awaited = np.where(waits & (end[awaited] <= call_end + return_slack_ns), awaited, NONE)
+    shortest_wait_ns = replay_thresholds().shortest_wait_ns
+    waiting = np.flatnonzero(awaited != NONE)
+    awaited[waiting[end[awaited[waiting]] > call_end[waiting] + shortest_wait_ns]] = NONE
     member, members_of = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
 
     begins = thread_before == NONE
+    handed = np.flatnonzero(hand_over != NONE)
     joins_at_start, joins_at_end = np.flatnonzero(begins | (hand_over != NONE)), np.flatnonzero(awaited != NONE)
     latest = np.array([int(start[places].max()) for places in members_of], dtype=np.int64)
     # Of nodes at one time, those of an earlier kind come first.
@@ -220,13 +222,15 @@ def _join_ranks(
     join[2 * joins_at_start] = start_join_node
     join[2 * joins_at_end + 1] = end_join_node
     points = HostPoints(join)
-    before_end = np.where(begins, call_start, call_end[thread_before])
-    think_ns = np.where(hand_over != NONE, call_start - call_end[hand_over], np.maximum(0, call_start - before_end))
-    took_ns = call_end - call_start
-    has_waited = (awaited != NONE) & (end[awaited] > call_start)
-    took_ns = np.where(has_waited, np.minimum(took_ns, replay_thresholds().shortest_wait_ns), took_ns)
     piece_ns = np.empty(2 * calls.height, dtype=np.int64)
-    piece_ns[0::2], piece_ns[1::2] = think_ns, took_ns
+    think_ns, took_ns = piece_ns[0::2], piece_ns[1::2]
+    think_ns[1:] = np.maximum(0, call_start[1:] - call_end[:-1])
+    think_ns[begins] = 0
+    think_ns[handed] = call_start[handed] - call_end[hand_over[handed]]
+    took_ns[:] = call_end - call_start
+    waiting = joins_at_end
+    has_waited = end[awaited[waiting]] > call_start[waiting]
+    took_ns[waiting] = np.where(has_waited, np.minimum(took_ns[waiting], shortest_wait_ns), took_ns[waiting])
 
     end_node, duration_ns = start_node.copy(), end - start
     found = member != NONE
@@ -240,9 +244,7 @@ def _join_ranks(
 
     edges = _EdgeList()
     _add_host_edges(edges, joins_at_start, joins_at_end, join, begins, hand_over, call_start)
-    waiting = joins_at_end
-    tail_ns = np.maximum(0, call_end[waiting] - end[awaited[waiting]])
-    tail_ns = np.where(has_waited[waiting], tail_ns, 0)
+    tail_ns = np.where(has_waited, np.maximum(0, call_end[waiting] - end[awaited[waiting]]), 0)
     edges.add(
         Kind.AWAITED,
         join[2 * waiting + 1],
@@ -263,7 +265,7 @@ def _join_ranks(
     )
     for place, places in enumerate(members_of):
         edges.add(Kind.ARRIVAL, np.full(len(places), meeting_node[place]), source=start_node[places])
-    finished = edges.finish(points.last_join())
+    finished = edges.finish(points)
     # Two things at one instant, or a launch that begins after its kernel because clocks differ, order nothing.
     in_order = finished.source < finished.target
     step_start = np.array([part.start_ns for part in parts], dtype=np.int64) + shift
@@ -273,7 +275,7 @@ def _join_ranks(
     held_ns = np.zeros(len(start), dtype=np.int64)
     is_shared = operations["rank_index"].is_in(list(shared_gpus)).to_numpy()
     if is_shared.any():
-        lengths_ns = finished.lengths_ns(points.offsets_ns(piece_ns), piece_ns, duration_ns)
+        lengths_ns = finished.lengths_ns(points, piece_ns, duration_ns)
         ready_ns = np.zeros(len(captured_ns), dtype=np.int64)
         np.maximum.at(ready_ns, finished.target, captured_ns[finished.source] + lengths_ns)
         late_ns = start - ready_ns[start_node]
@@ -294,7 +296,7 @@ def _join_ranks(
         held_ns=held_ns,
         carried=_list_carried(
             np.array([part.until_ns for part in parts], dtype=np.int64) + shift,
-            call_rank,
+            calls["rank"].to_numpy(),
             _find_ends(calls, "thread", thread_before),
             _find_ends(operations, "stream", previous),
             _FirstNodes(join, start_node, call_end),

@@ -7,6 +7,7 @@ because of it: PyTorch's main thread waits for the autograd thread during the ba
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -68,19 +69,24 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
 def _drop_nested(calls: pl.DataFrame) -> pl.DataFrame:
     """``calls``, sorted, without those that begin before an earlier one of their thread has ended."""
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    first = np.flatnonzero(follows_in_thread(calls) == NONE)
     is_outermost = np.ones(len(start), dtype=bool)
-    for begin, until in pairwise([*first, len(start)]):
+    for begin, until in _bound_threads(calls):
         latest = np.maximum.accumulate(end[begin:until])
         is_outermost[begin + 1 : until] = start[begin + 1 : until] >= latest[:-1]
     return calls if is_outermost.all() else calls.filter(is_outermost)
 
 
+def _bound_threads(calls: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """The places of the first call of each thread and of the first one after it."""
+    thread = calls["thread"].to_numpy()
+    changes = np.flatnonzero(thread[1:] != thread[:-1]) + 1
+    return pairwise([0, *changes.tolist(), len(thread)])
+
+
 def follows_in_thread(calls: pl.DataFrame) -> Numbers:
     """Per call the place of the call before it in its thread; NONE for the first of each."""
-    threads = calls["thread"].to_numpy()
-    previous = np.arange(-1, len(threads) - 1, dtype=np.int64)
-    previous[1:][threads[1:] != threads[:-1]] = NONE
+    previous = np.arange(-1, calls.height - 1, dtype=np.int64)
+    previous[[begin for begin, until in _bound_threads(calls) if begin < until]] = NONE
     return previous
 
 
@@ -91,17 +97,15 @@ def find_hand_overs(calls: pl.DataFrame) -> Numbers:
     and began no other one.
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    thread = calls["thread"].to_numpy()
     previous = follows_in_thread(calls)
     hand_over = np.full(len(start), NONE, dtype=np.int64)
     is_first = previous == NONE
     silent = np.flatnonzero(is_first | (start - end[previous] > replay_thresholds().silent_thread_ns))
     latest_end = np.where(is_first[silent], _BEFORE_ALL, end[previous[silent]])
-    for other in np.unique(thread[is_first]):
-        places = np.flatnonzero(thread == other)
-        latest = np.searchsorted(start[places], start[silent], side="left") - 1
-        found = places[np.maximum(latest, 0)]
-        is_over = (latest >= 0) & (end[found] <= start[silent]) & (thread[silent] != other) & (end[found] > latest_end)
+    for begin, until in _bound_threads(calls):
+        found = begin + np.searchsorted(start[begin:until], start[silent], side="left") - 1
+        is_other = (found >= begin) & ((silent < begin) | (silent >= until))
+        is_over = is_other & (end[found] <= start[silent]) & (end[found] > latest_end)
         hand_over[silent[is_over]] = found[is_over]
         latest_end = np.where(is_over, end[found], latest_end)
     return hand_over
