@@ -10,7 +10,6 @@ import polars as pl
 
 from tests.replay.built_steps import US, Step
 from three_walls.replay.graph import StepGraph
-from three_walls.replay.host_chains import find_hand_overs
 from three_walls.replay.predictor import fit_profiler_cost, settle_waits, without_profiler
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.tables.profiler_costs import profiler_costs
@@ -23,7 +22,7 @@ def added_us(graph: StepGraph, *ranges: tuple[float, float, str]) -> list[float]
     thread = graph.calls["thread"][0]
     rows = [(thread, round(begin * US), round(end * US), text) for begin, end, text in ranges]
     frame = pl.DataFrame(rows, schema=RANGES, orient="row")
-    added = measure_profiler_cost(graph.calls, frame, find_hand_overs(graph.calls))
+    added = measure_profiler_cost(graph.calls, frame)
     return [round(value / US, 3) for value in added.tolist()]
 
 

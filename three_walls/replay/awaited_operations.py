@@ -12,8 +12,10 @@ _STREAM, _EVENT, _COPY, _DEVICE = "Stream", "Event", "Mem", "device"
 """What calls wait for: a stream, an event, their own copy, by parts of their names; else the device."""
 
 
-def find_awaited(calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFrame, call_of: Numbers) -> Numbers:
-    """Per call the operation that it waited for, or NONE.
+def find_awaited(
+    calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFrame, call_of: Numbers
+) -> tuple[Numbers, Numbers]:
+    """Pairs (call, operation that it waited for), in the order of calls.
 
     ``calls``: CALLS of one rank. ``operations``: of that rank's step in the order of their starts. ``waits``:
     Timeline.stream_waits of its process, which give the stream of a cudaStreamSynchronize. ``call_of``: per operation
@@ -56,20 +58,19 @@ def find_awaited(calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFr
     for waits_for, among in ((_EVENT, recorded), (_DEVICE, launched.by_end)):
         found = blocking.filter(pl.col("waits_for") == waits_for)
         awaited[found["call"]] = launched.last_to_end(found, among)
-    return _await_copies(awaited, calls, operations, call_of)
+    own = _find_own_waits(calls, operations, call_of)
+    awaited[call_of[own]] = own
+    waiting = np.flatnonzero(awaited != NONE)
+    return waiting, awaited[waiting]
 
 
-def _await_copies(awaited: Numbers, calls: pl.DataFrame, operations: pl.DataFrame, call_of: Numbers) -> Numbers:
-    """``awaited`` with the calls that return after their own operation has ended."""
+def _find_own_waits(calls: pl.DataFrame, operations: pl.DataFrame, call_of: Numbers) -> Numbers:
+    """The operations that ended before the calls that launched them returned."""
     has_call = np.flatnonzero(call_of != NONE)
     end_of_call = calls["end_ns"].to_numpy()
     is_graph = calls["kind"].eq_missing("graph_launch").to_numpy()  # a call without a name has no kind
-    own = has_call[
-        (operations["end_ns"].to_numpy()[has_call] <= end_of_call[call_of[has_call]]) & ~is_graph[call_of[has_call]]
-    ]
-    blocked = awaited.copy()
-    blocked[call_of[own]] = own
-    return blocked
+    is_over = operations["end_ns"].to_numpy()[has_call] <= end_of_call[call_of[has_call]]
+    return np.asarray(has_call[is_over & ~is_graph[call_of[has_call]]])
 
 
 class _Launched:
@@ -105,7 +106,7 @@ class _Launched:
         return np.where(before >= 0, places[before], NONE)
 
     def last_to_end(self, calls: pl.DataFrame, among: Numbers) -> Numbers:
-        """The last operation to end while each of ``calls`` waited (``from_ns`` to end_ns), launched before it, or NONE.
+        """The last operation to end while each of ``calls`` waited, from ``from_ns`` on, launched before it; or NONE.
 
         ``among``: the operations to look at, by end. Calls of a thread do not overlap, so each looks at operations of
         its own.

@@ -25,7 +25,7 @@ from three_walls.replay.graph import (
     Numbers,
     StepGraph,
 )
-from three_walls.replay.host_chains import find_hand_overs, follows_in_thread, list_calls
+from three_walls.replay.host_chains import find_first_calls, find_hand_overs, list_calls
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 
@@ -66,10 +66,12 @@ class _RankPart:
     """Per operation the one before it on its stream, or NONE."""
     events: tuple[Numbers, Numbers]
     resource: Numbers
-    awaited: Numbers
-    """Per call the operation it waited for, or NONE."""
-    thread_before: Numbers
-    hand_over: Numbers
+    awaited: tuple[Numbers, Numbers]
+    """Calls, and the operations that they waited for."""
+    first_calls: Numbers
+    """The first call of each thread."""
+    hand_overs: tuple[Numbers, Numbers]
+    """Calls, and the calls of other threads that they followed."""
     free_ns: Numbers
     """Per operation that is the first on its stream: when the stream was free; NONE where nothing ran before."""
     until_ns: int
@@ -106,8 +108,8 @@ def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, e
         events=events,
         resource=find_resource_waits(operations, launch_ns, previous, events),
         awaited=find_awaited(calls, operations, waits, call_of),
-        thread_before=follows_in_thread(calls),
-        hand_over=find_hand_overs(calls),
+        first_calls=find_first_calls(calls),
+        hand_overs=find_hand_overs(calls),
         free_ns=free_ns,
         until_ns=until_ns,
     )
@@ -179,9 +181,11 @@ def _join_ranks(
     origin_ns = min(part.start_ns + part.shift_ns for part in parts)
     shift = np.array([part.shift_ns - origin_ns for part in parts], dtype=np.int64)
     rank = operations["rank"].to_numpy()
-    call_shift = np.repeat(shift, [part.calls.height for part in parts])
     start, end = (operations[name].to_numpy() + shift[rank] for name in ("start_ns", "end_ns"))
-    call_start, call_end = (calls[name].to_numpy() + call_shift for name in ("start_ns", "end_ns"))
+    call_start, call_end = (
+        np.concatenate([part.calls[name].to_numpy() + shift[place] for place, part in enumerate(parts)])
+        for name in ("start_ns", "end_ns")
+    )
 
     def offset(values: Sequence[Numbers], base: Numbers) -> Numbers:
         shifted = [np.where(value == NONE, NONE, value + base[place]) for place, value in enumerate(values)]
@@ -190,9 +194,10 @@ def _join_ranks(
     call_of = offset([part.call_of for part in parts], call_base)
     previous = offset([part.previous for part in parts], operation_base)
     resource = offset([part.resource for part in parts], operation_base)
-    awaited = offset([part.awaited for part in parts], operation_base)
-    thread_before = offset([part.thread_before for part in parts], call_base)
-    hand_over = offset([part.hand_over for part in parts], call_base)
+    waiting = offset([part.awaited[0] for part in parts], call_base)
+    awaited = offset([part.awaited[1] for part in parts], operation_base)
+    first = offset([part.first_calls for part in parts], call_base)
+    handed, followed = (offset([part.hand_overs[side] for part in parts], call_base) for side in (0, 1))
     event_op = offset([part.events[0] for part in parts], operation_base)
     event_producer = offset([part.events[1] for part in parts], operation_base)
     free_ns = np.concatenate(
@@ -200,16 +205,15 @@ def _join_ranks(
     )
     # A call that "waited" for an operation that ended after its return did not wait for it.
     shortest_wait_ns = replay_thresholds().shortest_wait_ns
-    waiting = np.flatnonzero(awaited != NONE)
-    awaited[waiting[end[awaited[waiting]] > call_end[waiting] + shortest_wait_ns]] = NONE
-    member, members_of = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
+    in_time = end[awaited] <= call_end[waiting] + shortest_wait_ns
+    waiting, awaited = waiting[in_time], awaited[in_time]
+    member, meeting = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
 
-    begins = thread_before == NONE
-    handed = np.flatnonzero(hand_over != NONE)
-    joins_at_start, joins_at_end = np.flatnonzero(begins | (hand_over != NONE)), np.flatnonzero(awaited != NONE)
-    latest = np.array([int(start[places].max()) for places in members_of], dtype=np.int64)
+    joins_at_start = np.union1d(first, handed)
+    latest = np.zeros(meeting.max(initial=NONE) + 1, dtype=np.int64)
+    np.maximum.at(latest, meeting, start[member])
     # Of nodes at one time, those of an earlier kind come first.
-    times = [call_start[joins_at_start], start, latest, call_end[joins_at_end]]
+    times = [call_start[joins_at_start], start, latest, call_end[waiting]]
     at_ns = np.concatenate(times)
     order = np.argsort(at_ns, kind="stable")
     node = np.empty(len(order), dtype=np.int64)
@@ -220,22 +224,20 @@ def _join_ranks(
 
     join = np.full(2 * calls.height, NONE, dtype=np.int64)
     join[2 * joins_at_start] = start_join_node
-    join[2 * joins_at_end + 1] = end_join_node
+    join[2 * waiting + 1] = end_join_node
     points = HostPoints(join)
     piece_ns = np.empty(2 * calls.height, dtype=np.int64)
     think_ns, took_ns = piece_ns[0::2], piece_ns[1::2]
     think_ns[1:] = np.maximum(0, call_start[1:] - call_end[:-1])
-    think_ns[begins] = 0
-    think_ns[handed] = call_start[handed] - call_end[hand_over[handed]]
+    think_ns[first] = 0
+    think_ns[handed] = call_start[handed] - call_end[followed]
     took_ns[:] = call_end - call_start
-    waiting = joins_at_end
-    has_waited = end[awaited[waiting]] > call_start[waiting]
+    has_waited = end[awaited] > call_start[waiting]
     took_ns[waiting] = np.where(has_waited, np.minimum(took_ns[waiting], shortest_wait_ns), took_ns[waiting])
 
     end_node, duration_ns = start_node.copy(), end - start
-    found = member != NONE
-    end_node[found] = meeting_node[member[found]]
-    duration_ns[found] = np.maximum(0, end[found] - latest[member[found]])
+    end_node[member] = meeting_node[meeting]
+    duration_ns[member] = np.maximum(0, end[member] - latest[meeting])
 
     ready_ns = _find_ready_durations(operations, ready)
     # Where the whole group was captured, the rendezvous holds the waiting.
@@ -243,14 +245,14 @@ def _join_ranks(
     wait_ns = np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0)
 
     edges = _EdgeList()
-    _add_host_edges(edges, joins_at_start, joins_at_end, join, begins, hand_over, call_start)
-    tail_ns = np.where(has_waited, np.maximum(0, call_end[waiting] - end[awaited[waiting]]), 0)
+    _add_host_edges(edges, join, call_start, first, (handed, followed), waiting)
+    tail_ns = np.where(has_waited, np.maximum(0, call_end[waiting] - end[awaited]), 0)
     edges.add(
         Kind.AWAITED,
         join[2 * waiting + 1],
         tail_ns,
-        source=end_node[awaited[waiting]],
-        operation=awaited[waiting],
+        source=end_node[awaited],
+        operation=awaited,
         share=1.0,
     )
     _add_operation_edges(
@@ -263,8 +265,7 @@ def _join_ranks(
         (event_op, event_producer),
         free_ns,
     )
-    for place, places in enumerate(members_of):
-        edges.add(Kind.ARRIVAL, np.full(len(places), meeting_node[place]), source=start_node[places])
+    edges.add(Kind.ARRIVAL, meeting_node[meeting], source=start_node[member])
     finished = edges.finish(points)
     # Two things at one instant, or a launch that begins after its kernel because clocks differ, order nothing.
     in_order = finished.source < finished.target
@@ -297,8 +298,8 @@ def _join_ranks(
         carried=_list_carried(
             np.array([part.until_ns for part in parts], dtype=np.int64) + shift,
             calls["rank"].to_numpy(),
-            _find_ends(calls, "thread", thread_before),
-            _find_ends(operations, "stream", previous),
+            (first, np.append(first[1:], calls.height)[: len(first)] - 1),
+            _find_ends(operations, previous),
             _FirstNodes(join, start_node, call_end),
         ),
         measured_ns=last_end - step_start,
@@ -317,8 +318,8 @@ def _list_carried(
 ) -> Carried:
     """What the next step inherits from this one.
 
-    ``until_ns``: per rank when its host goes on with the next step. ``threads``, ``streams``: _find_ends of calls and
-    operations.
+    ``until_ns``: per rank when its host goes on with the next step. ``threads``, ``streams``: the first and the last
+    call of each, and the first and the last operation.
     """
     (first, last), (head, tail) = threads, streams
     pause_ns = np.maximum(0, until_ns[call_rank[last]] - nodes.call_end[last])
@@ -331,15 +332,12 @@ def _list_carried(
     )
 
 
-def _find_ends(rows: pl.DataFrame, column: str, previous: Numbers) -> tuple[Numbers, Numbers]:
-    """The places of the first and the last of the ``rows`` of every ``column`` of every rank.
-
-    ``previous``: per row the one before it of its column and rank, or NONE.
-    """
+def _find_ends(operations: pl.DataFrame, previous: Numbers) -> tuple[Numbers, Numbers]:
+    """The first and the last of the ``operations`` on every stream. ``previous``: per operation the one before it."""
     has_next = np.zeros(len(previous) + 1, dtype=bool)
     has_next[previous] = True  # NONE marks the end of the array
     first, last = np.flatnonzero(previous == NONE), np.flatnonzero(~has_next[:-1])
-    keys = rows[column].to_numpy(), rows["rank"].to_numpy()
+    keys = operations["stream"].to_numpy(), operations["rank"].to_numpy()
     last_of_first = np.empty_like(last)
     last_of_first[np.lexsort([key[first] for key in keys])] = last[np.lexsort([key[last] for key in keys])]
     return first, last_of_first
@@ -366,18 +364,23 @@ def _find_ready_durations(operations: pl.DataFrame, ready: pl.DataFrame) -> Numb
 
 
 def _is_complete(member: Numbers, arrivals: pl.DataFrame, operations: pl.DataFrame) -> Flags:
-    """Per operation whether all members of its collective were captured, so that its rendezvous is whole."""
+    """Per operation whether all members of its collective were captured, so that its rendezvous is whole.
+
+    ``member``: the operations that meet others.
+    """
     complete = arrivals.filter("complete").select(_CALL).unique()
     joined = operations.select(_CALL).join(
         complete.with_columns(whole=pl.lit(value=True)), on=_CALL, how="left", maintain_order="left"
     )
-    return np.asarray(joined["whole"].fill_null(value=False).to_numpy() & (member != NONE))
+    meets = np.zeros(operations.height, dtype=bool)
+    meets[member] = True
+    return np.asarray(joined["whole"].fill_null(value=False).to_numpy() & meets)
 
 
 def _list_rendezvous(
     operations: pl.DataFrame, arrivals: pl.DataFrame, rank_indices: Sequence[int]
-) -> tuple[Numbers, list[Numbers]]:
-    """Per operation the number of its rendezvous, or NONE, and the members of each (two or more)."""
+) -> tuple[Numbers, Numbers]:
+    """Pairs (operation, number of its rendezvous), by rendezvous. Each has two members or more."""
     numbered = operations.with_row_index("op").select(
         pl.col("op").cast(pl.Int64), "rank_index", "stream", "start_ns", "end_ns"
     )
@@ -388,32 +391,27 @@ def _list_rendezvous(
         numbered.join(instances, on=["rank_index", "stream", "start_ns", "end_ns"])
         .unique("op", keep="first", maintain_order=True)
         .sort("instance", "op")
+        .filter(pl.len().over("instance") > 1)
     )
-    grouped = members.group_by("instance", maintain_order=True).agg("op").filter(pl.col("op").list.len() > 1)
-    member = np.full(operations.height, NONE, dtype=np.int64)
-    members_of = [np.array(places, dtype=np.int64) for places in grouped["op"].to_list()]
-    for number, places in enumerate(members_of):
-        member[places] = number
-    return member, members_of
+    return members["op"].to_numpy(), members["instance"].rle_id().cast(pl.Int64).to_numpy()
 
 
 def _add_host_edges(
     edges: _EdgeList,
-    joins_at_start: Numbers,
-    joins_at_end: Numbers,
     join: Numbers,
-    begins: np.ndarray,
-    hand_over: Numbers,
     call_start: Numbers,
+    first: Numbers,
+    hand_overs: tuple[Numbers, Numbers],
+    waiting: Numbers,
 ) -> None:
     """Edges to the joins of threads from what they did before."""
-    first = joins_at_start[begins[joins_at_start] & (hand_over[joins_at_start] == NONE)]
-    edges.add(Kind.GIVEN, join[2 * first], call_start[first], source=ORIGIN)
-    handed = joins_at_start[hand_over[joins_at_start] != NONE]
-    edges.add(Kind.HAND_OVER, join[2 * handed], point=2 * hand_over[handed] + 1, piece=2 * handed)
-    going_on = handed[~begins[handed]]
+    handed, followed = hand_overs
+    alone = np.setdiff1d(first, handed)
+    edges.add(Kind.GIVEN, join[2 * alone], call_start[alone], source=ORIGIN)
+    edges.add(Kind.HAND_OVER, join[2 * handed], point=2 * followed + 1, piece=2 * handed)
+    going_on = np.setdiff1d(handed, first)
     edges.add(Kind.THREAD, join[2 * going_on], point=2 * going_on - 1)
-    edges.add(Kind.THREAD, join[2 * joins_at_end + 1], point=2 * joins_at_end, piece=2 * joins_at_end + 1)
+    edges.add(Kind.THREAD, join[2 * waiting + 1], point=2 * waiting, piece=2 * waiting + 1)
 
 
 @dataclass(frozen=True, slots=True)

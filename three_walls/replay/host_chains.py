@@ -52,8 +52,10 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
         & pl.col("start_ns").is_between(begin_ns if isinstance(begin_ns, int) else until_ns, until_ns, closed="left")
     ).select(*_SORTED, "name")
     # Exports list calls nearly in order, which numpy's stable sort makes use of.
-    in_order = np.lexsort([calls[name].fill_null(_BEFORE_ALL).to_numpy() for name in reversed(_SORTED)])
-    outermost = calls[in_order].pipe(_drop_nested)
+    keys = [calls[name].fill_null(_BEFORE_ALL).to_numpy() for name in _SORTED]
+    in_order = np.lexsort(keys[::-1])
+    thread, start, end = (key[in_order] for key in keys[:3])
+    outermost = calls[in_order[_find_outermost(thread, start, end)]]
     names = outermost["name"].unique().drop_nulls().cast(pl.String).to_list()
     kinds = {name: kind_of(name) or "other" for name in names}
     kind_of_name = pl.DataFrame(
@@ -66,46 +68,42 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
     )
 
 
-def _drop_nested(calls: pl.DataFrame) -> pl.DataFrame:
-    """``calls``, sorted, without those that begin before an earlier one of their thread has ended."""
-    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+def _find_outermost(thread: Numbers, start: Numbers, end: Numbers) -> Numbers:
+    """Places of the calls, sorted, that begin after all earlier ones of their thread have ended."""
     is_outermost = np.ones(len(start), dtype=bool)
-    for begin, until in _bound_threads(calls):
+    for begin, until in _bound_runs(thread):
         latest = np.maximum.accumulate(end[begin:until])
         is_outermost[begin + 1 : until] = start[begin + 1 : until] >= latest[:-1]
-    return calls if is_outermost.all() else calls.filter(is_outermost)
+    return np.flatnonzero(is_outermost)
 
 
-def _bound_threads(calls: pl.DataFrame) -> Iterator[tuple[int, int]]:
-    """The places of the first call of each thread and of the first one after it."""
-    thread = calls["thread"].to_numpy()
-    changes = np.flatnonzero(thread[1:] != thread[:-1]) + 1
-    return pairwise([0, *changes.tolist(), len(thread)])
+def _bound_runs(values: Numbers) -> Iterator[tuple[int, int]]:
+    """The first place of each run of equal values, and the first one after it."""
+    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
+    return pairwise([0, *changes.tolist(), len(values)]) if len(values) else pairwise(())
 
 
-def follows_in_thread(calls: pl.DataFrame) -> Numbers:
-    """Per call the place of the call before it in its thread; NONE for the first of each."""
-    previous = np.arange(-1, calls.height - 1, dtype=np.int64)
-    previous[[begin for begin, until in _bound_threads(calls) if begin < until]] = NONE
-    return previous
+def find_first_calls(calls: pl.DataFrame) -> Numbers:
+    """The places of the first call of each thread. Before every other one is the thread's last."""
+    return np.array([begin for begin, _ in _bound_runs(calls["thread"].to_numpy())], dtype=np.int64)
 
 
-def find_hand_overs(calls: pl.DataFrame) -> Numbers:
-    """Per call the call of another thread that it followed, or NONE.
+def find_hand_overs(calls: pl.DataFrame) -> tuple[Numbers, Numbers]:
+    """Pairs (call, call of another thread that it followed), in the order of calls.
 
     A thread was handed over to when it had been silent for a while, and another thread finished a call in the meantime
     and began no other one.
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    previous = follows_in_thread(calls)
-    hand_over = np.full(len(start), NONE, dtype=np.int64)
-    is_first = previous == NONE
-    silent = np.flatnonzero(is_first | (start - end[previous] > replay_thresholds().silent_thread_ns))
-    latest_end = np.where(is_first[silent], _BEFORE_ALL, end[previous[silent]])
-    for begin, until in _bound_threads(calls):
+    is_first = np.zeros(len(start), dtype=bool)
+    is_first[find_first_calls(calls)] = True
+    silent = np.flatnonzero(is_first | (start - np.roll(end, 1) > replay_thresholds().silent_thread_ns))
+    latest_end = np.where(is_first[silent], _BEFORE_ALL, end[silent - 1])
+    followed = np.full(len(silent), NONE, dtype=np.int64)
+    for begin, until in _bound_runs(calls["thread"].to_numpy()):
         found = begin + np.searchsorted(start[begin:until], start[silent], side="left") - 1
         is_other = (found >= begin) & ((silent < begin) | (silent >= until))
         is_over = is_other & (end[found] <= start[silent]) & (end[found] > latest_end)
-        hand_over[silent[is_over]] = found[is_over]
+        followed[is_over] = found[is_over]
         latest_end = np.where(is_over, end[found], latest_end)
-    return hand_over
+    return silent[followed != NONE], followed[followed != NONE]

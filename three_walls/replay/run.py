@@ -33,7 +33,6 @@ from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.build import build_graph
 from three_walls.replay.critical_path import summarize_critical_path
 from three_walls.replay.graph import Fractions, StepGraph, replay, with_operations
-from three_walls.replay.host_chains import find_hand_overs
 from three_walls.replay.labels import label_operations
 from three_walls.replay.predictor import StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
@@ -170,4 +169,4 @@ def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Frac
     begin, end = calls["start_ns"].min(), calls["end_ns"].max()
     assert isinstance(begin, int) and isinstance(end, int)
     ranges = read_ranges_between(trace.path, process, begin, end)
-    return measure_profiler_cost(calls, ranges, find_hand_overs(calls))
+    return measure_profiler_cost(calls, ranges)
