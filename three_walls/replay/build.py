@@ -79,9 +79,10 @@ class _RankPart:
 
 
 def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int) -> _RankPart:
-    of_rank = timeline.operations.filter(pl.col("rank_index") == rank_index)
-    operations = of_rank.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left"))
-    until_ns = _find_next_host_step(of_rank, operations, end_ns)
+    # Sorted by rank and start.
+    _, of_rank, _ = _split(timeline.operations, "rank_index", rank_index, rank_index + 1)
+    earlier, operations, later = _split(of_rank, "start_ns", start_ns, end_ns)
+    until_ns = _find_next_host_step(operations, later, end_ns)
     calls = list_calls(timeline, operations, until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
     previous = follow_streams(operations)
@@ -91,7 +92,7 @@ def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, e
     waits = timeline.stream_waits.filter(
         (pl.col("capture_id") == operations["capture_id"][0]) & (pl.col("process") == operations["process"][0])
     )
-    freed = of_rank.filter(pl.col("start_ns") < start_ns).group_by("stream").agg(pl.col("end_ns").max())
+    freed = earlier.group_by("stream").agg(pl.col("end_ns").max())
     free_of = dict(freed.iter_rows())
     first = np.flatnonzero(previous == NONE)
     free_ns = np.full(operations.height, NONE, dtype=np.int64)
@@ -115,10 +116,16 @@ def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, e
     )
 
 
-def _find_next_host_step(of_rank: pl.DataFrame, operations: pl.DataFrame, end_ns: int) -> int:
+def _split(rows: pl.DataFrame, column: str, begin: int, end: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The ``rows``, sorted by ``column``, before ``begin``, from there to before ``end``, and from ``end`` on."""
+    first, after = (rows[column].search_sorted(value, "left") for value in (begin, end))
+    return rows[:first], rows[first:after], rows[after:]
+
+
+def _find_next_host_step(operations: pl.DataFrame, later: pl.DataFrame, end_ns: int) -> int:
     """When the host begins to launch the next step: it runs ahead of the device, so this may be before ``end_ns``."""
     last_launch = operations["launch_start_ns"].max()
-    following = of_rank.filter(pl.col("start_ns") >= end_ns)["launch_start_ns"]
+    following = later["launch_start_ns"]
     if isinstance(last_launch, int):
         following = following.filter(following > last_launch)
     first = following.min()

@@ -225,13 +225,14 @@ def replay_steady(graph: StepGraph, work: Work | None = None) -> Times:
     return find_steady(graph, work)[1]
 
 
-def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times]:
+def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None = None) -> tuple[Work, Times]:
     """``work`` with threads and streams that begin as a step like it leaves them, and its replay.
 
-    A host that ran ahead of the device in the capture does not stay ahead once the device is faster.
+    A host that ran ahead of the device in the capture does not stay ahead once the device is faster. ``times``: those
+    of ``work``, if they are known.
     """
     work = work or graph.work
-    times = replay(graph, work)
+    times = times or replay(graph, work)
     carried = graph.carried
     host_ratio = int(work.piece_ns.sum()) / max(1, int(graph.piece_ns.sum()))
     is_thread = carried.last_point != NONE

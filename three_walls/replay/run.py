@@ -98,7 +98,9 @@ def replay_steps(
     if reason:
         measured = _withhold(reason).facts
         return RunReplay({**measured, REPLAY_ERROR: known(error)}, predictor)
-    without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
+    without_log = predictor
+    if log_step_ns is not None:
+        without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
     predicted = without_log.step_ns
     off = (predicted.likely_ns - log_step_ns) / log_step_ns if log_step_ns else None
     numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
