@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.analyzed_samples import analyze_sample
 from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.facts.registry import DEFINITIONS
@@ -53,6 +54,8 @@ pytestmark = [
 @cache
 def report_of(name: str) -> Report:
     label = LABELS[name]
+    if not {"logs", "config"} & set(label):
+        return analyze_sample(label["trace"])
     config = SAMPLES / label["config"] if "config" in label else None
     return analyze(SAMPLES / label["trace"], logs=[SAMPLES / log for log in label.get("logs", [])], config=config)
 

@@ -33,10 +33,6 @@ class Predictor:
         self.asked: tuple[Transformation, ...] = ()
 
     @property
-    def error_ns(self) -> int:
-        return MS
-
-    @property
     def step_ns(self) -> Prediction:
         return Prediction(98 * MS, 100 * MS, 102 * MS)
 

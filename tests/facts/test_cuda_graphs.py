@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 from trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.views import step_view
-from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.attribution.ownership import LABELS
 from three_walls.facts.cuda_graphs import measure_optimizer_starved
@@ -122,9 +122,10 @@ def test_with_every_node_recorded_the_host_can_be_judged(tmp_path: Path, name: s
     assert not capture_of(tmp_path, steps(envelope=True, nodes=True)).facts.get(name).is_missing
 
 
+@reads_sample("cuda-graph-envelopes.sqlite.xz")
 def test_a_real_capture_of_whole_graphs_has_no_share() -> None:
     """The update's 59 kernels run outside; what the graphs run is not in the trace."""
-    coverage = analyze(SAMPLES / "cuda-graph-envelopes.sqlite.xz").graph_coverage
+    coverage = analyze_sample("cuda-graph-envelopes.sqlite.xz").graph_coverage
     assert coverage is not None
     assert coverage.fraction is None
     assert coverage.whole_graphs >= 1

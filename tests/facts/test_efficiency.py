@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.model_runs import wide, without
 from tests.facts.views import run_view
-from tests.paths import SAMPLES
 from tests.trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 from three_walls import analyze
 from three_walls.facts.efficiency.model_flops import MFU, MFU_TRACED, measure_utilization
@@ -115,8 +115,9 @@ def test_an_allocator_that_retries_shows(tmp_path: Path) -> None:
     assert capture_of(trace, tmp_path).facts.number("allocator_calls_in_steps_count") == 2
 
 
+@reads_sample("wide-nvlink-deepep.sqlite.xz")
 def test_a_real_run_counts_as_its_log_did_and_stays_below_the_peak() -> None:
-    report = analyze(SAMPLES / "wide-nvlink-deepep.sqlite.xz")
+    report = analyze_sample("wide-nvlink-deepep.sqlite.xz")
     # 236.2 ms at 160.1 TFLOP/s per GPU, four GPUs.
     assert report.facts.number("megatron_flops_per_step") == pytest.approx(4 * 160.1e12 * 0.2362, rel=0.005)
     for row in report.efficiency:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, TraceBuilder
 
-from tests.paths import SAMPLES
+from tests.analyzed_samples import analyze_sample, reads_sample
 from three_walls import analyze
 from three_walls.model.report import OverlapSlowdown, Report
 
@@ -74,9 +74,10 @@ def test_without_grids_nothing_is_compared(tmp_path: Path) -> None:
     assert report.overlap_slowdown == ()
 
 
+@reads_sample("wide-slowlink-ep-overlap.sqlite.xz")
 def test_a_real_run_with_exchanges_through_host_memory() -> None:
     """GEMMs of the same place take 3 to 27% longer during an exchange; persistent kernels share one grid."""
-    rows = analyze(SAMPLES / "wide-slowlink-ep-overlap.sqlite.xz").overlap_slowdown
+    rows = analyze_sample("wide-slowlink-ep-overlap.sqlite.xz").overlap_slowdown
     costly = [row for row in rows if row.slowdown_ns > 10_000]
     assert len(costly) >= 5
     assert all(1.02 < row.concurrent_ns / row.alone_ns < 1.3 for row in costly)
@@ -84,7 +85,8 @@ def test_a_real_run_with_exchanges_through_host_memory() -> None:
     assert sum(row.slowdown_ns for row in rows) == pytest.approx(0.9e6, rel=0.1)
 
 
+@reads_sample("wide-nvlink-alltoall.sqlite")
 def test_a_real_run_that_overlaps_nothing_has_no_tax() -> None:
-    report = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite")
+    report = analyze_sample("wide-nvlink-alltoall.sqlite")
     assert report.overlap_slowdown == ()
     assert report.facts.get("overlap_slowdown_ns").is_missing

@@ -19,7 +19,7 @@ from lockstep import MS, Behaviour, simulate
 from pipeline_model import PipelineRun, simulate_pipeline
 from trace_builder import GEMM
 
-from tests.paths import SAMPLES
+from tests.analyzed_samples import analyze_sample, reads_sample
 from three_walls import analyze
 from three_walls.facts.attention_passes import find_passes
 from three_walls.facts.pipeline_schedule import bubble_beyond_schedule_ns, find_phases
@@ -188,9 +188,10 @@ def test_what_the_passes_do_not_tell_stays_whole(order: str, reason: str) -> Non
     assert reason in why
 
 
+@reads_sample("two-pipeline-stages")
 def test_a_real_pipeline_of_two_stages_idles_about_as_much_as_its_schedule_leaves() -> None:
     # One of 4 + 1 micro-batch times. The first stage also holds the embedding and the last the logits: not even.
-    report = analyze(SAMPLES / "two-pipeline-stages")
+    report = analyze_sample("two-pipeline-stages")
     steps = {rank.rank: sum(rank.budget.values()) for rank in report.ranks}
     assert report.facts.number("pipeline_bubble_expected_fraction") == pytest.approx(0.2)
     for rank in range(4):

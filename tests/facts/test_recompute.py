@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from trace_builder import ADAM, GEMM, MEGATRON, SEND_RECV, TraceBuilder
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.moe_model import (
     BACKWARD,
     FORWARD,
@@ -17,7 +18,6 @@ from tests.facts.moe_model import (
     Model,
     command,
 )
-from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.model.fact import FactSheet
 
@@ -155,7 +155,8 @@ def test_an_expert_layer_replayed_without_its_attention_has_no_price_but_a_reaso
     assert "14 GEMMs, a forward layer 5" in str(found.missing_reason)
 
 
+@reads_sample("qwen-full-recompute.sqlite.xz")
 def test_a_real_run_with_full_recompute() -> None:
     """Kernel by kernel: 12 replays of 29 to 59 ms; forward layers, an average of 45 ms apart, wait more."""
-    found = analyze(SAMPLES / "qwen-full-recompute.sqlite.xz").facts
+    found = analyze_sample("qwen-full-recompute.sqlite.xz").facts
     assert found.number("recompute_ns") == 420_681_453

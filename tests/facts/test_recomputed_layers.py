@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.moe_model import LAYER_NS, Model, command
-from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, PASSES, RECOMPUTE
 from three_walls.facts.recompute import FULL, NONE, REPLAYS, Recompute, sum_replays_by_layer
@@ -102,7 +102,8 @@ def test_a_run_without_recompute_lists_no_layer(tmp_path: Path) -> None:
     assert capture_of(tmp_path, replayed=False).recompute_layers == ()
 
 
+@reads_sample("qwen-full-recompute.sqlite.xz")
 def test_a_real_run_with_full_recompute_lists_its_six_layers() -> None:
-    report = analyze(SAMPLES / "qwen-full-recompute.sqlite.xz")
+    report = analyze_sample("qwen-full-recompute.sqlite.xz")
     assert [(row.layer, row.calls) for row in report.recompute_layers] == [(layer, 2) for layer in range(6)]
     assert sum(row.ns for row in report.recompute_layers) == report.facts.number("recompute_ns")

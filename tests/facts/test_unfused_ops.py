@@ -5,11 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.model_runs import toy
 from tests.facts.views import pairs, run_view, step_view
-from tests.paths import SAMPLES
 from tests.timeline.test_operators import nest
-from three_walls import analyze
 from three_walls.attribution.ownership import LABELS
 from three_walls.facts.unfused_ops import measure_unfused_ops
 from three_walls.timeline.intervals import mask_of
@@ -158,8 +157,9 @@ def test_where_few_kernels_have_shapes_work_found_by_shapes_is_unknown() -> None
     assert everywhere["rope_kernels_ns"] == 3
 
 
+@reads_sample("wide-nvlink-alltoall.sqlite")
 def test_on_a_real_trace_the_parts_fit_into_the_pointwise_work_that_they_are_part_of() -> None:
-    facts = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite").facts
+    facts = analyze_sample("wide-nvlink-alltoall.sqlite").facts
     parts = {
         work: facts.number(f"{work}_kernels_ns") for work in ("loss", "wgrad_accumulation", "rope", "bias_dropout_add")
     }

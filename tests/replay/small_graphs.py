@@ -112,7 +112,7 @@ class GraphBuilder:
             for name in EDGE_COLUMNS
         }
         from_host = columns["point"] != NONE
-        columns["source"][from_host] = points.last_join()[columns["point"][from_host]]
+        columns["source"][from_host] = points.last_join(columns["point"][from_host])
         graph = StepGraph(
             operations=pl.DataFrame(self.operations),
             calls=pl.DataFrame(self.calls),

@@ -10,20 +10,18 @@ import polars as pl
 
 from tests.replay.built_steps import US, Step
 from three_walls.replay.graph import StepGraph
-from three_walls.replay.host_chains import find_hand_overs
 from three_walls.replay.predictor import LogSteps, fit_profiler_cost, settle_waits, without_profiler
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.tables.profiler_costs import profiler_costs
-
-RANGES = {"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "text": pl.String}
+from three_walls.timeline.operators import RANGE_TIMES
 
 
 def added_us(graph: StepGraph, *ranges: tuple[float, float, str]) -> list[float]:
     """What was added to every host point, in us. ``ranges``: begin, end and text."""
     thread = graph.calls["thread"][0]
-    rows = [(thread, round(begin * US), round(end * US), text) for begin, end, text in ranges]
-    frame = pl.DataFrame(rows, schema=RANGES, orient="row")
-    added = measure_profiler_cost(graph.calls, frame, find_hand_overs(graph.calls))
+    rows = [(thread, round(begin * US), round(end * US), "sizes = " in text) for begin, end, text in ranges]
+    frame = pl.DataFrame(rows, schema=RANGE_TIMES, orient="row")
+    added = measure_profiler_cost(graph.calls, frame)
     return [round(value / US, 3) for value in added.tolist()]
 
 

@@ -24,8 +24,7 @@ GRAPHS = random_graphs() | CAPTURED
 
 
 def lengths_of(graph: StepGraph, work: Work) -> Numbers:
-    offsets_ns = graph.points.offsets_ns(work.piece_ns)
-    return work.edges.lengths_ns(offsets_ns, work.piece_ns, work.duration_ns)
+    return work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
 
 
 @st.composite

@@ -45,10 +45,6 @@ class FakePredictor:
     asked: list[tuple[Transformation, ...]] = field(default_factory=list)
 
     @property
-    def error_ns(self) -> int:
-        return MS
-
-    @property
     def step_ns(self) -> Prediction:
         return Prediction(95 * MS, 100 * MS, 105 * MS)
 

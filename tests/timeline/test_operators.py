@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trace_builder import PROCESS, TraceBuilder
+from three_walls.inputs.nsys.reader import Trace, read_trace
 from three_walls.inputs.nsys.schemas import HOST_RANGES
-from three_walls.timeline.operators import Operators, nest_operators, read_operator_text
+from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.timeline import operators as module
+from three_walls.timeline.operators import (
+    Operators,
+    nest_operators,
+    read_operator_text,
+    read_operators,
+    read_range_times,
+)
+from three_walls.timeline.timeline import wanted_ranges
 
 
 def nest(*rows: tuple[str, int, int | None, int]) -> Operators:
@@ -75,3 +88,37 @@ def test_ranges_around_are_named_from_the_inside_out() -> None:
     operators = nest(("a", 0, 100, 1), ("b", 10, 90, 1), ("c", 20, 30, 1))
     assert [operators.found[index].name for index in operators.around(operators.innermost(1, 25))] == ["c", "b", "a"]
     assert list(operators.around(None)) == []
+
+
+LAUNCHES = pl.DataFrame({"launch_start_ns": [1000, 1400]})
+
+
+def trace_with_ranges(path: Path) -> Trace:
+    builder = TraceBuilder().steps(1)
+    builder.nvtx("aten::mm, sizes = [[2, 2]]", 1010, 1300).nvtx("after the launches", 1450, 1460)
+    builder.nvtx("long after them", 1900, 2000).nvtx("before them", 1, 9)
+    graph_launch = union_of(load_api_patterns(), "graph_launch")
+    return read_trace(builder.write(path / "t.sqlite"), 0, 0, wanted_ranges(None), graph_launch)
+
+
+def test_ranges_around_launches_and_their_times_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = trace_with_ranges(tmp_path)
+    reads = []
+    read = module.read_ranges_between
+    monkeypatch.setattr(module, "read_ranges_between", lambda *window: reads.append(window) or read(*window))
+    assert [operator.name for operator in read_operators(trace, PROCESS, LAUNCHES).found] == ["aten::mm"]
+    times = read_range_times(trace, PROCESS, LAUNCHES, 1455)
+    assert times.select("start_ns", "has_shapes").rows() == [(1010, True), (1450, False)]
+    assert len(reads) == 1
+
+
+def test_times_of_ranges_long_after_the_launches_are_read_too(tmp_path: Path) -> None:
+    times = read_range_times(trace_with_ranges(tmp_path), PROCESS, LAUNCHES, 1900)
+    assert times["start_ns"].to_list() == [1010, 1450, 1900]
+
+
+def test_times_until_before_a_range_begins_are_without_it(tmp_path: Path) -> None:
+    times = read_range_times(trace_with_ranges(tmp_path), PROCESS, LAUNCHES, 1449)
+    assert times["start_ns"].to_list() == [1010]

@@ -59,8 +59,8 @@ def find_edges(
 def _join_calls(rows: pl.DataFrame, calls: pl.DataFrame, kind: str) -> pl.DataFrame:
     """``rows`` (waits or records) with when and by which thread they were called; those of other kinds are left out."""
     selected = calls.filter(pl.col("kind") == kind).select(*CALL, "thread", "at_ns")
-    first = selected.sort(*CALL, "at_ns", "thread").unique(CALL, keep="first", maintain_order=True)
-    return rows.join(first, on=CALL).with_row_index("row")
+    called = rows.with_row_index("row").join(selected, on=CALL)
+    return called.sort("row", "at_ns", "thread").unique("row", keep="first", maintain_order=True)
 
 
 def _join_delayed(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:

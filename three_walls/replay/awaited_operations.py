@@ -8,12 +8,14 @@ import polars as pl
 from three_walls.replay.graph import NONE, Numbers
 from three_walls.tables.thresholds import replay_thresholds
 
-_STREAM, _EVENT, _COPY = "Stream", "Event", "Mem"
-"""Parts of the names of calls that wait for a stream, for an event, or for their own copy."""
+_STREAM, _EVENT, _COPY, _DEVICE = "Stream", "Event", "Mem", "device"
+"""What calls wait for: a stream, an event, their own copy, by parts of their names; else the device."""
 
 
-def find_awaited(calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFrame, call_of: Numbers) -> Numbers:
-    """Per call the operation that it waited for, or NONE.
+def find_awaited(
+    calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFrame, call_of: Numbers
+) -> tuple[Numbers, Numbers]:
+    """Pairs (call, operation that it waited for), in the order of calls.
 
     ``calls``: CALLS of one rank. ``operations``: of that rank's step in the order of their starts. ``waits``:
     Timeline.stream_waits of its process, which give the stream of a cudaStreamSynchronize. ``call_of``: per operation
@@ -25,45 +27,50 @@ def find_awaited(calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFr
     - A copy from or to the host that ends before its call returns: the copy.
     - The device, or a long allocation (cudaFree synchronizes): the last operation to end before the return.
     """
-    awaited = np.full(calls.height, NONE, dtype=np.int64)
-    blocking = calls.with_row_index("call").filter(
-        (pl.col("kind") == "synchronize")
-        | (
-            (pl.col("kind") == "allocate")
-            & (pl.col("end_ns") - pl.col("start_ns") > replay_thresholds().long_allocation_ns)
+    longest_tail_ns = replay_thresholds().longest_allocation_tail_ns
+    took_long = pl.col("end_ns") - pl.col("start_ns") > replay_thresholds().long_allocation_ns
+    allocates, name = pl.col("kind") == "allocate", pl.col("name").cast(pl.String)
+    waited_on = waits.drop_nulls("correlation").unique("correlation", keep="last", maintain_order=True)
+    blocking = (
+        calls.with_row_index("call")
+        .filter((pl.col("kind") == "synchronize") | (allocates & took_long))
+        .join(waited_on.select("correlation", "stream", has_stream=pl.lit(value=True)), on="correlation", how="left")
+        .with_columns(
+            waits_for=pl.when(allocates)
+            .then(pl.lit(_DEVICE))
+            .when(name.str.contains(_STREAM, literal=True) & pl.col("has_stream"))
+            .then(pl.lit(_STREAM))
+            .when(name.str.contains(_EVENT, literal=True))
+            .then(pl.lit(_EVENT))
+            .when(name.str.contains(_COPY, literal=True))
+            .then(pl.lit(_COPY))
+            .otherwise(pl.lit(_DEVICE)),
+            from_ns=pl.when(allocates)
+            .then(pl.max_horizontal("start_ns", pl.col("end_ns") - longest_tail_ns))
+            .otherwise("start_ns"),
         )
     )
     launched = _Launched(operations, calls, call_of)
-    streams = dict(waits.drop_nulls("correlation").select("correlation", "stream").iter_rows())
     recorded = launched.before_a_record(calls.filter(pl.col("kind") == "event_record")["start_ns"].to_numpy())
-    rows = blocking.select("call", "kind", "name", "start_ns", "end_ns", "correlation").iter_rows()
-    for call, kind, name, start_ns, end_ns, correlation in rows:
-        if kind == "allocate":
-            until_ns = max(start_ns, end_ns - replay_thresholds().longest_allocation_tail_ns)
-            found = launched.last_to_end(start_ns, end_ns, None, until_ns)
-        elif _STREAM in name and correlation in streams:
-            found = launched.last_on(streams[correlation], start_ns)
-        elif _EVENT in name:
-            found = launched.last_to_end(start_ns, end_ns, recorded)
-        elif _COPY in name:
-            continue
-        else:
-            found = launched.last_to_end(start_ns, end_ns, None)
-        awaited[call] = found
-    return _await_copies(awaited, calls, operations, call_of)
+    awaited = np.full(calls.height, NONE, dtype=np.int64)
+    for (stream,), found in blocking.filter(pl.col("waits_for") == _STREAM).group_by("stream"):
+        awaited[found["call"]] = launched.last_on(stream, found["start_ns"].to_numpy())
+    for waits_for, among in ((_EVENT, recorded), (_DEVICE, launched.by_end)):
+        found = blocking.filter(pl.col("waits_for") == waits_for)
+        awaited[found["call"]] = launched.last_to_end(found, among)
+    own = _find_own_waits(calls, operations, call_of)
+    awaited[call_of[own]] = own
+    waiting = np.flatnonzero(awaited != NONE)
+    return waiting, awaited[waiting]
 
 
-def _await_copies(awaited: Numbers, calls: pl.DataFrame, operations: pl.DataFrame, call_of: Numbers) -> Numbers:
-    """``awaited`` with the calls that return after their own operation has ended."""
+def _find_own_waits(calls: pl.DataFrame, operations: pl.DataFrame, call_of: Numbers) -> Numbers:
+    """The operations that ended before the calls that launched them returned."""
     has_call = np.flatnonzero(call_of != NONE)
     end_of_call = calls["end_ns"].to_numpy()
     is_graph = calls["kind"].eq_missing("graph_launch").to_numpy()  # a call without a name has no kind
-    own = has_call[
-        (operations["end_ns"].to_numpy()[has_call] <= end_of_call[call_of[has_call]]) & ~is_graph[call_of[has_call]]
-    ]
-    blocked = awaited.copy()
-    blocked[call_of[own]] = own
-    return blocked
+    is_over = operations["end_ns"].to_numpy()[has_call] <= end_of_call[call_of[has_call]]
+    return np.asarray(has_call[is_over & ~is_graph[call_of[has_call]]])
 
 
 class _Launched:
@@ -73,7 +80,7 @@ class _Launched:
         start = calls["start_ns"].to_numpy()
         self._end = operations["end_ns"].to_numpy()
         self._launch = np.where(call_of != NONE, start[call_of] if len(start) else 0, operations["start_ns"].to_numpy())
-        self._by_end = np.argsort(self._end, kind="stable")
+        self.by_end = np.argsort(self._end, kind="stable")
         stream = operations["stream"].to_numpy()
         self._of_stream: dict[int, Numbers] = {}
         for number in np.unique(stream):
@@ -88,26 +95,26 @@ class _Launched:
             launched = np.searchsorted(records, self._launch[places])
             until = np.append(launched[1:], len(records))
             found[places] = until > launched
-        return self._by_end[found[self._by_end]]
+        return self.by_end[found[self.by_end]]
 
-    def last_on(self, stream: int, at_ns: int) -> int:
-        """The last operation launched on ``stream`` before ``at_ns``."""
-        places = self._of_stream.get(stream)
+    def last_on(self, stream: object, at_ns: Numbers) -> Numbers | int:
+        """The last operations launched on ``stream`` before each of ``at_ns``, or NONE."""
+        places = self._of_stream.get(stream) if isinstance(stream, int) else None
         if places is None:
             return NONE
-        count = int(np.searchsorted(self._launch[places], at_ns))
-        return int(places[count - 1]) if count else NONE
+        before = np.searchsorted(self._launch[places], at_ns) - 1
+        return np.where(before >= 0, places[before], NONE)
 
-    def last_to_end(self, start_ns: int, end_ns: int, among: Numbers | None, from_ns: int | None = None) -> int:
-        """The last operation to end while a call from ``start_ns`` to ``end_ns`` waited, launched before it.
+    def last_to_end(self, calls: pl.DataFrame, among: Numbers) -> Numbers:
+        """The last operation to end while each of ``calls`` waited, from ``from_ns`` on, launched before it; or NONE.
 
-        ``among``: the only operations to look at, by end. ``from_ns``: it ended no earlier; by default when the call
-        began.
+        ``among``: the operations to look at, by end. Calls of a thread do not overlap, so each looks at operations of
+        its own.
         """
-        places = self._by_end if among is None else among
-        place = int(np.searchsorted(self._end[places], end_ns, side="right")) - 1
-        while place >= 0 and self._end[places[place]] >= (start_ns if from_ns is None else from_ns):
-            if self._launch[places[place]] < start_ns:
-                return int(places[place])
-            place -= 1
-        return NONE
+        end, launch = self._end[among], self._launch[among]
+        found = np.searchsorted(end, calls["end_ns"].to_numpy(), side="right") - 1
+        earliest = np.searchsorted(end, calls["from_ns"].to_numpy(), side="left")
+        for call, start_ns in enumerate(calls["start_ns"].to_list()):
+            while found[call] >= earliest[call] and launch[found[call]] >= start_ns:
+                found[call] -= 1
+        return np.append(among, NONE)[np.where(found >= earliest, found, -1)]

@@ -25,12 +25,9 @@ from three_walls.replay.graph import (
     Numbers,
     StepGraph,
 )
-from three_walls.replay.host_chains import find_hand_overs, follows_in_thread, list_calls
+from three_walls.replay.host_chains import find_first_calls, find_hand_overs, list_calls
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
-
-_JOIN_AT_START, _OPERATION, _RENDEZVOUS, _JOIN_AT_END = range(4)
-"""Of nodes at one time, those of an earlier kind come first."""
 
 
 def build_graph(
@@ -69,10 +66,12 @@ class _RankPart:
     """Per operation the one before it on its stream, or NONE."""
     events: tuple[Numbers, Numbers]
     resource: Numbers
-    awaited: Numbers
-    """Per call the operation it waited for, or NONE."""
-    thread_before: Numbers
-    hand_over: Numbers
+    awaited: tuple[Numbers, Numbers]
+    """Calls, and the operations that they waited for."""
+    first_calls: Numbers
+    """The first call of each thread."""
+    hand_overs: tuple[Numbers, Numbers]
+    """Calls, and the calls of other threads that they followed."""
     free_ns: Numbers
     """Per operation that is the first on its stream: when the stream was free; NONE where nothing ran before."""
     until_ns: int
@@ -80,11 +79,10 @@ class _RankPart:
 
 
 def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int) -> _RankPart:
-    of_rank = timeline.operations.filter(pl.col("rank_index") == rank_index)
-    operations = of_rank.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left")).sort(
-        "start_ns", "end_ns", "stream", "correlation"
-    )
-    until_ns = _find_next_host_step(of_rank, operations, end_ns)
+    # Sorted by rank and start.
+    _, of_rank, _ = _split(timeline.operations, "rank_index", rank_index, rank_index + 1)
+    earlier, operations, later = _split(of_rank, "start_ns", start_ns, end_ns)
+    until_ns = _find_next_host_step(operations, later, end_ns)
     calls = list_calls(timeline, operations, until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
     previous = follow_streams(operations)
@@ -94,7 +92,7 @@ def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, e
     waits = timeline.stream_waits.filter(
         (pl.col("capture_id") == operations["capture_id"][0]) & (pl.col("process") == operations["process"][0])
     )
-    freed = of_rank.filter(pl.col("start_ns") < start_ns).group_by("stream").agg(pl.col("end_ns").max())
+    freed = earlier.group_by("stream").agg(pl.col("end_ns").max())
     free_of = dict(freed.iter_rows())
     first = np.flatnonzero(previous == NONE)
     free_ns = np.full(operations.height, NONE, dtype=np.int64)
@@ -111,17 +109,23 @@ def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, e
         events=events,
         resource=find_resource_waits(operations, launch_ns, previous, events),
         awaited=find_awaited(calls, operations, waits, call_of),
-        thread_before=follows_in_thread(calls),
-        hand_over=find_hand_overs(calls),
+        first_calls=find_first_calls(calls),
+        hand_overs=find_hand_overs(calls),
         free_ns=free_ns,
         until_ns=until_ns,
     )
 
 
-def _find_next_host_step(of_rank: pl.DataFrame, operations: pl.DataFrame, end_ns: int) -> int:
+def _split(rows: pl.DataFrame, column: str, begin: int, end: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The ``rows``, sorted by ``column``, before ``begin``, from there to before ``end``, and from ``end`` on."""
+    first, after = (rows[column].search_sorted(value, "left") for value in (begin, end))
+    return rows[:first], rows[first:after], rows[after:]
+
+
+def _find_next_host_step(operations: pl.DataFrame, later: pl.DataFrame, end_ns: int) -> int:
     """When the host begins to launch the next step: it runs ahead of the device, so this may be before ``end_ns``."""
     last_launch = operations["launch_start_ns"].max()
-    following = of_rank.filter(pl.col("start_ns") >= end_ns)["launch_start_ns"]
+    following = later["launch_start_ns"]
     if isinstance(last_launch, int):
         following = following.filter(following > last_launch)
     first = following.min()
@@ -164,13 +168,13 @@ class _EdgeList:
             part[name] = _fill(given.get(name, defaults.get(name, 0)), dtype, size)
         self._parts.append(part)
 
-    def finish(self, last_join: Numbers) -> Edges:
+    def finish(self, points: HostPoints) -> Edges:
         """All edges, sorted by target. Those from a host point begin at the join before it."""
-        columns = {name: np.concatenate([part[name] for part in self._parts]) for name in EDGE_COLUMNS}
+        order = np.argsort(np.concatenate([part["target"] for part in self._parts]), kind="stable")
+        columns = {name: np.concatenate([part[name] for part in self._parts])[order] for name in EDGE_COLUMNS}
         from_host = columns["point"] != NONE
-        columns["source"] = columns["source"].copy()
-        columns["source"][from_host] = last_join[columns["point"][from_host]]
-        return Edges(**columns).take(np.argsort(columns["target"], kind="stable"))
+        columns["source"][from_host] = points.last_join(columns["point"][from_host])
+        return Edges(**columns)
 
 
 def _join_ranks(
@@ -183,9 +187,12 @@ def _join_ranks(
     calls = pl.concat([part.calls for part in parts])
     origin_ns = min(part.start_ns + part.shift_ns for part in parts)
     shift = np.array([part.shift_ns - origin_ns for part in parts], dtype=np.int64)
-    rank, call_rank = operations["rank"].to_numpy(), calls["rank"].to_numpy()
+    rank = operations["rank"].to_numpy()
     start, end = (operations[name].to_numpy() + shift[rank] for name in ("start_ns", "end_ns"))
-    call_start, call_end = (calls[name].to_numpy() + shift[call_rank] for name in ("start_ns", "end_ns"))
+    call_start, call_end = (
+        np.concatenate([part.calls[name].to_numpy() + shift[place] for place, part in enumerate(parts)])
+        for name in ("start_ns", "end_ns")
+    )
 
     def offset(values: Sequence[Numbers], base: Numbers) -> Numbers:
         shifted = [np.where(value == NONE, NONE, value + base[place]) for place, value in enumerate(values)]
@@ -194,48 +201,50 @@ def _join_ranks(
     call_of = offset([part.call_of for part in parts], call_base)
     previous = offset([part.previous for part in parts], operation_base)
     resource = offset([part.resource for part in parts], operation_base)
-    awaited = offset([part.awaited for part in parts], operation_base)
-    thread_before = offset([part.thread_before for part in parts], call_base)
-    hand_over = offset([part.hand_over for part in parts], call_base)
+    waiting = offset([part.awaited[0] for part in parts], call_base)
+    awaited = offset([part.awaited[1] for part in parts], operation_base)
+    first = offset([part.first_calls for part in parts], call_base)
+    handed, followed = (offset([part.hand_overs[side] for part in parts], call_base) for side in (0, 1))
     event_op = offset([part.events[0] for part in parts], operation_base)
     event_producer = offset([part.events[1] for part in parts], operation_base)
     free_ns = np.concatenate(
         [np.where(part.free_ns == NONE, NONE, part.free_ns + shift[place]) for place, part in enumerate(parts)]
     )
     # A call that "waited" for an operation that ended after its return did not wait for it.
-    return_slack_ns = replay_thresholds().shortest_wait_ns
-    waits = awaited != NONE
-    awaited = np.where(waits & (end[awaited] <= call_end + return_slack_ns), awaited, NONE)
-    member, members_of = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
+    shortest_wait_ns = replay_thresholds().shortest_wait_ns
+    in_time = end[awaited] <= call_end[waiting] + shortest_wait_ns
+    waiting, awaited = waiting[in_time], awaited[in_time]
+    member, meeting = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
 
-    begins = thread_before == NONE
-    joins_at_start, joins_at_end = np.flatnonzero(begins | (hand_over != NONE)), np.flatnonzero(awaited != NONE)
-    latest = np.array([int(start[places].max()) for places in members_of], dtype=np.int64)
-    times = [call_start[joins_at_start], start, latest, call_end[joins_at_end]]
-    kinds = [np.full(len(part), kind) for kind, part in enumerate(times)]
-    sizes = [len(part) for part in times]
-    order = np.lexsort((np.arange(sum(sizes)), np.concatenate(kinds), np.concatenate(times)))
+    joins_at_start = np.union1d(first, handed)
+    latest = np.zeros(meeting.max(initial=NONE) + 1, dtype=np.int64)
+    np.maximum.at(latest, meeting, start[member])
+    # Of nodes at one time, those of an earlier kind come first.
+    times = [call_start[joins_at_start], start, latest, call_end[waiting]]
+    at_ns = np.concatenate(times)
+    order = np.argsort(at_ns, kind="stable")
     node = np.empty(len(order), dtype=np.int64)
     node[order] = np.arange(1, len(order) + 1)  # node 0 is the origin
-    captured_ns = np.concatenate([[0], np.concatenate(times)[order]])
+    captured_ns = np.concatenate([[0], at_ns[order]])
+    sizes = [len(part) for part in times]
     start_join_node, start_node, meeting_node, end_join_node = np.split(node, np.cumsum(sizes)[:-1])
 
     join = np.full(2 * calls.height, NONE, dtype=np.int64)
     join[2 * joins_at_start] = start_join_node
-    join[2 * joins_at_end + 1] = end_join_node
+    join[2 * waiting + 1] = end_join_node
     points = HostPoints(join)
-    before_end = np.where(begins, call_start, call_end[thread_before])
-    think_ns = np.where(hand_over != NONE, call_start - call_end[hand_over], np.maximum(0, call_start - before_end))
-    took_ns = call_end - call_start
-    has_waited = (awaited != NONE) & (end[awaited] > call_start)
-    took_ns = np.where(has_waited, np.minimum(took_ns, replay_thresholds().shortest_wait_ns), took_ns)
     piece_ns = np.empty(2 * calls.height, dtype=np.int64)
-    piece_ns[0::2], piece_ns[1::2] = think_ns, took_ns
+    think_ns, took_ns = piece_ns[0::2], piece_ns[1::2]
+    think_ns[1:] = np.maximum(0, call_start[1:] - call_end[:-1])
+    think_ns[first] = 0
+    think_ns[handed] = call_start[handed] - call_end[followed]
+    took_ns[:] = call_end - call_start
+    has_waited = end[awaited] > call_start[waiting]
+    took_ns[waiting] = np.where(has_waited, np.minimum(took_ns[waiting], shortest_wait_ns), took_ns[waiting])
 
     end_node, duration_ns = start_node.copy(), end - start
-    found = member != NONE
-    end_node[found] = meeting_node[member[found]]
-    duration_ns[found] = np.maximum(0, end[found] - latest[member[found]])
+    end_node[member] = meeting_node[meeting]
+    duration_ns[member] = np.maximum(0, end[member] - latest[meeting])
 
     ready_ns = _find_ready_durations(operations, ready)
     # Where the whole group was captured, the rendezvous holds the waiting.
@@ -243,16 +252,14 @@ def _join_ranks(
     wait_ns = np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0)
 
     edges = _EdgeList()
-    _add_host_edges(edges, joins_at_start, joins_at_end, join, begins, hand_over, call_start)
-    waiting = joins_at_end
-    tail_ns = np.maximum(0, call_end[waiting] - end[awaited[waiting]])
-    tail_ns = np.where(has_waited[waiting], tail_ns, 0)
+    _add_host_edges(edges, join, call_start, first, (handed, followed), waiting)
+    tail_ns = np.where(has_waited, np.maximum(0, call_end[waiting] - end[awaited]), 0)
     edges.add(
         Kind.AWAITED,
         join[2 * waiting + 1],
         tail_ns,
-        source=end_node[awaited[waiting]],
-        operation=awaited[waiting],
+        source=end_node[awaited],
+        operation=awaited,
         share=1.0,
     )
     _add_operation_edges(
@@ -265,9 +272,8 @@ def _join_ranks(
         (event_op, event_producer),
         free_ns,
     )
-    for place, places in enumerate(members_of):
-        edges.add(Kind.ARRIVAL, np.full(len(places), meeting_node[place]), source=start_node[places])
-    finished = edges.finish(points.last_join())
+    edges.add(Kind.ARRIVAL, meeting_node[meeting], source=start_node[member])
+    finished = edges.finish(points)
     # Two things at one instant, or a launch that begins after its kernel because clocks differ, order nothing.
     in_order = finished.source < finished.target
     step_start = np.array([part.start_ns for part in parts], dtype=np.int64) + shift
@@ -277,7 +283,7 @@ def _join_ranks(
     held_ns = np.zeros(len(start), dtype=np.int64)
     is_shared = operations["rank_index"].is_in(list(shared_gpus)).to_numpy()
     if is_shared.any():
-        lengths_ns = finished.lengths_ns(points.offsets_ns(piece_ns), piece_ns, duration_ns)
+        lengths_ns = finished.lengths_ns(points, piece_ns, duration_ns)
         ready_ns = np.zeros(len(captured_ns), dtype=np.int64)
         np.maximum.at(ready_ns, finished.target, captured_ns[finished.source] + lengths_ns)
         late_ns = start - ready_ns[start_node]
@@ -296,7 +302,13 @@ def _join_ranks(
         duration_ns=duration_ns,
         wait_ns=wait_ns,
         held_ns=held_ns,
-        carried=_list_carried(parts, shift, (operations, calls), _FirstNodes(join, start_node, call_end)),
+        carried=_list_carried(
+            np.array([part.until_ns for part in parts], dtype=np.int64) + shift,
+            calls["rank"].to_numpy(),
+            (first, np.append(first[1:], calls.height)[: len(first)] - 1),
+            _find_ends(operations, previous),
+            _FirstNodes(join, start_node, call_end),
+        ),
         measured_ns=last_end - step_start,
         rank_start_ns=step_start,
         tail_ns=max(0, int((step_end - last_end).min())),
@@ -305,31 +317,37 @@ def _join_ranks(
 
 
 def _list_carried(
-    parts: Sequence[_RankPart], graph_start_ns: Numbers, frames: tuple[pl.DataFrame, pl.DataFrame], nodes: _FirstNodes
+    until_ns: Numbers,
+    call_rank: Numbers,
+    threads: tuple[Numbers, Numbers],
+    streams: tuple[Numbers, Numbers],
+    nodes: _FirstNodes,
 ) -> Carried:
-    """What the next step inherits from this one. ``frames``: operations and calls of all ranks."""
-    operations, calls = frames
-    threads = _list_ends(calls, "thread")
-    rank, first, last = (threads[name].to_numpy() for name in ("rank", "first", "last"))
-    until_ns = np.array([part.until_ns for part in parts], dtype=np.int64) + graph_start_ns
-    pause_ns = np.maximum(0, until_ns[rank] - nodes.call_end[last])
-    given = nodes.join[2 * first] != NONE
-    streams = _list_ends(operations, "stream")
-    head, tail = streams["first"].to_numpy(), streams["last"].to_numpy()
+    """What the next step inherits from this one.
+
+    ``until_ns``: per rank when its host goes on with the next step. ``threads``, ``streams``: the first and the last
+    call of each, and the first and the last operation.
+    """
+    (first, last), (head, tail) = threads, streams
+    pause_ns = np.maximum(0, until_ns[call_rank[last]] - nodes.call_end[last])
+    none = np.full(max(len(first), len(head)), NONE)
     return Carried(
-        node=np.concatenate([nodes.join[2 * first][given], nodes.start[head]]),
-        last_point=np.concatenate([2 * last[given] + 1, np.full(len(head), NONE)]),
-        last_operation=np.concatenate([np.full(int(given.sum()), NONE), tail]),
-        pause_ns=np.concatenate([pause_ns[given], np.zeros(len(head), dtype=np.int64)]),
+        node=np.concatenate([nodes.join[2 * first], nodes.start[head]]),
+        last_point=np.concatenate([2 * last + 1, none[: len(head)]]),
+        last_operation=np.concatenate([none[: len(first)], tail]),
+        pause_ns=np.concatenate([pause_ns, np.zeros_like(head)]),
     )
 
 
-def _list_ends(rows: pl.DataFrame, column: str) -> pl.DataFrame:
-    """The places of the first and the last row of every ``column`` of every rank: rank, first, last."""
-    numbered = rows.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
-    return numbered.group_by("rank", column, maintain_order=True).agg(
-        first=pl.col("place").first(), last=pl.col("place").last()
-    )
+def _find_ends(operations: pl.DataFrame, previous: Numbers) -> tuple[Numbers, Numbers]:
+    """The first and the last of the ``operations`` on every stream. ``previous``: per operation the one before it."""
+    has_next = np.zeros(len(previous) + 1, dtype=bool)
+    has_next[previous] = True  # NONE marks the end of the array
+    first, last = np.flatnonzero(previous == NONE), np.flatnonzero(~has_next[:-1])
+    keys = operations["stream"].to_numpy(), operations["rank"].to_numpy()
+    last_of_first = np.empty_like(last)
+    last_of_first[np.lexsort([key[first] for key in keys])] = last[np.lexsort([key[last] for key in keys])]
+    return first, last_of_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,18 +371,23 @@ def _find_ready_durations(operations: pl.DataFrame, ready: pl.DataFrame) -> Numb
 
 
 def _is_complete(member: Numbers, arrivals: pl.DataFrame, operations: pl.DataFrame) -> Flags:
-    """Per operation whether all members of its collective were captured, so that its rendezvous is whole."""
+    """Per operation whether all members of its collective were captured, so that its rendezvous is whole.
+
+    ``member``: the operations that meet others.
+    """
     complete = arrivals.filter("complete").select(_CALL).unique()
     joined = operations.select(_CALL).join(
         complete.with_columns(whole=pl.lit(value=True)), on=_CALL, how="left", maintain_order="left"
     )
-    return np.asarray(joined["whole"].fill_null(value=False).to_numpy() & (member != NONE))
+    meets = np.zeros(operations.height, dtype=bool)
+    meets[member] = True
+    return np.asarray(joined["whole"].fill_null(value=False).to_numpy() & meets)
 
 
 def _list_rendezvous(
     operations: pl.DataFrame, arrivals: pl.DataFrame, rank_indices: Sequence[int]
-) -> tuple[Numbers, list[Numbers]]:
-    """Per operation the number of its rendezvous, or NONE, and the members of each (two or more)."""
+) -> tuple[Numbers, Numbers]:
+    """Pairs (operation, number of its rendezvous), by rendezvous. Each has two members or more."""
     numbered = operations.with_row_index("op").select(
         pl.col("op").cast(pl.Int64), "rank_index", "stream", "start_ns", "end_ns"
     )
@@ -375,32 +398,27 @@ def _list_rendezvous(
         numbered.join(instances, on=["rank_index", "stream", "start_ns", "end_ns"])
         .unique("op", keep="first", maintain_order=True)
         .sort("instance", "op")
+        .filter(pl.len().over("instance") > 1)
     )
-    grouped = members.group_by("instance", maintain_order=True).agg("op").filter(pl.col("op").list.len() > 1)
-    member = np.full(operations.height, NONE, dtype=np.int64)
-    members_of = [np.array(places, dtype=np.int64) for places in grouped["op"].to_list()]
-    for number, places in enumerate(members_of):
-        member[places] = number
-    return member, members_of
+    return members["op"].to_numpy(), members["instance"].rle_id().cast(pl.Int64).to_numpy()
 
 
 def _add_host_edges(
     edges: _EdgeList,
-    joins_at_start: Numbers,
-    joins_at_end: Numbers,
     join: Numbers,
-    begins: np.ndarray,
-    hand_over: Numbers,
     call_start: Numbers,
+    first: Numbers,
+    hand_overs: tuple[Numbers, Numbers],
+    waiting: Numbers,
 ) -> None:
     """Edges to the joins of threads from what they did before."""
-    first = joins_at_start[begins[joins_at_start] & (hand_over[joins_at_start] == NONE)]
-    edges.add(Kind.GIVEN, join[2 * first], call_start[first], source=ORIGIN)
-    handed = joins_at_start[hand_over[joins_at_start] != NONE]
-    edges.add(Kind.HAND_OVER, join[2 * handed], point=2 * hand_over[handed] + 1, piece=2 * handed)
-    going_on = handed[~begins[handed]]
+    handed, followed = hand_overs
+    alone = np.setdiff1d(first, handed)
+    edges.add(Kind.GIVEN, join[2 * alone], call_start[alone], source=ORIGIN)
+    edges.add(Kind.HAND_OVER, join[2 * handed], point=2 * followed + 1, piece=2 * handed)
+    going_on = np.setdiff1d(handed, first)
     edges.add(Kind.THREAD, join[2 * going_on], point=2 * going_on - 1)
-    edges.add(Kind.THREAD, join[2 * joins_at_end + 1], point=2 * joins_at_end, piece=2 * joins_at_end + 1)
+    edges.add(Kind.THREAD, join[2 * waiting + 1], point=2 * waiting, piece=2 * waiting + 1)
 
 
 @dataclass(frozen=True, slots=True)

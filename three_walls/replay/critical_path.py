@@ -94,8 +94,7 @@ def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | N
     place = int(np.argmax(times.step_ns)) if rank is None else rank
     of_rank = np.flatnonzero(graph.operations["rank"].to_numpy() == place)
     last = int(of_rank[np.argmax(times.end_ns[of_rank])])
-    offsets_ns = graph.points.offsets_ns(work.piece_ns)
-    lengths_ns = work.edges.lengths_ns(offsets_ns, work.piece_ns, work.duration_ns)
+    lengths_ns = work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
     path = _walk_back(graph, work.edges, lengths_ns, times.node_ns, int(graph.end_node[last]))
     segments = _list_segments(graph, work, times, path, lengths_ns, last)
     start_ns, step_ns = int(graph.rank_start_ns[place]), int(times.step_ns[place])
@@ -192,8 +191,7 @@ class _PointsOfEdges:
 
 def _expand_points(graph: StepGraph, edges: Edges) -> _PointsOfEdges:
     """The pieces of every edge that begins at a host point: those after the last join up to that point."""
-    places = np.arange(len(graph.points.join), dtype=np.int64)
-    joined_at = np.maximum.accumulate(np.where(graph.points.join != NONE, places, 0)) if len(places) else places
+    joined_at = graph.points.joined_at
     at = np.flatnonzero(edges.point != NONE)
     until = edges.point[at]
     counts = until - joined_at[until]

@@ -17,7 +17,7 @@ Nodes are numbered by their time in the capture, so every edge leads from a smal
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -35,6 +35,8 @@ NONE = -1
 
 ORIGIN = 0
 """The node from which time counts."""
+
+_EVERY = slice(None)
 
 
 class Kind(IntEnum):
@@ -67,18 +69,21 @@ class HostPoints:
     join: Numbers
     """The point's own node if it is a join, else NONE. The first point of each thread is one."""
 
-    def offsets_ns(self, piece_ns: Numbers) -> Numbers:
-        """Host time from the last join to every point."""
+    joined_at: Numbers = field(init=False)
+    """Per point the last one up to it that is a join."""
+
+    def __post_init__(self) -> None:
+        joins = np.append(0, np.flatnonzero(self.join != NONE))
+        object.__setattr__(self, "joined_at", np.repeat(joins, np.diff(joins, append=len(self.join))))
+
+    def offsets_ns(self, piece_ns: Numbers, points: Numbers | slice = _EVERY) -> Numbers:
+        """Host time from the last join to each of ``points``."""
         total_ns = np.cumsum(piece_ns)
-        return np.asarray(total_ns - total_ns[self._joined_at()], dtype=np.int64)
+        return np.asarray(total_ns[points] - total_ns[self.joined_at[points]], dtype=np.int64)
 
-    def last_join(self) -> Numbers:
-        """The node of the last join up to every point."""
-        return self.join[self._joined_at()]
-
-    def _joined_at(self) -> Numbers:
-        places = np.arange(len(self.join), dtype=np.int64)
-        return np.maximum.accumulate(np.where(self.join != NONE, places, 0)) if len(places) else places
+    def last_join(self, points: Numbers | slice = _EVERY) -> Numbers:
+        """The node of the last join up to each of ``points``."""
+        return self.join[self.joined_at[points]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +102,12 @@ class Edges:
     """The operation of whose duration ``share`` is added, or NONE."""
     share: Fractions
 
-    def lengths_ns(self, offsets_ns: Numbers, piece_ns: Numbers, duration_ns: Numbers) -> Numbers:
-        """Length of every edge, with host points ``offsets_ns`` after their joins."""
-        lengths_ns = self.fixed_ns.copy()
-        for index, values_ns in ((self.point, offsets_ns), (self.piece, piece_ns)):
-            used = index != NONE
-            lengths_ns[used] += values_ns[index[used]]
-        used = self.operation != NONE
-        lengths_ns[used] += np.rint(self.share[used] * duration_ns[self.operation[used]]).astype(np.int64)
+    def lengths_ns(self, points: HostPoints, piece_ns: Numbers, duration_ns: Numbers) -> Numbers:
+        """Length of every edge. Where there is no operation, the share is 0."""
+        lengths_ns = self.fixed_ns + np.rint(self.share * duration_ns[self.operation]).astype(np.int64)
+        from_host, with_piece = np.flatnonzero(self.point != NONE), np.flatnonzero(self.piece != NONE)
+        lengths_ns[from_host] += points.offsets_ns(piece_ns, self.point[from_host])
+        lengths_ns[with_piece] += piece_ns[self.piece[with_piece]]
         return lengths_ns
 
     def delay(self, nodes: Numbers, later_ns: Numbers) -> Edges:
@@ -207,8 +210,7 @@ class Times:
 def replay(graph: StepGraph, work: Work | None = None) -> Times:
     """The earliest time of everything in ``graph`` when ``work`` (by default that of the capture) is done."""
     work = work or graph.work
-    offsets_ns = graph.points.offsets_ns(work.piece_ns)
-    lengths_ns = work.edges.lengths_ns(offsets_ns, work.piece_ns, work.duration_ns)
+    lengths_ns = work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
     node_ns = find_longest_paths(graph.nodes_count, work.edges.source, work.edges.target, lengths_ns)
     start_ns = node_ns[graph.start_node]
     end_ns = np.maximum(node_ns[graph.end_node] + work.duration_ns, start_ns)
@@ -223,30 +225,34 @@ def replay_steady(graph: StepGraph, work: Work | None = None) -> Times:
     return find_steady(graph, work)[1]
 
 
-def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times]:
+def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None = None) -> tuple[Work, Times]:
     """``work`` with threads and streams that begin as a step like it leaves them, and its replay.
 
-    A host that ran ahead of the device in the capture does not stay ahead once the device is faster.
+    A host that ran ahead of the device in the capture does not stay ahead once the device is faster. ``times``: those
+    of ``work``, if they are known.
     """
     work = work or graph.work
-    times = replay(graph, work)
+    times = times or replay(graph, work)
     carried = graph.carried
     host_ratio = int(work.piece_ns.sum()) / max(1, int(graph.piece_ns.sum()))
-    last_join, is_thread = graph.points.last_join(), carried.last_point != NONE
-    given_at = np.full(graph.nodes_count, NONE, dtype=np.int64)
-    given_at[carried.node] = np.arange(len(carried.node), dtype=np.int64)
+    is_thread = carried.last_point != NONE
+    last_join = graph.points.last_join(carried.last_point)
+    carried_at = np.full(graph.nodes_count, NONE, dtype=np.int64)
+    carried_at[carried.node] = np.arange(len(carried.node), dtype=np.int64)
+    given = np.flatnonzero((work.edges.kind == Kind.GIVEN) & (carried_at[work.edges.target] != NONE))
+    place = carried_at[work.edges.target[given]]
     for _ in range(_MOST_STEPS):
-        offsets_ns = graph.points.offsets_ns(work.piece_ns)
-        host_end_ns = times.node_ns[last_join[carried.last_point]] + offsets_ns[carried.last_point]
+        host_end_ns = times.node_ns[last_join] + graph.points.offsets_ns(work.piece_ns, carried.last_point)
         pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
         left_ns = np.where(is_thread, host_end_ns + pause_ns, times.end_ns[carried.last_operation])
         begin_ns = left_ns - times.longest_ns - graph.tail_ns
-        place = np.where(work.edges.kind == Kind.GIVEN, given_at[work.edges.target], NONE)
-        fixed_ns = np.where(place != NONE, begin_ns[np.maximum(place, 0)], work.edges.fixed_ns)
+        later_ns = begin_ns[place] - work.edges.fixed_ns[given]
         # A stream that is free earlier than it was holds nothing back.
-        moved_ns = _moved(fixed_ns - work.edges.fixed_ns, is_thread[np.maximum(place, 0)])
+        moved_ns = int(np.where(is_thread[place], np.abs(later_ns), later_ns).max(initial=0))
         if moved_ns <= _STEADY_FRACTION * times.longest_ns:
             break
+        fixed_ns = work.edges.fixed_ns.copy()
+        fixed_ns[given] = begin_ns[place]
         work = replace(work, edges=replace(work.edges, fixed_ns=fixed_ns))
         following = replay(graph, work)
         is_steady = abs(following.longest_ns - times.longest_ns) <= _STEADY_FRACTION * times.longest_ns
@@ -254,11 +260,6 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
         if is_steady:
             break
     return work, times
-
-
-def _moved(later_ns: Numbers, is_thread: Flags) -> int:
-    """How far the begin of any thread moved, or that of any stream to later."""
-    return int(np.where(is_thread, np.abs(later_ns), later_ns).max(initial=0))
 
 
 _MOST_STEPS = 4

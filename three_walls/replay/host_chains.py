@@ -7,6 +7,9 @@ because of it: PyTorch's main thread waits for the autograd thread during the ba
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 import polars as pl
 
@@ -16,6 +19,9 @@ from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 
 _NAME: pl.DataType = pl.Categorical()
+
+_SORTED = ("thread", "start_ns", "end_ns", "correlation")
+_BEFORE_ALL = -(2**63)
 
 CALLS = pl.Schema(
     {
@@ -44,9 +50,12 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
         & (pl.col("process") == first[1])
         & pl.col("thread").is_in(threads.implode())
         & pl.col("start_ns").is_between(begin_ns if isinstance(begin_ns, int) else until_ns, until_ns, closed="left")
-    ).sort("thread", "start_ns", "end_ns", "correlation")
-    earlier_end = pl.col("end_ns").cum_max().shift(1).over("thread")
-    outermost = calls.filter(earlier_end.is_null() | (pl.col("start_ns") >= earlier_end))
+    ).select(*_SORTED, "name")
+    # Exports list calls nearly in order, which numpy's stable sort makes use of.
+    keys = [calls[name].fill_null(_BEFORE_ALL).to_numpy() for name in _SORTED]
+    in_order = np.lexsort(keys[::-1])
+    thread, start, end = (key[in_order] for key in keys[:3])
+    outermost = calls[in_order[_find_outermost(thread, start, end)]]
     names = outermost["name"].unique().drop_nulls().cast(pl.String).to_list()
     kinds = {name: kind_of(name) or "other" for name in names}
     kind_of_name = pl.DataFrame(
@@ -59,32 +68,42 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
     )
 
 
-def follows_in_thread(calls: pl.DataFrame) -> Numbers:
-    """Per call the place of the call before it in its thread; NONE for the first of each."""
-    threads = calls["thread"].to_numpy()
-    places = np.arange(len(threads), dtype=np.int64)
-    same = np.concatenate([[False], threads[1:] == threads[:-1]]) if len(threads) else np.zeros(0, dtype=bool)
-    return np.where(same, places - 1, NONE)
+def _find_outermost(thread: Numbers, start: Numbers, end: Numbers) -> Numbers:
+    """Places of the calls, sorted, that begin after all earlier ones of their thread have ended."""
+    is_outermost = np.ones(len(start), dtype=bool)
+    for begin, until in _bound_runs(thread):
+        latest = np.maximum.accumulate(end[begin:until])
+        is_outermost[begin + 1 : until] = start[begin + 1 : until] >= latest[:-1]
+    return np.flatnonzero(is_outermost)
 
 
-def find_hand_overs(calls: pl.DataFrame) -> Numbers:
-    """Per call the call of another thread that it followed, or NONE.
+def _bound_runs(values: Numbers) -> Iterator[tuple[int, int]]:
+    """The first place of each run of equal values, and the first one after it."""
+    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
+    return pairwise([0, *changes.tolist(), len(values)]) if len(values) else pairwise(())
+
+
+def find_first_calls(calls: pl.DataFrame) -> Numbers:
+    """The places of the first call of each thread. Before every other one is the thread's last."""
+    return np.array([begin for begin, _ in _bound_runs(calls["thread"].to_numpy())], dtype=np.int64)
+
+
+def find_hand_overs(calls: pl.DataFrame) -> tuple[Numbers, Numbers]:
+    """Pairs (call, call of another thread that it followed), in the order of calls.
 
     A thread was handed over to when it had been silent for a while, and another thread finished a call in the meantime
     and began no other one.
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    thread = calls["thread"].to_numpy()
-    previous = follows_in_thread(calls)
-    last_end = np.where(previous != NONE, end[previous], np.iinfo(np.int64).min)
-    best = np.full(len(start), NONE, dtype=np.int64)
-    best_end = np.full(len(start), np.iinfo(np.int64).min, dtype=np.int64)
-    for other in np.unique(thread):
-        places = np.flatnonzero(thread == other)
-        latest = np.searchsorted(start[places], start, side="left") - 1
-        found = places[np.maximum(latest, 0)]
-        is_over = (latest >= 0) & (end[found] <= start) & (thread != other) & (end[found] > best_end)
-        best, best_end = np.where(is_over, found, best), np.where(is_over, end[found], best_end)
-    first = previous == NONE
-    silent = (best_end > last_end) & (start - np.where(first, start, last_end) > replay_thresholds().silent_thread_ns)
-    return np.where((best != NONE) & (first | silent), best, NONE)
+    is_first = np.zeros(len(start), dtype=bool)
+    is_first[find_first_calls(calls)] = True
+    silent = np.flatnonzero(is_first | (start - np.roll(end, 1) > replay_thresholds().silent_thread_ns))
+    latest_end = np.where(is_first[silent], _BEFORE_ALL, end[silent - 1])
+    followed = np.full(len(silent), NONE, dtype=np.int64)
+    for begin, until in _bound_runs(calls["thread"].to_numpy()):
+        found = begin + np.searchsorted(start[begin:until], start[silent], side="left") - 1
+        is_other = (found >= begin) & ((silent < begin) | (silent >= until))
+        is_over = is_other & (end[found] <= start[silent]) & (end[found] > latest_end)
+        followed[is_over] = found[is_over]
+        latest_end = np.where(is_over, end[found], latest_end)
+    return silent[followed != NONE], followed[followed != NONE]

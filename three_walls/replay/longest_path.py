@@ -1,6 +1,7 @@
 """Longest paths from the first node of an acyclic graph: the arithmetic of every replay.
 
-Compiled by numba where that is installed (the extra ``fast``), with the same result without it.
+Compiled by numba where that is installed (the extra ``fast``), with the same result without it. Compiling takes as long
+as some hundred replays of an ordinary step, so it waits until as much has been followed in plain Python.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 
-_WORTH_COMPILING = 100_000
-"""Edges from which on compiling, which takes about a second, is shorter than the replays of a plan without it."""
+_WORTH_COMPILING = 15_000_000
+"""Edges that plain Python follows in about the two seconds that compiling takes."""
 
 
 def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, length: Numbers) -> Numbers:
@@ -25,9 +26,10 @@ def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, lengt
     ``target`` ascends, and every ``source`` is smaller than its target. A node that no edge leads to gets 0, the value
     of node 0: nothing holds it back.
     """
-    compiled = _load_compiled() if len(source) >= _WORTH_COMPILING else None
+    compiled = _load_compiled() if _prepared.followed_count >= _WORTH_COMPILING else None
     if compiled is not None:
         return compiled(_find_first(nodes_count, target), source, length)
+    _prepared.followed_count += len(source)
     return _follow_edges(_prepared.of(nodes_count, source, target), length.tolist())
 
 
@@ -43,6 +45,8 @@ class _Prepared:
     """
 
     def __init__(self) -> None:
+        self.followed_count = 0
+        """Edges followed since the program began."""
         self._source: Numbers | None = None
         self._target: Numbers | None = None
         self._lists: tuple[list[int], list[int]] = ([], [])

@@ -55,7 +55,7 @@ class StepReplay:
     place: int = 0
     """Of the representative rank in the graph."""
     _known: dict[tuple[tuple[Transformation, ...], Level, float], int] = field(default_factory=dict, compare=False)
-    _unprofiled_work: dict[float, Work] = field(default_factory=dict, compare=False)
+    _unprofiled: dict[float, tuple[Work, Times]] = field(default_factory=dict, compare=False)
 
     @property
     def step_ns(self) -> Prediction:
@@ -103,7 +103,7 @@ class StepReplay:
         The buckets sum to that rank's step in the replay. A log's step may differ from it by what the estimate of the
         profiler's cost cannot explain.
         """
-        work, times = find_steady(self.graph, self.work_after(transformations))
+        work, times = self._settle(tuple(transformations), Level.LIKELY, self.cost.likely)
         return measure_replayed_budget(self.graph, work, times, self.place)
 
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
@@ -112,26 +112,13 @@ class StepReplay:
 
     def critical_path(self, transformations: Sequence[Transformation] = ()) -> CriticalPath:
         """What the length of the likely step after ``transformations`` hangs on."""
-        work, times = find_steady(self.graph, self.work_after(transformations))
+        work, times = self._settle(tuple(transformations), Level.LIKELY, self.cost.likely)
         return find_critical_path(self.graph, work, times)
-
-    @property
-    def error_ns(self) -> int:
-        """How far a predicted step may be off: the error of the unchanged replay."""
-        return round(self.error_fraction * self.step_ns.likely_ns)
 
     def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:
         """The likely step alone, from one replay."""
         gain_ns = self._gain(tuple(transformations), Level.LIKELY, self.cost.likely)
         return max(0, self.step_ns.likely_ns - gain_ns)
-
-    def work_after(self, transformations: Sequence[Transformation], level: Level = Level.LIKELY) -> Work:
-        """The unprofiled work of the step after ``transformations``."""
-        return self._changed(transformations, level, self.cost.likely)
-
-    def times_after(self, transformations: Sequence[Transformation], level: Level = Level.LIKELY) -> Times:
-        """When everything happens in that step."""
-        return replay_steady(self.graph, self.work_after(transformations, level))
 
     def _gain(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> int:
         before, after = self._step_after((), Level.LIKELY, cost), self._step_after(changes, level, cost)
@@ -143,23 +130,20 @@ class StepReplay:
     def _step_after(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> int:
         key = (changes, level if changes else Level.LIKELY, cost)
         if key not in self._known:
-            work = self._changed(changes, level, cost)
-            self._known[key] = replay_steady(self.graph, work).longest_ns + self.tail_ns
+            self._known[key] = self._settle(changes, level, cost)[1].longest_ns + self.tail_ns
         return self._known[key]
 
-    def _changed(self, changes: Sequence[Transformation], level: Level, cost: float) -> Work:
-        work = transform(self.graph, self._unprofiled(cost), changes, level)
-        if not changes or not work.wait_ns.any():
-            return work
-        return settle_waits(
-            self.graph, work, self._step_after((), Level.LIKELY, cost) - self.tail_ns, _SHRINKING[level]
-        )
-
-    def _unprofiled(self, cost: float) -> Work:
-        if cost not in self._unprofiled_work:
-            work = without_profiler(self.graph, self.added_ns, cost)
-            self._unprofiled_work[cost] = find_steady(self.graph, work)[0]
-        return self._unprofiled_work[cost]
+    def _settle(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> tuple[Work, Times]:
+        """The work of the steady step without the profiler after ``changes``, and its replay."""
+        if cost not in self._unprofiled:
+            self._unprofiled[cost] = find_steady(self.graph, without_profiler(self.graph, self.added_ns, cost))
+        if not changes:
+            return find_steady(self.graph, *self._unprofiled[cost])
+        work = transform(self.graph, self._unprofiled[cost][0], changes, level)
+        if work.wait_ns.any():
+            before_ns = self._step_after((), Level.LIKELY, cost) - self.tail_ns
+            work = settle_waits(self.graph, work, before_ns, _SHRINKING[level])
+        return find_steady(self.graph, work)
 
 
 def without_profiler(graph: StepGraph, added_ns: Fractions, cost: float) -> Work:

@@ -19,11 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from three_walls.replay.graph import NONE, Fractions, Numbers
-from three_walls.replay.host_chains import follows_in_thread
+from three_walls.replay.graph import Fractions
+from three_walls.replay.host_chains import find_first_calls, find_hand_overs
 from three_walls.tables.profiler_costs import profiler_costs
-
-_SHAPES = "sizes = "
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +33,20 @@ class RangeCost:
     end_ns: float
 
 
-def measure_profiler_cost(calls: pl.DataFrame, ranges: pl.DataFrame, hand_over: Numbers) -> Fractions:
+def measure_profiler_cost(calls: pl.DataFrame, ranges: pl.DataFrame) -> Fractions:
     """Per host point (2i: think time before call i, 2i + 1: call i) what the profiler added, in ns.
 
-    ``calls``: CALLS of one rank. ``ranges``: HOST_RANGES of its process around them. ``hand_over``: per call the call
-    of another thread that it followed, or NONE.
+    ``calls``: CALLS of one rank. ``ranges``: RANGE_TIMES of its process around them.
     """
     scale = _measure_host_pace(calls)
     before, inside = _cost_of_calls(calls)
     added = np.zeros(2 * calls.height)
     added[0::2], added[1::2] = before * scale, inside * scale
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    previous = follows_in_thread(calls)
-    since = np.where(hand_over != NONE, end[hand_over], np.where(previous != NONE, end[previous], start))
+    first, (handed, followed) = find_first_calls(calls), find_hand_overs(calls)
+    since = np.roll(end, 1)
+    since[first] = start[first]
+    since[handed] = end[followed]
     events = _list_events(ranges)
     cost = measure_range_cost(events, calls)
     thread = calls["thread"].to_numpy()
@@ -108,11 +107,8 @@ def measure_range_cost(events: pl.DataFrame, calls: pl.DataFrame) -> RangeCost:
 
 def _list_events(ranges: pl.DataFrame) -> pl.DataFrame:
     """Begins and ends of ``ranges``: thread, at_ns, is_begin, has_shapes; thread by thread in the order of time."""
-    shapes = ranges.select(
-        "thread", "start_ns", "end_ns", has_shapes=pl.col("text").str.contains(_SHAPES, literal=True)
-    )
-    begins = shapes.select("thread", "has_shapes", at_ns="start_ns", is_begin=pl.lit(value=True))
-    ends = shapes.select("thread", "has_shapes", at_ns="end_ns", is_begin=pl.lit(value=False)).drop_nulls("at_ns")
+    begins = ranges.select("thread", "has_shapes", at_ns="start_ns", is_begin=pl.lit(value=True))
+    ends = ranges.select("thread", "has_shapes", at_ns="end_ns", is_begin=pl.lit(value=False)).drop_nulls("at_ns")
     return pl.concat([begins, ends]).sort("thread", "at_ns", "is_begin")
 
 

@@ -23,7 +23,6 @@ from three_walls.facts.replayed_step import (
 )
 from three_walls.facts.step_view import NO_STEP, StepView, find_shared_gpus
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.tables import read_ranges_between
 from three_walls.model.fact import FactSheet, Measurements, known, known_or_missing, missing
 from three_walls.model.report import CriticalPath
 from three_walls.model.transformation import Predictor
@@ -33,11 +32,11 @@ from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.build import build_graph
 from three_walls.replay.critical_path import summarize_critical_path
 from three_walls.replay.graph import Fractions, StepGraph, replay, with_operations
-from three_walls.replay.host_chains import find_hand_overs
 from three_walls.replay.labels import label_operations
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.timeline.operators import read_range_times
 from three_walls.timeline.timeline import Timeline
 
 _NO_LAUNCHES = "the launches of {missing:.1%} of the operations were not recorded (capture with -t cuda,nvtx)"
@@ -99,7 +98,9 @@ def replay_steps(
     if reason:
         measured = _withhold(reason).facts
         return RunReplay({**measured, REPLAY_ERROR: known(error)}, predictor)
-    without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
+    without_log = predictor
+    if log_step_ns is not None:
+        without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
     predicted = without_log.step_ns
     off = (predicted.likely_ns - log_step_ns) / log_step_ns if log_step_ns else None
     numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
@@ -174,7 +175,6 @@ def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Frac
     operations = graph.operations.filter(pl.col("rank") == place)
     capture, process = operations.select("capture_id", "process").row(0)
     trace = next(trace for trace in traces if trace.capture_id == capture)
-    begin, end = calls["start_ns"].min(), calls["end_ns"].max()
-    assert isinstance(begin, int) and isinstance(end, int)
-    ranges = read_ranges_between(trace.path, process, begin, end)
-    return measure_profiler_cost(calls, ranges, find_hand_overs(calls))
+    end = calls["end_ns"].max()
+    assert isinstance(end, int)
+    return measure_profiler_cost(calls, read_range_times(trace, process, operations, end))

@@ -111,7 +111,8 @@ def _leads_to(graph: StepGraph) -> Numbers:
 
 def _thread_numbers(graph: StepGraph) -> Numbers:
     """A number per call that differs between threads, also of different ranks."""
-    return graph.calls.select(pl.struct("rank", "thread").rank("dense")).to_series().cast(pl.Int64).to_numpy()
+    rank, thread = (graph.calls[name].to_numpy() for name in ("rank", "thread"))
+    return np.cumsum(np.append(0, (rank[1:] != rank[:-1]) | (thread[1:] != thread[:-1])))[: len(rank)]
 
 
 def _is_synchronizing(graph: StepGraph) -> Flags:
@@ -219,7 +220,8 @@ def _launch_together(
     node_to_call[graph.start_node[removed]] = last_kept[run[graph.call_of[removed]]]
     moved = (edges.kind == Kind.LAUNCH) & (node_to_call[edges.target] != NONE)
     point = np.where(moved, 2 * node_to_call[edges.target], edges.point)
-    source = np.where(moved, graph.points.last_join()[np.maximum(point, 0)], edges.source)
+    source = edges.source.copy()
+    source[moved] = graph.points.last_join(point[moved])
     return replace(edges, point=point, source=source)
 
 

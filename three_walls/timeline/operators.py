@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
 
@@ -28,6 +28,17 @@ _END_OF_NAME = re.compile(r", (?:seq = \d|op_id = \d|sizes = \[)")
 _SEQUENCE = re.compile(r", seq = (\d{1,18})")
 _SIZES = re.compile(r", sizes = (\[[][0-9, ]*\])")
 _STILL_OPEN = 2**62
+
+_SHAPES = "sizes = "
+
+RANGE_TIMES = pl.Schema(
+    {
+        "thread": pl.Int64,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,  # null: the range was still open when the capture ended
+        "has_shapes": pl.Boolean,  # whether its text holds the shapes of arguments
+    }
+)
 
 Sizes = tuple[tuple[int, ...], ...]
 
@@ -78,15 +89,59 @@ def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Oper
 
     Raises InputError where it cannot be read any more.
     """
+    step = _read_step(trace, process, operations)
+    return nest_operators(trace.ranges.clear()) if step is None else step.operators
+
+
+def read_range_times(trace: Trace, process: int, operations: pl.DataFrame, until_ns: int) -> pl.DataFrame:
+    """The ranges (RANGE_TIMES) of ``process`` from the first launch of ``operations`` to ``until_ns``.
+
+    Reads the trace file again. Raises InputError where it cannot be read any more.
+    """
+    step = _read_step(trace, process, operations)
+    if step is None:
+        return pl.DataFrame(schema=RANGE_TIMES)
+    if until_ns <= step.until_ns:
+        return step.times.filter(pl.col("start_ns") <= until_ns)
+    return _list_times(read_ranges_between(trace.path, process, step.first_ns, until_ns))
+
+
+def _read_step(trace: Trace, process: int, operations: pl.DataFrame) -> _StepRanges | None:
     first, last = operations["launch_start_ns"].min(), operations["launch_start_ns"].max()
     if not isinstance(first, int) or not isinstance(last, int):
-        return nest_operators(trace.ranges.clear())
-    return _read_operators_between(trace.path, trace.input.sha256, process, first, last)
+        return None
+    return _read_step_between(trace.path, trace.input.sha256, process, first, last)
 
 
 @lru_cache(maxsize=4)  # facts and the replay ask for the same ranks
-def _read_operators_between(path: Path, _digest: str, process: int, first_ns: int, last_ns: int) -> Operators:
-    return nest_operators(read_ranges_between(path, process, first_ns, last_ns))
+def _read_step_between(path: Path, _digest: str, process: int, first_ns: int, last_ns: int) -> _StepRanges:
+    until_ns = last_ns + (last_ns - first_ns) // _AFTER_LAUNCHES
+    return _StepRanges(read_ranges_between(path, process, first_ns, until_ns), first_ns, last_ns, until_ns)
+
+
+_AFTER_LAUNCHES = 4
+"""This part of the time between a step's launches is read after the last one too: until its host begins the next."""
+
+
+class _StepRanges:
+    """The ranges of a process around the launches of a step and after them, as they are needed."""
+
+    def __init__(self, ranges: pl.DataFrame, first_ns: int, last_ns: int, until_ns: int) -> None:
+        self.first_ns, self.until_ns = first_ns, until_ns
+        self.times = _list_times(ranges)
+        """RANGE_TIMES until ``until_ns``."""
+        self._around = ranges.filter(pl.col("start_ns") <= last_ns)
+
+    @cached_property
+    def operators(self) -> Operators:
+        """The ranges up to the last launch, nested."""
+        around, self._around = self._around, self._around.clear()
+        return nest_operators(around)
+
+
+def _list_times(ranges: pl.DataFrame) -> pl.DataFrame:
+    has_shapes = pl.col("text").str.contains(_SHAPES, literal=True)
+    return ranges.with_columns(has_shapes=has_shapes).select(*RANGE_TIMES)
 
 
 def nest_operators(ranges: pl.DataFrame) -> Operators:

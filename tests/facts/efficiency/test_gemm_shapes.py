@@ -5,11 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.model_runs import toy
 from tests.facts.views import run_view, step_view
-from tests.paths import SAMPLES
 from tests.timeline.test_operators import nest
-from three_walls import analyze
 from three_walls.facts.efficiency.gemm_shapes import (
     NO_WEIGHTS,
     Weights,
@@ -120,10 +119,16 @@ def test_the_weights_of_a_model_under_tensor_parallelism() -> None:
     assert named.role_of((4, 8), 5) is None  # the router sees every token
 
 
-@pytest.mark.parametrize("name", ["wide-nvlink-alltoall.sqlite", "wide-nvlink-deepep.sqlite.xz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=reads_sample(name))
+        for name in ("wide-nvlink-alltoall.sqlite", "wide-nvlink-deepep.sqlite.xz")
+    ],
+)
 def test_on_a_real_trace_shapes_and_config_count_the_same_operations(name: str) -> None:
     """The config's count takes routing to be balanced; the operators saw it: 8 experts on 4 ranks, within a percent."""
-    report = analyze(SAMPLES / name)
+    report = analyze_sample(name)
     gemms = next(row for row in report.efficiency if row.role == "GEMMs")
     assert sum(row.flops for row in report.gemm_shapes) == pytest.approx(gemms.flops, rel=0.01)
     assert report.facts.number("gemm_shapes_known_fraction") == 1.0

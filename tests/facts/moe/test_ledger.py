@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.moe_model import Model, command
-from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.model.fact import GIVE_CONFIG
 from three_walls.model.report import MoePart, Report
@@ -204,18 +203,19 @@ def test_exchanges_that_do_not_fit_the_order_are_not_guessed_at(tmp_path: Path) 
     assert report.facts.get("ep_achieved_bytes_per_s").is_missing
 
 
-@cache
-def sample(name: str) -> Report:
-    return analyze(SAMPLES / name)
-
-
 def parts(report: Report, part: str) -> list[MoePart]:
     return [row for row in report.moe_layers if row.part == part]
 
 
-@pytest.mark.parametrize("name", ["wide-nvlink-alltoall.sqlite", "wide-nvlink-deepep.sqlite.xz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=reads_sample(name))
+        for name in ("wide-nvlink-alltoall.sqlite", "wide-nvlink-deepep.sqlite.xz")
+    ],
+)
 def test_a_real_run_below_the_links_limit(name: str) -> None:
-    report = sample(name)
+    report = analyze_sample(name)
     assert report.facts.number("moe_layers_count") == 4
     assert {row.layer for row in report.moe_layers} == {0, 1, 2, 3}
     for row in (*parts(report, "dispatch"), *parts(report, "combine")):
@@ -229,8 +229,9 @@ def test_a_real_run_below_the_links_limit(name: str) -> None:
         assert row.ns == pytest.approx(2.07e6 if row.direction == "forward" else 4.13e6, rel=0.02)
 
 
+@reads_sample("qwen-full-recompute.sqlite.xz")
 def test_a_real_run_with_full_recompute_has_three_directions() -> None:
-    report = sample("qwen-full-recompute.sqlite.xz")
+    report = analyze_sample("qwen-full-recompute.sqlite.xz")
     assert report.facts.number("moe_layers_count") == 6
     for layer in range(6):
         of = {direction: times(report, layer, direction) for direction in ("forward", "recompute", "backward")}
@@ -239,9 +240,10 @@ def test_a_real_run_with_full_recompute_has_three_directions() -> None:
         assert of["backward"]["expert_gemm"][2] == 256
 
 
+@reads_sample("wide-slowlink-ep-overlap.sqlite.xz")
 def test_a_real_run_with_overlap_has_every_layer_found_by_its_ranges() -> None:
     """Two micro-batches; a layer exchanges tokens and probabilities before its experts, tokens after them."""
-    report = sample("wide-slowlink-ep-overlap.sqlite.xz")
+    report = analyze_sample("wide-slowlink-ep-overlap.sqlite.xz")
     assert report.facts.number("moe_layers_count") == 4
     for layer in range(4):
         forward, backward = times(report, layer, "forward"), times(report, layer, "backward")
