@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from tests.replay.built_steps import US, Step
@@ -67,6 +69,39 @@ def test_the_levels_of_a_parameter_order_the_predictions(tmp_path: Path) -> None
     low, likely, high = (step_us(graph, change, level=level) for level in Level)
     assert (low, likely) == (155, 123)
     assert 83 < high < likely  # the second kernel now waits for its launch
+
+
+def test_added_kernels_cost_launches_where_the_host_is_the_limit(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    # The two GEMMs wait for one more launch each. It takes what the step's other launches take, 20 us.
+    cast = Transformation(Action.SCALE, GEMMS, same(0.5), added_kernels=same(1), added_time=same(0.1))
+    assert step_us(graph, cast) == 65 + 2 * 20 - 5 + 2.5 + 2.5  # at the end the cast, and half of the last GEMM
+
+
+def test_added_kernels_take_their_share_of_the_device_where_that_is_the_limit(tmp_path: Path) -> None:
+    graph = device_bound(tmp_path)
+    halved = Transformation(Action.SCALE, GEMMS, same(0.5))
+    assert step_us(graph, replace(halved, added_time=same(0.25))) == 163 - 2 * 20 + 2 * 10
+    assert (
+        step_us(graph, replace(halved, added_time=same(0.75))) == 163 - 2 * 20 + 2 * 30
+    )  # casts cost more than GEMMs win
+
+
+def test_kernels_that_do_next_to_nothing_take_time_too(tmp_path: Path) -> None:
+    graph = device_bound(tmp_path)
+    unfused = Transformation(Action.SCALE, GEMMS, added_time=same(0.0), added_kernels=same(2))
+    assert step_us(graph, unfused) == 163 + 2 * 2 * 2.5
+    assert step_us(graph, replace(unfused, added_kernels=same(0))) == 163
+
+
+def test_kernels_added_to_a_cuda_graph_need_no_launch(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    first = graph.call_of[0]
+    in_graph = replace(graph, call_of=np.full_like(graph.call_of, first))
+    cast = Transformation(Action.SCALE, GEMMS, added_kernels=same(1))
+    work = transform(in_graph, in_graph.work, (cast,), Level.LIKELY)
+    assert (work.piece_ns == in_graph.piece_ns).all()
+    assert (work.duration_ns - in_graph.duration_ns).tolist() == [2500, 0, 0, 2500]
 
 
 def test_fusing_removes_launches_and_the_host_time_between_them(tmp_path: Path) -> None:

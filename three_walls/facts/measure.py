@@ -24,7 +24,13 @@ from three_walls.facts.memory.recorded import (
 )
 from three_walls.facts.moe.ledger import measure_moe_layers
 from three_walls.facts.moe.token_balance import RECEIVED_TOKENS, compare_received
-from three_walls.facts.moe.token_exchange import EP_LINK, link_bytes_per_s
+from three_walls.facts.moe.token_exchange import (
+    EP_ACHIEVED,
+    EP_DEDUPLICATED,
+    EP_LINK,
+    deduplicated_transfer,
+    link_bytes_per_s,
+)
 from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
 from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
 from three_walls.facts.program import measure_program
@@ -169,6 +175,7 @@ def _measure_details(
         **measure_driver_memory(step, union_of(load_api_patterns(), "allocate")),
         **measure_bubble(details.pipeline_phases, step, measured),
         EP_LINK: link_bytes_per_s(step.run),
+        EP_DEDUPLICATED: deduplicated_transfer(step.run, moe_layers.facts[EP_ACHIEVED]),
     }
     measured = {**measured, **measure_transport(step, operators, matched_ranks.arrivals, measured)}
     # Last: upper bounds are sums of what was measured, also where a part may not be given by itself.

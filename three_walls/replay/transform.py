@@ -63,7 +63,35 @@ def _at(levels: Levels, level: Level) -> float:
 
 def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    return _scale_operations(graph, work, selected, _at(change.time, level), _at(change.host, level))
+    scaled = _scale_operations(graph, work, selected, _at(change.time, level), _at(change.host, level))
+    kernels, share = _at(change.added_kernels, level), _at(change.added_time, level)
+    if not kernels and not share:
+        return scaled
+    limits = replay_thresholds()
+    least_ns = kernels * (limits.least_kernel_ns + limits.least_stream_gap_ns)
+    added_ns = np.rint(np.maximum(share * (work.duration_ns - work.wait_ns), least_ns)).astype(np.int64)
+    piece_ns = scaled.piece_ns.copy()
+    # A graph launches what is added to it, too.
+    launches = np.unique(graph.call_of[selected & (graph.call_of != NONE) & ~_is_in_graph(graph)])
+    # Before the launch, or right after it where the thread begins with it or was handed over to.
+    places = np.where(graph.points.join[2 * launches] == NONE, 2 * launches, 2 * launches + 1)
+    piece_ns[places] += round(kernels * _usual_launch_ns(graph, work))
+    return replace(
+        scaled, piece_ns=piece_ns, duration_ns=scaled.duration_ns + np.where(selected, added_ns, 0).astype(np.int64)
+    )
+
+
+def _is_in_graph(graph: StepGraph) -> Flags:
+    """Operations that a CUDA graph launches: several of one call."""
+    launched = np.bincount(graph.call_of[graph.call_of != NONE], minlength=graph.calls.height)
+    return np.asarray((graph.call_of != NONE) & (launched[graph.call_of] > 1))
+
+
+def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
+    """Host time of a launch and the think time before it: the median of the step's launches."""
+    launches = np.unique(graph.call_of[graph.call_of != NONE])
+    before_ns = np.where(graph.points.join[2 * launches] == NONE, work.piece_ns[2 * launches], 0)
+    return float(np.median(before_ns + work.piece_ns[2 * launches + 1])) if len(launches) else 0.0
 
 
 def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float, host: float) -> Work:

@@ -129,6 +129,8 @@ _PARAMETERS = {
     "factor": "1",
     "launches": "1",
     "overhead_us": "0",
+    "added_time": "0",
+    "added_kernels": "0",
 }
 """Parameters of a transformation, with what they are where a rule does not give them."""
 

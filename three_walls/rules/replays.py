@@ -176,7 +176,7 @@ def _fill(transformation: Transformation, numbers: Mapping[FromFact, float]) -> 
         elif part.parameter == "factor":
             filled = replace(filled, factor=number)
         else:
-            share = min(1.0, max(0.0, number))
+            share = min(part.at_most, max(0.0, number))
             levels: Levels = getattr(filled, part.parameter, ALL)
             changed = Levels(share, share, share) if part.level is None else _at(levels, part, share)
             values: dict[str, Any] = {part.parameter: changed}

@@ -128,8 +128,9 @@ def _set(
 ) -> Changes:
     """The transformations of the rules that propose this one of ``settings``: of rules with the same lever, one.
 
-    Rules for this run come before others, those that contradict no other setting that was asked before those that do,
-    those with a replay before those without, and those whose symptom is there before those whose symptom is not.
+    Rules that contradict no other setting that was asked come before those that do, those that propose more settings
+    that were asked before those that propose fewer, rules for this run before others, those with a replay before those
+    without, and those whose symptom is there before those whose symptom is not.
     """
     value = settings[name]
     shown = f"{name.partition('.')[2]}={_write(value)}"
@@ -139,13 +140,23 @@ def _set(
     proposing = [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
     if not proposing:
         raise UsageError(_describe_unknown_setting(name, shown, rules, facts))
-    fitting = [rule for rule in proposing if evaluate_all(rule.applies_to, facts) is not Truth.FAILS] or proposing
-    fitting = [rule for rule in fitting if not _contradicts(rule, settings, facts)] or fitting
-    in_order = sorted(fitting, key=lambda rule: (not rule.gain.replay, _ORDER[evaluate_all(rule.when, facts)], rule.id))
+    fitting = [rule for rule in proposing if not _contradicts(rule, settings, facts)] or proposing
+    is_foreign = {rule: evaluate_all(rule.applies_to, facts) is Truth.FAILS for rule in fitting}
+    in_order = sorted(
+        fitting,
+        key=lambda rule: (
+            -sum(edit_name in settings for edit_name, _ in _targets(rule, facts)),
+            is_foreign[rule],
+            not rule.gain.replay,
+            _ORDER[evaluate_all(rule.when, facts)],
+            rule.id,
+        ),
+    )
     by_lever: dict[str, Rule] = {}
     for rule in in_order:
         by_lever.setdefault(rule.lever or rule.id, rule)
-    found = {rule: replays.find(rule, facts) for rule in by_lever.values()}
+    chosen = [rule for rule in by_lever.values() if not is_foreign[rule]] or list(by_lever.values())
+    found = {rule: replays.find(rule, facts) for rule in chosen}
     chosen = [rule for rule, (transformations, _) in found.items() if transformations]
     if not chosen:
         rule, (_, reason) = next(iter(found.items()))

@@ -115,6 +115,8 @@ class ReplayThresholds(Row):
     """Longest gap between two operations of a stream that wait for nothing else."""
     least_stream_gap_ns: Nanoseconds
     """What is taken for a longer gap once nothing else holds the operation back."""
+    least_kernel_ns: Nanoseconds
+    """No kernel takes less."""
     longest_event_gap_ns: Nanoseconds
     """Longest gap between an operation and one that waited for its event."""
     launch_latency_quantile: Fraction
