@@ -152,8 +152,8 @@ def test_every_kernel_of_every_layer_has_its_module_and_place(tmp_path: Path, ha
 def test_work_distinguishes_expert_gemms_exchanges_and_permutations(tmp_path: Path) -> None:
     found = label([write(Program(), tmp_path)])
     assert found["work"][:LAYER].to_list() == [
-        None, None, "attention_core", None, "router", "router", "permute", "dispatch", "expert_gemm", "expert_gemm",
-        "combine", "unpermute", "unpermute",
+        None, "projection", "attention_core", "projection", "router", "router", "permute", "dispatch", "expert_gemm",
+        "expert_gemm", "combine", "unpermute", "unpermute",
     ]  # fmt: skip
     assert found["rank_number"].unique().to_list() == [0]
 

@@ -49,6 +49,14 @@ def device_bound(tmp_path: Path) -> StepGraph:
 GEMMS, POINTWISE_KERNELS = Selection(categories=("gemms",)), Selection(categories=("elementwise",))
 
 
+def test_inner_layers_are_neither_the_first_nor_the_last(tmp_path: Path) -> None:
+    graph = labelled(device_bound(tmp_path), layer=[0, 1, 2, None])
+    inner = Selection(inner_layers=True)
+    assert select_operations(graph, inner).tolist() == [False, True, False, False]
+    assert not select_operations(labelled(graph, layer=[0, 0, 1, 1]), inner).any()
+    assert not select_operations(device_bound(tmp_path), inner).any()  # layers that are not known match nothing
+
+
 def test_scaling_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
     graph = device_bound(tmp_path)
     assert step_us(graph) == step_us(graph, Transformation(Action.SCALE, Selection(("attention",)), same(0))) == 163

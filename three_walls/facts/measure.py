@@ -10,8 +10,9 @@ from three_walls.facts.attention_passes import find_passes
 from three_walls.facts.communication import measure_communication, withhold_unowned
 from three_walls.facts.cuda_graphs import measure_graphs
 from three_walls.facts.efficiency.gemm_shapes import count_received_tokens, measure_gemm_shapes
+from three_walls.facts.efficiency.low_precision import measure_low_precision
 from three_walls.facts.efficiency.model_flops import measure_utilization
-from three_walls.facts.efficiency.roles import measure_roles
+from three_walls.facts.efficiency.roles import GEMM_EFFICIENCY, measure_roles
 from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
 from three_walls.facts.log_facts import NO_LOG, PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
@@ -169,6 +170,7 @@ def _measure_details(
         **overlap_slowdown.facts,
         **graphs.facts,
         **efficiency.facts,
+        **measure_low_precision(step.run, efficiency.facts[GEMM_EFFICIENCY]),
         **gemm_shapes.facts,
         **copies.facts,
         **measure_unfused_ops(step, operators),

@@ -63,6 +63,7 @@ WORK = (
     "optimizer",
     "permute",
     "preprocess",
+    "projection",
     "rope",
     "router",
     "router_topk",
@@ -91,6 +92,8 @@ class Selection:
     """Regular expression, searched in the kernel's name."""
     ranks: tuple[int, ...] = ()
     """Rank numbers."""
+    inner_layers: bool = False
+    """Only layers that are neither the first nor the last of their rank."""
     calls: str = ""
     """For ``unwait``: regular expression, searched in the names of the synchronizing calls."""
 

@@ -34,7 +34,7 @@ ATTENTION, EXPERTS, OUTSIDE = "attention", "experts", "outside"
 MODULES = (ATTENTION, ROUTER, DISPATCH, EXPERTS, COMBINE, OUTSIDE)
 """``router`` begins with the norm before it; ``dispatch`` and ``combine`` contain the permutations of tokens."""
 
-EXPERT, PREPROCESS, ATTENTION_CORE = "expert", "preprocess", "attention_core"
+EXPERT, PREPROCESS, ATTENTION_CORE, PROJECTION = "expert", "preprocess", "attention_core", "projection"
 
 _NORM = "norm"
 _ATTENTION = ("attention", "attention_unfused")
@@ -251,5 +251,7 @@ def _split_attention(
             *launches.places(mark, end, *GEMM_CATEGORIES)[:around],
         }
     for place in range(begin, end):
-        is_core = place in core or launches.categories[place] in _ATTENTION
-        yield place, ATTENTION, ATTENTION_CORE if is_core else None
+        if place in core or launches.categories[place] in _ATTENTION:
+            yield place, ATTENTION, ATTENTION_CORE
+        else:
+            yield place, ATTENTION, PROJECTION if launches.categories[place] in GEMM_CATEGORIES else None

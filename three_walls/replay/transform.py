@@ -52,6 +52,12 @@ def select_operations(graph: StepGraph, select: Selection) -> Flags:
         if "name" not in operations.columns:
             return np.zeros(operations.height, dtype=bool)
         wanted.append(pl.col("name").str.contains(select.kernels).fill_null(value=False))
+    if select.inner_layers:
+        if "layer" not in operations.columns:
+            return np.zeros(operations.height, dtype=bool)
+        layer = pl.col("layer")
+        is_inner = (layer > 0) & (layer < layer.max().over("rank"))
+        wanted.append(is_inner.fill_null(value=False))
     if not wanted:
         return np.ones(operations.height, dtype=bool)
     return operations.select(pl.all_horizontal(wanted)).to_series().to_numpy()

@@ -141,6 +141,8 @@ def _list_selected(transformation: Transformation) -> Iterator[str]:
         if words := getattr(select, name):
             yield f"{name} {', '.join(words)}"
     yield from (f"{name} {text}" for name, text in (("kernels", select.kernels), ("calls", select.calls)) if text)
+    if select.inner_layers:
+        yield "inner layers"
     yield from (f"rank {part.fact}" for part in transformation.from_facts if part.parameter == "ranks")
 
 

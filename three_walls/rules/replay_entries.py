@@ -158,6 +158,7 @@ class SelectionEntry(Row):
     kernels: Regex | None = None
     calls: Regex | None = None
     ranks: RanksFact | None = None
+    inner_layers: bool = False
 
     def to_selection(self) -> Selection:
         return Selection(
@@ -167,6 +168,7 @@ class SelectionEntry(Row):
             directions=self.directions or (),
             kernels=self.kernels or "",
             calls=self.calls or "",
+            inner_layers=self.inner_layers,
         )
 
 
