@@ -25,6 +25,7 @@ import numpy.typing as npt
 import polars as pl
 
 from three_walls.replay.longest_path import find_longest_paths
+from three_walls.tables.thresholds import replay_thresholds
 
 Numbers = npt.NDArray[np.int64]
 Fractions = npt.NDArray[np.float64]
@@ -230,12 +231,13 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
     """
     work = work or graph.work
     times = replay(graph, work)
+    limits = replay_thresholds()
     carried = graph.carried
     host_ratio = int(work.piece_ns.sum()) / max(1, int(graph.piece_ns.sum()))
     last_join, is_thread = graph.points.last_join(), carried.last_point != NONE
     given_at = np.full(graph.nodes_count, NONE, dtype=np.int64)
     given_at[carried.node] = np.arange(len(carried.node), dtype=np.int64)
-    for _ in range(_MOST_STEPS):
+    for _ in range(limits.most_steady_replays):
         offsets_ns = graph.points.offsets_ns(work.piece_ns)
         host_end_ns = times.node_ns[last_join[carried.last_point]] + offsets_ns[carried.last_point]
         pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
@@ -245,11 +247,11 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
         fixed_ns = np.where(place != NONE, begin_ns[np.maximum(place, 0)], work.edges.fixed_ns)
         # A stream that is free earlier than it was holds nothing back.
         moved_ns = _moved(fixed_ns - work.edges.fixed_ns, is_thread[np.maximum(place, 0)])
-        if moved_ns <= _STEADY_FRACTION * times.longest_ns:
+        if moved_ns <= limits.steady_fraction * times.longest_ns:
             break
         work = replace(work, edges=replace(work.edges, fixed_ns=fixed_ns))
         following = replay(graph, work)
-        is_steady = abs(following.longest_ns - times.longest_ns) <= _STEADY_FRACTION * times.longest_ns
+        is_steady = abs(following.longest_ns - times.longest_ns) <= limits.steady_fraction * times.longest_ns
         times = following
         if is_steady:
             break
@@ -259,11 +261,6 @@ def find_steady(graph: StepGraph, work: Work | None = None) -> tuple[Work, Times
 def _moved(later_ns: Numbers, is_thread: Flags) -> int:
     """How far the begin of any thread moved, or that of any stream to later."""
     return int(np.where(is_thread, np.abs(later_ns), later_ns).max(initial=0))
-
-
-_MOST_STEPS = 4
-_STEADY_FRACTION = 0.002
-"""Steps that differ by less are steady."""
 
 
 def with_operations(graph: StepGraph, operations: pl.DataFrame) -> StepGraph:

@@ -145,9 +145,14 @@ class StepReplay:
         work = transform(self.graph, self._unprofiled(cost), changes, level)
         if not changes or not work.wait_ns.any():
             return work
-        return settle_waits(
-            self.graph, work, self._step_after((), Level.LIKELY, cost) - self.tail_ns, _SHRINKING[level]
-        )
+        limits = replay_thresholds()
+        shrinking = {
+            Level.LOW: limits.least_shrinking_wait_fraction,
+            Level.LIKELY: limits.likely_shrinking_wait_fraction,
+            Level.HIGH: limits.most_shrinking_wait_fraction,
+        }
+        before_ns = self._step_after((), Level.LIKELY, cost) - self.tail_ns
+        return settle_waits(self.graph, work, before_ns, shrinking[level])
 
     def _unprofiled(self, cost: float) -> Work:
         if cost not in self._unprofiled_work:
@@ -170,7 +175,7 @@ def settle_waits(graph: StepGraph, work: Work, before_ns: int, share: float) -> 
     all. How much of the waiting comes from that is not known: ``share`` of it shrinks, the rest stays.
     """
     transfer_ns, captured_ns = work.duration_ns - work.wait_ns, work.wait_ns
-    for _ in range(_REPEATS if share and captured_ns.any() else 0):
+    for _ in range(replay_thresholds().wait_replays if share and captured_ns.any() else 0):
         shrunk = min(1.0, replay(graph, work).longest_ns / max(1, before_ns))
         wait_ns = np.rint(captured_ns * (1 - share * (1 - shrunk))).astype(np.int64)
         work = replace(work, duration_ns=transfer_ns + wait_ns, wait_ns=wait_ns)
@@ -188,18 +193,8 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log_s
             limits.least_profiler_cost_ratio, limits.likely_profiler_cost_ratio, limits.most_profiler_cost_ratio
         )
     least, most = 0.0, 2 * limits.most_profiler_cost_ratio
-    for _ in range(_HALVINGS):
+    for _ in range(limits.profiler_cost_halvings):
         middle = (least + most) / 2
         step_ns = replay_steady(graph, without_profiler(graph, added_ns, middle)).longest_ns + tail_ns
         least, most = (middle, most) if step_ns > log_step_ns else (least, middle)
     return ProfilerCost(most, most, most)
-
-
-_SHRINKING = {Level.LOW: 0.0, Level.LIKELY: 0.5, Level.HIGH: 1.0}
-"""The share of waiting for ranks that were not captured that shrinks with the step: not known, so all or nothing."""
-
-_REPEATS = 2
-"""The step shrinks with the waiting, and the waiting with the step; a third repeat changes less than a percent."""
-
-_HALVINGS = 8
-"""Of the range of costs: to within 0.02 of what the capture shows."""

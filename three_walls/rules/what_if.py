@@ -33,6 +33,7 @@ from three_walls.rules.judge import failing_requirements
 from three_walls.rules.replays import Replays
 from three_walls.rules.wording import explain
 from three_walls.tables.loader import suggest
+from three_walls.tables.thresholds import fact_thresholds
 
 HOST, NCCL = "host", "nccl"
 
@@ -40,9 +41,6 @@ SCALABLE = (HOST, NCCL, *CATEGORY_GROUPS, *CATEGORIES)
 """What a factor can apply to."""
 
 _NCCL_KERNELS = "(?i)nccl"
-
-SLOW_NVLINK_FRACTION = 0.25
-"""Below this fraction of NVLink's bandwidth, communication within an NVLink domain does not run over NVLink."""
 
 TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
 
@@ -302,4 +300,4 @@ def _is_dp_over_network(facts: FactSheet) -> bool:
 
 def _is_nvlink_unused(facts: FactSheet) -> bool:
     achieved = facts.number("nvlink_achieved_fraction")
-    return achieved is not None and achieved < SLOW_NVLINK_FRACTION
+    return achieved is not None and achieved < fact_thresholds().minimum_link_fraction
