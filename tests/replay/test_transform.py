@@ -188,6 +188,26 @@ def test_a_host_without_synchronizing_calls_runs_ahead(tmp_path: Path) -> None:
     assert step_us(graph, Transformation(Action.UNWAIT)) == 90 + 1 + 15
 
 
+def test_no_call_waits_for_work_that_is_gone(tmp_path: Path) -> None:
+    """The host waits for a short kernel that runs after a long one; then it launches another long one."""
+    step = Step().run(110, 200, launched=105).run(201, 203, launched=110, name=POINTWISE)
+    graph = (
+        step.call("cudaDeviceSynchronize_v3020", 115, 206).run(215, 230, launched=210).graph_between(tmp_path, 110, 400)
+    )
+    gone = Transformation(Action.SCALE, POINTWISE_KERNELS, same(0), same(0))
+    assert step_us(graph) == 120
+    assert step_us(graph, gone) == 90 + 1 + 15  # launched while the long kernel still runs
+
+
+def test_a_call_waits_for_work_that_is_shorter_or_launched_all_the_same(tmp_path: Path) -> None:
+    step = Step().run(110, 200, launched=105).run(201, 203, launched=110, name=POINTWISE)
+    graph = (
+        step.call("cudaDeviceSynchronize_v3020", 115, 206).run(215, 230, launched=210).graph_between(tmp_path, 110, 400)
+    )
+    for time, host in ((0.5, 0.0), (0.0, 1.0)):
+        assert step_us(graph, Transformation(Action.SCALE, POINTWISE_KERNELS, same(time), same(host))) > 110
+
+
 def test_recompute_adds_forward_work_to_the_backward_pass(tmp_path: Path) -> None:
     graph = labelled(device_bound(tmp_path), direction=["forward", "forward", "backward", "backward"])
     change = Transformation(Action.REPEAT, Selection(categories=("gemms",)), host=same(0))

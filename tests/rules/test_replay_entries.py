@@ -167,6 +167,14 @@ def test_switching_to_deepep_is_predicted_inside_a_host_and_across_hosts(spans_n
         assert permute.time.likely < 1
 
 
+@pytest.mark.parametrize("ratio", [0.5, 0.9])
+def test_relaxed_recompute_waits_for_no_split_sizes_again(ratio: float) -> None:
+    (rule,) = (rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS) if rule.id == "relax-full-recompute")
+    found, _ = resolve(rule.gain.replay, sheet_of({"memory_peak_without_recompute_ratio": ratio}))
+    assert [part.action for part in found] == [Action.SCALE, Action.UNWAIT]
+    assert {part.select.directions for part in found} == {("recompute",)}
+
+
 def test_a_missing_fact_leaves_nothing_to_predict_and_is_named() -> None:
     scale = Transformation(Action.SCALE, from_facts=(FromFact("time", "expert_gemm_efficiency_fraction"),))
     assert resolve((scale,), sheet_of({})) == ((), ("expert_gemm_efficiency_fraction",))

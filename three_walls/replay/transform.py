@@ -107,6 +107,8 @@ def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float
     wait_ns = np.where(selected, 0, work.wait_ns) if time == host == 0 else work.wait_ns
     if time == 0:  # what is gone leaves no gap on its stream, and takes no multiprocessors
         edges = _without_gaps(graph, edges, selected)
+    if time == host == 0:  # and no call waits for it, nor for what ran on its stream before
+        edges = edges.take(~((edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)]))
     piece_ns = _scale_chosen(work.piece_ns, _pieces_of(graph, selected), host)
     return Work(piece_ns, wait_ns + transfer_ns, edges, wait_ns)
 
@@ -374,10 +376,7 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
         return _scale_operations(graph, work, inside, time, 1 / factor)
     left_out = inside & (number % round(factor) != 0)
     shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
-    released = (shorter.edges.kind == Kind.AWAITED) & left_out[np.maximum(shorter.edges.operation, 0)]
-    kept = _scale_operations(
-        graph, replace(shorter, edges=shorter.edges.take(~released)), inside & ~left_out, factor * time, 1.0
-    )
+    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * time, 1.0)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
     return replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
