@@ -153,8 +153,8 @@ def _set(
     by_lever: dict[str, Rule] = {}
     for rule in in_order:
         by_lever.setdefault(rule.lever or rule.id, rule)
-    chosen = [rule for rule in by_lever.values() if not is_foreign[rule]] or list(by_lever.values())
-    found = {rule: replays.find(rule, facts) for rule in chosen}
+    candidates = [rule for rule in by_lever.values() if not is_foreign[rule]] or list(by_lever.values())
+    found = {rule: replays.find(rule, facts) for rule in candidates}
     chosen = [rule for rule, (transformations, _) in found.items() if transformations]
     if not chosen:
         rule, (_, reason) = next(iter(found.items()))
