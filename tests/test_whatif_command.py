@@ -13,6 +13,7 @@ from trace_builder import TraceBuilder
 from tests.paths import REPOSITORY
 from three_walls import pipeline
 from three_walls.cli import main
+from three_walls.cli.whatif import read_question
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.transformation import Prediction, Transformation
@@ -89,6 +90,13 @@ def test_json_has_exactly_four_keys(predictor: Predictor) -> None:
         "budget_after": {"gemm": 12_500_000, "launch_starved": 12_500_000},
     }
     assert len(predictor.asked) == 2
+
+
+def test_a_precision_recipe_is_asked_by_its_name_alone() -> None:
+    question = read_question(("mixed_precision=bf16_with_fp8_current_scaling_mixed",), (), (), None)
+    assert question.settings == {"config.mixed_precision": "bf16_with_fp8_current_scaling_mixed"}
+    question = read_question(("fp8=hybrid", "fp8_recipe=tensorwise"), (), (), None)
+    assert question.settings == {"config.fp8": "hybrid", "config.fp8_recipe": "tensorwise"}
 
 
 def test_several_options_combine_in_one_prediction(predictor: Predictor) -> None:

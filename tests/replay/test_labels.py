@@ -27,6 +27,7 @@ from three_walls.replay import labels
 from three_walls.replay.build import build_graph
 from three_walls.replay.labels import LABELS, label_operations
 from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.steps import median_steps
 from three_walls.timeline.timeline import build_timeline, wanted_ranges
 
@@ -152,8 +153,8 @@ def test_every_kernel_of_every_layer_has_its_module_and_place(tmp_path: Path, ha
 def test_work_distinguishes_expert_gemms_exchanges_and_permutations(tmp_path: Path) -> None:
     found = label([write(Program(), tmp_path)])
     assert found["work"][:LAYER].to_list() == [
-        None, None, "attention_core", None, "router", "router", "permute", "dispatch", "expert_gemm", "expert_gemm",
-        "combine", "unpermute", "unpermute",
+        None, "projection", "attention_core", "projection", "router", "router", "permute", "dispatch", "expert_gemm",
+        "expert_gemm", "combine", "unpermute", "unpermute",
     ]  # fmt: skip
     assert found["rank_number"].unique().to_list() == [0]
 
@@ -209,7 +210,8 @@ def test_without_the_number_of_ranks_the_layers_are_those_of_the_model(tmp_path:
 def test_a_rank_whose_ranges_are_not_read_has_the_labels_of_the_one_that_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(labels, "_MOST_RANKS_READ", 1)
+    limits = replay_thresholds().model_copy(update={"most_ranks_read": 1})
+    monkeypatch.setattr(labels, "replay_thresholds", lambda: limits)
     first, second = Program(), Program(process=Program().process + (1 << 24), device=1)
     paths = []
     for rank, program in enumerate((first, second)):

@@ -6,9 +6,9 @@ from three_walls.replay.layer_order import Launches, SharedExperts, place_in_lay
 
 FORWARD_LAYER = [
     ("norm", "attention", None),
-    ("gemm", "attention", None),
+    ("gemm", "attention", "projection"),
     ("attention", "attention", "attention_core"),
-    ("gemm", "attention", None),
+    ("gemm", "attention", "projection"),
     ("norm", "router", "router"),
     ("gemm", "router", "router"),
     ("router", "router", "router"),
@@ -81,11 +81,11 @@ def test_the_mlp_of_a_dense_layer_is_of_no_module() -> None:
 def test_of_unfused_attention_one_gemm_before_and_after_the_softmax_is_its_core() -> None:
     unfused: list[Row] = [
         ("norm", "attention", None),
-        ("gemm", "attention", None),
+        ("gemm", "attention", "projection"),
         ("gemm", "attention", "attention_core"),
         ("attention_unfused", "attention", "attention_core"),
         ("gemm", "attention", "attention_core"),
-        ("gemm", "attention", None),
+        ("gemm", "attention", "projection"),
     ]
     layer = [*unfused, *FORWARD_LAYER[4:]]
     assert place([*layer, *layer]) == [*expected(layer, 0), *expected(layer, 1)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from tests.replay.built_steps import US, Step
@@ -55,6 +57,14 @@ def two_ranks(tmp_path: Path, first_us: int, second_us: int) -> StepGraph:
 GEMMS, POINTWISE_KERNELS = Selection(categories=("gemms",)), Selection(categories=("elementwise",))
 
 
+def test_inner_layers_are_neither_the_first_nor_the_last(tmp_path: Path) -> None:
+    graph = labelled(device_bound(tmp_path), layer=[0, 1, 2, None])
+    inner = Selection(inner_layers=True)
+    assert select_operations(graph, inner).tolist() == [False, True, False, False]
+    assert not select_operations(labelled(graph, layer=[0, 0, 1, 1]), inner).any()
+    assert not select_operations(device_bound(tmp_path), inner).any()  # layers that are not known match nothing
+
+
 def test_scaling_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
     graph = device_bound(tmp_path)
     assert step_us(graph) == step_us(graph, Transformation(Action.SCALE, Selection(("attention",)), same(0))) == 163
@@ -75,6 +85,39 @@ def test_the_levels_of_a_parameter_order_the_predictions(tmp_path: Path) -> None
     low, likely, high = (step_us(graph, change, level=level) for level in Level)
     assert (low, likely) == (155, 123)
     assert 83 < high < likely  # the second kernel now waits for its launch
+
+
+def test_added_kernels_cost_launches_where_the_host_is_the_limit(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    # The two GEMMs wait for one more launch each. It takes what the step's other launches take, 20 us.
+    cast = Transformation(Action.SCALE, GEMMS, same(0.5), added_kernels=same(1), added_time=same(0.1))
+    assert step_us(graph, cast) == 65 + 2 * 20 - 5 + 2.5 + 2.5  # at the end the cast, and half of the last GEMM
+
+
+def test_added_kernels_take_their_share_of_the_device_where_that_is_the_limit(tmp_path: Path) -> None:
+    graph = device_bound(tmp_path)
+    halved = Transformation(Action.SCALE, GEMMS, same(0.5))
+    assert step_us(graph, replace(halved, added_time=same(0.25))) == 163 - 2 * 20 + 2 * 10
+    assert (
+        step_us(graph, replace(halved, added_time=same(0.75))) == 163 - 2 * 20 + 2 * 30
+    )  # casts cost more than GEMMs win
+
+
+def test_kernels_that_do_next_to_nothing_take_time_too(tmp_path: Path) -> None:
+    graph = device_bound(tmp_path)
+    unfused = Transformation(Action.SCALE, GEMMS, added_time=same(0.0), added_kernels=same(2))
+    assert step_us(graph, unfused) == 163 + 2 * 2 * 2.5
+    assert step_us(graph, replace(unfused, added_kernels=same(0))) == 163
+
+
+def test_kernels_added_to_a_cuda_graph_need_no_launch(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    first = graph.call_of[0]
+    in_graph = replace(graph, call_of=np.full_like(graph.call_of, first))
+    cast = Transformation(Action.SCALE, GEMMS, added_kernels=same(1))
+    work = transform(in_graph, in_graph.work, (cast,), Level.LIKELY)
+    assert (work.piece_ns == in_graph.piece_ns).all()
+    assert (work.duration_ns - in_graph.duration_ns).tolist() == [2500, 0, 0, 2500]
 
 
 def test_fusing_removes_launches_and_the_host_time_between_them(tmp_path: Path) -> None:
@@ -151,6 +194,26 @@ def test_a_host_without_synchronizing_calls_runs_ahead(tmp_path: Path) -> None:
     graph = step.graph_between(tmp_path, 110, 400)
     assert step_us(graph) == 120
     assert step_us(graph, Transformation(Action.UNWAIT)) == 90 + 1 + 15
+
+
+def test_no_call_waits_for_work_that_is_gone(tmp_path: Path) -> None:
+    """The host waits for a short kernel that runs after a long one; then it launches another long one."""
+    step = Step().run(110, 200, launched=105).run(201, 203, launched=110, name=POINTWISE)
+    graph = (
+        step.call("cudaDeviceSynchronize_v3020", 115, 206).run(215, 230, launched=210).graph_between(tmp_path, 110, 400)
+    )
+    gone = Transformation(Action.SCALE, POINTWISE_KERNELS, same(0), same(0))
+    assert step_us(graph) == 120
+    assert step_us(graph, gone) == 90 + 1 + 15  # launched while the long kernel still runs
+
+
+def test_a_call_waits_for_work_that_is_shorter_or_launched_all_the_same(tmp_path: Path) -> None:
+    step = Step().run(110, 200, launched=105).run(201, 203, launched=110, name=POINTWISE)
+    graph = (
+        step.call("cudaDeviceSynchronize_v3020", 115, 206).run(215, 230, launched=210).graph_between(tmp_path, 110, 400)
+    )
+    for time, host in ((0.5, 0.0), (0.0, 1.0)):
+        assert step_us(graph, Transformation(Action.SCALE, POINTWISE_KERNELS, same(time), same(host))) > 110
 
 
 def test_recompute_adds_forward_work_to_the_backward_pass(tmp_path: Path) -> None:

@@ -78,6 +78,16 @@ def test_a_missing_fact_is_unknown_and_not_unset() -> None:
     [
         (Gain(12_000_000, 20_000_000, 30_000_000, "modelled"), "gain 12-30 ms, likely 20 ms (modelled)"),
         (Gain(20_000_000, 20_000_000, 20_000_000, "measured"), "gain 20 ms (measured)"),
+        (
+            Gain(-12_000_000, 20_000_000, 30_000_000, "replayed"),
+            "gain -12 to 30 ms, likely 20 ms, may cost up to 12 ms (replayed)",
+        ),
+        (Gain(-30_000_000, -20_000_000, -12_000_000, "replayed"), "costs 12-30 ms, likely 20 ms (replayed)"),
+        (
+            Gain(-120_000_000, -2_000_000, 4_000_000, "replayed"),
+            "gain -120 to 4 ms, likely -2 ms, may cost up to 120 ms (replayed)",
+        ),
+        (Gain(0, 20_000_000, 30_000_000, "replayed"), "gain 0-30 ms, likely 20 ms (replayed)"),
         (Gain(None, None, None, "range"), "gain unknown"),
         (Gain(0, None, 12_340_000, "upper_bound"), "gain up to 12.3 ms (upper bound)"),
         (Gain(None, None, None, "upper_bound"), "gain unknown"),

@@ -11,10 +11,11 @@ import pytest
 
 from tests.report.rendered import print_plain
 from tests.report.sample_diagnosis import MS
-from three_walls.model.finding import Gain
+from three_walls.model.finding import FirstTrial, Gain
 from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
+from three_walls.report.markdown_report import render_markdown
 
 UPPER_BOUND = Gain(0, None, 12_340_000, "upper_bound", "At most the exposed transfer.")
 FREES_MEMORY = Gain(None, None, None, "frees_memory", "It saves the state.", cost_fraction=0.015)
@@ -59,3 +60,50 @@ def test_the_json_keeps_what_is_not_known_null(planned: Report) -> None:
 def test_an_upper_bound_below_a_microsecond_is_no_zero(report: Report) -> None:
     tiny = replace(report, plan=(replace(report.plan[0], gain_ns=replace(UPPER_BOUND, high=MS // 10_000)),))
     assert "up to &lt;0.001 ms" in render_html(tiny)
+
+
+MAY_COST = Gain(-3 * MS, 20 * MS, 40 * MS, "replayed", "By replaying the step.")
+
+
+@pytest.fixture
+def risky(report: Report) -> Report:
+    """The sample report with a first entry that may cost time."""
+    first, second = report.plan
+    trial = FirstTrial(
+        rule=first.rule,
+        title=first.finding.title,
+        basis="replayed",
+        saved_low_fraction=-0.005,
+        saved_high_fraction=0.06,
+        unprofiled_step_ns=600 * MS,
+        unprofiled_step_after_low_ns=564 * MS,
+        unprofiled_step_after_high_ns=603 * MS,
+        cost_fraction=None,
+        cost_is_estimated=False,
+        must_show="The kernels are gone.",
+    )
+    return replace(report, plan=(replace(first, gain_ns=MAY_COST), second), first_trial=trial)
+
+
+def test_an_entry_that_may_cost_time_states_it_everywhere(risky: Report) -> None:
+    for text in (print_plain(risky), render_markdown(risky), render_html(risky)):
+        assert "It may cost up to 3.0 ms: measure the step before and after." in text
+        assert "A gain with a negative low end may cost time." in " ".join(text.split())
+    text = " ".join(print_plain(risky).split())
+    assert "gain -3 to 40 ms; likely 20 ms" in text
+    assert "should fall from 600 ms to 564-603 ms (by up to 6.0%, or it rises by up to 0.5%)" in text
+
+
+def test_an_entry_that_costs_nothing_at_worst_does_not(report: Report) -> None:
+    assert all((step.gain_ns.low or 0) >= 0 for step in report.plan)
+    for text in (print_plain(report), render_markdown(report), render_html(report)):
+        assert "may cost up to" not in text
+        assert "negative low end" not in text
+
+
+def test_the_bar_of_a_loss_begins_at_zero_and_the_json_keeps_the_number(risky: Report) -> None:
+    loaded: dict[str, Any] = json.loads(render_json(risky))
+    jsonschema.validate(loaded, report_schema())
+    assert loaded["plan"][0]["gain_ns"]["low"] == -3 * MS
+    page = render_html(risky).split('<div class="gain">')[1]
+    assert "left:-" not in page.replace(" ", "")

@@ -85,6 +85,7 @@ def test_no_replay_states_why_there_is_none(tmp_path: Path) -> None:
             "38:25: likely lies between low (the smallest gain) and high (the largest), found 0.5, 0.9, 0.1",
         ),
         ("    - {scale: {}, time: {fact: no_such_fact}, reason: r}\n", "38:32: unknown fact no_such_fact"),
+        ("    - {fuse: {}, added_kernels: 2.0, reason: r}\n", "38:7: fuse has no added_kernels"),
         ("    - {scale: {kernels: '('}, reason: r}\n", "38:25: not a regular expression: "),
         ("    - {scale: {}, reason: r, source: 'nowhere:x'}\n", "38:38: unknown source nowhere"),
         ("    - {scale: {work: []}, reason: r}\n", "38:22: expected at least one name; leave the key out to select"),
@@ -135,6 +136,45 @@ def test_a_part_of_a_time_is_at_most_all_of_it() -> None:
     assert found.time == ALL
 
 
+def test_a_part_may_be_more_than_all_where_the_rule_lets_an_edit_cost_time() -> None:
+    slower = FromFact("time", "ep_deduplicated_transfer_fraction", over=0.5, at_most=3.0)
+    scale = Transformation(Action.SCALE, from_facts=(slower,))
+
+    def time_at(fraction: float) -> Levels:
+        (found,), _ = resolve((scale,), sheet_of({"ep_deduplicated_transfer_fraction": fraction}))
+        return found.time
+
+    assert time_at(0.6) == Levels(1.2, 1.2, 1.2)
+    assert time_at(0.4) == Levels(0.8, 0.8, 0.8)
+    assert time_at(2.0) == Levels(3.0, 3.0, 3.0)
+
+
+@pytest.mark.parametrize(("spans_nodes", "fact"), [(True, "ep_internode_unique_copies_fraction"), (False, "")])
+def test_switching_to_deepep_is_predicted_inside_a_host_and_across_hosts(spans_nodes: bool, fact: str) -> None:
+    (rule,) = (rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS) if rule.id == "alltoall-to-deepep")
+    known = {
+        "ep_spans_nodes": spans_nodes,
+        "config.moe_token_dispatcher_type": "alltoall",
+        "experts_per_rank_count": 2,
+        "ep_deduplicated_transfer_fraction": 0.5,
+    }
+    found, lacking = resolve(rule.gain.replay, sheet_of(known))
+    assert lacking == ((fact,) if fact else ())
+    if not spans_nodes:
+        exchange, prepare, permute, *_ = found
+        assert exchange.time.low > 1 > exchange.time.high  # with 20 SMs the transfer may take longer
+        assert (prepare.select.work, permute.select.work) == (("preprocess",), ("permute", "unpermute"))
+        assert permute.time.likely < 1
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.9])
+def test_relaxed_recompute_waits_for_no_split_sizes_again(ratio: float) -> None:
+    (rule,) = (rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS) if rule.id == "relax-full-recompute")
+    found, _ = resolve(rule.gain.replay, sheet_of({"memory_peak_without_recompute_ratio": ratio}))
+    assert [part.action for part in found] == [Action.SCALE, Action.UNWAIT]
+    assert {part.select.directions for part in found} == {("recompute",)}
+
+
 def test_a_missing_fact_leaves_nothing_to_predict_and_is_named() -> None:
     scale = Transformation(Action.SCALE, from_facts=(FromFact("time", "expert_gemm_efficiency_fraction"),))
     assert resolve((scale,), sheet_of({})) == ((), ("expert_gemm_efficiency_fraction",))
@@ -157,6 +197,7 @@ def test_a_rule_is_shown_with_what_it_changes_in_a_replay(tmp_path: Path) -> Non
     shown = describe_rule(rule)
     assert "\nIn a replay of the step\n  fuse work rope; directions forward, backward\n" in shown
     assert "    time 0.6 at the smallest gain, likely 0.4, 0.15 at the largest\n    host 0.1\n" in shown
+    assert "added" not in shown
     assert "  host if config.bf16 is true\n    host 1 - launch_starved_fraction\n" in shown
 
 

@@ -39,6 +39,32 @@ def test_the_edit_with_the_best_step_comes_first_whatever_its_pool_is() -> None:
     assert findings["wide-pool"].gain_ns.likely == 20 * MS
 
 
+def test_an_entry_whose_range_includes_a_loss_has_a_negative_low_end() -> None:
+    predictor = FakePredictor(lambda taken: (690, 750, 812) if taken else 800)
+    findings, steps = plan_of([replayed(rule("a"))], predictor)
+    (step,) = steps
+    assert (step.gain_ns.low, step.gain_ns.likely, step.gain_ns.high) == (-12 * MS, 50 * MS, 110 * MS)
+    assert step.step_after_ns == Bounds(690 * MS, 812 * MS)  # longer at worst than the step now
+    assert findings["a"].gain_ns.low == -12 * MS
+
+
+def test_an_edit_that_likely_costs_time_is_not_planned_and_states_its_cost() -> None:
+    predictor = FakePredictor(lambda taken: (780, 890, 900) if taken else 800)
+    findings, steps = plan_of([replayed(rule("a"))], predictor)
+    assert not steps
+    assert findings["a"].reason == "The edit likely costs 90 ms (threshold 8 ms)"
+    assert findings["a"].gain_ns.likely == -90 * MS
+
+
+def test_a_first_trial_that_may_cost_time_gives_a_longer_step_at_worst() -> None:
+    predictor = FakePredictor(lambda taken: (720, 760, 816) if taken else 800)
+    _, steps = plan_of([replayed(rule("a"))], predictor)
+    trial = choose_first_trial(steps, sheet_of({"step_ns": 900 * MS, "unprofiled_step_ns": 800 * MS}), predictor)
+    assert trial is not None
+    assert trial.saved_low_fraction == pytest.approx(-0.02)
+    assert trial.unprofiled_step_after_high_ns == 816 * MS
+
+
 def test_gains_add_up_to_what_the_last_step_is_shorter_by() -> None:
     """Each of the two alone saves 100 ms of the same time."""
     predictor = FakePredictor(lambda taken: 800 - min(150, 100 * len(taken)))

@@ -139,6 +139,25 @@ def test_a_rule_that_contradicts_another_asked_setting_does_not_count_where_one_
     assert find_changes(Question(asked), rules, facts_of()).transformations == (FUSE_ROPE,)
 
 
+def test_two_settings_are_answered_by_the_rule_that_proposes_both() -> None:
+    def backend(name: str, family: str, change: Transformation, *more: Edit) -> Rule:
+        made = rule(name, lever="dispatcher", edits=(Edit("moe_flex_dispatcher_backend", name), *more))
+        made = replace(made, applies_to=(Condition("gpu.family", "equals", family),))
+        return replace(made, gain=replace(made.gain, replay=(change,)))
+
+    flex = Edit("moe_token_dispatcher_type", "flex")
+    unwait = Transformation(Action.UNWAIT)
+    rules = [backend("deepep", "H200", HIDE, flex), backend("hybridep", "GB200", FUSE_ROPE, flex)]
+    rules.append(replace(backend("hybridep", "H200", unwait), id="a-switch-of-backends"))
+    facts = facts_of(gpu__family="H200")
+    asked: dict[str, ConfigData] = {"config.moe_flex_dispatcher_backend": "hybridep"}
+    assert find_changes(Question(asked), rules, facts).transformations == (unwait,)
+    asked["config.moe_token_dispatcher_type"] = "flex"
+    assert find_changes(Question(asked), rules, facts).transformations == (FUSE_ROPE,)
+    asked["config.moe_flex_dispatcher_backend"] = "deepep"
+    assert find_changes(Question(asked), rules, facts).transformations == (HIDE,)
+
+
 def test_an_edit_that_the_rule_would_not_propose_here_is_answered_with_a_note() -> None:
     elsewhere = replace(ROPE, applies_to=(Condition("config.fp16", "equals", True),))
     found = find_changes(Question({"config.apply_rope_fusion": True}), [elsewhere], facts_of(config__fp16=False))

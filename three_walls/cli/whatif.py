@@ -121,7 +121,9 @@ def read_question(
     if network_gbs is not None and not (math.isfinite(network_gbs) and network_gbs > 0):
         raise UsageError(f"--network-gbs: expected a bandwidth above 0 GB/s, found {network_gbs:g}")
     stated = read_user_settings(settings)
-    values: dict[str, ConfigData] = {f"config.{key}": found.value for key, found in stated.values.items()}
+    values: dict[str, ConfigData] = {  # what a precision recipe sets is the business of the rule that proposes it
+        f"config.{key}": found.value for key, found in stated.values.items() if found.is_stated
+    }
     values |= {f"env.{name}": found.value for name, found in stated.environment.items()}
     return Question(
         settings=values,

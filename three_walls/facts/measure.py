@@ -10,8 +10,9 @@ from three_walls.facts.attention_passes import find_passes
 from three_walls.facts.communication import measure_communication, withhold_unowned
 from three_walls.facts.cuda_graphs import measure_graphs
 from three_walls.facts.efficiency.gemm_shapes import count_received_tokens, measure_gemm_shapes
+from three_walls.facts.efficiency.low_precision import measure_low_precision
 from three_walls.facts.efficiency.model_flops import measure_utilization
-from three_walls.facts.efficiency.roles import measure_roles
+from three_walls.facts.efficiency.roles import GEMM_EFFICIENCY, measure_roles
 from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
 from three_walls.facts.log_facts import NO_LOG, PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
@@ -24,7 +25,13 @@ from three_walls.facts.memory.recorded import (
 )
 from three_walls.facts.moe.ledger import measure_moe_layers
 from three_walls.facts.moe.token_balance import RECEIVED_TOKENS, compare_received
-from three_walls.facts.moe.token_exchange import EP_LINK, link_bytes_per_s
+from three_walls.facts.moe.token_exchange import (
+    EP_ACHIEVED,
+    EP_DEDUPLICATED,
+    EP_LINK,
+    deduplicated_transfer,
+    link_bytes_per_s,
+)
 from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
 from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
 from three_walls.facts.program import measure_program
@@ -163,12 +170,14 @@ def _measure_details(
         **overlap_slowdown.facts,
         **graphs.facts,
         **efficiency.facts,
+        **measure_low_precision(step.run, efficiency.facts[GEMM_EFFICIENCY]),
         **gemm_shapes.facts,
         **copies.facts,
         **measure_unfused_ops(step, operators),
         **measure_driver_memory(step, union_of(load_api_patterns(), "allocate")),
         **measure_bubble(details.pipeline_phases, step, measured),
         EP_LINK: link_bytes_per_s(step.run),
+        EP_DEDUPLICATED: deduplicated_transfer(step.run, moe_layers.facts[EP_ACHIEVED]),
     }
     measured = {**measured, **measure_transport(step, operators, matched_ranks.arrivals, measured)}
     # Last: upper bounds are sums of what was measured, also where a part may not be given by itself.

@@ -28,7 +28,7 @@ from three_walls.facts import (
     transport,
     unfused_ops,
 )
-from three_walls.facts.efficiency import gemm_shapes, model_flops, roles
+from three_walls.facts.efficiency import gemm_shapes, low_precision, model_flops, roles
 from three_walls.facts.memory import estimate, recorded
 from three_walls.facts.moe import ledger, token_balance, token_exchange
 from three_walls.model.fact import FactDefinition, FactGroup
@@ -48,6 +48,7 @@ GROUPS: tuple[FactGroup, ...] = (
     unfused_ops.facts,
     model_flops.facts,
     roles.facts,
+    low_precision.facts,
     gemm_shapes.facts,
     host_copies.facts,
     estimate.facts,

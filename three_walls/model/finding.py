@@ -27,6 +27,7 @@ class Outcome(StrEnum):
 class Gain:
     """Time that a step may save, in nanoseconds; null where it is not known, for the reason in ``explanation``.
 
+    A negative number is time that it may cost: of a plan's entry only ``low`` can be negative, of a finding all three.
     Of an upper bound only ``likely`` is null: up to ``high`` is saved, but how much of it was not measured.
     """
 
@@ -150,8 +151,8 @@ class FirstTrial:
     basis: str
     """Basis of its gain. An upper bound has no likely gain, nor has an edit that frees memory."""
     saved_low_fraction: float | None
-    """Share of the log's unprofiled step (without a log: of the traced step) that the entry may save; null where its
-    gain is not known."""
+    """Share of the log's unprofiled step (without a log: of the traced step) that the entry may save, negative where it
+    may cost time; null where its gain is not known."""
     saved_high_fraction: float | None
     unprofiled_step_ns: int | None
     """The log's step now; null without a log."""

@@ -21,7 +21,10 @@ class Action(StrEnum):
     """How a transformation changes the work that it selects."""
 
     SCALE = "scale"
-    """Operations take ``time`` of their duration, and ``host`` of the host time of their launches."""
+    """Operations take ``time`` of their duration, and ``host`` of the host time of their launches.
+
+    ``added_kernels`` new kernels are launched before each, which take ``added_time`` of what it took on the device.
+    """
     FUSE = "fuse"
     """As scale, but each run of selected operations is launched by one call."""
     GRAPH = "graph"
@@ -62,6 +65,7 @@ WORK = (
     "optimizer",
     "permute",
     "preprocess",
+    "projection",
     "rope",
     "router",
     "router_topk",
@@ -90,6 +94,8 @@ class Selection:
     """Regular expression, searched in the kernel's name."""
     ranks: tuple[int, ...] = ()
     """Rank numbers."""
+    inner_layers: bool = False
+    """Only layers that are neither the first nor the last of their rank."""
     calls: str = ""
     """For ``unwait``: regular expression, searched in the names of the synchronizing calls."""
 
@@ -127,6 +133,8 @@ class FromFact:
     one_minus: bool = False
     over: str | float | None = None
     """Another fact, or a number, by which the fact is divided."""
+    at_most: float = 1.0
+    """A larger number counts as this. Above 1 the fact may show that an edit costs time. No bound for a factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,10 @@ class Transformation:
     """For ``micro_batch``."""
     launches: int = 1
     """For ``fuse``: how many launches of each run remain."""
+    added_time: Levels = NOTHING
+    """For ``scale``: device time of new kernels before each operation, as a share of what it took before."""
+    added_kernels: Levels = NOTHING
+    """For ``scale``: how many new kernels are launched before each operation, each as the step usually launches one."""
     overhead_us: Levels = NOTHING
     """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     reason: str = ""

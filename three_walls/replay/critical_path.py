@@ -21,6 +21,7 @@ from three_walls.model import report
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.replay.graph import NONE, ORIGIN, Edges, Kind, Numbers, StepGraph, Times, Work
 from three_walls.replay.longest_path import find_longest_paths
+from three_walls.tables.thresholds import replay_thresholds
 
 OPERATION, HOST, GAP = "operation", "host", "gap"
 """What a segment is: a device operation, a piece of a host thread, or time between two things (launch latency, the gap
@@ -300,10 +301,6 @@ def _find_slack(graph: StepGraph, work: Work, times: Times, lengths_ns: Numbers)
     return np.asarray(slack_ns, dtype=np.int64)
 
 
-_SHORT_SEGMENT_PARTS = 500
-"""A segment shorter than this part of the step is joined to its short neighbours in the report."""
-
-
 def summarize_critical_path(
     graph: StepGraph, path: CriticalPath, rank_numbers: Mapping[int, int]
 ) -> report.CriticalPath:
@@ -379,7 +376,7 @@ def _join_neighbours(path: CriticalPath) -> pl.DataFrame:
     length = pl.col("end_ns") - pl.col("start_ns")
     alike = path.segments.with_columns(run=pl.struct(kind).rle_id())
     joined = alike.with_columns(ns=length).with_columns(of_run_ns=pl.col("ns").sum().over("run"))
-    is_short = pl.col("of_run_ns") < path.step_ns // _SHORT_SEGMENT_PARTS
+    is_short = pl.col("of_run_ns") < int(path.step_ns * replay_thresholds().shortest_segment_fraction)
     runs = joined.with_columns(run=pl.when(is_short).then(-1).otherwise(pl.col("run").cast(pl.Int64)).rle_id())
     spans = runs.group_by("run", maintain_order=True).agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     largest = (

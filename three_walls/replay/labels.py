@@ -28,6 +28,7 @@ from three_walls.replay.layer_order import (
     place_in_layers,
 )
 from three_walls.tables.nvtx_ranges import WGRAD_ACCUMULATION, torch_operators
+from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.operators import Operators, read_operators
 
 LABELS = pl.Schema(
@@ -44,15 +45,6 @@ LABELS = pl.Schema(
 
 OPTIMIZER, GRADIENT_REDUCTION = "optimizer", "gradient_reduction"
 
-_MOST_RANKS_READ = 4
-"""With more ranks the ranges of one rank alone are read; the others have its labels where they launch the same."""
-_RESYNCHRONIZE, _AGREEING = 200, 4
-"""How many launches ahead two ranks' sequences are searched for a place from which so many launches agree again."""
-
-_OF_NO_LAYER = ("data_parallel", "reduce_scatter", "optimizer", "pipeline")
-"""Categories launched at any time between the operations of layers."""
-_BEFORE_MICRO_BATCH = ("all_reduce", "optimizer", "copy_d2h_pinned", "broadcast")
-"""Categories of what a step does before its first micro-batch."""
 _PLAIN_WORK = {ROUTER: ROUTER, DISPATCH: PERMUTE, EXPERTS: EXPERT, COMBINE: UNPERMUTE}
 """What launches of a module are that are neither GEMMs nor token exchanges."""
 _EVALUATES = "autograd::engine::evaluate_function: "
@@ -73,7 +65,7 @@ def label_operations(
     """
     known = dict(operators or {})
     place_of = {rank.rank_index: (trace, rank) for trace in traces for rank in trace.ranks}
-    read_all = len(graph.ranks) <= _MOST_RANKS_READ
+    read_all = len(graph.ranks) <= replay_thresholds().most_ranks_read
     reference = next((index for index in graph.ranks if index in known), graph.ranks[0])
     rows = graph.operations.with_row_index("row")
     labelled: dict[int, pl.DataFrame] = {}
@@ -155,7 +147,7 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     in_layers = [
         place
         for place, category in enumerate(categories)
-        if not category.startswith(_OF_NO_LAYER) and not contexts.is_delayed[place]
+        if category not in replay_thresholds().categories_outside_layers and not contexts.is_delayed[place]
     ]
     forward = [place for place in in_layers if directions[place] == FORWARD]
     replays: dict[int, list[int]] = defaultdict(list)
@@ -193,7 +185,7 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     _follow_accumulation(operations, work, labels)
     _label_delayed(categories, contexts, labels)
     for place, category in enumerate(categories):
-        if category.startswith(_OF_NO_LAYER):
+        if category in replay_thresholds().categories_outside_layers:
             labels.module[place] = OUTSIDE
             if not category.startswith("pipeline"):
                 labels.work[place] = OPTIMIZER if category == OPTIMIZER else GRADIENT_REDUCTION
@@ -447,6 +439,7 @@ def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: fro
     layered = [position for position, place in enumerate(places) if place in labels.module or place in labels.layer]
     if not layered:
         return
+    first_categories = replay_thresholds().categories_before_micro_batch
     runs = zip([-1, *layered], [*layered, len(places)], strict=True)
     for before, after in runs:
         positions = range(before + 1, after)
@@ -459,7 +452,7 @@ def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: fro
             turn = _begin_micro_batch(categories, places, positions)
         if before < 0:
             turn = next(
-                (at + 1 for at in reversed(positions) if categories[places[at]] in _BEFORE_MICRO_BATCH), before + 1
+                (at + 1 for at in reversed(positions) if categories[places[at]] in first_categories), before + 1
             )
         numbers = [labels.micro_batch.get(places[side]) for side in (before, after) if 0 <= side < len(places)]
         if len(numbers) == 2 and numbers[0] == numbers[1]:
@@ -521,6 +514,12 @@ def _fill_between(source: Sequence[int | None], parts: Sequence[object]) -> list
 
 def _align(keys: Sequence[str], reference: Sequence[str]) -> list[int | None]:
     """Per key its place in ``reference``, both read in order; None where they differ."""
+    limits = replay_thresholds()
+    length = limits.agreeing_launches
+
+    def agrees(place: int, other: int) -> bool:
+        return bool(keys[place : place + length]) and keys[place : place + length] == reference[other : other + length]
+
     found: list[int | None] = [None] * len(keys)
     here = there = 0
     while here < len(keys) and there < len(reference):
@@ -531,15 +530,11 @@ def _align(keys: Sequence[str], reference: Sequence[str]) -> list[int | None]:
         skipped = next(
             (
                 (ahead, total - ahead)
-                for total in range(1, _RESYNCHRONIZE)
+                for total in range(1, limits.resynchronize_launches)
                 for ahead in range(total + 1)
-                if _agrees(keys, here + ahead, reference, there + total - ahead)
+                if agrees(here + ahead, there + total - ahead)
             ),
             (1, 1),
         )
         here, there = here + skipped[0], there + skipped[1]
     return found
-
-
-def _agrees(keys: Sequence[str], here: int, reference: Sequence[str], there: int) -> bool:
-    return bool(keys[here : here + _AGREEING]) and keys[here : here + _AGREEING] == reference[there : there + _AGREEING]

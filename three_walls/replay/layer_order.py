@@ -29,19 +29,16 @@ from three_walls.facts.moe.passes import (
     UNPERMUTE,
 )
 from three_walls.model.buckets import GEMM_CATEGORIES
+from three_walls.tables.thresholds import replay_thresholds
 
 ATTENTION, EXPERTS, OUTSIDE = "attention", "experts", "outside"
 MODULES = (ATTENTION, ROUTER, DISPATCH, EXPERTS, COMBINE, OUTSIDE)
 """``router`` begins with the norm before it; ``dispatch`` and ``combine`` contain the permutations of tokens."""
 
-EXPERT, PREPROCESS, ATTENTION_CORE = "expert", "preprocess", "attention_core"
+EXPERT, PREPROCESS, ATTENTION_CORE, PROJECTION = "expert", "preprocess", "attention_core", "projection"
 
 _NORM = "norm"
 _ATTENTION = ("attention", "attention_unfused")
-_PREPARES = ("ep_control", "tensor_parallel", "all_gather", "copy_d2h_pinned", "copy_d2h_pageable")
-"""Ranks exchange the counts of their tokens, and the host reads them."""
-_NEVER_IN_LAYER = ("optimizer", "pipeline_p2p", "copy_h2d_pinned", "copy_h2d_pageable", "all_reduce")
-"""What ends the last layer of a micro-batch where no norm follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +145,9 @@ def _end_layer(launches: Launches, mark: int, limit: int) -> int:
         after = limit if norm is None else norm
         while after < limit and launches.categories[after] == _NORM:
             after += 1
+    ends = (_NORM, *replay_thresholds().categories_after_layers)
     for place in range(after, limit):
-        if launches.categories[place] == _NORM or launches.categories[place] in _NEVER_IN_LAYER:
+        if launches.categories[place] in ends:
             return place
         if place in launches.breaks:
             return place
@@ -229,7 +227,9 @@ def _split_router(
         count = FORWARD_GEMMS if phase == FORWARD else BACKWARD_GEMMS
         if len(gemms) > count:
             in_shared = range(gemms[0], gemms[count - 1] + 1)
-    prepares = launches.first(routed, end, *_PREPARES) if phase == FORWARD else None
+    prepares = (
+        launches.first(routed, end, *replay_thresholds().categories_before_dispatch) if phase == FORWARD else None
+    )
     for place in range(begin, end):
         is_side = shared is not None and launches.streams[place] == shared.stream
         if is_side or place in in_shared:
@@ -251,5 +251,7 @@ def _split_attention(
             *launches.places(mark, end, *GEMM_CATEGORIES)[:around],
         }
     for place in range(begin, end):
-        is_core = place in core or launches.categories[place] in _ATTENTION
-        yield place, ATTENTION, ATTENTION_CORE if is_core else None
+        if place in core or launches.categories[place] in _ATTENTION:
+            yield place, ATTENTION, ATTENTION_CORE
+        else:
+            yield place, ATTENTION, PROJECTION if launches.categories[place] in GEMM_CATEGORIES else None

@@ -142,7 +142,13 @@ class StepReplay:
         work = transform(self.graph, self._unprofiled[cost][0], changes, level)
         if work.wait_ns.any():
             before_ns = self._step_after((), Level.LIKELY, cost) - self.tail_ns
-            work = settle_waits(self.graph, work, before_ns, _SHRINKING[level])
+            limits = replay_thresholds()
+            shrinking = {
+                Level.LOW: limits.least_shrinking_wait_fraction,
+                Level.LIKELY: limits.likely_shrinking_wait_fraction,
+                Level.HIGH: limits.most_shrinking_wait_fraction,
+            }
+            work = settle_waits(self.graph, work, before_ns, shrinking[level])
         return find_steady(self.graph, work)
 
 
@@ -160,7 +166,7 @@ def settle_waits(graph: StepGraph, work: Work, before_ns: int, share: float) -> 
     all. How much of the waiting comes from that is not known: ``share`` of it shrinks, the rest stays.
     """
     transfer_ns, captured_ns = work.duration_ns - work.wait_ns, work.wait_ns
-    for _ in range(_REPEATS if share and captured_ns.any() else 0):
+    for _ in range(replay_thresholds().wait_replays if share and captured_ns.any() else 0):
         shrunk = min(1.0, replay(graph, work).longest_ns / max(1, before_ns))
         wait_ns = np.rint(captured_ns * (1 - share * (1 - shrunk))).astype(np.int64)
         work = replace(work, duration_ns=transfer_ns + wait_ns, wait_ns=wait_ns)
@@ -180,7 +186,7 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log: 
     )
     if log is None:
         return usual
-    costs = np.linspace(0, 2 * usual.most, _COSTS_COUNT)
+    costs = np.linspace(0, 2 * usual.most, limits.profiler_costs_count)
     steps_ns = np.minimum.accumulate(
         [replay_steady(graph, without_profiler(graph, added_ns, cost)).longest_ns + tail_ns for cost in costs]
     )
@@ -199,13 +205,3 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log: 
     return ProfilerCost(
         min(likely, find_cost(log.high_ns, usual.least)), likely, max(likely, find_cost(log.low_ns, usual.most))
     )
-
-
-_SHRINKING = {Level.LOW: 0.0, Level.LIKELY: 0.5, Level.HIGH: 1.0}
-"""The share of waiting for ranks that were not captured that shrinks with the step: not known, so all or nothing."""
-
-_REPEATS = 2
-"""The step shrinks with the waiting, and the waiting with the step; a third repeat changes less than a percent."""
-
-_COSTS_COUNT = 9
-"""Between no cost and twice the largest; the step between two of them is read off a straight line."""

@@ -52,6 +52,12 @@ def select_operations(graph: StepGraph, select: Selection) -> Flags:
         if "name" not in operations.columns:
             return np.zeros(operations.height, dtype=bool)
         wanted.append(pl.col("name").str.contains(select.kernels).fill_null(value=False))
+    if select.inner_layers:
+        if "layer" not in operations.columns:
+            return np.zeros(operations.height, dtype=bool)
+        layer = pl.col("layer")
+        is_inner = (layer > 0) & (layer < layer.max().over("rank"))
+        wanted.append(is_inner.fill_null(value=False))
     if not wanted:
         return np.ones(operations.height, dtype=bool)
     return operations.select(pl.all_horizontal(wanted)).to_series().to_numpy()
@@ -63,7 +69,35 @@ def _at(levels: Levels, level: Level) -> float:
 
 def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    return _scale_operations(graph, work, selected, _at(change.time, level), _at(change.host, level))
+    scaled = _scale_operations(graph, work, selected, _at(change.time, level), _at(change.host, level))
+    kernels, share = _at(change.added_kernels, level), _at(change.added_time, level)
+    if not kernels and not share:
+        return scaled
+    limits = replay_thresholds()
+    least_ns = kernels * (limits.least_kernel_ns + limits.least_stream_gap_ns)
+    added_ns = np.rint(np.maximum(share * (work.duration_ns - work.wait_ns), least_ns)).astype(np.int64)
+    piece_ns = scaled.piece_ns.copy()
+    # A graph launches what is added to it, too.
+    launches = np.unique(graph.call_of[selected & (graph.call_of != NONE) & ~_is_in_graph(graph)])
+    # Before the launch, or right after it where the thread begins with it or was handed over to.
+    places = np.where(graph.points.join[2 * launches] == NONE, 2 * launches, 2 * launches + 1)
+    piece_ns[places] += round(kernels * _usual_launch_ns(graph, work))
+    return replace(
+        scaled, piece_ns=piece_ns, duration_ns=scaled.duration_ns + np.where(selected, added_ns, 0).astype(np.int64)
+    )
+
+
+def _is_in_graph(graph: StepGraph) -> Flags:
+    """Operations that a CUDA graph launches: several of one call."""
+    launched = np.bincount(graph.call_of[graph.call_of != NONE], minlength=graph.calls.height)
+    return np.asarray((graph.call_of != NONE) & (launched[graph.call_of] > 1))
+
+
+def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
+    """Host time of a launch and the think time before it: the median of the step's launches."""
+    launches = np.unique(graph.call_of[graph.call_of != NONE])
+    before_ns = np.where(graph.points.join[2 * launches] == NONE, work.piece_ns[2 * launches], 0)
+    return float(np.median(before_ns + work.piece_ns[2 * launches + 1])) if len(launches) else 0.0
 
 
 def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float, host: float) -> Work:
@@ -73,6 +107,8 @@ def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float
     wait_ns = np.where(selected, 0, work.wait_ns) if time == host == 0 else work.wait_ns
     if time == 0:  # what is gone leaves no gap on its stream, and takes no multiprocessors
         edges = _without_gaps(graph, edges, selected)
+    if time == host == 0:  # and no call waits for it, nor for what ran on its stream before
+        edges = edges.take(~((edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)]))
     piece_ns = _scale_chosen(work.piece_ns, _pieces_of(graph, selected), host)
     return Work(piece_ns, wait_ns + transfer_ns, edges, wait_ns)
 
@@ -354,10 +390,7 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
         return _scale_operations(graph, work, inside, time, 1 / factor)
     left_out = inside & (number % round(factor) != 0)
     shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
-    released = (shorter.edges.kind == Kind.AWAITED) & left_out[np.maximum(shorter.edges.operation, 0)]
-    kept = _scale_operations(
-        graph, replace(shorter, edges=shorter.edges.take(~released)), inside & ~left_out, factor * time, 1.0
-    )
+    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * time, 1.0)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
     return replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)

@@ -62,15 +62,17 @@ def format_ms(value_ns: float | None) -> str:
 
 
 def format_ms_range(low: float | None, high: float | None) -> str:
-    """Two bounds in nanoseconds as ``12-30 ms``; bounds that read the same are written once."""
+    """Two bounds in nanoseconds as ``12-30 ms``, or ``-12 to 30 ms``; bounds that read the same are written once."""
     if low is None and high is None:
         return UNKNOWN
     if low is None or high is None:
         return f"at least {format_ms(low)}" if high is None else f"up to {format_ms(high)}"
     low, high = low / NS_PER_MS, high / NS_PER_MS
-    decimals = _decimals_of_estimate(high)
+    decimals = _decimals_of_estimate(max(high, -low))
     texts = _write(low, decimals), _write(high, decimals)
-    return f"{texts[0]} ms" if texts[0] == texts[1] else f"{texts[0]}-{texts[1]} ms"
+    if texts[0] == texts[1]:
+        return f"{texts[0]} ms"
+    return f"{texts[0]}{' to ' if low < 0 else '-'}{texts[1]} ms"
 
 
 def _decimals_of_estimate(value_ms: float) -> int:
@@ -81,16 +83,28 @@ def _decimals_of_estimate(value_ms: float) -> int:
 def describe_gain(gain: Gain) -> str:
     """What an edit gains, with its basis.
 
-    ``gain 12-30 ms, likely 20 ms (measured)``, ``gain up to 12.3 ms (upper bound)``,
+    ``gain 12-30 ms, likely 20 ms (measured)``, ``gain -12 to 30 ms, likely 20 ms, may cost up to 12 ms (replayed)``,
+    ``costs 12-30 ms, likely 20 ms (replayed)``, ``gain up to 12.3 ms (upper bound)``,
     ``frees memory, costs about 1.5% of the step``, ``gain unknown``.
     """
     if gain.basis == FREES_MEMORY:
         return f"{format_gain_bounds(gain)}, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
     if gain.high is None and gain.low is None:
         return f"gain {UNKNOWN}"
+    if gain.low is not None and gain.high is not None and gain.high <= 0 and gain.low < 0:
+        cost = Gain(-gain.high, None if gain.likely is None else -gain.likely, -gain.low, gain.basis)
+        return describe_gain(cost).replace("gain ", "costs ", 1)
     has_likely = gain.likely is not None and gain.low != gain.high
     likely = f", likely {format_likely(gain)}" if has_likely else ""
-    return f"gain {format_gain_bounds(gain)}{likely} ({format_name(gain.basis)})"
+    loss = f", {risk}" if (risk := describe_loss(gain)) else ""
+    return f"gain {format_gain_bounds(gain)}{likely}{loss} ({format_name(gain.basis)})"
+
+
+def describe_loss(gain: Gain) -> str:
+    """``may cost up to 12 ms`` where the low end of a gain is a loss, else empty."""
+    if gain.low is None or gain.low >= 0:
+        return ""
+    return f"may cost up to {format_ms_range(-gain.low, -gain.low)}"
 
 
 def format_name(identifier: str) -> str:
@@ -112,7 +126,7 @@ def format_likely(gain: Gain) -> str:
     if gain.likely is None:
         return UNKNOWN
     likely_ms = gain.likely / NS_PER_MS
-    widest_ns = gain.likely if gain.high is None else gain.high
+    widest_ns = gain.likely if gain.high is None else max(gain.high, -(gain.low or 0))
     return f"{_write(likely_ms, _decimals_of_estimate(widest_ns / NS_PER_MS))} ms"
 
 

@@ -129,6 +129,8 @@ _PARAMETERS = {
     "factor": "1",
     "launches": "1",
     "overhead_us": "0",
+    "added_time": "0",
+    "added_kernels": "0",
 }
 """Parameters of a transformation, with what they are where a rule does not give them."""
 
@@ -139,6 +141,8 @@ def _list_selected(transformation: Transformation) -> Iterator[str]:
         if words := getattr(select, name):
             yield f"{name} {', '.join(words)}"
     yield from (f"{name} {text}" for name, text in (("kernels", select.kernels), ("calls", select.calls)) if text)
+    if select.inner_layers:
+        yield "inner layers"
     yield from (f"rank {part.fact}" for part in transformation.from_facts if part.parameter == "ranks")
 
 

@@ -136,6 +136,8 @@ def describe_small(gain: Gain, minimum_ns: float) -> str:
     threshold = f"(threshold {ns_to_ms(minimum_ns):.3g} ms)"
     if gain.likely is None:
         return f"The gain is at most {ns_to_ms(gain.high or 0):.3g} ms {threshold}"
+    if gain.likely < 0:
+        return f"The edit likely costs {ns_to_ms(-gain.likely):.3g} ms {threshold}"
     return f"The likely gain is {ns_to_ms(gain.likely):.3g} ms {threshold}"
 
 

@@ -38,7 +38,16 @@ from three_walls.rules.fields import AnyFact, OneMinusFact, Prose
 from three_walls.rules.sources import Pointer
 from three_walls.tables.loader import Row, Text, Texts, between, suggest
 
-_LEVELLED = ("time", "host", "share", "slowdown")
+_LEVELLED = {
+    "time": ALL,
+    "host": ALL,
+    "share": ALL,
+    "slowdown": ALL,
+    "overhead_us": NOTHING,
+    "added_time": NOTHING,
+    "added_kernels": NOTHING,
+}
+"""Parameters with a range, and what they are where an entry does not give them."""
 _USED_BY = {
     "time": (Action.SCALE, Action.FUSE, Action.GRAPH, Action.REPEAT, Action.MICRO_BATCH),
     "host": (Action.SCALE, Action.FUSE, Action.HOST, Action.REPEAT),
@@ -47,16 +56,20 @@ _USED_BY = {
     "factor": (Action.MICRO_BATCH,),
     "launches": (Action.FUSE,),
     "overhead_us": (Action.GRAPH,),
+    "added_time": (Action.SCALE,),
+    "added_kernels": (Action.SCALE,),
 }
 """Parameter -> the actions that have it."""
 _AT_MOST = 10_000.0
+"""Of a parameter."""
 
 
 class FactNumber(Row):
-    """A fact, or its ratio to another one or to a number."""
+    """A fact, or its ratio to another one or to a number; no more than ``at_most``."""
 
     fact: AnyFact
     over: AnyFact | float | None = None
+    at_most: Annotated[float, between(0, _AT_MOST)] = 1.0
 
     @model_validator(mode="after")
     def _check(self) -> FactNumber:
@@ -145,6 +158,7 @@ class SelectionEntry(Row):
     kernels: Regex | None = None
     calls: Regex | None = None
     ranks: RanksFact | None = None
+    inner_layers: bool = False
 
     def to_selection(self) -> Selection:
         return Selection(
@@ -154,6 +168,7 @@ class SelectionEntry(Row):
             directions=self.directions or (),
             kernels=self.kernels or "",
             calls=self.calls or "",
+            inner_layers=self.inner_layers,
         )
 
 
@@ -174,6 +189,8 @@ class ReplayEntry(Row):
     factor: Parameter | None = None
     launches: Launches | None = None
     overhead_us: Parameter | None = None
+    added_time: Parameter | None = None
+    added_kernels: Parameter | None = None
     only_if: Conditions = ()
     reason: Prose
     source: Pointer | None = None
@@ -206,18 +223,14 @@ class ReplayEntry(Row):
         from_facts: list[FromFact] = []
         if selected is not None and selected.ranks is not None:
             from_facts.append(FromFact("ranks", selected.ranks.fact))
-        levels = {name: _read_levels(name, getattr(self, name), from_facts) for name in _LEVELLED}
+        levels = {
+            name: _read_levels(name, getattr(self, name), from_facts, default) for name, default in _LEVELLED.items()
+        }
         return Transformation(
             action=self._action,
             select=selected.to_selection() if selected else Selection(),
-            time=levels["time"],
-            host=levels["host"],
-            share=levels["share"],
-            slowdown=levels["slowdown"],
+            **levels,
             launches=self.launches or 1,
-            overhead_us=NOTHING
-            if self.overhead_us is None
-            else _read_levels("overhead_us", self.overhead_us, from_facts),
             factor=_read_levels("factor", self.factor, from_facts).likely,
             reason=self.reason,
             source=self.source or "",
@@ -242,5 +255,5 @@ def _read_end(name: str, level: Level | None, end: object, from_facts: list[From
     if isinstance(end, OneMinusFact):
         from_facts.append(FromFact(name, end.one_minus_fact, level, one_minus=True))
     elif isinstance(end, FactNumber):
-        from_facts.append(FromFact(name, end.fact, level, over=end.over))
+        from_facts.append(FromFact(name, end.fact, level, over=end.over, at_most=end.at_most))
     return 1.0

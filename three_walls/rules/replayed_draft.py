@@ -123,8 +123,8 @@ class ReplayedDraft(Draft):
         if not found or self.replays.step(self.taken).because_unknown:
             return None
         likely_ns = self.replays.step(self.taken).likely_ns - self.replays.likely_ns((*self.taken, *found))
-        gain = Gain(None, max(0, likely_ns), max(0, likely_ns), REPLAYED)
-        self.last_gain[name] = (max(0, likely_ns), len(self.steps))
+        gain = Gain(None, likely_ns, likely_ns, REPLAYED)
+        self.last_gain[name] = (likely_ns, len(self.steps))
         if is_small(gain, self.minimum_ns):
             small = describe_small(gain, self.minimum_ns)
             self.left_out[name] = f"The earlier entries save the remaining time. {small}" if self.steps else small

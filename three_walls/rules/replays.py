@@ -107,8 +107,8 @@ class Replays:
 def describe_gain(model: GainModel, found: Transformations, before: Prediction, after: Prediction) -> Gain:
     """The step before less the step after, at the ends of all parameters.
 
-    Both steps hold the uncertainty of earlier edits, so the ends are compared with each other. Edits that free memory
-    gain no time: the share of the step that they cost is predicted.
+    Both steps hold the uncertainty of earlier edits, so the ends are compared with each other. An end where the edit
+    costs time is negative. Edits that free memory gain no time: the share of the step that they cost is predicted.
     """
     if model.frees_memory:
         cost = max(0.0, after.likely_ns / before.likely_ns - 1) if before.likely_ns else 0.0
@@ -119,9 +119,9 @@ def describe_gain(model: GainModel, found: Transformations, before: Prediction, 
         dict.fromkeys(f"{_sentence(part.reason)}{f' ({part.source})' if part.source else ''}." for part in found)
     )
     return Gain(
-        low=max(0, min(ends)),
-        likely=max(0, likely_ns),
-        high=max(0, *ends),
+        low=min(ends),
+        likely=likely_ns,
+        high=max(ends),
         basis=REPLAYED,
         explanation=f"By replaying the step without the profiler. {reasons}",
     )
@@ -176,7 +176,7 @@ def _fill(transformation: Transformation, numbers: Mapping[FromFact, float]) -> 
         elif part.parameter == "factor":
             filled = replace(filled, factor=number)
         else:
-            share = min(1.0, max(0.0, number))
+            share = min(part.at_most, max(0.0, number))
             levels: Levels = getattr(filled, part.parameter, ALL)
             changed = Levels(share, share, share) if part.level is None else _at(levels, part, share)
             values: dict[str, Any] = {part.parameter: changed}

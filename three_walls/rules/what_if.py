@@ -33,6 +33,7 @@ from three_walls.rules.judge import failing_requirements
 from three_walls.rules.replays import Replays
 from three_walls.rules.wording import explain
 from three_walls.tables.loader import suggest
+from three_walls.tables.thresholds import fact_thresholds
 
 HOST, NCCL = "host", "nccl"
 
@@ -40,9 +41,6 @@ SCALABLE = (HOST, NCCL, *CATEGORY_GROUPS, *CATEGORIES)
 """What a factor can apply to."""
 
 _NCCL_KERNELS = "(?i)nccl"
-
-SLOW_NVLINK_FRACTION = 0.25
-"""Below this fraction of NVLink's bandwidth, communication within an NVLink domain does not run over NVLink."""
 
 TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
 
@@ -128,8 +126,9 @@ def _set(
 ) -> Changes:
     """The transformations of the rules that propose this one of ``settings``: of rules with the same lever, one.
 
-    Rules for this run come before others, those that contradict no other setting that was asked before those that do,
-    those with a replay before those without, and those whose symptom is there before those whose symptom is not.
+    Rules that contradict no other setting that was asked come before those that do, those that propose more settings
+    that were asked before those that propose fewer, rules for this run before others, those with a replay before those
+    without, and those whose symptom is there before those whose symptom is not.
     """
     value = settings[name]
     shown = f"{name.partition('.')[2]}={_write(value)}"
@@ -139,13 +138,23 @@ def _set(
     proposing = [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
     if not proposing:
         raise UsageError(_describe_unknown_setting(name, shown, rules, facts))
-    fitting = [rule for rule in proposing if evaluate_all(rule.applies_to, facts) is not Truth.FAILS] or proposing
-    fitting = [rule for rule in fitting if not _contradicts(rule, settings, facts)] or fitting
-    in_order = sorted(fitting, key=lambda rule: (not rule.gain.replay, _ORDER[evaluate_all(rule.when, facts)], rule.id))
+    fitting = [rule for rule in proposing if not _contradicts(rule, settings, facts)] or proposing
+    is_foreign = {rule: evaluate_all(rule.applies_to, facts) is Truth.FAILS for rule in fitting}
+    in_order = sorted(
+        fitting,
+        key=lambda rule: (
+            -sum(edit_name in settings for edit_name, _ in _targets(rule, facts)),
+            is_foreign[rule],
+            not rule.gain.replay,
+            _ORDER[evaluate_all(rule.when, facts)],
+            rule.id,
+        ),
+    )
     by_lever: dict[str, Rule] = {}
     for rule in in_order:
         by_lever.setdefault(rule.lever or rule.id, rule)
-    found = {rule: replays.find(rule, facts) for rule in by_lever.values()}
+    candidates = [rule for rule in by_lever.values() if not is_foreign[rule]] or list(by_lever.values())
+    found = {rule: replays.find(rule, facts) for rule in candidates}
     chosen = [rule for rule, (transformations, _) in found.items() if transformations]
     if not chosen:
         rule, (_, reason) = next(iter(found.items()))
@@ -291,4 +300,4 @@ def _is_dp_over_network(facts: FactSheet) -> bool:
 
 def _is_nvlink_unused(facts: FactSheet) -> bool:
     achieved = facts.number("nvlink_achieved_fraction")
-    return achieved is not None and achieved < SLOW_NVLINK_FRACTION
+    return achieved is not None and achieved < fact_thresholds().minimum_link_fraction

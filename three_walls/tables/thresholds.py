@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from three_walls.model.buckets import CATEGORIES
 from three_walls.model.training_log import LogLayout
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.loader import Row, Text, between, load_table, one_of
@@ -54,6 +55,7 @@ Ratio = Annotated[float, between(0, 100), Reasoned]
 Count = Annotated[float, between(0, 100), Reasoned]
 Milliseconds = Annotated[float, between(0, 10), Reasoned]
 WholeCount = Annotated[int, between(1, 1_000), BeforeValidator(_whole_value_of)]
+Categories = tuple[Annotated[Text, one_of(CATEGORIES)], ...]
 Nanoseconds = Annotated[int, between(1, 1_000_000_000), BeforeValidator(_whole_value_of)]
 
 
@@ -115,6 +117,8 @@ class ReplayThresholds(Row):
     """Longest gap between two operations of a stream that wait for nothing else."""
     least_stream_gap_ns: Nanoseconds
     """What is taken for a longer gap once nothing else holds the operation back."""
+    least_kernel_ns: Nanoseconds
+    """No kernel takes less."""
     longest_event_gap_ns: Nanoseconds
     """Longest gap between an operation and one that waited for its event."""
     launch_latency_quantile: Fraction
@@ -137,6 +141,36 @@ class ReplayThresholds(Row):
     """Of an operation's duration before its end: from then on another one may take its multiprocessors."""
     resource_last_wave_ns: Nanoseconds
     """The same for short operations."""
+    categories_outside_layers: Categories
+    """Launched at any time between the operations of layers."""
+    categories_before_micro_batch: Categories
+    """What a step launches before its first micro-batch."""
+    categories_before_dispatch: Categories
+    """What prepares a dispatch of tokens."""
+    categories_after_layers: Categories
+    """What ends the last layer of a micro-batch where no norm follows it."""
+    most_ranks_read: WholeCount
+    """With more ranks the ranges of one rank alone are read."""
+    resynchronize_launches: WholeCount
+    """How far ahead two ranks' launches are searched for a place from which they agree again."""
+    agreeing_launches: WholeCount
+    """How many launches in a row have to agree there."""
+    steady_fraction: Fraction
+    """Of the step: replays that differ by less are steady."""
+    most_steady_replays: WholeCount
+    """Replays of a step as it follows itself."""
+    wait_replays: WholeCount
+    """Replays in which the waiting for ranks that were not captured follows the step."""
+    least_shrinking_wait_fraction: Fraction
+    """Of the waiting for ranks that were not captured: what shrinks with the step, where an edit gains least."""
+    likely_shrinking_wait_fraction: Fraction
+    """The likely part."""
+    most_shrinking_wait_fraction: Fraction
+    """The part where an edit gains most."""
+    profiler_costs_count: WholeCount
+    """Costs of the profiler for which the step is replayed, to find the one that meets the log's step."""
+    shortest_segment_fraction: Fraction
+    """Of the step: shorter segments of the critical path are joined to short neighbours in the report."""
     maximum_replay_error_fraction: Fraction
     """Of the step: with a larger error nothing is predicted."""
     least_step_ns: Nanoseconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
@@ -11,12 +13,13 @@ from three_walls.facts.moe.token_exchange import (
     EP_ACHIEVED_INCLUDES_WAITING,
     EP_FASTEST,
     EP_TRANSFER_SPREAD,
+    deduplicated_transfer,
     exchange_bytes,
     link_bytes_per_s,
     measure_rates,
 )
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
-from three_walls.model.fact import known
+from three_walls.model.fact import FactValue, Measurement, known, missing
 from three_walls.tables.hardware import GpuModel, find_gpu
 
 
@@ -234,3 +237,41 @@ def test_an_exchange_of_probabilities_that_always_waits_carries_no_tokens() -> N
     rates = measure_rates(pl.DataFrame(rows), NOBODY, model())
     assert rates.facts[EP_FASTEST].value == 10 * MODEL_SENT * 1e6
     assert rates.facts[EP_TRANSFER_SPREAD].value == 2
+
+
+def deduplicated(per_node: int = 8, rate: float | None = 225e9, **more: ConfigData) -> tuple[float | None, str]:
+    environment = {"LOCAL_WORLD_SIZE": str(per_node), "WORLD_SIZE": "8"}
+    run = replace(config(**more), environment={key: ConfigValue(value, "test") for key, value in environment.items()})
+    achieved: Measurement[FactValue] = missing("nothing is sent") if rate is None else known(rate)
+    found = deduplicated_transfer(run_view(run, H200), achieved)
+    return found.value, found.missing_reason or ""
+
+
+def test_inside_a_host_a_token_needs_one_copy_for_each_rank() -> None:
+    """A rank's two experts are both missed by 15 of 70 choices of four, and half of NVLink's bandwidth is used."""
+    left, _ = deduplicated()
+    assert left == pytest.approx((3 * 55 / 70) / 3 * 0.5)
+
+
+def test_with_one_expert_on_each_rank_no_copy_is_saved() -> None:
+    left, _ = deduplicated(num_moe_experts=4, moe_router_topk=2)
+    assert left == pytest.approx(0.5)
+
+
+def test_a_run_that_sends_one_copy_for_each_rank_saves_none() -> None:
+    left, _ = deduplicated(moe_token_dispatcher_type="flex")
+    assert left == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (deduplicated(per_node=2), "extends beyond one NVLink domain"),
+        (deduplicated(rate=None), "nothing is sent"),
+        (deduplicated(moe_token_dispatcher_type="allgather"), "the copies that dispatcher allgather sends"),
+        (deduplicated(moe_router_topk=None), "top-k"),
+    ],
+)
+def test_across_hosts_and_without_sizes_it_is_not_known(found: tuple[float | None, str], reason: str) -> None:
+    assert found[0] is None
+    assert reason in found[1]

@@ -16,7 +16,16 @@ from three_walls.facts.layout import LARGEST_SERVER_GPUS, UNKNOWN_GPU, ep_ranks_
 from three_walls.facts.moe.passes import COMBINE, DISPATCH
 from three_walls.facts.step_view import RunView
 from three_walls.model.config import RunConfig
-from three_walls.model.fact import GIVE_CONFIG, FactGroup, Measurement, Measurements, known, missing, unstated
+from three_walls.model.fact import (
+    GIVE_CONFIG,
+    FactGroup,
+    FactValue,
+    Measurement,
+    Measurements,
+    known,
+    missing,
+    unstated,
+)
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION
@@ -70,13 +79,21 @@ EP_LINK = facts.fact(
     "bandwidth in one direction; beyond it, the network's bandwidth per GPU over the fraction of an exchange that "
     "crosses the network (with balanced routing).",
 )
+EP_DEDUPLICATED = facts.fact(
+    "ep_deduplicated_transfer_fraction",
+    "fraction",
+    "token exchange time without duplicates",
+    "Fraction of the time of a token exchange that it would take at NVLink's full bandwidth in one direction with one "
+    "copy of a token for each rank that holds some of its experts: the share of copies that remain, times the achieved "
+    "bandwidth over NVLink's. For groups inside one NVLink domain, with balanced routing.",
+    "A time that any dispatcher reaches: none fills the link.",
+)
 
 
 def exchange_bytes(config: RunConfig) -> Measurement[int]:
     """Bytes that a rank sends to other ranks in one dispatch or combine, with balanced routing.
 
-    All-to-all: tokens x top-k x hidden x 2 x (EP - 1) / EP. The flex dispatcher (DeepEP, HybridEP) sends a token
-    once to each rank that holds some of its experts, however many. Tokens: sequence x micro-batch / CP / TP.
+    Tokens (sequence x micro-batch / CP / TP) x hidden x 2 x the copies of a token that leave the rank.
     """
     keys = ("seq_length", "micro_batch_size", "hidden_size", "moe_router_topk", "num_moe_experts")
     groups = ("context_parallel_size", "tensor_model_parallel_size", "expert_model_parallel_size")
@@ -94,11 +111,42 @@ def exchange_bytes(config: RunConfig) -> Measurement[int]:
     context, tensor, ranks = (sizes[key] for key in groups)
     # With tensor parallelism MoE layers need sequence parallelism: each rank routes its slice of the sequence.
     tokens = sequence * micro_batch // context // tensor
-    copies = top_k * (ranks - 1) / ranks
-    if config.get("moe_token_dispatcher_type") == "flex":
-        # Expected number of other ranks with one of a token's top-k distinct experts, all sets equally likely.
-        copies = (ranks - 1) * (1 - comb(experts - experts // ranks, top_k) / comb(experts, top_k))
+    copies = _copies_to_others(config.get("moe_token_dispatcher_type") == "flex", top_k, experts, ranks)
     return known(round(tokens * copies * hidden * BYTES_PER_VALUE))
+
+
+def _copies_to_others(is_deduplicated: bool, top_k: int, experts: int, ranks: int) -> float:
+    """Copies of a token that leave its rank on average: all sets of ``top_k`` distinct experts are equally likely.
+
+    All-to-all sends one for each expert on another rank. The flex dispatcher (DeepEP, HybridEP) sends one to each rank
+    that holds some of the token's experts, however many.
+    """
+    if is_deduplicated:
+        return (ranks - 1) * (1 - comb(experts - experts // ranks, top_k) / comb(experts, top_k))
+    return top_k * (ranks - 1) / ranks
+
+
+def deduplicated_transfer(run: RunView, achieved: Measurement[FactValue]) -> Measurement[float]:
+    """EP_DEDUPLICATED, from the ``achieved`` bandwidth (EP_ACHIEVED)."""
+    link = link_bytes_per_s(run)
+    if link.value is None:
+        return missing(link.missing_reason or "")
+    if run.gpu is None or link.value != run.gpu.nvlink_bytes_per_s_one_way:
+        return missing("the expert-parallel group extends beyond one NVLink domain")
+    if not isinstance(achieved.value, float):
+        return missing(achieved.missing_reason or "")
+    dispatcher = run.config.get("moe_token_dispatcher_type")
+    if dispatcher not in ("alltoall", "flex"):
+        return missing(f"the copies that dispatcher {dispatcher} sends are not known")
+    sizes = [
+        run.config.whole_number(key) for key in ("moe_router_topk", "num_moe_experts", "expert_model_parallel_size")
+    ]
+    top_k, experts, ranks = (size or 0 for size in sizes)
+    if not top_k or experts < ranks or ranks < 2:
+        return missing("tokens are exchanged with no other rank, or top-k and the number of experts are not known")
+    now = _copies_to_others(dispatcher == "flex", top_k, experts, ranks)
+    left = _copies_to_others(True, top_k, experts, ranks) / now
+    return known(left * achieved.value / link.value)
 
 
 def link_bytes_per_s(run: RunView) -> Measurement[float]:

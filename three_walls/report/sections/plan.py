@@ -12,6 +12,7 @@ from three_walls.report.charts import Segment, draw_bars
 from three_walls.report.formats import (
     UNKNOWN,
     describe_gain,
+    describe_loss,
     format_cost,
     format_gain_bounds,
     format_likely,
@@ -84,6 +85,8 @@ def _lead(report: Report) -> str:
         "Apply the entries in this order. Each gain is relative to the step that the entries above it leave. An "
         "upper bound can shorten the step but promises nothing: only the low end of the step after it counts it."
     )
+    if any(describe_loss(step.gain_ns) for step in report.plan):
+        lead += " A gain with a negative low end may cost time."
     verdict = report.verdict
     if verdict.replayed_step_ns is not None:
         return (
@@ -110,6 +113,8 @@ def describe_expectation(trial: FirstTrial, is_culprit: bool = False) -> str:
             return f"{start} falls by {high} (upper bound)."
         return f"{start} falls from {now} to {format_ms(trial.unprofiled_step_after_low_ns)} (by {high}, upper bound)."
     share = f"{format_share(trial.saved_low_fraction)} to {high}"
+    if trial.saved_low_fraction < 0:
+        share = f"up to {high}, or it rises by up to {format_share(-trial.saved_low_fraction)}"
     if trial.unprofiled_step_ns is None:
         return f"The log's unprofiled step time should fall by {share}."
     after = format_ms_range(trial.unprofiled_step_after_low_ns, trial.unprofiled_step_after_high_ns)
@@ -139,7 +144,7 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
     scale = None
     if widest_ns and gain.low is not None and gain.high is not None:
         likely = None if gain.likely is None else gain.likely / widest_ns
-        scale = Range(gain.low / widest_ns, gain.high / widest_ns, likely, describe_gain(gain))
+        scale = Range(max(0, gain.low) / widest_ns, gain.high / widest_ns, likely, describe_gain(gain))
     cost = format_cost(gain.cost_fraction, gain.cost_is_estimated).removeprefix("costs ")
     likely_or_cost: tuple[Metric, ...] = ()
     if gain.cost_fraction is not None:
@@ -173,6 +178,8 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
 def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
     finding = step.finding
     yield layout.Note(finding.reason)
+    if loss := describe_loss(step.gain_ns):
+        yield layout.Note(f"It {loss}: measure the step before and after.")
     if step.profiler_ns:
         yield layout.Note(describe_profiler_part(step))
     if finding.why_it_matters:

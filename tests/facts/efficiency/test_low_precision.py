@@ -1,0 +1,59 @@
+"""What casts move against the GEMMs that they are for, counted on paper for a model of two layers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.facts.model_runs import toy, without
+from tests.facts.views import run_view
+from three_walls.facts.efficiency.low_precision import INNER_LAYERS, LINEAR_INPUTS_READ, measure_low_precision
+from three_walls.model.config import ConfigData, RunConfig
+from three_walls.model.fact import FactValue, Measurement, known, missing
+from three_walls.tables.hardware import GpuModel, find_gpu
+
+H200 = find_gpu("NVIDIA H200")
+assert H200 is not None
+ROUND = H200.model_copy(update={"memory_bytes_per_s": 1000, "bf16_dense_flops": 30_000})
+
+
+def measure(config: RunConfig, gpu: GpuModel | None = ROUND, efficiency: float | None = 0.5) -> dict[str, FactValue]:
+    reached: Measurement[FactValue] = missing("no GEMM ran") if efficiency is None else known(efficiency)
+    found = measure_low_precision(run_view(config, gpu), reached)
+    return {fact.name: each.value if each.value is not None else each.missing_reason for fact, each in found.items()}
+
+
+def test_inputs_are_read_once_for_the_gemms_of_both_directions() -> None:
+    """Per token and layer: projections read 8 + 16 and 8 + 8 values, each of two experts 8 + 12 and 6 + 8.
+
+    4 sequences of 16 tokens, and the weights once: 8 x 16 + 8 x 8 of projections, 3 x 8 x 6 of each of four experts.
+    """
+    values = 2 * 64 * (24 + 16 + 2 * (20 + 14)) + 2 * (192 + 4 * 144)
+    flops = 3 * 2 * 64 * 2 * (192 + 2 * 144)
+    assert measure(toy())[LINEAR_INPUTS_READ.name] == pytest.approx((2 * values / 1000) / (flops / 15_000))
+
+
+def test_more_tokens_for_the_same_weights_leave_less_to_read() -> None:
+    few, many = (measure(toy(global_batch_size=size))[LINEAR_INPUTS_READ.name] for size in (4, 64))
+    assert isinstance(few, float) and isinstance(many, float) and many < few
+
+
+def test_small_experts_read_more_for_what_they_multiply() -> None:
+    small, large = (measure(toy(moe_ffn_hidden_size=size))[LINEAR_INPUTS_READ.name] for size in (4, 64))
+    assert isinstance(small, float) and isinstance(large, float) and large < small
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (measure(toy(), gpu=None), "hardware"),
+        (measure(toy(), efficiency=None), "no GEMM ran"),
+        (measure(without(toy(), "hidden_size")), "hidden_size"),
+    ],
+)
+def test_without_sizes_a_gpu_or_gemms_it_is_not_known(found: dict[str, FactValue], reason: str) -> None:
+    assert reason in str(found[LINEAR_INPUTS_READ.name])
+
+
+@pytest.mark.parametrize(("layers", "share"), [(1, 0.0), (2, 0.0), (4, 0.5)])
+def test_the_first_and_the_last_layer_are_no_inner_ones(layers: ConfigData, share: float) -> None:
+    assert measure(toy(num_layers=layers))[INNER_LAYERS.name] == share
