@@ -129,7 +129,8 @@ def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
 
 def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    run, position = _find_runs(graph, selected)
+    fused_kernel = _fused_kernel_of_calls(graph, selected)
+    run, position = _find_runs(graph, selected, fused_kernel)
     kept_launches = max(1, change.launches)
     call_of = graph.call_of
     in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
@@ -146,15 +147,37 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     edges = _without_gaps(
         graph, _launch_together(graph, work.edges, run, position, is_removed, kept_launches), is_removed
     )
-    piece_ns = np.where(_pieces_within(graph, run, position, kept_launches), 0, work.piece_ns)
-    host = _at(change.host, level)
-    piece_ns = _scale_chosen(piece_ns, _pieces_of(graph, kept), host)
+    within, host = _pieces_within(graph, run, position, kept_launches), _at(change.host, level)
+    is_known = fused_kernel[np.maximum(call_of, 0)] != NONE
+    piece_ns = _scale_chosen(np.where(within, 0, work.piece_ns), _pieces_of(graph, kept & ~is_known), host)
+    first_calls = np.flatnonzero((run != NONE) & (position == 0))
+    replaced_ns = _sum_by_run(np.where(within, work.piece_ns, 0), first_calls)
+    first_calls, replaced_ns = (values[fused_kernel[first_calls] != NONE] for values in (first_calls, replaced_ns))
+    # At a join the piece before the call is no time that passes in any case; that of the call is.
+    piece_ns[2 * first_calls + (graph.points.join[2 * first_calls] != NONE)] += np.rint(host * replaced_ns).astype(np.int64)
     return Work(
         piece_ns,
         np.rint(duration_ns).astype(np.int64),
         edges,
         np.minimum(work.wait_ns, np.rint(duration_ns).astype(np.int64)),
     )
+
+
+def _fused_kernel_of_calls(graph: StepGraph, selected: Flags) -> Numbers:
+    """Per call the fused kernel that would take over the ``selected`` operation that it launches; NONE if not known."""
+    kernels = np.full(graph.calls.height, NONE, dtype=np.int64)
+    if "fused_kernel" in graph.operations.columns:
+        of_operation = graph.operations["fused_kernel"].fill_null(NONE).to_numpy()
+        launched = selected & (graph.call_of != NONE)
+        kernels[graph.call_of[launched]] = of_operation[launched]
+    return kernels
+
+
+def _sum_by_run(piece_ns: Numbers, first_calls: Numbers) -> Fractions:
+    """The sum of ``piece_ns`` of each run, by the ascending first calls of the runs; it is 0 outside of runs."""
+    places = np.flatnonzero(piece_ns)
+    run = np.searchsorted(first_calls, places // 2, side="right") - 1
+    return np.bincount(run, piece_ns[places], len(first_calls))
 
 
 def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
@@ -182,10 +205,11 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     )
 
 
-def _find_runs(graph: StepGraph, selected: Flags) -> tuple[Numbers, Numbers]:
+def _find_runs(graph: StepGraph, selected: Flags, kernel: Numbers | None = None) -> tuple[Numbers, Numbers]:
     """Per call the run of launches of ``selected`` operations that it is part of (or NONE), and its place in the run.
 
-    A launch of other work ends a run, and so does a call that waits for the device, or another thread.
+    A launch of other work ends a run, and so does a call that waits for the device, or another thread. ``kernel``: per
+    call the kernel that it shall belong to; one of another kernel begins another run.
     """
     count = graph.calls.height
     has_call = graph.call_of != NONE
@@ -201,9 +225,11 @@ def _find_runs(graph: StepGraph, selected: Flags) -> tuple[Numbers, Numbers]:
     run, position = np.full(count, NONE, dtype=np.int64), np.zeros(count, dtype=np.int64)
     places = np.flatnonzero(member)
     if len(places):
-        numbers, first, run[places] = np.unique(stretch[places], return_index=True, return_inverse=True)
-        position[places] = np.arange(len(places)) - first[run[places]]
-        assert len(numbers)
+        is_first = np.diff(stretch[places], prepend=NONE) != 0
+        if kernel is not None:
+            is_first |= np.diff(kernel[places], prepend=NONE) != 0
+        run[places] = np.cumsum(is_first) - 1
+        position[places] = np.arange(len(places)) - np.flatnonzero(is_first)[run[places]]
     return run, position
 
 
