@@ -85,6 +85,25 @@ def test_a_launch_of_other_work_ends_a_run_that_could_be_fused(tmp_path: Path) -
     assert step_us(launch_bound(tmp_path), Transformation(Action.FUSE, GEMMS)) == 65
 
 
+def test_a_fused_kernel_that_is_known_takes_a_part_of_the_host_time_that_it_replaces(tmp_path: Path) -> None:
+    graph = labelled(launch_bound(tmp_path), fused_kernel=[None, 1, 1, None])
+    # 20 us lie between the two launches. The 20 us before the first of them are not theirs.
+    for host, expected in ((0.0, 45), (0.5, 55), (1.0, 65)):
+        assert step_us(graph, Transformation(Action.FUSE, POINTWISE_KERNELS, host=same(host))) == expected
+
+
+def test_what_different_kernels_take_over_stays_apart(tmp_path: Path) -> None:
+    graph = labelled(launch_bound(tmp_path), fused_kernel=[None, 1, 2, None])
+    assert step_us(graph, Transformation(Action.FUSE, POINTWISE_KERNELS, host=same(0))) == 65
+    busy = labelled(device_bound(tmp_path), fused_kernel=[None, 1, 2, None])
+    assert step_us(busy, Transformation(Action.FUSE, POINTWISE_KERNELS, same(0.5))) == 163 - 40
+
+
+def test_a_graph_is_not_cut_where_fused_kernels_would_be(tmp_path: Path) -> None:
+    graph = labelled(launch_bound(tmp_path), fused_kernel=[None, 1, 2, None])
+    assert step_us(graph, Transformation(Action.GRAPH, Selection(), overhead_us=same(1))) == 4 * 5 + 3
+
+
 def test_a_graph_launches_a_run_at_once_and_keeps_its_kernels(tmp_path: Path) -> None:
     graph = launch_bound(tmp_path)
     everything = Transformation(Action.GRAPH, Selection(), overhead_us=same(1))

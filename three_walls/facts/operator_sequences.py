@@ -11,6 +11,7 @@ A sequence that does not occur where it must, or not as often, is ambiguous: the
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,9 +65,7 @@ class _Walk:
 
 def is_operator(operator: Operator) -> bool:
     """Whether PyTorch wrote the range: its operator has a namespace, a number or shapes."""
-    return (
-        operator.sizes is not None or operator.sequence is not None or operator.name.startswith(_PYTORCH_PREFIXES)
-    )
+    return operator.sizes is not None or operator.sequence is not None or operator.name.startswith(_PYTORCH_PREFIXES)
 
 
 def find_sequences(operators: Operators, attention: Collection[int]) -> Sequences:
@@ -80,15 +79,16 @@ def find_sequences(operators: Operators, attention: Collection[int]) -> Sequence
     attends = {walk.outermost[index] for index in attention if index in walk.outermost}
     for sequence in torch_operators().sequences:
         found: dict[int, FusedPart] = {}
+        reasons: list[str] = []
         for stream, order in walk.streams.items():
             names = [operators.found[index].name for index in order]
             matches = list(_match(sequence.operators, names))
-            reason = _find_ambiguity(sequence, order, names, matches, attends)
-            if reason:
-                ambiguous[sequence.work] = reason
+            reasons.append(_find_ambiguity(sequence, order, names, matches, attends))
             of_stream = _number_parts(sequence.work, order, matches)
             found |= of_stream | _go_back(operators, walk, stream, of_stream, sequence.sums_gradients)
-        if sequence.work not in ambiguous:
+        if found and any(reasons):
+            ambiguous[sequence.work] = next(filter(None, reasons))
+        else:
             parts |= found
     return Sequences(parts, ambiguous)
 
@@ -159,24 +159,22 @@ def _find_ambiguity(
     Every operator ``follows`` has one match after it, or every attention kernel an even number before it: queries and
     keys are turned alike.
     """
-    if not matches:
-        return ""
     if sequence.follows:
         expected = sum(name == sequence.follows for name in names)
-        if len(matches) != expected:
-            return f"{len(matches)} of {expected} {sequence.follows} are followed by the known operators"
+        is_clear = len(matches) == expected
+        return "" if is_clear else f"it follows {len(matches)} of {expected} {sequence.follows}"
+    if not matches:  # what runs attention again need not turn queries and keys again
         return ""
     ends = [last for match in matches for _, last in match.values()]
     before = 0
-    for place, index in enumerate(order):
-        if index not in attends:
-            continue
-        count = sum(before < end <= place for end in ends)
+    for place in (place for place, index in enumerate(order) if index in attends):
+        until = bisect_right(ends, place)
+        count = until - before
         if count == 0 or count % 2:
-            return f"{count} such sequences lie before an attention kernel, where queries and keys need two"
-        before = place
-    if before == 0 or any(end > before for end in ends):
-        return "no attention kernel follows them"
+            return f"{count} precede an attention kernel, where queries and keys need two"
+        before = until
+    if before < len(ends):
+        return "no attention kernel follows"
     return ""
 
 

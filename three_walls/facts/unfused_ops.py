@@ -2,8 +2,8 @@
 
 Unfused, the loss, the rotary embedding or the router's top-k is a series of general pointwise kernels whose names
 reveal nothing. The range around a launch does, or the shapes of the tensors it works on. Found so, each sum is an upper
-bound: it contains other work on tensors of that kind, and a fused kernel keeps some of it. Where no shapes were recorded,
-the order of the operators identifies the rotary embedding and the router (``operator_sequences.py``).
+bound: it contains other work on tensors of that kind, and a fused kernel keeps some of it. Where no shapes were
+recorded, the order of the operators identifies the rotary embedding and the router (``operator_sequences.py``).
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ UNFUSED_OPS: Mapping[str, UnfusedFacts] = {
     ),
 }
 
+
 @dataclass(frozen=True, slots=True)
 class FusedFractions:
     """What remains of the time of unfused kernels if one fused kernel takes over each sequence of operators."""
@@ -112,8 +113,8 @@ class FusedFractions:
 
 def _define_fused(op: str, label: str) -> FusedFractions:
     meaning = (
-        f"Fraction of the time of the {label} kernels that the fused kernels would take, {{how}}. Known where the order of "
-        "the operators identifies them."
+        f"Fraction of the time of the {label} kernels that the fused kernels would take, {{how}}. Known where the order "
+        "of the operators identifies them."
     )
     whole = f"the kernels of the {label}"
     return FusedFractions(
@@ -202,8 +203,10 @@ def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
         if op in _FOUND_BY_SHAPE and work.sequences is not None:
             if op in work.sequences.ambiguous:
                 reason = f"{few_shapes}, and the order of the operators is ambiguous: {work.sequences.ambiguous[op]}"
-            elif op not in FUSED_FRACTIONS or reason:
+            elif op not in FUSED_FRACTIONS:
                 reason = few_shapes
+            elif reason:
+                reason = f"{few_shapes}, and its operators were not found in their known order"
         if reason:
             measured |= dict.fromkeys((op_facts.kernels, op_facts.launch_starved), missing(reason))
             continue
@@ -275,8 +278,8 @@ class UnfusedWork:
     """The unfused work among the operations of one rank."""
 
     operations: pl.DataFrame
-    """With ``op`` (null for other work), ``fused_kernel`` (number of the fused kernel that would take it over; null where
-    that is not known), and ``part_range`` (index of the operator of a sequence that launched it)."""
+    """With ``op`` (null for other work), ``fused_kernel`` (number of the fused kernel that would take it over; null
+    where that is not known), and ``part_range`` (index of the operator of a sequence that launched it)."""
     shapes_known_fraction: float
     """Of the pointwise work: launched inside of a range with shapes."""
     sequences: Sequences | None

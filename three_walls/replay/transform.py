@@ -154,7 +154,8 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     replaced_ns = _sum_by_run(np.where(within, work.piece_ns, 0), first_calls)
     first_calls, replaced_ns = (values[fused_kernel[first_calls] != NONE] for values in (first_calls, replaced_ns))
     # At a join the piece before the call is no time that passes in any case; that of the call is.
-    piece_ns[2 * first_calls + (graph.points.join[2 * first_calls] != NONE)] += np.rint(host * replaced_ns).astype(np.int64)
+    points = 2 * first_calls + (graph.points.join[2 * first_calls] != NONE)
+    piece_ns[points] += np.rint(host * replaced_ns).astype(np.int64)
     return Work(
         piece_ns,
         np.rint(duration_ns).astype(np.int64),
@@ -177,7 +178,7 @@ def _sum_by_run(piece_ns: Numbers, first_calls: Numbers) -> Fractions:
     """The sum of ``piece_ns`` of each run, by the ascending first calls of the runs; it is 0 outside of runs."""
     places = np.flatnonzero(piece_ns)
     run = np.searchsorted(first_calls, places // 2, side="right") - 1
-    return np.bincount(run, piece_ns[places], len(first_calls))
+    return np.bincount(run, piece_ns[places].astype(np.float64), len(first_calls)).astype(np.float64)
 
 
 def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
