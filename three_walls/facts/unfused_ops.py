@@ -113,8 +113,8 @@ class FusedFractions:
 
 def _define_fused(op: str, label: str) -> FusedFractions:
     meaning = (
-        f"Fraction of the time of the {label} kernels that the fused kernels would take, {{how}}. Known where the order "
-        "of the operators identifies them."
+        f"Fraction of the time of the {label} kernels that the fused kernels would take, {{how}}. Known where the "
+        "order of the operators identifies them."
     )
     whole = f"the kernels of the {label}"
     return FusedFractions(
@@ -128,7 +128,7 @@ def _define_fused(op: str, label: str) -> FusedFractions:
         facts.fact(
             f"{op}_fused_least_fraction",
             "fraction",
-            f"{label} time left with fusion, at least",
+            f"least {label} time left with fusion",
             meaning.format(
                 how="at the pace of a kernel of the sequence that moves the same bytes, or that is as short as any"
             ),
@@ -137,7 +137,7 @@ def _define_fused(op: str, label: str) -> FusedFractions:
         facts.fact(
             f"{op}_fused_most_fraction",
             "fraction",
-            f"{label} time left with fusion, at most",
+            f"most {label} time left with fusion",
             meaning.format(how="if each takes as long as the slowest operator that it replaces"),
             whole=whole,
         ),
