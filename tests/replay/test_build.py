@@ -65,23 +65,6 @@ def test_a_synchronizing_call_that_waited_for_nothing_takes_its_time(tmp_path: P
     assert starts_us(with_durations(graph, 1, 15)) == [0, 55]
 
 
-def test_a_launch_does_not_wait_for_a_kernel_that_ends_before_the_call_returns(tmp_path: Path) -> None:
-    step = Step().run(110, 150, launched=107).run(151, 160, launched=112)
-    step.kernel("kernel", 203 * US, 204 * US).call("cudaLaunchKernel_v7000", 200, 206, step.correlation)
-    step.run(220, 230, launched=217)
-    graph = step.graph_between(tmp_path, 110, 400)
-    assert starts_us(with_durations(graph, 150, 9, 1, 10)) == [0, 151, 161, 163]  # each right after the one before it
-
-
-def test_a_launch_waits_for_its_kernel_where_all_launches_do(tmp_path: Path) -> None:
-    step = Step()
-    for at in (110, 150, 200):
-        step.kernel("kernel", at * US, (at + 10) * US)
-        step.call("cudaLaunchKernel_v7000", at - 5, at + 12, step.correlation)
-    graph = step.graph_between(tmp_path, 110, 400)
-    assert starts_us(with_durations(graph, 30, 10, 10)) == [0, 60, 110]
-
-
 def test_a_stream_waits_for_the_event_of_another(tmp_path: Path) -> None:
     step = Step().run(110, 150, launched=105)
     step.record_event(1, 7, called=107 * US, sync=11).wait_event(1, 8, called=108 * US, sync=11)

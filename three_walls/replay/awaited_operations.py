@@ -11,9 +11,6 @@ from three_walls.tables.thresholds import replay_thresholds
 _STREAM, _EVENT, _COPY = "Stream", "Event", "Mem"
 """Parts of the names of calls that wait for a stream, for an event, or for their own copy."""
 
-_BLOCKING_FRACTION = 0.9
-"""Of the launches of kernels: where more return after their kernel has ended, launches wait for their kernels."""
-
 
 def find_awaited(calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFrame, call_of: Numbers) -> Numbers:
     """Per call the operation that it waited for, or NONE.
@@ -57,15 +54,13 @@ def find_awaited(calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFr
 
 
 def _await_copies(awaited: Numbers, calls: pl.DataFrame, operations: pl.DataFrame, call_of: Numbers) -> Numbers:
-    """``awaited`` with the copies that return after their own operation has ended, and launches where they block."""
+    """``awaited`` with the calls that return after their own operation has ended."""
     has_call = np.flatnonzero(call_of != NONE)
     end_of_call = calls["end_ns"].to_numpy()
     is_graph = calls["kind"].eq_missing("graph_launch").to_numpy()  # a call without a name has no kind
-    is_copy = operations["kind"].eq_missing("memcpy").to_numpy()[has_call]
-    has_ended = operations["end_ns"].to_numpy()[has_call] <= end_of_call[call_of[has_call]]
-    # A short kernel may end while the profiler still holds its launch call; all of them do with CUDA_LAUNCH_BLOCKING.
-    launches_block = not is_copy.all() and has_ended[~is_copy].mean() > _BLOCKING_FRACTION
-    own = has_call[has_ended & (is_copy | launches_block) & ~is_graph[call_of[has_call]]]
+    own = has_call[
+        (operations["end_ns"].to_numpy()[has_call] <= end_of_call[call_of[has_call]]) & ~is_graph[call_of[has_call]]
+    ]
     blocked = awaited.copy()
     blocked[call_of[own]] = own
     return blocked
