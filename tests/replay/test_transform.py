@@ -99,6 +99,17 @@ def test_what_different_kernels_take_over_stays_apart(tmp_path: Path) -> None:
     assert step_us(busy, Transformation(Action.FUSE, POINTWISE_KERNELS, same(0.5))) == 163 - 40
 
 
+def test_a_kernel_that_ends_before_its_launch_returns_does_not_cut_what_is_fused(tmp_path: Path) -> None:
+    step = Step()
+    for place, name in enumerate((GEMM, POINTWISE, POINTWISE, POINTWISE, GEMM)):
+        begin = 105 + 20 * place
+        step.kernel(name, (begin + 3) * US, (begin + 4) * US)
+        step.call("cudaLaunchKernel_v7000", begin, begin + (6 if place == 2 else 1), step.correlation)
+    graph = labelled(step.graph_between(tmp_path, 105, 400), fused_kernel=[None, 1, 1, 1, None])
+    assert step_us(graph) == 84
+    assert step_us(graph, Transformation(Action.FUSE, POINTWISE_KERNELS, host=same(0))) == 84 - 40
+
+
 def test_a_graph_is_not_cut_where_fused_kernels_would_be(tmp_path: Path) -> None:
     graph = labelled(launch_bound(tmp_path), fused_kernel=[None, 1, 2, None])
     assert step_us(graph, Transformation(Action.GRAPH, Selection(), overhead_us=same(1))) == 4 * 5 + 3

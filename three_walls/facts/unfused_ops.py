@@ -121,14 +121,14 @@ def _define_fused(op: str, label: str) -> FusedFractions:
         facts.fact(
             f"{op}_fused_fraction",
             "fraction",
-            f"{label} time left with fusion",
+            f"{label} time left if fused",
             meaning.format(how="halfway between the least and the most"),
             whole=whole,
         ),
         facts.fact(
             f"{op}_fused_least_fraction",
             "fraction",
-            f"least {label} time left with fusion",
+            f"least {label} time left if fused",
             meaning.format(
                 how="at the pace of a kernel of the sequence that moves the same bytes, or that is as short as any"
             ),
@@ -137,7 +137,7 @@ def _define_fused(op: str, label: str) -> FusedFractions:
         facts.fact(
             f"{op}_fused_most_fraction",
             "fraction",
-            f"most {label} time left with fusion",
+            f"most {label} time left if fused",
             meaning.format(how="if each takes as long as the slowest operator that it replaces"),
             whole=whole,
         ),

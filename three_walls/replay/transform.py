@@ -130,7 +130,8 @@ def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
 def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
     fused_kernel = _fused_kernel_of_calls(graph, selected)
-    run, position = _find_runs(graph, selected, fused_kernel)
+    waits_for_own = _waits_for_own(graph, fused_kernel)
+    run, position = _find_runs(graph, selected, fused_kernel, waits_for_own)
     kept_launches = max(1, change.launches)
     call_of = graph.call_of
     in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
@@ -147,7 +148,10 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     edges = _without_gaps(
         graph, _launch_together(graph, work.edges, run, position, is_removed, kept_launches), is_removed
     )
-    within, host = _pieces_within(graph, run, position, kept_launches), _at(change.host, level)
+    no_longer_awaited = is_removed & waits_for_own[np.maximum(call_of, 0)]
+    edges = edges.take(~((edges.kind == Kind.AWAITED) & no_longer_awaited[np.maximum(edges.operation, 0)]))
+    within = _pieces_within(graph, run, position, kept_launches, waits_for_own)
+    host = _at(change.host, level)
     is_known = fused_kernel[np.maximum(call_of, 0)] != NONE
     piece_ns = _scale_chosen(np.where(within, 0, work.piece_ns), _pieces_of(graph, kept & ~is_known), host)
     first_calls = np.flatnonzero((run != NONE) & (position == 0))
@@ -172,6 +176,21 @@ def _fused_kernel_of_calls(graph: StepGraph, selected: Flags) -> Numbers:
         launched = selected & (graph.call_of != NONE)
         kernels[graph.call_of[launched]] = of_operation[launched]
     return kernels
+
+
+def _waits_for_own(graph: StepGraph, fused_kernel: Numbers) -> Flags:
+    """Per call whether all that it waits for is its own operation, which a known fused kernel would take over.
+
+    A kernel that ends while its launch call is open looks like that.
+    """
+    flags = np.zeros(graph.calls.height, dtype=bool)
+    edges = graph.edges
+    operation = edges.operation[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
+    target = edges.target[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
+    call = graph.call_of[operation]
+    is_own = (call != NONE) & (graph.points.join[2 * np.maximum(call, 0) + 1] == target)
+    flags[call[is_own]] = True
+    return np.asarray(flags & (fused_kernel != NONE))
 
 
 def _sum_by_run(piece_ns: Numbers, first_calls: Numbers) -> Fractions:
@@ -206,18 +225,22 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     )
 
 
-def _find_runs(graph: StepGraph, selected: Flags, kernel: Numbers | None = None) -> tuple[Numbers, Numbers]:
+def _find_runs(
+    graph: StepGraph, selected: Flags, kernel: Numbers | None = None, goes_on: Flags | None = None
+) -> tuple[Numbers, Numbers]:
     """Per call the run of launches of ``selected`` operations that it is part of (or NONE), and its place in the run.
 
     A launch of other work ends a run, and so does a call that waits for the device, or another thread. ``kernel``: per
-    call the kernel that it shall belong to; one of another kernel begins another run.
+    call the kernel that it shall belong to; one of another kernel begins another run. ``goes_on``: calls that end none
+    by waiting.
     """
     count = graph.calls.height
     has_call = graph.call_of != NONE
     launches_selected, launches_other = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     launches_selected[graph.call_of[has_call & selected]] = True
     launches_other[graph.call_of[has_call & ~selected]] = True
-    ends_run = launches_other | (graph.points.join[1::2] != NONE) | _is_synchronizing(graph)
+    waits = (graph.points.join[1::2] != NONE) | _is_synchronizing(graph)
+    ends_run = launches_other | (waits if goes_on is None else waits & ~goes_on)
     key = _thread_numbers(graph)
     changes = np.concatenate([[True], key[1:] != key[:-1]]) if count else np.zeros(0, dtype=bool)
     # Runs lie between the calls that end one; a thread's first call ends the run of the thread before.
@@ -250,8 +273,13 @@ def _launch_together(
     return replace(edges, point=point, source=source)
 
 
-def _pieces_within(graph: StepGraph, run: Numbers, position: Numbers, kept_launches: int) -> Flags:
-    """The host pieces between the last launch of a run that is left and the last one of all."""
+def _pieces_within(
+    graph: StepGraph, run: Numbers, position: Numbers, kept_launches: int, goes_on: Flags | None = None
+) -> Flags:
+    """The host pieces between the last launch of a run that is left and the last one of all.
+
+    Pieces that end at a join stay, but for those of calls that go on (``goes_on``).
+    """
     count = len(run)
     inside = np.zeros(count + 1, dtype=np.int64)
     places = np.flatnonzero(run != NONE)
@@ -266,7 +294,10 @@ def _pieces_within(graph: StepGraph, run: Numbers, position: Numbers, kept_launc
     inside[kept + 1] += 1
     inside[last + 1] -= 1
     within = np.repeat(np.cumsum(inside)[:count] > 0, 2)
-    return np.asarray(within & (graph.points.join == NONE))
+    stays = graph.points.join != NONE
+    if goes_on is not None:
+        stays[1::2] &= ~goes_on
+    return np.asarray(within & ~stays)
 
 
 def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
