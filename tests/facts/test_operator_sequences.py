@@ -134,6 +134,13 @@ def test_what_autograd_evaluates_has_the_number_of_its_operator() -> None:
     assert part_at(program, start + 33, AUTOGRAD) is None  # what was computed before
 
 
+def test_without_any_node_of_their_numbers_rotations_are_ambiguous() -> None:
+    program = Program().run(f"{ROPE} {ROPE}").attend()
+    program.thread = AUTOGRAD
+    program.go_back(7, 8)
+    assert reasons(program) == {"rope": "no node of the backward pass has the number of one of its operators"}
+
+
 def test_the_router_has_three_parts_and_keeps_its_gemm_and_the_counts() -> None:
     program = Program().run(f"RouterGatingLinearFunction RandomSTE view {CHOICE} {SCORES} sum _Reduce {LOSS} div add_")
     assert parts_of(program) == [

@@ -86,6 +86,8 @@ def find_sequences(operators: Operators, attention: Collection[int]) -> Sequence
             reasons.append(_find_ambiguity(sequence, order, names, matches, attends))
             of_stream = _number_parts(sequence.work, order, matches)
             found |= of_stream | _go_back(operators, walk, stream, of_stream, sequence.sums_gradients)
+        if walk.nodes and all(part.number == part.forward for part in found.values()):
+            reasons.append("no node of the backward pass has the number of one of its operators")
         if found and any(reasons):
             ambiguous[sequence.work] = next(filter(None, reasons))
         else:
