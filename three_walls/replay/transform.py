@@ -148,8 +148,9 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     edges = _without_gaps(
         graph, _launch_together(graph, work.edges, run, position, is_removed, kept_launches), is_removed
     )
-    no_longer_awaited = is_removed & waits_for_own[np.maximum(call_of, 0)]
-    edges = edges.take(~((edges.kind == Kind.AWAITED) & no_longer_awaited[np.maximum(edges.operation, 0)]))
+    if level is Level.HIGH:  # whether these calls waited for the device is not known
+        is_free = is_removed & waits_for_own[np.maximum(call_of, 0)]
+        edges = edges.take(~((edges.kind == Kind.AWAITED) & is_free[np.maximum(edges.operation, 0)]))
     within = _pieces_within(graph, run, position, kept_launches, waits_for_own)
     host = _at(change.host, level)
     is_known = fused_kernel[np.maximum(call_of, 0)] != NONE
@@ -181,7 +182,7 @@ def _fused_kernel_of_calls(graph: StepGraph, selected: Flags) -> Numbers:
 def _waits_for_own(graph: StepGraph, fused_kernel: Numbers) -> Flags:
     """Per call whether all that it waits for is its own operation, which a known fused kernel would take over.
 
-    A kernel that ends while its launch call is open looks like that.
+    A short kernel that ends while its launch call is open looks like that.
     """
     flags = np.zeros(graph.calls.height, dtype=bool)
     edges = graph.edges
