@@ -19,6 +19,7 @@ from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.finding import Outcome
 from three_walls.model.report import Report
+from three_walls.model.what_if import LiveReport
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
 from three_walls.report.markdown_report import render_markdown
@@ -67,6 +68,20 @@ def expected(name: str, key: str) -> Any:
 def test_a_label_says_only_what_this_test_checks(name: str) -> None:
     assert set(LABELS[name]["expect"]) <= EXPECT_KEYS
     assert set(LABELS[name]["must_not"]) <= MUST_NOT_KEYS
+
+
+@pytest.mark.parametrize("setting", ["apply_rope_fusion", "moe_router_fusion"])
+def test_fusions_are_predicted_where_megatron_bridge_records_no_shapes(name: str, setting: str) -> None:
+    if not name.startswith("te-"):
+        pytest.skip("not a run of Megatron-Bridge")
+    report = report_of(name)
+    assert isinstance(report, LiveReport)
+    answer = report.replay.with_edits({setting: True})
+    assert answer.step is not None
+    assert answer.after is not None, answer.because_unknown
+    # Each takes at most a few percent of the step, and a fused kernel does not make it longer.
+    assert 0.95 * answer.step.likely_ns < answer.after.low_ns < answer.after.likely_ns < answer.after.high_ns
+    assert answer.after.high_ns < answer.step.likely_ns
 
 
 def test_the_verdict_is_the_engineers(name: str) -> None:

@@ -157,6 +157,67 @@ def test_where_few_kernels_have_shapes_work_found_by_shapes_is_unknown() -> None
     assert everywhere["rope_kernels_ns"] == 3
 
 
+def turned_in_order(attention: str = "attention") -> tuple[pl.DataFrame, list[tuple[str, int, int]]]:
+    """Kernels of 30, 10, 40, 30 and 30 ns that turn queries, then keys, before attention; ranges without shapes."""
+    rows, ranges, at = [], [], 0
+    for number, (name, ns) in enumerate([("mul", 30), ("neg", 10), ("cat", 40), ("mul", 30), ("add", 30)] * 2):
+        ranges.append((f"aten::{name}, seq = {number}, op_id = 1", at, at + 8))
+        rows.append(("elementwise", at + 5, 100 + 8 * at, 100 + 8 * at + ns))
+        at += 10
+    ranges.append(("FusedAttnFunc, seq = 10, op_id = 1", at, at + 8))
+    rows.append((attention, at + 5, 950, 960))
+    kernels = operations(*rows).with_columns(phase=pl.when(pl.col("category") == "attention").then(pl.lit("forward")))
+    return kernels, ranges
+
+
+def test_without_shapes_the_order_of_the_operators_shows_the_rotary_embedding() -> None:
+    kernels, ranges = turned_in_order()
+    found = measure(kernels, *ranges)
+    assert found["rope_kernels_ns"] == 2 * 140
+    assert "not found in their known order" in str(found["router_topk_kernels_ns"])
+    assert "launched only 0%" in str(found["bias_dropout_add_kernels_ns"])
+
+
+def test_a_fused_kernel_is_as_fast_as_an_addition_or_as_slow_as_what_it_replaces() -> None:
+    kernels, ranges = turned_in_order()
+    found = measure(kernels, *ranges)
+    # Two of three tensors that the addition moves: 0.67 x 30 of 140 ns; the slowest operator takes 40.
+    assert found["rope_fused_least_fraction"] == pytest.approx(0.67 * 30 / 140)
+    assert found["rope_fused_most_fraction"] == pytest.approx(40 / 140)
+    assert found["rope_fused_fraction"] == pytest.approx((0.67 * 30 + 40) / 2 / 140)
+
+
+def test_an_ambiguous_order_is_a_reason_and_no_number() -> None:
+    kernels, ranges = turned_in_order(attention="gemm")
+    found = measure(kernels, *ranges)
+    assert "the order of the operators is ambiguous: no attention kernel follows" in str(found["rope_kernels_ns"])
+    assert "none was found" in str(found["rope_fused_fraction"])
+
+
+def test_where_shapes_were_recorded_the_order_does_not_count() -> None:
+    kernels, ranges = turned_in_order()
+    found = measure(kernels, *((f"{text}, sizes = [[16, 1, 8]]", start, end) for text, start, end in ranges))
+    assert "no kernel of this operation" in str(found["rope_kernels_ns"])
+
+
+def test_latent_attention_has_no_such_fused_kernel() -> None:
+    kernels, ranges = turned_in_order()
+    step = step_view(kernels, slices(), run_view(toy(multi_latent_attention=True)), STEP)
+    operators = nest(*((text, start, end, 1) for text, start, end in ranges))
+    assert pairs(measure_unfused_ops(step, operators))["rope_kernels_ns"][0] is None
+
+
+def test_the_cast_after_the_backward_pass_of_the_loss_is_part_of_it() -> None:
+    kernels = operations(("elementwise", 5, 100, 130), ("elementwise", 25, 200, 210))
+    found = measure(
+        kernels,
+        ("autograd::engine::evaluate_function: _VocabParallelCrossEntropyBackward, op_id = 1", 0, 30),
+        ("_VocabParallelCrossEntropyBackward, seq = 1, op_id = 2", 1, 20),
+        ("aten::to, op_id = 3", 22, 28),
+    )
+    assert found["loss_kernels_ns"] == 30 + 10
+
+
 @reads_sample("wide-nvlink-alltoall.sqlite")
 def test_on_a_real_trace_the_parts_fit_into_the_pointwise_work_that_they_are_part_of() -> None:
     facts = analyze_sample("wide-nvlink-alltoall.sqlite").facts

@@ -136,6 +136,40 @@ def test_a_launch_of_other_work_ends_a_run_that_could_be_fused(tmp_path: Path) -
     assert step_us(launch_bound(tmp_path), Transformation(Action.FUSE, GEMMS)) == 65
 
 
+def test_a_fused_kernel_that_is_known_takes_a_part_of_the_host_time_that_it_replaces(tmp_path: Path) -> None:
+    graph = labelled(launch_bound(tmp_path), fused_kernel=[None, 1, 1, None])
+    # 20 us lie between the two launches. The 20 us before the first of them are not theirs.
+    for host, expected in ((0.0, 45), (0.5, 55), (1.0, 65)):
+        assert step_us(graph, Transformation(Action.FUSE, POINTWISE_KERNELS, host=same(host))) == expected
+
+
+def test_what_different_kernels_take_over_stays_apart(tmp_path: Path) -> None:
+    graph = labelled(launch_bound(tmp_path), fused_kernel=[None, 1, 2, None])
+    assert step_us(graph, Transformation(Action.FUSE, POINTWISE_KERNELS, host=same(0))) == 65
+    busy = labelled(device_bound(tmp_path), fused_kernel=[None, 1, 2, None])
+    assert step_us(busy, Transformation(Action.FUSE, POINTWISE_KERNELS, same(0.5))) == 163 - 40
+
+
+def test_a_kernel_that_ends_before_its_launch_returns_does_not_cut_what_is_fused(tmp_path: Path) -> None:
+    step = Step()
+    for place, name in enumerate((GEMM, POINTWISE, POINTWISE, POINTWISE, GEMM)):
+        begin = 105 + 20 * place
+        step.kernel(name, (begin + 3) * US, (begin + 4) * US)
+        step.call("cudaLaunchKernel_v7000", begin, begin + (6 if place == 2 else 1), step.correlation)
+    graph = labelled(step.graph_between(tmp_path, 105, 400), fused_kernel=[None, 1, 1, 1, None])
+    fused = Transformation(Action.FUSE, POINTWISE_KERNELS, host=same(0))
+    assert step_us(graph) == 84
+    assert step_us(graph, fused, level=Level.HIGH) == 84 - 40
+    # The call that looked as if it waited still returns 2 us after the fused kernel, which takes 3 us and starts 3 us
+    # after its launch of 1 us.
+    assert step_us(graph, fused) == 84 - 40 + 7
+
+
+def test_a_graph_is_not_cut_where_fused_kernels_would_be(tmp_path: Path) -> None:
+    graph = labelled(launch_bound(tmp_path), fused_kernel=[None, 1, 2, None])
+    assert step_us(graph, Transformation(Action.GRAPH, Selection(), overhead_us=same(1))) == 4 * 5 + 3
+
+
 def test_a_graph_launches_a_run_at_once_and_keeps_its_kernels(tmp_path: Path) -> None:
     graph = launch_bound(tmp_path)
     everything = Transformation(Action.GRAPH, Selection(), overhead_us=same(1))

@@ -1,19 +1,22 @@
 """Work that a fused kernel, or a setting, would take over: found by the operators around it, not by kernel names.
 
 Unfused, the loss, the rotary embedding or the router's top-k is a series of general pointwise kernels whose names
-reveal nothing. The range around a launch does, or the shapes of the tensors it works on. Each sum is an upper bound:
-it contains other work on tensors of that kind, and a fused kernel keeps some of it.
+reveal nothing. The range around a launch does, or the shapes of the tensors it works on. Found so, each sum is an upper
+bound: it contains other work on tensors of that kind, and a fused kernel keeps some of it. Where no shapes were
+recorded, the order of the operators identifies the rotary embedding and the router (``operator_sequences.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from three_walls.attribution.ownership import LABELS
+from three_walls.facts.attention_passes import FORWARD
 from three_walls.facts.cuda_graphs import LAUNCH_STARVED_PARENTS
+from three_walls.facts.operator_sequences import FusedPart, Sequences, find_sequences, is_operator
 from three_walls.facts.step import HOST_LAUNCHES
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
@@ -98,6 +101,54 @@ UNFUSED_OPS: Mapping[str, UnfusedFacts] = {
     ),
 }
 
+
+@dataclass(frozen=True, slots=True)
+class FusedFractions:
+    """What remains of the time of unfused kernels if one fused kernel takes over each sequence of operators."""
+
+    likely: FactDefinition
+    least: FactDefinition
+    most: FactDefinition
+
+
+def _define_fused(op: str, label: str) -> FusedFractions:
+    meaning = (
+        f"Fraction of the time of the {label} kernels that the fused kernels would take, {{how}}. Known where the "
+        "order of the operators identifies them."
+    )
+    whole = f"the kernels of the {label}"
+    return FusedFractions(
+        facts.fact(
+            f"{op}_fused_fraction",
+            "fraction",
+            f"{label} time left if fused",
+            meaning.format(how="halfway between the least and the most"),
+            whole=whole,
+        ),
+        facts.fact(
+            f"{op}_fused_least_fraction",
+            "fraction",
+            f"least {label} time left if fused",
+            meaning.format(
+                how="at the pace of a kernel of the sequence that moves the same bytes, or that is as short as any"
+            ),
+            whole=whole,
+        ),
+        facts.fact(
+            f"{op}_fused_most_fraction",
+            "fraction",
+            f"most {label} time left if fused",
+            meaning.format(how="if each takes as long as the slowest operator that it replaces"),
+            whole=whole,
+        ),
+    )
+
+
+FUSED_FRACTIONS: Mapping[str, FusedFractions] = {
+    ROPE: _define_fused(ROPE, "unfused rotary embedding"),
+    ROUTER_TOPK: _define_fused(ROUTER_TOPK, "unfused router top-k"),
+}
+
 BARRIER_EXPOSED = facts.duration(
     "barrier_exposed_ns",
     "exposed barrier time per step",
@@ -108,7 +159,6 @@ BARRIER_EXPOSED = facts.duration(
 
 NO_OPERATORS = "no ranges of PyTorch's operators were recorded (recapture with --profile and -t cuda,nvtx)"
 _RECORD_SHAPES = "(recapture with --profile; Megatron-Bridge also needs profiling.record_shapes=true)"
-_PYTORCH_PREFIXES = ("aten::", "c10d::", "nccl:", "autograd::")
 
 _PLAIN = ("elementwise", "unclassified")
 _POINTWISE = ("elementwise", "permute", "copy_d2d", "memset", "unclassified")
@@ -138,31 +188,33 @@ def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
     ``operators``: of the rank's process, around the launches of the step. Launch-starved time belongs to the operation
     whose kernel ends it. :func:`finish_unfused` adds the facts of both together.
     """
-    # emit_nvtx wrote a range whose operator has a namespace, or whose autograd function has a number or shapes.
-    if not any(
-        operator.sizes is not None or operator.sequence is not None or operator.name.startswith(_PYTORCH_PREFIXES)
-        for operator in operators.found
-    ):
+    if not any(map(is_operator, operators.found)):
         definitions = [definition for op in UNFUSED_OPS.values() for definition in (op.kernels, op.launch_starved)]
+        definitions += [definition for op in FUSED_FRACTIONS.values() for definition in (op.likely, op.least, op.most)]
         return dict.fromkeys([*definitions, BARRIER_EXPOSED], missing(NO_OPERATORS))
-    operations = classify_unfused(step.operations, operators, step.config)
-    pointwise = operations.filter(pl.col("category").cast(pl.String).is_in(_PLAIN))
-    shapes_known = int(pointwise["has_shapes"].sum()) / pointwise.height if pointwise.height else 1.0
-    with_shapes = f"{100 * shapes_known:.0f}%"
+    work = classify_unfused(step.operations, operators, step.config)
+    with_shapes = f"{100 * work.shapes_known_fraction:.0f}%"
     few_shapes = f"operators with recorded shapes launched only {with_shapes} of the pointwise work {_RECORD_SHAPES}"
-    measured: dict[FactDefinition, Measurement[int]] = {}
+    measured: dict[FactDefinition, Measurement[FactValue]] = {}
     for op, op_facts in UNFUSED_OPS.items():
         reason = None
-        if op in _FOUND_BY_SHAPE and shapes_known < fact_thresholds().minimum_shaped_fraction:
-            reason = few_shapes
-        elif not (operations["op"] == op).any():
+        if not (work.operations["op"] == op).any():
             reason = f"no kernel of this operation ({op.replace('_', ' ')}) was found in the step"
+        if op in _FOUND_BY_SHAPE and work.sequences is not None:
+            if op in work.sequences.ambiguous:
+                reason = f"{few_shapes}, and the order of the operators is ambiguous: {work.sequences.ambiguous[op]}"
+            elif op not in FUSED_FRACTIONS:
+                reason = few_shapes
+            elif reason:
+                reason = f"{few_shapes}, and its operators were not found in their known order"
         if reason:
             measured |= dict.fromkeys((op_facts.kernels, op_facts.launch_starved), missing(reason))
             continue
-        measured[op_facts.kernels] = known(_time_alone(op, operations, step.window))
-        measured[op_facts.launch_starved] = known(_launch_starved_time(op, operations, step.slices))
-    measured[BARRIER_EXPOSED] = known(_time_alone(BARRIER, operations, step.window))
+        measured[op_facts.kernels] = known(_time_alone(op, work.operations, step.window))
+        measured[op_facts.launch_starved] = known(_launch_starved_time(op, work.operations, step.slices))
+    measured[BARRIER_EXPOSED] = known(_time_alone(BARRIER, work.operations, step.window))
+    for op, fractions in FUSED_FRACTIONS.items():
+        measured |= _measure_fused_fractions(op, fractions, work, operators)
     return measured
 
 
@@ -221,44 +273,137 @@ def _rotated_dimensions(config: RunConfig) -> tuple[frozenset[int], frozenset[in
     return frozenset((heads // tensor, max(1, groups // tensor), 1)), frozenset((channels, part, part // 2))
 
 
-def classify_unfused(operations: pl.DataFrame, operators: Operators, config: RunConfig) -> pl.DataFrame:
-    """``operations`` with ``op`` (null for other work) and ``has_shapes`` (whether a range around it has shapes).
+@dataclass(frozen=True, slots=True)
+class UnfusedWork:
+    """The unfused work among the operations of one rank."""
 
-    ``operations``: of one rank. ``operators``: of its process, around their launches.
+    operations: pl.DataFrame
+    """With ``op`` (null for other work), ``fused_kernel`` (number of the fused kernel that would take it over; null
+    where that is not known), and ``part_range`` (index of the operator of a sequence that launched it)."""
+    shapes_known_fraction: float
+    """Of the pointwise work: launched inside of a range with shapes."""
+    sequences: Sequences | None
+    """None where shapes identify the work."""
+
+
+def classify_unfused(operations: pl.DataFrame, operators: Operators, config: RunConfig) -> UnfusedWork:
+    """Which work ``operations`` of one rank are, by ``operators`` of its process around their launches.
+
+    Where the shapes of too little of the pointwise work were recorded, the order of the operators decides.
     """
-    rules = _shape_rules(config)
+    launches = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns")
+    inside = [
+        None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
+        for _, thread, at_ns in launches.iter_rows()
+    ]
+    nearest = [next(_nearest_shapes(index, operators), None) for index in inside]
+    plain = [shapes is not None for shapes, kind in zip(nearest, launches["category"], strict=True) if kind in _PLAIN]
+    shapes_known = sum(plain) / len(plain) if plain else 1.0
+    rules, sequences = _shape_rules(config), None
+    if shapes_known < fact_thresholds().minimum_shaped_fraction:
+        rules = {op: rule for op, rule in rules.items() if op not in FUSED_FRACTIONS}
+        sequences = _find_sequences(operations, inside, operators, config)
     works: dict[str, tuple[str, ...]] = {}
-    launches = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns").iter_rows()
     ops: list[str | None] = []
-    has_shapes: list[bool] = []
-    for category, thread, at_ns in launches:
-        index = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
-        work = _find_work(category, index, operators, works)
-        nearest = next(_nearest_shapes(index, operators), None)
-        if work is None and nearest is not None:
-            ops.append(next((op for op, rule in rules.items() if rule.fits(category, *nearest)), None))
-        else:
-            ops.append(None if category in GEMM_CATEGORIES else work)
-        has_shapes.append(nearest is not None)
-    return operations.with_columns(
-        op=pl.Series(ops, dtype=pl.String), has_shapes=pl.Series(has_shapes, dtype=pl.Boolean)
+    kernels: list[int | None] = []
+    ranges: list[int | None] = []
+    for category, index, shapes in zip(launches["category"], inside, nearest, strict=True):
+        part_range = None if sequences is None else _find_part(sequences, index, operators)
+        work, fused_kernel = _find_work(category, index, operators, works)
+        if sequences is not None and part_range is not None:
+            part = sequences.parts[part_range]
+            work, fused_kernel = part.work, part.number
+        elif work is None and shapes is not None:
+            work = next((op for op, rule in rules.items() if rule.fits(category, *shapes)), None)
+        elif category in GEMM_CATEGORIES:
+            work = None
+        ops.append(work)
+        kernels.append(fused_kernel if work is not None else None)
+        ranges.append(part_range)
+    with_work = operations.with_columns(
+        op=pl.Series(ops, dtype=pl.String),
+        fused_kernel=pl.Series(kernels, dtype=pl.Int64),
+        part_range=pl.Series(ranges, dtype=pl.Int64),
     )
+    return UnfusedWork(with_work, shapes_known, sequences)
 
 
-def _find_work(category: str, index: int | None, operators: Operators, works: dict[str, tuple[str, ...]]) -> str | None:
+def _find_sequences(
+    operations: pl.DataFrame, inside: Sequence[int | None], operators: Operators, config: RunConfig
+) -> Sequences:
+    """The sequences of ``operators``, without the rotary embedding of latent attention, which no such kernel fuses."""
+    phases = operations["phase"].cast(pl.String) if "phase" in operations.columns else [None] * operations.height
+    attention = {index for index, phase in zip(inside, phases, strict=True) if index is not None and phase == FORWARD}
+    found = find_sequences(operators, attention)
+    if config.get("multi_latent_attention") is not True:
+        return found
+    return Sequences({index: part for index, part in found.parts.items() if part.work != ROPE}, found.ambiguous)
+
+
+def _find_part(sequences: Sequences, index: int | None, operators: Operators) -> int | None:
+    """The range around the range ``index`` that is an operator of a sequence, or a node of its backward pass."""
+    return next((around for around in operators.around(index) if around in sequences.parts), None)
+
+
+def _measure_fused_fractions(
+    op: str, fractions: FusedFractions, work: UnfusedWork, operators: Operators
+) -> dict[FactDefinition, Measurement[FactValue]]:
+    """What remains of the kernels of ``op`` if one kernel takes over each part of the sequences.
+
+    It takes as long as an operator of the part that moves the same bytes (``Pace``), or at most as long as the slowest
+    operator. A backward kernel reads and writes what the forward one does.
+    """
+    definitions = (fractions.likely, fractions.least, fractions.most)
+    own = work.operations.filter((pl.col("op") == op) & pl.col("part_range").is_not_null())
+    if work.sequences is None or not own.height:
+        return dict.fromkeys(definitions, missing("no such sequence of operators was looked for, or none was found"))
+    paces = {
+        name: pace
+        for sequence in torch_operators().sequences
+        if sequence.work == op
+        for name, pace in sequence.paces.items()
+    }
+    duration_ns: dict[FusedPart, dict[int, int]] = {}
+    for index, ns in own.select("part_range", DURATION).iter_rows():
+        of_operator = duration_ns.setdefault(work.sequences.parts[index], {})
+        of_operator[index] = of_operator.get(index, 0) + ns
+    fastest_ns: dict[int, float] = {}
+    for part, of_operator in duration_ns.items():
+        pace = paces[part.part]
+        timed = [ns for index, ns in of_operator.items() if operators.found[index].name == pace.operator]
+        if part.number == part.forward and timed:
+            fastest_ns[part.forward] = pace.fraction * sum(timed) / len(timed)
+    least = most = total = 0.0
+    for part, of_operator in duration_ns.items():
+        slowest_ns = max(of_operator.values())
+        total += sum(of_operator.values())
+        most += slowest_ns
+        least += min(slowest_ns, fastest_ns.get(part.forward, slowest_ns))
+    if not total:
+        return dict.fromkeys(definitions, missing("the kernels of the sequences take no time"))
+    values = ((least + most) / 2 / total, least / total, most / total)
+    return {definition: known(value) for definition, value in zip(definitions, values, strict=True)}
+
+
+def _find_work(
+    category: str, index: int | None, operators: Operators, works: dict[str, tuple[str, ...]]
+) -> tuple[str | None, int | None]:
     """The work that a range around the range ``index`` surrounds; an exchange is a barrier's or nobody's.
 
-    ``works``: by name of a range what it surrounds, for the names met so far.
+    Of the loss with the outermost such range, which a fused kernel takes over. ``works``: by name of a range what it
+    surrounds, for the names met so far.
     """
     is_exchange = category in COMMUNICATION_CATEGORIES
+    found: str | None = None
+    outermost: int | None = None
     for around in operators.around(index):
         name = operators.found[around].name
         if name not in works:
             works[name] = tuple(row.work for row in torch_operators().unfused if row.inside.search(name))
         for work in works[name]:
-            if (work == BARRIER) == is_exchange:
-                return work
-    return None
+            if (work == BARRIER) == is_exchange and found in (None, work):
+                found, outermost = work, around
+    return found, outermost if found == LOSS else None
 
 
 def _nearest_shapes(index: int | None, operators: Operators) -> Iterator[tuple[str, Sizes]]:

@@ -29,7 +29,7 @@ from three_walls.replay.layer_order import (
 )
 from three_walls.tables.nvtx_ranges import WGRAD_ACCUMULATION, torch_operators
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.operators import Operators, read_operators
+from three_walls.timeline.operators import EVALUATES, Operators, read_operators
 
 LABELS = pl.Schema(
     {
@@ -40,6 +40,7 @@ LABELS = pl.Schema(
         "direction": pl.String,  # forward, backward or recompute
         "micro_batch": pl.Int64,  # of the step, from 0 in the order of execution
         "layer": pl.Int64,  # of the rank's layers, from 0
+        "fused_kernel": pl.Int64,  # number of the fused kernel that would take it over; null where not known
     }
 )
 
@@ -47,7 +48,6 @@ OPTIMIZER, GRADIENT_REDUCTION = "optimizer", "gradient_reduction"
 
 _PLAIN_WORK = {ROUTER: ROUTER, DISPATCH: PERMUTE, EXPERTS: EXPERT, COMBINE: UNPERMUTE}
 """What launches of a module are that are neither GEMMs nor token exchanges."""
-_EVALUATES = "autograd::engine::evaluate_function: "
 _DELAYED = " wgrad"
 
 
@@ -181,7 +181,8 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
             backward_of[around].append(place)
     for replay, places in whole.items():
         _number_replay(view.place(places, FORWARD, labels, frozenset()), backward_of[replay], labels)
-    work = classify_unfused(operations, operators, config)["op"].to_list()
+    unfused = classify_unfused(operations, operators, config).operations
+    work = unfused["op"].to_list()
     _follow_accumulation(operations, work, labels)
     _label_delayed(categories, contexts, labels)
     for place, category in enumerate(categories):
@@ -197,7 +198,7 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     return operations.with_columns(
         pl.Series(name, [column.get(place) for place in range(operations.height)], dtype=LABELS[name])
         for name, column in labels.columns().items()
-    )
+    ).with_columns(unfused["fused_kernel"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ def _read_contexts(operations: pl.DataFrame, operators: Operators) -> _Contexts:
         """What the range ``index`` shows of a launch inside it, given what those around it show."""
         operator = operators.found[index]
         direction, node, replay, is_delayed, sequence = found[operator.parent]
-        name = operator.name.removeprefix(_EVALUATES)
+        name = operator.name.removeprefix(EVALUATES)
         is_evaluated = len(name) < len(operator.name)
         is_delayed = is_delayed or name.endswith(_DELAYED)
         if name in table.replays:
@@ -496,6 +497,7 @@ def _carry_over(operations: pl.DataFrame, reference: pl.DataFrame) -> pl.DataFra
     return operations.with_columns(
         reference["work"].gather(pl.Series(source, dtype=pl.UInt32)),
         *(reference[name].gather(pl.Series(between, dtype=pl.UInt32)) for name in part),
+        reference["fused_kernel"].gather(pl.Series(source, dtype=pl.UInt32)),
     ).with_columns(work=pl.when(pl.Series(source, dtype=pl.UInt32).is_null()).then(expert).otherwise("work"))
 
 

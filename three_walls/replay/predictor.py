@@ -95,7 +95,7 @@ class StepReplay:
             return "one rank was captured, so how the work is spread over the ranks is not known"
         if transformation.action is Action.HOST or select_operations(self.graph, transformation.select).any():
             return ""
-        return "no operation of the step is what these edits change, or none could be told to be"
+        return "no operation of the step is known to be what these edits change"
 
     def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         """Bucket to its time in the likely step of the representative rank after ``transformations``.

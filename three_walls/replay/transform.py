@@ -166,7 +166,9 @@ def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
 
 def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    run, position = _find_runs(graph, selected)
+    fused_kernel = _fused_kernel_of_calls(graph, selected)
+    waits_for_own = _waits_for_own(graph, fused_kernel)
+    run, position = _find_runs(graph, selected, fused_kernel, waits_for_own)
     kept_launches = max(1, change.launches)
     call_of = graph.call_of
     in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
@@ -183,15 +185,57 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     edges = _without_gaps(
         graph, _launch_together(graph, work.edges, run, position, is_removed, kept_launches), is_removed
     )
-    piece_ns = np.where(_pieces_within(graph, run, position, kept_launches), 0, work.piece_ns)
+    if level is Level.HIGH:  # whether these calls waited for the device is not known
+        is_free = is_removed & waits_for_own[np.maximum(call_of, 0)]
+        edges = edges.take(~((edges.kind == Kind.AWAITED) & is_free[np.maximum(edges.operation, 0)]))
+    within = _pieces_within(graph, run, position, kept_launches, waits_for_own)
     host = _at(change.host, level)
-    piece_ns = _scale_chosen(piece_ns, _pieces_of(graph, kept), host)
+    is_known = fused_kernel[np.maximum(call_of, 0)] != NONE
+    piece_ns = _scale_chosen(np.where(within, 0, work.piece_ns), _pieces_of(graph, kept & ~is_known), host)
+    first_calls = np.flatnonzero((run != NONE) & (position == 0))
+    replaced_ns = _sum_by_run(np.where(within, work.piece_ns, 0), first_calls)
+    first_calls, replaced_ns = (values[fused_kernel[first_calls] != NONE] for values in (first_calls, replaced_ns))
+    # At a join the piece before the call is no time that passes in any case; that of the call is.
+    points = 2 * first_calls + (graph.points.join[2 * first_calls] != NONE)
+    piece_ns[points] += np.rint(host * replaced_ns).astype(np.int64)
     return Work(
         piece_ns,
         np.rint(duration_ns).astype(np.int64),
         edges,
         np.minimum(work.wait_ns, np.rint(duration_ns).astype(np.int64)),
     )
+
+
+def _fused_kernel_of_calls(graph: StepGraph, selected: Flags) -> Numbers:
+    """Per call the fused kernel that would take over the ``selected`` operation that it launches; NONE if not known."""
+    kernels = np.full(graph.calls.height, NONE, dtype=np.int64)
+    if "fused_kernel" in graph.operations.columns:
+        of_operation = graph.operations["fused_kernel"].fill_null(NONE).to_numpy()
+        launched = selected & (graph.call_of != NONE)
+        kernels[graph.call_of[launched]] = of_operation[launched]
+    return kernels
+
+
+def _waits_for_own(graph: StepGraph, fused_kernel: Numbers) -> Flags:
+    """Per call whether all that it waits for is its own operation, which a known fused kernel would take over.
+
+    A short kernel that ends while its launch call is open looks like that.
+    """
+    flags = np.zeros(graph.calls.height, dtype=bool)
+    edges = graph.edges
+    operation = edges.operation[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
+    target = edges.target[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
+    call = graph.call_of[operation]
+    is_own = (call != NONE) & (graph.points.join[2 * np.maximum(call, 0) + 1] == target)
+    flags[call[is_own]] = True
+    return np.asarray(flags & (fused_kernel != NONE))
+
+
+def _sum_by_run(piece_ns: Numbers, first_calls: Numbers) -> Fractions:
+    """The sum of ``piece_ns`` of each run, by the ascending first calls of the runs; it is 0 outside of runs."""
+    places = np.flatnonzero(piece_ns)
+    run = np.searchsorted(first_calls, places // 2, side="right") - 1
+    return np.bincount(run, piece_ns[places].astype(np.float64), len(first_calls)).astype(np.float64)
 
 
 def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
@@ -219,17 +263,22 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     )
 
 
-def _find_runs(graph: StepGraph, selected: Flags) -> tuple[Numbers, Numbers]:
+def _find_runs(
+    graph: StepGraph, selected: Flags, kernel: Numbers | None = None, goes_on: Flags | None = None
+) -> tuple[Numbers, Numbers]:
     """Per call the run of launches of ``selected`` operations that it is part of (or NONE), and its place in the run.
 
-    A launch of other work ends a run, and so does a call that waits for the device, or another thread.
+    A launch of other work ends a run, and so does a call that waits for the device, or another thread. ``kernel``: per
+    call the kernel that it shall belong to; one of another kernel begins another run. ``goes_on``: calls that end none
+    by waiting.
     """
     count = graph.calls.height
     has_call = graph.call_of != NONE
     launches_selected, launches_other = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     launches_selected[graph.call_of[has_call & selected]] = True
     launches_other[graph.call_of[has_call & ~selected]] = True
-    ends_run = launches_other | (graph.points.join[1::2] != NONE) | _is_synchronizing(graph)
+    waits = (graph.points.join[1::2] != NONE) | _is_synchronizing(graph)
+    ends_run = launches_other | (waits if goes_on is None else waits & ~goes_on)
     key = _thread_numbers(graph)
     changes = np.concatenate([[True], key[1:] != key[:-1]]) if count else np.zeros(0, dtype=bool)
     # Runs lie between the calls that end one; a thread's first call ends the run of the thread before.
@@ -238,9 +287,11 @@ def _find_runs(graph: StepGraph, selected: Flags) -> tuple[Numbers, Numbers]:
     run, position = np.full(count, NONE, dtype=np.int64), np.zeros(count, dtype=np.int64)
     places = np.flatnonzero(member)
     if len(places):
-        numbers, first, run[places] = np.unique(stretch[places], return_index=True, return_inverse=True)
-        position[places] = np.arange(len(places)) - first[run[places]]
-        assert len(numbers)
+        is_first = np.diff(stretch[places], prepend=NONE) != 0
+        if kernel is not None:
+            is_first |= np.diff(kernel[places], prepend=NONE) != 0
+        run[places] = np.cumsum(is_first) - 1
+        position[places] = np.arange(len(places)) - np.flatnonzero(is_first)[run[places]]
     return run, position
 
 
@@ -261,8 +312,13 @@ def _launch_together(
     return replace(edges, point=point, source=source)
 
 
-def _pieces_within(graph: StepGraph, run: Numbers, position: Numbers, kept_launches: int) -> Flags:
-    """The host pieces between the last launch of a run that is left and the last one of all."""
+def _pieces_within(
+    graph: StepGraph, run: Numbers, position: Numbers, kept_launches: int, goes_on: Flags | None = None
+) -> Flags:
+    """The host pieces between the last launch of a run that is left and the last one of all.
+
+    Pieces that end at a join stay, but for those of calls that go on (``goes_on``).
+    """
     count = len(run)
     inside = np.zeros(count + 1, dtype=np.int64)
     places = np.flatnonzero(run != NONE)
@@ -277,7 +333,10 @@ def _pieces_within(graph: StepGraph, run: Numbers, position: Numbers, kept_launc
     inside[kept + 1] += 1
     inside[last + 1] -= 1
     within = np.repeat(np.cumsum(inside)[:count] > 0, 2)
-    return np.asarray(within & (graph.points.join == NONE))
+    stays = graph.points.join != NONE
+    if goes_on is not None:
+        stays[1::2] &= ~goes_on
+    return np.asarray(within & ~stays)
 
 
 def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:

@@ -73,7 +73,10 @@ class Replays:
             return (), f"unknown: {list_labels(lacking, facts)}"
         reasons = [self.explain(transformation) for transformation in found]
         if all(reasons):  # also where none is left
-            return (), reasons[0] if reasons else "none of its transformations applies to this run"
+            reason = reasons[0] if reasons else "none of its transformations applies to this run"
+            symptoms = (facts.get(condition.fact) for condition in rule.when)
+            missing = next((fact.missing_reason for fact in symptoms if fact.missing_reason), "")
+            return (), f"{reason}: {missing}" if missing else reason
         return found, ""
 
     def likely_ns(self, taken: Transformations) -> int:

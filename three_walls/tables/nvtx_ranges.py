@@ -6,6 +6,7 @@ which GEMM it runs, or which unfused work it surrounds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Literal
@@ -13,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.loader import ByName, NamedRow, Pattern, Row, Text, load_table
+from three_walls.tables.loader import ByName, NamedRow, Pattern, Row, Text, between, compiled, load_table
 from three_walls.tables.thresholds import Fraction
 
 DATA_PARALLEL, TENSOR_PARALLEL, TOKENS = "data_parallel", "tensor_parallel", "tokens"
@@ -68,6 +69,30 @@ class UnfusedOps(Row):
     """What runs there."""
 
 
+class Pace(Row):
+    """The fastest that a fused kernel can be: the time of ``operator`` in the sequence, times ``fraction``."""
+
+    operator: Text
+    fraction: Annotated[float, between(0.01, 1)]
+    reason: Text
+
+
+class OperatorSequence(Row):
+    """Unfused work as the operators that it calls one after the other."""
+
+    work: Literal["rope", "router_topk"]
+    operators: Annotated[re.Pattern[str], compiled(re.VERBOSE)]
+    """Matches names of operators, each followed by ``;``. One fused kernel takes over each named group."""
+    follows: Text | None = None
+    """After each operator of this name lies one match. None: before each attention kernel lie two, or four, ..."""
+    sums_gradients: bool
+    """Whether gradients that autograd sums between the nodes of the backward pass are sums within the work."""
+    paces: Mapping[str, Pace]
+    """By named group."""
+    reason: Text
+    source: Text
+
+
 class TorchOperators(Row):
     """``torch-operators.yaml``."""
 
@@ -81,6 +106,7 @@ class TorchOperators(Row):
     """Ranges of the backward pass that run a part of the forward pass again."""
     unfused: tuple[UnfusedOps, ...]
     """The first row that matches from the inside out counts."""
+    sequences: tuple[OperatorSequence, ...]
 
 
 @cache

@@ -24,6 +24,9 @@ from three_walls.inputs import limits
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import read_ranges_between
 
+EVALUATES = "autograd::engine::evaluate_function: "
+"""What the name of a range begins with in which autograd runs a node of the backward pass."""
+
 _END_OF_NAME = re.compile(r", (?:seq = \d|op_id = \d|sizes = \[)")
 _SEQUENCE = re.compile(r", seq = (\d{1,18})")
 _SIZES = re.compile(r", sizes = (\[[][0-9, ]*\])")
