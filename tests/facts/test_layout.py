@@ -8,6 +8,7 @@ import pytest
 
 from tests.facts.views import pairs, run_view
 from three_walls.facts.layout import measure_layout
+from three_walls.inputs.nsys.identity import Rank
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.fact import FactValue
 from three_walls.tables.hardware import GpuModel, find_gpu
@@ -46,6 +47,25 @@ def test_data_parallel_size_and_micro_batches_follow_from_the_sizes() -> None:
 @pytest.mark.parametrize(("ep", "spans"), [(8, False), (16, True)])
 def test_an_expert_group_larger_than_a_node_spans_nodes(ep: int, spans: bool) -> None:
     assert derive_layout(config(expert_model_parallel_size=ep), H200)["ep_spans_nodes"] == (spans, None)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "spans"),
+    [
+        (["a"] * 4, False),
+        (["a", "a", "b", "b"], True),
+        (["a"] * 3, None),  # the group was not captured whole
+        ([None] * 4, None),
+    ],
+)
+def test_captured_ranks_show_whether_a_group_spans_hosts_where_no_variable_does(
+    hosts: list[str | None], spans: bool | None
+) -> None:
+    run = run_view(replace(config(expert_model_parallel_size=4), environment={}), H200)
+    ranks = tuple(Rank(n, n, "environment", n, 0, host, None, "") for n, host in enumerate(hosts))
+    value, reason = pairs(measure_layout(replace(run, ranks=ranks)))["ep_spans_nodes"]
+    assert value is spans
+    assert (reason is None) is (spans is not None)
 
 
 def test_expert_tensor_parallelism_widens_the_group() -> None:

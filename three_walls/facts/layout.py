@@ -5,10 +5,12 @@ All of it follows from the config, the launch environment and the GPU model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Never, TypeVar
 
 from three_walls.facts.step_view import RunView
 from three_walls.inputs.config.parallel_layout import ParallelLayout
+from three_walls.inputs.nsys.identity import Rank
 from three_walls.model.config import NOT_SHOWN, RunConfig
 from three_walls.model.fact import (
     GIVE_CONFIG,
@@ -264,14 +266,30 @@ def _why_no_domain(gpu: GpuModel | None) -> str:
     return f"how many {gpu.family} NVLink joins differs from board to board" if gpu else UNKNOWN_GPU
 
 
-def ep_spans_nodes(layout: ParallelLayout) -> Measurement[bool]:
-    """Whether an expert-parallel group spans hosts: its ranks are consecutive, so a group larger than a host does."""
+def ep_spans_nodes(run: RunView) -> Measurement[bool]:
+    """Whether an expert-parallel group spans hosts: its ranks are consecutive, so a group larger than a host does.
+
+    Where the number of ranks per host is not recorded, the hosts of the captured ranks show it.
+    """
+    layout = run.layout
     group, per_node = layout.expert_group, layout.ranks_per_node
     if group == 1:
         return known(False)
-    if group is None or per_node is None:
-        return _needs("the expert-parallel size and LOCAL_WORLD_SIZE")
-    return known((group if layout.world is None else min(group, layout.world)) > per_node)
+    if group is not None and per_node is not None:
+        return known((group if layout.world is None else min(group, layout.world)) > per_node)
+    is_split = None if group is None else _is_split_between_hosts(run.ranks, group)
+    return _known_or_needs(is_split, "the expert-parallel size and LOCAL_WORLD_SIZE")
+
+
+def _is_split_between_hosts(ranks: Sequence[Rank], size: int) -> bool | None:
+    """Whether a group of ``size`` consecutive ranks is on several hosts; None where no group was captured whole."""
+    hosts: dict[int, list[str]] = {}
+    for rank in ranks:
+        if rank.host and rank.rank_source == "environment":
+            hosts.setdefault(rank.rank // size, []).append(rank.host)
+    if any(len(set(names)) > 1 for names in hosts.values()):
+        return True
+    return False if any(len(names) == size for names in hosts.values()) else None
 
 
 def ep_ranks_in_nvlink_domain(run: RunView) -> Measurement[int]:
@@ -289,13 +307,13 @@ def _measure_expert_group(run: RunView) -> Measurements:
     experts = config.whole_number("num_moe_experts")
     splits = experts % group == 0 if experts and group else None
     return {
-        EP_SPANS_NODES: ep_spans_nodes(layout),
+        EP_SPANS_NODES: ep_spans_nodes(run),
         EP_WITHIN_NVLINK_DOMAIN: in_domain if in_domain.is_missing else known(in_domain.value == group),
         EP_RANKS_PER_NVLINK_DOMAIN: in_domain,
         HYBRIDEP_TOPOLOGY: _hybridep_topology(config, in_domain.value, run.gpu),
         EXPERT_GROUP_RANKS: _known_or_needs(group, "the expert-parallel size"),
         EXPERTS_SPLIT_OVER_GROUP: _known_or_needs(splits, "the number of experts and the expert-parallel size"),
-        EP_INTERNODE_UNIQUE_COPIES: _unique_copies(config, layout),
+        EP_INTERNODE_UNIQUE_COPIES: _unique_copies(run),
     }
 
 
@@ -398,8 +416,8 @@ def _tokens_per_expert(config: RunConfig, layout: ParallelLayout) -> float | Non
     return tokens * top_k / experts
 
 
-def _unique_copies(config: RunConfig, layout: ParallelLayout) -> Measurement[float]:
-    top_k, spans = config.whole_number("moe_router_topk"), ep_spans_nodes(layout).value
+def _unique_copies(run: RunView) -> Measurement[float]:
+    layout, top_k, spans = run.layout, run.config.whole_number("moe_router_topk"), ep_spans_nodes(run).value
     if spans is False:
         return missing("the expert-parallel group stays inside one node")
     if spans is None or layout.expert_group is None or layout.ranks_per_node is None or not top_k:

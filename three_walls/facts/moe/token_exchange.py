@@ -165,7 +165,7 @@ def link_bytes_per_s(run: RunView) -> Measurement[float]:
     if domain is None or nvlink is None:
         return missing(f"the NVLink bandwidth of a {gpu.family} is not in tables/hardware.yaml")
     is_server = domain <= LARGEST_SERVER_GPUS
-    if in_domain.value == layout.expert_group and not (is_server and ep_spans_nodes(layout).value is True):
+    if in_domain.value == layout.expert_group and not (is_server and ep_spans_nodes(run).value is True):
         return known(float(nvlink))
     if gpu.nic_bytes_per_s_one_way is None:
         return missing(f"the network of a {gpu.family} server is not in tables/hardware.yaml")
