@@ -73,7 +73,9 @@ def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float
     wait_ns = np.where(selected, 0, work.wait_ns) if time == host == 0 else work.wait_ns
     if time == 0:  # what is gone leaves no gap on its stream, and takes no multiprocessors
         edges = _without_gaps(graph, edges, selected)
-    piece_ns = _scale_chosen(work.piece_ns, _pieces_of(graph, selected), host)
+    piece_ns = work.piece_ns
+    if host != 1.0:
+        piece_ns = _scale_chosen(piece_ns, _pieces_of(graph, selected), host)
     return Work(piece_ns, wait_ns + transfer_ns, edges, wait_ns)
 
 
@@ -125,7 +127,7 @@ def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
     at_start[graph.start_node[operations]] = True
     into = at_start[edges.target]
     fixed_ns = np.where(into & (edges.kind == Kind.STREAM), 0, edges.fixed_ns)
-    return replace(edges, fixed_ns=fixed_ns).take(~(into & (edges.kind == Kind.RESOURCE)))
+    return replace(edges, fixed_ns=fixed_ns).drop(into & (edges.kind == Kind.RESOURCE))
 
 
 def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
@@ -298,7 +300,7 @@ def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         places = np.flatnonzero(released)
         stays = np.floor(np.arange(len(places)) * (1 - share)) != np.floor((np.arange(len(places)) + 1) * (1 - share))
         released[places[stays]] = False
-    return replace(work, edges=edges.take(~released))
+    return replace(work, edges=edges.drop(released))
 
 
 def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
@@ -344,7 +346,7 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
     released = (shorter.edges.kind == Kind.AWAITED) & left_out[np.maximum(shorter.edges.operation, 0)]
     kept = _scale_operations(
-        graph, replace(shorter, edges=shorter.edges.take(~released)), inside & ~left_out, factor * time, 1.0
+        graph, replace(shorter, edges=shorter.edges.drop(released)), inside & ~left_out, factor * time, 1.0
     )
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
