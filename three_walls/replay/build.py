@@ -293,7 +293,7 @@ def _join_ranks(
         operations=operations,
         calls=calls,
         points=points,
-        edges=finished if in_order.all() else finished.take(in_order),
+        edges=finished.drop(~in_order),
         nodes_count=len(order) + 1,
         call_of=call_of,
         start_node=start_node,

@@ -117,6 +117,10 @@ class Edges:
         by_node[nodes] = later_ns
         return replace(self, fixed_ns=self.fixed_ns + by_node[self.target])
 
+    def drop(self, dropped: Flags) -> Edges:
+        """The edges without those that are ``dropped``. Where there are none, the next replay need not be prepared."""
+        return self.take(~dropped) if dropped.any() else self
+
     def take(self, chosen: Flags | Numbers) -> Edges:
         """The edges that are ``chosen``, by a mask or by their places."""
         return Edges(*(getattr(self, name)[chosen] for name in EDGE_COLUMNS))

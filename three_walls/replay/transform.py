@@ -108,8 +108,10 @@ def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float
     if time == 0:  # what is gone leaves no gap on its stream, and takes no multiprocessors
         edges = _without_gaps(graph, edges, selected)
     if time == host == 0:  # and no call waits for it, nor for what ran on its stream before
-        edges = edges.take(~((edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)]))
-    piece_ns = _scale_chosen(work.piece_ns, _pieces_of(graph, selected), host)
+        edges = edges.drop((edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)])
+    piece_ns = work.piece_ns
+    if host != 1.0:
+        piece_ns = _scale_chosen(piece_ns, _pieces_of(graph, selected), host)
     return Work(piece_ns, wait_ns + transfer_ns, edges, wait_ns)
 
 
@@ -161,7 +163,7 @@ def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
     at_start[graph.start_node[operations]] = True
     into = at_start[edges.target]
     fixed_ns = np.where(into & (edges.kind == Kind.STREAM), 0, edges.fixed_ns)
-    return replace(edges, fixed_ns=fixed_ns).take(~(into & (edges.kind == Kind.RESOURCE)))
+    return replace(edges, fixed_ns=fixed_ns).drop(into & (edges.kind == Kind.RESOURCE))
 
 
 def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
@@ -393,7 +395,7 @@ def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         places = np.flatnonzero(released)
         stays = np.floor(np.arange(len(places)) * (1 - share)) != np.floor((np.arange(len(places)) + 1) * (1 - share))
         released[places[stays]] = False
-    return replace(work, edges=edges.take(~released))
+    return replace(work, edges=edges.drop(released))
 
 
 def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
