@@ -46,7 +46,8 @@ def _list_removals(
     wanted: dict[str, Transformations] = {
         MEMORY: (
             Transformation(Action.SCALE, Selection(directions=("recompute",)), time=NOTHING, host=NOTHING),
-            Transformation(Action.SCALE, Selection(categories=_HOST_COPIES), time=NOTHING, host=NOTHING),
+            # The host still waits where it reads sizes back: that is no price of memory.
+            Transformation(Action.SCALE, Selection(categories=_HOST_COPIES), time=NOTHING),
         ),
         COMMUNICATION: (Transformation(Action.SCALE, Selection(categories=("communication",)), time=NOTHING),),
         COMPUTE: (Transformation(Action.SCALE, Selection(categories=("attention_unfused",)), time=NOTHING),),

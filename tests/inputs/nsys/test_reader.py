@@ -55,6 +55,17 @@ def test_the_order_of_rows_changes_nothing(tmp_path: Path, seed: int) -> None:
     assert render_json(shuffled).replace(hashed, sorted_rows.inputs[0].sha256) == render_json(sorted_rows)
 
 
+def test_a_process_without_nccl_is_no_rank_where_another_runs_nccl(tmp_path: Path) -> None:
+    training = TraceBuilder().steps(4)
+    training.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 700, 750)
+    rival = TraceBuilder(process=PROCESS + (1 << 24), strings=training.strings).steps(4)
+    alone = analyze(merge(tmp_path / "training.sqlite", training))
+    shared = analyze(merge(tmp_path / "shared.sqlite", training, rival))
+    assert "other-process-on-gpu" in codes(shared)
+    assert "other-process-on-gpu" not in codes(alone)
+    assert len(shared.ranks) == len(alone.ranks) == 1
+
+
 def test_two_processes_on_device_0_with_the_same_correlation_ids_stay_apart(tmp_path: Path) -> None:
     # One process per rank under CUDA_VISIBLE_DEVICES: both call their GPU device 0, both count from 1.
     first = TraceBuilder().steps(4)

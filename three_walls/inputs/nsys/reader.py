@@ -42,6 +42,7 @@ from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError
 from three_walls.model.report import InputFile, ReportWarning
 from three_walls.model.shell import quote_file
+from three_walls.model.units import ns_to_ms
 from three_walls.tables.scrub import cut_private
 
 # An export has at least one of these; any other SQLite file has none.
@@ -109,6 +110,8 @@ def read_trace(
         launch, notes = _read_launch(export, rows)
         config = merge_sources([launch])
         devices = _devices_with_kernels(operations)
+        strangers = _find_strangers(operations, names)
+        devices = [device for device in devices if device not in strangers]
         ranks = identify_ranks(export, devices, config.environment, first_rank_index)
         capture_column = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
         return Trace(
@@ -132,6 +135,7 @@ def read_trace(
             warnings=(
                 *_warn_of_contents(path, untimed, refused, secret_names([*rows, *other_environments(export)])),
                 *_warn_of_long_names(path, long_names),
+                *_warn_of_strangers(path, strangers),
                 *notes,
             ),
         )
@@ -163,6 +167,24 @@ def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
     """(process, device) pairs that ran kernels. Launchers and data loaders run none and are no ranks."""
     working = operations.filter(pl.col("kind").is_in(["kernel", "graph"])).drop_nulls(["process", "device"])
     return [(int(p), int(d)) for p, d in working.select("process", "device").unique().sort("process", "device").rows()]
+
+
+def _find_strangers(operations: pl.DataFrame, names: Mapping[int, str]) -> dict[tuple[int, int], int]:
+    """(process, device) pairs that are no ranks of the run: their time in kernels, in ns.
+
+    Where a process of the capture runs NCCL, so does every rank of the run. A process that runs none is another program
+    which the profiler followed, and which may have taken time from a rank's GPU.
+    """
+    nccl = [number for number, name in names.items() if "nccl" in name.lower()]
+    working = operations.filter(pl.col("kind").is_in(["kernel", "graph"])).drop_nulls(["process", "device"])
+    totals = working.group_by("process", "device").agg(
+        ns=(pl.col("end_ns") - pl.col("start_ns")).sum(),
+        runs_nccl=(pl.col("name_id").is_in(nccl) | pl.col("short_name_id").is_in(nccl)).any(),
+    )
+    if not totals["runs_nccl"].any():
+        return {}
+    others = totals.filter(~pl.col("runs_nccl")).sort("process", "device")
+    return {(process, device): ns for process, device, ns in others.select("process", "device", "ns").iter_rows()}
 
 
 def _with_rank_indices(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.DataFrame:
@@ -197,6 +219,17 @@ def _warn_of_long_names(path: Path, count: int) -> list[ReportWarning]:
         return []
     message = f"{path.name}: {count} names of kernels or calls are cut after {limits.LONGEST_NAME:,} characters"
     return [ReportWarning("long-names", message)]
+
+
+def _warn_of_strangers(path: Path, strangers: Mapping[tuple[int, int], int]) -> list[ReportWarning]:
+    """Warns of other programs on the GPUs: they are no ranks."""
+    if not strangers:
+        return []
+    message = (
+        f"{path.name}: processes of this capture that ran kernels but no NCCL are left out: {len(strangers)}, with up "
+        f"to {ns_to_ms(max(strangers.values())):,.0f} ms of kernels. They may have slowed a rank's GPU"
+    )
+    return [ReportWarning("other-process-on-gpu", message)]
 
 
 def _warn_of_contents(path: Path, untimed: int, refused: int, secrets: tuple[str, ...]) -> list[ReportWarning]:
