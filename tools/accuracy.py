@@ -6,8 +6,8 @@
 Prints for every base trace the replay error and the predicted unprofiled step, and for every edit of
 ``benchmarks/measured_pairs.yaml`` the predicted gain with its range, the measured one, and whether the range holds it;
 then the share of edits inside, the median width of a range, the rank correlation, for how many traces the edit that was
-predicted best measured best, and how many edits that were to help made the step slower. Exits with 1 if the gates below
-are not met.
+predicted best measured best, and how many edits that were to help made the step slower. Before that the verdicts on the
+traces whose wall is known. Exits with 1 if a verdict is wrong, or the gates below are not met.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import click
 import yaml
 
 from three_walls.inputs.config.command_line import read_user_settings
+from three_walls.model.report import Verdict
 from three_walls.model.what_if import Question, ReplayedRun
-from three_walls.pipeline import replay_run
+from three_walls.pipeline import analyze, replay_run
 from three_walls.rules.replays import resolve
 from three_walls.rules.what_if import find_changes
 
@@ -119,9 +120,20 @@ def find_base(name: str) -> Path | None:
     return None
 
 
-@cache
-def load_base(path: Path) -> ReplayedRun:
-    """The run at ``path``, with the logs and the config beside its traces."""
+def read_walls() -> tuple[tuple[str, str], ...]:
+    """Base traces whose wall is known, with that wall (or "rank N", a straggler)."""
+    return tuple((row["base"], row["wall"]) for row in yaml.safe_load(PAIRS.read_text())["walls"])
+
+
+def name_wall(verdict: Verdict) -> str:
+    """The verdict as ``walls`` of measured_pairs.yaml name it."""
+    if verdict.culprit is not None:
+        return f"rank {verdict.culprit.rank}"
+    return ".".join(filter(None, (verdict.wall, verdict.sub_wall))) or "none"
+
+
+def _find_settings(path: Path) -> tuple[tuple[Path, ...], Path | None]:
+    """The logs and the config beside the traces at ``path``."""
     logs: tuple[Path, ...] = ()
     config = None
     if path.is_dir():
@@ -130,6 +142,13 @@ def load_base(path: Path) -> ReplayedRun:
     else:
         beside = path.with_name(path.name.split(".")[0] + ".train.log.xz")
         logs = (beside,) if beside.exists() else ()
+    return logs, config
+
+
+@cache
+def load_base(path: Path) -> ReplayedRun:
+    """The run at ``path``, with the logs and the config beside its traces."""
+    logs, config = _find_settings(path)
     return replay_run([path], logs=logs, config=config)
 
 
@@ -228,6 +247,7 @@ def describe_bases(names: Iterable[str]) -> list[str]:
 def main() -> int:
     """Prints the comparison; 1 if a gate is not met."""
     edits = read_edits()
+    wrong_walls = _print_walls()
     for line in describe_bases(dict.fromkeys(edit.base for edit in edits)):
         click.echo(line)
     click.echo()
@@ -248,7 +268,22 @@ def main() -> int:
             mark += ", set aside"
         span = f"{found.low:.1%} to {found.high:.1%}"
         click.echo(f"{edit.name:64} {found.likely:>10.1%} {span:>18} {found.measured:>9.1%}  {mark}")
-    return _judge(compared)
+    return max(_judge(compared), int(wrong_walls > 0))
+
+
+def _print_walls() -> int:
+    """Prints the verdict on every base whose wall is known; how many are wrong."""
+    wrong = 0
+    for base, wall in read_walls():
+        path = find_base(base)
+        if path is None:
+            continue
+        logs, config = _find_settings(path)
+        found = name_wall(analyze([path], logs=logs, config=config).verdict)
+        wrong += found != wall
+        click.echo(f"{base:28} wall {found}, {'as known' if found == wall else f'EXPECTED {wall}'}")
+    click.echo()
+    return wrong
 
 
 def _judge(compared: Sequence[Comparison]) -> int:

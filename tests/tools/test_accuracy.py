@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.paths import REPOSITORY
 from tools import accuracy
 from tools.accuracy import Comparison, MeasuredEdit, correlate_ranks, count_best_first, find_base, read_edits
@@ -14,7 +16,7 @@ def test_ranks_correlate_with_themselves_and_against_their_reverse() -> None:
 
 
 def _compared(base: str, likely: float, measured: float) -> Comparison:
-    edit = MeasuredEdit(f"{base} {likely}", base, (), (), 100, 100 * (1 - measured), 1, same_run=True)
+    edit = MeasuredEdit(f"{base} {likely}", base, (), (), 100, 100 * (1 - measured), 1, True, is_set_aside=False)
     return Comparison(edit, likely, likely, likely, measured, 0.01)
 
 
@@ -25,8 +27,16 @@ def test_the_best_prediction_must_measure_best_within_its_noise() -> None:
     assert count_best_first([*right, *wrong, *alone]) == (1, 2)
 
 
+@pytest.mark.skipif(not (REPOSITORY / "benchmarks" / "traces").is_dir(), reason="an sdist leaves base traces out")
 def test_every_measured_edit_has_a_base_trace_in_the_repository() -> None:
     assert [edit.base for edit in read_edits() if find_base(edit.base) is None] == []
+
+
+def test_a_small_change_between_bases_that_differ_more_was_not_measured() -> None:
+    edit = _compared("a", 0.1, 0.1).edit
+    assert Comparison(edit, 0.1, 0.1, 0.1, measured=0.1, noise=0.06).is_lost_in_noise
+    assert not Comparison(edit, 0.1, 0.1, 0.1, measured=0.3, noise=0.06).is_lost_in_noise
+    assert not Comparison(edit, 0.1, 0.1, 0.1, measured=0.01, noise=0.02).is_lost_in_noise  # it measured nothing
 
 
 def test_the_page_on_measured_pairs_has_the_figures_of_the_data() -> None:

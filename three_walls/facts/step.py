@@ -153,7 +153,10 @@ def _has_fallen_back(step: StepView) -> bool:
     """:data:`ATTENTION_FELL_BACK`. Layers of Transformer Engine are known by their kernels where no setting is."""
     config = step.config
     is_chosen_by_layer = config.get("transformer_impl") == "transformer_engine"
-    is_asked_for = config.get("attention_backend") in ("unfused", "local")
+    switch = config.environment.get("NVTE_FUSED_ATTN")
+    is_asked_for = config.get("attention_backend") in ("unfused", "local") or (
+        switch is not None and str(switch.value) == "0"
+    )
     return is_chosen_by_layer and not is_asked_for and step.owned_ns("attention_unfused") > 0
 
 
