@@ -78,6 +78,10 @@ def test_fusions_are_predicted_where_megatron_bridge_records_no_shapes(name: str
     assert isinstance(report, LiveReport)
     answer = report.replay.with_edits({setting: True})
     assert answer.step is not None
+    if "cuda_graph_impl" in expected(name, "config"):  # attention and router are in graphs, which record no operators
+        assert answer.after is None
+        assert answer.because_unknown
+        return
     assert answer.after is not None, answer.because_unknown
     # Each takes at most a few percent of the step, and a fused kernel does not make it longer.
     assert 0.95 * answer.step.likely_ns < answer.after.low_ns < answer.after.likely_ns < answer.after.high_ns
