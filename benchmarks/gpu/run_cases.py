@@ -333,7 +333,8 @@ def train(case: Case, edit: Edit, number: int, workers: Workers, folder: Path) -
         jobs.append({
             "recipe": case.recipe, "overrides": overrides, "environment": environment, "log": str(logs[rank]),
             "fork": not (edit.profiler and TRACES[edit.profiler]) and workers.can_fork, "limit_s": RUN_LIMIT_S,
-            "faults": case.faults if edit.faults is None else edit.faults, "ranges_in_steps": RANGES.get(edit.profiler or "", "all"),
+            "faults": case.faults if edit.faults is None else edit.faults,
+            "ranges_in_steps": RANGES.get(edit.profiler or "", "all"),
         })  # fmt: skip
     statuses = workers.run(jobs)
     wall_s = time.monotonic() - started
@@ -394,7 +395,7 @@ def rank_environment(case: Case, rank: int) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port that nothing listens on and that the system gives to no connection; two of these commands may run at once."""
+    """A port that nothing listens on and that the system gives to no connection: two of these commands may run."""
     for port in itertools.count(29500 + 20 * (os.getpid() % 50)):
         with socket.socket() as tried:
             if tried.connect_ex(("localhost", port)) != 0:

@@ -6,8 +6,8 @@ Importing takes longer than a short training, so a training runs in a fork of th
 the file ``ready`` says ``forks`` or ``once``. A job holds ``recipe``, ``overrides`` (as Megatron-Bridge's command line
 takes them), ``environment``, ``log`` (where the output goes), ``fork``, ``limit_s``, ``faults`` (see faults.py) and
 ``ranges_in_steps`` ("all", "none" or "every other" step of the profiled ones pushes NVTX ranges). Its exit status is
-written to status0, status1, ... A file ``stop`` ends the process. Packages that Megatron-Bridge imports and no training uses are
-replaced where they are missing.
+written to status0, status1, ... A file ``stop`` ends the process. Packages that Megatron-Bridge imports and no training
+uses are replaced where they are missing.
 """
 
 from __future__ import annotations
