@@ -1,0 +1,71 @@
+"""The Chrome trace event format, which Perfetto and chrome://tracing open: JSON with a line per event.
+
+Format: "Trace Event Format" of the Chromium project. Times are microseconds with three decimals, so exact to the ns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from three_walls.export.tracks import RankTracks, Slice, StepTracks
+from three_walls.version import VERSION
+
+
+def render_chrome_trace(step: StepTracks) -> Iterator[str]:
+    """The document in pieces. A rank is a process, a track one of its threads, an arrow a flow."""
+    about = {
+        "producer": f"three-walls {VERSION}",
+        "step": str(step.step),
+        "step_chosen": step.why,
+        **{f"note_{place}": note for place, note in enumerate(step.notes, 1)},
+    }
+    yield f'{{"displayTimeUnit":"ns","otherData":{_to_json(about)},"traceEvents":[\n'
+    flow = 0
+    separator = ""
+    for process, rank in enumerate(step.ranks, 1):
+        for line in _render_rank(process, rank, flow):
+            yield separator + line
+            separator = ",\n"
+        flow += len(rank.arrows)
+    yield "\n]}\n"
+
+
+def _render_rank(process: int, rank: RankTracks, first_flow: int) -> Iterator[str]:
+    yield _name("process_name", process, 0, {"name": f"rank {rank.rank}"})
+    yield _name("process_sort_index", process, 0, {"sort_index": process})
+    for thread, track in enumerate(rank.tracks, 1):
+        yield _name("thread_name", process, thread, {"name": track.name})
+        yield _name("thread_sort_index", process, thread, {"sort_index": thread})
+    for thread, track in enumerate(rank.tracks, 1):
+        place = f'"pid":{process},"tid":{thread}'
+        for found in track.slices:
+            yield _render_slice(found, place)
+    for flow, arrow in enumerate(rank.arrows, first_flow + 1):
+        start, end = _to_us(arrow.from_ns), _to_us(arrow.to_ns)
+        common = f'"name":"launch","cat":"launch","id":{flow},"pid":{process}'
+        yield f'{{"ph":"s",{common},"tid":{arrow.from_track + 1},"ts":{start}}}'
+        yield f'{{"ph":"f","bp":"e",{common},"tid":{arrow.to_track + 1},"ts":{end}}}'
+
+
+def _render_slice(found: Slice, place: str) -> str:
+    details = {name: value for name, value in found.details.items() if value is not None}
+    times = f'"ts":{_to_us(found.start_ns)},"dur":{_to_us(found.end_ns - found.start_ns)}'
+    named = f'"name":{_to_json(found.name)},"cat":{_to_json(found.category)}'
+    return f'{{"ph":"X",{place},{times},{named},"args":{_to_json(details)}}}'
+
+
+def _name(kind: str, process: int, thread: int, value: object) -> str:
+    return f'{{"ph":"M","pid":{process},"tid":{thread},"name":"{kind}","args":{_to_json(value)}}}'
+
+
+def _to_us(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def _to_json(value: object) -> str:
+    """ASCII: every other character is escaped."""
+    return _ENCODER.encode(value)
