@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from json.encoder import encode_basestring_ascii as quote
 
 from three_walls.export.tracks import RankTracks, Slice, StepTracks
 from three_walls.version import VERSION
@@ -24,35 +25,42 @@ def render_chrome_trace(step: StepTracks) -> Iterator[str]:
     flow = 0
     separator = ""
     for process, rank in enumerate(step.ranks, 1):
-        for line in _render_rank(process, rank, flow):
-            yield separator + line
-            separator = ",\n"
+        for lines in _render_rank(process, rank, flow):
+            if lines:
+                yield separator + ",\n".join(lines)
+                separator = ",\n"
         flow += len(rank.arrows)
     yield "\n]}\n"
 
 
-def _render_rank(process: int, rank: RankTracks, first_flow: int) -> Iterator[str]:
-    yield _name("process_name", process, 0, {"name": f"rank {rank.rank}"})
-    yield _name("process_sort_index", process, 0, {"sort_index": process})
+def _render_rank(process: int, rank: RankTracks, first_flow: int) -> Iterator[list[str]]:
+    """The lines of the names, then those of each track, then those of the arrows."""
+    names = [
+        _name("process_name", process, 0, {"name": f"rank {rank.rank}"}),
+        _name("process_sort_index", process, 0, {"sort_index": process}),
+    ]
     for thread, track in enumerate(rank.tracks, 1):
-        yield _name("thread_name", process, thread, {"name": track.name})
-        yield _name("thread_sort_index", process, thread, {"sort_index": thread})
+        names.append(_name("thread_name", process, thread, {"name": track.name}))
+        names.append(_name("thread_sort_index", process, thread, {"sort_index": thread}))
+    yield names
     for thread, track in enumerate(rank.tracks, 1):
         place = f'"pid":{process},"tid":{thread}'
-        for found in track.slices:
-            yield _render_slice(found, place)
+        yield [_render_slice(found, place) for found in track.slices]
+    arrows = []
     for flow, arrow in enumerate(rank.arrows, first_flow + 1):
-        start, end = _to_us(arrow.from_ns), _to_us(arrow.to_ns)
         common = f'"name":"launch","cat":"launch","id":{flow},"pid":{process}'
-        yield f'{{"ph":"s",{common},"tid":{arrow.from_track + 1},"ts":{start}}}'
-        yield f'{{"ph":"f","bp":"e",{common},"tid":{arrow.to_track + 1},"ts":{end}}}'
+        arrows.append(f'{{"ph":"s",{common},"tid":{arrow.from_track + 1},"ts":{_to_us(arrow.from_ns)}}}')
+        arrows.append(f'{{"ph":"f","bp":"e",{common},"tid":{arrow.to_track + 1},"ts":{_to_us(arrow.to_ns)}}}')
+    yield arrows
 
 
 def _render_slice(found: Slice, place: str) -> str:
-    details = {name: value for name, value in found.details.items() if value is not None}
-    times = f'"ts":{_to_us(found.start_ns)},"dur":{_to_us(found.end_ns - found.start_ns)}'
-    named = f'"name":{_to_json(found.name)},"cat":{_to_json(found.category)}'
-    return f'{{"ph":"X",{place},{times},{named},"args":{_to_json(details)}}}'
+    start_ns, end_ns, name, category, details = found
+    args = ",".join([f'"{key}":{_to_json(value)}' for key, value in details.items() if value is not None])
+    return (
+        f'{{"ph":"X",{place},"ts":{_to_us(start_ns)},"dur":{_to_us(end_ns - start_ns)},'
+        f'"name":{quote(name)},"cat":{quote(category)},"args":{{{args}}}}}'
+    )
 
 
 def _name(kind: str, process: int, thread: int, value: object) -> str:
@@ -67,5 +75,9 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def _to_json(value: object) -> str:
-    """ASCII: every other character is escaped."""
+    """ASCII: every other character is escaped. A step has millions of values, nearly all of them texts and integers."""
+    if type(value) is str:
+        return quote(value)
+    if type(value) is int:
+        return str(value)
     return _ENCODER.encode(value)

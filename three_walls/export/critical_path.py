@@ -43,20 +43,32 @@ def place_critical_path(
         .clip(*window)
     )
     placed = placed.with_columns(start_ns=pl.col("end_ns").shift(1, fill_value=window[0]))
+    # Calls are on the tracks of their threads, so a stretch of the host is one segment here.
+    key = pl.struct("rank", "what", "module", operation=pl.when(pl.col("what") == OPERATION).then("operation"))
+    joined = (
+        placed.filter(pl.col("end_ns") > pl.col("start_ns"))
+        .with_columns(stretch=key.rle_id())
+        .group_by("stretch", maintain_order=True)
+        .agg(
+            pl.col("start_ns").first(),
+            pl.col("end_ns").last(),
+            pl.col("what", "kind", "category", "module", "name", "rank").first(),
+        )
+    )
+    columns = ("start_ns", "end_ns", "what", "kind", "category", "module", "name", "rank")
     return [
         Slice(
-            row["start_ns"],
-            row["end_ns"],
-            _name_segment(row["what"], row["name"], row["category"]),
-            row["category"],
+            start_ns,
+            end_ns,
+            _name_segment(what, name, category),
+            category,
             {
-                "what": row["what"],
-                "waited_for": row["kind"],
-                "module": row["module"],
-                "on_rank_index": graph.ranks[row["rank"]] if row["rank"] != path.rank else None,
+                "waited_for": kind,
+                "module": module,
+                "on_rank_index": graph.ranks[rank] if rank != path.rank else None,
             },
         )
-        for row in placed.filter(pl.col("end_ns") > pl.col("start_ns")).iter_rows(named=True)
+        for start_ns, end_ns, what, kind, category, module, name, rank in joined.select(columns).iter_rows()
     ]
 
 
@@ -68,4 +80,4 @@ def _gather(frame: pl.DataFrame, column: str, zero: np.ndarray, places: pl.Serie
 def _name_segment(what: str, name: str, category: str) -> str:
     if what == GAP:
         return "launch latency or gap"
-    return name[:LONGEST_SHOWN_NAME] or ("host between calls" if what == HOST else category)
+    return "host" if what == HOST else name[:LONGEST_SHOWN_NAME] or category

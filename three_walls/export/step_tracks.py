@@ -163,6 +163,15 @@ def _list_owners(slices: pl.DataFrame, window: _Window) -> list[Slice]:
 
 
 def _list_causes(gaps: pl.DataFrame, window: _Window) -> list[Slice]:
+    """Stretches without compute by cause; those of one cause that follow each other without a pause are joined."""
+    follows = pl.col("start_ns") == pl.col("end_ns").shift(1)
+    is_same = (pl.col("cause") == pl.col("cause").shift(1)) & (pl.col("detail") == pl.col("detail").shift(1))
+    stretches = (
+        gaps.sort("start_ns")
+        .with_columns(stretch=(~(follows & is_same)).fill_null(True).cum_sum())
+        .group_by("stretch", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("cause", "detail").first())
+    )
     return [
         Slice(
             start - window.zero_ns,
@@ -171,7 +180,7 @@ def _list_causes(gaps: pl.DataFrame, window: _Window) -> list[Slice]:
             "gap",
             {"cause": cause, "detail": detail[:LONGEST_SHOWN_NAME] or None},
         )
-        for start, end, cause, detail in gaps.select("start_ns", "end_ns", "cause", "detail").iter_rows()
+        for start, end, cause, detail in stretches.select("start_ns", "end_ns", "cause", "detail").iter_rows()
     ]
 
 
