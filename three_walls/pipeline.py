@@ -10,6 +10,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
 - ``overrides/spell.py``: the plan as overrides of a launcher.
+- ``export/step_tracks.py``: the step for trace viewers.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from functools import cache, partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
+from three_walls.export.step_tracks import MeasuredStep, list_step_tracks
+from three_walls.export.tracks import StepTracks
 from three_walls.facts.counted_world import add_counted_world
 from three_walls.facts.measure import Details, measure_facts
 from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.step_view import NO_STEP
 from three_walls.facts.summary import (
     list_unclassified,
     summarize_budget,
@@ -32,7 +36,7 @@ from three_walls.facts.summary import (
 )
 from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
-from three_walls.model.errors import UsageError
+from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.report import KnownGoodRecipe, ReportWarning, Verdict
@@ -42,6 +46,7 @@ from three_walls.overrides.check import find_problems
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
 from three_walls.resources import RULES_DIR
 from three_walls.rules.load import load_rules
@@ -105,6 +110,36 @@ def replay_run(
     rule_base = _load_rule_base(rules)
     run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress)
     return ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer)
+
+
+def export_step(
+    trace: Paths,
+    *,
+    logs: Paths = (),
+    config: str | Path | None = None,
+    step_range: str | None = None,
+    ranks: Collection[int] = (),
+    progress: Progress = lambda _: None,
+) -> StepTracks:
+    """The representative step of a run as tracks for a trace viewer; of ``ranks`` (their numbers), or of all.
+
+    The other arguments are those of :func:`analyze`, and so are the errors. Raises InputError where no step was kept
+    and UsageError for a rank that did not capture it.
+    """
+    run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress)
+    if run.details.step is None:
+        raise InputError(f"nothing to export: {NO_STEP}")
+    predictor = run.replay.predictor
+    measured = MeasuredStep(
+        timeline=run.timeline,
+        clock=run.matched_ranks.clock,
+        slices=run.attribution.slices,
+        traces=run.inputs.with_kernels,
+        step=run.details.step,
+        graph=predictor.graph if isinstance(predictor, StepReplay) else None,
+        reason_without_graph=predictor.reason_withheld,
+    )
+    return list_step_tracks(measured, ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,12 +87,29 @@ def explain_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> pl.DataFra
 
     ``slices``: see slice_steps. Raises ConservationError unless the causes sum to each step's time without compute.
     """
-    operations = timeline.operations.with_row_index("op")
-    gaps = _find_gaps(slices, operations)
-    labelled = pl.concat([_label_blocked(gaps, operations, timeline), _label_starved(gaps, operations, timeline)])
-    explained = _split_gaps(gaps, labelled, timeline.steps)
+    split, names = _split_gaps(timeline, slices)
+    sums = split.group_by(*STEP, "number").agg(ns=DURATION.sum())
+    explained = (
+        _name_causes(sums, names)
+        .group_by(*STEP, "cause", "detail")
+        .agg(pl.col("ns").sum())
+        .sort(*STEP, "cause", "detail")
+    )
     _check_sums(explained, slices, timeline.steps)
     return explained
+
+
+def list_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> pl.DataFrame:
+    """The stretches that explain_compute_gaps sums: rank_index, step, start_ns, end_ns, cause, detail, sorted.
+
+    They cover the time without compute of each step in ``slices`` and of ``timeline.steps`` once.
+    """
+    split, names = _split_gaps(timeline, slices)
+    return (
+        _name_causes(split, names)
+        .select(*STEP, "start_ns", "end_ns", "cause", "detail")
+        .sort(*STEP, "start_ns", "end_ns")
+    )
 
 
 def summarize_gap_causes(frame: pl.DataFrame, rank_index: int, step: int) -> tuple[GapCause, ...]:
@@ -186,11 +203,14 @@ def _check_sums(explained: pl.DataFrame, slices: pl.DataFrame, steps: pl.DataFra
         raise ConservationError(f"causes do not sum to the time without compute: {wrong.row(0, named=True)}")
 
 
-def _split_gaps(gaps: pl.DataFrame, labelled: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The time of ``gaps`` (see _find_gaps) by cause: rank_index, step, cause, detail, ns (positive), sorted.
+def _split_gaps(timeline: Timeline, slices: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The time without compute cut by cause (rank_index, step, start_ns, end_ns, number), and names for the numbers.
 
-    Causes in ``labelled`` (LABELLED) take precedence over the base of each gap.
+    The names are those of _number_details. Labelled causes take precedence over the base of each gap.
     """
+    operations = timeline.operations.with_row_index("op")
+    gaps = _find_gaps(slices, operations)
+    labelled = pl.concat([_label_blocked(gaps, operations, timeline), _label_starved(gaps, operations, timeline)])
     in_steps = labelled.join(gaps.select("gap", *STEP), on="gap")
     names = _number_details(in_steps)
     bases = _lay_bases(gaps)
@@ -199,13 +219,12 @@ def _split_gaps(gaps: pl.DataFrame, labelled: pl.DataFrame, steps: pl.DataFrame)
     mixed = pl.concat([numbered, bases.join(with_labels, on="gap", how="semi")])
     labels = [str(number) for number in range(_NOT_DELAYED)]
     swept = (
-        sweep(mixed.drop("gap"), steps.select(*STEP, "start_ns", "end_ns"), "number", labels, STEP)
+        sweep(mixed.drop("gap"), timeline.steps.select(*STEP, "start_ns", "end_ns"), "number", labels, STEP)
         .filter(pl.col("active") != 0)
-        .select(*STEP, ns=DURATION, number=pl.col("active").bitwise_trailing_zeros().cast(pl.Int64))
+        .select(*STEP, "start_ns", "end_ns", number=pl.col("active").bitwise_trailing_zeros().cast(pl.Int64))
     )
-    unswept = bases.join(with_labels, on="gap", how="anti").select(*STEP, ns=DURATION, number="number")
-    sums = _cap_latency(pl.concat([swept, unswept])).group_by(*STEP, "number").agg(pl.col("ns").sum())
-    return _with_names(sums, names)
+    unswept = bases.join(with_labels, on="gap", how="anti").select(*STEP, "start_ns", "end_ns", "number")
+    return _cap_latency(pl.concat([swept, unswept])), names
 
 
 def _lay_bases(gaps: pl.DataFrame) -> pl.DataFrame:
@@ -256,35 +275,30 @@ def _number_details(labelled: pl.DataFrame) -> pl.DataFrame:
     return shown.drop("ns").join(numbers.drop("ns", "place"), on=["rank_index", "cause", "shown"])
 
 
-def _cap_latency(owned: pl.DataFrame) -> pl.DataFrame:
-    """``owned``, with time beyond the latency of a launch moved from ``launch_latency`` to another cause.
+def _cap_latency(split: pl.DataFrame) -> pl.DataFrame:
+    """``split``, where ``launch_latency`` longer than the latency of a launch goes on as another cause.
 
     The launch call itself is latency whatever its length: it blocks while the launch queue is full.
     """
-    latency_ns = attribution_thresholds().maximum_launch_latency_ns
-    excess = (pl.col("ns") > latency_ns) & pl.col("number").is_in([_LATENCY, _GRAPH_LATENCY])
-    beyond = owned.filter(excess).with_columns(
-        ns=pl.col("ns") - latency_ns,
+    capped_ns = pl.col("start_ns") + attribution_thresholds().maximum_launch_latency_ns
+    excess = (pl.col("end_ns") > capped_ns) & pl.col("number").is_in([_LATENCY, _GRAPH_LATENCY])
+    beyond = split.filter(excess).with_columns(
+        start_ns=capped_ns,
         number=pl.col("number").replace_strict(
             {_LATENCY: _NOT_DELAYED, _GRAPH_LATENCY: _GRAPH_EDGE}, return_dtype=pl.Int64
         ),
     )
-    return pl.concat([owned.with_columns(ns=pl.when(excess).then(latency_ns).otherwise("ns")), beyond])
+    return pl.concat([split.with_columns(end_ns=pl.when(excess).then(capped_ns).otherwise("end_ns")), beyond])
 
 
-def _with_names(sums: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
-    """``sums`` by number as sums by cause and detail."""
+def _name_causes(numbered: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
+    """``numbered`` with ``cause`` and ``detail`` in place of ``number``."""
     rows = [(number, str(cause), detail) for number, cause, detail in _BASES]
     bases = pl.DataFrame(rows, schema={"number": pl.Int64, "cause": pl.String, "detail": pl.String}, orient="row")
     detailed = names.select("rank_index", "number", "cause", detail="shown").unique()
-    return (
-        pl.concat(
-            [
-                sums.join(detailed, on=["rank_index", "number"]).select(*STEP, "cause", "detail", "ns"),
-                sums.join(bases, on="number").select(*STEP, "cause", "detail", "ns"),
-            ]
-        )
-        .group_by(*STEP, "cause", "detail")
-        .agg(pl.col("ns").sum())
-        .sort(*STEP, "cause", "detail")
+    return pl.concat(
+        [
+            numbered.join(detailed, on=["rank_index", "number"], how="inner").drop("number"),
+            numbered.join(bases, on="number", how="inner").drop("number"),
+        ]
     )

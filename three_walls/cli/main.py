@@ -17,6 +17,7 @@ SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
     "doctor": "Show what a capture can support, and how to record what is missing.",
+    "export": "Write a step of TRACES for Perfetto or chrome://tracing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
     "rules": "List, show, check, test and write rules.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",

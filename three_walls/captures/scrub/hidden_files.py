@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
+
+from three_walls.model.errors import UsageError
 
 PREFIX = ".scrubbing-"
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -55,6 +58,7 @@ class HiddenFile:
     def publish(self, target: Path, replace: bool) -> None:
         """Makes it ``target``, at once and whole. Raises FileExistsError for one that exists, unless ``replace``."""
         self.stream.flush()
+        os.fchmod(self.stream.fileno(), 0o644 & ~_umask())
         os.fsync(self.stream.fileno())  # a full disk shows here at the latest
         if not replace and self._path is None:
             self._link(target)
@@ -75,6 +79,35 @@ class HiddenFile:
             os.close(descriptors)
 
 
+def check_target(target: Path, replace: bool) -> None:
+    """Raises UsageError unless ``target`` is a new file, or a plain one that is to be replaced."""
+    if target.is_dir():
+        raise UsageError(f"{target}: expected a file to write to, found a directory")
+    if target.is_symlink():
+        raise UsageError(
+            f"{target}: expected a file to write to, found a symbolic link; name the file that it stands for"
+        )
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{target}: expected a file to write to, found a device or a pipe")
+    if target.exists() and not replace:
+        raise _exists_already(target)
+
+
+@contextmanager
+def write_errors(target: Path) -> Iterator[None]:
+    """Errors of writing ``target`` as UsageError."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise _exists_already(target) from error
+    except (OSError, sqlite3.Error) as error:
+        raise UsageError(f"{target}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
+
+
+def _exists_already(target: Path) -> UsageError:
+    return UsageError(f"{target}: exists already; choose another name, or replace it with --force")
+
+
 @contextmanager
 def hidden_file(directory: Path) -> Iterator[HiddenFile]:
     """A new, empty file on the file system of ``directory``; removes what killed runs left there. Raises OSError."""
@@ -87,6 +120,12 @@ def hidden_file(directory: Path) -> Iterator[HiddenFile]:
             file.hide()
         with suppress(OSError):  # a full disk, which the reader of the file has reported
             file.stream.close()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _create(directory: Path) -> HiddenFile:

@@ -18,7 +18,7 @@ import zstandard
 
 from three_walls.captures.scrub.command_line import REMOVED, is_public_variable, reduce_command
 from three_walls.captures.scrub.copying import Pairs, attach_original, open_new, select_pairs, write_export
-from three_walls.captures.scrub.hidden_files import hidden_file
+from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
 from three_walls.captures.scrub.secrets import Secrets, find_secrets, scan_for_leaks
 from three_walls.captures.scrub.texts import Placeholders, TextFilter
 from three_walls.inputs.nsys.export import NsysExport
@@ -98,22 +98,9 @@ def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]
 def _check_target(source: Path, target: Path, force: bool) -> None:
     if target.exists() and source.samefile(target):
         raise UsageError(f"{target}: expected another file to write to, found the input itself, which is never changed")
-    if target.is_dir():
-        raise UsageError(f"{target}: expected a file to write to, found a directory")
-    if target.is_symlink():
-        raise UsageError(
-            f"{target}: expected a file to write to, found a symbolic link; name the file that it stands for"
-        )
-    if target.exists() and not target.is_file():
-        raise UsageError(f"{target}: expected a file to write to, found a device or a pipe")
-    if target.exists() and not force:
-        raise _exists_already(target)
+    check_target(target, force)
     if target.suffix not in (".sqlite", *COMPRESSED_SUFFIXES):
         raise UsageError(f"{target}: expected a name that ends in .sqlite, .sqlite.xz or .sqlite.zst")
-
-
-def _exists_already(target: Path) -> UsageError:
-    return UsageError(f"{target}: exists already; choose another name, or replace it with --force")
 
 
 def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> ScrubSummary:
@@ -122,7 +109,7 @@ def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> Sc
         original = files.enter_context(_unpacked(source))
         export = files.enter_context(NsysExport(original.path, source))
         check_is_nsys(export, source)
-        with _write_errors(target):
+        with write_errors(target):
             new = files.enter_context(hidden_file(target.absolute().parent))
             database = files.enter_context(closing(open_new(new.show())))
             new.hide()
@@ -142,7 +129,7 @@ def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> Sc
                 f"{source}: {scan.leaked} of {scan.searched} removed values were still in the scrubbed file, so it was "
                 "deleted; a place that scrubbing keeps contains them: please report the table names of this export"
             )
-        with _write_errors(target):
+        with write_errors(target):
             target_bytes = _publish(new.stream, target, force)
         return ScrubSummary(
             source=source,
@@ -171,20 +158,10 @@ def _unpacked(source: Path) -> Iterator[NamedDatabase]:
         return
     directory = Path(tempfile.gettempdir())
     with ExitStack() as files:
-        with _write_errors(directory):
+        with write_errors(directory):
             unpacked = files.enter_context(hidden_file(directory))
         unpack_sqlite(source, unpacked.path)
         yield NamedDatabase(unpacked.show(), unpacked.hide)
-
-
-@contextmanager
-def _write_errors(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileExistsError as error:
-        raise _exists_already(target) from error
-    except (OSError, sqlite3.Error) as error:
-        raise UsageError(f"{target}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
 
 
 @contextmanager
@@ -209,7 +186,6 @@ def _publish(plain: BinaryIO, target: Path, force: bool) -> int:
             zstandard.ZstdCompressor(level=10).copy_stream(plain, packed.stream)
         else:
             shutil.copyfileobj(plain, packed.stream, _CHUNK_BYTES)
-        os.fchmod(packed.stream.fileno(), 0o644 & ~_umask())
         packed.publish(target, force)
         return os.fstat(packed.stream.fileno()).st_size
 
@@ -257,12 +233,6 @@ def _add_host(export: NsysExport, pairs: Pairs, hosts: HostNames, digest: str) -
     name = hosts.name(host, read_environment(launch_environment(export)), digest)
     pairs.setdefault("TARGET_INFO_SYSTEM_ENV", []).append(("Hostname", name))
     return name
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,93 @@
+"""The tracks of a small step, computed by head. Times are in us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
+from three_walls.export.tracks import RankTracks, Slice, Track, lay_out
+from three_walls.model.errors import UsageError
+from three_walls.pipeline import export_step
+
+US = 1_000
+
+
+def build(gemm: str = GEMM, text: str = "forward") -> TraceBuilder:
+    """Five steps of 1,000 us. Of each the first kernel's launch is recorded, the second's is not.
+
+    A range of the host begins 110 before a step, which begins with its first kernel: a GEMM launched at -10 and running
+    0-390; an addition 390-490; nothing until the update, launched at 780 and running 790-890; nothing until 1,000.
+    """
+    builder = TraceBuilder()
+    for number in range(5):
+        at = (1 + number) * 1_000 * US
+        builder.nvtx(f"training_step_{number}", at, at + 1_000 * US)
+        builder.nvtx(text, at + 50 * US, at + 300 * US)
+        builder.kernel(gemm, at + 110 * US, at + 500 * US, launched=at + 100 * US)
+        builder.kernel(POINTWISE, at + 500 * US, at + 600 * US)
+        builder.kernel(ADAM, at + 900 * US, at + 1_000 * US, launched=at + 890 * US)
+    return builder
+
+
+def export(folder: Path, builder: TraceBuilder, *ranks: int) -> RankTracks:
+    (rank,) = export_step(builder.write(folder / "rank0.sqlite"), ranks=ranks).ranks
+    return rank
+
+
+def find_track(rank: RankTracks, name: str) -> Track:
+    return next(track for track in rank.tracks if track.name == name)
+
+
+def times(track: Track) -> list[tuple[float, float, str]]:
+    return [(found.start_ns / US, found.end_ns / US, found.name) for found in track.slices]
+
+
+def test_an_arrow_leads_from_a_launch_to_its_kernel_and_none_to_a_kernel_without_one(tmp_path: Path) -> None:
+    rank = export(tmp_path, build())
+    gemm, addition, update = find_track(rank, "stream 7").slices
+    (arrow,) = rank.arrows  # the GEMM that begins the step was launched before it
+    assert rank.tracks[arrow.from_track].name == "thread 1: CUDA calls"
+    assert rank.tracks[arrow.to_track].name == "stream 7"
+    assert (arrow.from_ns, arrow.to_ns) == (780 * US, update.start_ns)
+    assert [found.details["launch_to_start_us"] for found in (gemm, addition, update)] == [10, None, 10]
+
+
+def test_the_budget_track_covers_the_step_once(tmp_path: Path) -> None:
+    budget = find_track(export(tmp_path, build()), "budget").slices
+    assert budget[0].start_ns == 0
+    assert [found.start_ns for found in budget[1:]] == [found.end_ns for found in budget[:-1]]
+    assert budget[-1].end_ns == 1_000 * US
+    gemm = sum(found.end_ns - found.start_ns for found in budget if found.details["bucket"] == "gemm")
+    assert gemm == 390 * US
+
+
+def test_a_gap_has_its_cause(tmp_path: Path) -> None:
+    gaps = find_track(export(tmp_path, build()), "why no compute ran")
+    starved = [found for found in gaps.slices if found.details["cause"] == "starved_nothing_visible"]
+    assert 290 * US in [found.end_ns - found.start_ns for found in starved]
+
+
+def test_a_path_in_a_range_is_not_exported(tmp_path: Path) -> None:
+    rank = export(tmp_path, build(text="load /home/brunhild/data.bin"))
+    names = [name for _, _, name in times(find_track(rank, "thread 1: NVTX"))]
+    assert "load <path>" in names
+    assert not [name for name in names if "brunhild" in name]
+
+
+def test_a_rank_that_was_not_captured_is_refused(tmp_path: Path) -> None:
+    assert export(tmp_path, build(), 0).rank == 0
+    with pytest.raises(UsageError, match=r"--rank: expected a rank that captured step \d \(0\), found 7"):
+        export_step(tmp_path / "rank0.sqlite", ranks=[7])
+
+
+def test_slices_that_overlap_without_nesting_are_on_tracks_of_their_own() -> None:
+    outer, inner, crossing, later = (
+        Slice(start, end, f"{start}-{end}", "", {}) for start, end in ((0, 10), (2, 4), (8, 12), (12, 13))
+    )
+    assert lay_out("stream 7", [later, crossing, inner, outer]) == [
+        Track("stream 7", [outer, inner, later]),
+        Track("stream 7 (2)", [crossing]),
+    ]
+    assert lay_out("stream 7", []) == []

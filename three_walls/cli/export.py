@@ -1,0 +1,125 @@
+"""``three-walls export``: a step of the run for a trace viewer."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from three_walls import pipeline
+from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
+from three_walls.cli.analyze import show_progress
+from three_walls.export.chrome_trace import render_chrome_trace
+from three_walls.model.errors import UsageError
+from three_walls.report.formats import format_count, show_control_characters
+
+SUFFIXES = (".json", ".json.gz")
+_GZIP_LEVEL = 6
+
+
+@click.command("export")
+@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    "target",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file to write, .json or .json.gz (compressed).",
+)
+@click.option(
+    "--format",
+    "_format",
+    type=click.Choice(["perfetto", "chrome"]),
+    default="perfetto",
+    show_default=True,
+    help="Where it will be opened. Both read the same file, Chrome's trace event format in JSON.",
+)
+@click.option(
+    "--rank",
+    "ranks",
+    metavar="N",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="Write this rank only. Repeatable.  [default: all ranks that captured the step]",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Training log of the same run, as for analyze. Repeatable.",
+)
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The run's saved run_config.yaml.")
+@click.option("--step-range", metavar="REGEX", help="NVTX ranges that mark training steps, as for analyze.")
+@click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
+def export_command(
+    traces: tuple[Path, ...],
+    target: Path,
+    _format: str,
+    ranks: tuple[int, ...],
+    logs: tuple[Path, ...],
+    config_file: Path | None,
+    step_range: str | None,
+    force: bool,
+) -> None:
+    """Write a step of TRACES for Perfetto or chrome://tracing.
+
+    FILE holds the step that the report is about, with what analyze found out about it: what owns each nanosecond, why
+    no compute ran, the critical path, and per operation its category, module, layer, micro-batch and launch. Streams,
+    host threads and NVTX ranges lie below. Open it at https://ui.perfetto.dev; nothing is uploaded.
+
+    \b
+    Examples:
+      three-walls export rank0.sqlite --out step.json.gz
+      three-walls export profiles/ --rank 0 --rank 3 --log train.log --out step.json.gz
+      three-walls export rank0.sqlite --format chrome --out step.json
+
+    \b
+    Exit codes:
+      0  written                      3  an input cannot be read, is no Nsight export or holds no whole step
+      2  usage                        4  no CUDA kernels in the traces
+    """
+    _check_out(target, (*traces, *logs, *([config_file] if config_file else [])), force)
+    with show_progress() as progress:
+        step = pipeline.export_step(
+            traces, logs=logs, config=config_file, step_range=step_range, ranks=ranks, progress=progress
+        )
+        progress("writing the step")
+        size = write_whole(target, render_chrome_trace(step), force)
+    click.echo(
+        f"Wrote {show_control_characters(str(target))} ({format_count(size)} bytes): step {step.step}, {step.why}"
+    )
+
+
+def _check_out(target: Path, inputs: Iterable[Path], force: bool) -> None:
+    """Raises UsageError unless ``target`` may be written. A long analysis must not end with that."""
+    if not target.name.endswith(SUFFIXES):
+        raise UsageError(f"{target}: expected a name that ends in {' or '.join(SUFFIXES)}")
+    if target.exists() and any(path.exists() and path.samefile(target) for path in inputs):
+        raise UsageError(f"{target}: expected another file to write to, found an input, which is never changed")
+    check_target(target, force)
+    if not os.access(target.absolute().parent, os.W_OK):
+        raise UsageError(f"{target}: cannot be written (its directory is missing or read-only)")
+
+
+def write_whole(target: Path, pieces: Iterable[str], replace: bool) -> int:
+    """Writes ``pieces`` to ``target``, whole or not at all; returns the size.
+
+    The pieces are compressed where the name ends in .gz, without name and time, so the same pieces give the same
+    bytes. Raises UsageError where the file exists, unless ``replace``, or cannot be written.
+    """
+    with write_errors(target), hidden_file(target.absolute().parent) as file:
+        if target.name.endswith(".gz"):
+            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file.stream, mtime=0) as compressing:
+                for piece in pieces:
+                    compressing.write(piece.encode("ascii"))
+        else:
+            for piece in pieces:
+                file.stream.write(piece.encode("ascii"))
+        file.publish(target, replace)
+        return os.fstat(file.stream.fileno()).st_size

@@ -1,0 +1,323 @@
+"""The tracks of one captured step: the entry of this package.
+
+Per rank: what owns each nanosecond (the budget over time), why no compute ran, the critical path, the streams of the
+device, and per host thread its NVTX ranges and CUDA calls. Everything is cut to the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.attribution.compute_gaps import list_compute_gaps
+from three_walls.attribution.ownership import OWNER
+from three_walls.export.critical_path import place_critical_path
+from three_walls.export.tracks import LONGEST_SHOWN_NAME, Arrow, RankTracks, Slice, StepTracks, Track, lay_out
+from three_walls.facts.step_view import StepView
+from three_walls.inputs.nsys.identity import Rank
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, read_ranges_between
+from three_walls.model.buckets import BUCKET_BY_NAME
+from three_walls.model.errors import UsageError
+from three_walls.ranks.clock import CommonClock
+from three_walls.replay.critical_path import OPERATION, find_critical_path
+from three_walls.replay.graph import StepGraph, replay
+from three_walls.tables.scrub import cut_private
+from three_walls.timeline.operators import read_operator_text
+from three_walls.timeline.timeline import Timeline
+
+MOST_RANGES = 100_000
+"""NVTX ranges of a rank, the longest first. A step of a real run has some ten thousand."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """What the tracks are made from."""
+
+    timeline: Timeline
+    clock: CommonClock
+    slices: pl.DataFrame
+    """Attribution.slices."""
+    traces: Sequence[Trace]
+    step: StepView
+    graph: StepGraph | None
+    """With labelled operations; None where the step cannot be replayed."""
+    reason_without_graph: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The step of one rank."""
+
+    trace: Trace
+    rank: Rank
+    start_ns: int
+    end_ns: int
+    zero_ns: int
+    """The time of the capture's clock that stands for 0."""
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """Start and end as exported."""
+        return self.start_ns - self.zero_ns, self.end_ns - self.zero_ns
+
+
+def list_step_tracks(measured: MeasuredStep, ranks: Collection[int] = ()) -> StepTracks:
+    """The tracks of the representative step, of the ranks numbered ``ranks`` or of all that captured it.
+
+    Raises UsageError for a rank that did not capture it. Reading a rank raises InputError where its trace cannot be
+    read any more.
+    """
+    windows, is_aligned = _list_windows(measured, ranks)
+    notes = ["Tracks are cut to the step. Layers and micro-batches are counted per rank, from 0."]
+    if measured.graph is None:
+        notes.append(f"No critical path, layers and modules: {measured.reason_without_graph}.")
+    else:
+        notes.append(
+            "The critical path is that of the captured step; the report's is of the step without the profiler's cost."
+        )
+    if not is_aligned:
+        notes.append("The clocks of the ranks cannot be compared, so every rank begins at 0.")
+    step = measured.step
+    return StepTracks(step.step, step.why, tuple(notes), _make_ranks(measured, windows, ranks))
+
+
+def _list_windows(measured: MeasuredStep, ranks: Collection[int]) -> tuple[list[_Window], bool]:
+    """The step of each rank asked for and then of the others, and whether their clocks can be compared."""
+    place_of = {rank.rank_index: (trace, rank) for trace in measured.traces for rank in trace.ranks}
+    rows = measured.timeline.steps.filter(pl.col("kept") & (pl.col("step") == measured.step.step)).sort("rank_index")
+    captured = {place_of[index][1].rank for index in rows["rank_index"]}
+    unknown = sorted(set(ranks) - captured)
+    if unknown:
+        listed = ", ".join(map(str, sorted(captured)))
+        raise UsageError(
+            f"--rank: expected a rank that captured step {measured.step.step} ({listed}), found {unknown[0]}"
+        )
+    common = measured.clock.add_common_times(rows)
+    is_aligned = not common["common_start_ns"].has_nulls()
+    if not is_aligned:
+        common = common.with_columns(common_start_ns=pl.lit(0, dtype=pl.Int64))
+    of_rank = [place_of[index][1].rank for index in rows["rank_index"]]
+    starts = common["common_start_ns"].to_list()
+    first = min(start for start, rank in zip(starts, of_rank, strict=True) if not ranks or rank in ranks)
+    windows = [
+        _Window(*place_of[row["rank_index"]], row["start_ns"], row["end_ns"], row["start_ns"] - (start - first))
+        for row, start in zip(rows.iter_rows(named=True), starts, strict=True)
+    ]
+    return sorted(windows, key=lambda window: (window.rank.rank, window.rank.rank_index)), is_aligned
+
+
+def _make_ranks(measured: MeasuredStep, windows: Sequence[_Window], ranks: Collection[int]) -> Iterator[RankTracks]:
+    zero_ns = {window.rank.rank_index: window.zero_ns for window in windows}
+    step = pl.col("step") == measured.step.step
+    slices = measured.slices.filter(step)
+    timeline = measured.timeline.with_steps(measured.timeline.steps.filter(step & pl.col("kept")))
+    gaps = list_compute_gaps(timeline, slices)
+    for window in windows:
+        index = window.rank.rank_index
+        if ranks and window.rank.rank not in ranks:
+            continue
+        of_rank = pl.col("rank_index") == index
+        has_path = window.rank.rank in ranks if ranks else index == measured.step.rank_index
+        path, on_path = _find_path(measured.graph, zero_ns, window) if has_path else ([], frozenset[int]())
+        tracks = [
+            Track("budget", _list_owners(slices.filter(of_rank), window)),
+            Track("why no compute ran", _list_causes(gaps.filter(of_rank), window)),
+            *([Track("critical path", path)] if path else []),
+        ]
+        device, host, arrows = _list_activity(measured, window, on_path, len(tracks))
+        yield RankTracks(window.rank.rank, (*tracks, *device, *host), tuple(arrows))
+
+
+def _find_path(
+    graph: StepGraph | None, zero_ns: Mapping[int, int], window: _Window
+) -> tuple[list[Slice], frozenset[int]]:
+    """The critical path of the rank's step, and the numbers of the operations on it."""
+    if graph is None or window.rank.rank_index not in graph.ranks:
+        return [], frozenset()
+    path = find_critical_path(graph, graph.work, replay(graph), graph.ranks.index(window.rank.rank_index))
+    running = path.segments.filter(pl.col("what") == OPERATION)["operation"]
+    return place_critical_path(graph, path, zero_ns, window.shown), frozenset(running.drop_nulls().to_list())
+
+
+def _list_owners(slices: pl.DataFrame, window: _Window) -> list[Slice]:
+    """The bucket that owns each stretch of the step; they sum to the step's budget."""
+    owned = slices.sort("start_ns").with_columns(bucket=OWNER)
+    stretches = (
+        owned.with_columns(stretch=pl.col("bucket").rle_id())
+        .group_by("stretch", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("bucket").first())
+    )
+    return [
+        Slice(
+            start - window.zero_ns,
+            end - window.zero_ns,
+            BUCKET_BY_NAME[bucket].title,
+            BUCKET_BY_NAME[bucket].group.value,
+            {"bucket": bucket},
+        )
+        for start, end, bucket in stretches.select("start_ns", "end_ns", "bucket").iter_rows()
+    ]
+
+
+def _list_causes(gaps: pl.DataFrame, window: _Window) -> list[Slice]:
+    """Stretches without compute by cause; those of one cause that follow each other without a pause are joined."""
+    follows = pl.col("start_ns") == pl.col("end_ns").shift(1)
+    is_same = (pl.col("cause") == pl.col("cause").shift(1)) & (pl.col("detail") == pl.col("detail").shift(1))
+    stretches = (
+        gaps.sort("start_ns")
+        .with_columns(stretch=(~(follows & is_same)).fill_null(True).cum_sum())
+        .group_by("stretch", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("cause", "detail").first())
+    )
+    return [
+        Slice(
+            start - window.zero_ns,
+            end - window.zero_ns,
+            cause.replace("_", " "),
+            "gap",
+            {"cause": cause, "detail": detail[:LONGEST_SHOWN_NAME] or None},
+        )
+        for start, end, cause, detail in stretches.select("start_ns", "end_ns", "cause", "detail").iter_rows()
+    ]
+
+
+def _list_activity(
+    measured: MeasuredStep, window: _Window, on_path: Collection[int], first_track: int
+) -> tuple[list[Track], list[Track], list[Arrow]]:
+    """Tracks of the device and of the host, and arrows from calls to what they launched.
+
+    ``first_track``: the place of the first of these tracks.
+    """
+    operations = _select_operations(measured, window, on_path)
+    device: list[Track] = []
+    for stream, of_stream in operations.sort("stream", "start_ns").group_by("stream", maintain_order=True):
+        device += lay_out(f"stream {stream[0]}", _list_operations(of_stream, window))
+    calls = _list_calls(measured.timeline, window)
+    ranges = _list_ranges(window)
+    order = list(dict.fromkeys([*operations["launch_thread"].drop_nulls().to_list(), *sorted({*calls, *ranges})]))
+    host: list[Track] = []
+    call_tracks: dict[int, list[int]] = {}
+    for thread in order:
+        name = f"thread {thread % THREADS_PER_PROCESS}"
+        host += lay_out(f"{name}: NVTX", ranges.get(thread, []))
+        laid = lay_out(f"{name}: CUDA calls", calls.get(thread, []))
+        begin = first_track + len(device) + len(host)
+        call_tracks[thread] = list(range(begin, begin + len(laid)))
+        host += laid
+    all_tracks = [*device, *host]
+    launches: dict[object, tuple[int, int]] = {}  # of nested calls with one correlation the outer one
+    for places in call_tracks.values():
+        for place in places:
+            for found in all_tracks[place - first_track].slices:
+                launches.setdefault(found.details["correlation"], (place, found.start_ns))
+    arrows = []
+    for place, track in enumerate(device, first_track):
+        for found in track.slices:
+            launch = launches.get(found.details["correlation"]) if found.details["thread"] is not None else None
+            if launch is not None and launch[1] <= found.start_ns:
+                arrows.append(Arrow(*launch, place, found.start_ns))
+    return device, host, arrows
+
+
+def _select_operations(measured: MeasuredStep, window: _Window, on_path: Collection[int]) -> pl.DataFrame:
+    """What ran on the device in the step, with labels where they are known, and ``on_path``."""
+    index, graph = window.rank.rank_index, measured.graph
+    inside = measured.timeline.operations.filter(
+        (pl.col("rank_index") == index) & (pl.col("start_ns") < window.end_ns) & (pl.col("end_ns") > window.start_ns)
+    )
+    if graph is None or index not in graph.ranks:
+        return inside
+    labelled = (
+        graph.operations.with_row_index("number")
+        .filter((pl.col("rank_index") == index) & (pl.col("end_ns") > window.start_ns))
+        .with_columns(on_path=pl.when(pl.col("number").is_in(list(on_path))).then(True))
+    )
+    return pl.concat([inside.filter(pl.col("start_ns") < window.start_ns), labelled], how="diagonal_relaxed")
+
+
+def _list_operations(operations: pl.DataFrame, window: _Window) -> Iterator[Slice]:
+    names = window.trace.names
+    begin, end = window.shown
+    for row in operations.iter_rows(named=True):
+        start_ns, end_ns = row["start_ns"] - window.zero_ns, row["end_ns"] - window.zero_ns
+        full_name, category = names.get(row["name_id"], ""), str(row["category"])
+        launch_ns = row["launch_start_ns"]
+        yield Slice(
+            max(start_ns, begin),
+            min(end_ns, end),
+            (names.get(row["short_name_id"]) or full_name or BUCKET_BY_NAME[category].title)[:LONGEST_SHOWN_NAME],
+            category,
+            {
+                "kernel": full_name[:LONGEST_SHOWN_NAME] or None,
+                "module": row.get("module"),
+                "layer": row.get("layer"),
+                "micro_batch": row.get("micro_batch"),
+                "direction": row.get("direction"),
+                "on_critical_path": row.get("on_path"),
+                "launch_to_start_us": None if launch_ns is None else (row["start_ns"] - launch_ns) / 1000,
+                "whole_duration_us": (end_ns - start_ns) / 1000 if start_ns < begin or end_ns > end else None,
+                "bytes": row["bytes"],
+                "grid": None if row["grid_x"] is None else [row["grid_x"], row["grid_y"], row["grid_z"]],
+                "correlation": row["correlation"],
+                "thread": None if row["launch_thread"] is None else row["launch_thread"] % THREADS_PER_PROCESS,
+            },
+        )
+
+
+def _list_calls(timeline: Timeline, window: _Window) -> dict[int, list[Slice]]:
+    """The CUDA calls of each thread of the rank's process."""
+    calls = timeline.api_calls.filter(
+        (pl.col("capture_id") == window.trace.capture_id)
+        & (pl.col("process") == window.rank.process)
+        & (pl.col("start_ns") < window.end_ns)
+        & (pl.col("end_ns") > window.start_ns)
+    ).with_columns(pl.col("name").cast(pl.String).str.replace(r"(_ptsz|_ptds|_v\d+)+$", ""))
+    found: dict[int, list[Slice]] = {}
+    begin, end = window.shown
+    columns = ("thread", "start_ns", "end_ns", "name", "correlation")
+    for thread, start_ns, end_ns, name, correlation in calls.select(columns).iter_rows():
+        found.setdefault(thread, []).append(
+            Slice(
+                max(start_ns - window.zero_ns, begin),
+                min(end_ns - window.zero_ns, end),
+                (name or "unknown call")[:LONGEST_SHOWN_NAME],
+                "cuda_call",
+                {"correlation": correlation},
+            )
+        )
+    return found
+
+
+def _list_ranges(window: _Window) -> dict[int, list[Slice]]:
+    """The NVTX ranges of each thread of the rank's process; of very many the longest."""
+    read = read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns)
+    clipped = (
+        read.with_columns(
+            start_ns=pl.col("start_ns").clip(lower_bound=window.start_ns),
+            end_ns=pl.col("end_ns").fill_null(window.end_ns).clip(upper_bound=window.end_ns),
+        )
+        .filter(pl.col("end_ns") > pl.col("start_ns"))
+        .sort(
+            pl.col("end_ns") - pl.col("start_ns"), "thread", "start_ns", "text", descending=[True, False, False, False]
+        )
+        .head(MOST_RANGES)
+    )
+    found: dict[int, list[Slice]] = {}
+    shown: dict[str, str] = {}
+    for thread, start_ns, end_ns, text in clipped.select("thread", "start_ns", "end_ns", "text").iter_rows():
+        name, sizes, sequence = read_operator_text(text)
+        if name not in shown:
+            shown[name] = cut_private(name)[:LONGEST_SHOWN_NAME]
+        found.setdefault(thread, []).append(
+            Slice(
+                start_ns - window.zero_ns,
+                end_ns - window.zero_ns,
+                shown[name],
+                "nvtx",
+                {"sequence": sequence, "shapes": sizes},
+            )
+        )
+    return found
