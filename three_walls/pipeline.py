@@ -9,7 +9,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``facts/measure.py``: the fact sheet.
 - ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
-- ``overrides/spell.py``: the plan as overrides of a launcher.
+- ``overrides/spell.py``: the plan as overrides of a launcher; ``overrides/entries.py``: each entry alone.
 - ``export/step_tracks.py``: the step for trace viewers.
 """
 
@@ -43,6 +43,7 @@ from three_walls.model.report import KnownGoodRecipe, ReportWarning, Verdict
 from three_walls.model.rule import Rule, WarningRule
 from three_walls.model.what_if import LiveReport, ReplayedRun
 from three_walls.overrides.check import find_problems
+from three_walls.overrides.entries import spell_entries
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
@@ -221,6 +222,7 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
+    plan = spell_entries(plan, findings, config, bridge_version)
     warnings = judge_warnings(rule_base.warnings, facts, stragglers)
     first = choose_first_trial(plan, facts, predictor)
     return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)

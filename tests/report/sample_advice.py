@@ -75,10 +75,32 @@ def _graphs() -> Finding:
     )
 
 
+_PYTHON = ("cfg.model.moe_router_dtype = 'fp32'",)
+
+
 def plan() -> tuple[PlanStep, ...]:
     return (
-        PlanStep(1, _deepep().rule, _deepep(), _DEEPEP_EDITS, _deepep().gain_ns, Bounds(551 * MS, 640 * MS)),
-        PlanStep(2, _graphs().rule, _graphs(), _GRAPH_EDITS, _graphs().gain_ns, Bounds(520 * MS, 632 * MS)),
+        PlanStep(
+            order=1,
+            rule=_deepep().rule,
+            finding=_deepep(),
+            edits=_DEEPEP_EDITS,
+            gain_ns=_deepep().gain_ns,
+            step_after_ns=Bounds(551 * MS, 640 * MS),
+            overrides=replace(
+                overrides(), bridge=overrides().bridge[:3], megatron_lm=overrides().megatron_lm[:3], python=_PYTHON
+            ),
+        ),
+        PlanStep(
+            order=2,
+            rule=_graphs().rule,
+            finding=_graphs(),
+            edits=_GRAPH_EDITS,
+            gain_ns=_graphs().gain_ns,
+            step_after_ns=Bounds(520 * MS, 632 * MS),
+            overrides=Overrides("0.4.2", overrides().bridge[3:], overrides().megatron_lm[3:], {}),
+            prerequisites=_GRAPH_EDITS[:1],
+        ),
     )
 
 

@@ -20,6 +20,7 @@ import pytest
 from three_walls.model.errors import UsageError
 from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
+from three_walls.report.overrides_file import ENTRIES_DIR, render_entries
 from three_walls.report.write import LOCK_NAME, NAMES, write_report
 
 TOUCHING_THE_DISK = ("open", "os.rename", "os.symlink", "os.link", "os.mkdir", "os.remove", "os.rmdir", "fcntl.flock")
@@ -28,18 +29,40 @@ FINISHED, INTERRUPTED = 0, 99
 """Exit codes of a child process that wrote a report, or met the fault it was given."""
 
 
+ENTRIES = {"1": ("01-a.bridge.txt", "02-b.env"), "2": ("01-a.bridge.txt", "02-c.py"), "4": ("03-d.megatron.txt",)}
+"""Number of a run to the files of its entries: run 3 has none."""
+
+
+def render_short_entries(report: Report) -> dict[str, str]:
+    run = report.tool_version
+    text = f"# three-walls {run}: entry 1 of the plan, alone: {'x' * 10_000}\n"
+    return {f"{ENTRIES_DIR}/{name}": text for name in ENTRIES.get(run, ())}
+
+
 @pytest.fixture
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that hold their run's number, which is the tool version, and some bulk."""
     for kind in ("html", "json", "overrides"):
         monkeypatch.setattr(f"three_walls.report.write.render_{kind}", lambda report: report.tool_version * 10_000)
+    monkeypatch.setattr("three_walls.report.write.render_entries", render_short_entries)
 
 
 def run_of(out_dir: Path) -> str | None:
-    """The number of the run whose report is in ``out_dir``; None where there is none. Fails for files of several."""
+    """The number of the run whose report is in ``out_dir``; None where there is none. Fails for files of several.
+
+    A link that leads nowhere is no file.
+    """
     found = {(out_dir / name).read_text()[0] if (out_dir / name).exists() else None for name in NAMES}
     assert len(found) == 1, found
-    return found.pop()
+    run = found.pop()
+    entries = {path.name: path.read_text()[14] for path in out_dir.glob(f"{ENTRIES_DIR}/*") if path.exists()}
+    assert entries == dict.fromkeys(ENTRIES.get(run or "", ()), run)
+    return run
+
+
+def names_of(run: str | None) -> list[str]:
+    """What is in the directory of a report of that run."""
+    return [*(NAMES if run else ()), *([ENTRIES_DIR] if run in ENTRIES else ())]
 
 
 def write_in_child(report: Report, out_dir: Path, prepare: Callable[[], None]) -> int:
@@ -89,8 +112,9 @@ def interrupt() -> None:
 @pytest.mark.slow
 def test_it_creates_the_directory_and_names_what_it_wrote(report: Report, page: str, tmp_path: Path) -> None:
     out_dir = tmp_path / "deep" / "run.three-walls"
-    assert write_report(report, out_dir) == [out_dir / name for name in NAMES]
-    assert sorted(p.name for p in out_dir.iterdir()) == sorted(NAMES)
+    assert write_report(report, out_dir) == [out_dir / name for name in (*NAMES, ENTRIES_DIR)]
+    assert sorted(p.name for p in out_dir.iterdir()) == sorted((*NAMES, ENTRIES_DIR))
+    assert {f"{ENTRIES_DIR}/{path.name}" for path in (out_dir / ENTRIES_DIR).iterdir()} == set(render_entries(report))
     assert (out_dir / "report.html").read_text(encoding="utf-8") == page == render_html(report)
     assert json.loads((out_dir / "report.json").read_bytes())["verdict"]["wall"] == "communication"
 
@@ -115,7 +139,7 @@ def test_wherever_writing_ends_the_files_are_those_of_one_run(
         write_in_child(replace(report, tool_version="2"), out_dir, at_call(number, fault, reached))
         found.add(run_of(out_dir))
         if fault is not kill:
-            expected = [*NAMES, "notes.md"] if run_of(out_dir) else ["notes.md"]
+            expected = [*names_of(run_of(out_dir)), "notes.md"]
             names = sorted(path.name for path in out_dir.iterdir())
             locks_left += LOCK_NAME in names  # where removing the lock is itself what fails
             assert [name for name in names if name != LOCK_NAME] == sorted(expected), number
@@ -127,7 +151,6 @@ def test_wherever_writing_ends_the_files_are_those_of_one_run(
         if not reached.exists():
             break
     assert 20 < number < 98
-    assert locks_left <= 2
     assert locks_left <= 2
     assert found == {"1" if has_report else None, "2"}
 
@@ -150,7 +173,7 @@ def test_a_limit_of_the_file_size_leaves_the_old_report(report: Report, tmp_path
 
     assert write_in_child(replace(report, tool_version="2"), tmp_path, limit) == INTERRUPTED
     assert run_of(tmp_path) == "1"
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names_of("1"))
 
 
 @pytest.mark.usefixtures("short_texts")
@@ -169,7 +192,7 @@ def test_runs_at_the_same_time_take_turns(report: Report, tmp_path: Path) -> Non
         for child in children:
             assert os.waitpid(child, 0)[1] == 0
         assert run_of(out_dir) is not None
-        assert sorted(path.name for path in out_dir.iterdir()) == sorted(NAMES)
+        assert sorted(path.name for path in out_dir.iterdir()) == sorted(names_of(run_of(out_dir)))
 
 
 @pytest.mark.usefixtures("short_texts")
@@ -191,7 +214,7 @@ def test_a_file_system_without_links_gets_its_files_one_by_one(
     else:
         write_report(replace(report, tool_version="2"), tmp_path)
     assert run_of(tmp_path) == ("1" if is_full else "2")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names_of(run_of(tmp_path)))
 
 
 @pytest.mark.usefixtures("short_texts")
@@ -238,7 +261,7 @@ def test_a_directory_that_has_the_name_of_a_file_is_one_line(report: Report, tmp
     with pytest.raises(UsageError, match=r"overrides\.txt is a directory"):
         write_report(replace(report, tool_version="2"), tmp_path)
     assert (tmp_path / "report.html").read_text()[0] == "1"
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names_of("1"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -279,3 +302,52 @@ def test_a_file_in_the_way_is_one_clear_line(report: Report, tmp_path: Path) -> 
         write_report(report, tmp_path / "taken")
     assert str(caught.value).startswith(f"cannot write the report to {tmp_path / 'taken'}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("short_texts")
+def test_files_of_the_earlier_plan_go_and_those_of_anybody_else_stay(report: Report, tmp_path: Path) -> None:
+    write_report(replace(report, tool_version="1"), tmp_path)
+    folder = tmp_path / ENTRIES_DIR
+    others = ("01-own.bridge.txt", "notes.md", "02-b.env.bak", "1-b.env")
+    for name in others:
+        (folder / name).write_text("model.x=1")
+    (folder / "99-marked.notes").write_text("# three-walls 1: entry 1 of the plan, alone: x")  # no name of ours
+    (tmp_path / "precious").write_text("# three-walls 1: entry 1 of the plan, alone: x")
+    (folder / "07-link.env").symlink_to("../precious")
+    write_report(replace(report, tool_version="2"), tmp_path)
+    kept = ["99-marked.notes", "07-link.env", *others]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*ENTRIES["2"], *kept])
+    assert [(folder / name).read_text() for name in others] == ["model.x=1"] * len(others)
+    write_report(replace(report, tool_version="3"), tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(kept)
+    assert (tmp_path / "precious").exists()
+
+
+@pytest.mark.usefixtures("short_texts")
+def test_a_directory_that_the_user_left_empty_stays_and_one_of_ours_goes(report: Report, tmp_path: Path) -> None:
+    (tmp_path / ENTRIES_DIR).mkdir()
+    write_report(replace(report, tool_version="3"), tmp_path)
+    assert (tmp_path / ENTRIES_DIR).is_dir()
+    write_report(replace(report, tool_version="1"), tmp_path)
+    write_report(replace(report, tool_version="3"), tmp_path)
+    assert not (tmp_path / ENTRIES_DIR).exists()
+
+
+@pytest.mark.usefixtures("short_texts")
+@pytest.mark.parametrize("is_link", [False, True])
+def test_nothing_is_written_through_a_link_that_has_the_name_of_the_directory(
+    report: Report, tmp_path: Path, is_link: bool
+) -> None:
+    out_dir, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    out_dir.mkdir()
+    elsewhere.mkdir()
+    if is_link:
+        (out_dir / ENTRIES_DIR).symlink_to(elsewhere)
+    else:
+        (out_dir / ENTRIES_DIR).write_text("mine")
+    with pytest.raises(UsageError, match="overrides is no directory"):
+        write_report(replace(report, tool_version="1"), out_dir)
+    assert [path.name for path in out_dir.iterdir()] == [ENTRIES_DIR]
+    write_report(replace(report, tool_version="3"), out_dir)  # it has no entries to write
+    assert run_of(out_dir) == "3"
+    assert list(elsewhere.iterdir()) == []

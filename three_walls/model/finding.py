@@ -140,6 +140,16 @@ class PlanStep:
     profiler_ns: int = 0
     """Of the likely gain (of an upper bound: of the whole) in the trace: the part that the log shows to be the
     profiler's. The gain is without it."""
+    overrides: Overrides | None = None
+    """This entry alone, to apply to the run as it is, with all that it needs to be set; null where it cannot be applied
+    alone."""
+    no_overrides_reason: str = ""
+    """Why there are none; empty where there are."""
+    needs: tuple[str, ...] = ()
+    """Rules of the earlier entries that have to be applied with this one, in the order of the plan. Empty where it can
+    be applied alone."""
+    prerequisites: tuple[PlannedEdit, ...] = ()
+    """Edits in ``overrides`` that are not in ``edits``: in the whole plan earlier entries make them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +190,9 @@ class ConditionalLines:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """The plan's edits spelled for each launcher. They are not quoted for a shell; the lines of overrides.txt are.
+    """Edits of the plan, or of one entry, spelled for each launcher.
+
+    They are not quoted for a shell; the lines of overrides.txt are.
 
     The lines of each form are those that the run's release takes, or that every release takes if it is not known.
     """
@@ -194,7 +206,8 @@ class Overrides:
     env: Mapping[str, str]
     """Environment variables by name."""
     notes: tuple[str, ...] = ()
-    """What no override or flag can express. Each note begins with the launcher's name."""
+    """What no override or flag can express. Each note begins with the launcher's name, or with ``Applied alone``: what
+    to confirm before an entry is applied alone, because in the plan earlier entries set it."""
     python: tuple[str, ...] = ()
     """Statements that make the same edits to a Megatron-Bridge recipe's ``cfg``."""
     conditional: tuple[ConditionalLines, ...] = ()

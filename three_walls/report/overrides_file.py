@@ -1,10 +1,12 @@
-"""The plan's edits as shell text: overrides.txt, and the lines that the report offers for copying."""
+"""The plan's edits as shell text: overrides.txt, a file per entry and launcher, and the lines offered for copying."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from three_walls.model.finding import Overrides
+from three_walls.model.finding import Overrides, PlanStep
 from three_walls.model.report import Report
 from three_walls.model.shell import is_variable, quote_assignment, quote_word
 from three_walls.report.formats import show_control_characters
@@ -15,6 +17,20 @@ _HOW_TO_USE = """\
 #   "--"       Megatron-LM       grep '^--' overrides.txt | xargs torchrun pretrain_gpt.py YOUR_FLAGS
 #   the rest   Megatron-Bridge   grep -vE '^(#|export |--|$)' overrides.txt | xargs torchrun run_recipe.py YOUR_FLAGS
 # Use the part of your launcher, not both."""
+
+ENTRIES_DIR = "overrides"
+"""Directory of the files per entry, in that of the report."""
+_SUFFIXES = {"bridge": ".bridge.txt", "megatron-lm": ".megatron.txt", "env": ".env", "python": ".py"}
+"""Form to the end of its file's name."""
+_ENTRY_USES = {
+    "bridge": "grep -v '^#' {path} | xargs torchrun run_recipe.py YOUR_FLAGS",
+    "megatron-lm": "grep -v '^#' {path} | xargs torchrun pretrain_gpt.py YOUR_FLAGS",
+    "env": ". {path}",
+    "python": "paste it into the recipe, where cfg is its configuration",
+}
+ENTRY_HEAD = re.compile(r"# three-walls \S+: entry \d+ of the plan, alone: ")
+"""How each file of an entry begins, and no file of anybody else."""
+ENTRY_NAME = re.compile(rf"\d\d+-[a-z0-9-]+({'|'.join(map(re.escape, _SUFFIXES.values()))})")
 
 
 def quote_bridge(overrides: Overrides) -> tuple[str, ...]:
@@ -86,6 +102,49 @@ def render_overrides(report: Report) -> str:
         *(part for title, lines in _list_conditional(overrides) for part in _comment(title, lines)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def slug_of(step: PlanStep) -> str:
+    """The entry's rule as a part of a file's name or of an address: ``grouped-gemm``."""
+    return re.sub(r"[^a-z0-9]+", "-", step.rule.lower())[:80].strip("-") or "entry"
+
+
+def list_entry_files(step: PlanStep) -> dict[str, str]:
+    """Form to path, relative to the report's directory, for the forms that have lines for this entry alone.
+
+    A form whose lines are all conditional has a file of comments.
+    """
+    if step.overrides is None:
+        return {}
+    forms = {name for name, _, _ in list_forms(step.overrides)}
+    forms |= {block.launcher.replace("_", "-") for block in step.overrides.conditional}
+    stem = f"{ENTRIES_DIR}/{step.order:02}-{slug_of(step)}"
+    return {form: f"{stem}{suffix}" for form, suffix in _SUFFIXES.items() if form in forms}
+
+
+def render_entries(report: Report) -> dict[str, str]:
+    """Path, relative to the report's directory, to text: a file per entry and form. Each ends with a newline."""
+    return {
+        path: _render_entry(report, step, form) for step in report.plan for form, path in list_entry_files(step).items()
+    }
+
+
+def _render_entry(report: Report, step: PlanStep, form: str) -> str:
+    assert step.overrides is not None  # it has files
+    lines = {name: lines for name, _, lines in list_forms(step.overrides)}.get(form, ())
+    head = f"three-walls {report.tool_version}: entry {step.order} of the plan, alone: {step.finding.title}"
+    launcher = form.replace("-", "_")
+    of_form = tuple(block for block in step.overrides.conditional if block.launcher == launcher)
+    conditional = _list_conditional(replace(step.overrides, conditional=of_form))
+    use = _ENTRY_USES[form].format(path=list_entry_files(step)[form])
+    parts = [
+        _comment_line(head),
+        _comment_line(use),
+        *_comment("Notes: what no line below can express", step.overrides.notes),
+        *map(show_control_characters, lines),
+        *(part for title, found in conditional for part in _comment(title, found)),
+    ]
+    return "\n".join(parts) + "\n"
 
 
 def _section(title: str, lines: tuple[str, ...]) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ class Text:
     role: str = ""
     title: str = ""
     """A longer text that the page shows on hover."""
+    link: str = ""
+    """Anchor in the page that it links to; empty: no link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,8 @@ class Card:
     scale: Range | None = None
     role: str = "finding"
     """``plan-step``, ``finding`` or ``callout``."""
+    anchor: str = ""
+    """Its anchor in the page; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,16 +219,20 @@ class Hero:
     role: str
     step_line: str
     """The metrics in a sentence, for renderers that draw no figures."""
+    pointer: tuple[Inline, ...] = ()
+    """Where to go on reading in the page; empty: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Blocks that the page shows when they are unfolded. The terminal leaves them out."""
+    """Blocks that the page shows when they are unfolded. The terminal leaves them out, unless stated otherwise."""
 
     summary: Inline | tuple[Inline, ...]
     blocks: tuple[Block, ...]
     is_open: bool = False
     role: str = ""
+    in_full_terminal: bool = False
+    """Whether the terminal shows it with ``--full``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +249,7 @@ class Copyable:
     name: str
     title: str
     lines: tuple[str, ...]
+    in_terminal: bool = True
 
 
 @dataclass(frozen=True, slots=True)

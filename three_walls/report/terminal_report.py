@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -20,6 +21,7 @@ from three_walls.report.section import (
     Cell,
     Column,
     Copyable,
+    Fold,
     Hero,
     Items,
     Note,
@@ -44,12 +46,22 @@ _WIDEST_CODE = 36
 MORE = "report.html has more sections; --full prints them here."
 
 
+@dataclass(frozen=True, slots=True)
+class _Screen:
+    """What is shown, and how."""
+
+    bar_mark: str
+    """The character that bars are made of."""
+    is_full: bool
+
+
 def print_report(report: Report, console: Console, *, is_full: bool = False) -> None:
     """Print ``report`` on ``console``; plain text of :data:`WIDTH` columns when that is not a terminal.
 
     ``is_full``: also the sections that are left out by default.
     """
-    parts = list(_show(report, is_full, "\u2588" if console.is_terminal and console.encoding == "utf-8" else "#"))
+    bar_mark = "\u2588" if console.is_terminal and console.encoding == "utf-8" else "#"
+    parts = list(_show(report, _Screen(bar_mark, is_full)))
     if console.is_terminal:
         console.print(Group(*parts), width=min(console.width, WIDTH))
         return
@@ -61,29 +73,29 @@ def print_report(report: Report, console: Console, *, is_full: bool = False) -> 
     )
 
 
-def _show(report: Report, is_full: bool, block_mark: str) -> Iterator[RenderableType]:
+def _show(report: Report, screen: _Screen) -> Iterator[RenderableType]:
     for section in make_sections(report):
         is_shown = section.terminal is Terminal.ALWAYS or (
-            is_full and section.terminal is Terminal.FULL and section.blocks
+            screen.is_full and section.terminal is Terminal.FULL and section.blocks
         )
         if is_shown:
-            yield from _show_section(section, block_mark)
-    if not is_full:
+            yield from _show_section(section, screen)
+    if not screen.is_full:
         yield _plain(f"\n{MORE}", "dim")
 
 
-def _show_section(section: Section, block_mark: str) -> Iterator[RenderableType]:
+def _show_section(section: Section, screen: _Screen) -> Iterator[RenderableType]:
     if section.title:
         yield _plain(f"\n{section.title.upper()}", "bold")
     if section.lead:
         yield _indent(_plain(section.lead, "dim"))
     for block in section.blocks:
-        yield from _show_block(block, block_mark, 2)
+        yield from _show_block(block, screen, 2)
     if not section.blocks:
         yield _indent(_plain(section.empty))
 
 
-def _show_block(block: Block, block_mark: str, columns: int) -> Iterator[RenderableType]:
+def _show_block(block: Block, screen: _Screen, columns: int) -> Iterator[RenderableType]:
     """What the terminal shows of ``block``; nothing for blocks that only a page shows."""
     if isinstance(block, Hero):
         yield from _show_hero(block)
@@ -96,13 +108,17 @@ def _show_block(block: Block, block_mark: str, columns: int) -> Iterator[Rendera
         for item in block.items:
             items.add_row(*(["-"] if block.title else []), _plain(_without_source(item)))
         yield _indent(items, columns)
-    elif isinstance(block, Copyable):
+    elif isinstance(block, Fold) and block.in_full_terminal and screen.is_full:
+        yield _indent(_plain(f"{plain_text(block.summary)}:", "bold"), columns)
+        for inner in block.blocks:
+            yield from _show_block(inner, screen, columns + 2)
+    elif isinstance(block, Copyable) and block.in_terminal:
         yield _indent(_plain(block.title, "dim"), columns)
         yield from (_indent(_plain(line), columns + 2) for line in block.lines)
     elif isinstance(block, Card):
-        yield from _show_card(block, block_mark, columns)
+        yield from _show_card(block, screen, columns)
     elif isinstance(block, Table) and block.terminal_rows and block.rows:
-        yield from _show_table(block, block_mark, columns)
+        yield from _show_table(block, screen, columns)
 
 
 def _show_hero(hero: Hero) -> Iterator[RenderableType]:
@@ -115,7 +131,7 @@ def _show_hero(hero: Hero) -> Iterator[RenderableType]:
     yield from (_plain(note, "dim") for note in hero.notes)
 
 
-def _show_card(card: Card, block_mark: str, columns: int) -> Iterator[RenderableType]:
+def _show_card(card: Card, screen: _Screen, columns: int) -> Iterator[RenderableType]:
     title = _plain(f"{card.marker}. " if card.marker else "", "bold").append(
         _plain(": ".join(map(plain_text, pieces_of(card.title))), "bold")
     )
@@ -126,10 +142,10 @@ def _show_card(card: Card, block_mark: str, columns: int) -> Iterator[Renderable
         metrics = "; ".join(f"{metric.label.lower()} {metric.value}" for metric in card.metrics)
         yield _indent(_plain(metrics, "green"), columns + 3)
     for block in card.blocks:
-        yield from _show_block(block, block_mark, columns + 3)
+        yield from _show_block(block, screen, columns + 3)
 
 
-def _show_table(table: Table, block_mark: str, indent: int) -> Iterator[RenderableType]:
+def _show_table(table: Table, screen: _Screen, indent: int) -> Iterator[RenderableType]:
     """The first rows, then one row that counts the others and sums the columns that can be summed."""
     shown = [column for column in table.columns if column.in_terminal]
     if table.title:
@@ -144,7 +160,7 @@ def _show_table(table: Table, block_mark: str, indent: int) -> Iterator[Renderab
         cells = [column.cell(row) for column in shown]
         grid.add_row(
             *(
-                "" if column.groups and cell == above else _show_cell(column, cell, block_mark)
+                "" if column.groups and cell == above else _show_cell(column, cell, screen)
                 for column, cell, above in zip(shown, cells, previous, strict=True)
             ),
             style="bold" if table.emphasis and table.emphasis(row) else "",
@@ -163,11 +179,11 @@ def _sum(column: Column, rows: object) -> RenderableType:
     return _plain(plain_text(column.format(sum(known)))) if known else ""
 
 
-def _show_cell(column: Column, cell: Cell, block_mark: str) -> RenderableType:
+def _show_cell(column: Column, cell: Cell, screen: _Screen) -> RenderableType:
     if isinstance(cell, Bar):
         line = Line()
         for fraction, colour in cell.parts:
-            line.append(block_mark * max(1, round(fraction * _BAR_COLUMNS)), style=colour)
+            line.append(screen.bar_mark * max(1, round(fraction * _BAR_COLUMNS)), style=colour)
         return line
     if isinstance(cell, Amounts):
         cell = Amounts(cell.lines[:_MOST_AMOUNTS])

@@ -23,6 +23,7 @@ from three_walls.report.formats import (
     format_share,
     format_wall,
 )
+from three_walls.report.overrides_file import list_entry_files, list_forms, slug_of
 from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR
 from three_walls.report.section import (
     ROW,
@@ -31,6 +32,8 @@ from three_walls.report.section import (
     Cell,
     Chart,
     Column,
+    Copyable,
+    Fold,
     Inline,
     Items,
     Metric,
@@ -63,7 +66,7 @@ def plan(report: Report) -> Section:
         if is_culprit:
             rank = culprit.named if culprit else "the slow rank"
             label = f"Fix {rank} first (entry 0), then trace again: every edit below is judged on the step without it."
-        blocks.append(layout.Note((describe_expectation(trial, is_culprit), must_show), label))
+        blocks.append(layout.Note((describe_expectation(trial, is_culprit), must_show, *_name_file(report)), label))
     widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
     blocks += [_describe_step(report, step, widest_ns) for step in report.plan]
     return Section(
@@ -77,6 +80,16 @@ def plan(report: Report) -> Section:
         else "Empty: no rule could be evaluated.",
         terminal=Terminal.ALWAYS,
     )
+
+
+def _name_file(report: Report) -> Iterator[Inline]:
+    """Where the overrides of the first entry are, for the run's launcher if it has lines for it."""
+    files = list_entry_files(report.plan[0]) if report.plan else {}
+    forms = ("bridge", "megatron-lm", "env", "python")
+    if report.config.dialect == "megatron_lm":
+        forms = ("megatron-lm", "bridge", "env", "python")
+    for path in [files[form] for form in forms if form in files][:1]:
+        yield from ("Its overrides:", Text(path, "code"))
 
 
 def _lead(report: Report) -> str:
@@ -172,7 +185,33 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
         scale=scale,
         blocks=tuple(_list_blocks(report, step)),
         role="plan-step",
+        anchor=anchor_of(step),
     )
+
+
+def anchor_of(step: PlanStep) -> str:
+    """The entry's anchor in the page: ``edit-grouped-gemm``."""
+    return f"edit-{slug_of(step)}"
+
+
+def _offer_overrides(step: PlanStep, is_first: bool) -> Iterator[Block]:
+    """The overrides of this entry alone, or which entries it needs."""
+    if step.needs:
+        yield layout.Note(step.no_overrides_reason, "Not on its own.")
+    if step.overrides is None:
+        return
+    blocks: list[Block] = []
+    if step.prerequisites:
+        names = ", ".join(edit.key for edit in step.prerequisites)
+        blocks.append(layout.Note(f"Alone it also sets {names}, which an earlier entry sets in the whole plan."))
+    blocks += [
+        Copyable(f"entry-{step.order}-{name}", title, lines, in_terminal=name == "bridge")
+        for name, title, lines in list_forms(step.overrides)
+    ]
+    if step.overrides.notes:
+        blocks.append(Items(tuple(f"note: {note}" for note in step.overrides.notes), role="warning"))
+    if blocks:
+        yield Fold("Overrides of this entry alone", tuple(blocks), is_open=is_first, in_full_terminal=True)
 
 
 def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
@@ -188,6 +227,7 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
         yield tabulate_edits(report, step.edits, f"plan_{step.order}_edits")
     elif finding.advice:
         yield layout.Note(finding.advice, "What to look at:")
+    yield from _offer_overrides(step, is_first=step is report.plan[0])
     if finding.confirm_first:
         yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
     if finding.side_effects:

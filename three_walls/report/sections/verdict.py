@@ -17,7 +17,8 @@ from three_walls.report.formats import (
     format_wall,
 )
 from three_walls.report.palette import GROUP_COLOURS
-from three_walls.report.section import Hero, Metric, Section, Terminal
+from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text
+from three_walls.report.sections.plan import anchor_of
 from three_walls.report.sections.steps import describe_log, describe_progress
 from three_walls.report.sections.walls import (
     find_counterfactual,
@@ -55,8 +56,17 @@ def verdict(report: Report) -> Section:
         shares=tuple(_sum_groups(report)),
         role=role,
         step_line=describe_steps(report),
+        pointer=_point_to_first(report),
     )
     return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}")
+
+
+def _point_to_first(report: Report) -> tuple[Inline, ...]:
+    """A link to the entry of the plan to apply first; nothing for an empty plan."""
+    if report.first_trial is None or not report.plan:
+        return ()
+    first = report.plan[0]
+    return (Text("First trial:", "strong"), Text(report.first_trial.title, link=anchor_of(first)))
 
 
 def _describe_culprit(report: Report, culprit: Culprit) -> str:
