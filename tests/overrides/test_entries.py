@@ -37,7 +37,7 @@ def test_an_entry_alone_has_its_own_edits_and_no_others() -> None:
     assert second.overrides == spell([ROPE], RunConfig(), NEWEST_BRIDGE)
     assert second.overrides is not None
     assert second.overrides.bridge == ("model.apply_rope_fusion=true",)
-    assert [(step.needs, step.prerequisites, step.no_overrides_reason) for step in (first, second)] == [
+    assert [(step.needs, step.differing_edits, step.no_overrides_reason) for step in (first, second)] == [
         ((), (), "")
     ] * 2
 
@@ -49,7 +49,7 @@ def test_an_entry_alone_also_sets_what_an_earlier_entry_sets_for_it_in_the_plan(
     assert alone.overrides is not None
     assert alone.overrides.bridge == ("model.apply_rope_fusion=true", "model.transformer_impl=transformer_engine")
     assert alone.overrides.megatron_lm == ("--transformer-impl transformer_engine",)
-    assert alone.prerequisites == (TRANSFORMER_ENGINE,)
+    assert alone.differing_edits == (TRANSFORMER_ENGINE,)
     assert alone.edits == (ROPE,)  # those of the plan stay as they were
 
 
@@ -60,6 +60,7 @@ def test_a_list_that_an_earlier_entry_extends_has_only_the_own_elements_alone() 
     _, alone = spell_entries(plan, findings, RunConfig(), NEWEST_BRIDGE)
     assert alone.overrides is not None
     assert alone.overrides.bridge == ("model.recompute_modules=[layernorm]",)
+    assert alone.differing_edits == (scope(("layernorm",)),)
 
 
 def test_an_entry_that_an_earlier_one_unlocks_names_it_instead() -> None:

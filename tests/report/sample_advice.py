@@ -99,7 +99,7 @@ def plan() -> tuple[PlanStep, ...]:
             gain_ns=_graphs().gain_ns,
             step_after_ns=Bounds(520 * MS, 632 * MS),
             overrides=Overrides("0.4.2", overrides().bridge[3:], overrides().megatron_lm[3:], {}),
-            prerequisites=_GRAPH_EDITS[:1],
+            differing_edits=_GRAPH_EDITS[:1],
         ),
     )
 

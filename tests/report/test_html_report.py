@@ -8,10 +8,12 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from markupsafe import escape
 from plotly.offline import get_plotlyjs
 
 from tests.report.sample_report import without_plan
 from three_walls.model.config import ConfigValue, RunConfig
+from three_walls.model.finding import FirstTrial
 from three_walls.model.report import (
     Alignment,
     CommunicationTime,
@@ -27,6 +29,7 @@ from three_walls.model.report import (
     Wait,
 )
 from three_walls.report.html_report import render_html
+from three_walls.report.overrides_file import quote_bridge
 
 HOSTILE = '<script>alert(1)</script></script><img src=x onerror="alert(2)">\u2028{{ 7 * 7 }}'
 
@@ -235,3 +238,40 @@ def test_recompute_and_graphs_have_a_section_only_where_there_are_some(page: str
     for section in ('id="recompute"', 'id="graphs"'):
         assert section in page
         assert section not in without
+
+
+def test_each_entry_has_an_anchor_and_its_own_lines_to_copy(report: Report, page: str) -> None:
+    elements = Page(without_plotly(page)).elements
+    anchors = [attributes.get("id") for tag, attributes in elements if tag == "article" and attributes.get("id")]
+    assert anchors == [f"edit-{step.rule}" for step in report.plan]
+    targets = [attributes["data-copy"] for tag, attributes in elements if "data-copy" in attributes]
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    for step in report.plan:
+        assert step.overrides is not None
+        for form in ("bridge", "megatron-lm"):
+            assert f"copy-entry-{step.order}-{form}" in targets
+        lines = "\n".join(quote_bridge(step.overrides))
+        assert f'<pre id="copy-entry-{step.order}-bridge">{escape(lines)}</pre>' in page
+    assert set(targets) <= set(ids)
+    assert "copy-entry-1-env" in targets
+    assert "copy-entry-2-env" not in targets
+
+
+def test_an_entry_that_needs_others_names_them_and_offers_no_lines(report: Report) -> None:
+    reason = "It needs entry 1 (x) to be applied with it. Alone: <b>x</b> is off"
+    blocked = replace(report.plan[1], overrides=None, needs=("x",), no_overrides_reason=reason)
+    text = without_plotly(render_html(replace(report, plan=(report.plan[0], blocked))))
+    assert f"<b>Not on its own.</b> {escape(reason)}" in text
+    assert "copy-entry-2-" not in text
+    assert "copy-entry-1-bridge" in text
+
+
+def test_the_head_links_to_the_first_trial(report: Report, page: str) -> None:
+    first = report.plan[0]
+    trial = FirstTrial(first.rule, HOSTILE, "modelled", None, None, None, None, None, None, False, "")
+    text = without_plotly(render_html(replace(report, first_trial=trial)))
+    head = text[: text.index('id="warnings"')]
+    shown = escape(HOSTILE.replace("\u2028", "\\u2028"))  # spelled out, as every control character
+    assert f'<a href="#edit-{first.rule}">{shown}</a>' in head
+    assert "First trial" not in page  # this report has none

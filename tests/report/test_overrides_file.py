@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,14 @@ import pytest
 from tests.report.sample_report import without_plan
 from three_walls.model.finding import ConditionalLines, Overrides
 from three_walls.model.report import Report
-from three_walls.report.overrides_file import list_forms, quote_megatron_lm, render_overrides
+from three_walls.report.overrides_file import (
+    ENTRY_HEAD,
+    list_entry_files,
+    list_forms,
+    quote_megatron_lm,
+    render_entries,
+    render_overrides,
+)
 
 ONE_PER_LINE = "printf '%s\\n'"
 
@@ -95,3 +103,81 @@ def test_an_empty_plan_says_so(report: Report) -> None:
     text = render_overrides(without_plan(report))
     assert "The plan is empty" in text
     assert all(line.startswith("#") for line in text.splitlines())
+
+
+@pytest.fixture
+def entries(report: Report, tmp_path: Path) -> Path:
+    """A directory with the files of the entries."""
+    return write_entries(report, tmp_path)
+
+
+def write_entries(report: Report, folder: Path) -> Path:
+    for path, text in render_entries(report).items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    return folder
+
+
+def use_of(path: Path) -> str:
+    """The command that the second line of an entry's file gives, with a program that prints its arguments."""
+    line = path.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ")
+    return re.sub(r"torchrun \S+ YOUR_FLAGS", ONE_PER_LINE, line)
+
+
+def test_each_file_of_an_entry_works_as_it_states(report: Report, entries: Path) -> None:
+    for step in report.plan:
+        files = list_entry_files(step)
+        assert step.overrides is not None
+        assert run(use_of(entries / files["bridge"]), entries) == list(step.overrides.bridge)
+        words = [word for flag in step.overrides.megatron_lm for word in flag.split(" ")]
+        assert run(use_of(entries / files["megatron-lm"]), entries) == words
+    variables = list_entry_files(report.plan[0])["env"]
+    assert run(f"{use_of(entries / variables)}; printenv CUDA_DEVICE_MAX_CONNECTIONS", entries) == ["32"]
+    assert "env" not in list_entry_files(report.plan[1])  # it sets none
+    python = (entries / list_entry_files(report.plan[0])["python"]).read_text()
+    assert "cfg.model.moe_router_dtype = 'fp32'" in python.splitlines()
+    compile(python, "recipe", "exec")
+
+
+def test_an_entry_that_cannot_be_applied_alone_has_no_files(report: Report) -> None:
+    blocked = replace(report.plan[1], overrides=None, needs=(report.plan[0].rule,))
+    assert list_entry_files(blocked) == {}
+    assert set(render_entries(replace(report, plan=(report.plan[0], blocked)))) == set(
+        list_entry_files(report.plan[0]).values()
+    )
+    assert render_entries(without_plan(report)) == {}
+
+
+@pytest.mark.parametrize("value", ["$(touch broken)", "a b", "it's", "{a:1,b:[c]}", '"x"', "#y"])
+def test_odd_values_of_an_entry_are_neither_split_nor_run(report: Report, tmp_path: Path, value: str) -> None:
+    alone = Overrides("0.4.2", (f"model.x={value}",), ("--x [a]",), {"X": value}, ("first\nrm -rf /",))
+    step = replace(report.plan[0], overrides=alone)
+    folder = write_entries(replace(report, plan=(step,)), tmp_path)
+    files = list_entry_files(step)
+    assert run(use_of(folder / files["bridge"]), folder) == [f"model.x={value}"]
+    assert run(use_of(folder / files["megatron-lm"]), folder) == ["--x", "[a]"]
+    assert run(f"{use_of(folder / files['env'])}; printenv X", folder) == [value]
+    assert not (tmp_path / "broken").exists()
+
+
+@pytest.mark.parametrize("rule", ["../../etc/passwd", "a\nb", "A B", "\u202e", ""])
+def test_the_name_of_a_rule_leads_nowhere_else(report: Report, rule: str) -> None:
+    step = replace(report.plan[0], rule=rule, finding=replace(report.plan[0].finding, title="x\ntouch broken"))
+    files = render_entries(replace(report, plan=(step,)))
+    assert all(re.fullmatch(r"overrides/01-[a-z0-9-]+\.(bridge\.txt|megatron\.txt|env|py)", path) for path in files)
+    assert all(ENTRY_HEAD.match(text) and "\ntouch" not in text for text in files.values())
+
+
+def test_conditional_lines_of_an_entry_are_comments_in_the_file_of_their_launcher(report: Report) -> None:
+    apart = (
+        ConditionalLines("bridge", "needs release 0.5 or later", ("model.x=[a]",)),
+        ConditionalLines("megatron_lm", "needs Megatron Core 0.18 or later", ("--new-flag",)),
+    )
+    step = replace(report.plan[0], overrides=Overrides("0.4.2", (), ("--old",), {}, conditional=apart))
+    files = render_entries(replace(report, plan=(step,)))
+    names = list_entry_files(step)
+    assert set(names) == {"bridge", "megatron-lm"}
+    bridge, flags = files[names["bridge"]], files[names["megatron-lm"]]
+    assert "#   'model.x=[a]'" in bridge and "new-flag" not in bridge
+    assert "#   --new-flag" in flags and "model.x" not in flags
+    assert all(line.startswith("#") for line in bridge.splitlines())

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tests.report.rendered import print_plain
 from tests.report.sample_report import without_plan
+from three_walls.model.finding import FirstTrial
 from three_walls.model.report import (
     Alignment,
     CopyBandwidth,
@@ -140,3 +141,26 @@ def test_markup_and_escapes_of_the_run_are_shown_as_text(report: Report) -> None
     text = print_plain(hostile)
     assert "[bold]x[/bold] :smile: \\x1b[31mred" in text
     assert "\x1b" not in text
+
+
+def test_the_bridge_lines_of_each_entry_are_printed_with_full_alone(report: Report) -> None:
+    full, short = print_plain(report), print_plain(report, is_full=False)
+    plan = full[full.index("THE PLAN") : full.index("OVERRIDES TO APPLY")]
+    assert plan.count("Overrides of this entry alone:") == len(report.plan)
+    assert "model.moe_token_dispatcher_type=flex" in plan
+    assert "'model.cuda_graph_scope=[attn,moe_router,moe_preprocess]'" in plan
+    assert "--moe-token-dispatcher-type" not in plan
+    assert "Overrides of this entry alone" not in short
+    assert full[full.index("OVERRIDES TO APPLY") :].startswith(short[short.index("OVERRIDES TO APPLY") :][:500])
+
+
+@pytest.mark.parametrize(("dialect", "suffix"), [("megatron_bridge", "bridge"), ("megatron_lm", "megatron")])
+def test_the_first_trial_names_the_file_of_the_run_s_launcher(report: Report, dialect: str, suffix: str) -> None:
+    first = report.plan[0]
+    trial = FirstTrial(first.rule, "x", "modelled", None, None, None, None, None, None, False, "")
+    config = replace(report.config, dialect=dialect)
+    text = " ".join(print_plain(replace(report, first_trial=trial, config=config), is_full=False).split())
+    assert f"Its overrides: overrides/01-{first.rule}.{suffix}.txt" in text
+    without = replace(first, overrides=None)
+    bare = replace(report, first_trial=trial, plan=(without, *report.plan[1:]))
+    assert "Its overrides:" not in print_plain(bare, is_full=False)

@@ -148,8 +148,8 @@ class PlanStep:
     needs: tuple[str, ...] = ()
     """Rules of the earlier entries that have to be applied with this one, in the order of the plan. Empty where it can
     be applied alone."""
-    prerequisites: tuple[PlannedEdit, ...] = ()
-    """Edits in ``overrides`` that are not in ``edits``: in the whole plan earlier entries make them."""
+    differing_edits: tuple[PlannedEdit, ...] = ()
+    """Edits in ``overrides`` that ``edits`` lacks or makes to another value: there the entry builds on earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)

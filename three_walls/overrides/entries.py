@@ -41,7 +41,7 @@ def _spell_entry(
     if problems:
         needed = _find_needed(step, finding.edits, earlier.values(), config, bridge_version)
         return _require(step, needed, "; ".join(note.text for note in problems), earlier)
-    planned = {(edit.kind, edit.key) for edit in step.edits}
+    planned = {(edit.kind, edit.key): edit.to for edit in step.edits}
     overrides = spell(finding.edits, config, bridge_version or config.bridge_version)
     # What the plan settles by an earlier entry, a person has to confirm.
     unsettled = [note for note in finding.confirm_first if note not in step.finding.confirm_first]
@@ -49,7 +49,11 @@ def _spell_entry(
     return replace(
         step,
         overrides=replace(overrides, notes=notes),
-        prerequisites=tuple(edit for edit in finding.edits if (edit.kind, edit.key) not in planned),
+        differing_edits=tuple(
+            edit
+            for edit in finding.edits
+            if (edit.kind, edit.key) not in planned or planned[edit.kind, edit.key] != edit.to
+        ),
     )
 
 

@@ -201,9 +201,11 @@ def _offer_overrides(step: PlanStep, is_first: bool) -> Iterator[Block]:
     if step.overrides is None:
         return
     blocks: list[Block] = []
-    if step.prerequisites:
-        names = ", ".join(edit.key for edit in step.prerequisites)
-        blocks.append(layout.Note(f"Alone it also sets {names}, which an earlier entry sets in the whole plan."))
+    if step.differing_edits:
+        values = ", ".join(f"{edit.key} to {format_setting(edit.to)}" for edit in step.differing_edits)
+        blocks.append(
+            layout.Note(f"It sets {values}, because it cannot build on earlier entries.", "Not as in the plan:")
+        )
     blocks += [
         Copyable(f"entry-{step.order}-{name}", title, lines, in_terminal=name == "bridge")
         for name, title, lines in list_forms(step.overrides)
