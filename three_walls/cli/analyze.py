@@ -30,7 +30,7 @@ PLAIN_WIDTH = 100
     "--out",
     "out_dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory for report.html, report.json and overrides.txt.  [default: <trace stem>.three-walls]",
+    help="Directory for report.html, report.json, overrides.txt and overrides/.  [default: <trace stem>.three-walls]",
 )
 @click.option(
     "--step-range",
