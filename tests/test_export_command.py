@@ -131,7 +131,7 @@ def test_an_interrupted_write_leaves_the_earlier_file_and_nothing_else(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sample", ["healthy-two-gpus.sqlite.xz", "cuda-graph-envelopes.sqlite.xz", "two-pipeline-stages"]
+    "sample", ["healthy-two-gpus.sqlite.xz", "cuda-graph-envelopes.sqlite.xz", "tensor-parallel-pair"]
 )
 def test_a_real_step_loads_and_everything_is_inside_of_it(tmp_path: Path, sample: str) -> None:
     assert export(SAMPLES / sample, "--out", tmp_path / "step.json").exit_code == 0

@@ -30,7 +30,7 @@ _ENTRY_USES = {
 }
 ENTRY_HEAD = re.compile(r"# three-walls \S+: entry \d+ of the plan, alone: ")
 """How each file of an entry begins, and no file of anybody else."""
-ENTRY_NAME = re.compile(rf"\d\d+-[a-z0-9-]+({'|'.join(map(re.escape, _SUFFIXES.values()))})")
+ENTRY_NAME = re.compile(rf"\d{{2,4}}-[a-z0-9-]{{1,100}}({'|'.join(map(re.escape, _SUFFIXES.values()))})")
 
 
 def quote_bridge(overrides: Overrides) -> tuple[str, ...]:
