@@ -5,22 +5,37 @@ Every number of the page is in report.json; charts draw the numbers of its table
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
+from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from three_walls.model.report import Report
 from three_walls.report.formats import UNKNOWN, format_css_percent, format_share, show_control_characters
-from three_walls.report.section import Cell, Chart, Table, nested_blocks, pieces_of, plain_text
+from three_walls.report.section import Cell, Chart, Section, Table, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.resources import TEMPLATES_DIR
 
 
+class Document(Protocol):
+    """What the foot of a page states of what it shows."""
+
+    @property
+    def tool_version(self) -> str: ...
+    @property
+    def schema_version(self) -> str: ...
+
+
 def render_html(report: Report) -> str:
     """``report`` as a page; the same report gives the same text."""
-    sections = make_sections(report)
+    return render_page(make_sections(report), report, "report.json")
+
+
+def render_page(sections: Sequence[Section], document: Document, data_name: str) -> str:
+    """``sections`` as a page, the first of which is the head. ``data_name``: the file that has every number of it."""
     charts = [block for section in sections for block in nested_blocks(section.blocks) if isinstance(block, Chart)]
     title = next(block.title for block in sections[0].blocks)  # type: ignore[union-attr]  # the head is a Hero
     return (
@@ -29,7 +44,8 @@ def render_html(report: Report) -> str:
         .render(
             title=title,
             sections=sections,
-            report=report,
+            report=document,
+            data_name=data_name,
             figures={chart.name: chart.figure for chart in charts},
             plotly_script=_load_plotly() if charts else "",
             style=_load_asset("report.css"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -60,8 +60,13 @@ def print_report(report: Report, console: Console, *, is_full: bool = False) -> 
 
     ``is_full``: also the sections that are left out by default.
     """
+    print_sections(make_sections(report), console, is_full=is_full, more=MORE)
+
+
+def print_sections(sections: Iterable[Section], console: Console, *, is_full: bool, more: str) -> None:
+    """Print ``sections`` as :func:`print_report` does; ``more`` is the last line where some are left out."""
     bar_mark = "\u2588" if console.is_terminal and console.encoding == "utf-8" else "#"
-    parts = list(_show(report, _Screen(bar_mark, is_full)))
+    parts = list(_show(sections, _Screen(bar_mark, is_full), more))
     if console.is_terminal:
         console.print(Group(*parts), width=min(console.width, WIDTH))
         return
@@ -73,15 +78,15 @@ def print_report(report: Report, console: Console, *, is_full: bool = False) -> 
     )
 
 
-def _show(report: Report, screen: _Screen) -> Iterator[RenderableType]:
-    for section in make_sections(report):
+def _show(sections: Iterable[Section], screen: _Screen, more: str) -> Iterator[RenderableType]:
+    for section in sections:
         is_shown = section.terminal is Terminal.ALWAYS or (
             screen.is_full and section.terminal is Terminal.FULL and section.blocks
         )
         if is_shown:
             yield from _show_section(section, screen)
-    if not screen.is_full:
-        yield _plain(f"\n{MORE}", "dim")
+    if more and not screen.is_full:
+        yield _plain(f"\n{more}", "dim")
 
 
 def _show_section(section: Section, screen: _Screen) -> Iterator[RenderableType]:
