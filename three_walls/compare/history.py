@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from three_walls.compare.compare import compare_pair
 from three_walls.compare.run import Run, write_value
-from three_walls.compare.settings import judge_stated
+from three_walls.compare.settings import judge_stated, judge_trial
 from three_walls.compare.step_change import choose_basis, step_on
 from three_walls.model.comparison import (
     ChangeOutcome,
@@ -41,22 +41,28 @@ def judge_history(tries: Sequence[TriedWith]) -> History:
     if not tries:
         raise ValueError("a history has at least its base")
     runs = [each.run for each in tries]
-    best, tried = runs[0], [_describe_base(runs[0])]
+    best = planner = runs[0]
+    tried = [_describe_base(best)]
     rules: set[str] = set()
     settings: set[tuple[str, str, object]] = set()
     for each in tries[1:]:
         run, pair = each.run, compare_pair(best, each.run)
         decision, reason = _decide(pair)
         made = [change for change in pair.settings if not change.follows]
+        if planner is not best:
+            trial = judge_trial(planner.report.plan, pair.settings, run.report.config, pair.step)
+            pair = replace(pair, trial=trial)
         if each.entries and not any(entry.is_whole for entry in pair.trial.entries):
-            pair = replace(pair, trial=judge_stated(best, each.entries, pair.step))
+            pair = replace(pair, trial=judge_stated(planner.report.plan, each.entries, pair.step))
         tried.append(_describe(pair, best, decision, reason, made))
         rules.update(each.entries, (entry.rule for entry in pair.trial.entries if entry.is_whole))
         settings.update((change.kind, change.key, change.after) for change in made)
+        if each.entries and not tried[-1].rules:
+            tried[-1] = replace(tried[-1], rules=each.entries)
         if decision is Decision.ACCEPTED:
             best = run
+            planner = run if run.report.plan else planner  # a run of which only a log is there has no plan
     basis, _ = choose_basis(runs[0], best)
-    planner = best if best.report.plan else next((run for run in reversed(runs) if run.report.plan), best)
     next_trial, skipped, reason = _find_next(planner, best, rules, settings)
     return History(
         tool_version=VERSION,
@@ -67,6 +73,7 @@ def judge_history(tries: Sequence[TriedWith]) -> History:
         next_trial=next_trial,
         no_next_reason=reason,
         skipped=skipped,
+        planned_by=planner.name,
     )
 
 

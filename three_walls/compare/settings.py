@@ -13,6 +13,9 @@ from three_walls.model.report import Report
 from three_walls.model.rule import FREES_MEMORY
 from three_walls.tables.comparison import comparison_rules
 
+_LAUNCH = "environment"
+"""Source of a variable that the trace recorded."""
+
 
 def compare_settings(before: Run, after: Run) -> tuple[SettingChange, ...]:
     """Settings and environment variables with different values, those of BEFORE's plan first, then by name."""
@@ -43,24 +46,26 @@ def describe_known_settings(before: Run, after: Run) -> str:
     alone = [len(names[0] - configs[1].values.keys()), len(names[1] - configs[0].values.keys())]
     parts = [f"{count} of {name}" for count, name in zip(alone, ("BEFORE", "AFTER"), strict=True) if count]
     notes = [f"Settings known in one run alone are not compared: {' and '.join(parts)}"] if parts else []
-    if not all(config.environment_is_known for config in configs):
-        notes.append("Environment variables are not compared: not both runs recorded them")
+    if not all(map(_is_environment_complete, configs)):
+        notes.append("Environment variables are compared where both runs state them: not both recorded all")
     return " ".join(f"{note}." for note in notes)
 
 
-def judge_trial(before: Run, settings: Sequence[SettingChange], after: Run, step: StepChange) -> Trial:
-    """What BEFORE's plan predicted for ``settings``, against what was measured."""
+def judge_trial(
+    plan: Sequence[PlanStep], settings: Sequence[SettingChange], after: RunConfig, step: StepChange
+) -> Trial:
+    """What ``plan`` predicted for ``settings``, against what was measured."""
     made = {(change.kind, change.key) for change in settings if not change.follows}
-    applied = [entry for entry in before.report.plan if entry.edits and _settings_of(entry, settings)]
-    whole = [entry for entry in applied if _is_whole(entry, after.report.config)]
+    applied = [entry for entry in plan if entry.edits and _settings_of(entry, settings)]
+    whole = [entry for entry in applied if _is_whole(entry, after)]
     covered = {(edit.kind, edit.key) for entry in whole for edit in _all_edits(entry)}
     others = tuple(sorted(key for kind, key in made if (kind, key) not in covered))
     return _judge(applied, whole, others, settings, step)
 
 
-def judge_stated(before: Run, rules: Collection[str], step: StepChange) -> Trial:
-    """What BEFORE's plan predicted for the entries ``rules``, which the user states to be the only change."""
-    stated = [entry for entry in before.report.plan if entry.rule in rules]
+def judge_stated(plan: Sequence[PlanStep], rules: Collection[str], step: StepChange) -> Trial:
+    """What ``plan`` predicted for the entries ``rules``, which the user states to be the only change."""
+    stated = [entry for entry in plan if entry.rule in rules]
     return _judge(stated, stated, (), (), step)
 
 
@@ -119,11 +124,11 @@ def _bounds_of(gain: Gain) -> tuple[int | None, int | None]:
 def _compare_values(before: Report, after: Report, kind: str) -> Iterator[SettingChange]:
     configs = before.config, after.config
     values = [_values_of(config, kind) for config in configs]
-    is_complete = kind == "env" and all(config.environment_is_known for config in configs)
+    is_complete = kind == "env" and all(map(_is_environment_complete, configs))
     withheld = {
         name for config in configs for name in (*config.withheld_values, *config.withheld_environment)
     }  # given, to a value that is not shown
-    unset = ConfigValue(None, "environment")
+    unset = ConfigValue(None, _LAUNCH)
     for name in sorted(values[0].keys() | values[1].keys()):
         found = [mapping.get(name, unset if is_complete else None) for mapping in values]
         if found[0] is None or found[1] is None or found[0].value == found[1].value or name in withheld:
@@ -136,6 +141,11 @@ def _compare_values(before: Report, after: Report, kind: str) -> Iterator[Settin
         note = "" if any(rule in planned for rule in rules) else _describe_finding(findings)
         follows = not found[0].is_stated and not found[1].is_stated
         yield SettingChange(name, kind, found[0].value, found[1].value, follows, rules, note)
+
+
+def _is_environment_complete(config: RunConfig) -> bool:
+    """Whether the trace recorded the launch environment, so that other variables were not set. A config names a few."""
+    return any(value.is_stated_by(_LAUNCH) for value in config.environment.values())
 
 
 def _list_rules(before: Report, findings: Sequence[Finding]) -> tuple[str, ...]:

@@ -383,6 +383,8 @@ class History:
     next_trial: NextTrial | None
     no_next_reason: str
     """Why nothing is proposed; empty where something is."""
+    planned_by: str
+    """Name of the run that has the plan: the best run, or the last one accepted before it that was traced."""
     skipped: tuple[str, ...]
     """Entries of the best run's plan that come before the next one and were tried already."""
     schema_version: str = SCHEMA_VERSION

@@ -54,11 +54,11 @@ def tabulate_history(history: History) -> Section:
         Column("Decision", "decision", _mark_decision),
         Column("Step", "step_ns", format_ms),
         Column("Change", "change_fraction", lambda change: "" if change is None else format_share_change(change)),
-        Column("Spread", ROW, _describe_spread, is_right=True),
+        Column("Spread", ROW, _describe_spread, is_right=True, in_terminal=False),
         Column("Predicted", ROW, _describe_prediction, is_right=True),
         Column("Measured", "measured_ns", lambda ns: "" if ns is None else describe_saved(ns), is_right=True),
-        Column("Prediction", "judgement", lambda judgement: _JUDGEMENTS[judgement]),
-        Column("Against", "against", role="muted"),
+        Column("Prediction", "judgement", lambda judgement: _JUDGEMENTS[judgement], in_terminal=False),
+        Column("Against", "against", role="muted", in_terminal=False),
         Column("Reason", "reason", role="muted", width="third", in_terminal=False),
     )
     rows = history.runs
@@ -103,10 +103,12 @@ def _next(history: History) -> Sequence[Section]:
     if following is None:
         return ()
     blocks: list[Block] = [
-        Note((following.title, Text(following.rule, "code"), f"{describe_gain(following.gain)}.")),
+        Note((f"{following.title}:", f"{describe_gain(following.gain)}.", Text(following.rule, "code"))),
         Items(tuple(f"{key} = {format_setting(value)}" for key, value in following.edits), "Settings"),
         *_offer(following),
     ]
+    if history.planned_by != history.best:
+        blocks.append(Note(f"By the plan of {history.planned_by}: trace {history.best} for a plan of its own."))
     if history.skipped:
         blocks.append(Note(f"Tried already: {', '.join(history.skipped)}.", role="muted"))
     return (Section("next", "The next entry", tuple(blocks), link="Next", terminal=Terminal.ALWAYS),)
