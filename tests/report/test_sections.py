@@ -195,6 +195,15 @@ def test_a_bandwidth_is_unknown_only_where_tokens_are_carried(report: Report) ->
     assert router[5:8] == [""] * 3
 
 
+def test_an_estimated_bandwidth_is_a_lower_bound_without_a_bar(report: Report) -> None:
+    dispatch = MoePart(None, "forward", "dispatch", 5, 5, 1, 2_000, 1e9, 2e9)
+    measured = table_of(replace(report, moe_layers=(dispatch,)), "moe")
+    assert [column.head for column in measured.columns][-4:] == ["Bandwidth", "Limit", "Of limit", ""]
+    estimate = {"ep_achieved_includes_waiting": True}
+    estimated = table_of(replace(report, moe_layers=(dispatch,), facts=report.facts.with_values(estimate)), "moe")
+    assert [column.head for column in estimated.columns][-2:] == ["Bandwidth, at least", "Limit"]
+
+
 # Pipeline
 
 UNKNOWN_WHY = "one rank captured"

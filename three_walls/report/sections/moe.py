@@ -34,7 +34,8 @@ def moe(report: Report) -> Section:
     count = len({part.layer for part in layers})
     blocks: list[Block] = []
     if sums:
-        blocks.append(Table("moe", _columns(with_layer=False), sums, terminal_rows=MANY_ROWS))
+        columns = (*_columns(), *_rate_columns(is_lower_bound(report)))
+        blocks.append(Table("moe", columns, sums, terminal_rows=MANY_ROWS))
     if layers:
         blocks.append(PageOnly(tuple(_show_layers(sums, layers))))
     together = f"the sum of {count} layers" if count else "all layers together"
@@ -49,11 +50,16 @@ def moe(report: Report) -> Section:
     )
 
 
+def is_lower_bound(report: Report) -> bool:
+    """Whether the bandwidth of token exchanges is estimated from the fastest one, which may have waited too."""
+    return report.facts.get("ep_achieved_includes_waiting").value is True
+
+
 def _describe_bandwidth(report: Report) -> str:
-    if report.facts.get("ep_achieved_includes_waiting").value is True:
+    if is_lower_bound(report):
         return (
-            "Bandwidth: a lower bound, by the fastest exchange of the step. The arrival of the other ranks was not "
-            "captured, so that exchange may have waited for them too. Time includes waiting in any case."
+            "Bandwidth: estimated, a lower bound, by the fastest exchange of the step. The arrival of the other ranks "
+            "was not captured, so that exchange may have waited for them too. Time includes waiting in any case."
         )
     return (
         "Bandwidth: bytes over the time from the arrival of the last rank to the end, on average. Time includes the "
@@ -116,23 +122,19 @@ def _add(parts: list[MoePart]) -> MoePart:
     )
 
 
-def _columns(with_layer: bool) -> tuple[Column, ...]:
-    first = (Column("Layer", "layer"),) if with_layer else ()
+def _columns() -> tuple[Column, ...]:
     return (
-        *first,
         Column("Direction", "direction", role="muted", groups=True),
         Column("Part", "part", role="code"),
         Column("Time", "ns", format_ms),
         Column("Exposed", "exposed_ns", format_ms),
         Column("Calls", "calls", format_count),
         Column("Sent", _if_carrying("bytes_moved"), _unless_absent(format_moved), unit="bytes"),
-        Column("Bandwidth", _if_carrying("bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s"),
-        Column("Limit", _if_carrying("limit_bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s"),
-        *(() if with_layer else _columns_of_limit()),
     )
 
 
-def _columns_of_limit() -> tuple[Column, ...]:
+def _rate_columns(is_estimated: bool) -> tuple[Column, ...]:
+    """Bandwidth and its limit. An estimate has no bar: a short one would call for another dispatcher."""
     colour = WALL_COLOURS[Wall.COMMUNICATION]
 
     def reached(part: MoePart) -> float | None:
@@ -142,12 +144,20 @@ def _columns_of_limit() -> tuple[Column, ...]:
     def draw(fraction: float | None) -> Bar:
         return Bar(() if fraction is None else ((fraction, colour),))
 
-    return (
-        Column(
-            "Of limit", reached, lambda fraction: "" if fraction is None else format_share(fraction), unit="fraction"
-        ),
-        Column("", reached, draw, width="shape", in_terminal=False),
+    share = Column(
+        "Of limit", reached, lambda fraction: "" if fraction is None else format_share(fraction), unit="fraction"
     )
+    rate = Column(
+        "Bandwidth, at least" if is_estimated else "Bandwidth",
+        _if_carrying("bytes_per_s"),
+        _unless_absent(format_bandwidth),
+        unit="bytes_per_s",
+    )
+    limit = Column("Limit", _if_carrying("limit_bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s")
+    if is_estimated:
+        return (rate, limit)
+    bar = Column("", reached, draw, width="shape", in_terminal=False)
+    return (rate, limit, share, bar)
 
 
 _ABSENT = ""
@@ -171,7 +181,7 @@ def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list
     blocks: list[Block] = [
         Note("Layer by layer", role="heading"),
         Note(
-            "Each cell gives the time, then its exposed part. A darker cell is longer, on the same scale in all "
+            "Each cell gives the time, then how much of it is exposed. A darker cell is longer, on the same scale in all "
             "directions. Orange parts move tokens between ranks, blue parts compute.",
             role="lead",
         ),
@@ -185,7 +195,7 @@ def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list
         rows = list_layers(direction, sums, layers)
         table = Table(f"moe_layers_{place}", columns, rows, is_compact=True, emphasis=lambda row: row.layer is None)
         blocks.append(Fold(direction, (table,), is_open=place == 0))
-    every = Table("moe_parts", _columns(with_layer=True), layers, is_compact=True)
+    every = Table("moe_parts", (Column("Layer", "layer"), *_columns()), layers, is_compact=True)
     blocks.append(Fold("Every number of every layer", (every,)))
     return blocks
 
@@ -199,7 +209,7 @@ def _shade(longest_ns: int) -> Callable[[MoePart | None], Cell]:
         if part is None:
             return "-"
         depth = 0.0 if part.layer is None else part.ns / longest_ns
-        exposed = format_ms(part.exposed_ns) if part.exposed_ns else ""
+        exposed = format_ms(part.exposed_ns) if 0 < part.exposed_ns < part.ns else "all" if part.exposed_ns else ""
         return Shade(format_ms(part.ns), exposed, depth, "carrying" if part.part in CARRYING_PARTS else "")
 
     return write
