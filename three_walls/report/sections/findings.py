@@ -75,6 +75,16 @@ def findings(report: Report) -> Section:
         )
         lead = "These rules lack a fact. Provide it, or capture again, to decide them."
         blocks.append(Table("missing_facts", columns, missing, "Undecided", lead, is_compact=True))
+    left_out = [finding for outcome in WITH_EDITS[:2] for finding in groups.get(outcome, ())]
+    if left_out:
+        columns = (
+            Column("Rule", "rule", role="code"),
+            Column("What it does", "title"),
+            Column("On its own", lambda finding: describe_gain(finding.gain_ns)),
+            Column("Why not", "reason"),
+        )
+        lead = "These edits would help on their own. The plan leaves them out."
+        blocks.append(Table("left_out", columns, left_out, "Left out", lead, terminal_rows=MANY_ROWS, is_compact=True))
     obstacles = [finding for outcome in (Outcome.BLOCKED, Outcome.ERROR) for finding in groups.get(outcome, ())]
     if obstacles:
         columns = (
