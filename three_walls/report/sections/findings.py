@@ -157,6 +157,17 @@ def _describe_obstacle(finding: Finding) -> str:
     return finding.reason
 
 
+def _tabulate_left_out(left_out: list[Finding]) -> Table:
+    columns = (
+        Column("Rule", "rule", role="code"),
+        Column("What it does", "title"),
+        Column("On its own", lambda finding: describe_gain(finding.gain_ns)),
+        Column("Why not", "reason"),
+    )
+    lead = "These edits would help on their own. The plan leaves them out."
+    return Table("left_out", columns, left_out, "Left out", lead, terminal_rows=MANY_ROWS, is_compact=True)
+
+
 def _describe_found(finding: Finding) -> Card:
     evidence = list_evidence(finding)
     return Card(

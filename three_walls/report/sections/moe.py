@@ -181,8 +181,8 @@ def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list
     blocks: list[Block] = [
         Note("Layer by layer", role="heading"),
         Note(
-            "Each cell gives the time, then how much of it is exposed. A darker cell is longer, on the same scale in all "
-            "directions. Orange parts move tokens between ranks, blue parts compute.",
+            "Each cell gives the time, then how much of it is exposed. A darker cell is longer, on the same scale in "
+            "all directions. Orange parts move tokens between ranks, blue parts compute.",
             role="lead",
         ),
     ]
