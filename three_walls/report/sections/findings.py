@@ -77,14 +77,7 @@ def findings(report: Report) -> Section:
         blocks.append(Table("missing_facts", columns, missing, "Undecided", lead, is_compact=True))
     left_out = [finding for outcome in WITH_EDITS[:2] for finding in groups.get(outcome, ())]
     if left_out:
-        columns = (
-            Column("Rule", "rule", role="code"),
-            Column("What it does", "title"),
-            Column("On its own", lambda finding: describe_gain(finding.gain_ns)),
-            Column("Why not", "reason"),
-        )
-        lead = "These edits would help on their own. The plan leaves them out."
-        blocks.append(Table("left_out", columns, left_out, "Left out", lead, terminal_rows=MANY_ROWS, is_compact=True))
+        blocks.append(_tabulate_left_out(left_out))
     obstacles = [finding for outcome in (Outcome.BLOCKED, Outcome.ERROR) for finding in groups.get(outcome, ())]
     if obstacles:
         columns = (
