@@ -61,7 +61,7 @@ def test_every_section_has_a_name_of_its_own_and_every_table_too(report: Report)
 
 def test_the_terminal_shows_the_answer_and_on_request_the_rest(report: Report) -> None:
     always = [section.name for section in make_sections(report) if section.terminal is Terminal.ALWAYS]
-    assert always == ["verdict", "warnings", "budget", "plan", "overrides"]
+    assert always == ["verdict", "warnings", "plan", "overrides", "budget"]
 
 
 def test_the_head_counts_complete_steps_and_names_what_marks_them(report: Report) -> None:

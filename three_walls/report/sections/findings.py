@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from three_walls.model.finding import Finding, Outcome
 from three_walls.model.report import Report
 from three_walls.report.formats import describe_gain, format_name, format_wall
+from three_walls.report.overrides_file import slug
 from three_walls.report.section import (
     MANY_ROWS,
     Block,
@@ -105,6 +106,7 @@ def findings(report: Report) -> Section:
         "Findings outside the plan",
         tuple(blocks),
         link="Findings",
+        is_folded=True,
         empty="None: every rule is in the plan.",
     )
 
@@ -166,6 +168,7 @@ def _describe_found(finding: Finding) -> Card:
     return Card(
         title=(finding.title, Text("not fixable by configuration", "badge warn")),
         tag=finding.rule,
+        anchor=f"rule-{slug(finding.rule)}",
         subtitle=(format_wall(finding.wall, finding.sub_wall),),
         blocks=(
             Note(finding.reason),
@@ -189,6 +192,7 @@ def _describe(report: Report, finding: Finding) -> Card:
     return Card(
         title=finding.title,
         tag=finding.rule,
+        anchor=f"rule-{slug(finding.rule)}",
         subtitle=tuple(subtitle),
         blocks=tuple(_list_blocks(report, finding)),
     )

@@ -7,9 +7,23 @@ from dataclasses import dataclass, replace
 
 from three_walls.model.buckets import Wall
 from three_walls.model.report import MoePart, Report
+from three_walls.report.charts import HeatCell, HeatMap
 from three_walls.report.formats import format_bandwidth, format_count, format_moved, format_ms, format_share
 from three_walls.report.palette import WALL_COLOURS
-from three_walls.report.section import MANY_ROWS, Bar, Block, Cell, Column, Fold, Note, PageOnly, Section, Shade, Table
+from three_walls.report.section import (
+    MANY_ROWS,
+    Bar,
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Fold,
+    Note,
+    PageOnly,
+    Section,
+    Shade,
+    Table,
+)
 
 DIRECTIONS = ("forward", "recompute", "backward")
 PARTS = ("router", "permute", "dispatch", "expert_gemm", "combine", "unpermute", "shared_expert")
@@ -45,7 +59,7 @@ def moe(report: Report) -> Section:
         tuple(blocks),
         lead=f"The representative step, {together}. Sent: bytes that leave for other ranks. "
         f"{_describe_bandwidth(report)} Limit: the link's, in one direction.",
-        link="MoE layers",
+        link="MoE",
         empty="Unknown, or none: no MoE layer was recognized in the representative step.",
     )
 
@@ -178,8 +192,10 @@ def _unless_absent(format_number: Callable[[float | None], str]) -> Callable[[fl
 
 def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list[Block]:
     longest_ns = max(part.ns for part in layers)
+    chart = Chart("moe_layers", _draw_layers(sums, layers), "Time of each part of each layer, darker is longer")
     blocks: list[Block] = [
         Note("Layer by layer", role="heading"),
+        chart,
         Note(
             "Each cell gives the time, then how much of it is exposed. A darker cell is longer, on the same scale in "
             "all directions. Orange parts move tokens between ranks, blue parts compute.",
@@ -194,10 +210,29 @@ def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list
         )
         rows = list_layers(direction, sums, layers)
         table = Table(f"moe_layers_{place}", columns, rows, is_compact=True, emphasis=lambda row: row.layer is None)
-        blocks.append(Fold(direction, (table,), is_open=place == 0))
+        blocks.append(Fold(direction, (table,)))
     every = Table("moe_parts", (Column("Layer", "layer"), *_columns()), layers, is_compact=True)
     blocks.append(Fold("Every number of every layer", (every,)))
     return blocks
+
+
+def _draw_layers(sums: Sequence[MoePart], layers: Sequence[MoePart]) -> HeatMap:
+    """A row per layer and a column per direction and part; orange where tokens move between ranks."""
+    longest_ns = max(1, *(part.ns for part in layers))
+    columns = tuple((total.direction, total.part) for total in sums)
+    found = {(part.layer, part.direction, part.part): part for part in layers}
+    numbers = tuple(dict.fromkeys(part.layer for part in layers))
+
+    def shade(part: MoePart | None) -> HeatCell | None:
+        if part is None:
+            return None
+        exposed = f", {format_ms(part.exposed_ns)} of it exposed" if part.exposed_ns else ""
+        hue = WALL_COLOURS[Wall.COMMUNICATION if part.part in CARRYING_PARTS else Wall.COMPUTE_HOST]
+        where = f"layer {part.layer}, {part.direction} {part.part}: "
+        return HeatCell(part.ns / longest_ns, hue, format_ms(part.ns), f"{where}{format_ms(part.ns)}{exposed}")
+
+    cells = tuple(tuple(shade(found.get((layer, *column))) for column in columns) for layer in numbers)
+    return HeatMap(tuple(f"layer {layer}" for layer in numbers), columns, cells)
 
 
 def _part_of(name: str) -> Callable[[LayerRow], MoePart | None]:
