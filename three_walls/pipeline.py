@@ -10,6 +10,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
 - ``overrides/spell.py``: the plan as overrides of a launcher; ``overrides/entries.py``: each entry alone.
+- ``export/kernel_table.py`` and ``export/host_work.py``: the kernels of the step, and the host's time by place.
 - ``export/step_tracks.py``: the step for trace viewers.
 """
 
@@ -22,6 +23,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
+from three_walls.export.host_work import detail_gaps, measure_host_work
+from three_walls.export.kernel_table import describe_operations, tabulate_kernels
 from three_walls.export.step_tracks import MeasuredStep, list_step_tracks
 from three_walls.export.tracks import StepTracks
 from three_walls.facts.counted_world import add_counted_world
@@ -39,7 +42,7 @@ from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
-from three_walls.model.report import KnownGoodRecipe, ReportWarning, Verdict
+from three_walls.model.report import HostWorkRow, KernelRow, KnownGoodRecipe, RankReport, ReportWarning, Verdict
 from three_walls.model.rule import Rule, WarningRule
 from three_walls.model.what_if import LiveReport, ReplayedRun
 from three_walls.overrides.check import find_problems
@@ -56,6 +59,7 @@ from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
 from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.timeline.operators import read_operators, read_operators_between
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
 
@@ -228,16 +232,42 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
     return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
 
 
+@dataclass(frozen=True, slots=True)
+class _DrilledDown:
+    """The representative step in detail, and the ranks."""
+
+    ranks: tuple[RankReport, ...]
+    kernels: tuple[KernelRow, ...] = ()
+    host_work: tuple[HostWorkRow, ...] = ()
+
+
+def _drill_down(run: _Run) -> _DrilledDown:
+    ranks, step, predictor = summarize_ranks(run.attribution, run.inputs.ranks), run.details.step, run.replay.predictor
+    if step is None:
+        return _DrilledDown(ranks)
+    process = step.rank.process
+    graph = predictor.graph if isinstance(predictor, StepReplay) else None
+    operators = read_operators(step.trace, process, step.operations)
+    operations = describe_operations(step, graph, operators)
+    kernels = tabulate_kernels(step, operations, operators)
+    work = measure_host_work(step, run.timeline, operations, read_operators_between(step.trace, process, step.window))
+    ranks = tuple(
+        detail_gaps(rank, work.starved_ns) if (rank.rank, rank.median_index) == (step.rank.rank, step.step) else rank
+        for rank in ranks
+    )
+    return _DrilledDown(ranks, kernels, work.rows)
+
+
 def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> LiveReport:
     inputs, timeline, matched_ranks = run.inputs, run.timeline, run.matched_ranks
     attribution, details, facts = run.attribution, run.details, diagnosis.facts
-    ranks, step = inputs.ranks, details.step
+    step, drilled = details.step, _drill_down(run)
     return LiveReport(
         tool_version=VERSION,
         inputs=tuple(trace.input for trace in inputs.traces),
         verdict=diagnosis.verdict,
-        step=summarize_steps(timeline, ranks),
-        ranks=summarize_ranks(attribution, ranks),
+        step=summarize_steps(timeline, inputs.ranks),
+        ranks=drilled.ranks,
         budget=summarize_budget(step) if step else (),
         budget_of=step.why if step else "no step could be kept",
         config=inputs.config,
@@ -268,6 +298,8 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,
         critical_path=run.replay.critical_path,
+        kernels=drilled.kernels,
+        host_work=drilled.host_work,
         replay=replay,
     )
 

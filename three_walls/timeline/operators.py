@@ -96,6 +96,14 @@ def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Oper
     return nest_operators(trace.ranges.clear()) if step is None else step.operators
 
 
+def read_operators_between(trace: Trace, process: int, window: tuple[int, int]) -> Operators:
+    """The ranges of ``process`` that are open at some time of ``window``. Reads the trace file again.
+
+    Raises InputError where it cannot be read any more.
+    """
+    return nest_operators(read_ranges_between(trace.path, process, *window))
+
+
 def read_range_times(trace: Trace, process: int, operations: pl.DataFrame, until_ns: int) -> pl.DataFrame:
     """The ranges (RANGE_TIMES) of ``process`` from the first launch of ``operations`` to ``until_ns``.
 
