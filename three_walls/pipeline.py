@@ -10,7 +10,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
 - ``overrides/spell.py``: the plan as overrides of a launcher; ``overrides/entries.py``: each entry alone.
-- ``export/kernel_table.py`` and ``export/host_work.py``: the kernels of the step, and the host's time by place.
+- ``export/drill_down.py``: the kernels of the step, and the host's time by place.
 - ``export/step_tracks.py``: the step for trace viewers.
 """
 
@@ -23,14 +23,13 @@ from functools import cache, partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
-from three_walls.export.host_work import detail_gaps, measure_host_work
-from three_walls.export.kernel_table import describe_operations, tabulate_kernels
+from three_walls.export.drill_down import DrilledDown, drill_down
 from three_walls.export.step_tracks import MeasuredStep, list_step_tracks
 from three_walls.export.tracks import StepTracks
 from three_walls.facts.counted_world import add_counted_world
 from three_walls.facts.measure import Details, measure_facts
 from three_walls.facts.registry import DEFINITIONS
-from three_walls.facts.step_view import NO_STEP
+from three_walls.facts.step_view import NO_STEP, StepView
 from three_walls.facts.summary import (
     list_unclassified,
     summarize_budget,
@@ -42,7 +41,7 @@ from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
-from three_walls.model.report import HostWorkRow, KernelRow, KnownGoodRecipe, RankReport, ReportWarning, Verdict
+from three_walls.model.report import KnownGoodRecipe, ReportWarning, Verdict
 from three_walls.model.rule import Rule, WarningRule
 from three_walls.model.what_if import LiveReport, ReplayedRun
 from three_walls.overrides.check import find_problems
@@ -59,7 +58,6 @@ from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
 from three_walls.tables.kernels import load_api_patterns, union_of
-from three_walls.timeline.operators import read_operators, read_operators_between
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
 
@@ -134,17 +132,7 @@ def export_step(
     run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress)
     if run.details.step is None:
         raise InputError(f"nothing to export: {NO_STEP}")
-    predictor = run.replay.predictor
-    measured = MeasuredStep(
-        timeline=run.timeline,
-        clock=run.matched_ranks.clock,
-        slices=run.attribution.slices,
-        traces=run.inputs.with_kernels,
-        step=run.details.step,
-        graph=predictor.graph if isinstance(predictor, StepReplay) else None,
-        reason_without_graph=predictor.reason_withheld,
-    )
-    return list_step_tracks(measured, ranks)
+    return list_step_tracks(_view_step(run, run.details.step), ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +166,20 @@ def _measure(request: InputRequest, step_range: str | None, progress: Progress) 
     replay = replay_steps(timeline, matched_ranks, attribution, traces, details.step, facts)
     facts = facts.with_measured(replay.facts)
     return _Run(inputs, timeline, matched_ranks, attribution, facts, details, replay)
+
+
+def _view_step(run: _Run, step: StepView) -> MeasuredStep:
+    """``step`` and what was worked out about it."""
+    predictor = run.replay.predictor
+    return MeasuredStep(
+        timeline=run.timeline,
+        clock=run.matched_ranks.clock,
+        slices=run.attribution.slices,
+        traces=run.inputs.with_kernels,
+        step=step,
+        graph=predictor.graph if isinstance(predictor, StepReplay) else None,
+        reason_without_graph=predictor.reason_withheld,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,36 +234,11 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
     return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
 
 
-@dataclass(frozen=True, slots=True)
-class _DrilledDown:
-    """The representative step in detail, and the ranks."""
-
-    ranks: tuple[RankReport, ...]
-    kernels: tuple[KernelRow, ...] = ()
-    host_work: tuple[HostWorkRow, ...] = ()
-
-
-def _drill_down(run: _Run) -> _DrilledDown:
-    ranks, step, predictor = summarize_ranks(run.attribution, run.inputs.ranks), run.details.step, run.replay.predictor
-    if step is None:
-        return _DrilledDown(ranks)
-    process = step.rank.process
-    graph = predictor.graph if isinstance(predictor, StepReplay) else None
-    operators = read_operators(step.trace, process, step.operations)
-    operations = describe_operations(step, graph, operators)
-    kernels = tabulate_kernels(step, operations, operators)
-    work = measure_host_work(step, run.timeline, operations, read_operators_between(step.trace, process, step.window))
-    ranks = tuple(
-        detail_gaps(rank, work.starved_ns) if (rank.rank, rank.median_index) == (step.rank.rank, step.step) else rank
-        for rank in ranks
-    )
-    return _DrilledDown(ranks, kernels, work.rows)
-
-
 def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> LiveReport:
     inputs, timeline, matched_ranks = run.inputs, run.timeline, run.matched_ranks
     attribution, details, facts = run.attribution, run.details, diagnosis.facts
-    step, drilled = details.step, _drill_down(run)
+    step, ranks = details.step, summarize_ranks(attribution, inputs.ranks)
+    drilled = drill_down(_view_step(run, step), ranks) if step else DrilledDown(ranks)
     return LiveReport(
         tool_version=VERSION,
         inputs=tuple(trace.input for trace in inputs.traces),
