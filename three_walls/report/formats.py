@@ -15,7 +15,7 @@ from three_walls.model.fact import Fact, FactValue
 from three_walls.model.finding import Gain
 from three_walls.model.report import GemmShape
 from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
-from three_walls.model.units import NS_PER_MS
+from three_walls.model.units import NS_PER_MS, NS_PER_US
 
 UNKNOWN = "unknown"
 UNSET = "unset"
@@ -59,6 +59,14 @@ def format_ms(value_ns: float | None) -> str:
         return UNKNOWN
     value_ms = value_ns / NS_PER_MS
     return f"{_write(value_ms, _decimals(value_ms))} ms"
+
+
+def format_us(value_ns: float | None) -> str:
+    """Nanoseconds as ``3.49 us``, for kernels and calls."""
+    if value_ns is None:
+        return UNKNOWN
+    value_us = value_ns / NS_PER_US
+    return f"{_write(value_us, min(2, _decimals(value_us)))} us"
 
 
 def format_ms_range(low: float | None, high: float | None) -> str:
@@ -289,6 +297,7 @@ def count_of(number: int, noun: str) -> str:
 
 UNITS: dict[Callable[..., object], str] = {
     format_ms: "ns",
+    format_us: "ns",
     format_share: "fraction",
     format_gib: "bytes",
     format_moved: "bytes",
