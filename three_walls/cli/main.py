@@ -19,6 +19,7 @@ SUMMARIES = {
     "doctor": "Show what a capture can support, and how to record what is missing.",
     "export": "Write a step of TRACES for Perfetto or chrome://tracing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
+    "render": "Make any format again from a report.json: text, HTML, Markdown, CSV, JSON.",
     "rules": "List, show, check, test and write rules.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
     "verify": "Check that OVERRIDES apply and that the run they make is valid.",

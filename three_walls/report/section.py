@@ -132,6 +132,8 @@ class Table:
     is_compact: bool = False
     emphasis: Callable[[Any], bool] | None = None
     """Whether a row is set in bold."""
+    has_head: bool = True
+    """Whether the terminal names its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list. ``role``: ``checklist``, ``evidence`` or empty. An item may have several pieces."""
+    """A list. ``role``: ``checklist``, ``evidence``, ``list`` or empty. An item may have several pieces."""
 
     items: tuple[Inline | tuple[Inline, ...], ...]
     title: str = ""
