@@ -58,7 +58,7 @@ def test_the_plan_on_one_screen_has_gains_and_the_first_override_for_the_launche
     plan = print_plain(report, is_full=False).partition("THE PLAN\n")[2].splitlines()
     assert plan[0] == "  640 ms now, 520-632 ms with all entries (as traced). Apply them in order."
     assert plan[1] == "  1.  0-89 ms  Dispatch expert tokens with DeepEP instead of NCCL all-to-all"
-    assert plan[2] == "               --moe-token-dispatcher-type flex  (and 2 more lines)"
+    assert plan[2] == "               --moe-token-dispatcher-type flex  (and 3 more lines)"
     bridge = replace(report, config=replace(report.config, dialect="megatron_bridge"))
     assert "model.moe_token_dispatcher_type=flex" in print_plain(bridge, is_full=False)
     needing = replace(report.plan[1], needs=(report.plan[0].rule,))

@@ -40,7 +40,7 @@ _FORMAT_OF = {".html": "html", ".json": "json", ".md": "md", ".csv": "csv", ".tx
 @click.option("--table", metavar="NAME", help="The table that --format csv writes; without a name the error lists all.")
 @click.option("--full", "is_full", is_flag=True, help="Text and Markdown with every section.")
 def render_command(source: Path, form: str | None, target: Path | None, table: str | None, is_full: bool) -> None:
-    """Make any format again from REPORT, a report.json or the directory that holds one.
+    """Make any format again from REPORT, a report.json or its directory.
 
     The files are byte for byte those that analyze wrote, if the same release wrote them. A report.json of an earlier
     release of schema 2 works too. No trace is read.
