@@ -52,11 +52,12 @@ from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
 from three_walls.resources import RULES_DIR
-from three_walls.rules.load import load_rules
+from three_walls.rules.load import check_rules_directory, load_rules
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
+from three_walls.tables.bridge import MAIN, known_releases, nearest_release, release_number
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -190,7 +191,10 @@ class _RuleBase:
 
 def _load_rule_base(additional: Path | None) -> _RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``."""
-    return _read_rule_base(RULES_DIR, additional) if additional else _load_own_rule_base()
+    if additional is None:
+        return _load_own_rule_base()
+    check_rules_directory(additional)
+    return _read_rule_base(RULES_DIR, additional)
 
 
 @cache
@@ -282,6 +286,15 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
 
 
 def check_release(bridge_version: str | None) -> None:
-    """Raises UsageError unless ``bridge_version`` is a release, ``main`` or None."""
-    if bridge_version is not None and not re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version):
-        raise UsageError(f"--bridge-version: expected a release like 0.6.2, or main, found {bridge_version!r}")
+    """Raises UsageError unless ``bridge_version`` is None, ``main`` or a release that is known, but for its patch."""
+    if bridge_version is None:
+        return
+    is_release = re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version)
+    if is_release and release_number(bridge_version) in map(release_number, known_releases()):
+        return
+    found = f"found {bridge_version!r}"
+    if is_release:
+        found = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
+    raise UsageError(
+        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {found}"
+    )

@@ -18,7 +18,7 @@ from typing import Any
 
 from three_walls.model.config import RunConfig
 from three_walls.model.finding import FailureMode, Note, PlannedEdit
-from three_walls.overrides.constraints import failure_mode_of, judge_constraints, judge_values, show
+from three_walls.overrides.constraints import constraint_table, failure_mode_of, judge_constraints, judge_values, show
 from three_walls.overrides.field_values import ACTIVATIONS_NAMED_SINCE, FieldValues, describe_field
 from three_walls.overrides.hydra_grammar import ParsedOverride, Reference, Sweep, parse_override
 from three_walls.overrides.merged_config import (
@@ -75,6 +75,8 @@ class OverrideCheck:
     overrides: tuple[CheckedOverride, ...]
     broken: tuple[Note, ...]
     unknown: tuple[str, ...]
+    constraints_count: int
+    """Constraints that the release has."""
 
     @property
     def is_valid(self) -> bool:
@@ -112,7 +114,8 @@ def check_overrides(
     variables = {path.partition(".")[2]: str(value) for path, value in merged.items() if path.startswith("env_vars.")}
     known = replace(base, environment=variables | {**base.environment, **(environment or {})})
     broken, unknown = judge_values(known, merged, version)
-    return OverrideCheck(schema.release, checked, broken, unknown)
+    count = sum(constraint.is_checked_in(version) for constraint in constraint_table().constraints.values())
+    return OverrideCheck(schema.release, checked, broken, unknown, count)
 
 
 def find_problems(

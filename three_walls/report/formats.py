@@ -20,6 +20,7 @@ from three_walls.model.units import NS_PER_MS, NS_PER_US
 UNKNOWN = "unknown"
 UNSET = "unset"
 
+_CLAUSE_END = re.compile(r"[.;](?= )")
 _NOT_ASCII = re.compile(r"[^\n -~]+")
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
@@ -274,6 +275,15 @@ def shorten(text: str, columns: int) -> str:
         return text
     kept = columns - 3
     return f"{text[: kept - kept // 3]}...{text[len(text) - kept // 3 :]}"
+
+
+def keep_sentences(text: str, columns: int) -> str:
+    """The first sentences of ``text`` that fit in ``columns`` characters, or its first words; ``...`` marks the cut."""
+    if len(text) <= columns:
+        return text
+    start = text[: columns - 3]
+    ends = [found.end() for found in _CLAUSE_END.finditer(start) if found.end() > columns // 3]
+    return f"{start[: ends[-1]] if ends else start.rpartition(' ')[0] or start} ..."
 
 
 def show_control_characters(text: str) -> str:
