@@ -70,6 +70,25 @@ def format_us(value_ns: float | None) -> str:
     return f"{_write(value_us, min(2, _decimals(value_us)))} us"
 
 
+def format_ms_change(change_ns: float | None) -> str:
+    """A difference in nanoseconds as ``+12.3 ms`` or ``-4.56 ms``."""
+    return UNKNOWN if change_ns is None else f"{_sign(change_ns)}{format_ms(abs(change_ns))}"
+
+
+def format_share_change(fraction: float | None) -> str:
+    """A relative difference as ``+3.1%`` or ``-0.8%``."""
+    return UNKNOWN if fraction is None else f"{_sign(fraction)}{format_share(abs(fraction))}"
+
+
+def format_count_change(change: float | None) -> str:
+    """A difference of numbers as ``+12``."""
+    return UNKNOWN if change is None else f"{_sign(change)}{format_count(abs(change))}"
+
+
+def _sign(value: float) -> str:
+    return "+" if value > 0 else "-" if value < 0 else ""
+
+
 def format_ms_range(low: float | None, high: float | None) -> str:
     """Two bounds in nanoseconds as ``12-30 ms``, or ``-12 to 30 ms``; bounds that read the same are written once."""
     if low is None and high is None:
@@ -308,6 +327,9 @@ def count_of(number: int, noun: str) -> str:
 UNITS: dict[Callable[..., object], str] = {
     format_ms: "ns",
     format_us: "ns",
+    format_ms_change: "ns",
+    format_share_change: "fraction",
+    format_count_change: "count",
     format_share: "fraction",
     format_gib: "bytes",
     format_moved: "bytes",
