@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tests.report import sample_advice, sample_diagnosis
 from tests.report.sample_diagnosis import MS
+from tests.report.sample_kernels import HOST_WORK, KERNELS
 from tests.report.sample_log import LOG
 from tests.report.sample_recipe import RECIPE
 from three_walls.facts.registry import DEFINITION_BY_NAME
@@ -110,6 +111,8 @@ def sample_report() -> Report:
         copies=sample_diagnosis.COPIES,
         log=LOG,
         known_good_recipe=RECIPE,
+        kernels=KERNELS,
+        host_work=HOST_WORK,
     )
 
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from three_walls.cli.analyze import PLAIN_WIDTH, show_progress
+from three_walls.cli.analyze import show_progress
 from three_walls.compare.compare import compare
 from three_walls.compare.gate import judge_condition, read_condition
 from three_walls.facts.registry import DEFINITION_BY_NAME
@@ -27,6 +26,7 @@ from three_walls.report.comparison_report import (
     render_shown_markdown,
 )
 from three_walls.report.formats import show_control_characters
+from three_walls.report.terminal_report import open_console
 from three_walls.runs import GivenRun, parse_run, read_run
 
 FORMATS = ("text", "md", "html", "json", "csv")
@@ -162,8 +162,7 @@ def name_apart(given: Sequence[GivenRun]) -> list[GivenRun]:
 def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = False) -> None:
     """Print ``shown`` on stdout, in the format asked for."""
     if form == "text":
-        screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
-        print_shown(shown, screen, is_full=is_full, is_short=quiet)
+        print_shown(shown, open_console(), is_full=is_full, is_short=quiet)
     elif form == "csv":
         tables = render_shown_csv(shown)
         name = table or next(name for name in ("buckets", "runs", "history", *tables) if name in tables)

@@ -159,9 +159,7 @@ def _warn_of_log(log: TrainingLog | None, details: Details, facts: FactSheet) ->
     unread = log.unread[:_MOST_LOG_ENTRIES_NAMED]
     warnings = [ReportWarning("log-unreadable", f"A log was left out: {problem}") for problem in unread]
     warnings += _warn_of_many_processes(log)
-    timings = log.iterations, log.step_times, log.timers
-    other_lines = log.memory, log.argument_block, log.events, log.ooms, log.jobs, log.left_out_blocks
-    if not any((*timings, *other_lines)):
+    if log.is_empty:
         message = (
             f"{names}: no line of Megatron-LM or Megatron-Bridge was found. "
             "Check that this is the output of the training itself."

@@ -16,7 +16,7 @@ from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.training_log import TimerKind
 
-SCHEMA_VERSION = "2.3"
+SCHEMA_VERSION = "2.4"
 """Version of report.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""
 
 
@@ -470,6 +470,95 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelPlace:
+    """Launches of one kernel from one place of the model."""
+
+    module: str | None
+    """``attention``, ``experts``, ...; null where the replay could not label them."""
+    direction: str | None
+    """``forward``, ``backward`` or ``recompute``; null where it is not known."""
+    operator: str
+    """Innermost NVTX range around the launch except steps, layer numbers left out; empty where none was recorded."""
+    calls: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel (or copies, fills, graphs of one kind) in the representative step of the representative rank.
+
+    All rows of a bucket sum to its kernel time: the sum of the whole durations of what starts in the step. Operations
+    that overlap count in full, so that is more than the time that the bucket owns in the budget.
+    """
+
+    bucket: str
+    name: str
+    """The kernel without namespaces and arguments, or the title of the bucket for what is no kernel."""
+    full_name: str
+    """The demangled name; empty for what is no kernel, and for the rest of a bucket."""
+    calls: int
+    ns: int
+    """Sum of the durations."""
+    mean_ns: int
+    fastest_ns: int
+    median_ns: int
+    p95_ns: int
+    """95th percentile: of 20 calls the slowest but one."""
+    slowest_ns: int
+    grid: tuple[int, int, int] | None
+    """Blocks of the most frequent variant; null where not recorded."""
+    block: tuple[int, int, int] | None
+    """Threads of a block of that variant."""
+    variants: int
+    """Different grids and blocks."""
+    places: tuple[KernelPlace, ...]
+    """Where it is launched from, the longest first; at most four."""
+    other_places: int
+    """Places that are left out."""
+    layers: int | None
+    """Number of different layers of this rank that launch it; null where it is not known."""
+    launch_ns: int | None
+    """Host time of its launch calls; null where none was recorded, as for nodes of CUDA graphs."""
+    fraction_of_peak: float | None
+    """Of GEMMs whose shapes were recorded: achieved / peak of the GPU at the kernel's precision."""
+    kernels: int = 1
+    """Different kernels in the row: more than one where the rest of a bucket is summed."""
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether it sums the kernels of the bucket that are not listed."""
+        return self.kernels > 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostWorkRow:
+    """Where a thread that launches work spent the representative step outside of CUDA calls.
+
+    The rows of a thread sum to the step less the time of its CUDA calls.
+    """
+
+    thread: int
+    """Its id on the host."""
+    module: str | None
+    """Module of the model whose next operation the thread launches (``attention``, ``experts``, ...); null: unknown."""
+    direction: str | None
+    """``forward``, ``backward`` or ``recompute`` of that operation; null where it is not known."""
+    range: str
+    """NVTX ranges around it except operators, the outer first, numbers of layers left out; empty: none."""
+    operator: str
+    """Innermost operator of PyTorch or autograd function; empty: none."""
+    ns: int
+    idle_ns: int
+    """Of it, while nothing ran on the device."""
+    starved_ns: int
+    """Of it, while no compute kernel ran because this thread had not launched the next one."""
+    calls: int
+    """Ranges that it was spent in; 0 for time outside of all ranges."""
+    places: int = 1
+    """More than one where the places of a thread that are not listed are summed."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportWarning:
     """Something that limits what the report can claim."""
 
@@ -680,6 +769,10 @@ class Report:
     """Why there is no known-good recipe; empty where there is one."""
     critical_path: CriticalPath | None = None
     """Null where the step was not replayed."""
+    kernels: tuple[KernelRow, ...] = ()
+    """By bucket in the order of the buckets' kernel time, then by time; the rest of a bucket comes last."""
+    host_work: tuple[HostWorkRow, ...] = ()
+    """The longest starvation first; the rest of each thread comes last."""
     schema_version: str = SCHEMA_VERSION
 
     @property

@@ -1,4 +1,4 @@
-"""Report -> Markdown, for a ticket or a pull request: every section, with all rows of its tables."""
+"""Report -> Markdown: short for a ticket, a chat or the summary of a CI job, or every section with all rows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from three_walls.report.section import (
     plain_text,
 )
 from three_walls.report.sections import make_sections
+from three_walls.report.sections.brief import make_ticket
 
 
-def render_markdown(report: Report) -> str:
-    """``report`` as Markdown; ends with a newline."""
-    return write_markdown(make_sections(report))
+def render_markdown(report: Report, *, is_full: bool = True) -> str:
+    """``report`` as Markdown; ends with a newline. Without ``is_full`` verdict, plan, budget and warnings alone."""
+    return write_markdown(make_sections(report) if is_full else make_ticket(report))
 
 
 def write_markdown(sections: Iterable[Section]) -> str:
@@ -47,6 +48,10 @@ def _write(block: Block, level: int) -> Iterator[str]:
         yield from (f"# {_escape(block.title)}", "", _escape(block.text), "", _escape(block.step_line), "")
         for note in block.notes:
             yield from (_escape(note), "")
+        if block.edits:  # without links: not every place that shows Markdown has anchors
+            yield from (f"**{_escape(block.edits_title)}**", "")
+            yield from (f"{edit.marker}. {_escape(f'{edit.title}: {edit.gain}')}" for edit in block.edits)
+            yield ""
     elif isinstance(block, Note):
         text = _escape(f"{block.label} {plain_text(block.content)}".strip())
         yield from (f"{'#' * level} {text}" if block.role == "heading" else text, "")

@@ -131,6 +131,28 @@ def test_a_log_of_a_larger_model_is_of_another_run(tmp_path: Path) -> None:
         assert ("log-mismatch" in codes(report)) == is_another
 
 
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ("train: {global_batch_size: 8}", ""),
+        ("train: {global_batch_size: 64}", "global_batch_size is 8 in the log and 64 in the config file"),
+        ("train: {global_batch_size: 64, rampup_batch_size: [8, 8, 9]}", ""),
+        ("parallel: {}", ""),
+    ],
+)
+def test_a_log_that_contradicts_the_saved_configuration_is_of_another_run(
+    tmp_path: Path, sizes: str, message: str
+) -> None:
+    """Of a run of Megatron-Bridge the trace records no settings: its saved configuration has them."""
+    config = tmp_path / "run_config.yaml"
+    config.write_text(f"model: {{num_layers: 2}}\n{sizes}\n")
+    report = analyze(starved_trace(tmp_path), config=config, logs=log_of(tmp_path, *steps_of(75.0)))
+    found = [warning.message for warning in report.warnings if warning.code == "log-mismatch"]
+    assert [message in text for text in found] == ([True] if message else [])
+    is_missing = "of another run" in str(report.facts.get("unprofiled_step_ns").missing_reason)
+    assert is_missing == bool(message)
+
+
 @pytest.mark.parametrize(("ms", "is_another"), [(32.0, True), (35.0, False), (120.0, False), (130.0, True)])
 def test_a_log_with_steps_that_no_profiler_explains_is_of_another_run(
     tmp_path: Path, ms: float, is_another: bool
@@ -212,6 +234,9 @@ def test_memory_and_exhaustion_are_facts_and_the_summary_holds_no_path(tmp_path:
 
 def test_a_file_that_is_no_log_is_named_as_none(tmp_path: Path) -> None:
     trace = starved_trace(tmp_path)
+    report = analyze(trace, logs=log_of(tmp_path, "remember the milk"))
+    assert {"log-says-nothing", "host-time-under-profiler"} <= codes(report)
+    assert not [warning.message for warning in report.warnings if "--log" in warning.message]  # it was given
     assert "log-says-nothing" in codes(analyze(trace, logs=[trace]))
     assert "log-says-nothing" not in codes(analyze(trace, logs=log_of(tmp_path, iteration(1, 75.0))))
 

@@ -16,6 +16,8 @@ from three_walls.report.sections.facts import facts
 from three_walls.report.sections.findings import findings
 from three_walls.report.sections.gaps import gaps
 from three_walls.report.sections.graphs import graphs
+from three_walls.report.sections.host_work import host_work
+from three_walls.report.sections.kernels import kernels
 from three_walls.report.sections.memory import memory
 from three_walls.report.sections.moe import moe
 from three_walls.report.sections.overlap import overlap
@@ -35,23 +37,25 @@ from three_walls.report.sections.warnings import warnings
 SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     verdict,
     warnings,
+    plan,
+    overrides,
     budget,
     gaps,
     critical_path,
+    kernels,
+    host_work,
     walls,
-    plan,
-    overrides,
-    recipe,
     communication,
-    waits,
-    timers,
     pipeline,
     moe,
     overlap,
-    memory,
+    waits,
+    timers,
+    efficiency,
     recompute,
     graphs,
-    efficiency,
+    memory,
+    recipe,
     findings,
     facts,
     config,
