@@ -229,7 +229,8 @@ class KernelChange:
     name: str
     """Empty for the row that sums the kernels which are not listed."""
     status: str
-    """``changed``, ``new``, ``gone``, or ``rest``."""
+    """``changed``, ``new``, ``gone``, ``rest``; ``small_before``, ``small_after``: the report of that run does not list
+    it; if it ran at all, its time is in the rest of the bucket."""
     before_calls: int
     after_calls: int
     before_ns: int

@@ -74,6 +74,12 @@ _OUTCOMES = {
     ConditionOutcome.WITHIN_SPREAD: "passed, within the spread",
     ConditionOutcome.UNKNOWN: "unknown",
 }
+_KERNEL_STATES = {
+    "new": "new",
+    "gone": "gone",
+    "small_before": "before: small or none",
+    "small_after": "after: small or none",
+}
 _LESS_COLOUR, _MORE_COLOUR, _PROFILER_COLOUR = "#22a05a", "#ea580c", "#94a3b8"
 _SHOWN_BUCKETS, _SHOWN_KERNELS, _SHOWN_SETTINGS = 10, 12, 12
 
@@ -450,7 +456,7 @@ def _kernels(pair: Pair, suffix: str, title: str) -> Section | None:
     columns = (
         Column("Bucket", "bucket", lambda name: (Swatch(BUCKET_COLOURS.get(name, "#888888")), Text(name, "code"))),
         Column("Kernel", ROW, lambda row: row.name or "all other kernels", role="code"),
-        Column("", "status", lambda status: Text(status, "badge") if status in ("new", "gone") else ""),
+        Column("", "status", lambda status: Text(_KERNEL_STATES[status], "badge") if status in _KERNEL_STATES else ""),
         Column("Calls before", "before_calls", format_count),
         Column("Calls after", "after_calls", format_count),
         Column("Before", "before_ns", format_ms, sums=True),
