@@ -120,7 +120,8 @@ def describe_step_change(step: StepChange) -> str:
         if step.change_fraction == 0:
             return f"No difference{per_token}: {lengths}{work}"
         change = format_share_change(step.change_fraction)
-        return f"No difference{per_token}: {lengths} ({change}){work}, not beyond the spread of the steps{spread}"
+        lengths = f"{first.removesuffix(' ms')} -> {second} ({change}) {_BASES[step.basis]}"
+        return f"No difference{per_token}: {lengths}{work}, not beyond the spread of the steps{spread}"
     share = f"{format_share(abs(step.change_fraction or 0))} {step.outcome.value}{per_token}"
     if step.spread_ns is None:
         return f"{share}: {lengths}{work}, but how much steps vary by themselves is {step.spread_note}"
@@ -154,15 +155,18 @@ def _head(comparison: Comparison) -> Section:
         metrics.append(Metric("Spread of the steps", f"±{format_ms(step.spread_ns)}", step.spread_note))
     metrics.append(Metric("The wall now", _name_wall(best.after)))
     roles = {ChangeOutcome.FASTER: "compute_host", ChangeOutcome.SLOWER: "communication"}
+    notes = tuple(_list_notes(comparison, best))
+    step_line = f"Step: {step.basis_note}." if rest else ""
     hero = Hero(
         eyebrow=f"{before.name} against {', '.join(pair.after.name for pair in pairs)}",
         title=title,
         text=f"{_capitalize(rest or step.basis_note)}.",
-        notes=tuple(_list_notes(comparison, best)),
+        notes=notes,
         metrics=tuple(metrics),
         shares=(),
         role=roles.get(step.outcome, "comparison"),
-        step_line=f"Step: {step.basis_note}." if rest else "",
+        step_line=step_line,
+        remark=" ".join(filter(None, (step_line, *notes))),
     )
     return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}")
 
@@ -272,13 +276,13 @@ def _settings(pair: Pair, suffix: str, title: str) -> Section:
     blocks: list[Block] = []
     made = [change for change in pair.settings if not change.follows]
     following = [change for change in pair.settings if change.follows]
-    is_proposed = any(change.rules for change in made)
+    is_proposed, has_notes = any(change.rules for change in made), any(change.note for change in made)
     columns = (
         Column("Setting", ROW, lambda row: _name_setting(row.key, row.kind)),
         Column("Before", "before", lambda value: Text(format_setting(value), "from")),
         Column("After", "after", lambda value: Text(format_setting(value), "to")),
         *([Column("Proposed by", ROW, lambda row: ", ".join(row.rules), role="code")] if is_proposed else []),
-        Column("Note", "note", role="muted", width="third", in_terminal=False),
+        *([Column("Note", "note", role="muted", width="third", in_terminal=False)] if has_notes else []),
     )
     if made:
         blocks.append(Table(f"settings{suffix}", columns, made, terminal_rows=_SHOWN_SETTINGS))
@@ -457,8 +461,8 @@ def _kernels(pair: Pair, suffix: str, title: str) -> Section | None:
         Column("Bucket", "bucket", lambda name: (Swatch(BUCKET_COLOURS.get(name, "#888888")), Text(name, "code"))),
         Column("Kernel", ROW, lambda row: row.name or "all other kernels", role="code"),
         Column("", "status", lambda status: Text(_KERNEL_STATES[status], "badge") if status in _KERNEL_STATES else ""),
-        Column("Calls before", "before_calls", format_count),
-        Column("Calls after", "after_calls", format_count),
+        Column("Calls before", "before_calls", format_count, in_terminal=False),
+        Column("Calls after", "after_calls", format_count, in_terminal=False),
         Column("Before", "before_ns", format_ms, sums=True),
         Column("After", "after_ns", format_ms, sums=True),
         Column("Change", "change_ns", format_ms_change, sums=True),

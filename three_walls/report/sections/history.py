@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from three_walls.model.comparison import Decision, History, Judgement, NextTrial, TriedRun
 from three_walls.model.shell import quote_assignment, quote_word
 from three_walls.report.formats import (
-    UNKNOWN,
     describe_gain,
     format_ms,
     format_ms_range,
@@ -53,8 +52,7 @@ def tabulate_history(history: History) -> Section:
         Column("Edit", ROW, _name_edit, width="wide"),
         Column("Decision", "decision", _mark_decision),
         Column("Step", "step_ns", format_ms),
-        Column("Change", "change_fraction", lambda change: "" if change is None else format_share_change(change)),
-        Column("Spread", ROW, _describe_spread, is_right=True, in_terminal=False),
+        Column("Change", ROW, _describe_change, is_right=True),
         Column("Predicted", ROW, _describe_prediction, is_right=True),
         Column("Measured", "measured_ns", lambda ns: "" if ns is None else describe_saved(ns), is_right=True),
         Column("Prediction", "judgement", lambda judgement: _JUDGEMENTS[judgement], in_terminal=False),
@@ -136,14 +134,18 @@ def _name_edit(run: TriedRun) -> Cell:
     return "; ".join(run.settings) or Text("no setting known to differ", "muted")
 
 
+def _describe_change(run: TriedRun) -> str:
+    """The change, and what counts as the spread: ``-10.0% (±1.5%)``."""
+    if run.change_fraction is None:
+        return ""
+    before_ns = None if run.step_ns is None or run.change_ns is None else run.step_ns - run.change_ns
+    if run.spread_ns is None or not before_ns:
+        return format_share_change(run.change_fraction)
+    return f"{format_share_change(run.change_fraction)} (±{format_share(run.spread_ns / before_ns)})"
+
+
 def _mark_decision(decision: Decision) -> Text:
     return Text(format_name(decision.value), "badge" if decision is not Decision.REVERTED else "badge warn")
-
-
-def _describe_spread(run: TriedRun) -> str:
-    if run.decision is Decision.BASE:
-        return ""
-    return UNKNOWN if run.spread_ns is None else f"±{format_ms(run.spread_ns)}"
 
 
 def _describe_prediction(run: TriedRun) -> str:
