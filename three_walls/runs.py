@@ -182,9 +182,7 @@ def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: S
     log = read_logs(logs)
     if not log.iterations:
         names = ", ".join(log.files)
-        raise InputError(
-            f"{names}: expected a training log with iteration lines (the last rank prints them), found none"
-        )
+        raise InputError(f"{names}: expected iteration lines of a training log (the last rank prints them), found none")
     jobs = jobs_of_run(log.jobs, log.world_size) or log.jobs[-1:]
     stated = [
         *([read_user_settings(list(settings))] if settings else []),

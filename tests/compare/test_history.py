@@ -82,3 +82,24 @@ def test_a_run_of_another_model_is_no_try() -> None:
     other = make_run("other", 300, settings={**UNSET, "num_layers": 2})
     history = judge_history([TriedWith(base()), TriedWith(other)])
     assert (history.runs[1].decision, history.best) == (Decision.NOT_COMPARABLE, "base")
+
+
+def test_an_edit_of_the_base_is_judged_against_the_base_even_after_a_better_run() -> None:
+    later = make_run("router", 580, settings={**UNSET, "moe_grouped_gemm": False})
+    history = judge_history([TriedWith(base()), TriedWith(deepep(560)), TriedWith(later)])
+    assert (history.runs[2].against, history.runs[2].decision) == ("base", Decision.ACCEPTED)
+    assert history.best == "deepep"  # it stays the fastest
+
+
+def test_a_run_that_states_a_setting_which_the_base_leaves_open_is_no_repetition() -> None:
+    more = make_run("more", 630, settings={**UNSET, "moe_router_fusion": True})
+    history = judge_history([TriedWith(base()), TriedWith(more)])
+    assert history.runs[1].decision is Decision.REVERTED
+
+
+def test_repetitions_of_a_run_are_no_tries_and_what_they_differ_by_counts_as_spread() -> None:
+    again = make_run("again", 640, settings=UNSET)
+    history = judge_history([TriedWith(base()), TriedWith(deepep(570)), TriedWith(again)])
+    assert [run.decision for run in history.runs] == [Decision.BASE, Decision.REVERTED, Decision.REPEATED]
+    assert history.runs[1].spread_ns == 40 * MS
+    assert (history.best, history.best_step_ns) == ("base", 600 * MS)

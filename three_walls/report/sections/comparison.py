@@ -332,8 +332,10 @@ def _describe_trial(pair: Pair, suffix: str) -> Iterator[Block]:
         predicted = format_ms_range(trial.predicted_low_ns, trial.predicted_high_ns)
         is_one = len([entry for entry in trial.entries if entry.is_whole]) == 1
         subject = "the edit" if is_one else "the edits together"
-        judgement = _capitalize(_JUDGEMENTS[trial.judgement])
-        yield Note(f"Measured: {saved}. Predicted for {subject}: {predicted}. {judgement}.")
+        judgement = describe_judgement(
+            trial.judgement, trial.predicted_low_ns, trial.predicted_high_ns, trial.measured_ns
+        )
+        yield Note(f"Measured: {saved}. Predicted for {subject}: {predicted}. {_capitalize(judgement)}.")
     elif trial.other_settings and len(trial.other_settings) + len(trial.entries) > 1:
         yield Note(f"Measured for all differences together: {saved}. It cannot be divided between them.")
     elif trial.other_settings:
@@ -358,7 +360,18 @@ def _describe_measured(entry: TriedEntry) -> str:
 
 
 def _judge_entry(entry: TriedEntry) -> str:
-    return "" if entry.measured_ns is None else _JUDGEMENTS[entry.judgement]
+    if entry.measured_ns is None:
+        return ""
+    return describe_judgement(entry.judgement, entry.predicted.low or 0, entry.predicted.high, entry.measured_ns)
+
+
+def describe_judgement(judgement: Judgement, low_ns: int | None, high_ns: int | None, measured_ns: int | None) -> str:
+    """A measured gain against the predicted range; what is outside by less than the spread is called so."""
+    if judgement is not Judgement.INSIDE or low_ns is None or high_ns is None or measured_ns is None:
+        return _JUDGEMENTS[judgement]
+    if low_ns <= measured_ns <= high_ns:
+        return _JUDGEMENTS[judgement]
+    return f"{'less' if measured_ns < low_ns else 'more'} than predicted, by no more than the spread"
 
 
 def _capitalize(text: str) -> str:

@@ -61,15 +61,19 @@ def tabulate_history(history: History) -> Section:
     )
     rows = history.runs
     table = Table("history", columns, rows, terminal_rows=len(rows), emphasis=lambda row: row.name == history.best)
-    lead = "Each run is compared with the best one before it, and accepted where it is faster beyond the spread."
+    lead = (
+        "Each run is compared with the earlier one that it differs least from, and accepted where it is faster beyond "
+        "the spread. What repetitions differ by counts as spread."
+    )
     return Section("history", "What was tried", (table,), lead=lead, link="Tried", terminal=Terminal.ALWAYS)
 
 
 def _head(history: History) -> Section:
-    tried = len(history.runs) - 1
+    no_try = (Decision.BASE, Decision.REPEATED)
+    tried = sum(run.decision not in no_try for run in history.runs)
     accepted = sum(run.decision is Decision.ACCEPTED for run in history.runs)
     following = history.next_trial
-    title = f"Try next: {following.title}" if following else "Nothing left to try"
+    title = f"Try next: {following.title}" if following else "Nothing to try next"
     text = f"{tried} tried, {accepted} accepted. "
     if history.best_step_ns and history.first_step_ns:
         saved = 1 - history.best_step_ns / history.first_step_ns
@@ -129,6 +133,8 @@ def _offer(following: NextTrial) -> list[Block]:
 def _name_edit(run: TriedRun) -> Cell:
     if run.decision is Decision.BASE:
         return Text("base", "muted")
+    if run.decision is Decision.REPEATED:
+        return Text(f"none: repeats {run.against}", "muted")
     if run.rules:
         return Text(", ".join(run.rules), "code")
     return "; ".join(run.settings) or Text("no setting known to differ", "muted")
