@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import jsonschema
 import pytest
 import yaml
 
@@ -230,3 +231,14 @@ def test_the_gate_of_the_ci_examples_passes_and_fails_as_it_must(
     assert (runs / "comparison" / "compare.html").is_file()  # to keep, also where the gate fails
     if name.startswith("github"):
         assert "unprofiled" in (runs / "summary.md").read_text()
+
+
+def test_compare_json_follows_its_published_schema(three_walls: Command, runs: Path) -> None:
+    schema = json.loads((REPOSITORY / "docs" / "generated" / "compare.schema.json").read_text())
+    document = json.loads(
+        three_walls("compare", runs / "base", runs / "edit", "--fail-if", "step > 1%", "--format", "json").stdout
+    )
+    jsonschema.validate(document, schema)
+    del document["pairs"][0]["step"]["basis"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)
