@@ -212,12 +212,13 @@ def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: S
     )
 
 
-def read_history(directory: Path, progress: Progress = lambda _: None) -> History:
-    """The runs in ``directory``, in the order of their names, each judged against the best before it.
+def read_history(given: str | Path, progress: Progress = lambda _: None) -> History:
+    """The runs in the directory ``given``, in the order of their names, each judged against the one it builds on.
 
     A run is a subdirectory with a report.json, a trace, or logs. A file ``tried.yaml`` in it may give its ``label`` and
     the rules of the ``entries`` that it applies. Raises InputError where no subdirectory holds a run.
     """
+    directory = Path(given)
     if not is_directory(directory):
         raise InputError(f"{directory}: expected a directory of runs, found a file")
     found = sorted(filter(_holds_run, directory.iterdir()), key=_natural_order)
