@@ -84,7 +84,7 @@ def test_a_recipe_is_a_shell_script_with_reasons(tmp_path: Path) -> None:
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
     text = script.read_text()
     assert "--capture-range=cudaProfilerApi --capture-range-end=stop" in text
-    assert "'profiling.profile_ranks=[0,1]'" in text
+    assert "'++profiling.profile_ranks=[0,1]'" in text
     assert all(line == "" or line.startswith("#") or " " in line for line in text.splitlines())
 
 

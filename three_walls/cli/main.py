@@ -15,6 +15,7 @@ from three_walls.version import VERSION
 
 SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",
+    "attach": "Run COMMAND, the program of one rank, and profile it on some ranks.",
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
     "doctor": "Show what a capture can support, and how to record what is missing.",
     "export": "Write a step of TRACES for Perfetto or chrome://tracing.",

@@ -1,4 +1,4 @@
-"""Finds the training script and its arguments after the launchers: python, torchrun, numactl, nsys, bash -c."""
+"""Finds the training script and its arguments after launchers: python, torchrun, numactl, nsys, bash -c, attach."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from three_walls.inputs import limits
 
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_STARTER = "three_walls/captures/attach/start_program.py"
+"""What ``three-walls attach`` has the profiler start, with a directory and a name before the program."""
+_WORDS_OF_STARTER = 3
 # What ends a command in a shell string: a new command, a pipe, a redirection.
 _END_OF_COMMAND = re.compile(r"(;|&&?|\|\|?|\d?>{1,2}(&?\d.*|/.*)?|<|\d?>{1,2})")
 
@@ -42,6 +45,9 @@ def find_program(words: Sequence[str]) -> Program:
 
 
 def _find(words: tuple[str, ...], depth: int) -> Program:
+    starter = next((index for index, word in enumerate(words) if word.endswith(_STARTER)), None)
+    if starter is not None:
+        words = words[starter + _WORDS_OF_STARTER :]
     inner = _shell_string(words)
     if inner is not None and depth < limits.MOST_NESTED_SHELLS:
         found = [_find(command, depth + 1) for command in _commands(inner)]
