@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from three_walls.captures.attach.attach import AttachRequest, attach, end_like
 from three_walls.captures.attach.settings import check_command, count_steps, find_framework, read_profile_ranks
-from three_walls.captures.launch import TORCHRUN, CaptureRequest, read_ranks, read_steps
-from three_walls.inputs.nsys.report_export import NSYS_VARIABLE
+from three_walls.captures.launch import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
+from three_walls.cli.nsys_option import nsys_option
 from three_walls.tables.capture import BRIDGE, MEGATRON_LM
 
 _DEFAULT_RANKS = 8
@@ -29,8 +28,9 @@ _DEFAULT_RANKS = 8
 @click.option(
     "--out",
     "out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("profiles"),
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path),  # one that cannot be used must not keep the program from running
+    default=Path(PROFILES),
     show_default=True,
     help="Directory that all hosts share. Each launch gets a directory of its own in it.",
 )
@@ -52,7 +52,7 @@ _DEFAULT_RANKS = 8
     show_default=True,
     help="How long rank 0 waits for the exports of the others.",
 )
-@click.option("--nsys", metavar="PATH", help="The nsys to call.  [default: $NSYS, else the one on PATH]")
+@nsys_option
 @click.option("--memory", is_flag=True, help="Also record memory taken from the driver (slows the run).")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def attach_command(
@@ -64,7 +64,6 @@ def attach_command(
     analyzes: bool,
     when_done: str | None,
     wait_s: float,
-    nsys: str | None,
     memory: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -92,8 +91,6 @@ def attach_command(
     """
     check_command(command)
     first, end = read_steps(steps) if "-" in steps else count_steps(steps)
-    if nsys is not None:
-        os.environ[NSYS_VARIABLE] = nsys
     found = framework or find_framework(command)
     request = AttachRequest(
         capture=CaptureRequest(

@@ -86,7 +86,15 @@ def add_settings(request: CaptureRequest, framework: str | None, config: Path) -
     path = capture_rules().saved_config
     if framework == BRIDGE and not any(word.lstrip("+").startswith(f"{path}=") for word in command):
         words = (*words, f"{path}={_quote_for_hydra(str(config))}")
-    return Added(words, f"added to the command: {' '.join(map(quote_word, words))}" if words else "nothing is added")
+    note = f"added to the command: {' '.join(map(quote_word, words))}" if words else "nothing is added to the command"
+    return Added(words, note + _warn_of_few_steps(command, request))
+
+
+def _warn_of_few_steps(command: Sequence[str], request: CaptureRequest) -> str:
+    trained = read_command_line(command).values.get("train_iters")
+    if trained is None or not isinstance(trained.value, int) or trained.value >= request.end_step:
+        return ""
+    return f"; it trains {trained.value} steps, and the capture ends at step {request.end_step}: give other --steps"
 
 
 def _ends_with_arguments(command: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from three_walls.model.errors import InputError
-from three_walls.model.shell import quote_file, quote_word
+from three_walls.model.shell import quote_file
 
 NSYS_VARIABLE = "NSYS"
 """Environment variable with the ``nsys`` to call; by default the one on PATH."""
@@ -28,7 +28,7 @@ def find_nsys() -> str | None:
     named = os.environ.get(NSYS_VARIABLE)
     found = shutil.which(named or "nsys")
     if named and found is None:
-        raise InputError(f"{NSYS_VARIABLE}={named}: no such program")
+        raise InputError(f"--nsys or ${NSYS_VARIABLE}: {named}: no such program")
     return found
 
 
@@ -63,7 +63,10 @@ def export_once(report: Path, exports: Path) -> Path:
     """
     nsys = find_nsys()
     if nsys is None:
-        raise InputError(f"{report}: no nsys is on PATH to export this report; {describe_export([report])}")
+        raise InputError(
+            f"{report}: expected a SQLite export, found an Nsight report and no nsys on PATH to export it; "
+            f"{describe_export([report])}"
+        )
     try:
         with report.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -77,13 +80,13 @@ def export_once(report: Path, exports: Path) -> Path:
 
 
 def describe_export(reports: Sequence[Path]) -> str:
-    """The command that exports ``reports`` on a machine with nsys, as a clause of a message."""
+    """The command that exports ``reports`` where there is an nsys, as a clause of a message."""
     if len(reports) == 1:
-        return f"on a machine with nsys, run: nsys export --type sqlite {quote_file(reports[0].name)}"
-    directory = reports[0].parent
-    where = "*" if directory == Path() else f"{quote_word(str(directory))}/*"
+        return f"run: nsys export --type sqlite {quote_file(reports[0].name)}"
+    directory = str(reports[0].parent)
+    where = "" if directory == "." else f"{quote_file(directory)}/"
     return (
-        f"on a machine with nsys, run: for report in {where}{REPORT_SUFFIX}; "
+        f"run: for report in {where}*{REPORT_SUFFIX}; "
         'do nsys export --type sqlite -o "${report%.nsys-rep}.sqlite" "$report"; done'
     )
 
