@@ -30,7 +30,8 @@ if does == "crashes":
     os.kill(os.getpid(), signal.SIGKILL)
 code = program.wait()
 if does == "":
-    with open(target.replace("%%", "%") + ".nsys-rep", "w") as report:
+    target = target.replace("%q{{RANK}}", os.environ.get("RANK", "")).replace("%%", "%")
+    with open(target + ".nsys-rep", "w") as report:
         report.write("report")
 sys.exit(99 if does == "fails at the end" else code if code >= 0 else 128 - code)
 """
