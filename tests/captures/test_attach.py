@@ -185,6 +185,14 @@ def test_without_a_place_for_its_files_attach_becomes_the_program(tmp_path: Path
     assert "runs without profiler and log" in notes(done)
 
 
+def test_an_error_of_attach_itself_keeps_no_program_from_running(tmp_path: Path) -> None:
+    code = "import three_walls.captures.attach.attach as a; a.Tee = None\nfrom three_walls.__main__ import main; main()"
+    words = [sys.executable, "-c", code, "attach", "--", *PRINTS]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout) == (3, b"out\xff\r")
+    assert "TypeError: 'NoneType' object is not callable; the program runs without profiler and log" in notes(done)
+
+
 def test_each_launch_has_a_directory_and_each_rank_its_files(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "print(1)"]
     for rank in ("0", "1", "0"):

@@ -62,6 +62,12 @@ def test_nothing_is_added_to_a_program_that_is_neither_or_that_a_shell_would_not
     assert added(command) == []
 
 
+def test_a_string_for_a_shell_that_runs_the_words_behind_it_passes_settings_on() -> None:
+    assert added(f"""bash -c 'RANK=1 exec "$0" "$@"' {LM}""")[0] == "--profile"
+    assert added(f"""bash -lc 'exec "$@"' bash {LM}""")[0] == "--profile"
+    assert find_program(["bash", "-c", "python train.py $@", "bash", "--x"]).script == "train.py"
+
+
 def test_a_script_of_ones_own_can_be_named_as_one_of_them() -> None:
     assert "--profile" in added("bash train.sh", "megatron-lm")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from three_walls.captures.attach.attach import AttachRequest, attach, end_like
+from three_walls.captures.attach.job import read_job
 from three_walls.captures.attach.settings import check_command, count_steps, find_framework, read_profile_ranks
 from three_walls.captures.launch import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
 from three_walls.cli.nsys_option import nsys_option
@@ -98,7 +100,7 @@ def attach_command(
             framework=found or MEGATRON_LM,
             first_step=first,
             end_step=end,
-            ranks=read_ranks(ranks) if ranks is not None else read_profile_ranks(command) or range_of_ranks(),
+            ranks=read_ranks(ranks) if ranks is not None else read_profile_ranks(command) or first_ranks(),
             memory=memory,
             command=command,
         ),
@@ -112,9 +114,9 @@ def attach_command(
     end_like(attach(request, warn))
 
 
-def range_of_ranks() -> tuple[int, ...]:
+def first_ranks() -> tuple[int, ...]:
     """The first ranks of the run, as many as a host usually has."""
-    return tuple(range(_DEFAULT_RANKS))
+    return tuple(range(min(_DEFAULT_RANKS, read_job(os.environ).world or _DEFAULT_RANKS)))
 
 
 def warn(line: str) -> None:

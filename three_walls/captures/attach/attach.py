@@ -59,26 +59,36 @@ def attach(request: AttachRequest, warn: Warn) -> int:
 
     ``warn`` is called with a line for the user.
     """
-    job = read_job(os.environ)
+    folder = None
     try:
+        job = read_job(os.environ)
         directory, log = make_directory(request.out.absolute(), job)
         folder = Path(tempfile.mkdtemp(prefix="three-walls-attach-"))
-    except OSError as error:
-        warn(f"{error.filename or request.out}: {error.strerror}; the program runs without profiler and log")
+        attached = _Attached(request, job, directory, warn)
+        attached.prepare(folder, log)
+    except Exception as error:  # whatever it is, the program has to run
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        warn(f"{_describe(error)}; the program runs without profiler and log")
         _replace_process(request.capture.command)
-    attached = _Attached(request, job, directory, warn)
     try:
-        ended = attached.run(folder, log)
+        ended = attached.run()
         try:
             attached.finish(ended)
         except SystemExit:  # a signal, once the program has ended
             warn("stopped by a signal after the program had ended; what was left to do is not done")
-        except OSError as error:
-            warn(f"{error.filename}: {error.strerror}")
+        except Exception as error:  # the program's end counts, not ours
+            warn(_describe(error))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(log)
     return ended.code
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return f"{type(error).__name__}: {error}"
 
 
 class _Attached:
@@ -91,12 +101,10 @@ class _Attached:
         self._report = directory / f"rank{job.rank}{REPORT_SUFFIX}"
         self._export = self._report.with_suffix(".sqlite")
         self._nsys: str | None = None
-        self._tee: Tee | None = None
         self._profiler: subprocess.Popen[bytes] | None = None
 
-    def run(self, folder: Path, log: int) -> Ended:
-        """Runs the program until it has ended. ``folder``: for pipes; ``log``: the open log file."""
-        request = self._request
+    def prepare(self, folder: Path, log: int) -> None:
+        """All that can fail before the program runs. ``folder``: for pipes; ``log``: the open log file."""
         added = self._add_settings()
         if self._job.rank == 0:
             self._warn(f"output, reports and logs are in {self._directory}")
@@ -104,21 +112,24 @@ class _Attached:
         environment = dict(os.environ)
         if os.isatty(1) and "PYTHONUNBUFFERED" not in environment:
             environment["PYTHONUNBUFFERED"] = "1"  # a program that prints into a pipe holds its lines back
+        self._words = self._profiler_words()
+        self._nsys_log = (self._directory / f"rank{self._job.rank}.nsys.log").open("wb") if self._words else None
+        self._program = Program([*self._request.capture.command, *added.words], folder, environment, self._warn)
         self._tee = Tee(folder, log)
-        program = Program([*request.capture.command, *added.words], folder, environment, self._warn)
-        words = self._profiler_words()
-        if words:
-            with (self._directory / f"rank{self._job.rank}.nsys.log").open("wb") as output:
-                ended = program.run(words, output)
-        else:
-            ended = program.run((), None)
-        self._profiler = program.profiler
+
+    def run(self) -> Ended:
+        """Runs the program until it has ended."""
+        try:
+            ended = self._program.run(self._words, self._nsys_log)
+        finally:
+            if self._nsys_log is not None:
+                self._nsys_log.close()
+        self._profiler = self._program.profiler
         return ended
 
     def finish(self, ended: Ended) -> None:
         """Exports the report; on rank 0, waits for the other ranks and analyzes. Less if a signal asked for an end."""
-        if self._tee is not None:
-            self._tee.finish(_DRAIN_S)
+        self._tee.finish(_DRAIN_S)
         if self._profiler is not None:
             self._wait_for(self._profiler)
         reason = self._export_report(ended) if self._is_profiled else "not profiled"
