@@ -107,6 +107,11 @@ BRIDGES := $(foreach release,$(BRIDGE_RELEASES),$(release)=$(CURDIR)/$(BRIDGE_VE
 test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge
 	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
 
+NSYS ?= nsys
+.PHONY: test-nsys
+test-nsys: $(VENV)/.installed  ## attach and reports with a real Nsight Systems: NSYS=PATH; needs no GPU
+	THREE_WALLS_NSYS="$$(command -v $(NSYS))" $(BIN)/pytest tests/nsys
+
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
 PYTHONS ?= python3.11 python3.12 python3.13
 # What it runs in each: the commands and the library. SMOKE_TESTS=tests runs everything.

@@ -37,6 +37,7 @@ from three_walls.facts.summary import (
     summarize_steps,
 )
 from three_walls.facts.warnings import collect_warnings
+from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import FactSheet
@@ -74,9 +75,10 @@ def analyze(
     bridge_version: str | None = None,
     rules: Path | None = None,
     allowed: Collection[str] = (),
+    exports: Path = Path(EXPORTS),
     progress: Progress = lambda _: None,
 ) -> LiveReport:
-    """Analyzes a run: an Nsight Systems export, several (one per rank), or a directory of them.
+    """Analyzes a run: an Nsight Systems export or report, several (one per rank), or a directory of them.
 
     - ``logs``: training logs of the run, files or directories.
     - ``config``: its saved configuration (``run_config.yaml``).
@@ -88,13 +90,14 @@ def analyze(
     - ``rules``: a directory of rules in addition to those of the program.
     - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
       execution-only ones.
+    - ``exports``: the directory in which the exports of reports (``.nsys-rep``) are kept.
     - ``progress``: called with a few words when a stage begins.
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
     """
     check_release(bridge_version)
     rule_base = _load_rule_base(rules)
-    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version)
+    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version, exports)
     run = _measure(request, step_range, progress)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, bridge_version, allowed)

@@ -16,6 +16,7 @@ from three_walls.version import VERSION
 
 SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",
+    "attach": "Run COMMAND, the program of one rank, and profile it on some ranks.",
     "baseline": "Keep reports under a name, to compare later runs with.",
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
     "compare": "Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.",
