@@ -10,7 +10,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
 - ``overrides/spell.py``: the plan as overrides of a launcher; ``overrides/entries.py``: each entry alone.
-- ``export/drill_down.py``: the kernels of the step, and the host's time by place.
+- ``export/drill_down.py``: the kernels of the step, the host's time by place, the timeline.
 - ``export/step_tracks.py``: the step for trace viewers.
 """
 
@@ -238,7 +238,9 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
     inputs, timeline, matched_ranks = run.inputs, run.timeline, run.matched_ranks
     attribution, details, facts = run.attribution, run.details, diagnosis.facts
     step, ranks = details.step, summarize_ranks(attribution, inputs.ranks)
-    drilled = drill_down(_view_step(run, step), ranks) if step else DrilledDown(ranks)
+    culprits = diagnosis.verdict.culprit.ranks if diagnosis.verdict.culprit else ()
+    late = dict.fromkeys((*culprits, *(straggler.rank for straggler in attribution.stragglers)))
+    drilled = drill_down(_view_step(run, step), ranks, list(late)) if step else DrilledDown(ranks)
     return LiveReport(
         tool_version=VERSION,
         inputs=tuple(trace.input for trace in inputs.traces),
@@ -277,6 +279,7 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         critical_path=run.replay.critical_path,
         kernels=drilled.kernels,
         host_work=drilled.host_work,
+        timeline=drilled.timeline,
         replay=replay,
     )
 
