@@ -14,8 +14,15 @@ from three_walls.report.markdown_report import render_markdown
 
 def test_markdown_has_every_section_and_the_rows_of_its_tables(report: Report) -> None:
     lines = render_markdown(report).splitlines()
-    assert lines[0] == "# Communication wall"
-    for title in ("Where the step goes", "The plan", "Overrides to apply", "MoE layers", "Facts", "How to read this"):
+    assert lines[0] == "# Communication-bound: exposed expert all-to-all"
+    for title in (
+        "Where the traced step goes (640 ms)",
+        "The plan",
+        "Overrides to apply",
+        "MoE layers",
+        "Facts",
+        "How to read this",
+    ):
         assert f"## {title}" in lines
     assert any(line.startswith("| ep\\_all\\_to\\_all | communication | 150 ms | 23.4% |") for line in lines)
     assert "--cuda-graph-scope attn moe_router moe_preprocess" in lines

@@ -77,6 +77,7 @@ def format_ms_range(low: float | None, high: float | None) -> str:
         return f"at least {format_ms(low)}" if high is None else f"up to {format_ms(high)}"
     low, high = low / NS_PER_MS, high / NS_PER_MS
     decimals = _decimals_of_estimate(max(high, -low))
+    low = 0.0 if low < 0 and round(low, decimals) == 0 else low  # not -0.0
     texts = _write(low, decimals), _write(high, decimals)
     if texts[0] == texts[1]:
         return f"{texts[0]} ms"
@@ -109,8 +110,8 @@ def describe_gain(gain: Gain) -> str:
 
 
 def describe_loss(gain: Gain) -> str:
-    """``may cost up to 12 ms`` where the low end of a gain is a loss, else empty."""
-    if gain.low is None or gain.low >= 0:
+    """``may cost up to 12 ms`` where the low end of a gain is a loss, as precise as its range, else empty."""
+    if gain.low is None or format_gain_bounds(gain)[:1] != "-":
         return ""
     return f"may cost up to {format_ms_range(-gain.low, -gain.low)}"
 
