@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from three_walls.attribution.ownership import OWNER
 from three_walls.export.kernel_table import generalize, shorten_name
 from three_walls.export.step_tracks import (
     MeasuredStep,
@@ -39,10 +38,13 @@ MOST_COARSE_ITEMS = 200
 """Of the budget of a rank that is not shown in detail; fewer where there are many such ranks."""
 MOST_DEPTH = 8
 MOST_THREADS = 6
+LEAST_THREAD_FRACTION = 0.005
+"""Threads that are this share of the step in CUDA calls are shown."""
 LISTED = 10
+LONGEST_OF_EACH = 3
 LONGEST_TEXT = 160
 
-_SHARES = {"budget": 0.10, "gaps": 0.10, "operations": 0.40, "calls": 0.15, "ranges": 0.25}
+_SHARES = {"modules": 0.05, "budget": 0.10, "gaps": 0.10, "operations": 0.40, "calls": 0.15, "ranges": 0.20}
 """How the items of a rank are divided among the kinds of lanes."""
 _LEAST_ITEMS = 24
 _CELL = 4
@@ -63,11 +65,16 @@ class _Texts:
 
 
 def draw_timeline(
-    measured: MeasuredStep, gaps: pl.DataFrame, detailed: Collection[int], late: Collection[int]
+    measured: MeasuredStep,
+    operations: pl.DataFrame,
+    gaps: pl.DataFrame,
+    detailed: Collection[int],
+    late: Collection[int],
 ) -> Timeline:
     """The timeline of the step, the ranks of ``detailed`` (their indices) in detail.
 
-    ``gaps``: what list_compute_gaps gives for these. ``late``: numbers of ranks that make others wait. Raises
+    ``operations``: what describe_operations gives for the representative rank. ``gaps``: what list_compute_gaps gives
+    for the ranks in detail. ``late``: numbers of ranks that make others wait. Raises
     InputError where a trace cannot be read any more.
     """
     windows, is_aligned = list_windows(measured, ())
@@ -97,7 +104,7 @@ def draw_timeline(
         role = _name_role(window, measured, late, detailed)
         ranks.append(TimelineRank(window.rank.rank, begin, end - begin, window.zero_ns, role, tuple(lanes), items))
     own = next(window for window in windows if window.rank.rank_index == representative)
-    worst_gaps, exposed = _list_stretches(measured, own, gaps)
+    worst_gaps, exposed, longest = _list_stretches(measured, own, operations, gaps)
     return Timeline(
         step=measured.step.step,
         rank=measured.step.rank.rank,
@@ -106,6 +113,7 @@ def draw_timeline(
         ranks=tuple(ranks),
         worst_gaps=worst_gaps,
         exposed_intervals=exposed,
+        longest=longest,
     )
 
 
@@ -145,7 +153,13 @@ def _list_lanes(
     causes = join_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
         "start_ns", "end_ns", text="detail", category="cause"
     )
+    modules = _join_modules(operations)
     lanes = [
+        *(
+            [_make_lane("modules", "", 0, _thin(_complete(modules), int(_SHARES["modules"] * most)), window, texts)]
+            if modules.height
+            else []
+        ),
         _thin_budget(slices, window, texts, int(_SHARES["budget"] * most)),
         _make_lane("gaps", "", 0, _thin(_complete(causes), int(_SHARES["gaps"] * most)), window, texts),
     ]
@@ -201,6 +215,20 @@ def _list_operations(measured: MeasuredStep, window: Window, on_path: Collection
     )
 
 
+def _join_modules(operations: pl.DataFrame) -> pl.DataFrame:
+    """Modules and layers that the busiest stream runs: neighbours of one module are one item."""
+    labelled = operations.filter(pl.col("module").fill_null("") != "")
+    busiest = labelled.group_by("stream").agg(ns=DURATION.sum()).sort("ns", "stream", descending=[True, False])
+    return (
+        labelled.filter(pl.col("stream").is_in(busiest["stream"].head(1).to_list()))
+        .sort("start_ns", "end_ns")
+        .with_columns(run=pl.col("module").rle_id())
+        .group_by("run", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").max(), text=pl.col("module").first(), category=pl.lit(""))
+        .drop("run")
+    )
+
+
 _TITLES = {name: bucket.title for name, bucket in BUCKET_BY_NAME.items()}
 
 
@@ -219,9 +247,11 @@ def _list_calls(measured: MeasuredStep, window: Window, threads: Sequence[int]) 
 
 
 def _list_ranges(measured: MeasuredStep, window: Window, most: int) -> tuple[list[int], pl.DataFrame]:
-    """The threads that launch work or have ranges, and the longest ranges of them: thread, depth, start_ns, ..."""
-    launching = select_calls(measured.timeline, window).group_by("thread").agg(ns=DURATION.sum())
-    threads = launching.sort("ns", "thread", descending=[True, False])["thread"].head(MOST_THREADS).to_list()
+    """The threads that call CUDA most, and the longest ranges of them: thread, depth, start_ns, ..."""
+    calling = select_calls(measured.timeline, window).group_by("thread").agg(ns=DURATION.sum())
+    least_ns = LEAST_THREAD_FRACTION * (window.end_ns - window.start_ns)
+    busy = calling.filter(pl.col("ns") >= least_ns).sort("ns", "thread", descending=[True, False])
+    threads = busy["thread"].head(MOST_THREADS).to_list()
     read = name_ranges(read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns))
     clipped = (
         read.filter(pl.col("thread").is_in(threads))
@@ -342,66 +372,109 @@ def _make_lane(kind: str, name: str, depth: int, items: pl.DataFrame, window: Wi
     )
 
 
-_UNCOLOURED = ("ranges", "calls")
+_UNCOLOURED = ("modules", "ranges", "calls")
+
+
+class _Step:
+    """The representative rank's step, to describe stretches of it."""
+
+    def __init__(self, window: Window, operations: pl.DataFrame, gaps: pl.DataFrame) -> None:
+        """``operations``: what describe_operations gives. ``gaps``: of the rank, by start."""
+        self._window = window
+        ordered = operations.sort("start_ns", "end_ns")
+        self._starts = ordered["start_ns"].to_numpy()
+        self._rows = ordered.select("name_id", "bucket", "module", "direction", "operator").rows()
+        self._of_bucket = {
+            str(part["bucket"][0]): (part["start_ns"].to_numpy(), part["end_ns"].to_numpy(), part["name_id"].to_list())
+            for part in ordered.partition_by("bucket")
+        }
+        self._gap_ends = gaps["end_ns"].to_numpy()
+        self._gaps = gaps.select("start_ns", "end_ns", "cause", "detail").rows()
+
+    def describe(self, start_ns: int, end_ns: int, category: str) -> TimelineStretch:
+        """The stretch of ``category``: a bucket or a cause; empty: the cause that holds most of it."""
+        place = int(np.searchsorted(self._starts, end_ns))
+        following = self._rows[place] if place < len(self._rows) else None
+        if category in BUCKET_BY_NAME:
+            detail = self._find_operation(start_ns, end_ns, category)
+        else:
+            category, detail = self._find_cause(start_ns, end_ns, category)
+            if not detail and following is not None:
+                part = " ".join(word for word in following[2:4] if word)
+                detail = ": ".join(word for word in (part, following[4]) if word)
+        return TimelineStretch(
+            rank=self._window.rank.rank,
+            start_ns=start_ns - self._window.zero_ns,
+            ns=end_ns - start_ns,
+            cause=category,
+            detail=detail[:LONGEST_TEXT],
+            next_name="" if following is None else self._name(following[0], following[1]),
+            clock_ns=start_ns,
+        )
+
+    def _name(self, name_id: int | None, bucket: str) -> str:
+        name = "" if name_id is None else shorten_name(self._window.trace.names.get(name_id, ""))
+        return (name or BUCKET_BY_NAME[bucket].title)[:LONGEST_TEXT]
+
+    def _find_operation(self, start_ns: int, end_ns: int, bucket: str) -> str:
+        """The operation of ``bucket`` that runs longest in the stretch; empty where none does."""
+        if bucket not in self._of_bucket:
+            return ""
+        starts, ends, names = self._of_bucket[bucket]
+        inside = np.minimum(ends, end_ns) - np.maximum(starts, start_ns)
+        return self._name(names[int(inside.argmax())], bucket) if inside.max() > 0 else ""
+
+    def _find_cause(self, start_ns: int, end_ns: int, cause: str) -> tuple[str, str]:
+        """Cause and detail that hold most of the stretch, of all causes or of ``cause``."""
+        sums: dict[tuple[str, str], int] = {}
+        for place in range(int(np.searchsorted(self._gap_ends, start_ns, side="right")), len(self._gaps)):
+            start, end, found, detail = self._gaps[place]
+            if start >= end_ns:
+                break
+            if not cause or cause == found:
+                inside = min(end, end_ns) - max(start, start_ns)
+                sums[found, detail] = sums.get((found, detail), 0) + inside
+        return min(sums, key=lambda each: (-sums[each], each)) if sums else (cause or "unexplained", "")
 
 
 def _list_stretches(
-    measured: MeasuredStep, window: Window, gaps: pl.DataFrame
-) -> tuple[tuple[TimelineStretch, ...], tuple[TimelineStretch, ...]]:
-    """The longest idle stretches and the longest stretches of exposed communication of the representative rank."""
-    slices = measured.step.slices.with_columns(bucket=OWNER)
-    operations = measured.step.operations.sort("start_ns", "end_ns")
-    causes = gaps.filter(pl.col("rank_index") == measured.step.rank_index)
-    names = window.trace.names
-
-    def name_operation(row: Mapping[str, object]) -> str:
-        name_id = row["name_id"]
-        name = names.get(name_id, "") if isinstance(name_id, int) else ""
-        return (shorten_name(name) or BUCKET_BY_NAME[str(row["category"])].title)[:LONGEST_TEXT]
-
-    def describe(start_ns: int, end_ns: int, is_gap: bool, bucket: str) -> TimelineStretch:
-        following = operations.filter(pl.col("start_ns") >= end_ns).head(1)
-        next_name = name_operation(following.row(0, named=True)) if following.height else ""
-        if is_gap:
-            cause, detail = _find_cause(causes, start_ns, end_ns)
-        else:
-            running = operations.filter(
-                (pl.col("category").cast(pl.String) == bucket)
-                & (pl.col("start_ns") < end_ns)
-                & (pl.col("end_ns") > start_ns)
-            ).sort("start_ns")
-            cause, detail = bucket, name_operation(running.row(0, named=True)) if running.height else ""
-        at = start_ns - window.zero_ns
-        return TimelineStretch(
-            window.rank.rank, at, end_ns - start_ns, cause, detail[:LONGEST_TEXT], next_name, start_ns
-        )
-
-    def longest(wanted: Sequence[str], is_gap: bool) -> tuple[TimelineStretch, ...]:
-        label = pl.lit("idle") if is_gap else pl.col("bucket")
-        of_kind = slices.sort("start_ns").with_columns(what=pl.when(pl.col("bucket").is_in(wanted)).then(label))
-        stretches = (
-            of_kind.with_columns(stretch=pl.col("what").rle_id())
-            .group_by("stretch", maintain_order=True)
-            .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("what").first())
-            .drop_nulls("what")
-            .sort(DURATION, "start_ns", descending=[True, False])
-            .head(LISTED)
-        )
-        return tuple(
-            describe(start, end, is_gap, what)
-            for start, end, what in stretches.select("start_ns", "end_ns", "what").iter_rows()
-        )
-
-    return longest(_IDLE, True), longest(list(COMMUNICATION_CATEGORIES), False)
-
-
-def _find_cause(causes: pl.DataFrame, start_ns: int, end_ns: int) -> tuple[str, str]:
-    """Cause and detail that hold most of the time from ``start_ns`` to ``end_ns``."""
-    inside = (
-        causes.with_columns(pl.col("start_ns").clip(lower_bound=start_ns), pl.col("end_ns").clip(upper_bound=end_ns))
-        .filter(DURATION > 0)
-        .group_by("cause", "detail")
-        .agg(ns=DURATION.sum())
-        .sort("ns", "cause", "detail", descending=[True, False, False])
+    measured: MeasuredStep, window: Window, operations: pl.DataFrame, gaps: pl.DataFrame
+) -> tuple[tuple[TimelineStretch, ...], ...]:
+    """The longest idle stretches, those of exposed communication, and those of every bucket and cause."""
+    causes = join_causes(gaps.filter(pl.col("rank_index") == measured.step.rank_index))
+    step = _Step(window, operations, causes)
+    owners = join_owners(measured.step.slices)
+    bucket = pl.col("bucket")
+    without_work = owners.with_columns(bucket=pl.when(bucket.is_in(_IDLE)).then(pl.lit("")).otherwise(bucket))
+    exposed = owners.filter(bucket.is_in(list(COMMUNICATION_CATEGORIES)))
+    by_bucket = _take_longest(owners, LONGEST_OF_EACH)
+    by_cause = _take_longest(causes.select("start_ns", "end_ns", bucket="cause"), LONGEST_OF_EACH)
+    parts = (
+        _take_longest(without_work, LISTED).filter(bucket == ""),
+        exposed.sort(DURATION, "start_ns", descending=[True, False]).head(LISTED),
+        pl.concat([by_bucket.filter(~bucket.is_in(_IDLE)), by_cause]).sort(
+            "bucket", DURATION, "start_ns", descending=[False, True, False]
+        ),
     )
-    return (str(inside["cause"][0]), str(inside["detail"][0])) if inside.height else ("unexplained", "")
+    return tuple(
+        tuple(
+            step.describe(start, end, category)
+            for start, end, category in part.select("start_ns", "end_ns", "bucket").iter_rows()
+        )
+        for part in parts
+    )
+
+
+def _take_longest(stretches: pl.DataFrame, most: int) -> pl.DataFrame:
+    """The ``most`` longest of each bucket, after joining those that follow each other: start_ns, end_ns, bucket."""
+    follows = (pl.col("start_ns") == pl.col("end_ns").shift(1)) & (pl.col("bucket") == pl.col("bucket").shift(1))
+    return (
+        stretches.sort("start_ns")
+        .with_columns(stretch=(~follows).fill_null(value=True).cum_sum())
+        .group_by("stretch", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("bucket").first())
+        .sort(DURATION, "start_ns", descending=[True, False])
+        .group_by("bucket", maintain_order=True)
+        .head(most)
+        .select("start_ns", "end_ns", "bucket")
+    )

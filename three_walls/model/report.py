@@ -566,8 +566,8 @@ class TimelineLane:
     """
 
     kind: str
-    """``budget`` (what owns each nanosecond), ``gaps`` (why no compute ran), ``ranges`` (NVTX), ``calls`` (CUDA), or
-    ``operations`` of a stream."""
+    """``modules`` (of the busiest stream), ``budget`` (what owns each nanosecond), ``gaps`` (why no compute ran),
+    ``ranges`` (NVTX), ``calls`` (CUDA), or ``operations`` of a stream."""
     name: str
     """``stream 7``, ``thread 7571``; empty for what is of the whole rank."""
     depth: int
@@ -578,7 +578,7 @@ class TimelineLane:
     text: tuple[int, ...]
     """Place in ``Timeline.texts``: kernel, call, range; of gaps the detail; of joined items the longest one's."""
     category: tuple[int, ...]
-    """Place in ``Timeline.texts``: bucket, or cause of the gap; empty for ranges and calls."""
+    """Place in ``Timeline.texts``: bucket, or cause of the gap; empty for modules, ranges and calls."""
     count: tuple[int, ...] = ()
     """Items that were joined; empty: none were."""
     busy_ns: tuple[int, ...] = ()
@@ -644,6 +644,8 @@ class Timeline:
     """The longest stretches in which nothing ran on the device, at most ten."""
     exposed_intervals: tuple[TimelineStretch, ...]
     """The longest stretches of exposed communication, at most ten."""
+    longest: tuple[TimelineStretch, ...]
+    """The three longest stretches that each bucket owns, and of each cause of gaps without compute."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from three_walls.report.formats import UNKNOWN, format_css_percent, format_share
 from three_walls.report.section import Cell, Table, pieces_of, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.report.svg import place_bars, place_heat_map, place_roofline
+from three_walls.report.timeline_view import place_timeline, timeline_data
 from three_walls.resources import TEMPLATES_DIR
 
 MOST_COLUMNS = 9
@@ -38,8 +39,8 @@ def render_html(report: Report) -> str:
             sections=shown,
             absent=[section for section in sections if section not in shown],
             report=report,
-            style=_load_asset("report.css"),
-            script=_load_asset("report.js"),
+            style=_load_asset("report.css") + _load_asset("timeline.css"),
+            script=_load_asset("report.js") + (_load_asset("timeline.js") if report.timeline else ""),
         )
     )
 
@@ -71,6 +72,8 @@ def _make_environment() -> Environment:
         "place_bars": place_bars,
         "place_heat_map": place_heat_map,
         "place_roofline": place_roofline,
+        "place_timeline": place_timeline,
+        "timeline_data": timeline_data,
     }
     return environment
 
