@@ -1,4 +1,4 @@
-// Draws the timeline on a canvas, to zoom and pan. Names of the run only become text.
+// Draws the timeline on a canvas, to zoom and pan. Names become text only.
 (() => {
   "use strict";
   const root = document.getElementById("timeline-view");
