@@ -57,6 +57,7 @@ from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
+from three_walls.rules.where_seen import name_places
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -228,7 +229,7 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
-    plan = spell_entries(plan, findings, config, bridge_version)
+    plan = name_places(spell_entries(plan, findings, config, bridge_version), rule_base.rules)
     warnings = judge_warnings(rule_base.warnings, facts, stragglers)
     first = choose_first_trial(plan, facts, predictor)
     return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)

@@ -21,7 +21,7 @@
   const detailed = ranks.filter((rank) => rank.lanes.length > 1);
   const shown = new Set(detailed.filter((rank) => ["representative", "late"].includes(rank.role)));
   const kinds = new Set(Object.keys(HEIGHT));
-  let frame = 0, view = [...whole], rows = [], picked = null, pathOnly = false, colours = {}, gutter = 92;
+  let frame = 0, view = [...whole], rows = [], picked = null, lit = null, colours = {}, gutter = 92;
 
   const format = (ns) => {
     const [value, unit] = Math.abs(ns) >= 1e6 ? [ns / 1e6, "ms"] : Math.abs(ns) >= 1e3 ? [ns / 1e3, "us"] : [ns, "ns"];
@@ -86,11 +86,11 @@
       if (left + wide < gutter || (left + wide < last && colour === lastColour)) continue;
       const onPath = lane.path.has(item), size = Math.max(1, wide - (wide > 4 ? 0.5 : 0));
       const share = lane.busy[item] ? Math.max(0.35, Math.min(1, lane.busy[item] / lane.length_ns[item])) : 1;
-      pen.globalAlpha = (pathOnly && lane.kind === "operations" && !onPath ? 0.2 : 1) * share;
+      pen.globalAlpha = (lit === lane.rank && lane.kind === "operations" && !onPath ? 0.2 : 1) * share;
       pen.fillStyle = colour;
       pen.fillRect(left, top, size, height);
       pen.globalAlpha = 1;
-      if (pathOnly && onPath) { pen.fillStyle = colours.text; pen.fillRect(left, top + height - 3, size, 3); }
+      if (lit !== null && onPath) { pen.fillStyle = colours.text; pen.fillRect(left, top + height - 3, size, 3); }
       if (wide > 34 && height > 12) {
         const label = lane.count[item] > 1 ? `${lane.count[item]} joined` : text(lane, "text", item) || title(bucket(lane, item));
         write(label, colour === colours.line ? colours.text : data.inks[colour] || "#000", left + 4, top, wide - 6, height);
@@ -153,10 +153,10 @@
     const row = rows.find((each) => each.lane && y >= each.top - 1 && y <= each.top + each.height + 1);
     if (!row || x < gutter) return null;
     const at = nsAt(x), reach = 3 * span() / width(), lane = row.lane;
-    let best = null, distance = reach;
+    let best = null, least = reach;
     for (let item = firstVisible(lane); item < lane.size && lane.start[item] <= at + reach; item++) {
       const far = Math.max(lane.start[item] - at, at - lane.start[item] - lane.length_ns[item], 0);
-      if (far <= distance) { best = item; distance = far; }
+      if (far <= least) { best = item; least = far; }
     }
     return best === null ? null : { row, lane, item: best };
   }
@@ -268,11 +268,11 @@
   const flip = (set, key) => (isOn) => set[isOn ? "add" : "delete"](key);
   addButton("+", "Zoom in", () => zoom(0.5));
   addButton("-", "Zoom out", () => zoom(2));
-  addButton("Whole step", "Show the whole step", () => setView(...whole));
+  addButton("Whole step", "Whole step", () => setView(...whole));
   const boxes = new Map();
   if (detailed.length > 1) for (const rank of detailed) boxes.set(rank, addBox(`rank ${rank.rank}`, shown.has(rank), flip(shown, rank)));
   for (const [kind, label] of [["ranges", "NVTX"], ["calls", "CUDA calls"], ["gaps", "Gaps"]]) addBox(label, true, flip(kinds, kind));
-  if (ranks.some((rank) => rank.lanes.some((lane) => lane.path.size))) addBox("Critical path", false, (isOn) => { pathOnly = isOn; });
+  if (ranks.some((rank) => rank.lanes.some((lane) => lane.path.size))) addBox("Critical path", false, (isOn) => { lit = isOn ? data.rank : null; });
 
   // Links: #t=<start>-<end>&rank=<rank>, in ns
   function follow() {

@@ -99,7 +99,7 @@ def draw_timeline(
             most = left * weights[index] // sum(weights.values())
             lanes, items = _list_lanes(measured, window, of_rank, gaps, texts, zero_ns, most)
         else:
-            lanes, items = [_thin_budget(of_rank, window, texts, most_coarse)], of_rank.height
+            lanes, items = [_list_owners(of_rank, window, texts, most_coarse)], of_rank.height
         begin, end = window.shown
         role = _name_role(window, measured, late, detailed)
         ranks.append(TimelineRank(window.rank.rank, begin, end - begin, window.zero_ns, role, tuple(lanes), items))
@@ -146,29 +146,30 @@ def _list_lanes(
     most: int,
 ) -> tuple[list[TimelineLane], int]:
     """The lanes of one rank in detail, and how many items they are made of."""
-    _, on_path = find_path(measured.graph, zero_ns, window)
-    threads, ranges = _list_ranges(measured, window, int(_SHARES["ranges"] * most))
-    calls = _list_calls(measured, window, threads)
+    is_representative = window.rank.rank_index == measured.step.rank_index
+    _, on_path = find_path(measured.graph, zero_ns, window) if is_representative else ([], frozenset[int]())
     operations = _list_operations(measured, window, on_path)
+    calls, threads = _list_calls(measured, window, operations["launch_thread"].unique())
+    ranges = _list_ranges(window, threads, int(_SHARES["ranges"] * most))
     causes = join_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
         "start_ns", "end_ns", text="detail", category="cause"
     )
     modules = _join_modules(operations)
     lanes = [
         *(
-            [_make_lane("modules", "", 0, _thin(_complete(modules), int(_SHARES["modules"] * most)), window, texts)]
+            [_make_lane("modules", "", 0, thin(_complete(modules), int(_SHARES["modules"] * most)), window, texts)]
             if modules.height
             else []
         ),
-        _thin_budget(slices, window, texts, int(_SHARES["budget"] * most)),
-        _make_lane("gaps", "", 0, _thin(_complete(causes), int(_SHARES["gaps"] * most)), window, texts),
+        _list_owners(slices, window, texts, int(_SHARES["budget"] * most)),
+        _make_lane("gaps", "", 0, thin(_complete(causes), int(_SHARES["gaps"] * most)), window, texts),
     ]
     for thread in threads:
         for depth in range(MOST_DEPTH):
             of_depth = ranges.filter((pl.col("thread") == thread) & (pl.col("depth") == depth))
             if of_depth.height:
                 lanes.append(
-                    _make_lane("ranges", _name_thread(thread), depth, _thin(_complete(of_depth)), window, texts)
+                    _make_lane("ranges", _name_thread(thread), depth, thin(_complete(of_depth)), window, texts)
                 )
     for kind, rows, column, name in (
         ("calls", calls, "thread", _name_thread),
@@ -177,7 +178,7 @@ def _list_lanes(
         budget = int(_SHARES[kind] * most)
         for key, of_lane in _divide(rows, column):
             share = max(_LEAST_ITEMS, budget * of_lane.height // max(1, rows.height))
-            lanes.append(_make_lane(kind, name(key), 0, _thin(_complete(of_lane), share), window, texts))
+            lanes.append(_make_lane(kind, name(key), 0, thin(_complete(of_lane), share), window, texts))
     return lanes, ranges.height + calls.height + operations.height
 
 
@@ -205,6 +206,7 @@ def _list_operations(measured: MeasuredStep, window: Window, on_path: Collection
     category = pl.col("category").cast(pl.String)
     return operations.join(names, on="name_id", how="left").select(
         "stream",
+        "launch_thread",
         pl.col("start_ns").clip(lower_bound=window.start_ns),
         pl.col("end_ns").clip(upper_bound=window.end_ns),
         text=pl.coalesce(pl.col("kernel").replace("", None), category.replace(_TITLES)),
@@ -216,15 +218,14 @@ def _list_operations(measured: MeasuredStep, window: Window, on_path: Collection
 
 
 def _join_modules(operations: pl.DataFrame) -> pl.DataFrame:
-    """Modules and layers that the busiest stream runs: neighbours of one module are one item."""
-    labelled = operations.filter(pl.col("module").fill_null("") != "")
-    busiest = labelled.group_by("stream").agg(ns=DURATION.sum()).sort("ns", "stream", descending=[True, False])
+    """Modules and layers in the order in which they begin, on any stream: neighbours of one module are one item."""
     return (
-        labelled.filter(pl.col("stream").is_in(busiest["stream"].head(1).to_list()))
-        .sort("start_ns", "end_ns")
+        operations.filter(pl.col("module").fill_null("") != "")
+        .sort("start_ns", "end_ns", "module")
         .with_columns(run=pl.col("module").rle_id())
         .group_by("run", maintain_order=True)
         .agg(pl.col("start_ns").first(), pl.col("end_ns").max(), text=pl.col("module").first(), category=pl.lit(""))
+        .with_columns(pl.min_horizontal("end_ns", pl.col("start_ns").shift(-1)).alias("end_ns"))
         .drop("run")
     )
 
@@ -232,29 +233,39 @@ def _join_modules(operations: pl.DataFrame) -> pl.DataFrame:
 _TITLES = {name: bucket.title for name, bucket in BUCKET_BY_NAME.items()}
 
 
-def _list_calls(measured: MeasuredStep, window: Window, threads: Sequence[int]) -> pl.DataFrame:
-    """CUDA calls that are in no other one."""
-    calls = select_calls(measured.timeline, window).filter(pl.col("thread").is_in(list(threads)))
-    ordered = calls.sort("thread", "start_ns", pl.col("end_ns"), descending=[False, False, True])
+def _list_calls(measured: MeasuredStep, window: Window, launching: pl.Series) -> tuple[pl.DataFrame, list[int]]:
+    """CUDA calls that are in no other one, of the threads that are listed, and these threads.
+
+    ``launching``: threads that launched something; others are listed where they are in calls for long.
+    """
+    calls = select_calls(measured.timeline, window)
+    least_ns = LEAST_THREAD_FRACTION * (window.end_ns - window.start_ns)
+    busy = (
+        calls.group_by("thread")
+        .agg(ns=DURATION.sum())
+        .filter((pl.col("ns") >= least_ns) | pl.col("thread").is_in(launching.to_list()))
+        .sort("ns", "thread", descending=[True, False])
+    )
+    threads = busy["thread"].head(MOST_THREADS).to_list()
+    ordered = calls.filter(pl.col("thread").is_in(threads)).sort(
+        "thread", "start_ns", "end_ns", descending=[False, False, True]
+    )
     before = pl.col("end_ns").cum_max().shift(1).over("thread")
-    return ordered.filter((pl.col("start_ns") >= before).fill_null(value=True)).select(
+    outer = ordered.filter((pl.col("start_ns") >= before).fill_null(value=True)).select(
         "thread",
         pl.col("start_ns").clip(lower_bound=window.start_ns),
         pl.col("end_ns").clip(upper_bound=window.end_ns),
         text=pl.col("name").fill_null("unknown call"),
         category=pl.lit(""),
     )
+    return outer, threads
 
 
-def _list_ranges(measured: MeasuredStep, window: Window, most: int) -> tuple[list[int], pl.DataFrame]:
-    """The threads that call CUDA most, and the longest ranges of them: thread, depth, start_ns, ..."""
-    calling = select_calls(measured.timeline, window).group_by("thread").agg(ns=DURATION.sum())
-    least_ns = LEAST_THREAD_FRACTION * (window.end_ns - window.start_ns)
-    busy = calling.filter(pl.col("ns") >= least_ns).sort("ns", "thread", descending=[True, False])
-    threads = busy["thread"].head(MOST_THREADS).to_list()
+def _list_ranges(window: Window, threads: Sequence[int], most: int) -> pl.DataFrame:
+    """The ``most`` longest ranges of ``threads``: thread, depth, start_ns, end_ns, text, category."""
     read = name_ranges(read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns))
     clipped = (
-        read.filter(pl.col("thread").is_in(threads))
+        read.filter(pl.col("thread").is_in(list(threads)))
         .with_columns(
             start_ns=pl.col("start_ns").clip(lower_bound=window.start_ns),
             end_ns=pl.col("end_ns").fill_null(window.end_ns).clip(upper_bound=window.end_ns),
@@ -262,7 +273,7 @@ def _list_ranges(measured: MeasuredStep, window: Window, most: int) -> tuple[lis
         .filter(DURATION > 0)
     )
     longest = clipped.with_row_index("row").sort(DURATION, "row", descending=[True, False]).head(most).sort("row")
-    return threads, longest.with_columns(depth=_find_depths(longest)).select(
+    return longest.with_columns(depth=_find_depths(longest)).select(
         "thread", "depth", "start_ns", "end_ns", text=_generalize(longest["name"]), category=pl.lit("")
     )
 
@@ -287,9 +298,9 @@ def _find_depths(ranges: pl.DataFrame) -> pl.Series:
     return pl.Series(depths, dtype=pl.Int64)
 
 
-def _thin_budget(slices: pl.DataFrame, window: Window, texts: _Texts, most: int) -> TimelineLane:
+def _list_owners(slices: pl.DataFrame, window: Window, texts: _Texts, most: int) -> TimelineLane:
     owners = join_owners(slices).select("start_ns", "end_ns", text=pl.lit(""), category="bucket")
-    return _make_lane("budget", "", 0, _thin(_complete(owners), most), window, texts)
+    return _make_lane("budget", "", 0, thin(_complete(owners), most), window, texts)
 
 
 def _complete(items: pl.DataFrame) -> pl.DataFrame:
@@ -299,7 +310,7 @@ def _complete(items: pl.DataFrame) -> pl.DataFrame:
     return items.with_columns(*lacking).select(_ITEM).sort("start_ns", "end_ns", "text")
 
 
-def _thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
+def thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
     """At most about ``most`` items: _ITEM, ``count`` and ``busy_ns``.
 
     Raises AssertionError unless the time of the items stays the same.

@@ -566,7 +566,7 @@ class TimelineLane:
     """
 
     kind: str
-    """``modules`` (of the busiest stream), ``budget`` (what owns each nanosecond), ``gaps`` (why no compute ran),
+    """``modules`` (what is launched from which), ``budget`` (what owns each nanosecond), ``gaps`` (why no compute ran),
     ``ranges`` (NVTX), ``calls`` (CUDA), or ``operations`` of a stream."""
     name: str
     """``stream 7``, ``thread 7571``; empty for what is of the whole rank."""
@@ -588,7 +588,8 @@ class TimelineLane:
     launch_ns: tuple[int, ...] = ()
     """Of operations: from the begin of the launch call to the start; -1 where not recorded, and of joined items."""
     on_path: tuple[int, ...] = ()
-    """Places of items on the critical path of the captured step, each counted from the one before it."""
+    """Of the representative rank: places of items on the critical path of the captured step, each counted from the one
+    before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def timeline_data(block: TimelineBlock) -> Markup:
         "colours": colours,
         "inks": {colour: choose_ink(colour) for colour in colours.values()},
         "titles": {name: title for name, title in block.titles.items() if name in used},
+        "rank": timeline.rank,
         "lanes": dict(block.lane_names),
         "ranks": [asdict(rank) for rank in timeline.ranks],
     }

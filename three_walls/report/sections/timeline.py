@@ -108,11 +108,14 @@ def _tabulate(name: str, title: str, lead: str, rows: Sequence[TimelineStretch],
     return Table(name, columns, rows, title, lead, terminal_rows=5)
 
 
+def name_cause(cause: str) -> str:
+    """What a reader calls a bucket or the cause of a gap."""
+    return BUCKET_BY_NAME[cause].title if cause in BUCKET_BY_NAME else label_cause(cause)
+
+
 def _name_cause(cause: str) -> tuple[Swatch, str]:
-    if cause in BUCKET_COLOURS:
-        return Swatch(BUCKET_COLOURS[cause]), BUCKET_BY_NAME[cause].title
-    colour = CAUSES[cause].colour if cause in CAUSES else BUCKET_COLOURS["idle_other"]
-    return Swatch(colour), label_cause(cause)
+    idle = BUCKET_COLOURS["idle_other"]
+    return Swatch(BUCKET_COLOURS.get(cause) or (CAUSES[cause].colour if cause in CAUSES else idle)), name_cause(cause)
 
 
 def _name(name: str) -> str:
