@@ -16,7 +16,7 @@ from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.training_log import TimerKind
 
-SCHEMA_VERSION = "2.3"
+SCHEMA_VERSION = "2.4"
 """Version of report.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""
 
 
@@ -587,6 +587,8 @@ class LogSummary:
     """Null where no progress file was read."""
     unread_files: tuple[str, ...] = ()
     """Files that could not be read, each with the reason."""
+    mismatch: str = ""
+    """Why the log is of another run than the trace, and therefore not used; empty if it is not."""
 
 
 BENCHMARK_SETTING = "benchmark setting"
