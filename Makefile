@@ -107,6 +107,16 @@ BRIDGES := $(foreach release,$(BRIDGE_RELEASES),$(release)=$(CURDIR)/$(BRIDGE_VE
 test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge
 	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
 
+# nsys runs recipes with the python3 on PATH, which needs these packages; three-walls itself stays in its own environment.
+NSYS_VENV := .venvs/nsys
+NSYS_NEEDS := numpy pandas psutil pyarrow
+
+.PHONY: test-nsys
+test-nsys: $(VENV)/.installed  ## nsys recipe three_walls with the nsys on PATH; without one its tests are skipped
+	$(PYTHON) -m venv $(NSYS_VENV)
+	$(NSYS_VENV)/bin/python $(PIP_INSTALL) $(NSYS_NEEDS)
+	PATH="$(CURDIR)/$(NSYS_VENV)/bin:$$PATH" $(BIN)/pytest -rs tests/nsys_recipe
+
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
 PYTHONS ?= python3.11 python3.12 python3.13
 # What it runs in each: the commands and the library. SMOKE_TESTS=tests runs everything.

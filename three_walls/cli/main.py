@@ -21,6 +21,7 @@ SUMMARIES = {
     "doctor": "Show what a capture can support, and how to record what is missing.",
     "export": "Write a step of TRACES for Perfetto or chrome://tracing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
+    "recipe": "Install the recipe with which nsys recipe three_walls gives the same report.",
     "render": "Make any format again from REPORT, a report.json or its directory.",
     "rules": "List, show, check and test the rules; write a new one.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
