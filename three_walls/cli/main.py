@@ -25,6 +25,7 @@ SUMMARIES = {
     "export": "Write a step of TRACES for Perfetto or chrome://tracing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
     "plan": "Propose the next edit from the runs made so far.",
+    "recipe": "Install the recipe with which nsys recipe three_walls gives the same report.",
     "render": "Make any format again from REPORT, a report.json or its directory.",
     "rules": "List, show, check and test the rules; write a new one.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
