@@ -34,7 +34,8 @@ def select_operations(graph: StepGraph, select: Selection) -> Flags:
     """Which operations of ``graph`` are meant. A label that is not known matches nothing."""
     if select not in graph.selections:
         graph.selections[select] = _find_operations(graph.operations, select)
-    return graph.selections[select]
+    found: Flags = graph.selections[select]
+    return found
 
 
 def _find_operations(operations: pl.DataFrame, select: Selection) -> Flags:
@@ -143,7 +144,8 @@ def _leads_to(graph: StepGraph) -> Numbers:
     """Per call the next call of its thread that launches something, itself included; NONE after the last."""
     if "leads_to" not in graph.selections:
         graph.selections["leads_to"] = _find_next_launches(graph)
-    return graph.selections["leads_to"]
+    found: Numbers = graph.selections["leads_to"]
+    return found
 
 
 def _find_next_launches(graph: StepGraph) -> Numbers:
@@ -167,7 +169,8 @@ def _thread_numbers(graph: StepGraph) -> Numbers:
 def _is_synchronizing(graph: StepGraph) -> Flags:
     if "synchronize" not in graph.selections:
         graph.selections["synchronize"] = graph.calls["kind"].eq_missing("synchronize").to_numpy()
-    return graph.selections["synchronize"]
+    found: Flags = graph.selections["synchronize"]
+    return found
 
 
 def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
