@@ -40,7 +40,7 @@ def test_the_version_and_the_help_import_nothing_heavy() -> None:
 
 
 def test_a_shell_is_offered_the_commands_without_importing_them() -> None:
-    asked = {"_THREE_WALLS_COMPLETE": "bash_complete", "COMP_WORDS": "three-walls re", "COMP_CWORD": "1"}
+    asked = {"_THREE_WALLS_COMPLETE": "bash_complete", "COMP_WORDS": "three-walls ren", "COMP_CWORD": "1"}
     assert in_a_process(**asked) == "plain,render\nimported: []\n"
 
 

@@ -10,7 +10,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
 - ``overrides/spell.py``: the plan as overrides of a launcher; ``overrides/entries.py``: each entry alone.
-- ``export/drill_down.py``: the kernels of the step, and the host's time by place.
+- ``export/drill_down.py``: the kernels of the step, the host's time by place, the timeline.
 - ``export/step_tracks.py``: the step for trace viewers.
 """
 
@@ -37,6 +37,7 @@ from three_walls.facts.summary import (
     summarize_steps,
 )
 from three_walls.facts.warnings import collect_warnings
+from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import FactSheet
@@ -57,6 +58,7 @@ from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
+from three_walls.rules.where_seen import name_places
 from three_walls.tables.bridge import MAIN, known_releases, nearest_release, release_number
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
@@ -74,9 +76,10 @@ def analyze(
     bridge_version: str | None = None,
     rules: Path | None = None,
     allowed: Collection[str] = (),
+    exports: Path = Path(EXPORTS),
     progress: Progress = lambda _: None,
 ) -> LiveReport:
-    """Analyzes a run: an Nsight Systems export, several (one per rank), or a directory of them.
+    """Analyzes a run: an Nsight Systems export or report, several (one per rank), or a directory of them.
 
     - ``logs``: training logs of the run, files or directories.
     - ``config``: its saved configuration (``run_config.yaml``).
@@ -88,13 +91,14 @@ def analyze(
     - ``rules``: a directory of rules in addition to those of the program.
     - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
       execution-only ones.
+    - ``exports``: the directory in which the exports of reports (``.nsys-rep``) are kept.
     - ``progress``: called with a few words when a stage begins.
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
     """
     check_release(bridge_version)
     rule_base = _load_rule_base(rules)
-    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version)
+    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version, exports)
     run = _measure(request, step_range, progress)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, bridge_version, allowed)
@@ -232,7 +236,7 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
-    plan = spell_entries(plan, findings, config, bridge_version)
+    plan = name_places(spell_entries(plan, findings, config, bridge_version), rule_base.rules)
     warnings = judge_warnings(rule_base.warnings, facts, stragglers)
     first = choose_first_trial(plan, facts, predictor)
     return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
@@ -242,7 +246,9 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
     inputs, timeline, matched_ranks = run.inputs, run.timeline, run.matched_ranks
     attribution, details, facts = run.attribution, run.details, diagnosis.facts
     step, ranks = details.step, summarize_ranks(attribution, inputs.ranks)
-    drilled = drill_down(_view_step(run, step), ranks) if step else DrilledDown(ranks)
+    culprits = diagnosis.verdict.culprit.ranks if diagnosis.verdict.culprit else ()
+    late = dict.fromkeys((*culprits, *(straggler.rank for straggler in attribution.stragglers)))
+    drilled = drill_down(_view_step(run, step), ranks, list(late)) if step else DrilledDown(ranks)
     return LiveReport(
         tool_version=VERSION,
         inputs=tuple(trace.input for trace in inputs.traces),
@@ -281,6 +287,7 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         critical_path=run.replay.critical_path,
         kernels=drilled.kernels,
         host_work=drilled.host_work,
+        timeline=drilled.timeline,
         replay=replay,
     )
 

@@ -12,6 +12,7 @@ from tests.report.sample_diagnosis import MS
 from tests.report.sample_kernels import HOST_WORK, KERNELS
 from tests.report.sample_log import LOG
 from tests.report.sample_recipe import RECIPE
+from tests.report.sample_timeline import TIMELINE
 from three_walls.facts.registry import DEFINITION_BY_NAME
 from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, SubWall, Wall
 from three_walls.model.config import ConfigValue, RunConfig
@@ -113,6 +114,7 @@ def sample_report() -> Report:
         known_good_recipe=RECIPE,
         kernels=KERNELS,
         host_work=HOST_WORK,
+        timeline=TIMELINE,
     )
 
 
@@ -138,6 +140,9 @@ def abstained_report() -> Report:
         recompute_layers=(),
         graph_coverage=None,
         efficiency=(),
+        kernels=(),
+        host_work=(),
+        timeline=None,
         copies=(),
         log=None,
         known_good_recipe=None,

@@ -66,7 +66,8 @@ def test_the_terminal_shows_the_answer_and_on_request_the_rest(report: Report) -
 
 def test_the_head_counts_complete_steps_and_names_what_marks_them(report: Report) -> None:
     assert describe_steps(report) == (
-        "Step 612 ms (by the log; traced: 640 ms); 48 of 64 steps complete, traced in 631-655 ms (boundaries from optimizer kernels)"
+        "Step 612 ms (by the log; traced: 640 ms); 48 of 64 steps complete, traced in 631-655 ms "
+        "(boundaries from optimizer kernels)"
     )
     alone = replace(report.step, kept=1, dropped=report.step.dropped[:1], min_ns=640 * MS, max_ns=640 * MS)
     assert describe_steps(replace(report, step=alone)) == (

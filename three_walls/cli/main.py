@@ -16,6 +16,7 @@ from three_walls.version import VERSION
 
 SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",
+    "attach": "Run COMMAND, the program of one rank, and profile it on some ranks.",
     "baseline": "Keep reports under a name, to compare later runs with.",
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
     "compare": "Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.",
@@ -24,6 +25,7 @@ SUMMARIES = {
     "export": "Write a step of TRACES for Perfetto or chrome://tracing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
     "plan": "Propose the next edit from the runs made so far.",
+    "recipe": "Install the recipe with which nsys recipe three_walls gives the same report.",
     "render": "Make any format again from REPORT, a report.json or its directory.",
     "rules": "List, show, check and test the rules; write a new one.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",

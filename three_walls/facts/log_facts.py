@@ -207,7 +207,7 @@ def join_log(
         mismatch = f"its steps take {ns_to_ms(length_ns):.1f} ms, the traced step {ratio:.2f} times that"
     if mismatch:
         measured = dict.fromkeys(facts.definitions, missing(f"the log is of another run: {mismatch}"))
-    summary = _summarize(log, roles, measured)
+    summary = replace(_summarize(log, roles, measured), mismatch=mismatch)
     if not mismatch:
         role_of = dict(zip(log.iterations, roles, strict=True))
         layout = read_layout(config)

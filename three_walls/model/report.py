@@ -559,6 +559,97 @@ class HostWorkRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelineLane:
+    """What happened on one stream or thread, in order, as columns of equal length: item i is the i-th of each.
+
+    Where there are too many items, short neighbours are joined into one. Its time (``busy_ns``) is exact.
+    """
+
+    kind: str
+    """``modules`` (what is launched from which), ``budget`` (what owns each nanosecond), ``gaps`` (why no compute ran),
+    ``ranges`` (NVTX), ``calls`` (CUDA), or ``operations`` of a stream."""
+    name: str
+    """``stream 7``, ``thread 7571``; empty for what is of the whole rank."""
+    depth: int
+    """Of ranges: how many others are around them."""
+    start_ns: tuple[int, ...]
+    """Delta-coded: the first counts from 0 of the timeline, each other one from the start before it."""
+    length_ns: tuple[int, ...]
+    text: tuple[int, ...]
+    """Place in ``Timeline.texts``: kernel, call, range; of gaps the detail; of joined items the longest one's."""
+    category: tuple[int, ...]
+    """Place in ``Timeline.texts``: bucket, or cause of the gap; empty for modules, ranges and calls."""
+    count: tuple[int, ...] = ()
+    """Items that were joined; empty: none were."""
+    busy_ns: tuple[int, ...] = ()
+    """Of items that were joined (``count`` above 1), in order: the sum of their lengths."""
+    module: tuple[int, ...] = ()
+    """Of operations: place in ``Timeline.texts`` of module and direction; empty where none is known."""
+    launch_ns: tuple[int, ...] = ()
+    """Of operations: from the begin of the launch call to the start; -1 where not recorded, and of joined items."""
+    on_path: tuple[int, ...] = ()
+    """Of the representative rank: places of items on the critical path of the captured step, each counted from the one
+    before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRank:
+    """The step of one rank."""
+
+    rank: int
+    begin_ns: int
+    """When its step begins, from 0 of the timeline."""
+    length_ns: int
+    clock_ns: int
+    """0 of the timeline on the clock of its capture: what Nsight Systems shows, in ns."""
+    role: str
+    """``representative``, ``late``, ``healthy``, ``other``."""
+    lanes: tuple[TimelineLane, ...]
+    """Of ranks that are not shown in detail the budget alone."""
+    items: int
+    """Operations, calls and ranges before short neighbours were joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineStretch:
+    """A stretch of the representative rank's step: a gap, or exposed communication."""
+
+    rank: int
+    start_ns: int
+    """From 0 of the timeline."""
+    ns: int
+    cause: str
+    """Cause of the gap that holds most of it, as in ``GapCause``; of exposed communication the bucket."""
+    detail: str
+    """What the host did, or which operation it waited for; of exposed communication the kernel."""
+    next_name: str
+    """Kernel or copy that ends it; empty where the step ends."""
+    clock_ns: int
+    """Its start on the clock of the capture, as Nsight Systems shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The representative step of every rank that captured it."""
+
+    step: int
+    rank: int
+    """The representative rank."""
+    is_aligned: bool
+    """Whether the clocks of the ranks can be compared; else every rank begins at 0."""
+    texts: tuple[str, ...]
+    """Names that lanes refer to by their place; the first is empty."""
+    ranks: tuple[TimelineRank, ...]
+    """The representative one first, then late ones and their healthy peer, then the others."""
+    worst_gaps: tuple[TimelineStretch, ...]
+    """The longest stretches in which nothing ran on the device, at most ten."""
+    exposed_intervals: tuple[TimelineStretch, ...]
+    """The longest stretches of exposed communication, at most ten."""
+    longest: tuple[TimelineStretch, ...]
+    """The three longest stretches that each bucket owns, and of each cause of gaps without compute."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportWarning:
     """Something that limits what the report can claim."""
 
@@ -676,6 +767,8 @@ class LogSummary:
     """Null where no progress file was read."""
     unread_files: tuple[str, ...] = ()
     """Files that could not be read, each with the reason."""
+    mismatch: str = ""
+    """Why the log is of another run than the trace, and therefore not used; empty if it is not."""
 
 
 BENCHMARK_SETTING = "benchmark setting"
@@ -773,6 +866,8 @@ class Report:
     """By bucket in the order of the buckets' kernel time, then by time; the rest of a bucket comes last."""
     host_work: tuple[HostWorkRow, ...] = ()
     """The longest starvation first; the rest of each thread comes last."""
+    timeline: Timeline | None = None
+    """Null without a kept step."""
     schema_version: str = SCHEMA_VERSION
 
     @property

@@ -17,9 +17,10 @@ from markupsafe import Markup
 
 from three_walls.model.report import Report
 from three_walls.report.formats import UNKNOWN, format_css_percent, format_share, show_control_characters
-from three_walls.report.section import Cell, Section, Table, pieces_of, plain_text
+from three_walls.report.section import Cell, Section, Table, TimelineBlock, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.report.svg import place_bars, place_heat_map, place_roofline
+from three_walls.report.timeline_view import place_timeline, timeline_data
 from three_walls.resources import TEMPLATES_DIR
 
 MOST_COLUMNS = 9
@@ -43,6 +44,8 @@ def render_html(report: Report) -> str:
 def render_page(sections: Sequence[Section], document: Document, data_name: str) -> str:
     """``sections`` as a page, the first of which is the head. ``data_name``: the file that has every number of it."""
     title = next(block.title for block in sections[0].blocks)  # type: ignore[union-attr]  # the head is a Hero
+    blocks = [block for section in sections for block in nested_blocks(section.blocks)]
+    has_timeline = any(isinstance(block, TimelineBlock) for block in blocks)
     shown = [section for section in sections if section.blocks or section.name == "plan"]
     return (
         _make_environment()
@@ -53,8 +56,8 @@ def render_page(sections: Sequence[Section], document: Document, data_name: str)
             absent=[section for section in sections if section not in shown],
             report=document,
             data_name=data_name,
-            style=_load_asset("report.css"),
-            script=_load_asset("report.js"),
+            style=_load_asset("report.css") + _load_asset("timeline.css"),
+            script=_load_asset("report.js") + (_load_asset("timeline.js") if has_timeline else ""),
         )
     )
 
@@ -86,6 +89,8 @@ def _make_environment() -> Environment:
         "place_bars": place_bars,
         "place_heat_map": place_heat_map,
         "place_roofline": place_roofline,
+        "place_timeline": place_timeline,
+        "timeline_data": timeline_data,
     }
     return environment
 

@@ -6,12 +6,13 @@ lays blocks out, and knows no section. All text here is plain text: renderers es
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any
 
+from three_walls.model.report import Timeline
 from three_walls.report.charts import Plot
 from three_walls.report.formats import UNITS, UNKNOWN, format_text
 
@@ -284,11 +285,27 @@ class Copyable:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelineBlock:
+    """The timeline of the step, in the page only."""
+
+    timeline: Timeline
+    colours: Mapping[str, str]
+    """Bucket or cause of a gap to its colour."""
+    titles: Mapping[str, str]
+    """Bucket or cause of a gap to what a reader calls it."""
+    lane_names: Mapping[str, str]
+    """Kind of a lane without a name of its own to what it is called."""
+    label: str
+    targets: tuple[str, ...]
+    """Anchors of stretches that are linked to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Definitions:
     entries: tuple[tuple[str, str], ...]
 
 
-Block = Table | Note | Items | Chart | Legend | Card | Hero | Fold | PageOnly | Copyable | Definitions
+Block = Table | Note | Items | Chart | Legend | Card | Hero | Fold | PageOnly | Copyable | TimelineBlock | Definitions
 
 
 @dataclass(frozen=True, slots=True)

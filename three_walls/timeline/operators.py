@@ -161,7 +161,7 @@ class _StepRanges:
         self.first_ns, self.until_ns = first_ns, until_ns
         self.times = _list_times(ranges)
         """RANGE_TIMES until ``until_ns``."""
-        self.named = _name(ranges)
+        self.named = name_ranges(ranges)
         """NAMED_RANGES until ``until_ns``."""
         is_around = (pl.col("start_ns") <= last_ns) & (pl.col("end_ns").fill_null(_STILL_OPEN) >= first_ns)
         self._around = ranges.filter(is_around)
@@ -178,8 +178,8 @@ def _list_times(ranges: pl.DataFrame) -> pl.DataFrame:
     return ranges.with_columns(has_shapes=has_shapes).select(*RANGE_TIMES)
 
 
-def _name(ranges: pl.DataFrame) -> pl.DataFrame:
-    """``ranges`` with the name of each in place of its text, as read_operator_text reads it."""
+def name_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
+    """``ranges`` as NAMED_RANGES: with the name of each in place of its text, as read_operator_text reads it."""
     text = pl.col("text").str.head(limits.LONGEST_NAME)
     name = text.str.replace(f"(?s)(?:{_END_OF_NAME.pattern}).*", "")
     return ranges.select(

@@ -28,6 +28,7 @@ from three_walls.report.sections.reading import reading
 from three_walls.report.sections.recipe import recipe
 from three_walls.report.sections.recompute import recompute
 from three_walls.report.sections.steps import steps
+from three_walls.report.sections.timeline import timeline
 from three_walls.report.sections.timers import timers
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.sections.waits import waits
@@ -41,6 +42,7 @@ SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     overrides,
     budget,
     gaps,
+    timeline,
     critical_path,
     kernels,
     host_work,

@@ -22,6 +22,7 @@ from three_walls.report.formats import (
     format_setting,
     format_share,
     format_wall,
+    show_control_characters,
 )
 from three_walls.report.overrides_file import list_entry_files, list_forms, slug_of
 from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR, TICK_COLOUR
@@ -45,8 +46,10 @@ from three_walls.report.section import (
     Text,
     TopEdit,
 )
+from three_walls.report.sections.timeline import format_clock, link_of, name_cause
 from three_walls.report.step_base import StepBase, find_step_base
 
+SHOWN_PLACES = 3
 CONFIRM_TITLE = "Before you apply it"
 
 
@@ -319,6 +322,7 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
         yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
     if finding.side_effects:
         yield Items(finding.side_effects, "Side effects")
+    yield from _show_places(report, step)
     rest: list[Block] = []
     if finding.how_to_verify:
         rest.append(Items((finding.how_to_verify,), "How to verify", "plain"))
@@ -327,6 +331,24 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
         rest.append(Fold("Evidence for and against", tuple(evidence)))
     if rest:
         yield PageOnly(tuple(rest))
+
+
+def _show_places(report: Report, step: PlanStep) -> Iterator[Block]:
+    """The longest stretches of what the entry gains from, with times to paste into Nsight Systems."""
+    longest = report.timeline.longest if report.timeline else ()
+    stretches = sorted(
+        (each for each in longest if each.cause in step.seen_in), key=lambda each: (-each.ns, each.start_ns)
+    )
+    items = tuple(
+        (
+            Text(f"{format_ms(stretch.ns)} of {name_cause(stretch.cause)}", link=link_of(stretch)),
+            f"at {format_clock(stretch.clock_ns)} in Nsight Systems (rank {stretch.rank})",
+            Text(show_control_characters(stretch.detail), "muted"),
+        )
+        for stretch in stretches[:SHOWN_PLACES]
+    )
+    if items:
+        yield PageOnly((Items(items, "Where it was seen", "plain"),))
 
 
 def describe_profiler_part(step: PlanStep) -> str:
