@@ -129,7 +129,8 @@ def compare_command(
     conditions = [read_condition(expression, DEFINITION_BY_NAME) for expression in expressions]
     given = name_apart([parse_run(text, baselines) for text in (before, *afters, *repetitions)])
     with show_progress() as progress:
-        runs = [read_run(each, progress) for each in given]
+        read = {each: read_run(each, progress) for each in dict.fromkeys(given)}  # a run may be given twice
+    runs = [read[each] for each in given]
     base, others, repeats = runs[0], runs[1 : 1 + len(afters)], runs[1 + len(afters) :]
     comparison = compare(base, others, repeats, force=force)
     results = [
