@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -26,10 +27,10 @@ from three_walls.report.comparison_report import (
     render_shown_markdown,
 )
 from three_walls.report.formats import show_control_characters
+from three_walls.report.render import FORMATS
 from three_walls.report.terminal_report import open_console
 from three_walls.runs import GivenRun, parse_run, read_run
 
-FORMATS = ("text", "md", "html", "json", "csv")
 BASELINES_VARIABLE = "THREE_WALLS_BASELINES"
 CONDITION_HOLDS, CONDITION_UNKNOWN = 1, 6
 """Exit codes."""
@@ -75,7 +76,7 @@ baselines_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Also write compare.html, compare.json and compare.md into this directory.",
 )
-@click.option("--full", "is_full", is_flag=True, help="Print communication and kernels too.")
+@click.option("--full", "is_full", is_flag=True, help="Print communication and kernels too, in text and Markdown.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict and the conditions only.")
 def compare_command(
     before: str,
@@ -110,7 +111,8 @@ def compare_command(
       'idle > +5 ms'                  a group: compute, communication, copy, graph, idle
       'memory.peak > 70 GiB'          the logged peak, else the best known one
     Other names: buckets (gemm), CLASS.busy|exposed|hidden|exposed_fraction, traced_step, and every numeric fact
-    of `three-walls facts`. A difference within the spread of the steps holds with --strict only.
+    of `three-walls facts`. Buckets, groups and classes are times of the traced step.
+    A difference within the spread of the steps holds with --strict only.
 
     \b
     Examples:
@@ -172,8 +174,8 @@ def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = Fa
             raise UsageError(f"--table: expected one of {', '.join(tables)}, found {table}")
         click.echo(tables[name], nl=False)
     else:
-        render = {"md": render_shown_markdown, "html": render_shown_html, "json": render_shown_json}[form]
-        click.echo(render(shown), nl=False)
+        render = {"md": partial(render_shown_markdown, is_full=is_full), "html": render_shown_html}
+        click.echo(render.get(form, render_shown_json)(shown), nl=False)
 
 
 def write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:
