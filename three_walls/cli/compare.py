@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
@@ -173,9 +172,10 @@ def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = Fa
         if name not in tables:
             raise UsageError(f"--table: expected one of {', '.join(tables)}, found {table}")
         click.echo(tables[name], nl=False)
+    elif form == "md":
+        click.echo(render_shown_markdown(shown, is_full=is_full), nl=False)
     else:
-        render = {"md": partial(render_shown_markdown, is_full=is_full), "html": render_shown_html}
-        click.echo(render.get(form, render_shown_json)(shown), nl=False)
+        click.echo(render_shown_html(shown) if form == "html" else render_shown_json(shown), nl=False)
 
 
 def write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:

@@ -38,7 +38,7 @@ def render_shown_html(shown: Shown) -> str:
 
 
 def render_shown_markdown(shown: Shown, *, is_full: bool = True) -> str:
-    """``shown`` as Markdown. Without ``is_full`` the sections that the terminal shows, for a ticket or a job summary."""
+    """``shown`` as Markdown. Without ``is_full`` what the terminal shows, for a ticket or a job summary."""
     return write_markdown(
         section for section in make_sections_of(shown) if is_full or section.terminal is Terminal.ALWAYS
     )
