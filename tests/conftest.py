@@ -24,3 +24,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a test tried to reach the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(autouse=True)
+def plain_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal in which the tests run decides nothing: pytest-xdist tells its workers how wide it is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
