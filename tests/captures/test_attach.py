@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -209,6 +210,32 @@ def test_rank_0_waits_for_the_others_and_goes_on_without_those_that_do_not_come(
     other = attach(tmp_path, ["true"], "--wait", "0", SLURM_PROCID="3", SLURM_NTASKS="4", SLURM_JOB_ID="7")
     assert "no end of ranks" not in notes(other)
     assert (tmp_path / "profiles" / "slurm-7.0" / "rank3.json").exists()
+
+
+def test_rank_0_waits_for_a_rank_that_ends_later(tmp_path: Path) -> None:
+    nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().steps(2).write(tmp_path / "x.sqlite"))
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
+    later = [*ATTACH, "--", sys.executable, "-c", "import time; time.sleep(0.8)"]
+    with subprocess.Popen(later, cwd=tmp_path, env=environment(nsys, RANK="1", **job), stderr=subprocess.DEVNULL):
+        done = attach(tmp_path, ["true"], "--when-done", "ls $THREE_WALLS_RUN", nsys=nsys, RANK="0", **job)
+    assert {b"rank1.sqlite", b"rank1.json"} <= set(done.stdout.split())
+    assert "no end of ranks" not in notes(done)
+
+
+def test_closed_output_is_no_reason_not_to_run(tmp_path: Path) -> None:
+    program = shlex.join([*ATTACH, "--", sys.executable, "-c", f"print(1); {COUNTS}raise SystemExit(3)"])
+    done = subprocess.run(["bash", "-c", f"{program} >&- 2>&- <&-"], cwd=tmp_path, env=environment(), check=False)
+    assert done.returncode == 3
+    assert (tmp_path / "runs").read_text() == "x"
+    assert (tmp_path / "profiles" / "run" / "rank0.log").read_text() == "1\n"
+
+
+def test_a_child_that_the_program_leaves_behind_holds_nothing_up(tmp_path: Path) -> None:
+    begin_s = time.monotonic()
+    done = attach(tmp_path, ["sh", "-c", "sleep 20 & echo $! >left; echo done; exit 4"])
+    assert (done.returncode, done.stdout) == (4, b"done\n")
+    assert time.monotonic() - begin_s < 15
+    os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
 def test_the_verdict_is_printed_at_the_end_and_a_command_runs_then(tmp_path: Path) -> None:

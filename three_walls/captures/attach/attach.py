@@ -114,6 +114,7 @@ class _Attached:
             environment["PYTHONUNBUFFERED"] = "1"  # a program that prints into a pipe holds its lines back
         self._words = self._profiler_words()
         self._nsys_log = (self._directory / f"rank{self._job.rank}.nsys.log").open("wb") if self._words else None
+        _open_standard_files()
         self._program = Program([*self._request.capture.command, *added.words], folder, environment, self._warn)
         self._tee = Tee(folder, log)
 
@@ -249,6 +250,15 @@ class _Attached:
         return " ".join(map(quote_word, ["three-walls", *self._analyze_words()]))
 
 
+def _open_standard_files() -> None:
+    """Opens what the launcher has closed of stdin, stdout and stderr, so that no pipe of ours takes its place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
 def _run_to_end(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs a command of our own after the program; its exit code. A signal ends it before it ends this process."""
     process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
@@ -263,7 +273,8 @@ def _run_to_end(words: Sequence[str], environment: Mapping[str, str]) -> int:
 def end_like(code: int) -> NoReturn:
     """Ends this process as the program ended: with its exit code, or by the same signal."""
     with suppress(OSError):
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is where the launcher closed it
+            sys.stdout.flush()
     if code >= 0:
         os._exit(code)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own core file
