@@ -249,9 +249,13 @@ def test_the_verdict_is_printed_at_the_end_and_a_command_runs_then(tmp_path: Pat
 
 def test_an_analysis_that_fails_is_named_and_changes_no_exit_code(tmp_path: Path) -> None:
     nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().api("cudaMalloc_v3020", 1, 2).write(tmp_path / "x.sqlite"))
+    (tmp_path / "profiles" / "run").mkdir(parents=True)
+    (tmp_path / "profiles" / "run" / "rank5.nsys-rep").write_text("a report that its rank could not export")
     done = attach(tmp_path, PRINTS, "--analyze", nsys=nsys)
     assert done.returncode == 3
-    assert "the analysis failed (exit code 4); to repeat it: three-walls analyze" in notes(done)
+    assert calls_of(nsys.parent) == ["profile", "export"]
+    again = f"three-walls analyze {tmp_path / 'profiles' / 'run'} --out"
+    assert f"the analysis failed (exit code 4); to repeat it: {again}" in notes(done)
 
 
 def test_a_launcher_is_refused_with_the_command_that_is_right(tmp_path: Path) -> None:
