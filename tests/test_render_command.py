@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.paths import REPOSITORY
 from tests.report.sample_report import sample_report
 from three_walls.cli import analyze as analyze_module
@@ -162,3 +163,14 @@ def test_an_abstention_is_named_with_quiet(monkeypatch: pytest.MonkeyPatch, tmp_
     abstained = replace(report, verdict=replace(report.verdict, wall=None, abstained=True))
     monkeypatch.setattr(analyze_module, "analyze", lambda *_, **__: abstained)
     assert analyze("--quiet", "--out", tmp_path).stdout.startswith("No wall named\n")
+
+
+@pytest.mark.slow
+@reads_sample("wide-nvlink-alltoall.sqlite")
+def test_a_real_report_renders_again_to_the_same_bytes(tmp_path: Path) -> None:
+    report = analyze_sample("wide-nvlink-alltoall.sqlite")
+    write_report(report, tmp_path / "first")
+    run(tmp_path / "first", "--out", tmp_path / "again")
+    assert files_in(tmp_path / "again") == files_in(tmp_path / "first")
+    for form in ("md", "text"):
+        assert run(tmp_path / "first", "--format", form, "--full").stdout == render(report, form, is_full=True)
