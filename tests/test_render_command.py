@@ -17,7 +17,7 @@ from three_walls.cli import analyze as analyze_module
 from three_walls.cli.analyze import analyze_command
 from three_walls.cli.render import render_command
 from three_walls.model.errors import UsageError
-from three_walls.model.report import Report
+from three_walls.model.report import SCHEMA_VERSION, Report
 from three_walls.report.json_report import render_json
 from three_walls.report.render import FORMATS, render
 from three_walls.report.write import write_report
@@ -110,6 +110,7 @@ def test_a_report_of_an_older_minor_version_renders(tmp_path: Path) -> None:
         done = run(tmp_path, "--format", form, *(["--table", "budget"] if form == "csv" else []))
         assert done.exit_code == 0, done.exception
         assert done.stdout
+    assert json.loads(run(tmp_path, "--format", "json").stdout)["schema_version"] == SCHEMA_VERSION
     assert len(files_in(tmp_path)) == 1
     run(tmp_path, "--out", tmp_path / "again")
     assert {Path(name).name for name in files_in(tmp_path / "again")} >= set(FILES)

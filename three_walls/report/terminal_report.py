@@ -58,6 +58,8 @@ def open_console() -> Console:
 
     It has as many columns as COLUMNS states, else the terminal, else :data:`WIDTH`.
     """
+    if sys.stdout is None:  # the shell closed it
+        return Console(file=io.StringIO())
     stated = os.environ.get("COLUMNS", "")
     columns = WIDTH
     if stated.isdecimal():
