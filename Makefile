@@ -111,8 +111,8 @@ test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker agains
 NSYS_VENV := .venvs/nsys
 NSYS_NEEDS := numpy pandas psutil pyarrow
 
-.PHONY: test-nsys
-test-nsys: $(VENV)/.installed  ## nsys recipe three_walls with the nsys on PATH; without one its tests are skipped
+.PHONY: test-recipe
+test-recipe: $(VENV)/.installed  ## nsys recipe three_walls with the nsys on PATH; without one its tests are skipped
 	$(PYTHON) -m venv $(NSYS_VENV)
 	$(NSYS_VENV)/bin/python $(PIP_INSTALL) $(NSYS_NEEDS)
 	PATH="$(CURDIR)/$(NSYS_VENV)/bin:$$PATH" $(BIN)/pytest -rs tests/nsys_recipe
