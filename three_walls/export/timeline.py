@@ -67,15 +67,16 @@ class _Texts:
 def draw_timeline(
     measured: MeasuredStep,
     operations: pl.DataFrame,
+    ranges: pl.DataFrame,
     gaps: pl.DataFrame,
     detailed: Collection[int],
     late: Collection[int],
 ) -> Timeline:
     """The timeline of the step, the ranks of ``detailed`` (their indices) in detail.
 
-    ``operations``: what describe_operations gives for the representative rank. ``gaps``: what list_compute_gaps gives
-    for the ranks in detail. ``late``: numbers of ranks that make others wait. Raises
-    InputError where a trace cannot be read any more.
+    ``operations``: what describe_operations gives for the representative rank. ``ranges``: NAMED_RANGES of its process
+    in the step. ``gaps``: what list_compute_gaps gives for the ranks in detail. ``late``: numbers of ranks that make
+    others wait. Raises InputError where a trace cannot be read any more.
     """
     windows, is_aligned = list_windows(measured, ())
     zero_ns = {window.rank.rank_index: window.zero_ns for window in windows}
@@ -97,7 +98,8 @@ def draw_timeline(
         of_rank = measured.slices.filter((pl.col("rank_index") == index) & (pl.col("step") == measured.step.step))
         if index in detailed:
             most = left * weights[index] // sum(weights.values())
-            lanes, items = _list_lanes(measured, window, of_rank, gaps, texts, zero_ns, most)
+            read = ranges if index == representative else _read_ranges(window)
+            lanes, items = _list_lanes(measured, window, of_rank, read, gaps, texts, zero_ns, most)
         else:
             lanes, items = [_list_owners(of_rank, window, texts, most_coarse)], of_rank.height
         begin, end = window.shown
@@ -140,6 +142,7 @@ def _list_lanes(
     measured: MeasuredStep,
     window: Window,
     slices: pl.DataFrame,
+    read: pl.DataFrame,
     gaps: pl.DataFrame,
     texts: _Texts,
     zero_ns: Mapping[int, int],
@@ -150,7 +153,7 @@ def _list_lanes(
     _, on_path = find_path(measured.graph, zero_ns, window) if is_representative else ([], frozenset[int]())
     operations = _list_operations(measured, window, on_path)
     calls, threads = _list_calls(measured, window, operations["launch_thread"].unique())
-    ranges = _list_ranges(window, threads, int(_SHARES["ranges"] * most))
+    ranges = _list_ranges(window, read, threads, int(_SHARES["ranges"] * most))
     causes = join_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
         "start_ns", "end_ns", text="detail", category="cause"
     )
@@ -261,9 +264,12 @@ def _list_calls(measured: MeasuredStep, window: Window, launching: pl.Series) ->
     return outer, threads
 
 
-def _list_ranges(window: Window, threads: Sequence[int], most: int) -> pl.DataFrame:
-    """The ``most`` longest ranges of ``threads``: thread, depth, start_ns, end_ns, text, category."""
-    read = name_ranges(read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns))
+def _read_ranges(window: Window) -> pl.DataFrame:
+    return name_ranges(read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns))
+
+
+def _list_ranges(window: Window, read: pl.DataFrame, threads: Sequence[int], most: int) -> pl.DataFrame:
+    """The ``most`` longest of ``read`` on ``threads``: thread, depth, start_ns, end_ns, text, category."""
     clipped = (
         read.filter(pl.col("thread").is_in(list(threads)))
         .with_columns(
