@@ -107,6 +107,13 @@ BRIDGES := $(foreach release,$(BRIDGE_RELEASES),$(release)=$(CURDIR)/$(BRIDGE_VE
 test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge
 	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
 
+# The browser of `make test-browser`: any Chromium or Chrome.
+CHROMIUM ?= $(or $(shell command -v chromium || command -v chromium-browser || command -v google-chrome),/usr/bin/chromium)
+.PHONY: test-browser
+test-browser: $(VENV)/.installed  ## report.html in a real browser; CHROMIUM=PATH picks it
+	$(BIN)/python $(PIP_INSTALL) 'playwright>=1.50' 'axe-playwright-python>=0.1'
+	THREE_WALLS_CHROMIUM="$(CHROMIUM)" $(BIN)/pytest tests/browser
+
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
 PYTHONS ?= python3.11 python3.12 python3.13
 # What it runs in each: the commands and the library. SMOKE_TESTS=tests runs everything.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.report.sample_report import BUDGET_MS, without_plan
 from three_walls.attribution.compute_gaps import Cause
-from three_walls.model.buckets import BUCKETS, Group
+from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, Group
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.report import GemmShape, Report
 from three_walls.report.charts import MILLISECONDS, Bars, HeatMap, Plot, Roofline
@@ -52,7 +52,9 @@ def test_every_group_has_a_colour() -> None:
 
 def test_the_budget_bar_holds_the_whole_step(report: Report) -> None:
     (row,) = bars_of(report, "budget").rows
-    assert {piece.name: piece.length for piece in row.pieces} == {n: ms * MS for n, ms in BUDGET_MS.items() if ms}
+    assert {piece.name: piece.length for piece in row.pieces} == {
+        BUCKET_BY_NAME[name].title: ms * MS for name, ms in BUDGET_MS.items() if ms
+    }
     assert row.pieces[-1].start + row.pieces[-1].length == 640 * MS
 
 
@@ -79,7 +81,7 @@ def test_a_cause_that_is_not_listed_is_shown_by_its_name() -> None:
 
 def test_exposed_and_hidden_stack_to_busy(report: Report) -> None:
     row = bars_of(report, "communication").rows[0]
-    assert row.label == "ep_all_to_all"
+    assert row.label == "expert all-to-all"
     assert [(piece.name, piece.start, piece.length) for piece in row.pieces] == [
         ("exposed", 0, 150 * MS),
         ("hidden", 150 * MS, 21 * MS),
@@ -147,7 +149,7 @@ def test_a_gemm_is_below_the_roof_at_its_operations_per_byte(report: Report) -> 
     assert point.intensity == pytest.approx(4096 / 3)  # 2 n^3 operations, 3 n^2 elements of 2 bytes
     assert plot.peaks == (("bf16", 1e15),)
     placed = place_roofline(plot)
-    assert all(placed.left <= x <= placed.right and 0 <= y <= placed.bottom for x, y, *_ in placed.points)
+    assert all(placed.left <= p.x <= placed.right and placed.top <= p.y <= placed.bottom for p in placed.points)
     without_peak = replace(report, gemm_shapes=(replace(SHAPE, peak_flops_per_s=None),))
     assert "roofline" not in draw_charts(without_peak)
 
@@ -157,7 +159,7 @@ def test_bars_are_placed_in_percent_and_labels_only_where_they_fit(report: Repor
     (row,) = placed.rows
     assert row.pieces[-1].x + row.pieces[-1].width == pytest.approx(100, abs=0.01)
     labels = {piece.piece.name: piece.label for piece in row.pieces}
-    assert labels["grouped_gemm"] == "grouped_gemm"
+    assert labels["grouped GEMM"] == "grouped GEMM"
     assert "" in labels.values()
     assert [text for _, text, _ in placed.ticks][:3] == ["0 ms", "100 ms", "200 ms"]
 

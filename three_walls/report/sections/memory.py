@@ -9,7 +9,7 @@ from three_walls.model.report import Report
 from three_walls.report.charts import GIBIBYTES, BarRow, Bars, Piece
 from three_walls.report.formats import format_count, format_gib, format_share
 from three_walls.report.palette import FREE_COLOUR, MEMORY_COLOURS
-from three_walls.report.section import Block, Chart, Column, Note, Section, Table
+from three_walls.report.section import Block, Chart, Column, Legend, Note, Section, Swatch, Table
 from three_walls.report.sections.efficiency import known_facts, tabulate_facts
 
 MEMORY = {
@@ -36,7 +36,7 @@ def memory(report: Report) -> Section | None:
     facts = known_facts(report, MEMORY)
     if len(facts) > 1:  # more than the size of the device
         if plot := _draw(report):
-            blocks.append(Chart("memory", plot, "Memory of one GPU against its capacity"))
+            blocks += [Chart("memory", plot, "Memory of one GPU against its capacity"), _explain(plot)]
         if headroom := report.facts.number("memory_headroom_bytes"):
             capacity = report.facts.number("gpu.memory_bytes")
             share = f", {format_share(headroom / capacity)} of it" if capacity else ""
@@ -85,6 +85,12 @@ def _draw(report: Report) -> Bars | None:
             more = max(0.0, (reserved or 0) - peak)
             rows.append(_draw_row(label, [(used, peak), ("reserved", more)], capacity))
     return Bars(tuple(rows), max(capacity, *(_end(row) for row in rows)), GIBIBYTES) if rows else None
+
+
+def _explain(plot: Bars) -> Legend:
+    """What the colours are, in the order of their first appearance."""
+    colours = {piece.name: piece.colour for row in plot.rows for piece in row.pieces}
+    return Legend(tuple((Swatch(colour), "", name) for name, colour in colours.items() if colour != FREE_COLOUR))
 
 
 def _end(row: BarRow) -> float:
