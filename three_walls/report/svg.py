@@ -178,6 +178,8 @@ class PlacedRoofline:
 
 
 _WIDTH, _HEIGHT, _MARGIN_LEFT, _MARGIN_RIGHT, _MARGIN_TOP, _MARGIN_BOTTOM = 960, 420, 64, 20, 30, 46
+_Box = tuple[float, float, float, float]
+"""Left, top, right and bottom in pixels."""
 _LETTER, _LINE = 6.6, 14
 """Pixels of a letter and of a line of labels, at most."""
 
@@ -204,7 +206,7 @@ def place_roofline(roofline: Roofline) -> PlacedRoofline:
             line.insert(0, f"{x_of(foot)},{y_of(foot * roofline.bytes_per_s)}")
         bandwidth = f", memory {format_bandwidth(roofline.bytes_per_s)}" if roofline.bytes_per_s else ""
         roofs.append((" ".join(line), f"{name} peak {TERAFLOPS.write(peak)}{bandwidth}".strip(), right, y_of(peak) - 6))
-    taken = [(x - len(name) * _LETTER, y - _LINE, x, y) for _, name, x, y in roofs]
+    taken: list[_Box] = [(x - len(name) * _LETTER, y - _LINE, x, y) for _, name, x, y in roofs]
     points = []
     circles = [
         (x_of(point.intensity), y_of(point.rate), round(3.5 + 12 * math.sqrt(point.weight), 1))
@@ -229,9 +231,6 @@ def place_roofline(roofline: Roofline) -> PlacedRoofline:
         left=_MARGIN_LEFT,
         right=right,
     )
-
-
-_Box = tuple[float, float, float, float]
 
 
 def _find_room(
