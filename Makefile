@@ -111,7 +111,7 @@ test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker agains
 CHROMIUM ?= $(or $(shell command -v chromium || command -v chromium-browser || command -v google-chrome),/usr/bin/chromium)
 .PHONY: test-browser
 test-browser: $(VENV)/.installed  ## report.html in a real browser; CHROMIUM=PATH picks it
-	$(BIN)/python $(PIP_INSTALL) 'playwright>=1.50' 'axe-playwright-python>=0.1'
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation -e '.[browser]'
 	THREE_WALLS_CHROMIUM="$(CHROMIUM)" $(BIN)/pytest tests/browser
 
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.

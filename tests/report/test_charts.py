@@ -10,14 +10,15 @@ from tests.report.sample_report import BUDGET_MS, without_plan
 from three_walls.attribution.compute_gaps import Cause
 from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, Group
 from three_walls.model.fact import Fact, FactSheet
+from three_walls.model.memory_snapshot import MemoryMoment, MemorySnapshot
 from three_walls.model.report import GemmShape, Report
-from three_walls.report.charts import MILLISECONDS, Bars, HeatMap, Plot, Roofline
+from three_walls.report.charts import MILLISECONDS, Bars, HeatMap, Lines, Plot, Roofline
 from three_walls.report.palette import BUCKET_COLOURS, GROUP_COLOURS
 from three_walls.report.plotly_figures import plotly_figures
 from three_walls.report.section import Chart, nested_blocks
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.gaps import CAUSES, colour_causes, label_cause
-from three_walls.report.svg import place_bars, place_roofline
+from three_walls.report.svg import place_bars, place_lines, place_roofline
 
 MS = 1_000_000
 
@@ -175,3 +176,19 @@ def test_ticks_are_round_numbers(end: float, texts: list[str]) -> None:
 def test_charts_without_numbers_are_left_out(report: Report, abstained: Report) -> None:
     assert draw_charts(abstained) == {}
     assert "plan" not in draw_charts(without_plan(report))
+
+
+def test_memory_over_time_is_drawn_where_a_snapshot_has_its_history(report: Report) -> None:
+    moments = tuple(MemoryMoment(number, number << 30, 8 << 30) for number in (1, 2, 4))
+    shown = MemorySnapshot(
+        "s.pickle", "0", 0, None, 4 << 30, 8 << 30, 8 << 30, 0.5, 1, 8 << 30, 1, (), (), (), 0, moments
+    )
+    sized = replace(report, memory_snapshot=shown, facts=FactSheet.of([Fact("gpu.memory_bytes", 80 << 30, "bytes")]))
+    plot = draw_charts(sized)["memory_history"]
+    assert isinstance(plot, Lines)
+    assert (plot.places, plot.limit) == ((1, 2, 4), 80 << 30)
+    placed = place_lines(plot)
+    assert placed.summary == "reserved at most 8.0 GiB; allocated at most 4.0 GiB; memory of the device 80.0 GiB"
+    assert placed.areas[1][2].endswith("1000,950 1000,1000")  # 4 of 80 GiB
+    assert plotly_figures(sized)["memory_history"].data[1].y == (1, 2, 4)
+    assert "memory_history" not in draw_charts(replace(sized, memory_snapshot=replace(shown, history=())))

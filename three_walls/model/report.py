@@ -16,7 +16,7 @@ from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.training_log import TimerKind
 
-SCHEMA_VERSION = "2.3"
+SCHEMA_VERSION = "2.4"
 """Version of report.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""
 
 

@@ -151,7 +151,30 @@ class Roofline:
         return _surround([point.rate for point in self.points] + [peak for _, peak in self.peaks])
 
 
-Plot = Bars | HeatMap | Roofline
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a chart: a value at each place of the axis."""
+
+    name: str
+    colour: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines over the same places, the later ones in front, and a limit across them."""
+
+    places: tuple[float, ...]
+    """Ascending."""
+    series: tuple[Series, ...]
+    unit: Unit
+    place_name: str
+    """What the places are."""
+    limit: float | None = None
+    limit_name: str = ""
+
+
+Plot = Bars | HeatMap | Roofline | Lines
 
 
 def draw_whole(parts: Sequence[tuple[str, float, str]], unit: Unit = MILLISECONDS) -> Bars | None:

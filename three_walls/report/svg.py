@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
-from three_walls.report.charts import TERAFLOPS, Bars, HeatCell, HeatMap, Piece, Roofline
+from three_walls.report.charts import TERAFLOPS, Bars, HeatCell, HeatMap, Lines, Piece, Roofline
 from three_walls.report.formats import format_bandwidth
 from three_walls.report.palette import FREE_COLOUR
 
@@ -88,6 +88,41 @@ def place_bars(bars: Bars) -> PlacedBars:
 
 def _round(value: float) -> float:
     return round(value, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLines:
+    """In a square of 1000 by 1000, which the page stretches."""
+
+    areas: tuple[tuple[str, str, str], ...]
+    """Name, colour and points of a closed polygon."""
+    ticks: tuple[tuple[float, str], ...]
+    """Height from the top in percent, and text."""
+    limit: float | None
+    summary: str
+
+
+def place_lines(lines: Lines) -> PlacedLines:
+    """Each series as the area below it: the value holds from the place before until its own."""
+    highest = max(*(value for series in lines.series for value in series.values), lines.limit or 0) or 1.0
+    first, last = lines.places[0], lines.places[-1]
+    whole = (last - first) or 1.0
+    areas = []
+    for series in lines.series:
+        corners = [(0.0, 1000.0)]
+        for place, value in zip(lines.places, series.values, strict=True):
+            height = _round(1000 - 1000 * value / highest)
+            corners += [(corners[-1][0], height), (_round(1000 * (place - first) / whole), height)]
+        corners.append((1000.0, 1000.0))
+        areas.append((series.name, series.colour, " ".join(f"{x:g},{y:g}" for x, y in corners)))
+    peaks = "; ".join(f"{series.name} at most {lines.unit.write(max(series.values))}" for series in lines.series)
+    ticks = Bars((), highest, lines.unit).ticks[1:]
+    return PlacedLines(
+        areas=tuple(areas),
+        ticks=tuple((_round(100 - 100 * value / highest), text) for value, text in ticks[::2]),
+        limit=None if lines.limit is None else _round(100 - 100 * lines.limit / highest),
+        summary=f"{peaks}; {lines.limit_name} {lines.unit.write(lines.limit)}" if lines.limit else peaks,
+    )
 
 
 @dataclass(frozen=True, slots=True)
