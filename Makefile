@@ -119,6 +119,13 @@ test-nsys: $(VENV)/.installed  ## attach, reports and the recipe with a real Nsi
 	nsys=$$(command -v $(NSYS)); PATH="$(CURDIR)/$(NSYS_VENV)/bin:$$(dirname "$$nsys"):$$PATH" THREE_WALLS_NSYS="$$nsys" \
 		$(BIN)/pytest -rs tests/nsys tests/nsys_recipe
 
+# The browser of `make test-browser`: any Chromium or Chrome.
+CHROMIUM ?= $(or $(shell command -v chromium || command -v chromium-browser || command -v google-chrome),/usr/bin/chromium)
+.PHONY: test-browser
+test-browser: $(VENV)/.installed  ## report.html in a real browser; CHROMIUM=PATH picks it
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation -e '.[browser]'
+	THREE_WALLS_CHROMIUM="$(CHROMIUM)" $(BIN)/pytest tests/browser
+
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
 PYTHONS ?= python3.11 python3.12 python3.13
 # What it runs in each: the commands and the library. SMOKE_TESTS=tests runs everything.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ settings.register_profile("repository", deadline=None, derandomize=True)
 settings.load_profile("repository")
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# `make test-browser` runs these: they need a Chromium, and playwright to drive it.
+collect_ignore = [] if "THREE_WALLS_CHROMIUM" in os.environ else ["browser"]
 
 
 @pytest.fixture(autouse=True)
