@@ -26,6 +26,10 @@ BRIDGE_CORE_0.6.2 := 0.19.2
 BRIDGE_NEWER := 0.5.1 0.6.2
 BRIDGE_TRANSFORMERS := 'transformers>=5.8.1,<5.9'
 
+# Containers often turn off bytecode. Every command then takes twice as long to start: it compiles all modules, and reads
+# the tables as YAML.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test-bridge demo test attacks accuracy fast format lint types contracts unit docs coverage clean help
 
 help:  ## what can be made
