@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.paths import REPOSITORY
 from tests.report.sample_report import sample_report
 from three_walls.cli import analyze as analyze_module
 from three_walls.cli.analyze import analyze_command
 from three_walls.cli.render import render_command
 from three_walls.model.errors import UsageError
-from three_walls.model.report import Report
+from three_walls.model.report import SCHEMA_VERSION, Report
 from three_walls.report.json_report import render_json
 from three_walls.report.render import FORMATS, render
 from three_walls.report.write import write_report
@@ -109,6 +110,7 @@ def test_a_report_of_an_older_minor_version_renders(tmp_path: Path) -> None:
         done = run(tmp_path, "--format", form, *(["--table", "budget"] if form == "csv" else []))
         assert done.exit_code == 0, done.exception
         assert done.stdout
+    assert json.loads(run(tmp_path, "--format", "json").stdout)["schema_version"] == SCHEMA_VERSION
     assert len(files_in(tmp_path)) == 1
     run(tmp_path, "--out", tmp_path / "again")
     assert {Path(name).name for name in files_in(tmp_path / "again")} >= set(FILES)
@@ -162,3 +164,14 @@ def test_an_abstention_is_named_with_quiet(monkeypatch: pytest.MonkeyPatch, tmp_
     abstained = replace(report, verdict=replace(report.verdict, wall=None, abstained=True))
     monkeypatch.setattr(analyze_module, "analyze", lambda *_, **__: abstained)
     assert analyze("--quiet", "--out", tmp_path).stdout.startswith("No wall named\n")
+
+
+@pytest.mark.slow
+@reads_sample("wide-nvlink-alltoall.sqlite")
+def test_a_real_report_renders_again_to_the_same_bytes(tmp_path: Path) -> None:
+    report = analyze_sample("wide-nvlink-alltoall.sqlite")
+    write_report(report, tmp_path / "first")
+    run(tmp_path / "first", "--out", tmp_path / "again")
+    assert files_in(tmp_path / "again") == files_in(tmp_path / "first")
+    for form in ("md", "text"):
+        assert run(tmp_path / "first", "--format", form, "--full").stdout == render(report, form, is_full=True)

@@ -154,6 +154,10 @@ def analyze_command(
         click.echo(show_control_characters(name_verdict(report)))
     else:
         print_report(report, open_console(), is_full=is_full)
+        page, *others = written
+        names = ", ".join(f"{path.name}/" if path.is_dir() else path.name for path in others)
+        click.echo(f"Wrote {show_control_characters(str(page))} (next to it: {names})")
+        return
     for path in written:
         click.echo(f"Wrote {show_control_characters(str(path))}", err=form is not None)
 

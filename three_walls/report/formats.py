@@ -298,6 +298,7 @@ def shorten(text: str, columns: int) -> str:
 
 def keep_sentences(text: str, columns: int) -> str:
     """The first sentences of ``text`` that fit in ``columns`` characters, or its first words; ``...`` marks the cut."""
+    text = " ".join(text.split())
     if len(text) <= columns:
         return text
     start = text[: columns - 3]

@@ -68,6 +68,8 @@ def _join_lines(numbers: re.Match[str]) -> str:
 def load_report(path: str | Path) -> Report:
     """Read the report that :func:`render_json` wrote to ``path``. Fields of a newer minor version are ignored.
 
+    Its ``schema_version`` is that of this release, with whose fields it is written again.
+
     Raises UsageError, in one line, for a file that is no report.json of this major version.
     """
     try:
@@ -92,7 +94,7 @@ def load_report(path: str | Path) -> Report:
             f"{path}: expected a report.json of schema {version}, found {place}: {first['msg']}"
         ) from error
     sheet = FactSheet.of((_restore(name, fact) for name, fact in facts.items()), report.config.environment_is_known)
-    return replace(report, facts=sheet)
+    return replace(report, facts=sheet, schema_version=SCHEMA_VERSION)
 
 
 def _restore(name: str, fact: DefinedFact) -> Fact:
@@ -148,7 +150,9 @@ def _in_order(value: Any, *, is_sorted: bool = True) -> Any:
     if isinstance(value, Mapping):
         items = sorted(value.items()) if is_sorted else value.items()
         return {key: _in_order(part) for key, part in items}
-    return tuple(map(_in_order, value)) if isinstance(value, tuple) else value
+    if not isinstance(value, tuple) or set(map(type, value)) <= {int}:  # the timeline has 100,000 integers
+        return value
+    return tuple(map(_in_order, value))
 
 
 def _name_if_not_finite(value: FactValue) -> FactValue:

@@ -34,17 +34,15 @@ from three_walls.report.section import (
     plain_text,
 )
 from three_walls.report.sections import make_sections
-from three_walls.report.sections.brief import MOST_PLAN_LINES, make_screen
+from three_walls.report.sections.brief import LEAST_OVERRIDES, MOST_PLAN_LINES, MOST_WARNINGS, make_screen
 
 WIDTH = 100
 """Columns of the report where the output is no terminal and COLUMNS is not set."""
 NARROWEST, WIDEST = 60, 200
 """Bounds of the columns, whatever the terminal has."""
-SCREEN_LINES = 35
-"""So many lines at most has the short report of :data:`WIDTH` columns: a screen of 40 shows the command with it, and
-where the files are."""
-_FEWEST_PLAN_LINES = 4
-
+SCREEN_LINES = 38
+"""So many lines at most has the short report of :data:`WIDTH` columns, without the two on where the rest is."""
+_FEWEST_PLAN_LINES = 5
 _BAR_COLUMNS = 30
 """Length of the longest bar."""
 _MOST_AMOUNTS = 2
@@ -55,17 +53,20 @@ _WIDEST_CODE = 36
 MORE = "--full prints every section."
 
 
-def open_console(*, stderr: bool = False) -> Console:
-    """The output as a rich console. FORCE_COLOR and NO_COLOR count as usual; without either, a terminal has colours.
+def open_console() -> Console:
+    """Standard output as a rich console. FORCE_COLOR and NO_COLOR count as usual; else a terminal has colours.
 
     It has as many columns as COLUMNS states, else the terminal, else :data:`WIDTH`.
     """
-    console = Console(stderr=stderr)
+    if sys.stdout is None:  # the shell closed it
+        return Console(file=io.StringIO())
     stated = os.environ.get("COLUMNS", "")
-    columns = int(stated) if stated.isdecimal() else console.width if console.is_terminal else WIDTH
-    if console.is_terminal and not (sys.stderr if stderr else sys.stdout).isatty() and not stated.isdecimal():
-        columns = WIDTH  # FORCE_COLOR into a pipe
-    return Console(stderr=stderr, width=min(max(columns, NARROWEST), WIDEST), highlight=False)
+    columns = WIDTH
+    if stated.isdecimal():
+        columns = int(stated)
+    elif sys.stdout.isatty():
+        columns = Console().width
+    return Console(width=min(max(columns, NARROWEST), WIDEST), highlight=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,16 @@ def _print(parts: Sequence[RenderableType], console: Console) -> None:
 
 
 def _fit(report: Report, screen: _Screen, width: int) -> Sequence[Section]:
-    """The short report, with a plan of as many lines as a screen has room for."""
-    for lines in range(MOST_PLAN_LINES, _FEWEST_PLAN_LINES, -1):
-        sections = make_screen(report, lines)
+    """The short report, with as many warnings and lines of the plan as a screen has room for."""
+    entries = min(len(report.plan), MOST_PLAN_LINES // 2)
+    least = min(MOST_PLAN_LINES, entries + min(entries, LEAST_OVERRIDES))
+    sizes = [(lines, most) for most in range(MOST_WARNINGS, 0, -1) for lines in range(MOST_PLAN_LINES, least - 1, -1)]
+    sizes += [(lines, 1) for lines in range(least - 1, _FEWEST_PLAN_LINES, -1)]
+    for plan_lines, most_warnings in sizes:
+        sections = make_screen(report, plan_lines, most_warnings)
         if len(_lay_out(list(_lay_sections(sections, screen)), width)) <= SCREEN_LINES:
             return sections
-    return make_screen(report, _FEWEST_PLAN_LINES)
+    return make_screen(report, _FEWEST_PLAN_LINES, 1)
 
 
 def _lay_out(parts: Sequence[RenderableType], width: int) -> list[str]:

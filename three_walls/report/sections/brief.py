@@ -42,7 +42,9 @@ MOST_BUDGET_ROWS = 10
 """Rows of the budget, the one that sums the rest included."""
 MOST_PLAN_LINES = 12
 """Lines that the plan takes on the terminal."""
-_MOST_WARNINGS = 3
+LEAST_OVERRIDES = 3
+"""Entries whose first override is shown before more entries or warnings are."""
+MOST_WARNINGS = 3
 _MOST_NOTES = 2
 _LONGEST_REASON, _LONGEST_NOTE = 290, 190
 """Characters of the verdict's reason, and of any other text on the terminal: three lines, and two."""
@@ -70,12 +72,12 @@ _REMARKS = frozenset(
 """Codes of warnings that change neither the verdict nor the plan. In brief they are counted."""
 
 
-def make_screen(report: Report, plan_lines: int = MOST_PLAN_LINES) -> tuple[Section, ...]:
+def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Section, ...]:
     """The sections for a terminal: verdict, warnings, budget, and a plan of at most ``plan_lines`` lines."""
     hero = _find_hero(report)
     notes = tuple(keep_sentences(note, _LONGEST_NOTE) for note in hero.notes[:_MOST_NOTES])
     hero = replace(hero, text=keep_sentences(hero.text, _LONGEST_REASON), notes=notes)
-    found, hidden = _split_warnings(report)
+    found, hidden = _split_warnings(report, most_warnings)
     warned = tuple(f"{keep_sentences(warning.message, _LONGEST_NOTE)} ({warning.code})" for warning in found)
     blocks: tuple[Block, ...] = (Items(warned, role="list"),) if warned else ()
     if hidden:
@@ -90,7 +92,7 @@ def make_screen(report: Report, plan_lines: int = MOST_PLAN_LINES) -> tuple[Sect
 
 def make_ticket(report: Report) -> tuple[Section, ...]:
     """The sections for a ticket, a chat or the summary of a CI job: the same with the overrides of every entry."""
-    found, hidden = _split_warnings(report)
+    found, hidden = _split_warnings(report, MOST_WARNINGS)
     warned = tuple((warning.message, Text(warning.code, "source")) for warning in found)
     blocks: list[Block] = [Items(warned)] if warned else []
     if hidden:
@@ -119,10 +121,10 @@ def _find_hero(report: Report) -> Hero:
     return next(block for block in verdict(report).blocks if isinstance(block, Hero))
 
 
-def _split_warnings(report: Report) -> tuple[tuple[ReportWarning, ...], int]:
-    """Warnings to show: those that limit the verdict or the plan; and how many others there are."""
+def _split_warnings(report: Report, most: int) -> tuple[tuple[ReportWarning, ...], int]:
+    """At most ``most`` of the warnings that limit the verdict or the plan; and how many others there are."""
     remarks = _REMARKS | {"straggler"} if report.verdict.culprit is not None else _REMARKS  # the verdict names it
-    limiting = tuple(warning for warning in report.warnings if warning.code not in remarks)[:_MOST_WARNINGS]
+    limiting = tuple(warning for warning in report.warnings if warning.code not in remarks)[:most]
     return limiting, len(report.warnings) - len(limiting)
 
 
@@ -169,8 +171,8 @@ def _tabulate_entries(report: Report, lines: int) -> tuple[Block, ...]:
     """A line per entry, and below the first ones a line with an override, as long as ``lines`` last."""
     if not report.plan:
         return ()
-    shown = report.plan if len(report.plan) <= lines else report.plan[: max(1, lines - 1)]
-    spare = lines - len(shown)
+    shown = report.plan if len(report.plan) < lines else report.plan[: max(1, lines - 1 - LEAST_OVERRIDES)]
+    spare = lines - len(shown) - (len(shown) < len(report.plan))
     rows: list[_Line] = []
     for step in shown:
         rows.append(_Line(f"{step.order}.", format_gain_bounds(step.gain_ns), step.finding.title))

@@ -339,7 +339,7 @@ def _describe_trial(pair: Pair, suffix: str) -> Iterator[Block]:
     elif trial.other_settings and len(trial.other_settings) + len(trial.entries) > 1:
         yield Note(f"Measured for all differences together: {saved}. It cannot be divided between them.")
     elif trial.other_settings:
-        yield Note(f"Measured: {saved}. The plan of BEFORE does not propose this change.")
+        yield Note(f"Measured: {saved}. BEFORE has no plan that proposes this change.")
 
 
 def describe_saved(saved_ns: int) -> str:
