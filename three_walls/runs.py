@@ -117,8 +117,8 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
     path = given.path
     has_options = bool(given.logs or given.config or given.settings)
     if is_directory(path):
-        report_file = path / REPORT_NAME
-        if report_file.is_file():
+        report_file = _find_report(path)
+        if report_file is not None:
             path = report_file
         else:
             given, path = _complete(given), given.path
@@ -140,6 +140,12 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
         progress=lambda stage: progress(f"{name}: {stage}"),
     )
     return Run(name, report)
+
+
+def _find_report(directory: Path) -> Path | None:
+    """The report.json in ``directory``, or where ``three-walls attach`` puts it."""
+    places = (directory / REPORT_NAME, directory / "report" / REPORT_NAME)
+    return next((place for place in places if place.is_file()), None)
 
 
 def _name_of(path: Path) -> str:
@@ -225,7 +231,7 @@ def read_history(given: str | Path, progress: Progress = lambda _: None) -> Hist
 def _holds_run(path: Path) -> bool:
     if not path.is_dir() or path.name.startswith("."):
         return False
-    return (path / REPORT_NAME).is_file() or holds_traces(path) or any(map(_is_log, path.iterdir()))
+    return _find_report(path) is not None or holds_traces(path) or any(map(_is_log, path.iterdir()))
 
 
 def _natural_order(path: Path) -> tuple[tuple[int, str], ...]:

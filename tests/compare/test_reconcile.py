@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.compare.sample_runs import make_log_run, make_run
 from tests.report.sample_diagnosis import MS
+from three_walls.compare.compare import compare_pair
 from three_walls.compare.reconcile import MOST_KERNELS, compare_communication, reconcile_buckets, reconcile_kernels
+from three_walls.compare.run import Run
 from three_walls.compare.step_change import measure_step_change
 from three_walls.model.buckets import BUCKETS
+from three_walls.model.comparison import ChangeOutcome
 from three_walls.model.report import KernelRow
 
 
@@ -127,3 +131,17 @@ def test_calls_are_summed_over_rows_of_one_name(calls: int) -> None:
     found = reconcile_kernels(before, [Kernel("gemm", "a", 1, 5)], ({}, {}))
     assert found is not None
     assert (found.rows[0].before_calls, found.rows[0].after_calls) == (1 + calls, 1)
+
+
+@pytest.mark.slow
+@reads_sample("wide-nvlink-deepep")
+def test_a_real_trace_against_itself_changes_in_nothing_and_all_its_sums_hold() -> None:
+    run = Run("deepep", analyze_sample("wide-nvlink-deepep.sqlite.xz"))
+    pair = compare_pair(run, run)
+    assert pair.step.outcome is ChangeOutcome.NO_DIFFERENCE
+    assert pair.unlike == pair.settings == ()
+    assert pair.budget is not None
+    assert pair.kernels is not None
+    assert {row.change_ns for row in (*pair.budget.rows, *pair.kernels.rows)} == {0}
+    assert {row.status for row in pair.kernels.rows} <= {"changed", "rest"}
+    assert sum(row.after_ns for row in pair.budget.rows) == run.traced_step_ns

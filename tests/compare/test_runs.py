@@ -40,6 +40,9 @@ def test_what_cannot_be_read_as_a_run_is_refused(text: str) -> None:
 
 def test_a_report_is_read_from_its_file_or_its_directory(tmp_path: Path) -> None:
     directory = write_report(tmp_path / "edit.three-walls")
+    launch = tmp_path / "slurm-4711.0"  # as attach leaves it
+    write_report(launch / "report")
+    assert read_run(GivenRun(launch)).name == "slurm-4711.0"
     for path in (directory, directory / "report.json"):
         run = read_run(GivenRun(path))
         assert (run.name, run.unprofiled_step_ns, run.traced_step_ns) == ("edit", 600_000_000, 640_000_000)
