@@ -48,6 +48,7 @@ def test_repetitions_of_before_widen_the_spread_to_their_range() -> None:
     assert measure_step_change(before, after).outcome is ChangeOutcome.FASTER
     change = measure_step_change(before, after, [make_run(step_ms=630)])
     assert (change.spread_ns, change.outcome) == (30 * MS, ChangeOutcome.NO_DIFFERENCE)
+    assert change.fractions_of_repetitions == (pytest.approx(-55 / 630),)
 
 
 def test_with_one_log_both_steps_are_replayed_and_never_mixed() -> None:

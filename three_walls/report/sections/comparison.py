@@ -181,6 +181,11 @@ def _list_notes(comparison: Comparison, best: Pair) -> Iterator[str]:
         )
     elif comparison.repetitions:
         yield f"BEFORE was repeated: {', '.join(run.name for run in comparison.repetitions)}."
+        fractions = [best.step.change_fraction, *best.step.fractions_of_repetitions]
+        known = [fraction for fraction in fractions if fraction is not None]
+        if len(known) > 1:
+            bounds = f"{format_share_change(min(known))} to {format_share_change(max(known))}"
+            yield f"The step against each run of BEFORE: {bounds}."
 
 
 def _name_wall(run: ComparedRun) -> str:
