@@ -10,6 +10,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
 - ``overrides/spell.py``: the plan as overrides of a launcher; ``overrides/entries.py``: each entry alone.
+- ``export/drill_down.py``: the kernels of the step, the host's time by place, the timeline.
 - ``export/step_tracks.py``: the step for trace viewers.
 """
 
@@ -22,12 +23,13 @@ from functools import cache, partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
+from three_walls.export.drill_down import DrilledDown, drill_down
 from three_walls.export.step_tracks import MeasuredStep, list_step_tracks
 from three_walls.export.tracks import StepTracks
 from three_walls.facts.counted_world import add_counted_world
 from three_walls.facts.measure import Details, measure_facts
 from three_walls.facts.registry import DEFINITIONS
-from three_walls.facts.step_view import NO_STEP
+from three_walls.facts.step_view import NO_STEP, StepView
 from three_walls.facts.summary import (
     list_unclassified,
     summarize_budget,
@@ -51,11 +53,13 @@ from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
 from three_walls.resources import RULES_DIR
-from three_walls.rules.load import load_rules
+from three_walls.rules.load import check_rules_directory, load_rules
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
+from three_walls.rules.where_seen import name_places
+from three_walls.tables.bridge import MAIN, known_releases, nearest_release, release_number
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -133,17 +137,7 @@ def export_step(
     run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress)
     if run.details.step is None:
         raise InputError(f"nothing to export: {NO_STEP}")
-    predictor = run.replay.predictor
-    measured = MeasuredStep(
-        timeline=run.timeline,
-        clock=run.matched_ranks.clock,
-        slices=run.attribution.slices,
-        traces=run.inputs.with_kernels,
-        step=run.details.step,
-        graph=predictor.graph if isinstance(predictor, StepReplay) else None,
-        reason_without_graph=predictor.reason_withheld,
-    )
-    return list_step_tracks(measured, ranks)
+    return list_step_tracks(_view_step(run, run.details.step), ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +173,20 @@ def _measure(request: InputRequest, step_range: str | None, progress: Progress) 
     return _Run(inputs, timeline, matched_ranks, attribution, facts, details, replay)
 
 
+def _view_step(run: _Run, step: StepView) -> MeasuredStep:
+    """``step`` and what was worked out about it."""
+    predictor = run.replay.predictor
+    return MeasuredStep(
+        timeline=run.timeline,
+        clock=run.matched_ranks.clock,
+        slices=run.attribution.slices,
+        traces=run.inputs.with_kernels,
+        step=step,
+        graph=predictor.graph if isinstance(predictor, StepReplay) else None,
+        reason_without_graph=predictor.reason_withheld,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _RuleBase:
     rules: tuple[Rule, ...]
@@ -187,7 +195,10 @@ class _RuleBase:
 
 def _load_rule_base(additional: Path | None) -> _RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``."""
-    return _read_rule_base(RULES_DIR, additional) if additional else _load_own_rule_base()
+    if additional is None:
+        return _load_own_rule_base()
+    check_rules_directory(additional)
+    return _read_rule_base(RULES_DIR, additional)
 
 
 @cache
@@ -225,7 +236,7 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
-    plan = spell_entries(plan, findings, config, bridge_version)
+    plan = name_places(spell_entries(plan, findings, config, bridge_version), rule_base.rules)
     warnings = judge_warnings(rule_base.warnings, facts, stragglers)
     first = choose_first_trial(plan, facts, predictor)
     return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
@@ -234,13 +245,16 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
 def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> LiveReport:
     inputs, timeline, matched_ranks = run.inputs, run.timeline, run.matched_ranks
     attribution, details, facts = run.attribution, run.details, diagnosis.facts
-    ranks, step = inputs.ranks, details.step
+    step, ranks = details.step, summarize_ranks(attribution, inputs.ranks)
+    culprits = diagnosis.verdict.culprit.ranks if diagnosis.verdict.culprit else ()
+    late = dict.fromkeys((*culprits, *(straggler.rank for straggler in attribution.stragglers)))
+    drilled = drill_down(_view_step(run, step), ranks, list(late)) if step else DrilledDown(ranks)
     return LiveReport(
         tool_version=VERSION,
         inputs=tuple(trace.input for trace in inputs.traces),
         verdict=diagnosis.verdict,
-        step=summarize_steps(timeline, ranks),
-        ranks=summarize_ranks(attribution, ranks),
+        step=summarize_steps(timeline, inputs.ranks),
+        ranks=drilled.ranks,
         budget=summarize_budget(step) if step else (),
         budget_of=step.why if step else "no step could be kept",
         config=inputs.config,
@@ -271,11 +285,23 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,
         critical_path=run.replay.critical_path,
+        kernels=drilled.kernels,
+        host_work=drilled.host_work,
+        timeline=drilled.timeline,
         replay=replay,
     )
 
 
 def check_release(bridge_version: str | None) -> None:
-    """Raises UsageError unless ``bridge_version`` is a release, ``main`` or None."""
-    if bridge_version is not None and not re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version):
-        raise UsageError(f"--bridge-version: expected a release like 0.6.2, or main, found {bridge_version!r}")
+    """Raises UsageError unless ``bridge_version`` is None, ``main`` or a release that is known, but for its patch."""
+    if bridge_version is None:
+        return
+    is_release = re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version)
+    if is_release and release_number(bridge_version) in map(release_number, known_releases()):
+        return
+    found = f"found {bridge_version!r}"
+    if is_release:
+        found = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
+    raise UsageError(
+        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {found}"
+    )

@@ -15,11 +15,12 @@ from three_walls.model.fact import Fact, FactValue
 from three_walls.model.finding import Gain
 from three_walls.model.report import GemmShape
 from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
-from three_walls.model.units import NS_PER_MS
+from three_walls.model.units import NS_PER_MS, NS_PER_US
 
 UNKNOWN = "unknown"
 UNSET = "unset"
 
+_CLAUSE_END = re.compile(r"[.;](?= )")
 _NOT_ASCII = re.compile(r"[^\n -~]+")
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
@@ -61,6 +62,33 @@ def format_ms(value_ns: float | None) -> str:
     return f"{_write(value_ms, _decimals(value_ms))} ms"
 
 
+def format_us(value_ns: float | None) -> str:
+    """Nanoseconds as ``3.49 us``, for kernels and calls."""
+    if value_ns is None:
+        return UNKNOWN
+    value_us = value_ns / NS_PER_US
+    return f"{_write(value_us, min(2, _decimals(value_us)))} us"
+
+
+def format_ms_change(change_ns: float | None) -> str:
+    """A difference in nanoseconds as ``+12.3 ms`` or ``-4.56 ms``."""
+    return UNKNOWN if change_ns is None else f"{_sign(change_ns)}{format_ms(abs(change_ns))}"
+
+
+def format_share_change(fraction: float | None) -> str:
+    """A relative difference as ``+3.1%`` or ``-0.8%``."""
+    return UNKNOWN if fraction is None else f"{_sign(fraction)}{format_share(abs(fraction))}"
+
+
+def format_count_change(change: float | None) -> str:
+    """A difference of numbers as ``+12``."""
+    return UNKNOWN if change is None else f"{_sign(change)}{format_count(abs(change))}"
+
+
+def _sign(value: float) -> str:
+    return "+" if value > 0 else "-" if value < 0 else ""
+
+
 def format_ms_range(low: float | None, high: float | None) -> str:
     """Two bounds in nanoseconds as ``12-30 ms``, or ``-12 to 30 ms``; bounds that read the same are written once."""
     if low is None and high is None:
@@ -69,6 +97,7 @@ def format_ms_range(low: float | None, high: float | None) -> str:
         return f"at least {format_ms(low)}" if high is None else f"up to {format_ms(high)}"
     low, high = low / NS_PER_MS, high / NS_PER_MS
     decimals = _decimals_of_estimate(max(high, -low))
+    low = 0.0 if low < 0 and round(low, decimals) == 0 else low  # not -0.0
     texts = _write(low, decimals), _write(high, decimals)
     if texts[0] == texts[1]:
         return f"{texts[0]} ms"
@@ -101,8 +130,8 @@ def describe_gain(gain: Gain) -> str:
 
 
 def describe_loss(gain: Gain) -> str:
-    """``may cost up to 12 ms`` where the low end of a gain is a loss, else empty."""
-    if gain.low is None or gain.low >= 0:
+    """``may cost up to 12 ms`` where the low end of a gain is a loss, as precise as its range, else empty."""
+    if gain.low is None or format_gain_bounds(gain)[:1] != "-":
         return ""
     return f"may cost up to {format_ms_range(-gain.low, -gain.low)}"
 
@@ -267,6 +296,16 @@ def shorten(text: str, columns: int) -> str:
     return f"{text[: kept - kept // 3]}...{text[len(text) - kept // 3 :]}"
 
 
+def keep_sentences(text: str, columns: int) -> str:
+    """The first sentences of ``text`` that fit in ``columns`` characters, or its first words; ``...`` marks the cut."""
+    text = " ".join(text.split())
+    if len(text) <= columns:
+        return text
+    start = text[: columns - 3]
+    ends = [found.end() for found in _CLAUSE_END.finditer(start) if found.end() > columns // 3]
+    return f"{start[: ends[-1]] if ends else start.rpartition(' ')[0] or start} ..."
+
+
 def show_control_characters(text: str) -> str:
     """``text`` with control characters spelled out, so that a value of the run cannot steer the reader's terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
@@ -288,6 +327,10 @@ def count_of(number: int, noun: str) -> str:
 
 UNITS: dict[Callable[..., object], str] = {
     format_ms: "ns",
+    format_us: "ns",
+    format_ms_change: "ns",
+    format_share_change: "fraction",
+    format_count_change: "count",
     format_share: "fraction",
     format_gib: "bytes",
     format_moved: "bytes",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -23,6 +24,8 @@ from three_walls.report.formats import escape_in_json
 Json = dict[str, Any]
 
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
+_NUMBERS = re.compile(r"\[\n\s+(-?\d[-+.eE\d,\s]*)\]")
+"""An array of numbers, which is written on one line. No text holds a line break, so this is within no text."""
 _VALUE_TYPES = ("ConfigData", "FactValue")
 
 
@@ -54,11 +57,18 @@ def render_json(report: Report) -> str:
     facts = {name: _define(fact) for name, fact in report.facts.facts.items()}
     document["facts"] = TypeAdapter(dict[str, DefinedFact]).dump_python(_in_order(facts, is_sorted=False), mode="json")
     document = {"schema_version": document.pop("schema_version"), **document}
-    return escape_in_json(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
+    text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+    return escape_in_json(_NUMBERS.sub(_join_lines, text)) + "\n"
+
+
+def _join_lines(numbers: re.Match[str]) -> str:
+    return f"[{', '.join(numbers[1].replace(',', ' ').split())}]"
 
 
 def load_report(path: str | Path) -> Report:
     """Read the report that :func:`render_json` wrote to ``path``. Fields of a newer minor version are ignored.
+
+    Its ``schema_version`` is that of this release, with whose fields it is written again.
 
     Raises UsageError, in one line, for a file that is no report.json of this major version.
     """
@@ -84,7 +94,7 @@ def load_report(path: str | Path) -> Report:
             f"{path}: expected a report.json of schema {version}, found {place}: {first['msg']}"
         ) from error
     sheet = FactSheet.of((_restore(name, fact) for name, fact in facts.items()), report.config.environment_is_known)
-    return replace(report, facts=sheet)
+    return replace(report, facts=sheet, schema_version=SCHEMA_VERSION)
 
 
 def _restore(name: str, fact: DefinedFact) -> Fact:
@@ -140,7 +150,9 @@ def _in_order(value: Any, *, is_sorted: bool = True) -> Any:
     if isinstance(value, Mapping):
         items = sorted(value.items()) if is_sorted else value.items()
         return {key: _in_order(part) for key, part in items}
-    return tuple(map(_in_order, value)) if isinstance(value, tuple) else value
+    if not isinstance(value, tuple) or set(map(type, value)) <= {int}:  # the timeline has 100,000 integers
+        return value
+    return tuple(map(_in_order, value))
 
 
 def _name_if_not_finite(value: FactValue) -> FactValue:
