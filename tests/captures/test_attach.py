@@ -209,6 +209,15 @@ def test_rank_0_waits_for_the_others_and_goes_on_without_those_that_do_not_come(
     assert (tmp_path / "profiles" / "slurm-7.0" / "rank3.json").exists()
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize(("world", "calls"), [("1", ["profile", "export"]), ("2", ["profile"])])
+def test_a_failed_rank_of_several_keeps_no_launcher_waiting(tmp_path: Path, world: str, calls: list[str]) -> None:
+    nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().steps(2).write(tmp_path / "x.sqlite"))
+    done = attach(tmp_path, PRINTS, "--wait", "50", nsys=nsys, RANK="0", WORLD_SIZE=world)
+    assert done.returncode == 3
+    assert calls_of(nsys.parent) == calls
+
+
 def test_rank_0_waits_for_a_rank_that_ends_later(tmp_path: Path) -> None:
     nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().steps(2).write(tmp_path / "x.sqlite"))
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
