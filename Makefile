@@ -107,15 +107,17 @@ BRIDGES := $(foreach release,$(BRIDGE_RELEASES),$(release)=$(CURDIR)/$(BRIDGE_VE
 test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge
 	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
 
+NSYS ?= nsys
 # nsys runs recipes with the python3 on PATH, which needs these packages; three-walls itself stays in its own environment.
 NSYS_VENV := .venvs/nsys
 NSYS_NEEDS := numpy pandas psutil pyarrow
 
-.PHONY: test-recipe
-test-recipe: $(VENV)/.installed  ## nsys recipe three_walls with the nsys on PATH; without one its tests are skipped
+.PHONY: test-nsys
+test-nsys: $(VENV)/.installed  ## attach, reports and the recipe with a real Nsight Systems: NSYS=PATH; needs no GPU
 	$(PYTHON) -m venv $(NSYS_VENV)
 	$(NSYS_VENV)/bin/python $(PIP_INSTALL) $(NSYS_NEEDS)
-	PATH="$(CURDIR)/$(NSYS_VENV)/bin:$$PATH" $(BIN)/pytest -rs tests/nsys_recipe
+	nsys=$$(command -v $(NSYS)); PATH="$(CURDIR)/$(NSYS_VENV)/bin:$$(dirname "$$nsys"):$$PATH" THREE_WALLS_NSYS="$$nsys" \
+		$(BIN)/pytest -rs tests/nsys tests/nsys_recipe
 
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
 PYTHONS ?= python3.11 python3.12 python3.13

@@ -82,7 +82,7 @@ def test_all_tables_go_into_a_directory(written: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "csv"], "expected --table with the name of a table, found none; there are warnings, budget"),
+        (["--format", "csv"], "expected --table with the name of a table, found none; there are warnings, "),
         (["--format", "csv", "--table", "budgets"], "found 'budgets' (did you mean budget?); there are "),
         (["--format", "md", "--table", "budget"], "--table: it chooses the table of --format csv"),
         (["--format", "md", "--out", "missing/report.md"], "its directory is missing or read-only"),
@@ -150,7 +150,7 @@ def test_analyze_with_a_format_and_a_directory_names_the_files_on_standard_error
 @pytest.mark.usefixtures("analyzed")
 def test_quiet_prints_the_verdict_and_the_files(tmp_path: Path) -> None:
     lines = analyze("--quiet", "--out", tmp_path).stdout.splitlines()
-    assert lines[0] == "Communication wall"
+    assert lines[0] == "Communication-bound: exposed expert all-to-all"
     assert [line.split()[0] for line in lines[1:]] == ["Wrote"] * 4
 
 

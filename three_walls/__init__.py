@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from three_walls.model.errors import ThreeWallsError
     from three_walls.model.report import Report
     from three_walls.pipeline import analyze
+    from three_walls.report.plotly_figures import plotly_figures
 
     __version__: str
 
-__all__ = ["Report", "ThreeWallsError", "__version__", "analyze"]
+__all__ = ["Report", "ThreeWallsError", "__version__", "analyze", "plotly_figures"]
 
 _MODULES = {
     "Report": "three_walls.model.report",
     "ThreeWallsError": "three_walls.model.errors",
     "analyze": "three_walls.pipeline",
+    "plotly_figures": "three_walls.report.plotly_figures",
 }
 
 

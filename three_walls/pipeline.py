@@ -10,6 +10,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
 - ``overrides/spell.py``: the plan as overrides of a launcher; ``overrides/entries.py``: each entry alone.
+- ``export/drill_down.py``: the kernels of the step, the host's time by place, the timeline.
 - ``export/step_tracks.py``: the step for trace viewers.
 """
 
@@ -22,12 +23,13 @@ from functools import cache, partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
+from three_walls.export.drill_down import DrilledDown, drill_down
 from three_walls.export.step_tracks import MeasuredStep, list_step_tracks
 from three_walls.export.tracks import StepTracks
 from three_walls.facts.counted_world import add_counted_world
 from three_walls.facts.measure import Details, measure_facts
 from three_walls.facts.registry import DEFINITIONS
-from three_walls.facts.step_view import NO_STEP
+from three_walls.facts.step_view import NO_STEP, StepView
 from three_walls.facts.summary import (
     list_unclassified,
     summarize_budget,
@@ -35,6 +37,7 @@ from three_walls.facts.summary import (
     summarize_steps,
 )
 from three_walls.facts.warnings import collect_warnings
+from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import FactSheet
@@ -55,6 +58,7 @@ from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
+from three_walls.rules.where_seen import name_places
 from three_walls.tables.bridge import MAIN, known_releases, nearest_release, release_number
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
@@ -72,9 +76,10 @@ def analyze(
     bridge_version: str | None = None,
     rules: Path | None = None,
     allowed: Collection[str] = (),
+    exports: Path = Path(EXPORTS),
     progress: Progress = lambda _: None,
 ) -> LiveReport:
-    """Analyzes a run: an Nsight Systems export, several (one per rank), or a directory of them.
+    """Analyzes a run: an Nsight Systems export or report, several (one per rank), or a directory of them.
 
     - ``logs``: training logs of the run, files or directories.
     - ``config``: its saved configuration (``run_config.yaml``).
@@ -86,13 +91,14 @@ def analyze(
     - ``rules``: a directory of rules in addition to those of the program.
     - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
       execution-only ones.
+    - ``exports``: the directory in which the exports of reports (``.nsys-rep``) are kept.
     - ``progress``: called with a few words when a stage begins.
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
     """
     check_release(bridge_version)
     rule_base = _load_rule_base(rules)
-    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version)
+    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version, exports)
     run = _measure(request, step_range, progress)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, bridge_version, allowed)
@@ -131,17 +137,7 @@ def export_step(
     run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress)
     if run.details.step is None:
         raise InputError(f"nothing to export: {NO_STEP}")
-    predictor = run.replay.predictor
-    measured = MeasuredStep(
-        timeline=run.timeline,
-        clock=run.matched_ranks.clock,
-        slices=run.attribution.slices,
-        traces=run.inputs.with_kernels,
-        step=run.details.step,
-        graph=predictor.graph if isinstance(predictor, StepReplay) else None,
-        reason_without_graph=predictor.reason_withheld,
-    )
-    return list_step_tracks(measured, ranks)
+    return list_step_tracks(_view_step(run, run.details.step), ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +171,20 @@ def _measure(request: InputRequest, step_range: str | None, progress: Progress) 
     replay = replay_steps(timeline, matched_ranks, attribution, traces, details.step, facts)
     facts = facts.with_measured(replay.facts)
     return _Run(inputs, timeline, matched_ranks, attribution, facts, details, replay)
+
+
+def _view_step(run: _Run, step: StepView) -> MeasuredStep:
+    """``step`` and what was worked out about it."""
+    predictor = run.replay.predictor
+    return MeasuredStep(
+        timeline=run.timeline,
+        clock=run.matched_ranks.clock,
+        slices=run.attribution.slices,
+        traces=run.inputs.with_kernels,
+        step=step,
+        graph=predictor.graph if isinstance(predictor, StepReplay) else None,
+        reason_without_graph=predictor.reason_withheld,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +236,7 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
-    plan = spell_entries(plan, findings, config, bridge_version)
+    plan = name_places(spell_entries(plan, findings, config, bridge_version), rule_base.rules)
     warnings = judge_warnings(rule_base.warnings, facts, stragglers)
     first = choose_first_trial(plan, facts, predictor)
     return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
@@ -235,13 +245,16 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
 def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> LiveReport:
     inputs, timeline, matched_ranks = run.inputs, run.timeline, run.matched_ranks
     attribution, details, facts = run.attribution, run.details, diagnosis.facts
-    ranks, step = inputs.ranks, details.step
+    step, ranks = details.step, summarize_ranks(attribution, inputs.ranks)
+    culprits = diagnosis.verdict.culprit.ranks if diagnosis.verdict.culprit else ()
+    late = dict.fromkeys((*culprits, *(straggler.rank for straggler in attribution.stragglers)))
+    drilled = drill_down(_view_step(run, step), ranks, list(late)) if step else DrilledDown(ranks)
     return LiveReport(
         tool_version=VERSION,
         inputs=tuple(trace.input for trace in inputs.traces),
         verdict=diagnosis.verdict,
-        step=summarize_steps(timeline, ranks),
-        ranks=summarize_ranks(attribution, ranks),
+        step=summarize_steps(timeline, inputs.ranks),
+        ranks=drilled.ranks,
         budget=summarize_budget(step) if step else (),
         budget_of=step.why if step else "no step could be kept",
         config=inputs.config,
@@ -272,6 +285,9 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,
         critical_path=run.replay.critical_path,
+        kernels=drilled.kernels,
+        host_work=drilled.host_work,
+        timeline=drilled.timeline,
         replay=replay,
     )
 

@@ -1,4 +1,4 @@
-"""``nsys recipe three_walls`` with this machine's nsys. ``make test-recipe`` installs the packages that nsys needs."""
+"""``nsys recipe three_walls`` with this machine's nsys. ``make test-nsys`` installs the packages that nsys needs."""
 
 from __future__ import annotations
 

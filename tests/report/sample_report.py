@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from tests.report import sample_advice, sample_diagnosis
 from tests.report.sample_diagnosis import MS
+from tests.report.sample_kernels import HOST_WORK, KERNELS
 from tests.report.sample_log import LOG
 from tests.report.sample_recipe import RECIPE
+from tests.report.sample_timeline import TIMELINE
 from three_walls.facts.registry import DEFINITION_BY_NAME
 from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, SubWall, Wall
 from three_walls.model.config import ConfigValue, RunConfig
@@ -110,6 +112,9 @@ def sample_report() -> Report:
         copies=sample_diagnosis.COPIES,
         log=LOG,
         known_good_recipe=RECIPE,
+        kernels=KERNELS,
+        host_work=HOST_WORK,
+        timeline=TIMELINE,
     )
 
 
@@ -135,6 +140,9 @@ def abstained_report() -> Report:
         recompute_layers=(),
         graph_coverage=None,
         efficiency=(),
+        kernels=(),
+        host_work=(),
+        timeline=None,
         copies=(),
         log=None,
         known_good_recipe=None,

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tests.report.test_html_report import spoil, without_plotly
+from tests.report.test_html_report import spoil
 from three_walls.model.report import Report
 from three_walls.report.csv_report import render_csv
 from three_walls.report.formats import escape_in_json
@@ -55,7 +55,7 @@ def test_the_characters_are_dangerous_before_they_are_written() -> None:
 
 @pytest.mark.slow
 def test_the_page_spells_them_out(hostile: Report) -> None:
-    page = without_plotly(render_html(hostile))
+    page = render_html(hostile)
     assert dangerous(page) == set()
     assert "kernel\\x1b]0;title\\x07" in page
 

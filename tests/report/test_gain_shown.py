@@ -13,6 +13,7 @@ from tests.report.rendered import print_plain
 from tests.report.sample_diagnosis import MS
 from three_walls.model.finding import FirstTrial, Gain
 from three_walls.model.report import Report
+from three_walls.report.formats import describe_gain
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
 from three_walls.report.markdown_report import render_markdown
@@ -30,7 +31,7 @@ def planned(report: Report) -> Report:
 
 def test_the_text_states_what_is_known(planned: Report) -> None:
     text = print_plain(planned)
-    assert "     gain up to 12.3 ms; step after it 551-640 ms; basis upper bound\n" in text
+    assert "     gain up to 12.3 ms; step after it 523-612 ms; basis upper bound\n" in text
     assert "     gain frees memory; cost about 1.5% of the step" in text
 
 
@@ -92,6 +93,12 @@ def test_an_entry_that_may_cost_time_states_it_everywhere(risky: Report) -> None
     text = " ".join(print_plain(risky).split())
     assert "gain -3 to 40 ms; likely 20 ms" in text
     assert "should fall from 600 ms to 564-603 ms (by up to 6.0%, or it rises by up to 0.5%)" in text
+
+
+def test_a_loss_below_the_precision_of_the_range_is_none() -> None:
+    gain = Gain(-40_000, 4 * MS, 60 * MS, "replayed")
+    assert describe_gain(gain) == "gain 0-60 ms, likely 4 ms (replayed)"
+    assert describe_gain(replace(gain, low=-MS)) == "gain -1 to 60 ms, likely 4 ms, may cost up to 1.0 ms (replayed)"
 
 
 def test_an_entry_that_costs_nothing_at_worst_does_not(report: Report) -> None:

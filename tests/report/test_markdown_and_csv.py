@@ -16,8 +16,15 @@ from three_walls.report.markdown_report import render_markdown
 
 def test_markdown_has_every_section_and_the_rows_of_its_tables(report: Report) -> None:
     lines = render_markdown(report).splitlines()
-    assert lines[0] == "# Communication wall"
-    for title in ("Where the step goes", "The plan", "Overrides to apply", "MoE layers", "Facts", "How to read this"):
+    assert lines[0] == "# Communication-bound: exposed expert all-to-all"
+    for title in (
+        "Where the traced step goes (640 ms)",
+        "The plan",
+        "Overrides to apply",
+        "MoE layers",
+        "Facts",
+        "How to read this",
+    ):
         assert f"## {title}" in lines
     assert any(line.startswith("| ep\\_all\\_to\\_all | communication | 150 ms | 23.4% |") for line in lines)
     assert "--cuda-graph-scope attn moe_router moe_preprocess" in lines
@@ -47,7 +54,8 @@ def test_short_markdown_is_a_comment_with_the_overrides_of_each_entry(report: Re
 def test_full_markdown_names_the_first_trial(report: Report) -> None:
     first = report.plan[0]
     trial = FirstTrial(first.rule, first.finding.title, "modelled", None, None, None, None, None, None, False, "x")
-    assert f"First trial: {first.finding.title}\n" in render_markdown(replace(report, first_trial=trial))
+    text = render_markdown(replace(report, first_trial=trial))
+    assert f"**What to change first**\n\n1. {first.finding.title}: " in text
 
 
 def test_markdown_of_hostile_names_stays_text(report: Report) -> None:

@@ -61,16 +61,17 @@ def test_every_section_has_a_name_of_its_own_and_every_table_too(report: Report)
 
 def test_the_terminal_shows_the_answer_and_on_request_the_rest(report: Report) -> None:
     always = [section.name for section in make_sections(report) if section.terminal is Terminal.ALWAYS]
-    assert always == ["verdict", "warnings", "budget", "plan", "overrides"]
+    assert always == ["verdict", "warnings", "plan", "overrides", "budget"]
 
 
 def test_the_head_counts_complete_steps_and_names_what_marks_them(report: Report) -> None:
     assert describe_steps(report) == (
-        "Step 640 ms; 48 of 64 steps complete, 631-655 ms (boundaries from optimizer kernels)"
+        "Step 612 ms (by the log; traced: 640 ms); 48 of 64 steps complete, traced in 631-655 ms "
+        "(boundaries from optimizer kernels)"
     )
     alone = replace(report.step, kept=1, dropped=report.step.dropped[:1], min_ns=640 * MS, max_ns=640 * MS)
     assert describe_steps(replace(report, step=alone)) == (
-        "Step 640 ms; 1 of 2 steps complete (boundaries from optimizer kernels)"
+        "Step 612 ms (by the log; traced: 640 ms); 1 of 2 steps complete (boundaries from optimizer kernels)"
     )
 
 
@@ -193,6 +194,15 @@ def test_a_bandwidth_is_unknown_only_where_tokens_are_carried(report: Report) ->
     router, dispatch = lines_of(table_of(replace(report, moe_layers=parts), "moe"))
     assert dispatch[5:8] == ["unknown"] * 3
     assert router[5:8] == [""] * 3
+
+
+def test_an_estimated_bandwidth_is_a_lower_bound_without_a_bar(report: Report) -> None:
+    dispatch = MoePart(None, "forward", "dispatch", 5, 5, 1, 2_000, 1e9, 2e9)
+    measured = table_of(replace(report, moe_layers=(dispatch,)), "moe")
+    assert [column.head for column in measured.columns][-4:] == ["Bandwidth", "Limit", "Of limit", ""]
+    estimate = {"ep_achieved_includes_waiting": True}
+    estimated = table_of(replace(report, moe_layers=(dispatch,), facts=report.facts.with_values(estimate)), "moe")
+    assert [column.head for column in estimated.columns][-2:] == ["Bandwidth, at least", "Limit"]
 
 
 # Pipeline

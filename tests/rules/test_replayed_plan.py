@@ -14,6 +14,7 @@ from three_walls.model.condition import Condition
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, Note, Outcome, PlannedEdit, PlanStep
 from three_walls.model.rule import Edit, Rule
+from three_walls.model.transformation import Action, Levels, Selection, Transformation
 from three_walls.rules.plan import choose_first_trial, make_plan, make_validated_plan
 from three_walls.rules.replays import Replays
 
@@ -228,3 +229,28 @@ def test_replays_are_kept_when_the_plan_is_made_again() -> None:
     assert names(steps) == ["a"]
     assert len(predictor.asked) == len(set(predictor.asked))
     assert next(finding for finding in findings if finding.rule == "b").outcome is Outcome.BLOCKED
+
+
+@pytest.mark.parametrize(("left", "module"), [(0.0, "layernorm"), (0.5, "core_attn")])
+def test_a_later_edit_is_chosen_for_the_kernels_that_are_left(left: float, module: str) -> None:
+    """Once attention is fused, recomputing it saves nothing; a change that leaves half of its kernels fuses nothing."""
+    fuse = Transformation(Action.SCALE, Selection(categories=("attention_unfused",)), Levels(left, left, left))
+    attention = rule("attention")
+    attention = replace(attention, gain=replace(attention.gain, replay=(fuse,)))
+    recompute = replayed(
+        rule(
+            "recompute",
+            edits=(
+                Edit("recompute_modules", "layernorm", only_if=(unfused("at_most"),)),
+                Edit("recompute_modules", "core_attn", only_if=(unfused("above"),)),
+            ),
+        )
+    )
+    predictor = FakePredictor(lambda taken: 800 - 200 * ("scale" in taken) - 100 * ("recompute" in taken))
+    _, steps = plan_of([attention, recompute], predictor, run(attention_unfused_fraction=0.1))
+    assert names(steps) == ["attention", "recompute"]
+    assert [edit.to for edit in steps[1].edits] == [module]
+
+
+def unfused(test: str) -> Condition:
+    return Condition("attention_unfused_fraction", test, 0.02)

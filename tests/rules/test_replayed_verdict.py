@@ -129,3 +129,5 @@ def test_the_walls_are_those_of_the_step_with_the_slow_rank_healed() -> None:
     assert verdict.counterfactuals[0].step_ns == 600 * MS
     host = next(each for each in verdict.counterfactuals if each.without == ("compute_host.host",))
     assert (host.step_ns, host.saved_ns) == (300 * MS, 300 * MS)
+    # As traced, the rank costs more: its delay is said on the step that is judged, without the profiler.
+    assert verdict.reason.startswith("Without the delay of rank 2 the step takes 600.0 ms, and that step is judged")

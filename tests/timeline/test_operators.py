@@ -90,7 +90,7 @@ def test_ranges_around_are_named_from_the_inside_out() -> None:
     assert list(operators.around(None)) == []
 
 
-LAUNCHES = pl.DataFrame({"launch_start_ns": [1000, 1400]})
+LAUNCHES = pl.DataFrame({"launch_start_ns": [1000, 1400], "start_ns": [1001, 1401], "end_ns": [1002, 1402]})
 
 
 def trace_with_ranges(path: Path) -> Trace:

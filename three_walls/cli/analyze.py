@@ -10,8 +10,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.render import check_table, show
+from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
+from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
 from three_walls.inputs.read_inputs import Progress
 from three_walls.model.rule import APPLICABILITIES
 from three_walls.pipeline import analyze
@@ -87,6 +90,7 @@ from three_walls.report.write import write_report
 )
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
+@nsys_option
 def analyze_command(
     traces: tuple[Path, ...],
     out_dir: Path | None,
@@ -105,8 +109,9 @@ def analyze_command(
 ) -> None:
     """Find the wall in TRACES and plan the edits.
 
-    TRACES are exports of one run (nsys export --type sqlite), one per rank or several ranks in one, also
-    compressed (.sqlite.xz, .sqlite.zst), or a directory that holds them.
+    TRACES are exports of one run (nsys export --type sqlite or parquetdir), one per rank or several ranks in one, also
+    compressed (.sqlite.xz, .sqlite.zst), or a directory that holds them. Reports (.nsys-rep) are exported first, into
+    three-walls-exports/ next to the output directory, by nsys on PATH or $NSYS.
 
     \b
     Examples:
@@ -124,6 +129,7 @@ def analyze_command(
       5  the rule base has errors
     """
     check_table(table, form)
+    out = out_dir or default_out_dir(traces)
     written: list[Path] = []
     with show_progress() as progress:
         report = analyze(
@@ -136,11 +142,12 @@ def analyze_command(
             memory_snapshot=memory_snapshot,
             config=config_file,
             settings=settings,
+            exports=out.parent / EXPORTS,
             progress=progress,
         )
         if form is None or out_dir is not None:
             progress("writing the report")
-            written = write_report(report, out_dir or default_out_dir(traces))
+            written = write_report(report, out)
     if form is not None:
         show(report, form, table=table, is_full=is_full)
     elif quiet:
@@ -161,7 +168,7 @@ def default_out_dir(traces: tuple[Path, ...]) -> Path:
     if not first.name and first.resolve().name:  # `.` and `..`
         first = first.resolve()
     name = first.name
-    for suffix in (*COMPRESSED_SUFFIXES, ".sqlite"):
+    for suffix in (*COMPRESSED_SUFFIXES, ".sqlite", REPORT_SUFFIX, *TABLE_SUFFIXES):
         name = name.removesuffix(suffix)
     return Path(f"{name or 'trace'}.three-walls")
 

@@ -16,12 +16,16 @@ from three_walls.version import VERSION
 
 SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",
+    "attach": "Run COMMAND, the program of one rank, and profile it on some ranks.",
+    "baseline": "Keep reports under a name, to compare later runs with.",
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
+    "compare": "Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.",
     "completion": "Print the script with which SHELL completes commands and files.",
     "doctor": "Show what a capture can support, and how to record what is missing.",
     "export": "Write a step of TRACES for Perfetto or chrome://tracing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
-    "recipe": "Install the recipe with which nsys recipe three_walls gives the same report.",
+    "plan": "Propose the next edit from the runs made so far.",
+    "recipe": "Install nsys recipe three_walls, which gives the same report.",
     "render": "Make any format again from REPORT, a report.json or its directory.",
     "rules": "List, show, check and test the rules; write a new one.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
@@ -77,7 +81,7 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Name the wall that holds a Megatron MoE training run back, and the config edits to try.
 
-    Reads SQLite exports of Nsight Systems. Works offline and never changes a trace.
+    Reads exports of Nsight Systems, works offline, and never changes a trace.
     """
 
 

@@ -12,6 +12,7 @@ import polars as pl
 
 from three_walls import pipeline
 from three_walls.cli.analyze import show_progress
+from three_walls.cli.nsys_option import nsys_option
 from three_walls.inputs.config.command_line import read_user_settings
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
@@ -66,6 +67,7 @@ LARGEST_FACTOR = 1_000.0
     help="A directory of your own rules, as for analyze.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print step_ns, after_ns, because_unknown and budget_after only.")
+@nsys_option
 def whatif_command(
     traces: tuple[Path, ...],
     settings: tuple[str, ...],

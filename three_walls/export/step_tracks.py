@@ -48,7 +48,7 @@ class MeasuredStep:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class Window:
     """The step of one rank."""
 
     trace: Trace
@@ -70,7 +70,7 @@ def list_step_tracks(measured: MeasuredStep, ranks: Collection[int] = ()) -> Ste
     Raises UsageError for a rank that did not capture it. Reading a rank raises InputError where its trace cannot be
     read any more.
     """
-    windows, is_aligned = _list_windows(measured, ranks)
+    windows, is_aligned = list_windows(measured, ranks)
     notes = ["Tracks are cut to the step. Layers and micro-batches are counted per rank, from 0."]
     if measured.graph is None:
         notes.append(f"No critical path, layers and modules: {measured.reason_without_graph}.")
@@ -84,7 +84,7 @@ def list_step_tracks(measured: MeasuredStep, ranks: Collection[int] = ()) -> Ste
     return StepTracks(step.step, step.why, tuple(notes), _make_ranks(measured, windows, ranks))
 
 
-def _list_windows(measured: MeasuredStep, ranks: Collection[int]) -> tuple[list[_Window], bool]:
+def list_windows(measured: MeasuredStep, ranks: Collection[int]) -> tuple[list[Window], bool]:
     """The step of each rank asked for and then of the others, and whether their clocks can be compared."""
     place_of = {rank.rank_index: (trace, rank) for trace in measured.traces for rank in trace.ranks}
     rows = measured.timeline.steps.filter(pl.col("kept") & (pl.col("step") == measured.step.step)).sort("rank_index")
@@ -103,13 +103,13 @@ def _list_windows(measured: MeasuredStep, ranks: Collection[int]) -> tuple[list[
     starts = common["common_start_ns"].to_list()
     first = min(start for start, rank in zip(starts, of_rank, strict=True) if not ranks or rank in ranks)
     windows = [
-        _Window(*place_of[row["rank_index"]], row["start_ns"], row["end_ns"], row["start_ns"] - (start - first))
+        Window(*place_of[row["rank_index"]], row["start_ns"], row["end_ns"], row["start_ns"] - (start - first))
         for row, start in zip(rows.iter_rows(named=True), starts, strict=True)
     ]
     return sorted(windows, key=lambda window: (window.rank.rank, window.rank.rank_index)), is_aligned
 
 
-def _make_ranks(measured: MeasuredStep, windows: Sequence[_Window], ranks: Collection[int]) -> Iterator[RankTracks]:
+def _make_ranks(measured: MeasuredStep, windows: Sequence[Window], ranks: Collection[int]) -> Iterator[RankTracks]:
     zero_ns = {window.rank.rank_index: window.zero_ns for window in windows}
     step = pl.col("step") == measured.step.step
     slices = measured.slices.filter(step)
@@ -121,7 +121,7 @@ def _make_ranks(measured: MeasuredStep, windows: Sequence[_Window], ranks: Colle
             continue
         of_rank = pl.col("rank_index") == index
         has_path = window.rank.rank in ranks if ranks else index == measured.step.rank_index
-        path, on_path = _find_path(measured.graph, zero_ns, window) if has_path else ([], frozenset[int]())
+        path, on_path = find_path(measured.graph, zero_ns, window) if has_path else ([], frozenset[int]())
         tracks = [
             Track("budget", _list_owners(slices.filter(of_rank), window)),
             Track("why no compute ran", _list_causes(gaps.filter(of_rank), window)),
@@ -131,8 +131,8 @@ def _make_ranks(measured: MeasuredStep, windows: Sequence[_Window], ranks: Colle
         yield RankTracks(window.rank.rank, (*tracks, *device, *host), tuple(arrows))
 
 
-def _find_path(
-    graph: StepGraph | None, zero_ns: Mapping[int, int], window: _Window
+def find_path(
+    graph: StepGraph | None, zero_ns: Mapping[int, int], window: Window
 ) -> tuple[list[Slice], frozenset[int]]:
     """The critical path of the rank's step, and the numbers of the operations on it."""
     if graph is None or window.rank.rank_index not in graph.ranks:
@@ -142,14 +142,18 @@ def _find_path(
     return place_critical_path(graph, path, zero_ns, window.shown), frozenset(running.drop_nulls().to_list())
 
 
-def _list_owners(slices: pl.DataFrame, window: _Window) -> list[Slice]:
-    """The bucket that owns each stretch of the step; they sum to the step's budget."""
+def join_owners(slices: pl.DataFrame) -> pl.DataFrame:
+    """The bucket that owns each stretch of a rank's step: start_ns, end_ns, bucket. They sum to the step's budget."""
     owned = slices.sort("start_ns").with_columns(bucket=OWNER)
-    stretches = (
+    return (
         owned.with_columns(stretch=pl.col("bucket").rle_id())
         .group_by("stretch", maintain_order=True)
         .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("bucket").first())
+        .drop("stretch")
     )
+
+
+def _list_owners(slices: pl.DataFrame, window: Window) -> list[Slice]:
     return [
         Slice(
             start - window.zero_ns,
@@ -158,20 +162,27 @@ def _list_owners(slices: pl.DataFrame, window: _Window) -> list[Slice]:
             BUCKET_BY_NAME[bucket].group.value,
             {"bucket": bucket},
         )
-        for start, end, bucket in stretches.select("start_ns", "end_ns", "bucket").iter_rows()
+        for start, end, bucket in join_owners(slices).iter_rows()
     ]
 
 
-def _list_causes(gaps: pl.DataFrame, window: _Window) -> list[Slice]:
-    """Stretches without compute by cause; those of one cause that follow each other without a pause are joined."""
+def join_causes(gaps: pl.DataFrame) -> pl.DataFrame:
+    """Stretches of a rank's step without compute: start_ns, end_ns, cause, detail.
+
+    Those of one cause that follow each other without a pause are joined.
+    """
     follows = pl.col("start_ns") == pl.col("end_ns").shift(1)
     is_same = (pl.col("cause") == pl.col("cause").shift(1)) & (pl.col("detail") == pl.col("detail").shift(1))
-    stretches = (
+    return (
         gaps.sort("start_ns")
         .with_columns(stretch=(~(follows & is_same)).fill_null(True).cum_sum())
         .group_by("stretch", maintain_order=True)
         .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("cause", "detail").first())
+        .drop("stretch")
     )
+
+
+def _list_causes(gaps: pl.DataFrame, window: Window) -> list[Slice]:
     return [
         Slice(
             start - window.zero_ns,
@@ -180,18 +191,18 @@ def _list_causes(gaps: pl.DataFrame, window: _Window) -> list[Slice]:
             "gap",
             {"cause": cause, "detail": detail[:LONGEST_SHOWN_NAME] or None},
         )
-        for start, end, cause, detail in stretches.select("start_ns", "end_ns", "cause", "detail").iter_rows()
+        for start, end, cause, detail in join_causes(gaps).iter_rows()
     ]
 
 
 def _list_activity(
-    measured: MeasuredStep, window: _Window, on_path: Collection[int], first_track: int
+    measured: MeasuredStep, window: Window, on_path: Collection[int], first_track: int
 ) -> tuple[list[Track], list[Track], list[Arrow]]:
     """Tracks of the device and of the host, and arrows from calls to what they launched.
 
     ``first_track``: the place of the first of these tracks.
     """
-    operations = _select_operations(measured, window, on_path)
+    operations = select_operations(measured, window, on_path)
     device: list[Track] = []
     for stream, of_stream in operations.sort("stream", "start_ns").group_by("stream", maintain_order=True):
         device += lay_out(f"stream {stream[0]}", _list_operations(of_stream, window))
@@ -222,7 +233,7 @@ def _list_activity(
     return device, host, arrows
 
 
-def _select_operations(measured: MeasuredStep, window: _Window, on_path: Collection[int]) -> pl.DataFrame:
+def select_operations(measured: MeasuredStep, window: Window, on_path: Collection[int]) -> pl.DataFrame:
     """What ran on the device in the step, with labels where they are known, and ``on_path``."""
     index, graph = window.rank.rank_index, measured.graph
     inside = measured.timeline.operations.filter(
@@ -238,7 +249,7 @@ def _select_operations(measured: MeasuredStep, window: _Window, on_path: Collect
     return pl.concat([inside.filter(pl.col("start_ns") < window.start_ns), labelled], how="diagonal_relaxed")
 
 
-def _list_operations(operations: pl.DataFrame, window: _Window) -> Iterator[Slice]:
+def _list_operations(operations: pl.DataFrame, window: Window) -> Iterator[Slice]:
     names = window.trace.names
     begin, end = window.shown
     for row in operations.iter_rows(named=True):
@@ -267,18 +278,21 @@ def _list_operations(operations: pl.DataFrame, window: _Window) -> Iterator[Slic
         )
 
 
-def _list_calls(timeline: Timeline, window: _Window) -> dict[int, list[Slice]]:
-    """The CUDA calls of each thread of the rank's process."""
+def select_calls(timeline: Timeline, window: Window) -> pl.DataFrame:
+    """The CUDA calls of the rank's process in the step: thread, start_ns, end_ns, name, correlation."""
     calls = timeline.api_calls.filter(
         (pl.col("capture_id") == window.trace.capture_id)
         & (pl.col("process") == window.rank.process)
         & (pl.col("start_ns") < window.end_ns)
         & (pl.col("end_ns") > window.start_ns)
     ).with_columns(pl.col("name").cast(pl.String).str.replace(r"(_ptsz|_ptds|_v\d+)+$", ""))
+    return calls.select("thread", "start_ns", "end_ns", "name", "correlation")
+
+
+def _list_calls(timeline: Timeline, window: Window) -> dict[int, list[Slice]]:
     found: dict[int, list[Slice]] = {}
     begin, end = window.shown
-    columns = ("thread", "start_ns", "end_ns", "name", "correlation")
-    for thread, start_ns, end_ns, name, correlation in calls.select(columns).iter_rows():
+    for thread, start_ns, end_ns, name, correlation in select_calls(timeline, window).iter_rows():
         found.setdefault(thread, []).append(
             Slice(
                 max(start_ns - window.zero_ns, begin),
@@ -291,7 +305,7 @@ def _list_calls(timeline: Timeline, window: _Window) -> dict[int, list[Slice]]:
     return found
 
 
-def _list_ranges(window: _Window) -> dict[int, list[Slice]]:
+def _list_ranges(window: Window) -> dict[int, list[Slice]]:
     """The NVTX ranges of each thread of the rank's process; of very many the longest."""
     read = read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns)
     clipped = (

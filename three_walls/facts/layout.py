@@ -201,6 +201,12 @@ GPU_NVLINK_DOMAIN = facts.fact(
     "gpu.nvlink_domain_gpus", "count", "the number of GPUs per NVLink domain", "GPUs joined by one NVLink domain."
 )
 GPU_MEMORY = facts.fact("gpu.memory_bytes", "bytes", "device memory per GPU", "Memory of one GPU.")
+GPU_MEMORY_BANDWIDTH = facts.fact(
+    "gpu.memory_bytes_per_s",
+    "bytes_per_s",
+    "the bandwidth of device memory",
+    "Bandwidth of the memory of one GPU, from the hardware table.",
+)
 
 
 def measure_layout(run: RunView) -> Measurements:
@@ -258,6 +264,7 @@ def _measure_gpu(run: RunView) -> Measurements:
         GPU_SM: known_or_missing((device.sm or None) if device else None, not_recorded),
         GPU_MEMORY: known_or_missing((device.memory_bytes or None) if device else None, not_recorded),
         GPU_FAMILY: known_or_missing(gpu.family if gpu else None, UNKNOWN_GPU),
+        GPU_MEMORY_BANDWIDTH: known_or_missing(gpu.memory_bytes_per_s if gpu else None, UNKNOWN_GPU),
         GPU_NVLINK_DOMAIN: known_or_missing((gpu.nvlink_domain_gpus or None) if gpu else None, _why_no_domain(gpu)),
     }
 

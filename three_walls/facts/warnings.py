@@ -75,6 +75,7 @@ def collect_warnings(
     own warnings are passed on), and the outlier steps last.
     """
     return (
+        *inputs.warnings,
         *_warn_of_traces(inputs.traces, timeline, details.run.capabilities),
         *_warn_of_log(inputs.log, inputs.with_kernels, details, facts),
         *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),

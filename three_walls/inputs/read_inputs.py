@@ -17,11 +17,13 @@ from three_walls.inputs.log.reader import read_logs
 from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Trace, read_trace
-from three_walls.inputs.nsys.source import find_traces
+from three_walls.inputs.nsys.report_export import EXPORTS
+from three_walls.inputs.nsys.source import find_traces, find_unread
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.errors import NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
+from three_walls.model.report import ReportWarning
 from three_walls.model.training_log import ProgressJob, TrainingLog
 from three_walls.tables.kernels import shown_settings
 from three_walls.tables.thresholds import default_log_thresholds
@@ -50,6 +52,8 @@ class InputRequest:
     """A snapshot of PyTorch's allocator of one rank."""
     bridge_version: str | None = None
     """Megatron-Bridge release whose recipes count; by default the run's."""
+    exports: Path = Path(EXPORTS)
+    """Directory of the exports of reports (``.nsys-rep``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class Inputs:
     config_without_log: RunConfig
     """The settings that the trace records, and those of a saved configuration. A log that contradicts them is of
     another run."""
+    warnings: tuple[ReportWarning, ...] = ()
+    """What was found next to the traces and not read."""
 
     @property
     def with_kernels(self) -> list[Trace]:
@@ -85,7 +91,8 @@ def read_inputs(
     Raises InputError for a file that cannot be read, UsageError for a setting that cannot be, and NothingToAnalyzeError
     where no trace has kernels.
     """
-    trace_paths = find_traces(_as_paths(request.trace))
+    given = _as_paths(request.trace)
+    trace_paths = find_traces(given, request.exports)
     user_config = _read_user_config(request.config, request.settings)
     log_paths = _as_paths(request.logs)
     if log_paths:
@@ -97,7 +104,11 @@ def read_inputs(
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
     stated = (*user_config, *_settings_in(log, without_log))
     config = merge_sources([*stated, first.launch, read_kernel_settings(first)], request.bridge_version)
-    return Inputs(tuple(traces), log, snapshot, stated, config, without_log)
+    unread = tuple(
+        ReportWarning("report-not-exported", f"{report.name}: no nsys is on PATH to export this report; {reason}.")
+        for report, reason in find_unread(given)
+    )
+    return Inputs(tuple(traces), log, snapshot, stated, config, without_log, unread)
 
 
 def read_kernel_settings(trace: Trace) -> SourceSettings:

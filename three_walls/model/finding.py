@@ -150,6 +150,9 @@ class PlanStep:
     be applied alone."""
     differing_edits: tuple[PlannedEdit, ...] = ()
     """Edits in ``overrides`` that ``edits`` lacks or makes to another value: there the entry builds on earlier ones."""
+    seen_in: tuple[str, ...] = ()
+    """Buckets and causes of gaps that hold the time it gains from; ``timeline.longest`` has their longest stretches.
+    Empty where no stretch shows it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,11 +123,29 @@ def find_problems(
 ) -> tuple[Note, ...]:
     """What is wrong with ``edits``: overrides that fail, and constraints that only the edits break."""
     version = bridge_version or config.bridge_version or NEWEST_BRIDGE
-    base = config_of_run(config)
-    broken_before = {note.name for note in judge_constraints(base, version)[0]}
+    base, broken_before = _without_edits.of(config, version)
     overrides = spell(list(edits), config, version)
     check = check_overrides(overrides.bridge, base, version, dict(overrides.env))
     return tuple(note for note in check.problems if note.name not in broken_before)
+
+
+class _WithoutEdits:
+    """The last configuration that was asked for, with the constraints that it breaks: a plan asks a dozen times."""
+
+    def __init__(self) -> None:
+        self._config: RunConfig | None = None
+        self._version = ""
+        self._found: tuple[MergedConfig, frozenset[str]] = (MergedConfig({}), frozenset())
+
+    def of(self, config: RunConfig, version: str) -> tuple[MergedConfig, frozenset[str]]:
+        if config is not self._config or version != self._version:
+            base = config_of_run(config)
+            self._found = base, frozenset(note.name for note in judge_constraints(base, version)[0])
+            self._config, self._version = config, version
+        return self._found
+
+
+_without_edits = _WithoutEdits()
 
 
 @dataclass(frozen=True, slots=True)

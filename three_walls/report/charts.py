@@ -1,97 +1,198 @@
-"""Stacked bars as plotly figures: plain mappings, ready for JSON.
+"""Charts as plain values: what is drawn, in data units. Renderers (SVG in the page, plotly in notebooks) draw them.
 
-They are built without plotly's Python classes, which take half a second to import and add a theme that the page
-overrides anyway. A test validates every figure with ``plotly.graph_objects``.
+Every number in a chart is in a table too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Any
 
-from three_walls.model.units import ns_to_ms
-from three_walls.report.formats import format_ms, format_share
+from three_walls.report.formats import (
+    format_bandwidth,
+    format_flops_rate,
+    format_gib,
+    format_ms,
+    format_share,
+)
 
-Figure = dict[str, Any]
+_MOST_TICKS = 8
+_ROUND_STEPS = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What the lengths of a chart are, and how its axis writes them."""
+
+    size: float
+    """Of the number that the axis counts in, in data units: 1,000,000 for milliseconds of nanoseconds."""
+    suffix: str
+    write: Callable[[float], str]
+    """A value with its unit, as in tables."""
+
+
+MILLISECONDS = Unit(1e6, "ms", format_ms)
+GIBIBYTES = Unit(float(1 << 30), "GiB", format_gib)
+GIGABYTES_PER_S = Unit(1e9, "GB/s", format_bandwidth)
+TERAFLOPS = Unit(1e12, "TFLOP/s", format_flops_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A rectangle of a bar."""
+
+    start: float
+    length: float
+    colour: str
+    name: str
+    detail: str
+    """Shown on hover, after the name."""
+    label: str = ""
+    """Written inside where it has room."""
+    opacity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    """One bar: pieces from left to right."""
+
+    label: str
+    pieces: tuple[Piece, ...]
+    value: str = ""
+    """Written behind the bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Horizontal bars on one scale from 0 to ``end``, the first on top."""
+
+    rows: tuple[BarRow, ...]
+    end: float
+    unit: Unit
+    limit: float | None = None
+    """A value that is marked across all bars, such as a capacity."""
+
+    @property
+    def ticks(self) -> tuple[tuple[float, str], ...]:
+        """Where the axis has a line, and its text."""
+        step = _round_step(self.end / self.unit.size / _MOST_TICKS) * self.unit.size
+        count = int(self.end / step + 1e-9) if step else 0
+        decimals = max(0, -math.floor(math.log10(step / self.unit.size) + 1e-9)) if step else 0
+        decimals += step / self.unit.size * 10**decimals % 1 > 0 if step else 0
+        return tuple(
+            (step * index, f"{step * index / self.unit.size:,.{decimals}f} {self.unit.suffix}")
+            for index in range(count + 1)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One series of stacked bars: its length in each bar, and what the page shows on hover."""
+    """One series of stacked bars: its length in each bar, and what is shown on hover."""
 
     name: str
-    colour: str | tuple[str, ...]
-    lengths_ns: tuple[int, ...]
+    colour: str
+    lengths: tuple[float, ...]
     details: tuple[str, ...]
     label: str = ""
-    """Written inside the segment where it has room."""
-    opacity: float = 1.0
 
 
-def draw_whole(parts: Sequence[tuple[str, int, str]], labels: Sequence[str] = ()) -> Figure | None:
-    """A single bar that fills its width, of (name, ns, colour); None where all parts are zero."""
-    total_ns = sum(ns for _, ns, _ in parts)
-    if not total_ns:
+@dataclass(frozen=True, slots=True)
+class HeatCell:
+    """One cell: ``depth`` is 0 to 1, ``hue`` the colour that it shades."""
+
+    depth: float
+    hue: str
+    text: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Rows of cells under columns, which neighbouring columns of the same group share a heading. None: no cell."""
+
+    rows: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    """Group and name of each column."""
+    cells: tuple[tuple[HeatCell | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """GEMMs of one shape: operations per byte and per second, and how much of the time they take (0 to 1)."""
+
+    intensity: float
+    rate: float
+    weight: float
+    name: str
+    detail: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Points below a roof: memory bandwidth times intensity, up to the peaks of the number formats."""
+
+    points: tuple[Point, ...]
+    peaks: tuple[tuple[str, float], ...]
+    """Number format and its peak in operations per second, the highest first."""
+    bytes_per_s: float | None
+    """Memory bandwidth; None: not known, so that the roof has no slope."""
+
+    @property
+    def x_range(self) -> tuple[float, float]:
+        """Powers of ten around the points and the ridge."""
+        known = [point.intensity for point in self.points]
+        known += [peak / self.bytes_per_s for _, peak in self.peaks if self.bytes_per_s]
+        return _decades(known)
+
+    @property
+    def y_range(self) -> tuple[float, float]:
+        return _decades([point.rate for point in self.points] + [peak * 1.15 for _, peak in self.peaks])
+
+
+Plot = Bars | HeatMap | Roofline
+
+
+def draw_whole(parts: Sequence[tuple[str, float, str]], unit: Unit = MILLISECONDS) -> Bars | None:
+    """A single bar that fills its width, of (name, length, colour); None where all parts are zero."""
+    total = sum(length for _, length, _ in parts)
+    if not total:
         return None
     segments = [
-        Segment(name, colour, (ns,), (f"{format_ms(ns)}, {format_share(ns / total_ns)}",), label)
-        for (name, ns, colour), label in zip(parts, labels or [name for name, _, _ in parts], strict=True)
+        Segment(name, colour, (length,), (f"{unit.write(length)}, {format_share(length / total)}",), name)
+        for name, length, colour in parts
     ]
-    figure = draw_bars([""], segments, height=104, gap=0.04)
-    figure["layout"]["xaxis"]["range"] = [0, ns_to_ms(total_ns)]
-    figure["layout"]["yaxis"]["showticklabels"] = False
-    return figure
+    return draw_bars([""], segments, unit)
 
 
-def draw_bars(labels: Sequence[str], segments: Sequence[Segment], *, height: int, gap: float = 0.22) -> Figure:
-    """Horizontal bars, the first on top. The page sets the colours of text and grid, light or dark."""
-    return {
-        "data": [_draw_segment(labels, segment) for segment in segments],
-        "layout": {
-            "barmode": "stack",
-            "bargap": gap,
-            "height": height,
-            "margin": {"l": 16, "r": 24, "t": 8, "b": 36},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "showlegend": False,
-            "font": {"size": 12},
-            "xaxis": {"ticksuffix": " ms", "zeroline": False, "fixedrange": True, "automargin": True, "nticks": 10},
-            "yaxis": {
-                "type": "category",
-                "autorange": "reversed",
-                "fixedrange": True,
-                "automargin": True,
-                "ticklabelstandoff": 6,
-                "showgrid": False,
-            },
-            "hoverlabel": {"align": "left"},
-            # A label that does not fit its segment is hidden: the table has it.
-            "uniformtext": {"minsize": 11, "mode": "hide"},
-        },
-    }
+def draw_bars(
+    labels: Sequence[str], segments: Sequence[Segment], unit: Unit = MILLISECONDS, values: Sequence[str] = ()
+) -> Bars:
+    """Stacked bars. ``values`` are written behind them."""
+    rows = []
+    for place, label in enumerate(labels):
+        pieces, start = [], 0.0
+        for segment in segments:
+            length = segment.lengths[place]
+            if length > 0:
+                pieces.append(Piece(start, length, segment.colour, segment.name, segment.details[place], segment.label))
+                start += length
+        rows.append(BarRow(label, tuple(pieces), values[place] if values else ""))
+    return Bars(tuple(rows), max((_end_of(row) for row in rows), default=0.0), unit)
 
 
-def _draw_segment(labels: Sequence[str], segment: Segment) -> Figure:
-    colour = list(segment.colour) if isinstance(segment.colour, tuple) else segment.colour
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": escape(segment.name),
-        "y": [escape(label) for label in labels],
-        "x": [ns_to_ms(ns) for ns in segment.lengths_ns],
-        "marker": {
-            "color": colour,
-            "opacity": segment.opacity,
-            "line": {"width": 0.6, "color": "rgba(255,255,255,0.55)"},
-        },
-        "text": [escape(segment.label)] * len(labels),
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "constraintext": "inside",
-        "customdata": [escape(detail) for detail in segment.details],
-        "hovertemplate": f"<b>{escape(segment.name)}</b> %{{y}}<br>%{{customdata}}<extra></extra>",
-    }
+def _end_of(row: BarRow) -> float:
+    return max((piece.start + piece.length for piece in row.pieces), default=0.0)
+
+
+def _round_step(least: float) -> float:
+    """The least of 1, 2, 2.5 and 5 times a power of ten that is not below ``least``."""
+    if least <= 0:
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in _ROUND_STEPS if step * power >= least * (1 - 1e-9))
+
+
+def _decades(values: Sequence[float]) -> tuple[float, float]:
+    return 10.0 ** math.floor(math.log10(min(values))), 10.0 ** math.ceil(math.log10(max(values)))

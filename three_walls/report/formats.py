@@ -15,7 +15,7 @@ from three_walls.model.fact import Fact, FactValue
 from three_walls.model.finding import Gain
 from three_walls.model.report import GemmShape
 from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
-from three_walls.model.units import NS_PER_MS
+from three_walls.model.units import NS_PER_MS, NS_PER_US
 
 UNKNOWN = "unknown"
 UNSET = "unset"
@@ -62,6 +62,33 @@ def format_ms(value_ns: float | None) -> str:
     return f"{_write(value_ms, _decimals(value_ms))} ms"
 
 
+def format_us(value_ns: float | None) -> str:
+    """Nanoseconds as ``3.49 us``, for kernels and calls."""
+    if value_ns is None:
+        return UNKNOWN
+    value_us = value_ns / NS_PER_US
+    return f"{_write(value_us, min(2, _decimals(value_us)))} us"
+
+
+def format_ms_change(change_ns: float | None) -> str:
+    """A difference in nanoseconds as ``+12.3 ms`` or ``-4.56 ms``."""
+    return UNKNOWN if change_ns is None else f"{_sign(change_ns)}{format_ms(abs(change_ns))}"
+
+
+def format_share_change(fraction: float | None) -> str:
+    """A relative difference as ``+3.1%`` or ``-0.8%``."""
+    return UNKNOWN if fraction is None else f"{_sign(fraction)}{format_share(abs(fraction))}"
+
+
+def format_count_change(change: float | None) -> str:
+    """A difference of numbers as ``+12``."""
+    return UNKNOWN if change is None else f"{_sign(change)}{format_count(abs(change))}"
+
+
+def _sign(value: float) -> str:
+    return "+" if value > 0 else "-" if value < 0 else ""
+
+
 def format_ms_range(low: float | None, high: float | None) -> str:
     """Two bounds in nanoseconds as ``12-30 ms``, or ``-12 to 30 ms``; bounds that read the same are written once."""
     if low is None and high is None:
@@ -70,6 +97,7 @@ def format_ms_range(low: float | None, high: float | None) -> str:
         return f"at least {format_ms(low)}" if high is None else f"up to {format_ms(high)}"
     low, high = low / NS_PER_MS, high / NS_PER_MS
     decimals = _decimals_of_estimate(max(high, -low))
+    low = 0.0 if low < 0 and round(low, decimals) == 0 else low  # not -0.0
     texts = _write(low, decimals), _write(high, decimals)
     if texts[0] == texts[1]:
         return f"{texts[0]} ms"
@@ -102,8 +130,8 @@ def describe_gain(gain: Gain) -> str:
 
 
 def describe_loss(gain: Gain) -> str:
-    """``may cost up to 12 ms`` where the low end of a gain is a loss, else empty."""
-    if gain.low is None or gain.low >= 0:
+    """``may cost up to 12 ms`` where the low end of a gain is a loss, as precise as its range, else empty."""
+    if gain.low is None or format_gain_bounds(gain)[:1] != "-":
         return ""
     return f"may cost up to {format_ms_range(-gain.low, -gain.low)}"
 
@@ -299,6 +327,10 @@ def count_of(number: int, noun: str) -> str:
 
 UNITS: dict[Callable[..., object], str] = {
     format_ms: "ns",
+    format_us: "ns",
+    format_ms_change: "ns",
+    format_share_change: "fraction",
+    format_count_change: "count",
     format_share: "fraction",
     format_gib: "bytes",
     format_moved: "bytes",

@@ -1,39 +1,63 @@
-"""Report -> one HTML file that works offline: scripts, styles and data are inside, and it requests nothing.
+"""Report -> one HTML file that works offline: style, script and charts are inside, and it requests nothing.
 
+It is readable without its script: charts are drawn here as SVG, tables are static, and folds are the browser's own.
 Every number of the page is in report.json; charts draw the numbers of its tables.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
+from typing import NamedTuple, Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from three_walls.model.report import Report
 from three_walls.report.formats import UNKNOWN, format_css_percent, format_share, show_control_characters
-from three_walls.report.section import Cell, Chart, Table, nested_blocks, pieces_of, plain_text
+from three_walls.report.section import Cell, Section, Table, TimelineBlock, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
+from three_walls.report.svg import place_bars, place_heat_map, place_roofline
+from three_walls.report.timeline_view import place_timeline, timeline_data
 from three_walls.resources import TEMPLATES_DIR
+
+MOST_COLUMNS = 9
+"""A table with more columns is set smaller on paper."""
+
+
+class Document(Protocol):
+    """What the foot of a page states of what it shows."""
+
+    @property
+    def tool_version(self) -> str: ...
+    @property
+    def schema_version(self) -> str: ...
 
 
 def render_html(report: Report) -> str:
     """``report`` as a page; the same report gives the same text."""
-    sections = make_sections(report)
-    charts = [block for section in sections for block in nested_blocks(section.blocks) if isinstance(block, Chart)]
+    return render_page(make_sections(report), report, "report.json")
+
+
+def render_page(sections: Sequence[Section], document: Document, data_name: str) -> str:
+    """``sections`` as a page, the first of which is the head. ``data_name``: the file that has every number of it."""
     title = next(block.title for block in sections[0].blocks)  # type: ignore[union-attr]  # the head is a Hero
+    blocks = [block for section in sections for block in nested_blocks(section.blocks)]
+    has_timeline = any(isinstance(block, TimelineBlock) for block in blocks)
+    shown = [section for section in sections if section.blocks or section.name == "plan"]
     return (
         _make_environment()
         .get_template("page.html.jinja")
         .render(
             title=title,
-            sections=sections,
-            report=report,
-            figures={chart.name: chart.figure for chart in charts},
-            plotly_script=_load_plotly() if charts else "",
-            style=_load_asset("report.css"),
-            script=_load_asset("report.js"),
+            sections=shown,
+            absent=[section for section in sections if section not in shown],
+            report=document,
+            data_name=data_name,
+            style=_load_asset("report.css") + _load_asset("timeline.css"),
+            script=_load_asset("report.js") + (_load_asset("timeline.js") if has_timeline else ""),
         )
     )
 
@@ -60,6 +84,13 @@ def _make_environment() -> Environment:
         "is_unknown": lambda cell: plain_text(cell) == UNKNOWN,
         "page_columns": lambda table: [column for column in table.columns if column.in_page],
         "lines": list_lines,
+        "identifier": make_identifier,
+        "is_wide": lambda columns: len(columns) > MOST_COLUMNS,
+        "place_bars": place_bars,
+        "place_heat_map": place_heat_map,
+        "place_roofline": place_roofline,
+        "place_timeline": place_timeline,
+        "timeline_data": timeline_data,
     }
     return environment
 
@@ -69,24 +100,41 @@ def _show(value: object) -> object:
     return value if isinstance(value, Markup) or not isinstance(value, str) else show_control_characters(value)
 
 
-def list_lines(table: Table) -> list[list[Cell]]:
-    """Cells of the page's columns, row by row. In a column that groups, equal cells are written once."""
+def make_identifier(text: str) -> str:
+    """``text`` as an id of the page: anything but letters, digits, dots, dashes and underscores becomes a dash."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:120] or "-"
+
+
+class LineCell(NamedTuple):
+    """A cell of a line, as the page writes it."""
+
+    content: Cell
+    key: float | str
+    """What it is sorted by where that is not its text; else empty."""
+    is_repeated: bool
+    """Whether the cell above, in a column that groups, has the same content."""
+
+
+def list_lines(table: Table) -> list[list[LineCell]]:
+    """Cells of the page's columns, row by row. In a column that groups, equal cells are shown once."""
     columns = [column for column in table.columns if column.in_page]
-    lines = [[column.cell(row) for column in columns] for row in table.rows]
+    lines = [
+        [LineCell(column.cell(row), _sort_key(column.raw(row)), False) for column in columns] for row in table.rows
+    ]
     for place, column in enumerate(columns):
-        for _, equal in groupby(lines if column.groups else (), key=lambda line: line[place]):
+        for _, equal in groupby(lines if column.groups else (), key=lambda line: line[place].content):
             for line in list(equal)[1:]:
-                line[place] = ""
+                line[place] = line[place]._replace(is_repeated=True)
     return lines
+
+
+def _sort_key(value: object) -> float | str:
+    """Numbers by their value, whatever their unit; pairs of bounds by the lower one."""
+    if isinstance(value, tuple) and value:
+        value = value[0]
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else ""
 
 
 def _load_asset(name: str) -> Markup:
     """A style sheet or script of this package, which goes into the page unescaped."""
     return Markup((TEMPLATES_DIR / name).read_text(encoding="utf-8"))
-
-
-def _load_plotly() -> Markup:
-    """Plotly's own script, embedded once per page."""
-    from plotly.offline import get_plotlyjs  # half a second to import, and only the page needs it
-
-    return Markup(get_plotlyjs())

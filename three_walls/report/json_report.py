@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -23,6 +24,8 @@ from three_walls.report.formats import escape_in_json
 Json = dict[str, Any]
 
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
+_NUMBERS = re.compile(r"\[\n\s+(-?\d[-+.eE\d,\s]*)\]")
+"""An array of numbers, which is written on one line. No text holds a line break, so this is within no text."""
 _VALUE_TYPES = ("ConfigData", "FactValue")
 
 
@@ -54,7 +57,12 @@ def render_json(report: Report) -> str:
     facts = {name: _define(fact) for name, fact in report.facts.facts.items()}
     document["facts"] = TypeAdapter(dict[str, DefinedFact]).dump_python(_in_order(facts, is_sorted=False), mode="json")
     document = {"schema_version": document.pop("schema_version"), **document}
-    return escape_in_json(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
+    text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+    return escape_in_json(_NUMBERS.sub(_join_lines, text)) + "\n"
+
+
+def _join_lines(numbers: re.Match[str]) -> str:
+    return f"[{', '.join(numbers[1].replace(',', ' ').split())}]"
 
 
 def load_report(path: str | Path) -> Report:

@@ -106,7 +106,12 @@ def render_overrides(report: Report) -> str:
 
 def slug_of(step: PlanStep) -> str:
     """The entry's rule as a part of a file's name or of an address: ``grouped-gemm``."""
-    return re.sub(r"[^a-z0-9]+", "-", step.rule.lower())[:80].strip("-") or "entry"
+    return slug(step.rule)
+
+
+def slug(rule: str) -> str:
+    """The id of a rule as a part of a file's name or of an address."""
+    return re.sub(r"[^a-z0-9]+", "-", rule.lower())[:80].strip("-") or "entry"
 
 
 def list_entry_files(step: PlanStep) -> dict[str, str]:

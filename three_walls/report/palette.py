@@ -59,7 +59,20 @@ EXPOSED_COLOUR = "#ea580c"
 HIDDEN_COLOUR = "#7fb2f5"
 AFTER_COLOUR = "#16a34a"
 NOW_COLOUR = "#64748b"
+TICK_COLOUR = "#14532d"
+FREE_COLOUR = "#e2e8f0"
 WAIT_COLOUR = "#e9a23b"
 TRANSFER_COLOUR = "#4f8fe6"
 
 WALL_COLOURS = {Wall.MEMORY: "#7c3aed", Wall.COMMUNICATION: "#ea580c", Wall.COMPUTE_HOST: "#2563eb"}
+
+MEMORY_COLOURS = {
+    "parameters": ("#1d4ed8", "parameters"),
+    "gradients": ("#0891b2", "gradients"),
+    "optimizer": ("#7c3aed", "optimizer"),
+    "activations": ("#ea580c", "activations"),
+    "allocated": ("#4f8fe6", "allocated"),
+    "driver": ("#64748b", "allocated by the driver"),
+    "reserved": ("#a5c4ec", "reserved, not allocated"),
+}
+"""Part of the memory -> its colour and what it is called."""

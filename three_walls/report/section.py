@@ -6,12 +6,14 @@ lays blocks out, and knows no section. All text here is plain text: renderers es
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any
 
+from three_walls.model.report import Timeline
+from three_walls.report.charts import Plot
 from three_walls.report.formats import UNITS, UNKNOWN, format_text
 
 ROW = ""
@@ -132,6 +134,10 @@ class Table:
     is_compact: bool = False
     emphasis: Callable[[Any], bool] | None = None
     """Whether a row is set in bold."""
+    anchor: Callable[[Any], str] | None = None
+    """The anchor of a row in the page."""
+    is_default: Callable[[Any], bool] | None = None
+    """Whether a row holds a default only: the page can hide such rows."""
     has_head: bool = True
     """Whether the terminal names its columns."""
 
@@ -156,11 +162,12 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A plotly figure, shown in the page only. Every number in it is in a table too."""
+    """A chart, drawn in the page only. Every number in it is in a table too."""
 
     name: str
-    figure: dict[str, Any]
+    plot: Plot
     label: str
+    """Its heading, which states what is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +215,21 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
+class TopEdit:
+    """One of the first entries of the plan, in a line of the head."""
+
+    marker: str
+    title: str
+    link: str
+    """Anchor of the entry."""
+    gain: str
+    note: str = ""
+    """Why it has nothing to copy, or what else must be set."""
+    copies: tuple[tuple[str, str], ...] = ()
+    """What a button copies, and the name of the :class:`Copyable` that holds it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hero:
     """The head of the report."""
 
@@ -221,8 +243,16 @@ class Hero:
     role: str
     step_line: str
     """The metrics in a sentence, for renderers that draw no figures."""
-    pointer: tuple[Inline, ...] = ()
-    """Where to go on reading in the page; empty: nowhere."""
+    remark: str = ""
+    """What the page shows below ``text``, smaller."""
+    shares_of: str = "the step"
+    """What ``shares`` are shares of."""
+    edits: tuple[TopEdit, ...] = ()
+    edits_title: str = ""
+    more_edits: tuple[Inline, ...] = ()
+    """Where the other entries are."""
+    limits: tuple[Inline, ...] = ()
+    """What the capture cannot state, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +285,27 @@ class Copyable:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelineBlock:
+    """The timeline of the step, in the page only."""
+
+    timeline: Timeline
+    colours: Mapping[str, str]
+    """Bucket or cause of a gap to its colour."""
+    titles: Mapping[str, str]
+    """Bucket or cause of a gap to what a reader calls it."""
+    lane_names: Mapping[str, str]
+    """Kind of a lane without a name of its own to what it is called."""
+    label: str
+    targets: tuple[str, ...]
+    """Anchors of stretches that are linked to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Definitions:
     entries: tuple[tuple[str, str], ...]
 
 
-Block = Table | Note | Items | Chart | Legend | Card | Hero | Fold | PageOnly | Copyable | Definitions
+Block = Table | Note | Items | Chart | Legend | Card | Hero | Fold | PageOnly | Copyable | TimelineBlock | Definitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +323,10 @@ class Section:
     empty: str = ""
     terminal: Terminal = Terminal.FULL
     role: str = ""
+    is_folded: bool = False
+    """Whether the page shows its title alone, until it is unfolded. Its link is then in the menu."""
+    in_menu: bool = False
+    """Whether its link is in the menu of the navigation, not in its line."""
 
 
 def nested_blocks(blocks: Sequence[Block]) -> Iterator[Block]:

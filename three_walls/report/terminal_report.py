@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -83,19 +83,36 @@ def print_report(report: Report, console: Console, *, is_full: bool = False) -> 
 
     ``is_full``: every section, not only what fits on one screen.
     """
-    bar_mark = "\u2588" if console.is_terminal and console.encoding == "utf-8" else "#"
-    screen = _Screen(bar_mark, is_full)
     if is_full:
-        sections = [
-            section
-            for section in make_sections(report)
-            if section.terminal is Terminal.ALWAYS or (section.terminal is Terminal.FULL and section.blocks)
-        ]
-    else:
-        sections = list(_fit(report, screen, console.width))
-    parts = [part for section in sections for part in _show_section(section, screen)]
-    if not is_full:
-        parts.append(_plain(MORE, "dim"))
+        print_sections(make_sections(report), console, is_full=True)
+        return
+    screen = _make_screen(console, is_full=False)
+    _print([*_lay_sections(_fit(report, screen, console.width), screen), _plain(MORE, "dim")], console)
+
+
+def print_sections(sections: Iterable[Section], console: Console, *, is_full: bool, more: str = "") -> None:
+    """Print ``sections``, without ``is_full`` those that are always shown; then ``more`` is the last line."""
+    screen = _make_screen(console, is_full)
+    shown = [
+        section
+        for section in sections
+        if section.terminal is Terminal.ALWAYS or (is_full and section.terminal is Terminal.FULL and section.blocks)
+    ]
+    parts = list(_lay_sections(shown, screen))
+    if more and not is_full:
+        parts.append(_plain(f"\n{more}", "dim"))
+    _print(parts, console)
+
+
+def _make_screen(console: Console, is_full: bool) -> _Screen:
+    return _Screen("\u2588" if console.is_terminal and console.encoding == "utf-8" else "#", is_full)
+
+
+def _lay_sections(sections: Iterable[Section], screen: _Screen) -> Iterator[RenderableType]:
+    return (part for section in sections for part in _show_section(section, screen))
+
+
+def _print(parts: Sequence[RenderableType], console: Console) -> None:
     if console.is_terminal:
         console.print(Group(*parts), width=console.width)
         return
@@ -111,8 +128,7 @@ def _fit(report: Report, screen: _Screen, width: int) -> Sequence[Section]:
     sizes += [(lines, 1) for lines in range(least - 1, _FEWEST_PLAN_LINES, -1)]
     for plan_lines, most_warnings in sizes:
         sections = make_screen(report, plan_lines, most_warnings)
-        parts = [part for section in sections for part in _show_section(section, screen)]
-        if len(_lay_out(parts, width)) <= SCREEN_LINES:
+        if len(_lay_out(list(_lay_sections(sections, screen)), width)) <= SCREEN_LINES:
             return sections
     return make_screen(report, _FEWEST_PLAN_LINES, 1)
 

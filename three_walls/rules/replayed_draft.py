@@ -17,6 +17,7 @@ from three_walls.model.buckets import Wall
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, Gain, Outcome, PlanStep
 from three_walls.model.rule import REPLAYED, Rule
+from three_walls.model.transformation import Action, Selection
 from three_walls.rules.draft import Draft
 from three_walls.rules.edits import fact_of
 from three_walls.rules.gain import CULPRIT_RULE, Level, apply_gain, estimate
@@ -164,6 +165,7 @@ class ReplayedDraft(Draft):
         assert before.likely_ns - after.likely_ns == gain.likely  # so the gains sum to what the plan saves
         alone = self.findings[finding.rule].gain_ns
         self._append_entry(finding, gain, alone if alone.basis == REPLAYED else gain, self._step_after())
+        self.settled = self.settled.with_values(_list_removed(found, self.settled))
         whole = replace(gain, high=gain.likely)
         for sheets in (self.facts, self.without_profiler):
             for level, facts in sheets.items():  # for the upper bounds that follow
@@ -226,3 +228,22 @@ class ReplayedDraft(Draft):
 
 _NO_SIZE = Gain(None, None, None, REPLAYED)
 """Stands for a gain that is not replayed yet, so that no size decides."""
+
+
+def _list_removed(found: Transformations, facts: FactSheet) -> dict[str, int]:
+    """Times and fractions of the categories that leave the step whole, as unfused attention does: they are 0 then.
+
+    An edit that depends on them (which module to recompute) must not be chosen for kernels that are gone.
+    """
+    gone = {
+        f"{category}_ns"
+        for change in found
+        if change.action is Action.SCALE and change.time.likely == 0
+        for category in change.select.categories
+        if change.select == Selection(categories=change.select.categories)
+    }
+    return {
+        fact.name: 0
+        for fact in facts.facts.values()
+        if not fact.is_missing and (fact.name in gone or (fact.definition and fact.definition.numerator in gone))
+    }

@@ -103,7 +103,8 @@ def decide_verdict(
             replays = replays.starting_from((heal(culprit.ranks),))
     left = without_culprit(facts) if culprit else facts
     without_walls = replay_without_walls(replays, left, limits)
-    verdict = _judge(facts, limits, culprit, _Replayed(replays.step().likely_ns, without_walls))
+    replayed = _Replayed(replays.step().likely_ns, without_walls, is_healed=bool(replays.base))
+    verdict = _judge(facts, limits, culprit, replayed)
     return replace(verdict, replayed_step_ns=now_ns, counterfactuals=(*healed, *without_walls))
 
 
@@ -113,6 +114,8 @@ class _Replayed:
 
     step_ns: int
     without: tuple[Counterfactual, ...]
+    is_healed: bool
+    """Whether it is the step without the delay of the rank to fix first."""
 
     def saved_ns(self, *walls: str) -> int | None:
         """What removing ``walls`` together saves; None where one of them alone saves nothing."""
@@ -140,9 +143,10 @@ def _judge(facts: FactSheet, limits: VerdictThresholds, culprit: Culprit | None,
     if culprit is None:
         return _judge_walls(facts, limits, replayed)
     verdict = _judge_walls(without_culprit(facts), limits, replayed)
+    left_ns = replayed.step_ns if replayed and replayed.is_healed else culprit.step_without_it_ns
     preface = (
-        f"Without the delay of {culprit.named} the step takes {_ms(culprit.step_without_it_ns)}, and that step is "
-        f"judged here.{_describe_crawling(facts, culprit)} "
+        f"Without the delay of {culprit.named} the step takes {_ms(left_ns)}, and that step is judged here."
+        f"{_describe_crawling(facts, culprit)} "
     )
     return replace(verdict, reason=preface + verdict.reason, step_ns=_whole(facts, "step_ns"), culprit=culprit)
 

@@ -43,6 +43,16 @@ RANGE_TIMES = pl.Schema(
     }
 )
 
+NAMED_RANGES = pl.Schema(
+    {
+        "thread": pl.Int64,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,  # null: the range was still open when the capture ended
+        "name": pl.String,  # without numbers and shapes of an operator
+        "has_sequence": pl.Boolean,  # whether it is an operator with a number
+    }
+)
+
 Sizes = tuple[tuple[int, ...], ...]
 
 
@@ -96,6 +106,16 @@ def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Oper
     return nest_operators(trace.ranges.clear()) if step is None else step.operators
 
 
+def read_named_ranges(trace: Trace, process: int, operations: pl.DataFrame) -> pl.DataFrame:
+    """The ranges (NAMED_RANGES) of ``process`` that are open while ``operations`` are launched or run.
+
+    They are sorted by thread and start, the outer before the inner. Reads the trace file again unless that was done for
+    the same operations. Raises InputError where it cannot be read any more.
+    """
+    step = _read_step(trace, process, operations)
+    return pl.DataFrame(schema=NAMED_RANGES) if step is None else step.named
+
+
 def read_range_times(trace: Trace, process: int, operations: pl.DataFrame, until_ns: int) -> pl.DataFrame:
     """The ranges (RANGE_TIMES) of ``process`` from the first launch of ``operations`` to ``until_ns``.
 
@@ -105,7 +125,9 @@ def read_range_times(trace: Trace, process: int, operations: pl.DataFrame, until
     if step is None:
         return pl.DataFrame(schema=RANGE_TIMES)
     if until_ns <= step.until_ns:
-        return step.times.filter(pl.col("start_ns") <= until_ns)
+        return step.times.filter(
+            pl.col("start_ns") <= until_ns, pl.col("end_ns").fill_null(_STILL_OPEN) >= step.first_ns
+        )
     return _list_times(read_ranges_between(trace.path, process, step.first_ns, until_ns))
 
 
@@ -113,13 +135,19 @@ def _read_step(trace: Trace, process: int, operations: pl.DataFrame) -> _StepRan
     first, last = operations["launch_start_ns"].min(), operations["launch_start_ns"].max()
     if not isinstance(first, int) or not isinstance(last, int):
         return None
-    return _read_step_between(trace.path, trace.input.sha256, process, first, last)
+    start, end = operations["start_ns"].min(), operations["end_ns"].max()
+    assert isinstance(start, int) and isinstance(end, int)
+    return _read_step_between(trace.path, trace.input.sha256, process, (first, last), (start, end))
 
 
 @lru_cache(maxsize=4)  # facts and the replay ask for the same ranks
-def _read_step_between(path: Path, _digest: str, process: int, first_ns: int, last_ns: int) -> _StepRanges:
-    until_ns = last_ns + (last_ns - first_ns) // _AFTER_LAUNCHES
-    return _StepRanges(read_ranges_between(path, process, first_ns, until_ns), first_ns, last_ns, until_ns)
+def _read_step_between(
+    path: Path, _digest: str, process: int, launches: tuple[int, int], operations: tuple[int, int]
+) -> _StepRanges:
+    first_ns, last_ns = launches
+    until_ns = max(last_ns + (last_ns - first_ns) // _AFTER_LAUNCHES, operations[1])
+    ranges = read_ranges_between(path, process, min(first_ns, operations[0]), until_ns)
+    return _StepRanges(ranges, first_ns, last_ns, until_ns)
 
 
 _AFTER_LAUNCHES = 4
@@ -133,7 +161,10 @@ class _StepRanges:
         self.first_ns, self.until_ns = first_ns, until_ns
         self.times = _list_times(ranges)
         """RANGE_TIMES until ``until_ns``."""
-        self._around = ranges.filter(pl.col("start_ns") <= last_ns)
+        self.named = name_ranges(ranges)
+        """NAMED_RANGES until ``until_ns``."""
+        is_around = (pl.col("start_ns") <= last_ns) & (pl.col("end_ns").fill_null(_STILL_OPEN) >= first_ns)
+        self._around = ranges.filter(is_around)
 
     @cached_property
     def operators(self) -> Operators:
@@ -145,6 +176,19 @@ class _StepRanges:
 def _list_times(ranges: pl.DataFrame) -> pl.DataFrame:
     has_shapes = pl.col("text").str.contains(_SHAPES, literal=True)
     return ranges.with_columns(has_shapes=has_shapes).select(*RANGE_TIMES)
+
+
+def name_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
+    """``ranges`` as NAMED_RANGES: with the name of each in place of its text, as read_operator_text reads it."""
+    text = pl.col("text").str.head(limits.LONGEST_NAME)
+    name = text.str.replace(f"(?s)(?:{_END_OF_NAME.pattern}).*", "")
+    return ranges.select(
+        "thread",
+        "start_ns",
+        "end_ns",
+        name=name,
+        has_sequence=text.str.contains(_SEQUENCE.pattern),
+    )
 
 
 def nest_operators(ranges: pl.DataFrame) -> Operators:

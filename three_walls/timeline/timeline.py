@@ -20,9 +20,7 @@ from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.tables.kernels import (
-    KernelPattern,
     load_api_patterns,
-    load_kernel_patterns,
     shown_settings,
     union_of,
 )
@@ -144,9 +142,8 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
 
     ``three_walls.ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
     """
-    patterns = load_kernel_patterns()
     synchronize = union_of(load_api_patterns(), "synchronize")
-    operations = pl.concat([_classify_operations(trace, patterns, config) for trace in traces]).sort(
+    operations = pl.concat([_classify_operations(trace, config) for trace in traces]).sort(
         "rank_index", "start_ns", "end_ns", "stream", "correlation"
     )
     ranges = pl.concat([trace.ranges for trace in traces])
@@ -189,10 +186,10 @@ def _quote_range(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_NAMED else f"{text[: _LONGEST_NAMED - 3]}...")
 
 
-def _classify_operations(trace: Trace, patterns: Sequence[KernelPattern], config: RunConfig) -> pl.DataFrame:
+def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
     """The operations of ``trace`` with their launches, categories and communicators."""
     launched = _join_launches(trace)
-    classified = join_communicators(classify(launched, trace.names, patterns), trace.nccl_calls)
+    classified = join_communicators(classify(launched, trace.names), trace.nccl_calls)
     all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
     exchanged = resolve_send_recv(classified, all_to_all, config)
     return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config))

@@ -79,9 +79,10 @@ def find_peak(events: Sequence[Event], at_end: Mapping[int, Live], reserved_at_e
     most_allocated, events_before_peak, reserved_then, most_reserved = allocated, 0, reserved, reserved
     sizes = {address: block.size_bytes for address, block in live.items()}
     for count, event in enumerate(events, start=1):
-        reserved += _RESERVES.get(event.action, 0) * event.size_bytes
+        if event.action in _RESERVES:
+            reserved += _RESERVES[event.action] * event.size_bytes
+            most_reserved = max(most_reserved, reserved)
         allocated += _apply(event, sizes)
-        most_reserved = max(most_reserved, reserved)
         if allocated > most_allocated:
             most_allocated, events_before_peak, reserved_then = allocated, count, reserved
     for event in events[:events_before_peak]:

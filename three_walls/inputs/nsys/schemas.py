@@ -24,6 +24,9 @@ OPERATIONS = pl.Schema(
         "grid_x": pl.Int64(),  # kernel's grid; null for other kinds or not recorded
         "grid_y": pl.Int64(),
         "grid_z": pl.Int64(),
+        "block_x": pl.Int64(),  # threads of a block of the kernel; null for other kinds or not recorded
+        "block_y": pl.Int64(),
+        "block_z": pl.Int64(),
     }
 )
 

@@ -74,7 +74,12 @@ _ONLY_SOME_HAVE = (
     "grid_x",
     "grid_y",
     "grid_z",
+    "block_x",
+    "block_y",
+    "block_z",
 )
+
+_SIDES = tuple(f"{what}_{side}" for what in ("grid", "block") for side in "xyz")
 
 _COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
     "kernel": (
@@ -86,6 +91,9 @@ _COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
             "grid_x": "gridX",
             "grid_y": "gridY",
             "grid_z": "gridZ",
+            "block_x": "blockX",
+            "block_y": "blockY",
+            "block_z": "blockZ",
         },
     ),
     "memcpy": (
@@ -139,7 +147,7 @@ def _read_kind(export: NsysExport, kind: str) -> pl.DataFrame:
     whole = frame.with_columns(*missing, kind=pl.lit(kind)).select("kind", *_COMMON, *_ONLY_SOME_HAVE)
     return whole.with_columns(
         _null_unless_below("bytes", limits.MOST_COPY_BYTES),
-        *(_null_unless_below(side, limits.MOST_BLOCKS) for side in ("grid_x", "grid_y", "grid_z")),
+        *(_null_unless_below(side, limits.MOST_BLOCKS) for side in _SIDES),
     )
 
 

@@ -16,6 +16,8 @@ from three_walls.report.sections.facts import facts
 from three_walls.report.sections.findings import findings
 from three_walls.report.sections.gaps import gaps
 from three_walls.report.sections.graphs import graphs
+from three_walls.report.sections.host_work import host_work
+from three_walls.report.sections.kernels import kernels
 from three_walls.report.sections.memory import memory
 from three_walls.report.sections.moe import moe
 from three_walls.report.sections.overlap import overlap
@@ -26,6 +28,7 @@ from three_walls.report.sections.reading import reading
 from three_walls.report.sections.recipe import recipe
 from three_walls.report.sections.recompute import recompute
 from three_walls.report.sections.steps import steps
+from three_walls.report.sections.timeline import timeline
 from three_walls.report.sections.timers import timers
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.sections.waits import waits
@@ -35,23 +38,26 @@ from three_walls.report.sections.warnings import warnings
 SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     verdict,
     warnings,
-    budget,
-    gaps,
-    critical_path,
-    walls,
     plan,
     overrides,
-    recipe,
+    budget,
+    gaps,
+    timeline,
+    critical_path,
+    kernels,
+    host_work,
+    walls,
     communication,
-    waits,
-    timers,
     pipeline,
     moe,
     overlap,
-    memory,
+    waits,
+    timers,
+    efficiency,
     recompute,
     graphs,
-    efficiency,
+    memory,
+    recipe,
     findings,
     facts,
     config,

@@ -36,6 +36,7 @@ from three_walls.report.section import (
 from three_walls.report.sections.budget import UNLISTED_COLOUR
 from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation
 from three_walls.report.sections.verdict import verdict
+from three_walls.report.step_base import find_step_base
 
 MOST_BUDGET_ROWS = 10
 """Rows of the budget, the one that sums the rest included."""
@@ -97,7 +98,7 @@ def make_ticket(report: Report) -> tuple[Section, ...]:
     if hidden:
         blocks.append(Note(f"{count_of(hidden, 'more note' if warned else 'note')} in the full report.", role="muted"))
     return (
-        Section("verdict", "", (replace(_find_hero(report), pointer=()), *_name_first(report))),
+        Section("verdict", "", (replace(_find_hero(report), edits=()), *_name_first(report))),
         Section(
             "plan",
             "The plan",
@@ -152,12 +153,12 @@ def _tabulate_budget(report: Report) -> tuple[Table, ...]:
 
 def _lead(report: Report) -> str:
     """From which step to which the whole plan leads."""
-    if not report.plan or report.verdict.step_ns is None:
+    base = find_step_base(report)
+    if not report.plan or base is None:
         return ""
-    now_ns, after = report.verdict.replayed_step_ns, report.plan[-1].step_after_ns
-    basis = "as traced" if now_ns is None else "without the profiler"
-    now = format_ms(report.verdict.step_ns if now_ns is None else now_ns)
-    return f"{now} now, {format_ms_range(after.low, after.high)} with all entries ({basis}). Apply them in order."
+    low_ns, _, high_ns = base.after(report.plan[-1])
+    after = format_ms_range(low_ns, high_ns)
+    return f"{format_ms(base.now_ns)} now ({base.note}), {after} with all entries. Apply them in order."
 
 
 def _empty(report: Report) -> str:
@@ -252,6 +253,10 @@ def _describe_entry(report: Report, step: PlanStep) -> Card:
         blocks.append(Items(notes))
     if finding.confirm_first:
         blocks.append(Items(tuple(note.text or note.name for note in finding.confirm_first), CONFIRM_TITLE))
-    after = "" if gain.basis == FREES_MEMORY else format_ms_range(step.step_after_ns.low, step.step_after_ns.high)
+    base = find_step_base(report)
+    after = ""
+    if base is not None and gain.basis != FREES_MEMORY:
+        low_ns, _, high_ns = base.after(step)
+        after = format_ms_range(low_ns, high_ns)
     metrics = (Metric("Gain", format_gain_bounds(gain)), *((Metric("Step after it", after),) if after else ()))
     return Card(finding.title, tuple(blocks), marker=str(step.order), tag=finding.rule, metrics=metrics)

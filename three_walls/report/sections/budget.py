@@ -32,9 +32,9 @@ def budget(report: Report) -> Section:
     rows = sorted((row for row in report.budget if row.ns > 0), key=lambda row: (-row.ns, row.bucket))
     blocks: list[Block] = []
     times = {row.bucket: row.ns for row in rows}
-    figure = draw_whole([(b.name, times[b.name], BUCKET_COLOURS[b.name]) for b in BUCKETS if b.name in times])
-    if figure is not None:
-        blocks.append(Chart("budget", figure, "The step as one bar, a segment per bucket"))
+    plot = draw_whole([(b.name, times[b.name], BUCKET_COLOURS[b.name]) for b in BUCKETS if b.name in times])
+    if plot is not None:
+        blocks.append(Chart("budget", plot, "The traced step as one bar, a segment per bucket"))
     if rows:
         blocks += [
             Note(f"The step shown: {report.budget_of}.", role="muted"),
@@ -43,10 +43,10 @@ def budget(report: Report) -> Section:
         ]
     return Section(
         "budget",
-        "Where the step goes",
+        f"Where the traced step goes ({format_ms(report.verdict.step_ns)})" if rows else "Where the step goes",
         tuple(blocks),
         lead="Every nanosecond of the step belongs to exactly one bucket.",
-        link="Step",
+        link="Budget",
         empty="Unknown: no step was kept.",
         terminal=Terminal.ALWAYS,
     )
@@ -87,8 +87,9 @@ def _compare_ranks(report: Report, rows: Sequence[BudgetRow]) -> list[Block]:
             )
             for name in names
         ]
-        figure = draw_bars([f"rank {rank.rank}" for rank in ranks], segments, height=54 + 26 * len(ranks))
-        blocks.append(Chart("ranks", figure, "Median step of each rank, a segment per bucket"))
+        steps = [format_ms(sum(rank.budget.values())) for rank in ranks]
+        plot = draw_bars([f"rank {rank.rank}" for rank in ranks], segments, values=steps)
+        blocks.append(Chart("ranks", plot, "Median step of each rank, a segment per bucket"))
     columns = (
         Column("Rank", "rank"),
         Column("GPU", _describe_gpu, role="muted"),

@@ -40,6 +40,7 @@ def capture(report: Report) -> Section:
             *last,
         ),
         link="Capture",
+        is_folded=True,
         terminal=Terminal.NEVER,
     )
 

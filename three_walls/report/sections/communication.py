@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.report import CommunicationTime, RankReport, Report
-from three_walls.report.charts import Segment, draw_bars
-from three_walls.report.formats import format_ms, format_share
-from three_walls.report.palette import EXPOSED_COLOUR, HIDDEN_COLOUR
+from three_walls.report.charts import GIGABYTES_PER_S, BarRow, Bars, Piece, Segment, draw_bars
+from three_walls.report.formats import format_bandwidth, format_ms, format_share
+from three_walls.report.palette import EXPOSED_COLOUR, FREE_COLOUR, HIDDEN_COLOUR, TRANSFER_COLOUR
 from three_walls.report.section import Block, Chart, Column, Fold, Legend, Section, Swatch, Table
+from three_walls.report.sections.moe import sum_parts
 
 _EXPOSED_ONLY = " while no compute kernel runs"
 """The part of a bucket's definition that does not hold for a communication class, where hidden time counts too."""
@@ -41,6 +42,8 @@ def communication(report: Report) -> Section:
                 rows,
             ),
         ]
+    if rates := _draw_rates(report):
+        blocks.append(Chart("bandwidth", rates, "Bandwidth of token exchanges against the limit of the link"))
     if report.ranks:
         all_rows = [row for other in report.ranks for row in order_classes(other)]
         columns = (Column("Rank", "rank"), *_columns(report)[:-1])
@@ -50,7 +53,7 @@ def communication(report: Report) -> Section:
         "communication",
         "Communication: exposed and hidden",
         tuple(blocks) if rows else (),
-        lead="" if rank is None else f"The representative step, rank {rank.rank}. Only exposed time can be saved.",
+        lead="" if rank is None else f"The traced step of rank {rank.rank}. Only exposed time can be saved.",
         link="Communication",
         empty="Unknown, or none: no communication was measured in a kept step.",
     )
@@ -60,6 +63,27 @@ def order_classes(rank: RankReport) -> tuple[ClassRow, ...]:
     """Communication classes of ``rank``, the most exposed first."""
     rows = (ClassRow(rank.rank, name, time) for name, time in rank.communication.items())
     return tuple(sorted(rows, key=lambda row: (-row.time.exposed_ns, row.name)))
+
+
+def _draw_rates(report: Report) -> Bars | None:
+    """Dispatch and combine in each direction, with the link's limit; None where no rate is known."""
+    parts = [part for part in sum_parts(report.moe_layers) if part.bytes_per_s and part.limit_bytes_per_s]
+    if not parts:
+        return None
+    at_least = "at least " if report.facts.get("ep_achieved_includes_waiting").value is True else ""
+    rows = []
+    for part in parts:
+        rate, limit = part.bytes_per_s or 0.0, part.limit_bytes_per_s or 0.0
+        name = f"{part.direction} {part.part}"
+        share = format_share(rate / limit)
+        pieces = (
+            Piece(0, rate, TRANSFER_COLOUR, name, format_bandwidth(rate)),
+            Piece(rate, max(0.0, limit - rate), FREE_COLOUR, "limit", format_bandwidth(limit)),
+        )
+        rows.append(BarRow(name, pieces, f"{at_least}{format_bandwidth(rate)} ({share} of {format_bandwidth(limit)})"))
+    return Bars(
+        tuple(rows), max(max(part.bytes_per_s or 0, part.limit_bytes_per_s or 0) for part in parts), GIGABYTES_PER_S
+    )
 
 
 def _columns(report: Report) -> tuple[Column, ...]:
@@ -77,11 +101,12 @@ def _define(row: ClassRow) -> str:
     return meaning.replace(_EXPOSED_ONLY, "")
 
 
-def _draw(rows: tuple[ClassRow, ...]) -> dict[str, object]:
+def _draw(rows: tuple[ClassRow, ...]) -> Bars:
     exposed = tuple(row.time.exposed_ns for row in rows)
     hidden = tuple(row.time.hidden_ns for row in rows)
     segments = (
         Segment("exposed", EXPOSED_COLOUR, exposed, tuple(map(format_ms, exposed))),
         Segment("hidden", HIDDEN_COLOUR, hidden, tuple(map(format_ms, hidden))),
     )
-    return draw_bars([row.name for row in rows], segments, height=54 + 34 * len(rows), gap=0.34)
+    values = [f"{format_ms(row.time.exposed_ns)} exposed" for row in rows]
+    return draw_bars([row.name for row in rows], segments, values=values)

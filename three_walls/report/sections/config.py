@@ -9,6 +9,9 @@ from three_walls.model.report import Report
 from three_walls.report.formats import format_setting
 from three_walls.report.section import ROW, Block, Cell, Column, Inline, Items, Section, Table, Terminal, Text
 
+_DEFAULTS = ("Megatron-LM default", "Megatron Core default", "Megatron-Bridge default")
+"""Sources of values that nobody set."""
+
 
 class SettingRow(NamedTuple):
     key: str
@@ -32,7 +35,15 @@ def config(report: Report) -> Section:
             Column("Value", lambda row: format_setting(row.found.value), role="code"),
             Column("Source", "found.source", role="muted", width="wide"),
         )
-        blocks.append(Table("config", columns, rows))
+        blocks.append(
+            Table(
+                "config",
+                columns,
+                rows,
+                anchor=lambda row: f"setting-{row.key}",
+                is_default=lambda row: row.found.source in _DEFAULTS,
+            )
+        )
     release = f", Megatron-Bridge {run.bridge_version}" if run.bridge_version else ""
     evidence = f" ({run.bridge_version_evidence})" if release and run.bridge_version_evidence else ""
     return Section(
@@ -41,6 +52,7 @@ def config(report: Report) -> Section:
         tuple(blocks),
         lead=f"Settings of the run as far as they are known. Launched as {run.dialect}{release}{evidence}.",
         link="Config",
+        is_folded=True,
         empty="Unknown: give the run's configuration with --config or --set.",
         terminal=Terminal.NEVER,
     )

@@ -34,7 +34,7 @@ def critical_path(report: Report) -> Section | None:
         f"({format_ms(path.step_ns)} on rank {path.rank}), without what the profiler is taken to have added. Making "
         "anything else faster does not shorten the step. Slack: how much later the operations that are not on the path "
         "may end before the step grows, by their median.",
-        link="Critical path",
+        link="Path",
     )
 
 

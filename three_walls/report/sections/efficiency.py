@@ -5,6 +5,7 @@ from __future__ import annotations
 from three_walls.model.buckets import Wall
 from three_walls.model.fact import Fact
 from three_walls.model.report import Report
+from three_walls.report.charts import Point, Roofline
 from three_walls.report.formats import (
     format_bandwidth,
     format_count,
@@ -19,57 +20,47 @@ from three_walls.report.formats import (
     shorten,
 )
 from three_walls.report.palette import WALL_COLOURS
-from three_walls.report.section import ROW, Bar, Block, Column, Section, Table, Text
+from three_walls.report.section import ROW, Bar, Block, Chart, Column, Section, Table, Text
 
 UTILIZATION = {"mfu_fraction": "MFU of unprofiled steps", "mfu_traced_fraction": "MFU of the traced step"}
-MEMORY = {
-    "memory_parameters_bytes": "Parameters",
-    "memory_gradients_bytes": "Gradients",
-    "memory_optimizer_bytes": "Optimizer",
-    "memory_activations_bytes": "Activations",
-    "memory_estimated_peak_bytes": "Estimated peak",
-    "memory_peak_fraction": "Measured peak, of device memory",
-    "memory_headroom_bytes": "Headroom",
-    "driver_peak_bytes": "Allocated by the driver (cudaMalloc)",
-}
-"""Facts of the two tables -> what the table calls them."""
+"""Facts of the table -> what it calls them."""
 
 _KERNEL_LENGTH = 50
 
 
 def efficiency(report: Report) -> Section:
-    """Utilization, GEMMs and attention against the peak, GEMMs by shape, copies, memory per GPU."""
+    """Utilization, GEMMs and attention against the peak, GEMMs by shape, copies."""
     blocks: list[Block] = []
-    utilization, memory = _known_facts(report, UTILIZATION), _known_facts(report, MEMORY)
+    utilization = known_facts(report, UTILIZATION)
     if utilization:
-        blocks.append(_tabulate_facts("utilization", "Utilization", UTILIZATION, utilization))
+        blocks.append(tabulate_facts("utilization", "Utilization", UTILIZATION, utilization))
     if report.efficiency:
         blocks.append(_tabulate_roles(report))
     if report.gemm_shapes:
-        blocks.append(_tabulate_shapes(report))
+        blocks += [
+            *(Chart("roofline", plot, _ROOFLINE_TITLE) for plot in [_draw_roofline(report)] if plot is not None),
+            _tabulate_shapes(report),
+        ]
     if report.copies:
         blocks.append(_tabulate_copies(report))
-    if memory:
-        lead = (
-            "Estimates are from the config, for the fullest pipeline stage; measured values are from the log and the "
-            "trace."
-        )
-        blocks.append(_tabulate_facts("memory_per_gpu", "Memory per GPU", MEMORY, memory, lead))
     return Section(
         "efficiency",
         "Efficiency",
         tuple(blocks),
-        lead="The representative step, compared with the limits of the machine.",
+        lead="The traced step, compared with the limits of the machine.",
         link="Efficiency",
         empty="Unknown: the config does not state the model's sizes. Facts below lists the missing settings.",
     )
 
 
-def _known_facts(report: Report, names: dict[str, str]) -> list[Fact]:
+def known_facts(report: Report, names: dict[str, str]) -> list[Fact]:
+    """Those of ``names`` that are known."""
     return [fact for fact in map(report.facts.get, names) if not fact.is_missing]
 
 
-def _tabulate_facts(name: str, title: str, names: dict[str, str], facts: list[Fact], lead: str = "") -> Table:
+def tabulate_facts(name: str, title: str, names: dict[str, str], facts: list[Fact], lead: str = "") -> Table:
+    """Facts with their values and definitions."""
+
     def define(fact: Fact) -> str:
         return fact.definition.meaning if fact.definition else ""
 
@@ -100,6 +91,42 @@ def _tabulate_roles(report: Report) -> Table:
         "at the run's precision."
     )
     return Table("roles", columns, report.efficiency, "GEMMs and attention", lead)
+
+
+_ROOFLINE_TITLE = "GEMMs by shape below the roof of the GPU: a larger dot takes more time"
+_BYTES = {"fp32": 4, "tf32": 4, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5625}
+"""Bytes of an operand's element; 2 for every other number format. NVFP4 has a byte of scale for 16 elements."""
+
+
+def _draw_roofline(report: Report) -> Roofline | None:
+    """Each shape by its operations per byte, if operands and result cross memory once; None without a peak."""
+    peaks = {
+        shape.precision or "": float(shape.peak_flops_per_s) for shape in report.gemm_shapes if shape.peak_flops_per_s
+    }
+    if not peaks:
+        return None
+    total_ns = sum(shape.ns for shape in report.gemm_shapes) or 1
+    points = []
+    for shape in report.gemm_shapes:
+        m, k, n = (sum(bounds) / 2 for bounds in (shape.m, shape.k, shape.n))
+        element = _BYTES.get(shape.precision or "", 2)
+        moved = shape.batch * ((m * k + k * n) * element + m * n * max(2, element))
+        if not moved or not shape.achieved_flops_per_s:
+            continue
+        name = f"{format_known(shape.role)}, {shape.direction}"
+        rate = format_flops_rate(shape.achieved_flops_per_s)
+        intensity = 2 * shape.batch * m * k * n / moved
+        detail = f"{format_gemm(shape)}: {rate}, {format_count(intensity)} FLOP per byte, {format_ms(shape.ns)}"
+        points.append(
+            Point(intensity, shape.achieved_flops_per_s, shape.ns / total_ns, name, detail, shape.precision or "")
+        )
+    if not points:
+        return None
+    in_order = tuple(sorted(peaks.items(), key=lambda item: (-item[1], item[0])))
+    bandwidth = report.facts.number("gpu.memory_bytes_per_s")
+    return Roofline(
+        tuple(sorted(points, key=lambda point: (-point.weight, point.name, point.detail))), in_order, bandwidth
+    )
 
 
 def _tabulate_shapes(report: Report) -> Table:

@@ -19,9 +19,10 @@ def facts(report: Report) -> Section:
     return Section(
         "facts",
         "Facts",
-        (Table("facts", columns, measured),),
+        (Table("facts", columns, measured, anchor=lambda fact: f"fact-{fact.name}"),),
         lead="The named numbers that the rules compare. Hover over a name to see what it must not be confused with.",
         link="Facts",
+        is_folded=True,
         terminal=Terminal.NEVER,
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from three_walls.model.finding import Finding, Outcome
 from three_walls.model.report import Report
 from three_walls.report.formats import describe_gain, format_name, format_wall
+from three_walls.report.overrides_file import slug
 from three_walls.report.section import (
     MANY_ROWS,
     Block,
@@ -75,6 +76,9 @@ def findings(report: Report) -> Section:
         )
         lead = "These rules lack a fact. Provide it, or capture again, to decide them."
         blocks.append(Table("missing_facts", columns, missing, "Undecided", lead, is_compact=True))
+    left_out = [finding for outcome in WITH_EDITS[:2] for finding in groups.get(outcome, ())]
+    if left_out:
+        blocks.append(_tabulate_left_out(left_out))
     obstacles = [finding for outcome in (Outcome.BLOCKED, Outcome.ERROR) for finding in groups.get(outcome, ())]
     if obstacles:
         columns = (
@@ -102,6 +106,7 @@ def findings(report: Report) -> Section:
         "Findings outside the plan",
         tuple(blocks),
         link="Findings",
+        is_folded=True,
         empty="None: every rule is in the plan.",
     )
 
@@ -147,11 +152,23 @@ def _describe_obstacle(finding: Finding) -> str:
     return finding.reason
 
 
+def _tabulate_left_out(left_out: list[Finding]) -> Table:
+    columns = (
+        Column("Rule", "rule", role="code"),
+        Column("What it does", "title"),
+        Column("On its own", lambda finding: describe_gain(finding.gain_ns)),
+        Column("Why not", "reason"),
+    )
+    lead = "These edits would help on their own. The plan leaves them out."
+    return Table("left_out", columns, left_out, "Left out", lead, terminal_rows=MANY_ROWS, is_compact=True)
+
+
 def _describe_found(finding: Finding) -> Card:
     evidence = list_evidence(finding)
     return Card(
         title=(finding.title, Text("not fixable by configuration", "badge warn")),
         tag=finding.rule,
+        anchor=f"rule-{slug(finding.rule)}",
         subtitle=(format_wall(finding.wall, finding.sub_wall),),
         blocks=(
             Note(finding.reason),
@@ -175,6 +192,7 @@ def _describe(report: Report, finding: Finding) -> Card:
     return Card(
         title=finding.title,
         tag=finding.rule,
+        anchor=f"rule-{slug(finding.rule)}",
         subtitle=tuple(subtitle),
         blocks=tuple(_list_blocks(report, finding)),
     )

@@ -71,9 +71,9 @@ def gaps(report: Report) -> Section:
     rows = () if rank is None else by_rank[rank.rank]
     colours = colour_causes(dict.fromkeys(row.cause for part in (rows, *by_rank.values()) for row in part))
     blocks: list[Block] = []
-    figure = draw_whole([(label_cause(row.cause), row.ns, colours[row.cause]) for row in rows])
-    if figure is not None:
-        blocks = [Chart("gaps", figure, "Time without a compute kernel, a segment per cause"), _tabulate(rows, colours)]
+    plot = draw_whole([(label_cause(row.cause), row.ns, colours[row.cause]) for row in rows])
+    if plot is not None:
+        blocks = [Chart("gaps", plot, "Time without a compute kernel, a segment per cause"), _tabulate(rows, colours)]
     if colours and len(report.ranks) > 1:
         times = [(number, {row.cause: row.ns for row in part}) for number, part in by_rank.items()]
         columns = (

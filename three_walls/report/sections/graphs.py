@@ -26,4 +26,4 @@ def graphs(report: Report) -> Section | None:
             f"{format_count(coverage.kernels_inside)} of {total}."
         )
     table = Table("graphs", columns, coverage.outside, terminal_rows=5, is_compact=True)
-    return Section("graphs", "CUDA graphs", (table,), lead=lead, link="CUDA graphs")
+    return Section("graphs", "CUDA graphs", (table,), lead=lead, link="CUDA graphs", in_menu=True)

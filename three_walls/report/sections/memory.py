@@ -1,4 +1,4 @@
-"""A memory snapshot of PyTorch's allocator: how much was allocated at the peak, and by what."""
+"""Memory of one GPU: estimate and measurement against the capacity, and what a snapshot of the allocator shows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,107 @@ from collections.abc import Iterator
 
 from three_walls.model.memory_snapshot import CATEGORIES, MemorySnapshot
 from three_walls.model.report import Report
+from three_walls.report.charts import GIBIBYTES, BarRow, Bars, Piece
 from three_walls.report.formats import format_count, format_gib, format_share
-from three_walls.report.section import Block, Column, Note, Section, Table
+from three_walls.report.palette import FREE_COLOUR, MEMORY_COLOURS
+from three_walls.report.section import Block, Chart, Column, Note, Section, Table
+from three_walls.report.sections.efficiency import known_facts, tabulate_facts
+
+MEMORY = {
+    "memory_parameters_bytes": "Parameters",
+    "memory_gradients_bytes": "Gradients",
+    "memory_optimizer_bytes": "Optimizer",
+    "memory_activations_bytes": "Activations",
+    "memory_estimated_peak_bytes": "Estimated peak",
+    "log_peak_memory_bytes": "Peak of allocated memory, by the log",
+    "log_reserved_memory_bytes": "Peak of reserved memory, by the log",
+    "memory_peak_fraction": "Measured peak, of device memory",
+    "memory_headroom_bytes": "Headroom",
+    "driver_peak_bytes": "Allocated by the driver (cudaMalloc)",
+    "gpu.memory_bytes": "Device memory",
+}
+"""Facts of the table -> what it calls them."""
+
+_PARTS = ("parameters", "gradients", "optimizer", "activations")
 
 
 def memory(report: Report) -> Section | None:
-    """Memory by category, then the stacks that allocated most."""
-    snapshot = report.memory_snapshot
-    if snapshot is None:
+    """Bars against the capacity, the facts, then a snapshot by category and by stack."""
+    blocks: list[Block] = []
+    facts = known_facts(report, MEMORY)
+    if len(facts) > 1:  # more than the size of the device
+        if plot := _draw(report):
+            blocks.append(Chart("memory", plot, "Memory of one GPU against its capacity"))
+        if headroom := report.facts.number("memory_headroom_bytes"):
+            capacity = report.facts.number("gpu.memory_bytes")
+            share = f", {format_share(headroom / capacity)} of it" if capacity else ""
+            blocks.append(
+                Note(f"{format_gib(headroom)} of {format_gib(capacity)} are free at the peak{share}.", role="strong")
+            )
+        blocks.append(tabulate_facts("memory_per_gpu", "", MEMORY, facts))
+    if report.memory_snapshot is not None:
+        blocks += _show_snapshot(report.memory_snapshot)
+    if not blocks:
         return None
+    lead = (
+        "Estimates are from the config, for the fullest pipeline stage; measured values are from the log and the trace."
+        if facts
+        else ""
+    )
+    return Section("memory", "Memory", tuple(blocks), lead=lead, link="Memory")
+
+
+def _draw(report: Report) -> Bars | None:
+    """The estimate by part, and what was measured, each on the scale of the device's memory; None without that."""
+    capacity = report.facts.number("gpu.memory_bytes")
+    if not capacity:
+        return None
+    parts = [(part, report.facts.number(f"memory_{part}_bytes")) for part in _PARTS]
+    measured = [
+        (
+            "log",
+            "Measured by the log",
+            report.facts.number("log_peak_memory_bytes"),
+            report.facts.number("log_reserved_memory_bytes"),
+        ),
+        ("driver", "Allocated by the driver", report.facts.number("driver_peak_bytes"), None),
+    ]
+    snapshot = report.memory_snapshot
+    if snapshot is not None and snapshot.peak_allocated_bytes is not None:
+        measured.append(
+            ("snapshot", "Peak of the snapshot", snapshot.peak_allocated_bytes, snapshot.peak_reserved_bytes)
+        )
+    rows = []
+    if any(value for _, value in parts):
+        rows.append(_draw_row("Estimated", [(part, value or 0) for part, value in parts], capacity))
+    for name, label, peak, reserved in measured:
+        if peak:
+            used = "driver" if name == "driver" else "allocated"
+            more = max(0.0, (reserved or 0) - peak)
+            rows.append(_draw_row(label, [(used, peak), ("reserved", more)], capacity))
+    return Bars(tuple(rows), max(capacity, *(_end(row) for row in rows)), GIBIBYTES) if rows else None
+
+
+def _end(row: BarRow) -> float:
+    return max(piece.start + piece.length for piece in row.pieces)
+
+
+def _draw_row(label: str, parts: list[tuple[str, float]], capacity: float) -> BarRow:
+    """One bar: ``parts`` from the left, then what is free."""
+    pieces, start = [], 0.0
+    for name, size in parts:
+        if size > 0:
+            colour, label_of_part = MEMORY_COLOURS[name]
+            pieces.append(Piece(start, size, colour, label_of_part, format_gib(size), label_of_part))
+            start += size
+    if capacity > start:
+        free = capacity - start
+        pieces.append(Piece(start, free, FREE_COLOUR, "free", format_gib(free), "free"))
+    return BarRow(label, tuple(pieces), f"{format_gib(start)} of {format_gib(capacity)}")
+
+
+def _show_snapshot(snapshot: MemorySnapshot) -> list[Block]:
+    """Memory by category, then the stacks that allocated most."""
     shares = (
         Column("Allocated by", "category", role="code"),
         Column("Memory", "bytes", format_gib, sums=True),
@@ -30,13 +122,13 @@ def memory(report: Report) -> Section | None:
         Column("Category", "category", role="code"),
     )
     moment = "when the snapshot was taken" if snapshot.peak_allocated_bytes is None else "at the peak"
-    blocks: tuple[Block, ...] = (
-        *map(Note, _describe(snapshot)),
-        Table("memory", shares, snapshot.shares),
-        Table("memory_stacks", sites, snapshot.sites, "Largest stacks", terminal_rows=10, is_compact=True),
-    )
     lead = f"{snapshot.path_name}, device {snapshot.device}: allocated memory {moment}."
-    return Section("memory", "Memory snapshot", blocks, lead=lead, link="Memory")
+    return [
+        Note("Memory snapshot", role="heading"),
+        *map(Note, _describe(snapshot)),
+        Table("memory", shares, snapshot.shares, lead=lead),
+        Table("memory_stacks", sites, snapshot.sites, "Largest stacks", terminal_rows=10, is_compact=True),
+    ]
 
 
 def _describe(snapshot: MemorySnapshot) -> Iterator[str]:

@@ -7,9 +7,23 @@ from dataclasses import dataclass, replace
 
 from three_walls.model.buckets import Wall
 from three_walls.model.report import MoePart, Report
+from three_walls.report.charts import HeatCell, HeatMap
 from three_walls.report.formats import format_bandwidth, format_count, format_moved, format_ms, format_share
 from three_walls.report.palette import WALL_COLOURS
-from three_walls.report.section import MANY_ROWS, Bar, Block, Cell, Column, Fold, Note, PageOnly, Section, Shade, Table
+from three_walls.report.section import (
+    MANY_ROWS,
+    Bar,
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Fold,
+    Note,
+    PageOnly,
+    Section,
+    Shade,
+    Table,
+)
 
 DIRECTIONS = ("forward", "recompute", "backward")
 PARTS = ("router", "permute", "dispatch", "expert_gemm", "combine", "unpermute", "shared_expert")
@@ -34,7 +48,8 @@ def moe(report: Report) -> Section:
     count = len({part.layer for part in layers})
     blocks: list[Block] = []
     if sums:
-        blocks.append(Table("moe", _columns(with_layer=False), sums, terminal_rows=MANY_ROWS))
+        columns = (*_columns(), *_rate_columns(is_lower_bound(report)))
+        blocks.append(Table("moe", columns, sums, terminal_rows=MANY_ROWS))
     if layers:
         blocks.append(PageOnly(tuple(_show_layers(sums, layers))))
     together = f"the sum of {count} layers" if count else "all layers together"
@@ -44,16 +59,21 @@ def moe(report: Report) -> Section:
         tuple(blocks),
         lead=f"The representative step, {together}. Sent: bytes that leave for other ranks. "
         f"{_describe_bandwidth(report)} Limit: the link's, in one direction.",
-        link="MoE layers",
+        link="MoE",
         empty="Unknown, or none: no MoE layer was recognized in the representative step.",
     )
 
 
+def is_lower_bound(report: Report) -> bool:
+    """Whether the bandwidth of token exchanges is estimated from the fastest one, which may have waited too."""
+    return report.facts.get("ep_achieved_includes_waiting").value is True
+
+
 def _describe_bandwidth(report: Report) -> str:
-    if report.facts.get("ep_achieved_includes_waiting").value is True:
+    if is_lower_bound(report):
         return (
-            "Bandwidth: a lower bound, by the fastest exchange of the step. The arrival of the other ranks was not "
-            "captured, so that exchange may have waited for them too. Time includes waiting in any case."
+            "Bandwidth: estimated, a lower bound, by the fastest exchange of the step. The arrival of the other ranks "
+            "was not captured, so that exchange may have waited for them too. Time includes waiting in any case."
         )
     return (
         "Bandwidth: bytes over the time from the arrival of the last rank to the end, on average. Time includes the "
@@ -116,23 +136,19 @@ def _add(parts: list[MoePart]) -> MoePart:
     )
 
 
-def _columns(with_layer: bool) -> tuple[Column, ...]:
-    first = (Column("Layer", "layer"),) if with_layer else ()
+def _columns() -> tuple[Column, ...]:
     return (
-        *first,
         Column("Direction", "direction", role="muted", groups=True),
         Column("Part", "part", role="code"),
         Column("Time", "ns", format_ms),
         Column("Exposed", "exposed_ns", format_ms),
         Column("Calls", "calls", format_count),
         Column("Sent", _if_carrying("bytes_moved"), _unless_absent(format_moved), unit="bytes"),
-        Column("Bandwidth", _if_carrying("bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s"),
-        Column("Limit", _if_carrying("limit_bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s"),
-        *(() if with_layer else _columns_of_limit()),
     )
 
 
-def _columns_of_limit() -> tuple[Column, ...]:
+def _rate_columns(is_estimated: bool) -> tuple[Column, ...]:
+    """Bandwidth and its limit. An estimate has no bar: a short one would call for another dispatcher."""
     colour = WALL_COLOURS[Wall.COMMUNICATION]
 
     def reached(part: MoePart) -> float | None:
@@ -142,12 +158,20 @@ def _columns_of_limit() -> tuple[Column, ...]:
     def draw(fraction: float | None) -> Bar:
         return Bar(() if fraction is None else ((fraction, colour),))
 
-    return (
-        Column(
-            "Of limit", reached, lambda fraction: "" if fraction is None else format_share(fraction), unit="fraction"
-        ),
-        Column("", reached, draw, width="shape", in_terminal=False),
+    share = Column(
+        "Of limit", reached, lambda fraction: "" if fraction is None else format_share(fraction), unit="fraction"
     )
+    rate = Column(
+        "Bandwidth, at least" if is_estimated else "Bandwidth",
+        _if_carrying("bytes_per_s"),
+        _unless_absent(format_bandwidth),
+        unit="bytes_per_s",
+    )
+    limit = Column("Limit", _if_carrying("limit_bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s")
+    if is_estimated:
+        return (rate, limit)
+    bar = Column("", reached, draw, width="shape", in_terminal=False)
+    return (rate, limit, share, bar)
 
 
 _ABSENT = ""
@@ -168,11 +192,13 @@ def _unless_absent(format_number: Callable[[float | None], str]) -> Callable[[fl
 
 def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list[Block]:
     longest_ns = max(part.ns for part in layers)
+    chart = Chart("moe_layers", _draw_layers(sums, layers), "Time of each part of each layer, darker is longer")
     blocks: list[Block] = [
         Note("Layer by layer", role="heading"),
+        chart,
         Note(
-            "Each cell gives the time, then its exposed part. A darker cell is longer, on the same scale in all "
-            "directions. Orange parts move tokens between ranks, blue parts compute.",
+            "Each cell gives the time, then how much of it is exposed. A darker cell is longer, on the same scale in "
+            "all directions. Orange parts move tokens between ranks, blue parts compute.",
             role="lead",
         ),
     ]
@@ -184,10 +210,29 @@ def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list
         )
         rows = list_layers(direction, sums, layers)
         table = Table(f"moe_layers_{place}", columns, rows, is_compact=True, emphasis=lambda row: row.layer is None)
-        blocks.append(Fold(direction, (table,), is_open=place == 0))
-    every = Table("moe_parts", _columns(with_layer=True), layers, is_compact=True)
+        blocks.append(Fold(direction, (table,)))
+    every = Table("moe_parts", (Column("Layer", "layer"), *_columns()), layers, is_compact=True)
     blocks.append(Fold("Every number of every layer", (every,)))
     return blocks
+
+
+def _draw_layers(sums: Sequence[MoePart], layers: Sequence[MoePart]) -> HeatMap:
+    """A row per layer and a column per direction and part; orange where tokens move between ranks."""
+    longest_ns = max(1, *(part.ns for part in layers))
+    columns = tuple((total.direction, total.part) for total in sums)
+    found = {(part.layer, part.direction, part.part): part for part in layers}
+    numbers = tuple(dict.fromkeys(part.layer for part in layers))
+
+    def shade(part: MoePart | None) -> HeatCell | None:
+        if part is None:
+            return None
+        exposed = f", {format_ms(part.exposed_ns)} of it exposed" if part.exposed_ns else ""
+        hue = WALL_COLOURS[Wall.COMMUNICATION if part.part in CARRYING_PARTS else Wall.COMPUTE_HOST]
+        where = f"layer {part.layer}, {part.direction} {part.part}: "
+        return HeatCell(part.ns / longest_ns, hue, format_ms(part.ns), f"{where}{format_ms(part.ns)}{exposed}")
+
+    cells = tuple(tuple(shade(found.get((layer, *column))) for column in columns) for layer in numbers)
+    return HeatMap(tuple(f"layer {layer}" for layer in numbers), columns, cells)
 
 
 def _part_of(name: str) -> Callable[[LayerRow], MoePart | None]:
@@ -199,7 +244,7 @@ def _shade(longest_ns: int) -> Callable[[MoePart | None], Cell]:
         if part is None:
             return "-"
         depth = 0.0 if part.layer is None else part.ns / longest_ns
-        exposed = format_ms(part.exposed_ns) if part.exposed_ns else ""
+        exposed = format_ms(part.exposed_ns) if 0 < part.exposed_ns < part.ns else "all" if part.exposed_ns else ""
         return Shade(format_ms(part.ns), exposed, depth, "carrying" if part.part in CARRYING_PARTS else "")
 
     return write

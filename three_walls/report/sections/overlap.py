@@ -35,6 +35,7 @@ def overlap(report: Report) -> Section:
         lead="Communication takes SMs and memory bandwidth from GEMMs that run at the same time. GEMMs of the same "
         f"name and grid take {total} longer per step concurrently with communication than alone.",
         link="Overlap",
+        in_menu=True,
         empty="Unknown, or none: no GEMM ran both alone and concurrently with communication.",
     )
 

@@ -21,5 +21,6 @@ def overrides(report: Report) -> Section | None:
         lead="The whole plan, as in overrides.txt. Use the lines of your launcher: those for Megatron-Bridge and "
         "Megatron-LM are quoted for a shell.",
         link="Overrides",
+        is_folded=True,
         terminal=Terminal.ALWAYS,
     )

@@ -52,6 +52,7 @@ def pipeline(report: Report) -> Section | None:
         lead=f"The bubble is {found} of the representative step; an even 1F1B schedule would leave {expected}. Each "
         "row is one phase of the median step, as a range over the ranks of the stage.",
         link="Pipeline",
+        in_menu=True,
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from three_walls.model.finding import Finding, FirstTrial, Note, PlannedEdit, PlanStep
+from three_walls.model.finding import Finding, FirstTrial, Gain, Note, PlannedEdit, PlanStep
 from three_walls.model.report import Report
 from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
 from three_walls.report import section as layout
-from three_walls.report.charts import Segment, draw_bars
+from three_walls.report.charts import MILLISECONDS, BarRow, Bars, Piece
 from three_walls.report.formats import (
     UNKNOWN,
     describe_gain,
@@ -22,9 +22,10 @@ from three_walls.report.formats import (
     format_setting,
     format_share,
     format_wall,
+    show_control_characters,
 )
 from three_walls.report.overrides_file import list_entry_files, list_forms, slug_of
-from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR
+from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR, TICK_COLOUR
 from three_walls.report.section import (
     ROW,
     Block,
@@ -43,20 +44,22 @@ from three_walls.report.section import (
     Table,
     Terminal,
     Text,
+    TopEdit,
 )
+from three_walls.report.sections.timeline import format_clock, link_of, name_cause
+from three_walls.report.step_base import StepBase, find_step_base
 
+SHOWN_PLACES = 3
 CONFIRM_TITLE = "Before you apply it"
 
 
 def plan(report: Report) -> Section:
     """The entries of the plan, and which to apply first."""
     blocks: list[Block] = []
-    if report.plan and report.verdict.step_ns is not None:
-        now_ns = report.verdict.replayed_step_ns or report.verdict.step_ns
-        title = "The step now and after each entry"
-        if report.verdict.replayed_step_ns is not None:
-            title = f"{title}, without the profiler"
-        blocks.append(Chart("plan", _draw(report, now_ns), title))
+    base = find_step_base(report)
+    if report.plan and base is not None:
+        title = f"From {base.name} ({format_ms(base.now_ns)}) to the step after the plan"
+        blocks.append(Chart("plan", _draw(report, base), title))
     if report.first_trial is not None:
         trial = report.first_trial
         must_show = Text(f"To verify: {trial.must_show}", "muted")
@@ -68,7 +71,7 @@ def plan(report: Report) -> Section:
             label = f"Fix {rank} first (entry 0), then trace again: every edit below is judged on the step without it."
         blocks.append(layout.Note((describe_expectation(trial, is_culprit), must_show, *_name_file(report)), label))
     widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
-    blocks += [_describe_step(report, step, widest_ns) for step in report.plan]
+    blocks += [_describe_step(report, step, base, widest_ns) for step in report.plan]
     return Section(
         "plan",
         "The plan",
@@ -85,11 +88,53 @@ def plan(report: Report) -> Section:
 def _name_file(report: Report) -> Iterator[Inline]:
     """Where the overrides of the first entry are, for the run's launcher if it has lines for it."""
     files = list_entry_files(report.plan[0]) if report.plan else {}
-    forms = ("bridge", "megatron-lm", "env", "python")
-    if report.config.dialect == "megatron_lm":
-        forms = ("megatron-lm", "bridge", "env", "python")
-    for path in [files[form] for form in forms if form in files][:1]:
+    for path in [files[form] for form in order_forms(report) if form in files][:1]:
         yield from ("Its overrides:", Text(path, "code"))
+
+
+def order_forms(report: Report) -> tuple[str, ...]:
+    """The forms of overrides, that of the run's launcher first."""
+    if report.config.dialect == "megatron_lm":
+        return "megatron-lm", "bridge", "env", "python"
+    return "bridge", "megatron-lm", "env", "python"
+
+
+def list_top_edits(report: Report, most: int) -> tuple[TopEdit, ...]:
+    """The first entries of the plan in a line each, with what its buttons copy."""
+    base = find_step_base(report)
+    return tuple(_describe_top_edit(report, step, base) for step in report.plan[:most])
+
+
+def _describe_top_edit(report: Report, step: PlanStep, base: StepBase | None) -> TopEdit:
+    note, copies = "", []
+    if step.overrides is None:
+        orders = {entry.rule: entry.order for entry in report.plan}
+        needed = [str(orders[rule]) for rule in step.needs if rule in orders]
+        entries = f"{'entry' if len(needed) == 1 else 'entries'} {', '.join(needed)}"
+        note = f"together with {entries}" if needed else ""
+    else:
+        forms = {form: title for form, title, _ in list_forms(step.overrides)}
+        main = next((form for form in order_forms(report) if form in forms and form != "env"), "")
+        copies = [(_SHORT_NAMES[form], f"entry-{step.order}-{form}") for form in (main, "env") if form in forms]
+    return TopEdit(
+        str(step.order), step.finding.title, anchor_of(step), _describe_share(step.gain_ns, base), note, tuple(copies)
+    )
+
+
+_SHORT_NAMES = {"bridge": "Bridge overrides", "megatron-lm": "Megatron-LM flags", "env": "env", "python": "Python"}
+
+
+def _describe_share(gain: Gain, base: StepBase | None) -> str:
+    """``42-67 ms (18-29%)``: a gain, and its share of the step now."""
+    bounds = format_gain_bounds(gain)
+    if base is None or gain.high is None or gain.basis == FREES_MEMORY:
+        return f"gain {bounds}" if bounds == UNKNOWN else bounds
+    low, high = (gain.low or 0) / base.now_ns, gain.high / base.now_ns
+    if gain.basis == UPPER_BOUND:
+        return f"{bounds} ({format_share(high)})"
+    texts = [f"{fraction:.0%}" for fraction in (low, high)]
+    share = texts[0] if texts[0] == texts[1] else f"{texts[0].removesuffix('%')}{' to ' if low < 0 else '-'}{texts[1]}"
+    return f"{bounds} ({share})"
 
 
 def _lead(report: Report) -> str:
@@ -134,26 +179,56 @@ def describe_expectation(trial: FirstTrial, is_culprit: bool = False) -> str:
     return f"The log's unprofiled step time should fall from {now} to {after} (by {share})."
 
 
-def _draw(report: Report, step_ns: int) -> dict[str, object]:
-    """The step now, then after each entry: solid up to the low end of the range, pale from there to the high end."""
-    lows = (step_ns, *(step.step_after_ns.low for step in report.plan))
-    highs = (step_ns, *(step.step_after_ns.high for step in report.plan))
-    now = "the step as traced" if report.verdict.replayed_step_ns is None else "the step without the profiler"
-    titles = (now, *(step.finding.title for step in report.plan))
-    details = tuple(
-        f"{title}: {format_ms_range(low, high)}" for title, low, high in zip(titles, lows, highs, strict=True)
+def _draw(report: Report, base: StepBase) -> Bars:
+    """A waterfall: the step now, what each entry takes away (pale: what it may), and the step after all of them."""
+    now_ns = base.now_ns
+    rows = [BarRow("Step now", (Piece(0, now_ns, NOW_COLOUR, "Step now", format_ms(now_ns)),), format_ms(now_ns))]
+    before_ns = now_ns
+    for step in report.plan:
+        low_ns, likely_ns, high_ns = base.after(step)
+        is_bound = step.gain_ns.basis == UPPER_BOUND
+        after_ns = before_ns if is_bound else _likely_of(low_ns, likely_ns, high_ns)
+        rows.append(_draw_gain(step, before_ns, after_ns))
+        before_ns = min(before_ns, after_ns)
+    low_ns, likely_ns, high_ns = base.after(report.plan[-1])
+    after = format_ms_range(low_ns, high_ns)
+    pieces = (
+        Piece(0, low_ns, AFTER_COLOUR, "After the plan", after),
+        Piece(low_ns, high_ns - low_ns, AFTER_COLOUR, "After the plan", after, opacity=0.35),
     )
-    widths = tuple(high - low for low, high in zip(lows, highs, strict=True))
-    segments = (
-        Segment("", (NOW_COLOUR, *[AFTER_COLOUR] * len(report.plan)), lows, details),
-        Segment("", AFTER_COLOUR, widths, details, opacity=0.3),
-    )
-    labels = ["now", *(f"after {step.order}" for step in report.plan)]
-    return draw_bars(labels, segments, height=54 + 30 * len(labels), gap=0.3)
+    likely = "" if likely_ns is None else f"{format_ms(likely_ns)} ("
+    rows.append(BarRow("After the plan", pieces, f"{likely}{after}{')' if likely else ''}"))
+    return Bars(tuple(rows), max(now_ns, high_ns), MILLISECONDS)
 
 
-def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
+def _draw_gain(step: PlanStep, before_ns: int, after_ns: int) -> BarRow:
+    """What an entry takes away, on top of the entries before it: dark up to its low end, pale up to its high end."""
+    title, gain = f"{step.order}. {step.finding.title}", step.gain_ns
+    text = describe_gain(gain)
+    if gain.high is None:
+        return BarRow(title, (), f"gain {UNKNOWN}" if gain.basis != FREES_MEMORY else format_gain_bounds(gain))
+    low, high = max(0, gain.low or 0), max(0, gain.high)
+    start = max(0, before_ns - high)
+    pieces = [Piece(start, before_ns - low - start, AFTER_COLOUR, title, text, opacity=0.35)]
+    if low:
+        pieces.append(Piece(before_ns - low, low, AFTER_COLOUR, title, text))
+    if gain.likely is not None and 0 < after_ns < before_ns:
+        pieces.append(Piece(after_ns, 0, TICK_COLOUR, title, f"likely {format_likely(gain)}"))
+    likely = f", likely {format_likely(gain)}" if gain.likely is not None and gain.low != gain.high else ""
+    return BarRow(title, tuple(pieces), f"{format_gain_bounds(gain)}{likely}")
+
+
+def _likely_of(low_ns: int, likely_ns: int | None, high_ns: int) -> int:
+    return (low_ns + high_ns) // 2 if likely_ns is None else likely_ns
+
+
+def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest_ns: int) -> Card:
     finding, gain = step.finding, step.gain_ns
+    low_ns, likely_ns, high_ns = (
+        (step.step_after_ns.low, step.step_after_likely_ns, step.step_after_ns.high)
+        if base is None
+        else base.after(step)
+    )
     scale = None
     if widest_ns and gain.low is not None and gain.high is not None:
         likely = None if gain.likely is None else gain.likely / widest_ns
@@ -165,8 +240,6 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
     elif gain.likely is not None:
         likely_or_cost = (Metric("Likely", format_likely(gain)),)
     subtitle: list[Inline] = [format_wall(finding.wall, finding.sub_wall)]
-    if step.unlocked_by:
-        subtitle.append(f"blocked until {step.unlocked_by} is applied")
     return Card(
         title=finding.title,
         marker=str(step.order),
@@ -177,8 +250,8 @@ def _describe_step(report: Report, step: PlanStep, widest_ns: int) -> Card:
             *likely_or_cost,
             Metric(
                 "Step after it",
-                format_ms_range(step.step_after_ns.low, step.step_after_ns.high),
-                "" if step.step_after_likely_ns is None else f"likely {format_ms(step.step_after_likely_ns)}",
+                format_ms_range(low_ns, high_ns),
+                "" if likely_ns is None else f"likely {format_ms(likely_ns)}",
             ),
             Metric("Basis", format_name(gain.basis)),
         ),
@@ -194,10 +267,18 @@ def anchor_of(step: PlanStep) -> str:
     return f"edit-{slug_of(step)}"
 
 
-def _offer_overrides(step: PlanStep, is_first: bool) -> Iterator[Block]:
-    """The overrides of this entry alone, or which entries it needs."""
+def _offer_overrides(report: Report, step: PlanStep) -> Iterator[Block]:
+    """The overrides of this entry alone, those of the run's launcher first, or which entries it needs."""
     if step.needs:
+        orders = {entry.rule: entry for entry in report.plan}
+        links = [
+            Text(f"entry {orders[rule].order} ({rule})", link=anchor_of(orders[rule]))
+            for rule in step.needs
+            if rule in orders
+        ]
         yield layout.Note(step.no_overrides_reason, "Not on its own.")
+        if links:
+            yield PageOnly((layout.Note(tuple(links), "Apply first:"),))
     if step.overrides is None:
         return
     blocks: list[Block] = []
@@ -206,40 +287,68 @@ def _offer_overrides(step: PlanStep, is_first: bool) -> Iterator[Block]:
         blocks.append(
             layout.Note(f"It sets {values}, because it cannot build on earlier entries.", "Not as in the plan:")
         )
+    order = order_forms(report)
+    forms = sorted(
+        list_forms(step.overrides), key=lambda form: order.index(form[0]) if form[0] in order else len(order)
+    )
     blocks += [
         Copyable(f"entry-{step.order}-{name}", title, lines, in_terminal=name == "bridge")
-        for name, title, lines in list_forms(step.overrides)
+        for name, title, lines in forms
     ]
     if step.overrides.notes:
         blocks.append(Items(tuple(f"note: {note}" for note in step.overrides.notes), role="warning"))
     if blocks:
+        is_first = step is report.plan[0]
         yield Fold("Overrides of this entry alone", tuple(blocks), is_open=is_first, in_full_terminal=True)
 
 
 def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
-    finding = step.finding
+    finding, gain = step.finding, step.gain_ns
     yield layout.Note(finding.reason)
-    if loss := describe_loss(step.gain_ns):
+    if loss := describe_loss(gain):
         yield layout.Note(f"It {loss}: measure the step before and after.")
     if step.profiler_ns:
         yield layout.Note(describe_profiler_part(step))
     if finding.why_it_matters:
         yield PageOnly((layout.Note(finding.why_it_matters, role="muted"),))
+    if step.unlocked_by:
+        yield layout.Note(f"blocked until {step.unlocked_by} is applied.", "Prerequisite:")
     if step.edits:
         yield tabulate_edits(report, step.edits, f"plan_{step.order}_edits")
     elif finding.advice:
         yield layout.Note(finding.advice, "What to look at:")
-    yield from _offer_overrides(step, is_first=step is report.plan[0])
+    yield from _offer_overrides(report, step)
     if finding.confirm_first:
         yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
     if finding.side_effects:
         yield Items(finding.side_effects, "Side effects")
+    yield from _show_places(report, step)
     rest: list[Block] = []
     if finding.how_to_verify:
         rest.append(Items((finding.how_to_verify,), "How to verify", "plain"))
-    rest += list_evidence(finding, step.gain_ns.explanation)
+    evidence = list_evidence(finding, step.gain_ns.explanation)
+    if evidence:
+        rest.append(Fold("Evidence for and against", tuple(evidence)))
     if rest:
         yield PageOnly(tuple(rest))
+
+
+def _show_places(report: Report, step: PlanStep) -> Iterator[Block]:
+    """The longest stretches of what the entry gains from, with times to paste into Nsight Systems."""
+    longest = report.timeline.longest if report.timeline else ()
+    stretches = sorted(
+        (each for each in longest if each.cause in step.seen_in), key=lambda each: (-each.ns, each.start_ns)
+    )
+    items = tuple(
+        (
+            Text(f"{format_ms(stretch.ns)} of {name_cause(stretch.cause)}", link=link_of(stretch)),
+            f"at {format_clock(stretch.clock_ns)} in Nsight Systems (rank {stretch.rank})",
+            Text(show_control_characters(stretch.detail), "muted"),
+        )
+        for stretch in stretches[:SHOWN_PLACES]
+    )
+    if items:
+        yield PageOnly((Items(items, "Where it was seen", "plain"),))
 
 
 def describe_profiler_part(step: PlanStep) -> str:

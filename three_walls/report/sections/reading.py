@@ -13,4 +13,12 @@ def reading(_: Report) -> Section:
     terms = tuple((term.name, term.definition) for term in TERMS)
     bases = tuple((format_name(basis).capitalize(), meaning) for basis, meaning in GAIN_BASES.items())
     blocks = (Definitions(terms), Note("Basis of a gain", role="heading"), Definitions(bases))
-    return Section("reading", "How to read this", blocks, link="How to read", terminal=Terminal.NEVER, role="reading")
+    return Section(
+        "reading",
+        "How to read this",
+        blocks,
+        link="How to read",
+        terminal=Terminal.NEVER,
+        role="reading",
+        is_folded=True,
+    )

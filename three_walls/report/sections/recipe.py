@@ -38,6 +38,7 @@ def recipe(report: Report) -> Section | None:
         lead="How the run differs from NVIDIA's nearest benchmark recipe. Context for the plan, not a promise: the "
         "recipe was fast with forced expert balance and mock data, and its parallel sizes suit its number of GPUs.",
         link="Recipe",
+        is_folded=True,
     )
 
 

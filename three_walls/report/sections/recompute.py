@@ -25,4 +25,5 @@ def recompute(report: Report) -> Section | None:
         lead=f"The backward pass of the representative step spends {total} on recomputing forward work. Full: the "
         "whole layer. Selective: its core attention only.",
         link="Recompute",
+        in_menu=True,
     )

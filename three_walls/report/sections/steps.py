@@ -55,6 +55,7 @@ def steps(report: Report) -> Section:
         lead=f"{count_of(summary.kept, 'step')} kept, {format_count(len(summary.dropped))} dropped. Boundaries are "
         f"from {summary.source}.{length}",
         link="Steps",
+        is_folded=True,
     )
 
 

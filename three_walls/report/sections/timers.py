@@ -42,6 +42,7 @@ def timers(report: Report) -> Section | None:
         "the fastest and the slowest rank where the log names ranks. A long time means a slow rank only in the rank's "
         "own work; in an exchange it mostly waits. Timers of level 1 and 2 add barriers, which lengthen the step.",
         link="Timers",
+        in_menu=True,
     )
 
 

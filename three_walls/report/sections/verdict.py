@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from three_walls.model.buckets import Group
+from three_walls.model.buckets import BUCKET_BY_NAME, Group, SubWall, Wall
+from three_walls.model.finding import Outcome
 from three_walls.model.report import Culprit, Report
 from three_walls.report.formats import (
     UNKNOWN,
@@ -18,7 +19,7 @@ from three_walls.report.formats import (
 )
 from three_walls.report.palette import GROUP_COLOURS
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text
-from three_walls.report.sections.plan import anchor_of
+from three_walls.report.sections.plan import list_top_edits
 from three_walls.report.sections.steps import describe_log, describe_progress
 from three_walls.report.sections.walls import (
     find_counterfactual,
@@ -26,6 +27,10 @@ from three_walls.report.sections.walls import (
     recoverable_of,
     share_of_judged_step,
 )
+from three_walls.report.step_base import find_step_base
+
+MOST_EDITS = 3
+"""So many entries of the plan are in the head."""
 
 _CULPRIT_TITLES = {
     "slow_compute": ("is slow", "are slow"),
@@ -35,47 +40,101 @@ _CULPRIT_TITLES = {
 
 
 def verdict(report: Report) -> Section:
-    """The verdict with its reason: the rank to fix first, else the wall."""
+    """The verdict with its reason: the rank to fix first, else the wall; then what to do first."""
     result = report.verdict
-    title = format_wall(None) if result.abstained else format_wall(result.wall, result.sub_wall)
-    eyebrow = "Abstained" if result.abstained else "The wall that holds this run back"
+    title = name_bound(report)
+    eyebrow = "No wall is named" if result.abstained else "What holds this run back"
     role = "abstained" if result.wall is None or result.abstained else result.wall.value
-    text, notes = result.reason, tuple(_list_notes(report))
+    text, notes, remark = result.reason, tuple(_list_notes(report)), ""
     if result.culprit is not None:
-        text, notes = _describe_culprit(report, result.culprit), (f"{title}. {result.reason}", *notes)
+        remark = f"{title}. {result.reason}"
+        text, notes = _describe_culprit(report, result.culprit), (remark, *notes)
         eyebrow, role = "The rank that holds this run back", "culprit"
         named, is_alone = result.culprit.named, len(result.culprit.ranks) == 1
         state = _CULPRIT_TITLES.get(result.culprit.cause, ("is late", "are late"))[0 if is_alone else 1]
         title = f"{named[:1].upper()}{named[1:]} {state}: fix {'it' if is_alone else 'them'} before tuning"
+    entries = report.plan[MOST_EDITS:]
     hero = Hero(
         eyebrow=eyebrow,
         title=title,
         text=text,
+        remark=remark,
         notes=notes,
         metrics=tuple(_list_metrics(report)),
         shares=tuple(_sum_groups(report)),
+        shares_of=f"the traced step ({format_ms(result.step_ns)})",
         role=role,
         step_line=describe_steps(report),
-        pointer=_point_to_first(report),
+        edits=list_top_edits(report, MOST_EDITS),
+        edits_title="What to change first" if report.plan else "",
+        more_edits=(Text(f"{count_entries(len(entries), 'more ')} in the plan", link="plan"),) if entries else (),
+        limits=_list_limits(report),
     )
     return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}")
 
 
-def _point_to_first(report: Report) -> tuple[Inline, ...]:
-    """A link to the entry of the plan to apply first; nothing for an empty plan."""
-    if report.first_trial is None or not report.plan:
-        return ()
-    first = report.plan[0]
-    return (Text("First trial:", "strong"), Text(report.first_trial.title, link=anchor_of(first)))
+def name_bound(report: Report) -> str:
+    """What limits the run, in the field's words: ``Host-bound: late kernel launches``."""
+    result = report.verdict
+    if result.wall is None or result.abstained:
+        return format_wall(None)
+    bound = _BOUNDS[result.wall, result.sub_wall if result.wall is Wall.COMPUTE_HOST else None]
+    cause = _name_cause(report)
+    return f"{bound}: {cause}" if cause else bound
+
+
+_BOUNDS = {
+    (Wall.MEMORY, None): "Memory-bound",
+    (Wall.COMMUNICATION, None): "Communication-bound",
+    (Wall.COMPUTE_HOST, None): "Compute- and host-bound",
+    (Wall.COMPUTE_HOST, SubWall.COMPUTE): "Compute-bound",
+    (Wall.COMPUTE_HOST, SubWall.HOST): "Host-bound",
+}
+
+
+def _name_cause(report: Report) -> str:
+    """What takes most of the time that the wall is about."""
+    result = report.verdict
+    if result.wall is Wall.MEMORY:
+        return "recompute and host copies"
+    if result.sub_wall is SubWall.HOST:
+        is_off = [found.value is False for key, found in report.config.values.items() if key == "moe_grouped_gemm"]
+        return "launches of one-by-one experts" if any(is_off) else "kernels are launched late"
+    group = Group.COMMUNICATION if result.wall is Wall.COMMUNICATION else Group.COMPUTE
+    rows = [row for row in report.budget if row.group == group.value and row.ns > 0]
+    if not rows:
+        return ""
+    longest = max(rows, key=lambda row: (row.ns, row.bucket))
+    title = BUCKET_BY_NAME[longest.bucket].title if longest.bucket in BUCKET_BY_NAME else longest.bucket
+    return f"{'exposed' if group is Group.COMMUNICATION else 'mostly'} {title}"
+
+
+def _list_limits(report: Report) -> tuple[Inline, ...]:
+    """The warnings, and what was not captured, as links."""
+    pieces: list[Inline] = []
+    if report.warnings:
+        names = ", ".join(dict.fromkeys(warning.code.replace("-", " ") for warning in report.warnings))
+        pieces.append(Text(f"{count_of(len(report.warnings), 'warning')} ({names})", link="warnings"))
+    undecided = sum(finding.outcome is Outcome.UNKNOWN for finding in report.findings)
+    if undecided:
+        pieces.append(Text(f"{count_of(undecided, 'rule')} undecided for lack of facts", link="findings"))
+    return tuple(pieces)
 
 
 def _describe_culprit(report: Report, culprit: Culprit) -> str:
     """What the rank costs, why it is late, and with what evidence."""
-    share = format_share(report.fraction_of_step(culprit.cost_ns))
+    base = find_step_base(report)
+    cost_ns, step_ns, about = culprit.cost_ns, report.verdict.step_ns, ""
+    first = report.plan[0] if report.plan else None
+    if base is not None and base.source != "trace" and first is not None and first.order == 0:
+        gain = first.gain_ns
+        if gain.likely is not None:
+            cost_ns, step_ns, about = gain.likely, base.now_ns, "about "
+    share = format_share(cost_ns / step_ns if step_ns else None)
     evidence = f"{culprit.evidence[:1].upper()}{culprit.evidence[1:]}." if culprit.evidence else ""
     costs = "It costs" if len(culprit.ranks) == 1 else "They cost"
     return (
-        f"{costs} the others {format_ms(culprit.cost_ns)} of the {format_ms(report.verdict.step_ns)} step ({share}; "
+        f"{costs} the others {about}{format_ms(cost_ns)} of the {format_ms(step_ns)} step ({share}; "
         f"{format_name(culprit.cause)}). {evidence}".strip()
     )
 
@@ -88,13 +147,13 @@ def _list_notes(report: Report) -> Iterator[str]:
 
 
 def describe_steps(report: Report) -> str:
-    """``Step 640 ms; 48 of 64 steps complete, 631-655 ms (boundaries from optimizer kernels)``."""
-    step = report.step
+    """``Step 590 ms (by the log; traced: 640 ms); 48 of 64 steps complete, traced in 631-655 ms``."""
+    step, base = report.step, find_step_base(report)
     if step.median_ns is None:
         return "; ".join(part for part in (f"Step: {UNKNOWN}", step.note) if part)
-    length_ns = step.median_ns if report.verdict.step_ns is None else report.verdict.step_ns
-    spread = f", {format_ms_range(step.min_ns, step.max_ns)}" if step.kept > 1 else ""
-    return f"Step {format_ms(length_ns)}; {count_complete(report)}{spread} (boundaries from {step.source})"
+    now = format_ms(step.median_ns) if base is None else f"{format_ms(base.now_ns)} ({base.note})"
+    spread = f", traced in {format_ms_range(step.min_ns, step.max_ns)}" if step.kept > 1 else ""
+    return f"Step {now}; {count_complete(report)}{spread} (boundaries from {step.source})"
 
 
 def count_complete(report: Report) -> str:
@@ -104,35 +163,39 @@ def count_complete(report: Report) -> str:
 
 
 def _list_metrics(report: Report) -> Iterator[Metric]:
-    result, step = report.verdict, report.step
-    length_ns = step.median_ns if result.step_ns is None else result.step_ns
-    if step.median_ns is None:
-        note = "no complete step"
-    else:
-        bounds = f": {format_ms_range(step.min_ns, step.max_ns)}" if step.kept > 1 else ""
-        note = f"{count_complete(report)}{bounds}"
-    yield Metric("Step", format_ms(length_ns), note)
-    if result.culprit is not None:
-        lost = f"{format_ms(result.culprit.cost_ns)} less"
-        yield Metric(f"Without the delay of {result.culprit.named}", format_ms(result.culprit.step_without_it_ns), lost)
-    if result.replayed_step_ns is not None:
-        is_logged = report.log is not None and report.log.unprofiled_step_ns == result.replayed_step_ns
-        source = "by the log" if is_logged else "by replay"
-        yield Metric("Without the profiler", format_ms(result.replayed_step_ns), source)
+    """The step now, after the plan, and without the wall: all of one base."""
+    result, base = report.verdict, find_step_base(report)
+    if base is None:
+        yield Metric("Step now", UNKNOWN, "no complete step")
+        return
+    yield Metric("Step now", format_ms(base.now_ns), base.note)
+    if report.plan:
+        low_ns, likely_ns, high_ns = base.after(report.plan[-1])
+        after = format_ms_range(low_ns, high_ns)
+        entries = f"after {count_entries(len(report.plan))}"
+        if likely_ns is None:
+            yield Metric("After the plan", after, entries, "after")
+        else:
+            yield Metric("After the plan", format_ms(likely_ns), f"likely; {after} {entries}", "after")
+    if result.culprit is not None and report.plan and report.plan[0].order == 0:
+        low_ns, likely_ns, high_ns = base.after(report.plan[0])
+        without = format_ms_range(low_ns, high_ns) if likely_ns is None else format_ms(likely_ns)
+        yield Metric(f"Without the delay of {result.culprit.named}", without)
     if result.wall is not None and not result.abstained:
-        recoverable_ns = recoverable_of(report, result.wall, None)
-        fraction = format_share(share_of_judged_step(report, recoverable_ns))
         removed = find_counterfactual(report, result.wall, result.sub_wall)
         if removed is None:
+            recoverable_ns = recoverable_of(report, result.wall, None)
+            fraction = format_share(share_of_judged_step(report, recoverable_ns))
             yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")
         else:
             share = format_share(removed.saved_ns / max(1, removed.step_ns + removed.saved_ns))
-            yield Metric("Without this wall", format_ms(removed.step_ns), f"{share} less, by replay")
-    if report.plan:
-        after = report.plan[-1].step_after_ns
-        entries = f"{len(report.plan)} {'entry' if len(report.plan) == 1 else 'entries'}"
-        basis = "estimated" if result.replayed_step_ns is None else "without the profiler"
-        yield Metric("After the plan", format_ms_range(after.low, after.high), f"{entries}, {basis}", "after")
+            yield Metric("Without this wall", format_ms(base.convert(removed.step_ns)), f"{share} less, by replay")
+    yield Metric("Captured", f"{count_complete(report)}, {count_of(len(report.ranks), 'rank')}", role="small")
+
+
+def count_entries(number: int, what: str = "") -> str:
+    """``1 entry``, ``3 more entries``."""
+    return f"{format_count(number)} {what}{'entry' if number == 1 else 'entries'}"
 
 
 def _sum_groups(report: Report) -> Iterator[tuple[str, float, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from three_walls.model.buckets import BUCKETS
 from three_walls.model.report import Alignment, Report, Straggler, Wait
+from three_walls.report.charts import Bars, Segment, draw_bars
 from three_walls.report.formats import UNKNOWN, count_of, format_ms, format_ms_range, format_name, format_rank
 from three_walls.report.palette import TRANSFER_COLOUR, WAIT_COLOUR
 from three_walls.report.section import (
@@ -15,6 +16,7 @@ from three_walls.report.section import (
     Block,
     Card,
     Cell,
+    Chart,
     Column,
     Fold,
     Legend,
@@ -58,6 +60,8 @@ def waits(report: Report) -> Section:
     if report.alignment is not None:
         blocks.append(Note(_describe_alignment(report.alignment), role="muted"))
     if rows:
+        if plot := _draw_ranks(rows):
+            blocks.append(Chart("waits", plot, "Communication of each rank: waiting for peers, then transfer"))
         blocks += [_tabulate_classes(report), _tabulate_ranks(rows)]
     return Section(
         "waits",
@@ -65,7 +69,7 @@ def waits(report: Report) -> Section:
         tuple(blocks),
         lead="A collective moves data once its last rank has arrived. The time before that is waiting, which only an "
         "earlier arrival of that rank shortens.",
-        link="Waits",
+        link="Ranks",
         empty="Unknown, or none: no communication could be split into waiting and transfer.",
     )
 
@@ -160,6 +164,25 @@ def _bounds(times: tuple[int, ...]) -> str:
 
 def _name_late_rank(rank: int | None, nothing_waits: bool) -> str:
     return format_rank(rank) or ("none" if nothing_waits else UNKNOWN)
+
+
+def _draw_ranks(rows: tuple[Wait, ...]) -> Bars | None:
+    """Waits and transfers of each rank, summed over the classes where both are known; None for a single rank."""
+    sums: dict[int, tuple[int, int]] = {}
+    for wait in rows:
+        if wait.wait_ns is not None and wait.transfer_ns is not None:
+            wait_ns, transfer_ns = sums.get(wait.rank, (0, 0))
+            sums[wait.rank] = wait_ns + wait.wait_ns, transfer_ns + wait.transfer_ns
+    if len(sums) < 2:
+        return None
+    ranks = sorted(sums)
+    waits, transfers = (tuple(sums[rank][place] for rank in ranks) for place in (0, 1))
+    segments = (
+        Segment("wait", WAIT_COLOUR, waits, tuple(map(format_ms, waits))),
+        Segment("transfer", TRANSFER_COLOUR, transfers, tuple(map(format_ms, transfers))),
+    )
+    values = [f"waits {format_ms(sums[rank][0])}" for rank in ranks]
+    return draw_bars([format_rank(rank) for rank in ranks], segments, values=values)
 
 
 def _tabulate_ranks(rows: tuple[Wait, ...]) -> Fold:

@@ -11,7 +11,13 @@ def warnings(report: Report) -> Section | None:
     if not report.warnings:
         return None
     columns = (Column("Warning", "code", role="code"), Column("Meaning", "message"))
-    table = Table("warnings", columns, report.warnings, terminal_rows=len(report.warnings))
+    table = Table(
+        "warnings",
+        columns,
+        report.warnings,
+        terminal_rows=len(report.warnings),
+        anchor=lambda row: f"warning-{row.code}",
+    )
     return Section(
         "warnings",
         "Warnings",
@@ -19,4 +25,5 @@ def warnings(report: Report) -> Section | None:
         lead="They limit what the numbers below can claim.",
         terminal=Terminal.ALWAYS,
         role="warnings",
+        is_folded=True,
     )

@@ -1,0 +1,125 @@
+"""The timeline of a small step, and how it is thinned. Times are in us."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
+from three_walls import analyze
+from three_walls.export.timeline import thin
+from three_walls.model.report import Timeline, TimelineLane
+
+US = 1_000
+
+
+def build() -> TraceBuilder:
+    """Five steps of 1,000 us: a GEMM launched 10 before it begins, an addition 390-490, an update 790-890."""
+    builder = TraceBuilder()
+    for number in range(5):
+        at = (1 + number) * 1_000 * US
+        builder.nvtx(f"training_step_{number}", at, at + 1_000 * US)
+        builder.nvtx("layers.3.mlp", at + 20 * US, at + 250 * US).nvtx("aten::mm", at + 90 * US, at + 120 * US)
+        builder.kernel(GEMM, at + 110 * US, at + 500 * US, launched=at + 100 * US)
+        builder.kernel(POINTWISE, at + 500 * US, at + 600 * US, stream=9, launched=at + 300 * US)
+        builder.kernel(ADAM, at + 900 * US, at + 1_000 * US, launched=at + 890 * US)
+    return builder
+
+
+def draw(folder: Path) -> Timeline:
+    timeline = analyze(build().write(folder / "rank0.sqlite")).timeline
+    assert timeline is not None
+    return timeline
+
+
+def items(timeline: Timeline, kind: str, name: str = "") -> list[tuple[int, int, str]]:
+    """Start, length and text of the lane's items."""
+    (lane,) = (lane for lane in timeline.ranks[0].lanes if (lane.kind, lane.name) == (kind, name) and not lane.depth)
+    texts = [timeline.texts[place] for place in lane.text]
+    return list(zip(accumulate(lane.start_ns), lane.length_ns, texts, strict=True))
+
+
+def test_a_lane_per_stream_has_every_operation_at_its_time(tmp_path: Path) -> None:
+    timeline = draw(tmp_path)
+    assert [(start // US, length // US) for start, length, _ in items(timeline, "operations", "stream 7")] == [
+        (0, 390),
+        (790, 100),
+    ]
+    ((start, length, text),) = items(timeline, "operations", "stream 9")
+    assert (start, length, text) == (390 * US, 100 * US, "vectorized_elementwise_kernel<CUDAFunctor_add<float>>")
+    lane = next(lane for lane in timeline.ranks[0].lanes if lane.name == "stream 9")
+    assert lane.launch_ns == (200 * US,)
+    assert (lane.count, lane.busy_ns) == ((), ())
+
+
+def test_the_owners_cover_the_step_and_gaps_have_a_cause(tmp_path: Path) -> None:
+    timeline = draw(tmp_path)
+    owners = items(timeline, "budget")
+    assert [start for start, _, _ in owners][1:] == [start + length for start, length, _ in owners][:-1]
+    assert sum(length for _, length, _ in owners) == timeline.ranks[0].length_ns == 1_000 * US
+    lane = next(lane for lane in timeline.ranks[0].lanes if lane.kind == "gaps")
+    assert "starved_nothing_visible" in {timeline.texts[place] for place in lane.category}
+    assert sum(lane.length_ns) == 410 * US
+
+
+def test_ranges_nest_and_lose_the_number_of_their_layer(tmp_path: Path) -> None:
+    timeline = draw(tmp_path)
+    ranges = [lane for lane in timeline.ranks[0].lanes if lane.kind == "ranges"]
+    texts = {lane.depth: {timeline.texts[place] for place in lane.text} for lane in ranges}
+    assert "layers.*.mlp" in texts[1]
+    assert texts[2] == {"aten::mm"}
+
+
+def test_the_longest_gap_states_what_comes_next_and_the_time_of_the_capture(tmp_path: Path) -> None:
+    timeline = draw(tmp_path)
+    gap = timeline.worst_gaps[0]
+    assert (gap.start_ns, gap.ns, gap.cause) == (490 * US, 300 * US, "starved_nothing_visible")
+    assert gap.next_name.startswith("multi_tensor_apply_kernel")
+    assert gap.clock_ns - gap.start_ns == timeline.ranks[0].clock_ns
+    assert timeline.exposed_intervals == ()
+    assert {stretch.cause for stretch in timeline.longest} >= {"gemm", "elementwise", "starved_nothing_visible"}
+
+
+def many(count: int) -> pl.DataFrame:
+    """``count`` GEMMs of 2 ns, every 10 ns; each tenth is an addition, and one in the middle takes 9,000 ns."""
+    starts = [10 * place if place <= count // 2 else 10 * place + 9_000 for place in range(count)]
+    return pl.DataFrame(
+        {
+            "start_ns": starts,
+            "end_ns": [start + (9_000 if place == count // 2 else 2) for place, start in enumerate(starts)],
+            "text": [f"kernel {place}" for place in range(count)],
+            "category": ["elementwise" if place % 10 == 0 else "gemm" for place in range(count)],
+            "module": [""] * count,
+            "launch_ns": [5] * count,
+            "on_path": [place == 7 for place in range(count)],
+        }
+    )
+
+
+@pytest.mark.parametrize("most", [10, 100, 500])
+def test_short_neighbours_are_joined_and_their_time_is_kept(most: int) -> None:
+    thinned = thin(many(2_001), most)
+    assert thinned.height <= most
+    assert thinned["busy_ns"].sum() == 2_000 * 2 + 9_000
+    assert thinned["count"].sum() == 2_001
+    assert thinned["start_ns"].is_sorted()
+    assert set(thinned.filter(pl.col("count") > 1)["category"]) == {"gemm"}
+    assert thinned.filter("on_path").height == 1
+    if most > 10:
+        assert (1, 9_000) in thinned.select("count", "busy_ns").rows()  # a long one is kept as it is
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    assert thin(many(101), 101)["count"].to_list() == [1] * 101
+    assert thin(many(1).clear(), 10).height == 0
+
+
+def test_a_lane_is_a_row_of_columns_of_equal_length(tmp_path: Path) -> None:
+    def lengths(lane: TimelineLane) -> set[int]:
+        columns = (lane.start_ns, lane.length_ns, lane.text, lane.category, lane.count, lane.module, lane.launch_ns)
+        return {len(column) for column in columns if column}
+
+    assert all(len(lengths(lane)) == 1 for lane in draw(tmp_path).ranks[0].lanes)

@@ -1,0 +1,99 @@
+"""The timeline in the page: what its script is given, the picture without it, and the tables below."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+from tests.report.sample_timeline import GAP, TIMELINE
+from three_walls.model.report import Report, TimelineLane
+from three_walls.report.html_report import render_html
+from three_walls.report.section import Table, TimelineBlock, nested_blocks, plain_text
+from three_walls.report.sections.timeline import format_clock, link_of, timeline
+from three_walls.report.timeline_view import COLUMNS, choose_ink, place_timeline, timeline_data
+from three_walls.resources import TEMPLATES_DIR
+
+HOSTILE = "</script><img src=x>&\x1b[31m\u202e"
+
+
+def block_of(report: Report) -> TimelineBlock:
+    section = timeline(report)
+    assert section is not None
+    return next(block for block in nested_blocks(section.blocks) if isinstance(block, TimelineBlock))
+
+
+def rows_of(report: Report, name: str) -> list[list[str]]:
+    section = timeline(report)
+    assert section is not None
+    table = next(block for block in section.blocks if isinstance(block, Table) and block.name == name)
+    return [[plain_text(column.cell(row)) for column in table.columns] for row in table.rows]
+
+
+def test_a_gap_gives_its_cause_what_ends_it_and_the_time_to_paste(report: Report) -> None:
+    assert rows_of(report, "worst_gaps") == [
+        ["450 ms", "190 ms", "host busy outside CUDA", "experts forward: aten::mm", "nvjet", "2.450000007s"]
+    ]
+    assert rows_of(report, "exposed_intervals")[0][2] == "expert all-to-all"
+
+
+def test_a_link_leads_to_a_place_of_the_page(report: Report) -> None:
+    page = render_html(report)
+    link = link_of(GAP)
+    assert link == "t=450000000-640000000&rank=3"
+    escaped = link.replace("&", "&amp;")
+    assert f'href="#{escaped}"' in page
+    assert page.count(f'id="{escaped}"') == 1
+
+
+def test_a_hostile_name_can_neither_end_the_data_nor_steer_the_reader(report: Report) -> None:
+    hostile = replace(TIMELINE, texts=(HOSTILE, *TIMELINE.texts[1:]))
+    text = timeline_data(block_of(replace(report, timeline=hostile)))
+    assert not re.search(r"[<>&\x00-\x1f]|[^\x00-\x7f]", text)
+    assert json.loads(text)["texts"][0] == "</script><img src=x>&\\x1b[31m\\u202e"
+
+
+def test_the_data_holds_every_lane_and_the_colours_that_it_uses(report: Report) -> None:
+    document = json.loads(timeline_data(block_of(report)))
+    assert [len(rank["lanes"]) for rank in document["ranks"]] == [4, 4, 1]
+    assert set(document["colours"]) == {"gemm", "ep_all_to_all", "launch_starved"}
+    assert document["ranks"][0]["lanes"][3]["busy_ns"] == [250_000_000]
+
+
+def test_the_picture_shows_what_takes_most_of_each_column_and_leaves_a_pause_white(report: Report) -> None:
+    budget, stream, *others = place_timeline(block_of(report))
+    assert (budget.name, stream.name) == ("owner", "stream 7")
+    assert [lane.name for lane in others] == ["rank 0", "rank 5"]
+    widths = [sum(int(wide) for wide in re.findall(r"h(\d+)v", path)) for _, path in budget.paths]
+    assert sum(widths) == COLUMNS
+    assert sum(int(wide) for _, path in stream.paths for wide in re.findall(r"h(\d+)v", path)) == round(
+        450 / 640 * COLUMNS
+    )
+
+
+def test_an_empty_lane_is_an_empty_picture(report: Report) -> None:
+    empty = replace(TIMELINE.ranks[0], lanes=(TimelineLane("budget", "", 0, (), (), (), ()),))
+    (lane,) = place_timeline(block_of(replace(report, timeline=replace(TIMELINE, ranks=(empty,)))))
+    assert lane.paths == ()
+
+
+def test_a_report_without_a_step_has_no_timeline(report: Report) -> None:
+    bare = replace(report, timeline=None)
+    assert timeline(bare) is None
+    assert "timeline-data" not in render_html(bare)
+
+
+def test_times_are_written_as_nsight_systems_takes_them() -> None:
+    assert [format_clock(0), format_clock(3_727_063_386)] == ["0.000000000s", "3.727063386s"]
+
+
+def test_text_is_dark_on_light_colours_and_light_on_dark_ones() -> None:
+    assert (choose_ink("#fdba74"), choose_ink("#1d4ed8")) == ("#0b1220", "#ffffff")
+
+
+def test_the_script_is_small_and_only_ever_sets_text() -> None:
+    script = (TEMPLATES_DIR / "timeline.js").read_text(encoding="utf-8")
+    assert len(script) < 15 * 1024
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|fetch\(", script
+    )

@@ -1,0 +1,254 @@
+"""The kernels of the representative step: how often and how long they ran, where they came from, what they cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import polars as pl
+
+from three_walls.export.tracks import LONGEST_SHOWN_NAME
+from three_walls.facts.efficiency.gemm_shapes import LaunchedGemms, find_launched_gemms
+from three_walls.facts.efficiency.model_flops import precision_of
+from three_walls.facts.step_view import StepView
+from three_walls.model.report import KernelPlace, KernelRow
+from three_walls.model.units import NS_PER_S
+from three_walls.replay.graph import StepGraph
+from three_walls.tables.kernels import peak_of, precision_of_kernel
+from three_walls.tables.scrub import cut_private
+from three_walls.timeline.intervals import DURATION
+from three_walls.timeline.operators import EVALUATES, Operators
+from three_walls.timeline.steps import TRAINING_STEP_TEXT
+
+MOST_PLACES = 4
+LEAST_FRACTION = 0.001
+"""Kernels that take this share of the step have a row of their own, and so have the longest of each bucket."""
+LONGEST_OF_BUCKET = 5
+
+_KEY = ("bucket", "kind", "name_id")
+_NAME_OF_KIND = {"memcpy": "copies", "memset": "fills (memset)", "graph": "CUDA graphs"}
+_VARIANT = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+_NAMESPACE = re.compile(r"\b[A-Za-z_]\w*::|^::")
+_LAMBDA = re.compile(r"(?:::(?:operator)? *(?:const)? *)+(?=[,>]|$)")
+_LEADING_NUMBERS = re.compile(r"<(?:\d+, )+")
+_LONGEST_READ = 4_000
+_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z])|(?<=layer)\d+|(?<=step)\d+")
+"""Numbers of layers, steps and regions, but not those of functions: ``MulBackward0`` is another one than 1."""
+
+
+def tabulate_kernels(step: StepView, operations: pl.DataFrame, operators: Operators) -> tuple[KernelRow, ...]:
+    """Rows by bucket; those of a bucket sum to the durations of its operations that start in the step.
+
+    ``operations``: those of :func:`describe_operations`. ``operators``: the ranges around the launches. Raises
+    AssertionError unless the rows sum to the operations.
+    """
+    if operations.is_empty():
+        return ()
+    flops_per_s = _measure_rates(find_launched_gemms(step, operators))
+    places = _list_places(operations)
+    least_ns = LEAST_FRACTION * step.step_ns
+    rows: list[KernelRow] = []
+    ordered = _summarize(operations).sort(
+        pl.col("ns").sum().over("bucket"), "bucket", "ns", *_KEY[1:], descending=[True, False, True, False, False]
+    )
+    for _, of_bucket in ordered.group_by("bucket", maintain_order=True):
+        listed = [
+            _make_row(step, kernel, places, flops_per_s)
+            for place, kernel in enumerate(of_bucket.iter_rows(named=True))
+            if place < LONGEST_OF_BUCKET or kernel["ns"] >= least_ns
+        ]
+        rows += listed
+        rest = of_bucket[len(listed) :]
+        if rest.height == 1:
+            rows.append(_make_row(step, rest.row(0, named=True), places, flops_per_s))
+        elif rest.height:
+            rows.append(_sum_rest(operations.join(rest, on=_KEY, how="semi", nulls_equal=True), rest.height))
+    total_ns = operations.select(DURATION.sum()).item()
+    assert sum(row.ns for row in rows) == total_ns, "kernels do not sum to the operations of the step"
+    return tuple(rows)
+
+
+@lru_cache(maxsize=2000)
+def shorten_name(full_name: str) -> str:
+    """A demangled name without return type, namespaces, parameters, lambdas and leading numbers.
+
+    ``void at::native::elementwise_kernel<(int)128, (int)4, void at::native::gpu_kernel_impl_nocast<at::native::
+    CUDAFunctor_add<float>>(at::TensorIteratorBase &, const T1 &)::[lambda(int) (instance 1)]>(int, T3)`` is
+    ``elementwise_kernel<gpu_kernel_impl_nocast<CUDAFunctor_add<float>>>``.
+    """
+    kept: list[str] = []
+    depth = 0
+    for character in full_name[:_LONGEST_READ]:
+        depth += character in "(["
+        if not depth:
+            kept.append(character)
+        depth -= character in ")]" and depth > 0
+    name = _LAMBDA.sub("", "".join(kept).replace("<unnamed>::", "").replace("void ", ""))
+    name = _NAMESPACE.sub("", name)
+    return _LEADING_NUMBERS.sub("<", name).strip()
+
+
+@lru_cache(maxsize=20_000)
+def generalize(range_name: str) -> str:
+    """The name of a range without what differs between layers and runs: layer numbers, paths, addresses."""
+    return cut_private(_NUMBER.sub("*", range_name))[:LONGEST_SHOWN_NAME]
+
+
+def is_place(range_name: str) -> bool:
+    """Whether a range names a place in the code: a step does not, nor does the range around a node of autograd."""
+    return not range_name.startswith(EVALUATES) and TRAINING_STEP_TEXT not in range_name
+
+
+def describe_operations(step: StepView, graph: StepGraph | None, operators: Operators) -> pl.DataFrame:
+    """What started in the step, with ``bucket``, labels, and the ``operator`` around the launch.
+
+    ``graph``: with labelled operations; None where the step was not replayed. Labels are null where not known.
+    """
+    operations = step.started
+    labels = ("module", "direction", "layer")
+    labelled = None
+    if graph is not None and step.rank_index in graph.ranks:
+        labelled = graph.operations.filter(pl.col("rank_index") == step.rank_index)
+        same = ("start_ns", "end_ns", "stream")
+        if not labelled.select(same).equals(operations.select(same)):
+            labelled = None
+    if labelled is None:
+        operations = operations.with_columns(
+            module=pl.lit(None, dtype=pl.String),
+            direction=pl.lit(None, dtype=pl.String),
+            layer=pl.lit(None, dtype=pl.Int64),
+        )
+    else:
+        operations = operations.with_columns(labelled[name] for name in labels)
+    names = []
+    for thread, at_ns in operations.select("launch_thread", "launch_start_ns").iter_rows():
+        innermost = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
+        around = (operators.found[index].name for index in operators.around(innermost))
+        names.append(next((generalize(name) for name in around if is_place(name)), ""))
+    return operations.with_columns(
+        pl.Series("operator", names, dtype=pl.String),
+        bucket=pl.col("category").cast(pl.String),
+        kind=pl.col("kind").cast(pl.String),
+    )
+
+
+def _summarize(operations: pl.DataFrame) -> pl.DataFrame:
+    """A row per bucket and kernel, in no order."""
+    is_graph_node = pl.col("graph_node").is_not_null()
+    launch_ns = pl.when(~is_graph_node).then(pl.col("launch_end_ns") - pl.col("launch_start_ns"))
+    sums = operations.group_by(_KEY).agg(
+        calls=pl.len(),
+        ns=DURATION.sum(),
+        fastest_ns=DURATION.min(),
+        median_ns=DURATION.quantile(0.5, "lower"),
+        p95_ns=DURATION.quantile(0.95, "nearest"),
+        slowest_ns=DURATION.max(),
+        launch_ns=pl.when(launch_ns.count() > 0).then(launch_ns.sum()),
+        layers=pl.when(pl.col("layer").count() > 0).then(pl.col("layer").n_unique() - pl.col("layer").has_nulls()),
+    )
+    variants = operations.group_by(*_KEY, *_VARIANT).len("launched").sort("launched", *_VARIANT, descending=True)
+    first = variants.group_by(_KEY, maintain_order=True).agg(pl.col(*_VARIANT).first(), variants=pl.len())
+    return sums.join(first, on=_KEY, nulls_equal=True)
+
+
+_Places = Mapping[tuple[str, str, int | None], list[KernelPlace]]
+
+
+def _list_places(operations: pl.DataFrame) -> _Places:
+    """Where each kernel is launched from, the longest first."""
+    sums = (
+        operations.group_by(*_KEY, "module", "direction", "operator")
+        .agg(calls=pl.len(), ns=DURATION.sum())
+        .sort("ns", "module", "direction", "operator", descending=[True, False, False, False])
+    )
+    places: dict[tuple[str, str, int | None], list[KernelPlace]] = {}
+    columns = (*_KEY, "module", "direction", "operator", "calls", "ns")
+    for bucket, kind, name_id, module, direction, operator, calls, ns in sums.select(columns).iter_rows():
+        places.setdefault((bucket, kind, name_id), []).append(KernelPlace(module, direction, operator, calls, ns))
+    return places
+
+
+def _measure_rates(launched: LaunchedGemms) -> dict[int | None, float]:
+    """Operations per second by name_id of the kernel, where all shapes are known.
+
+    A GEMM may take several kernels. Its operations are then shared among them in proportion to their time.
+    """
+    times = launched.kernels.select("name_id", "start_ns", "end_ns").rows()
+    ns_of_gemm: dict[int, int] = {}
+    for gemm, (_, start_ns, end_ns) in zip(launched.ranges, times, strict=True):
+        if gemm is not None:
+            ns_of_gemm[gemm] = ns_of_gemm.get(gemm, 0) + end_ns - start_ns
+    sums: dict[int | None, tuple[float, int]] = {}
+    unknown: set[int | None] = set()
+    for gemm, (name_id, start_ns, end_ns) in zip(launched.ranges, times, strict=True):
+        if gemm is None or not launched.gemms[gemm].flops:
+            unknown.add(name_id)
+            continue
+        flops, ns = sums.get(name_id, (0.0, 0))
+        share = (end_ns - start_ns) / max(1, ns_of_gemm[gemm])
+        sums[name_id] = flops + share * launched.gemms[gemm].flops, ns + end_ns - start_ns
+    return {name: flops * NS_PER_S / ns for name, (flops, ns) in sums.items() if ns and name not in unknown}
+
+
+def _make_row(
+    step: StepView, kernel: Mapping[str, object], places: _Places, flops_per_s: Mapping[int | None, float]
+) -> KernelRow:
+    bucket, kind, name_id = str(kernel["bucket"]), str(kernel["kind"]), kernel["name_id"]
+    assert name_id is None or isinstance(name_id, int)
+    full_name = "" if name_id is None else step.names.get(name_id, "")
+    peak = peak_of(step.gpu, precision_of_kernel(full_name, precision_of(step.config).value))
+    rate = flops_per_s.get(name_id)
+    found = places[bucket, kind, name_id]
+    return KernelRow(
+        bucket=bucket,
+        name=shorten_name(full_name)[:LONGEST_SHOWN_NAME] or _NAME_OF_KIND.get(kind, "(no name)"),
+        full_name=full_name[:LONGEST_SHOWN_NAME],
+        **_read_times(kernel),
+        grid=_read_sides(kernel, "grid"),
+        block=_read_sides(kernel, "block"),
+        variants=_whole(kernel["variants"]),
+        places=tuple(found[:MOST_PLACES]),
+        other_places=max(0, len(found) - MOST_PLACES),
+        layers=None if kernel["layers"] is None else _whole(kernel["layers"]),
+        launch_ns=None if kernel["launch_ns"] is None else _whole(kernel["launch_ns"]),
+        fraction_of_peak=rate / peak if rate is not None and peak else None,
+    )
+
+
+def _sum_rest(operations: pl.DataFrame, kernels: int) -> KernelRow:
+    """The ``operations`` of several kernels of one bucket as one row."""
+    as_one = operations.with_columns(pl.lit(None, dtype=pl.Int64).alias("name_id"), kind=pl.lit("kernel"))
+    whole = _summarize(as_one).row(0, named=True)
+    places = _list_places(as_one)[whole["bucket"], "kernel", None]
+    return KernelRow(
+        bucket=whole["bucket"],
+        name=f"{kernels} more",
+        full_name="",
+        **_read_times(whole),
+        grid=None,
+        block=None,
+        variants=whole["variants"],
+        places=tuple(places[:MOST_PLACES]),
+        other_places=max(0, len(places) - MOST_PLACES),
+        layers=whole["layers"],
+        launch_ns=whole["launch_ns"],
+        fraction_of_peak=None,
+        kernels=kernels,
+    )
+
+
+def _read_times(kernel: Mapping[str, object]) -> dict[str, int]:
+    calls, ns = _whole(kernel["calls"]), _whole(kernel["ns"])
+    names = ("fastest_ns", "median_ns", "p95_ns", "slowest_ns")
+    return {"calls": calls, "ns": ns, "mean_ns": round(ns / calls), **{name: _whole(kernel[name]) for name in names}}
+
+
+def _read_sides(kernel: Mapping[str, object], what: str) -> tuple[int, int, int] | None:
+    sides = [kernel[f"{what}_{side}"] for side in "xyz"]
+    return None if None in sides else (_whole(sides[0]), _whole(sides[1]), _whole(sides[2]))
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int | float)
+    return int(value)

@@ -1,0 +1,58 @@
+"""Host work: where the threads that launch work are outside of CUDA calls, by NVTX range and operator."""
+
+from __future__ import annotations
+
+from three_walls.model.report import HostWorkRow, Report
+from three_walls.report.formats import count_of, format_count, format_ms, format_share, show_control_characters
+from three_walls.report.section import ROW, Block, Column, Note, Section, Table, Text
+from three_walls.report.sections.kernels import describe_part
+
+RECORD_RANGES = (
+    "No NVTX range names the code. Record ranges: capture with -t cuda,nvtx, and have PyTorch write its operators "
+    "(--profile of Megatron-LM; profiling.use_nsys_profiler and profiling.record_shapes of Megatron-Bridge; "
+    "torch.autograd.profiler.emit_nvtx() elsewhere)."
+)
+
+
+def host_work(report: Report) -> Section | None:
+    """Host time outside of CUDA calls, what starves the GPU first."""
+    rows = report.host_work
+    if not rows:
+        return None
+    columns = (
+        Column("Next launch", ROW, _name),
+        Column("NVTX range", ROW, _name_code),
+        Column("Thread", "thread", str, role="muted"),
+        Column("Starves the GPU", "starved_ns", format_ms, sums=True),
+        Column("Of the step", lambda row: report.fraction_of_step(row.starved_ns), format_share),
+        Column("Device idle", "idle_ns", format_ms, sums=True),
+        Column("Host time", "ns", format_ms, sums=True),
+        Column("Ranges", "calls", lambda calls: format_count(calls) if calls else "", unit="count", in_terminal=False),
+    )
+    starved_ns = sum(row.starved_ns for row in rows)
+    blocks: list[Block] = [Table("host_work", columns, rows)]
+    if not any(row.range or row.operator for row in rows):
+        blocks.insert(0, Note(RECORD_RANGES, role="warning"))
+    return Section(
+        "host_work",
+        "Host work",
+        tuple(blocks),
+        lead="Threads that launch work, outside of CUDA calls: Python, PyTorch's dispatch, data loading, locks. "
+        f"Starves the GPU ({format_ms(starved_ns)} in all): no compute kernel ran because the thread had not launched "
+        "the next one. Device idle: nothing ran at all. Next launch: the part of the model whose operation it launched "
+        "next.",
+        link="Host work",
+    )
+
+
+def _name(row: HostWorkRow) -> Text | str:
+    if row.places > 1:
+        return Text(f"{count_of(row.places, 'other place')}", "muted")
+    return describe_part(row.module, row.direction, "")
+
+
+def _name_code(row: HostWorkRow) -> Text | str:
+    if row.places > 1:
+        return ""
+    code = " > ".join(word for word in (row.range, row.operator) if word)
+    return Text(show_control_characters(code), "code") if code else Text("outside of ranges", "muted")

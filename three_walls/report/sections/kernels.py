@@ -1,0 +1,96 @@
+"""The kernel table: what ran in the representative step, by bucket."""
+
+from __future__ import annotations
+
+from three_walls.model.buckets import BUCKET_BY_NAME
+from three_walls.model.report import KernelPlace, KernelRow, Report
+from three_walls.report.formats import (
+    UNKNOWN,
+    count_of,
+    format_count,
+    format_ms,
+    format_share,
+    format_us,
+    shorten,
+    show_control_characters,
+)
+from three_walls.report.palette import BUCKET_COLOURS
+from three_walls.report.section import ROW, Amounts, Column, Section, Swatch, Table, Text
+
+_NAME_LENGTH = 56
+_SHOWN_PLACES = 2
+
+
+def kernels(report: Report) -> Section | None:
+    """Kernels by bucket, the bucket with the most kernel time first."""
+    columns = (
+        Column("Kernel", ROW, _name),
+        Column("Bucket", "bucket", _name_bucket),
+        Column("Time", "ns", format_ms, sums=True),
+        Column("Of the step", lambda row: report.fraction_of_step(row.ns), format_share),
+        Column("Calls", "calls", format_count, sums=True),
+        Column("Mean", "mean_ns", format_us),
+        Column("Fastest", "fastest_ns", format_us, in_terminal=False),
+        Column("95% below", "p95_ns", format_us, in_terminal=False),
+        Column("Grid x block", ROW, _write_launch, role="muted", in_terminal=False),
+        Column("Launched from", ROW, _list_places, width="third", in_terminal=False),
+        Column("Launch cost", _mean_launch_ns, format_us),
+        Column(
+            "Of peak", "fraction_of_peak", lambda value: "" if value is None else format_share(value), unit="fraction"
+        ),
+    )
+    lead = (
+        "Kernels, copies and fills that start in the representative step. Time is the sum of their durations: where "
+        "several run at once it is more than the time that the bucket owns in the budget. All rows of a bucket sum to "
+        "its kernel time. Launch cost: mean host time of the launch call; nodes of CUDA graphs have none. Of peak: "
+        "GEMMs whose shapes were recorded."
+    )
+    if not report.kernels:
+        return None
+    return Section("kernels", "Kernels", (Table("kernels", columns, report.kernels),), lead=lead, link="Kernels")
+
+
+def _name(row: KernelRow) -> Text:
+    if row.is_rest:
+        return Text(f"{row.name}", "muted", "The kernels of this bucket that take least time, summed")
+    return Text(show_control_characters(shorten(row.name, _NAME_LENGTH)), "code", row.full_name)
+
+
+def _name_bucket(bucket: str) -> tuple[Swatch, str]:
+    return Swatch(BUCKET_COLOURS[bucket]), BUCKET_BY_NAME[bucket].title
+
+
+def _write_launch(row: KernelRow) -> str:
+    if row.grid is None:
+        return ""
+    sides = [f"({', '.join(map(str, size))})" for size in (row.grid, row.block) if size is not None]
+    more = f" + {count_of(row.variants - 1, 'variant')}" if row.variants > 1 else ""
+    return " x ".join(sides) + more
+
+
+def _list_places(row: KernelRow) -> Amounts | str:
+    if not any(place.module or place.operator for place in row.places):
+        return UNKNOWN
+    lines = [(_name_place(place), format_ms(place.ns)) for place in row.places[:_SHOWN_PLACES]]
+    rest_ns = row.ns - sum(place.ns for place in row.places[:_SHOWN_PLACES])
+    if rest_ns:
+        lines.append((count_of(len(row.places) + row.other_places - _SHOWN_PLACES, "other place"), format_ms(rest_ns)))
+    return Amounts(tuple(lines))
+
+
+def _name_place(place: KernelPlace) -> str:
+    return describe_part(place.module, place.direction, place.operator)
+
+
+def describe_part(module: str | None, direction: str | None, code: str) -> str:
+    """A place of the model and of the code: ``experts backward: aten::mm``."""
+    part = " ".join(word for word in (module, direction) if word)
+    return show_control_characters(": ".join(word for word in (part, code) if word) or UNKNOWN)
+
+
+def _write_fraction(fraction: float | None) -> str:
+    return "" if fraction is None else format_share(fraction)
+
+
+def _mean_launch_ns(row: KernelRow) -> int | None:
+    return None if row.launch_ns is None else round(row.launch_ns / row.calls)

@@ -1,0 +1,122 @@
+"""The timeline of the representative step, its worst gaps, and its longest exposed communication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from three_walls.model.buckets import BUCKET_BY_NAME
+from three_walls.model.report import Report, Timeline, TimelineStretch
+from three_walls.model.units import NS_PER_S
+from three_walls.report.formats import format_ms, shorten, show_control_characters
+from three_walls.report.palette import BUCKET_COLOURS
+from three_walls.report.section import (
+    ROW,
+    Column,
+    Legend,
+    PageOnly,
+    Section,
+    Swatch,
+    Table,
+    Text,
+    TimelineBlock,
+)
+from three_walls.report.sections.gaps import CAUSES, label_cause
+
+_NAME_LENGTH = 40
+LANE_NAMES = {"modules": "module", "budget": "owner", "gaps": "no compute", "calls": "CUDA"}
+
+
+def timeline(report: Report) -> Section | None:
+    """The step to zoom and pan, with the stretches to look at first."""
+    drawn = report.timeline
+    if drawn is None:
+        return None
+    block = TimelineBlock(
+        timeline=drawn,
+        colours={**BUCKET_COLOURS, **{cause: look.colour for cause, look in CAUSES.items()}},
+        titles={**{name: bucket.title for name, bucket in BUCKET_BY_NAME.items()}, **_name_causes()},
+        lane_names=LANE_NAMES,
+        label=f"Timeline of step {drawn.step} of rank {drawn.rank}",
+        targets=tuple(
+            dict.fromkeys(link_of(stretch) for stretch in (*drawn.worst_gaps, *drawn.exposed_intervals, *drawn.longest))
+        ),
+    )
+    tables = (
+        _tabulate("worst_gaps", "Longest idle gaps", "Nothing ran on the device.", drawn.worst_gaps, "Cause"),
+        _tabulate(
+            "exposed_intervals",
+            "Longest exposed communication",
+            "Communication ran and no compute kernel did.",
+            drawn.exposed_intervals,
+            "Communication",
+        ),
+    )
+    return Section(
+        "timeline",
+        "Timeline",
+        (PageOnly((block, _explain_colours(drawn))), *(table for table in tables if table.rows)),
+        lead=_lead(drawn),
+        link="Timeline",
+    )
+
+
+def link_of(stretch: TimelineStretch) -> str:
+    """The anchor in the page that shows ``stretch`` in the timeline."""
+    return f"t={stretch.start_ns}-{stretch.start_ns + stretch.ns}&rank={stretch.rank}"
+
+
+def format_clock(clock_ns: int) -> str:
+    """A time as Nsight Systems shows and takes it: ``3.727063386s``."""
+    return f"{clock_ns // NS_PER_S}.{clock_ns % NS_PER_S:09d}s"
+
+
+def _lead(drawn: Timeline) -> str:
+    words = [f"Step {drawn.step} of rank {drawn.rank}, as captured."]
+    late = [str(rank.rank) for rank in drawn.ranks if rank.role == "late"]
+    if late:
+        words.append(f"Below it: rank {', '.join(late)}, which makes others wait.")
+    if len(drawn.ranks) > 1 and not drawn.is_aligned:
+        words.append("The clocks of the ranks cannot be compared, so every rank begins at 0.")
+    if any(lane.count for rank in drawn.ranks for lane in rank.lanes):
+        words.append("Short neighbours are joined; three-walls export has every operation.")
+    return " ".join(words)
+
+
+def _name_causes() -> dict[str, str]:
+    return {cause: look.label for cause, look in CAUSES.items()}
+
+
+def _explain_colours(drawn: Timeline) -> Legend:
+    shown = [lane for rank in drawn.ranks[:1] for lane in rank.lanes if lane.kind in ("budget", "operations", "gaps")]
+    used = {drawn.texts[place] for lane in shown for place in lane.category}
+    buckets = [
+        (Swatch(BUCKET_COLOURS[name]), "", BUCKET_BY_NAME[name].title) for name in BUCKET_BY_NAME if name in used
+    ]
+    causes = [(Swatch(look.colour), "", f"no compute: {look.label}") for cause, look in CAUSES.items() if cause in used]
+    return Legend((*buckets, *causes))
+
+
+def _tabulate(name: str, title: str, lead: str, rows: Sequence[TimelineStretch], kind: str) -> Table:
+    columns = (
+        Column("From the step's start", ROW, lambda row: Text(format_ms(row.start_ns), link=link_of(row))),
+        Column("Length", "ns", format_ms),
+        Column(kind, "cause", _name_cause),
+        Column("Detail", "detail", _name, role="muted", in_terminal=False),
+        Column("Then", "next_name", _name, role="code"),
+        Column("In Nsight Systems", "clock_ns", format_clock, role="code", in_terminal=False),
+    )
+    return Table(name, columns, rows, title, lead, terminal_rows=5)
+
+
+def name_cause(cause: str) -> str:
+    """What a reader calls a bucket or the cause of a gap."""
+    return BUCKET_BY_NAME[cause].title if cause in BUCKET_BY_NAME else label_cause(cause)
+
+
+def _name_cause(cause: str) -> tuple[Swatch, str]:
+    idle = BUCKET_COLOURS["idle_other"]
+    return Swatch(BUCKET_COLOURS.get(cause) or (CAUSES[cause].colour if cause in CAUSES else idle)), name_cause(cause)
+
+
+def _name(name: str) -> str:
+    return show_control_characters(shorten(name, _NAME_LENGTH))
