@@ -174,6 +174,8 @@ def test_a_log_with_steps_that_no_profiler_explains_is_of_another_run(
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(ms)))
     assert ("log-mismatch" in codes(report)) == is_another
     assert report.facts.get("log_oom_count").is_missing == is_another
+    sources = {value.source for value in report.config.values.values()}
+    assert ("log arguments" in sources) == (not is_another)  # nor are its settings those of this run
 
 
 def test_a_few_iterations_of_unknown_role_give_no_median_and_many_do(tmp_path: Path) -> None:
