@@ -1,4 +1,4 @@
-"""Puts the rules and tables into the wheel as JSON too: ``three_walls/tables/parsed_documents.py``."""
+"""Writes the rules and tables as JSON too, so that none is read as YAML: ``three_walls/tables/parsed_documents.py``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ParseDocuments(BuildHookInterface):  # type: ignore[type-arg]
-    """Runs at the build of a wheel, not of an editable installation, whose files change."""
+    """Puts them into a wheel; for an editable installation, to where a checkout keeps them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         self.folder = TemporaryDirectory()
-        if version == "editable":
-            return
         sys.path.insert(0, self.root)
+        from three_walls.resources import PARSED_DIR
         from three_walls.tables.parsed_documents import write_all
 
+        if version == "editable":
+            PARSED_DIR.mkdir(parents=True, exist_ok=True)
+            write_all(PARSED_DIR)
+            return
         write_all(Path(self.folder.name))
         build_data["force_include"][self.folder.name] = "three_walls/_bundled/parsed"
 

@@ -14,6 +14,8 @@ def main() -> None:
         gc.set_threshold(100_000, 20, 20)
         # NumPy is used for sums and comparisons. The threads that its BLAS starts at import only take time.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        # pydantic would look for plugins in every installed package, and import them.
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         from three_walls.cli.signals import finish, handle_signals
 
         handle_signals()

@@ -182,9 +182,7 @@ def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: S
     log = read_logs(logs)
     if not log.iterations:
         names = ", ".join(log.files)
-        raise InputError(
-            f"{names}: expected a training log with iteration lines (the last rank prints them), found none"
-        )
+        raise InputError(f"{names}: expected iteration lines of a training log (the last rank prints them), found none")
     jobs = jobs_of_run(log.jobs, log.world_size) or log.jobs[-1:]
     stated = [
         *([read_user_settings(list(settings))] if settings else []),
@@ -214,12 +212,13 @@ def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: S
     )
 
 
-def read_history(directory: Path, progress: Progress = lambda _: None) -> History:
-    """The runs in ``directory``, in the order of their names, each judged against the best before it.
+def read_history(given: str | Path, progress: Progress = lambda _: None) -> History:
+    """The runs in the directory ``given``, in the order of their names, each judged against the one it builds on.
 
     A run is a subdirectory with a report.json, a trace, or logs. A file ``tried.yaml`` in it may give its ``label`` and
     the rules of the ``entries`` that it applies. Raises InputError where no subdirectory holds a run.
     """
+    directory = Path(given)
     if not is_directory(directory):
         raise InputError(f"{directory}: expected a directory of runs, found a file")
     found = sorted(filter(_holds_run, directory.iterdir()), key=_natural_order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -80,6 +81,7 @@ def notes(done: subprocess.CompletedProcess[bytes]) -> str:
     return "\n".join(line for line in done.stderr.decode().splitlines() if line.startswith("three-walls attach:"))
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("is_profiled", [True, False])
 def test_output_and_exit_code_are_the_programs_byte_for_byte(tmp_path: Path, is_profiled: bool) -> None:
     nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().steps(2).write(tmp_path / "x.sqlite"))
@@ -155,6 +157,7 @@ def test_a_program_that_a_signal_ends_ends_attach_by_the_same_signal(tmp_path: P
         assert done.returncode == -number
 
 
+@pytest.mark.attack
 def test_a_program_does_not_outlive_a_killed_attach(tmp_path: Path) -> None:
     code = "import os, time; open('pid', 'w').write(str(os.getpid())); print('ready', flush=True); time.sleep(60)"
     process = start(tmp_path, [sys.executable, "-c", code], make_fake_nsys(tmp_path / "bin"))
@@ -163,6 +166,7 @@ def test_a_program_does_not_outlive_a_killed_attach(tmp_path: Path) -> None:
     wait_until(lambda: not Path(f"/proc/{(tmp_path / 'pid').read_text()}/cwd").exists())
 
 
+@pytest.mark.attack
 def test_a_signal_before_the_program_starts_ends_attach_without_starting_it(tmp_path: Path) -> None:
     nsys = make_fake_nsys(tmp_path / "bin", None, "hangs")
     words = [*ATTACH, "--", sys.executable, "-c", COUNTS]
@@ -178,6 +182,7 @@ def test_a_program_that_does_not_exist_has_the_exit_code_of_a_shell(tmp_path: Pa
     assert (done.returncode, b"./nothing: No such file" in done.stderr) == (127, True)
 
 
+@pytest.mark.attack
 def test_without_a_place_for_its_files_attach_becomes_the_program(tmp_path: Path) -> None:
     (tmp_path / "profiles").write_text("a file")
     done = attach(tmp_path, PRINTS)
@@ -185,6 +190,7 @@ def test_without_a_place_for_its_files_attach_becomes_the_program(tmp_path: Path
     assert "runs without profiler and log" in notes(done)
 
 
+@pytest.mark.attack
 def test_an_error_of_attach_itself_keeps_no_program_from_running(tmp_path: Path) -> None:
     code = "import three_walls.captures.attach.attach as a; a.Tee = None\nfrom three_walls.__main__ import main; main()"
     words = [sys.executable, "-c", code, "attach", "--", *PRINTS]
@@ -201,6 +207,7 @@ def test_each_launch_has_a_directory_and_each_rank_its_files(tmp_path: Path) -> 
     assert found == ["run-.._a_b-2/rank0.log", "run-.._a_b/rank0.log", "run-.._a_b/rank1.log"]
 
 
+@pytest.mark.attack
 def test_rank_0_waits_for_the_others_and_goes_on_without_those_that_do_not_come(tmp_path: Path) -> None:
     done = attach(
         tmp_path, ["true"], "--wait", "0", "--ranks", "0-9", SLURM_PROCID="0", SLURM_NTASKS="4", SLURM_JOB_ID="7"
@@ -209,6 +216,34 @@ def test_rank_0_waits_for_the_others_and_goes_on_without_those_that_do_not_come(
     other = attach(tmp_path, ["true"], "--wait", "0", SLURM_PROCID="3", SLURM_NTASKS="4", SLURM_JOB_ID="7")
     assert "no end of ranks" not in notes(other)
     assert (tmp_path / "profiles" / "slurm-7.0" / "rank3.json").exists()
+
+
+def test_rank_0_waits_for_a_rank_that_ends_later(tmp_path: Path) -> None:
+    nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().steps(2).write(tmp_path / "x.sqlite"))
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
+    later = [*ATTACH, "--", sys.executable, "-c", "import time; time.sleep(0.8)"]
+    with subprocess.Popen(later, cwd=tmp_path, env=environment(nsys, RANK="1", **job), stderr=subprocess.DEVNULL):
+        done = attach(tmp_path, ["true"], "--when-done", "ls $THREE_WALLS_RUN", nsys=nsys, RANK="0", **job)
+    assert {b"rank1.sqlite", b"rank1.json"} <= set(done.stdout.split())
+    assert "no end of ranks" not in notes(done)
+
+
+@pytest.mark.attack
+def test_closed_output_is_no_reason_not_to_run(tmp_path: Path) -> None:
+    program = shlex.join([*ATTACH, "--", sys.executable, "-c", f"print(1); {COUNTS}raise SystemExit(3)"])
+    done = subprocess.run(["bash", "-c", f"{program} >&- 2>&- <&-"], cwd=tmp_path, env=environment(), check=False)
+    assert done.returncode == 3
+    assert (tmp_path / "runs").read_text() == "x"
+    assert (tmp_path / "profiles" / "run" / "rank0.log").read_text() == "1\n"
+
+
+@pytest.mark.attack
+def test_a_child_that_the_program_leaves_behind_holds_nothing_up(tmp_path: Path) -> None:
+    begin_s = time.monotonic()
+    done = attach(tmp_path, ["sh", "-c", "sleep 20 & echo $! >left; echo done; exit 4"])
+    assert (done.returncode, done.stdout) == (4, b"done\n")
+    assert time.monotonic() - begin_s < 15
+    os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
 def test_the_verdict_is_printed_at_the_end_and_a_command_runs_then(tmp_path: Path) -> None:
@@ -220,11 +255,16 @@ def test_the_verdict_is_printed_at_the_end_and_a_command_runs_then(tmp_path: Pat
     assert (tmp_path / "profiles" / "run" / "report" / "report.json").exists()
 
 
+@pytest.mark.attack
 def test_an_analysis_that_fails_is_named_and_changes_no_exit_code(tmp_path: Path) -> None:
     nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().api("cudaMalloc_v3020", 1, 2).write(tmp_path / "x.sqlite"))
+    (tmp_path / "profiles" / "run").mkdir(parents=True)
+    (tmp_path / "profiles" / "run" / "rank5.nsys-rep").write_text("a report that its rank could not export")
     done = attach(tmp_path, PRINTS, "--analyze", nsys=nsys)
     assert done.returncode == 3
-    assert "the analysis failed (exit code 4); to repeat it: three-walls analyze" in notes(done)
+    assert calls_of(nsys.parent) == ["profile", "export"]
+    again = f"three-walls analyze {tmp_path / 'profiles' / 'run'} --out"
+    assert f"the analysis failed (exit code 4); to repeat it: {again}" in notes(done)
 
 
 def test_a_launcher_is_refused_with_the_command_that_is_right(tmp_path: Path) -> None:

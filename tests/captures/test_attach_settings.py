@@ -79,6 +79,12 @@ def test_a_run_that_ends_before_the_capture_does_is_named() -> None:
     assert "it trains" not in add_settings(longer, "megatron-lm", Path("c.yaml")).note
 
 
+def test_a_run_with_pytorchs_profiler_is_left_as_it_is() -> None:
+    assert added(f"{BRIDGE} profiling.use_pytorch_profiler=true") == []
+    assert added(f"{LM} --use-pytorch-profiler") == []
+    assert added(f"{BRIDGE} profiling.use_pytorch_profiler=false") != []
+
+
 def test_four_clean_steps_take_six_profiled_ones() -> None:
     assert count_steps("4") == (10, 16)
     for text in ("0", "x", "-4", "99999", "4.5", ""):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.captures.fake_nsys import calls_of, make_fake_nsys
+from tests.paths import REPOSITORY
 from three_walls.captures.launch import (
     CaptureRequest,
     count_ranks,
@@ -128,6 +130,13 @@ def test_the_script_keeps_all_that_the_analysis_then_asks_for(tmp_path: Path) ->
         "doctor profiles/",
         "analyze profiles/ --log profiles/ --config profiles/run_config.yaml --out report",
     ]
+
+
+@pytest.mark.parametrize("release", ["0.3.1", "0.4.2", "0.5.1", "0.6.2"])
+def test_the_profiling_section_is_of_the_class_that_every_release_has(release: str) -> None:
+    saved = lzma.decompress((REPOSITORY / "tests" / "bridge_runs" / release / "run_config.yaml.xz").read_bytes())
+    name = capture_rules().profiling_class.removeprefix("++profiling._target_=")
+    assert f"profiling:\n  _target_: {name}\n" in saved.decode()
 
 
 def test_megatron_lm_saves_no_configuration_and_is_not_asked_for_one() -> None:

@@ -147,10 +147,11 @@ def compare_command(
 
 def name_apart(given: Sequence[GivenRun]) -> list[GivenRun]:
     """``given``, where runs whose files have the same name are called by their directories, or by both."""
-    names = [each.name or each.path.name for each in given]
-    parents = [each.path.resolve().parent.name for each in given]
+    others = {each.path.resolve(): each.path for each in given}  # a run may be given twice
+    names, parents = [path.name for path in others.values()], [path.parent.name for path in others]
     called = []
-    for each, name, parent in zip(given, names, parents, strict=True):
+    for each in given:
+        name, parent = each.path.name, each.path.resolve().parent.name
         if each.name or names.count(name) == 1 or not parent:
             called.append(each)
         else:

@@ -35,9 +35,10 @@ def next_command(runs_dir: Path, form: str, table: str | None, out_dir: Path | N
     """Propose the next edit: the first of the best run's plan that was not tried.
 
     RUNS_DIR holds a subdirectory per run, in the order of their names (run-2 before run-10), the base first: with a
-    report.json, or with traces, log and run_config.yaml, or with logs alone. Each run is compared with the best one
-    before it. An edit is accepted where the step is faster beyond its spread, else reverted. The settings that differ
-    show what was tried; where they are not known, a file tried.yaml in the subdirectory states it:
+    report.json, or with traces, log and run_config.yaml, or with logs alone. Each run is compared with the
+    earlier one that it differs least from. An edit is accepted where the step is faster beyond the spread, else
+    reverted; a run with the settings of an earlier one repeats it. The settings that differ show what was tried. Where
+    they are not known, a file tried.yaml in the subdirectory states it:
 
     \b
       label: grouped GEMM          # optional: a name for the run

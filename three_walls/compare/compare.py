@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from three_walls.compare.likeness import find_unlikeness
 from three_walls.compare.reconcile import (
-    KernelTime,
     compare_communication,
     owned_times,
     reconcile_buckets,
@@ -17,7 +16,6 @@ from three_walls.compare.settings import compare_settings, describe_known_settin
 from three_walls.compare.step_change import measure_step_change
 from three_walls.model.comparison import Comparison, Pair, Severity
 from three_walls.model.errors import UnlikeRunsError
-from three_walls.model.report import Report
 from three_walls.version import VERSION
 
 
@@ -53,12 +51,6 @@ def compare_pair(before: Run, after: Run, repetitions: Sequence[Run] = ()) -> Pa
         budget=reconcile_buckets(before, after, step),
         communication=compare_communication(before.report, after.report),
         kernels=reconcile_kernels(
-            _kernels_of(before.report), _kernels_of(after.report), owned_times(before.report, after.report)
+            before.report.kernels, after.report.kernels, owned_times(before.report, after.report)
         ),
     )
-
-
-def _kernels_of(report: Report) -> Sequence[KernelTime]:
-    """The report's kernel table; empty in reports of releases that had none."""
-    kernels: Sequence[KernelTime] = getattr(report, "kernels", ())
-    return kernels

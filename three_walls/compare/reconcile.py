@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from three_walls.compare.run import Run
 from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS
@@ -17,25 +16,15 @@ from three_walls.model.comparison import (
     KernelReconciliation,
     StepChange,
 )
-from three_walls.model.report import CommunicationTime, Report
+from three_walls.model.report import CommunicationTime, KernelRow, Report
 
 MOST_KERNELS = 40
 """Kernels that are listed; those with smaller changes are summed, in a row per bucket."""
 
+REST = ""
+"""Name of the row that sums the kernels of a bucket which are not listed."""
+
 _PLACES = {bucket.name: place for place, bucket in enumerate(BUCKETS)}
-
-
-class KernelTime(Protocol):
-    """What is needed of a row of the report's kernel table."""
-
-    @property
-    def bucket(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def calls(self) -> int: ...
-    @property
-    def total_ns(self) -> int: ...
 
 
 def reconcile_buckets(before: Run, after: Run, step: StepChange) -> BucketReconciliation | None:
@@ -100,11 +89,12 @@ class _Sum:
 
 
 def reconcile_kernels(
-    before: Sequence[KernelTime], after: Sequence[KernelTime], owned: tuple[Mapping[str, int], Mapping[str, int]]
+    before: Sequence[KernelRow], after: Sequence[KernelRow], owned: tuple[Mapping[str, int], Mapping[str, int]]
 ) -> KernelReconciliation | None:
     """The change of kernel time by kernel, and per bucket against the time it owns (``owned``, of both runs).
 
-    None where one of the runs lists no kernels.
+    A kernel that only one run lists is new or gone; where the other run sums the rest of that bucket, it may be small
+    and in that sum. None where one of the runs lists no kernels.
     """
     if not before or not after:
         return None
@@ -112,12 +102,16 @@ def reconcile_kernels(
     changes = []
     for bucket, name in sorted(sums[0].keys() | sums[1].keys()):
         was, now = sums[0].get((bucket, name)), sums[1].get((bucket, name))
-        status = "changed" if was and now else "new" if now else "gone"
+        status = "changed"
+        if was is None:
+            status = "small_before" if (bucket, REST) in sums[0] else "new"
+        elif now is None:
+            status = "small_after" if (bucket, REST) in sums[1] else "gone"
         was, now = was or _Sum(), now or _Sum()
         changes.append(KernelChange(bucket, name, status, was.calls, now.calls, was.ns, now.ns, now.ns - was.ns))
-    # A row without a name sums kernels that a report does not list: it is part of the rest.
-    named = sorted((row for row in changes if row.name), key=lambda row: (-abs(row.change_ns), row.bucket, row.name))
-    listed, rest = named[:MOST_KERNELS], [*named[MOST_KERNELS:], *(row for row in changes if not row.name)]
+    named = [row for row in changes if row.name != REST]
+    named.sort(key=lambda row: (-abs(row.change_ns), row.bucket, row.name))
+    listed, rest = named[:MOST_KERNELS], [*named[MOST_KERNELS:], *(row for row in changes if row.name == REST)]
     rest_rows = [
         _sum_rest(bucket, rows)
         for bucket in sorted({row.bucket for row in rest}, key=lambda name: (_PLACES.get(name, len(_PLACES)), name))
@@ -144,19 +138,19 @@ def _owned_times(report: Report) -> dict[str, int]:
     return {row.bucket: row.ns for row in report.budget}
 
 
-def _sum_kernels(kernels: Sequence[KernelTime]) -> dict[tuple[str, str], _Sum]:
+def _sum_kernels(kernels: Sequence[KernelRow]) -> dict[tuple[str, str], _Sum]:
     sums: dict[tuple[str, str], _Sum] = {}
     for kernel in kernels:
-        found = sums.setdefault((kernel.bucket, kernel.name), _Sum())
+        found = sums.setdefault((kernel.bucket, REST if kernel.is_rest else kernel.name), _Sum())
         found.calls += kernel.calls
-        found.ns += kernel.total_ns
+        found.ns += kernel.ns
     return sums
 
 
 def _sum_rest(bucket: str, rows: Sequence[KernelChange]) -> KernelChange:
     return KernelChange(
         bucket,
-        "",
+        REST,
         "rest",
         sum(row.before_calls for row in rows),
         sum(row.after_calls for row in rows),

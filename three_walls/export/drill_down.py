@@ -47,7 +47,7 @@ def drill_down(measured: MeasuredStep, ranks: Sequence[RankReport], late: Sequen
     ranges = read_named_ranges(step.trace, step.rank.process, step.operations)
     own_gaps = gaps.filter(pl.col("rank_index") == step.rank_index)
     work = measure_host_work(step, timeline, operations, ranges, own_gaps)
-    drawn = draw_timeline(measured, operations, gaps, detailed, late)
+    drawn = draw_timeline(measured, operations, ranges, gaps, detailed, late)
     return DrilledDown(tuple(_add_places(rank, measured, work) for rank in ranks), kernels, work.rows, drawn)
 
 

@@ -22,7 +22,7 @@ from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, read_ranges_betw
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.errors import UsageError
 from three_walls.ranks.clock import CommonClock
-from three_walls.replay.critical_path import OPERATION, find_critical_path
+from three_walls.replay.critical_path import OPERATION, CriticalPath, find_critical_path
 from three_walls.replay.graph import StepGraph, replay
 from three_walls.tables.scrub import cut_private
 from three_walls.timeline.operators import read_operator_text
@@ -121,7 +121,7 @@ def _make_ranks(measured: MeasuredStep, windows: Sequence[Window], ranks: Collec
             continue
         of_rank = pl.col("rank_index") == index
         has_path = window.rank.rank in ranks if ranks else index == measured.step.rank_index
-        path, on_path = find_path(measured.graph, zero_ns, window) if has_path else ([], frozenset[int]())
+        path, on_path = _find_path(measured.graph, zero_ns, window) if has_path else ([], frozenset[int]())
         tracks = [
             Track("budget", _list_owners(slices.filter(of_rank), window)),
             Track("why no compute ran", _list_causes(gaps.filter(of_rank), window)),
@@ -131,15 +131,30 @@ def _make_ranks(measured: MeasuredStep, windows: Sequence[Window], ranks: Collec
         yield RankTracks(window.rank.rank, (*tracks, *device, *host), tuple(arrows))
 
 
-def find_path(
+def _find_path(
     graph: StepGraph | None, zero_ns: Mapping[int, int], window: Window
 ) -> tuple[list[Slice], frozenset[int]]:
     """The critical path of the rank's step, and the numbers of the operations on it."""
-    if graph is None or window.rank.rank_index not in graph.ranks:
+    path = _walk_path(graph, window)
+    if graph is None or path is None:
         return [], frozenset()
-    path = find_critical_path(graph, graph.work, replay(graph), graph.ranks.index(window.rank.rank_index))
-    running = path.segments.filter(pl.col("what") == OPERATION)["operation"]
-    return place_critical_path(graph, path, zero_ns, window.shown), frozenset(running.drop_nulls().to_list())
+    return place_critical_path(graph, path, zero_ns, window.shown), _list_running(path)
+
+
+def find_operations_on_path(graph: StepGraph | None, window: Window) -> frozenset[int]:
+    """The numbers of the operations on the critical path of the rank's step; empty where it was not replayed."""
+    path = _walk_path(graph, window)
+    return frozenset() if path is None else _list_running(path)
+
+
+def _walk_path(graph: StepGraph | None, window: Window) -> CriticalPath | None:
+    if graph is None or window.rank.rank_index not in graph.ranks:
+        return None
+    return find_critical_path(graph, graph.work, replay(graph), graph.ranks.index(window.rank.rank_index))
+
+
+def _list_running(path: CriticalPath) -> frozenset[int]:
+    return frozenset(path.segments.filter(pl.col("what") == OPERATION)["operation"].drop_nulls().to_list())
 
 
 def join_owners(slices: pl.DataFrame) -> pl.DataFrame:

@@ -8,7 +8,7 @@ items are always kept, and a joined item knows how much time its parts take.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from three_walls.export.kernel_table import generalize, shorten_name
 from three_walls.export.step_tracks import (
     MeasuredStep,
     Window,
-    find_path,
+    find_operations_on_path,
     join_causes,
     join_owners,
     list_windows,
@@ -67,18 +67,18 @@ class _Texts:
 def draw_timeline(
     measured: MeasuredStep,
     operations: pl.DataFrame,
+    ranges: pl.DataFrame,
     gaps: pl.DataFrame,
     detailed: Collection[int],
     late: Collection[int],
 ) -> Timeline:
     """The timeline of the step, the ranks of ``detailed`` (their indices) in detail.
 
-    ``operations``: what describe_operations gives for the representative rank. ``gaps``: what list_compute_gaps gives
-    for the ranks in detail. ``late``: numbers of ranks that make others wait. Raises
-    InputError where a trace cannot be read any more.
+    ``operations``: what describe_operations gives for the representative rank. ``ranges``: NAMED_RANGES of its process
+    in the step. ``gaps``: what list_compute_gaps gives for the ranks in detail. ``late``: numbers of ranks that make
+    others wait. Raises InputError where a trace cannot be read any more.
     """
     windows, is_aligned = list_windows(measured, ())
-    zero_ns = {window.rank.rank_index: window.zero_ns for window in windows}
     representative = measured.step.rank_index
 
     def in_order(window: Window) -> tuple[bool, bool, bool, int, int]:
@@ -97,7 +97,8 @@ def draw_timeline(
         of_rank = measured.slices.filter((pl.col("rank_index") == index) & (pl.col("step") == measured.step.step))
         if index in detailed:
             most = left * weights[index] // sum(weights.values())
-            lanes, items = _list_lanes(measured, window, of_rank, gaps, texts, zero_ns, most)
+            read = ranges if index == representative else _read_ranges(window)
+            lanes, items = _list_lanes(measured, window, of_rank, read, gaps, texts, most)
         else:
             lanes, items = [_list_owners(of_rank, window, texts, most_coarse)], of_rank.height
         begin, end = window.shown
@@ -140,17 +141,17 @@ def _list_lanes(
     measured: MeasuredStep,
     window: Window,
     slices: pl.DataFrame,
+    read: pl.DataFrame,
     gaps: pl.DataFrame,
     texts: _Texts,
-    zero_ns: Mapping[int, int],
     most: int,
 ) -> tuple[list[TimelineLane], int]:
     """The lanes of one rank in detail, and how many items they are made of."""
     is_representative = window.rank.rank_index == measured.step.rank_index
-    _, on_path = find_path(measured.graph, zero_ns, window) if is_representative else ([], frozenset[int]())
+    on_path = find_operations_on_path(measured.graph, window) if is_representative else frozenset[int]()
     operations = _list_operations(measured, window, on_path)
     calls, threads = _list_calls(measured, window, operations["launch_thread"].unique())
-    ranges = _list_ranges(window, threads, int(_SHARES["ranges"] * most))
+    ranges = _list_ranges(window, read, threads, int(_SHARES["ranges"] * most))
     causes = join_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
         "start_ns", "end_ns", text="detail", category="cause"
     )
@@ -261,9 +262,12 @@ def _list_calls(measured: MeasuredStep, window: Window, launching: pl.Series) ->
     return outer, threads
 
 
-def _list_ranges(window: Window, threads: Sequence[int], most: int) -> pl.DataFrame:
-    """The ``most`` longest ranges of ``threads``: thread, depth, start_ns, end_ns, text, category."""
-    read = name_ranges(read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns))
+def _read_ranges(window: Window) -> pl.DataFrame:
+    return name_ranges(read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns))
+
+
+def _list_ranges(window: Window, read: pl.DataFrame, threads: Sequence[int], most: int) -> pl.DataFrame:
+    """The ``most`` longest of ``read`` on ``threads``: thread, depth, start_ns, end_ns, text, category."""
     clipped = (
         read.filter(pl.col("thread").is_in(list(threads)))
         .with_columns(
@@ -394,9 +398,9 @@ class _Step:
         self._window = window
         ordered = operations.sort("start_ns", "end_ns")
         self._starts = ordered["start_ns"].to_numpy()
-        self._rows = ordered.select("name_id", "bucket", "module", "direction", "operator").rows()
+        self._operations = ordered.select("name_id", "bucket", "module", "direction", "operator")
         self._of_bucket = {
-            str(part["bucket"][0]): (part["start_ns"].to_numpy(), part["end_ns"].to_numpy(), part["name_id"].to_list())
+            str(part["bucket"][0]): (part["start_ns"].to_numpy(), part["end_ns"].to_numpy(), part["name_id"])
             for part in ordered.partition_by("bucket")
         }
         self._gap_ends = gaps["end_ns"].to_numpy()
@@ -405,7 +409,7 @@ class _Step:
     def describe(self, start_ns: int, end_ns: int, category: str) -> TimelineStretch:
         """The stretch of ``category``: a bucket or a cause; empty: the cause that holds most of it."""
         place = int(np.searchsorted(self._starts, end_ns))
-        following = self._rows[place] if place < len(self._rows) else None
+        following = self._operations.row(place) if place < self._operations.height else None
         if category in BUCKET_BY_NAME:
             detail = self._find_operation(start_ns, end_ns, category)
         else:

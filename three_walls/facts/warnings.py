@@ -34,7 +34,18 @@ from three_walls.timeline.steps import StepSource
 from three_walls.timeline.timeline import Timeline
 
 _RANK_VARIABLES = frozenset(
-    ["RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES", "GROUP_RANK", "NODE_RANK"]
+    [
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "NODE_RANK",
+        "CUDA_VISIBLE_DEVICES",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ]
 )
 """Environment variables that differ between the ranks of one run."""
 _EVENTS_PASSED_ON = ("dispatcher", "overlap", "override_skipped", "straggler")

@@ -97,7 +97,7 @@ def read_inputs(
     where no trace has kernels.
     """
     given = _as_paths(request.trace)
-    trace_paths = find_traces(given, request.exports)
+    trace_paths = find_traces(given, request.exports, progress)
     user_config = _read_user_config(request.config, request.settings)
     log_paths = _as_paths(request.logs)
     if log_paths:

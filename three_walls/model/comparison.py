@@ -229,7 +229,8 @@ class KernelChange:
     name: str
     """Empty for the row that sums the kernels which are not listed."""
     status: str
-    """``changed``, ``new``, ``gone``, or ``rest``."""
+    """``changed``, ``new``, ``gone``, ``rest``; ``small_before``, ``small_after``: the report of that run does not list
+    it; if it ran at all, its time is in the rest of the bucket."""
     before_calls: int
     after_calls: int
     before_ns: int
@@ -324,20 +325,23 @@ class Decision(StrEnum):
 
     BASE = "base"
     ACCEPTED = "accepted"
-    """Faster than the best run before it, beyond the spread: the next run builds on it."""
+    """Faster than the run that it builds on, beyond the spread."""
     REVERTED = "reverted"
     """Not faster beyond the spread."""
+    REPEATED = "repeated"
+    """It has the settings of an earlier run: what they differ by counts as spread."""
     NOT_COMPARABLE = "not_comparable"
 
 
 @dataclass(frozen=True, slots=True)
 class TriedRun:
-    """One run of a history against the best run before it."""
+    """One run of a history against the run that it builds on."""
 
     name: str
     decision: Decision
     against: str
-    """Name of the best run before it; empty for the base."""
+    """Name of the earlier run that it differs least from in settings, else of the best run before it; empty for the
+    base."""
     step_ns: int | None
     """On the basis of the comparison."""
     basis: Basis
@@ -376,7 +380,7 @@ class History:
     tool_version: str
     runs: tuple[TriedRun, ...]
     best: str
-    """Name of the best run."""
+    """Name of the fastest run that was accepted, or of the base."""
     best_step_ns: int | None
     first_step_ns: int | None
     """The base's step, on the same basis as ``best_step_ns``; null where they have none in common."""

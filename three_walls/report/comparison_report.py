@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from typing import Any
 
 from pydantic import TypeAdapter
 from rich.console import Console
@@ -52,6 +53,15 @@ def render_shown_json(shown: Shown) -> str:
     in_order = {"schema_version": document.pop("schema_version")}
     in_order |= {field.name: document[field.name] for field in fields(shown) if field.name in document}
     return escape_in_json(json.dumps(in_order, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
+
+
+def comparison_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of compare.json. It allows unknown fields: a newer minor version may add some."""
+    schema = TypeAdapter(Comparison).json_schema(mode="serialization")
+    for part in (schema, *schema["$defs"].values()):
+        if "properties" in part:
+            part["required"] = list(part["properties"])  # every field is always written
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def print_shown(shown: Shown, console: Console, *, is_full: bool, is_short: bool = False) -> None:

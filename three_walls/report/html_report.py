@@ -19,7 +19,7 @@ from three_walls.model.report import Report
 from three_walls.report.formats import UNKNOWN, format_css_percent, format_share, show_control_characters
 from three_walls.report.section import Cell, Section, Table, TimelineBlock, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
-from three_walls.report.svg import place_bars, place_heat_map, place_roofline
+from three_walls.report.svg import place_bars, place_heat_map, place_lines, place_roofline
 from three_walls.report.timeline_view import place_timeline, timeline_data
 from three_walls.resources import TEMPLATES_DIR
 
@@ -88,6 +88,7 @@ def _make_environment() -> Environment:
         "is_wide": lambda columns: len(columns) > MOST_COLUMNS,
         "place_bars": place_bars,
         "place_heat_map": place_heat_map,
+        "place_lines": place_lines,
         "place_roofline": place_roofline,
         "place_timeline": place_timeline,
         "timeline_data": timeline_data,

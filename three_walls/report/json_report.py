@@ -150,7 +150,9 @@ def _in_order(value: Any, *, is_sorted: bool = True) -> Any:
     if isinstance(value, Mapping):
         items = sorted(value.items()) if is_sorted else value.items()
         return {key: _in_order(part) for key, part in items}
-    return tuple(map(_in_order, value)) if isinstance(value, tuple) else value
+    if not isinstance(value, tuple) or set(map(type, value)) <= {int}:  # the timeline has 100,000 integers
+        return value
+    return tuple(map(_in_order, value))
 
 
 def _name_if_not_finite(value: FactValue) -> FactValue:

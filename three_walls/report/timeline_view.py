@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from markupsafe import Markup
 
-from three_walls.model.report import TimelineLane
+from three_walls.model.report import TimelineLane, TimelineRank
 from three_walls.report.formats import show_control_characters
 from three_walls.report.section import TimelineBlock
 
@@ -42,7 +42,7 @@ def timeline_data(block: TimelineBlock) -> Markup:
         "titles": {name: title for name, title in block.titles.items() if name in used},
         "rank": timeline.rank,
         "lanes": dict(block.lane_names),
-        "ranks": [asdict(rank) for rank in timeline.ranks],
+        "ranks": [{**_name_fields(rank), "lanes": list(map(_name_fields, rank.lanes))} for rank in timeline.ranks],
     }
     text = json.dumps(document, separators=(",", ":"))
     for character, escaped in _HIDDEN_IN_SCRIPT.items():
@@ -60,6 +60,10 @@ def place_timeline(block: TimelineBlock) -> Iterator[PicturedLane]:
             name = lane.name or block.lane_names[lane.kind]
             shown = name if not order else f"rank {rank.rank}"
             yield PicturedLane(shown, COLUMNS, _paint(lane, rank.begin_ns, rank.length_ns, timeline.texts, block))
+
+
+def _name_fields(value: TimelineRank | TimelineLane) -> dict[str, object]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def choose_ink(colour: str) -> str:

@@ -38,7 +38,7 @@ def keep_parsed(path: Path, text: str) -> None:
     kept = _place_of(path)
     if kept is not None and not IS_BUNDLED and not sys.dont_write_bytecode:
         with suppress(OSError):
-            PARSED_DIR.mkdir(exist_ok=True)
+            PARSED_DIR.mkdir(parents=True, exist_ok=True)
             _write(path, text, kept)
 
 

@@ -7,12 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from trace_builder import TraceBuilder
 
 from tests.captures.fake_nsys import calls_of, make_fake_nsys
+from three_walls.cli.analyze import analyze_command
 from three_walls.inputs.nsys.report_export import NSYS_VARIABLE
 from three_walls.inputs.nsys.source import find_traces, find_unread
-from three_walls.model.errors import InputError
+from three_walls.model.errors import InputError, NothingToAnalyzeError
 
 
 @pytest.fixture
@@ -129,3 +131,20 @@ def test_an_export_that_is_named_like_a_report_is_read_as_it_is(tmp_path: Path, 
     path = TraceBuilder().steps(2).write(tmp_path / "rank0.nsys-rep")
     assert find_traces([path]) == [path]
     assert calls_of(nsys) == []
+
+
+def test_the_option_names_nsys_and_exports_lie_next_to_the_output(
+    tmp_path: Path, nsys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv(NSYS_VARIABLE, "replaced by the option")
+    (nsys / "export.sqlite").write_bytes(
+        TraceBuilder().api("cudaMalloc_v3020", 1, 2).write(tmp_path / "y").read_bytes()
+    )
+    report = write_report(tmp_path / "runs" / "rank0.nsys-rep")
+    out = tmp_path / "out" / "report"
+    words = ["--nsys", str(nsys / "nsys"), str(report), "--out", str(out)]
+    result = CliRunner().invoke(analyze_command, words)
+    assert isinstance(result.exception, NothingToAnalyzeError)
+    assert "rank0.sqlite: expected CUDA kernels, found none" in str(result.exception)
+    assert [path.name for path in (tmp_path / "out" / "three-walls-exports").rglob("*.sqlite")] == ["rank0.sqlite"]

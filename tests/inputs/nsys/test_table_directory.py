@@ -95,6 +95,8 @@ def test_a_damaged_table_is_named_in_one_line(tmp_path: Path) -> None:
         (tables / name).write_bytes(content)
 
 
+@pytest.mark.slow
+@pytest.mark.attack
 def test_tables_that_would_fill_the_disk_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x_pqtdir").mkdir()
     zeros = pl.DataFrame({"id": pl.zeros(12_000_000, dtype=pl.Int64, eager=True)})

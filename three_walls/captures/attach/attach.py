@@ -99,7 +99,6 @@ class _Attached:
         in_run = job.world is None or job.rank < job.world
         self._is_profiled = in_run and job.rank in request.capture.ranks
         self._report = directory / f"rank{job.rank}{REPORT_SUFFIX}"
-        self._export = self._report.with_suffix(".sqlite")
         self._nsys: str | None = None
         self._profiler: subprocess.Popen[bytes] | None = None
 
@@ -114,6 +113,7 @@ class _Attached:
             environment["PYTHONUNBUFFERED"] = "1"  # a program that prints into a pipe holds its lines back
         self._words = self._profiler_words()
         self._nsys_log = (self._directory / f"rank{self._job.rank}.nsys.log").open("wb") if self._words else None
+        _open_standard_files()
         self._program = Program([*self._request.capture.command, *added.words], folder, environment, self._warn)
         self._tee = Tee(folder, log)
 
@@ -196,7 +196,7 @@ class _Attached:
             reason = "the report is not exported, because the program was asked to end"
         else:
             try:
-                export_report(self._nsys, self._report, self._export)
+                export_report(self._nsys, self._report, self._export_of(self._job.rank))
             except InputError as error:
                 reason = str(error)
         if reason:
@@ -210,6 +210,9 @@ class _Attached:
         unfinished = path.with_suffix(".json.new")
         unfinished.write_text(json.dumps(note) + "\n")
         unfinished.replace(path)
+
+    def _export_of(self, rank: int) -> Path:
+        return self._directory / f"rank{rank}.sqlite"
 
     def _note_of(self, rank: int) -> Path:
         return self._directory / f"rank{rank}.json"
@@ -230,15 +233,17 @@ class _Attached:
             time.sleep(_POLL_S)
 
     def _analyze(self) -> None:
-        if not any(self._directory.glob("*.sqlite")):
+        exports = [self._export_of(rank) for rank in self._request.capture.ranks if self._export_of(rank).is_file()]
+        if not exports:
             self._warn("no rank has an export, so there is nothing to analyze")
             return
-        code = _run_to_end([sys.executable, "-m", "three_walls", *self._analyze_words()], dict(os.environ))
+        words = [sys.executable, "-m", "three_walls", *self._analyze_words(exports)]
+        code = _run_to_end(words, dict(os.environ))
         if code:
             self._warn(f"the analysis failed (exit code {code}); to repeat it: {self._analyze_line()}")
 
-    def _analyze_words(self) -> list[str]:
-        words = ["analyze", str(self._directory), "--out", str(self._directory / "report")]
+    def _analyze_words(self, traces: Sequence[Path]) -> list[str]:
+        words = ["analyze", *map(str, traces), "--out", str(self._directory / "report")]
         for rank in sorted({0, self._job.last_rank}):
             if (path := log_path(self._directory, rank)).is_file() and path.stat().st_size:
                 words += ["--log", str(path)]
@@ -246,7 +251,17 @@ class _Attached:
         return [*words, "--config", str(config)] if config.is_file() else words
 
     def _analyze_line(self) -> str:
-        return " ".join(map(quote_word, ["three-walls", *self._analyze_words()]))
+        """For later: the directory, because reports without an export are then exported too."""
+        return " ".join(map(quote_word, ["three-walls", *self._analyze_words([self._directory])]))
+
+
+def _open_standard_files() -> None:
+    """Opens what the launcher has closed of stdin, stdout and stderr, so that no pipe of ours takes its place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 def _run_to_end(words: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -263,7 +278,8 @@ def _run_to_end(words: Sequence[str], environment: Mapping[str, str]) -> int:
 def end_like(code: int) -> NoReturn:
     """Ends this process as the program ended: with its exit code, or by the same signal."""
     with suppress(OSError):
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is where the launcher closed it
+            sys.stdout.flush()
     if code >= 0:
         os._exit(code)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own core file

@@ -76,7 +76,10 @@ def add_settings(request: CaptureRequest, framework: str | None, config: Path) -
         return Added((), "the command is neither Megatron-Bridge's nor Megatron-LM's: nothing is added to it")
     if not _ends_with_arguments(command):
         return Added((), "nothing is added to the command, which is a string for a shell: add the settings inside it")
-    stated = {key for key, found in read_command_line(command).values.items() if found.is_stated}
+    values = read_command_line(command).values
+    stated = {key for key, found in values.items() if found.is_stated}
+    if "use_pytorch_profiler" in stated and values["use_pytorch_profiler"].value:
+        return Added((), "nothing is added to the command, which uses PyTorch's profiler: only one of the two can run")
     if stated & set(_RANGE):
         stated |= set(_RANGE)  # one end of a range does not fit another's other end
     settings: dict[str, ConfigData] = {

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from three_walls.model.errors import InputError
@@ -55,7 +55,7 @@ def export_report(nsys: str, report: Path, target: Path) -> None:
         raise InputError(f"{report}: cannot be exported ({error.strerror})") from error
 
 
-def export_once(report: Path, exports: Path) -> Path:
+def export_once(report: Path, exports: Path, progress: Callable[[str], None]) -> Path:
     """The SQLite export of ``report``, made under ``exports`` unless an earlier call made it from the same bytes.
 
     Nothing is written next to the report: its directory may be read-only, or another program's. Raises InputError where
@@ -73,6 +73,7 @@ def export_once(report: Path, exports: Path) -> Path:
         target = exports / digest[:16] / f"{report.name.removesuffix(REPORT_SUFFIX)}.sqlite"
         if not target.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
+            progress(f"exporting {report.name}")
             export_report(nsys, report, target)
     except OSError as error:
         raise InputError(f"{report}: cannot be exported to {exports} ({error.strerror})") from error

@@ -45,19 +45,22 @@ _CHANGES = (("-wal", 32, "'PRAGMA wal_checkpoint(TRUNCATE)'"), ("-journal", 28, 
 """Suffix of a file with changes of a database, length of its header, and what writes them into it or undoes them."""
 
 
-def find_traces(paths: list[Path], exports: Path = Path(EXPORTS)) -> list[Path]:
+def find_traces(
+    paths: list[Path], exports: Path = Path(EXPORTS), progress: Callable[[str], None] = lambda _: None
+) -> list[Path]:
     """The traces that ``paths`` name, in that order; those in a directory are sorted by name.
 
     A trace is a file, or a directory of tables (``rank0_pqtdir``). A report (``rank0.nsys-rep``) is exported into
-    ``exports``. What a directory holds of one capture in several forms is read once, see :func:`_traces_in`. Raises
-    InputError for a path that does not exist, for a directory without traces, and for reports where there is no nsys.
+    ``exports``; ``progress`` is called with a few words then. What a directory holds of one capture in several forms is
+    read once, see :func:`_traces_in`. Raises InputError for a path that does not exist, for a directory without traces,
+    and for reports where there is no nsys.
     """
     found: list[Path] = []
     for path in paths:
         if is_directory(path):
-            found.extend([path] if is_table_directory(path) else _traces_in(path, exports))
+            found.extend([path] if is_table_directory(path) else _traces_in(path, exports, progress))
         else:
-            found.append(export_once(path, exports) if _is_report(path) else path)
+            found.append(export_once(path, exports, progress) if _is_report(path) else path)
     return list(dict.fromkeys(found))
 
 
@@ -99,7 +102,7 @@ def _is_report(path: Path) -> bool:
     return False
 
 
-def _traces_in(directory: Path, exports: Path) -> list[Path]:
+def _traces_in(directory: Path, exports: Path, progress: Callable[[str], None]) -> list[Path]:
     """The captures in ``directory``, each in one form, sorted by name.
 
     Of a capture, the plain export is read, else the compressed one, else the directory of tables, else its report. A
@@ -112,7 +115,7 @@ def _traces_in(directory: Path, exports: Path) -> list[Path]:
     for name in sorted(captures):
         capture = captures[name]
         if capture.report is not None and has_nsys and capture.is_stale():
-            found.append(export_once(capture.report, exports))
+            found.append(export_once(capture.report, exports, progress))
         elif capture.export is not None:
             found.append(capture.export)
     if found:

@@ -74,6 +74,12 @@ _OUTCOMES = {
     ConditionOutcome.WITHIN_SPREAD: "passed, within the spread",
     ConditionOutcome.UNKNOWN: "unknown",
 }
+_KERNEL_STATES = {
+    "new": "new",
+    "gone": "gone",
+    "small_before": "before: small or none",
+    "small_after": "after: small or none",
+}
 _LESS_COLOUR, _MORE_COLOUR, _PROFILER_COLOUR = "#22a05a", "#ea580c", "#94a3b8"
 _SHOWN_BUCKETS, _SHOWN_KERNELS, _SHOWN_SETTINGS = 10, 12, 12
 
@@ -114,7 +120,8 @@ def describe_step_change(step: StepChange) -> str:
         if step.change_fraction == 0:
             return f"No difference{per_token}: {lengths}{work}"
         change = format_share_change(step.change_fraction)
-        return f"No difference{per_token}: {lengths} ({change}){work}, not beyond the spread of the steps{spread}"
+        lengths = f"{first.removesuffix(' ms')} -> {second} ({change}) {_BASES[step.basis]}"
+        return f"No difference{per_token}: {lengths}{work}, not beyond the spread of the steps{spread}"
     share = f"{format_share(abs(step.change_fraction or 0))} {step.outcome.value}{per_token}"
     if step.spread_ns is None:
         return f"{share}: {lengths}{work}, but how much steps vary by themselves is {step.spread_note}"
@@ -148,15 +155,18 @@ def _head(comparison: Comparison) -> Section:
         metrics.append(Metric("Spread of the steps", f"±{format_ms(step.spread_ns)}", step.spread_note))
     metrics.append(Metric("The wall now", _name_wall(best.after)))
     roles = {ChangeOutcome.FASTER: "compute_host", ChangeOutcome.SLOWER: "communication"}
+    notes = tuple(_list_notes(comparison, best))
+    step_line = f"Step: {step.basis_note}." if rest else ""
     hero = Hero(
         eyebrow=f"{before.name} against {', '.join(pair.after.name for pair in pairs)}",
         title=title,
         text=f"{_capitalize(rest or step.basis_note)}.",
-        notes=tuple(_list_notes(comparison, best)),
+        notes=notes,
         metrics=tuple(metrics),
         shares=(),
         role=roles.get(step.outcome, "comparison"),
-        step_line=f"Step: {step.basis_note}." if rest else "",
+        step_line=step_line,
+        remark=" ".join(filter(None, (step_line, *notes))),
     )
     return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}")
 
@@ -266,13 +276,13 @@ def _settings(pair: Pair, suffix: str, title: str) -> Section:
     blocks: list[Block] = []
     made = [change for change in pair.settings if not change.follows]
     following = [change for change in pair.settings if change.follows]
-    is_proposed = any(change.rules for change in made)
+    is_proposed, has_notes = any(change.rules for change in made), any(change.note for change in made)
     columns = (
         Column("Setting", ROW, lambda row: _name_setting(row.key, row.kind)),
         Column("Before", "before", lambda value: Text(format_setting(value), "from")),
         Column("After", "after", lambda value: Text(format_setting(value), "to")),
         *([Column("Proposed by", ROW, lambda row: ", ".join(row.rules), role="code")] if is_proposed else []),
-        Column("Note", "note", role="muted", width="third", in_terminal=False),
+        *([Column("Note", "note", role="muted", width="third", in_terminal=False)] if has_notes else []),
     )
     if made:
         blocks.append(Table(f"settings{suffix}", columns, made, terminal_rows=_SHOWN_SETTINGS))
@@ -322,12 +332,14 @@ def _describe_trial(pair: Pair, suffix: str) -> Iterator[Block]:
         predicted = format_ms_range(trial.predicted_low_ns, trial.predicted_high_ns)
         is_one = len([entry for entry in trial.entries if entry.is_whole]) == 1
         subject = "the edit" if is_one else "the edits together"
-        judgement = _capitalize(_JUDGEMENTS[trial.judgement])
-        yield Note(f"Measured: {saved}. Predicted for {subject}: {predicted}. {judgement}.")
+        judgement = describe_judgement(
+            trial.judgement, trial.predicted_low_ns, trial.predicted_high_ns, trial.measured_ns
+        )
+        yield Note(f"Measured: {saved}. Predicted for {subject}: {predicted}. {_capitalize(judgement)}.")
     elif trial.other_settings and len(trial.other_settings) + len(trial.entries) > 1:
         yield Note(f"Measured for all differences together: {saved}. It cannot be divided between them.")
     elif trial.other_settings:
-        yield Note(f"Measured: {saved}. The plan of BEFORE does not propose this change.")
+        yield Note(f"Measured: {saved}. BEFORE has no plan that proposes this change.")
 
 
 def describe_saved(saved_ns: int) -> str:
@@ -348,7 +360,18 @@ def _describe_measured(entry: TriedEntry) -> str:
 
 
 def _judge_entry(entry: TriedEntry) -> str:
-    return "" if entry.measured_ns is None else _JUDGEMENTS[entry.judgement]
+    if entry.measured_ns is None:
+        return ""
+    return describe_judgement(entry.judgement, entry.predicted.low or 0, entry.predicted.high, entry.measured_ns)
+
+
+def describe_judgement(judgement: Judgement, low_ns: int | None, high_ns: int | None, measured_ns: int | None) -> str:
+    """A measured gain against the predicted range; what is outside by less than the spread is called so."""
+    if judgement is not Judgement.INSIDE or low_ns is None or high_ns is None or measured_ns is None:
+        return _JUDGEMENTS[judgement]
+    if low_ns <= measured_ns <= high_ns:
+        return _JUDGEMENTS[judgement]
+    return f"{'less' if measured_ns < low_ns else 'more'} than predicted, by no more than the spread"
 
 
 def _capitalize(text: str) -> str:
@@ -450,9 +473,9 @@ def _kernels(pair: Pair, suffix: str, title: str) -> Section | None:
     columns = (
         Column("Bucket", "bucket", lambda name: (Swatch(BUCKET_COLOURS.get(name, "#888888")), Text(name, "code"))),
         Column("Kernel", ROW, lambda row: row.name or "all other kernels", role="code"),
-        Column("", "status", lambda status: Text(status, "badge") if status in ("new", "gone") else ""),
-        Column("Calls before", "before_calls", format_count),
-        Column("Calls after", "after_calls", format_count),
+        Column("", "status", lambda status: Text(_KERNEL_STATES[status], "badge") if status in _KERNEL_STATES else ""),
+        Column("Calls before", "before_calls", format_count, in_terminal=False),
+        Column("Calls after", "after_calls", format_count, in_terminal=False),
         Column("Before", "before_ns", format_ms, sums=True),
         Column("After", "after_ns", format_ms, sums=True),
         Column("Change", "change_ns", format_ms_change, sums=True),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from three_walls.model.comparison import Decision, History, Judgement, NextTrial, TriedRun
 from three_walls.model.shell import quote_assignment, quote_word
 from three_walls.report.formats import (
-    UNKNOWN,
     describe_gain,
     format_ms,
     format_ms_range,
@@ -53,8 +52,7 @@ def tabulate_history(history: History) -> Section:
         Column("Edit", ROW, _name_edit, width="wide"),
         Column("Decision", "decision", _mark_decision),
         Column("Step", "step_ns", format_ms),
-        Column("Change", "change_fraction", lambda change: "" if change is None else format_share_change(change)),
-        Column("Spread", ROW, _describe_spread, is_right=True, in_terminal=False),
+        Column("Change", ROW, _describe_change, is_right=True),
         Column("Predicted", ROW, _describe_prediction, is_right=True),
         Column("Measured", "measured_ns", lambda ns: "" if ns is None else describe_saved(ns), is_right=True),
         Column("Prediction", "judgement", lambda judgement: _JUDGEMENTS[judgement], in_terminal=False),
@@ -63,15 +61,19 @@ def tabulate_history(history: History) -> Section:
     )
     rows = history.runs
     table = Table("history", columns, rows, terminal_rows=len(rows), emphasis=lambda row: row.name == history.best)
-    lead = "Each run is compared with the best one before it, and accepted where it is faster beyond the spread."
+    lead = (
+        "Each run is compared with the earlier one that it differs least from, and accepted where it is faster beyond "
+        "the spread. What repetitions differ by counts as spread."
+    )
     return Section("history", "What was tried", (table,), lead=lead, link="Tried", terminal=Terminal.ALWAYS)
 
 
 def _head(history: History) -> Section:
-    tried = len(history.runs) - 1
+    no_try = (Decision.BASE, Decision.REPEATED)
+    tried = sum(run.decision not in no_try for run in history.runs)
     accepted = sum(run.decision is Decision.ACCEPTED for run in history.runs)
     following = history.next_trial
-    title = f"Try next: {following.title}" if following else "Nothing left to try"
+    title = f"Try next: {following.title}" if following else "Nothing to try next"
     text = f"{tried} tried, {accepted} accepted. "
     if history.best_step_ns and history.first_step_ns:
         saved = 1 - history.best_step_ns / history.first_step_ns
@@ -131,19 +133,25 @@ def _offer(following: NextTrial) -> list[Block]:
 def _name_edit(run: TriedRun) -> Cell:
     if run.decision is Decision.BASE:
         return Text("base", "muted")
+    if run.decision is Decision.REPEATED:
+        return Text(f"none: repeats {run.against}", "muted")
     if run.rules:
         return Text(", ".join(run.rules), "code")
     return "; ".join(run.settings) or Text("no setting known to differ", "muted")
 
 
+def _describe_change(run: TriedRun) -> str:
+    """The change, and what counts as the spread: ``-10.0% (±1.5%)``."""
+    if run.change_fraction is None:
+        return ""
+    before_ns = None if run.step_ns is None or run.change_ns is None else run.step_ns - run.change_ns
+    if run.spread_ns is None or not before_ns:
+        return format_share_change(run.change_fraction)
+    return f"{format_share_change(run.change_fraction)} (±{format_share(run.spread_ns / before_ns)})"
+
+
 def _mark_decision(decision: Decision) -> Text:
     return Text(format_name(decision.value), "badge" if decision is not Decision.REVERTED else "badge warn")
-
-
-def _describe_spread(run: TriedRun) -> str:
-    if run.decision is Decision.BASE:
-        return ""
-    return UNKNOWN if run.spread_ns is None else f"±{format_ms(run.spread_ns)}"
 
 
 def _describe_prediction(run: TriedRun) -> str:

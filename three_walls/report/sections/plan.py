@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from three_walls.model.finding import Finding, FirstTrial, Gain, Note, PlannedEdit, PlanStep
 from three_walls.model.report import Report
@@ -328,7 +329,7 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
         rest.append(Items((finding.how_to_verify,), "How to verify", "plain"))
     evidence = list_evidence(finding, step.gain_ns.explanation)
     if evidence:
-        rest.append(Fold("Evidence for and against", tuple(evidence)))
+        rest.append(Fold("Evidence for and against", tuple(replace(items, title="") for items in evidence)))
     if rest:
         yield PageOnly(tuple(rest))
 
@@ -367,7 +368,7 @@ def list_notes(notes: tuple[Note, ...], title: str = "", role: str = "") -> Item
     return Items(tuple((note.text or note.name, Text(note.source, "source")) for note in notes), title, role)
 
 
-def list_evidence(finding: Finding, explanation: str = "") -> list[Block]:
+def list_evidence(finding: Finding, explanation: str = "") -> list[Items]:
     """How the gain was estimated, then the evidence for the edit and against it."""
     estimate: tuple[tuple[Inline, ...], ...] = (
         ((Text("Estimate:", "strong"), explanation, Text("", "source")),) if explanation else ()

@@ -17,8 +17,11 @@ from three_walls.report.formats import (
     format_share,
     format_wall,
 )
+from three_walls.report.overrides_file import slug
 from three_walls.report.palette import GROUP_COLOURS
-from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text
+from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
+from three_walls.report.sections.findings import group_missing_facts
+from three_walls.report.sections.moe import sum_parts
 from three_walls.report.sections.plan import list_top_edits
 from three_walls.report.sections.steps import describe_log, describe_progress
 from three_walls.report.sections.walls import (
@@ -31,6 +34,8 @@ from three_walls.report.step_base import find_step_base
 
 MOST_EDITS = 3
 """So many entries of the plan are in the head."""
+_MANY_EXPERT_KERNELS = 0.2
+"""Of all kernels."""
 
 _CULPRIT_TITLES = {
     "slow_compute": ("is slow", "are slow"),
@@ -65,8 +70,8 @@ def verdict(report: Report) -> Section:
         shares_of=f"the traced step ({format_ms(result.step_ns)})",
         role=role,
         step_line=describe_steps(report),
-        edits=list_top_edits(report, MOST_EDITS),
-        edits_title="What to change first" if report.plan else "",
+        edits=list_top_edits(report, MOST_EDITS) if report.plan else _list_without_plan(report),
+        edits_title="What to change first" if report.plan else "No edit is recommended. What to do instead",
         more_edits=(Text(f"{count_entries(len(entries), 'more ')} in the plan", link="plan"),) if entries else (),
         limits=_list_limits(report),
     )
@@ -98,8 +103,7 @@ def _name_cause(report: Report) -> str:
     if result.wall is Wall.MEMORY:
         return "recompute and host copies"
     if result.sub_wall is SubWall.HOST:
-        is_off = [found.value is False for key, found in report.config.values.items() if key == "moe_grouped_gemm"]
-        return "launches of one-by-one experts" if any(is_off) else "kernels are launched late"
+        return "launches of one-by-one experts" if _are_experts_one_by_one(report) else "kernels are launched late"
     group = Group.COMMUNICATION if result.wall is Wall.COMMUNICATION else Group.COMPUTE
     rows = [row for row in report.budget if row.group == group.value and row.ns > 0]
     if not rows:
@@ -107,6 +111,28 @@ def _name_cause(report: Report) -> str:
     longest = max(rows, key=lambda row: (row.ns, row.bucket))
     title = BUCKET_BY_NAME[longest.bucket].title if longest.bucket in BUCKET_BY_NAME else longest.bucket
     return f"{'exposed' if group is Group.COMMUNICATION else 'mostly'} {title}"
+
+
+def _are_experts_one_by_one(report: Report) -> bool:
+    """Whether expert GEMMs that no setting groups are a good part of all kernels."""
+    grouped = report.config.values.get("moe_grouped_gemm")
+    if grouped is not None and grouped.value is True:
+        return False
+    calls = sum(part.calls for part in sum_parts(report.moe_layers) if part.part == "expert_gemm")
+    return calls >= _MANY_EXPERT_KERNELS * (report.facts.number("kernel_count") or float("inf"))
+
+
+def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
+    """What can be done where no edit is recommended: findings that no setting fixes, and what would decide rules."""
+    found = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
+    lines = [
+        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", "", "not in the configuration") for finding in found
+    ]
+    settings = {rule for group in group_missing_facts(report) if group.are_settings for rule in group.rules}
+    if settings and not report.verdict.abstained:
+        title = "Give the run's configuration: --config or --log"
+        lines.insert(0, TopEdit("", title, "findings", "", f"decides up to {count_of(len(settings), 'rule')}"))
+    return tuple(lines[:MOST_EDITS])
 
 
 def _list_limits(report: Report) -> tuple[Inline, ...]:
