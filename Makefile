@@ -26,6 +26,10 @@ BRIDGE_CORE_0.6.2 := 0.19.2
 BRIDGE_NEWER := 0.5.1 0.6.2
 BRIDGE_TRANSFORMERS := 'transformers>=5.8.1,<5.9'
 
+# Containers often turn off bytecode. Every command then takes twice as long to start: it compiles all modules, and reads
+# the tables as YAML.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test-bridge demo test attacks accuracy fast format lint types contracts unit docs coverage clean help
 
 help:  ## what can be made
@@ -106,6 +110,25 @@ BRIDGES := $(foreach release,$(BRIDGE_RELEASES),$(release)=$(CURDIR)/$(BRIDGE_VE
 
 test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge
 	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
+
+NSYS ?= nsys
+# nsys runs recipes with the python3 on PATH, which needs these packages; three-walls itself stays in its own environment.
+NSYS_VENV := .venvs/nsys
+NSYS_NEEDS := numpy pandas psutil pyarrow
+
+.PHONY: test-nsys
+test-nsys: $(VENV)/.installed  ## attach, reports and the recipe with a real Nsight Systems: NSYS=PATH; needs no GPU
+	$(PYTHON) -m venv $(NSYS_VENV)
+	$(NSYS_VENV)/bin/python $(PIP_INSTALL) $(NSYS_NEEDS)
+	nsys=$$(command -v $(NSYS)); PATH="$(CURDIR)/$(NSYS_VENV)/bin:$$(dirname "$$nsys"):$$PATH" THREE_WALLS_NSYS="$$nsys" \
+		$(BIN)/pytest -rs tests/nsys tests/nsys_recipe
+
+# The browser of `make test-browser`: any Chromium or Chrome.
+CHROMIUM ?= $(or $(shell command -v chromium || command -v chromium-browser || command -v google-chrome),/usr/bin/chromium)
+.PHONY: test-browser
+test-browser: $(VENV)/.installed  ## report.html in a real browser; CHROMIUM=PATH picks it
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation -e '.[browser]'
+	THREE_WALLS_CHROMIUM="$(CHROMIUM)" $(BIN)/pytest tests/browser
 
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
 PYTHONS ?= python3.11 python3.12 python3.13

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from pathlib import Path
@@ -15,6 +16,9 @@ settings.load_profile("repository")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+# `make test-browser` runs these: they need a Chromium, and playwright to drive it.
+collect_ignore = [] if "THREE_WALLS_CHROMIUM" in os.environ else ["browser"]
+
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +28,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a test tried to reach the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(autouse=True)
+def plain_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal in which the tests run decides nothing: pytest-xdist tells its workers how wide it is."""
+    monkeypatch.delenv("COLUMNS", raising=False)

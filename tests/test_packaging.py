@@ -64,6 +64,13 @@ def test_every_rule_and_template_is_in_the_wheel(wheel: Path) -> None:
     assert not [name for name in packed if name.startswith(("tests/", "sample_traces/"))]
 
 
+def test_every_table_is_in_the_wheel_as_json_too(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    tables = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "tables").rglob("*.yaml")]
+    assert {f"three_walls/_bundled/parsed/{'.'.join(path.parts)}.json" for path in tables} <= packed
+
+
 def test_the_unpacked_wheel_analyzes_without_the_repository(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")

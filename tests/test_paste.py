@@ -183,7 +183,10 @@ def test_a_variable_set_before_the_command_stays_one(tmp_path: Path, shell: Shel
     (tmp_path / "stubs" / "torchrun").write_text(f"#!{sys.executable}\nimport os\nos.write(1, os.environb[b'NAME'])\n")
     request = CaptureRequest("torchrun", "bridge", 10, 14, (0,), command=(f"NAME={word}", "torchrun", "run_recipe.py"))
     line = next(line for line in format_recipe(make_recipe(request)).splitlines() if "nsys profile" in line)
-    done = subprocess.run(["sh", "-c", os.fsencode(line)], env=shell.environment, capture_output=True, check=True)
+    (tmp_path / "profiles").mkdir()
+    done = subprocess.run(
+        ["sh", "-c", os.fsencode(line)], env=shell.environment, cwd=tmp_path, capture_output=True, check=True
+    )
     assert os.fsdecode(done.stdout) == word
 
 

@@ -37,6 +37,7 @@ from three_walls.facts.summary import (
     summarize_steps,
 )
 from three_walls.facts.warnings import collect_warnings
+from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import FactSheet
@@ -52,12 +53,13 @@ from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
 from three_walls.resources import RULES_DIR
-from three_walls.rules.load import load_rules
+from three_walls.rules.load import check_rules_directory, load_rules
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
 from three_walls.rules.where_seen import name_places
+from three_walls.tables.bridge import MAIN, known_releases, nearest_release, release_number
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -74,9 +76,10 @@ def analyze(
     bridge_version: str | None = None,
     rules: Path | None = None,
     allowed: Collection[str] = (),
+    exports: Path = Path(EXPORTS),
     progress: Progress = lambda _: None,
 ) -> LiveReport:
-    """Analyzes a run: an Nsight Systems export, several (one per rank), or a directory of them.
+    """Analyzes a run: an Nsight Systems export or report, several (one per rank), or a directory of them.
 
     - ``logs``: training logs of the run, files or directories.
     - ``config``: its saved configuration (``run_config.yaml``).
@@ -88,13 +91,14 @@ def analyze(
     - ``rules``: a directory of rules in addition to those of the program.
     - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
       execution-only ones.
+    - ``exports``: the directory in which the exports of reports (``.nsys-rep``) are kept.
     - ``progress``: called with a few words when a stage begins.
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
     """
     check_release(bridge_version)
     rule_base = _load_rule_base(rules)
-    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version)
+    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version, exports)
     run = _measure(request, step_range, progress)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, bridge_version, allowed)
@@ -191,7 +195,10 @@ class _RuleBase:
 
 def _load_rule_base(additional: Path | None) -> _RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``."""
-    return _read_rule_base(RULES_DIR, additional) if additional else _load_own_rule_base()
+    if additional is None:
+        return _load_own_rule_base()
+    check_rules_directory(additional)
+    return _read_rule_base(RULES_DIR, additional)
 
 
 @cache
@@ -286,6 +293,15 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
 
 
 def check_release(bridge_version: str | None) -> None:
-    """Raises UsageError unless ``bridge_version`` is a release, ``main`` or None."""
-    if bridge_version is not None and not re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version):
-        raise UsageError(f"--bridge-version: expected a release like 0.6.2, or main, found {bridge_version!r}")
+    """Raises UsageError unless ``bridge_version`` is None, ``main`` or a release that is known, but for its patch."""
+    if bridge_version is None:
+        return
+    is_release = re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version)
+    if is_release and release_number(bridge_version) in map(release_number, known_releases()):
+        return
+    found = f"found {bridge_version!r}"
+    if is_release:
+        found = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
+    raise UsageError(
+        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {found}"
+    )

@@ -79,12 +79,14 @@
   // Paper cannot unfold anything: print all of it, and fold back what was folded.
   let unfolded = [];
   function unfoldAll() {
-    unfolded = [...document.querySelectorAll("main details:not([open])")];
-    for (const fold of unfolded) fold.open = true;
+    const folded = [...document.querySelectorAll("main details:not([open])")];
+    for (const fold of folded) fold.open = true;
+    return folded;
   }
-  window.addEventListener("beforeprint", unfoldAll);
+  window.addEventListener("beforeprint", () => { unfolded.push(...unfoldAll()); });
   window.addEventListener("afterprint", () => {
     for (const fold of unfolded) fold.open = false;
+    unfolded = [];
   });
   document.querySelector("[data-unfold]").addEventListener("click", unfoldAll);
 

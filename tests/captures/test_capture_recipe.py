@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import lzma
+import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.captures.fake_nsys import calls_of, make_fake_nsys
+from tests.paths import REPOSITORY
 from three_walls.captures.launch import (
     CaptureRequest,
     count_ranks,
@@ -84,8 +89,74 @@ def test_a_recipe_is_a_shell_script_with_reasons(tmp_path: Path) -> None:
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
     text = script.read_text()
     assert "--capture-range=cudaProfilerApi --capture-range-end=stop" in text
-    assert "'profiling.profile_ranks=[0,1]'" in text
+    assert "'++profiling.profile_ranks=[0,1]'" in text
     assert all(line == "" or line.startswith("#") or " " in line for line in text.splitlines())
+
+
+TORCHRUN = """#!{python} -IS
+import os, subprocess, sys
+words = sys.argv[sys.argv.index("--no-python") + 1:]
+for rank in (0, 1):
+    subprocess.run(words, env=os.environ | {{"RANK": str(rank)}}, check=True)
+"""
+RECIPE = """
+import sys
+for word in sys.argv[1:]:
+    path, _, value = word.partition("=")
+    if path == "logger.save_config_filepath":
+        open(value, "w").write("train: {}")
+print(" elapsed time per iteration (ms): 5.0 |")
+"""
+
+
+def test_the_script_keeps_all_that_the_analysis_then_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("an export")
+    nsys = make_fake_nsys(tmp_path / "bin", tmp_path / "x")
+    programs = {"torchrun": TORCHRUN.format(python=sys.executable), "three-walls": '#!/bin/sh\necho "$@" >> commands\n'}
+    for name, text in programs.items():
+        (nsys.parent / name).write_text(text)
+        (nsys.parent / name).chmod(0o755)
+    (nsys.parent / "python").symlink_to(sys.executable)
+    (tmp_path / "run_recipe.py").write_text(RECIPE)
+    (tmp_path / "capture.sh").write_text(format_recipe(make_recipe(request())))
+    environment = os.environ | {"PATH": f"{nsys.parent}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "capture.sh"], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert calls_of(nsys.parent) == ["profile", "profile", "export", "export"]
+    left = sorted(path.name for path in (tmp_path / "profiles").iterdir() if path.suffix != ".nsys-rep")
+    assert left == ["rank0.sqlite", "rank1.sqlite", "run_config.yaml", "train.log"]
+    assert (tmp_path / "profiles" / "train.log").read_text().count("elapsed time per iteration (ms): 5.0") == 2
+    assert (tmp_path / "commands").read_text().splitlines() == [
+        "doctor profiles/",
+        "analyze profiles/ --log profiles/ --config profiles/run_config.yaml --out report",
+    ]
+
+
+@pytest.mark.parametrize("release", ["0.3.1", "0.4.2", "0.5.1", "0.6.2"])
+def test_the_profiling_section_is_of_the_class_that_every_release_has(release: str) -> None:
+    saved = lzma.decompress((REPOSITORY / "tests" / "bridge_runs" / release / "run_config.yaml.xz").read_bytes())
+    name = capture_rules().profiling_class.removeprefix("++profiling._target_=")
+    assert f"profiling:\n  _target_: {name}\n" in saved.decode()
+
+
+def test_megatron_lm_saves_no_configuration_and_is_not_asked_for_one() -> None:
+    text = format_recipe(make_recipe(request(framework="megatron-lm")))
+    assert "three-walls analyze profiles/ --log profiles/ --out report" in text
+    assert "save_config" not in text
+
+
+def test_launches_on_several_nodes_do_not_share_a_log() -> None:
+    command = ("torchrun", "--nnodes", "2", "--nproc-per-node", "8", "pretrain_gpt.py")
+    assert 'tee "profiles/train${NODE_RANK:-${SLURM_NODEID:-0}}.log"' in format_recipe(
+        make_recipe(request(command=command))
+    )
+    assert "tee profiles/train.log" in format_recipe(make_recipe(request()))
+
+
+def test_by_default_four_steps_are_clean() -> None:
+    rules = capture_rules()
+    assert rules.last_step - rules.first_step - 2 == 4
+    assert "so 4 are clean" in " ".join(make_recipe(request(end_step=rules.last_step)).steps[1].reasons)
 
 
 @pytest.mark.parametrize("memory", [True, False])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import lzma
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.paths import REPOSITORY
 from three_walls.cli.main import cli
 from three_walls.cli.verify import read_overrides, read_run_config
 from three_walls.inputs import limits
@@ -88,9 +91,24 @@ def test_a_release_without_a_schema_is_judged_by_the_one_before_it(folder: Path)
     )
 
 
+def test_a_config_that_states_too_little_to_compare_is_a_warning(folder: Path) -> None:
+    (folder / "run_config.yaml").write_text("model: {num_layers: 2}\n")
+    code, output = run(folder, "++model.moe_permute_fusion=true\n")
+    assert code == 0
+    warnings = [line for line in output.splitlines() if line.startswith("WARNING")]
+    assert len(warnings) == 1
+    assert re.match(r"WARNING only \d+ of \d\d\d constraints could be compared, because few settings", warnings[0])
+    whole = REPOSITORY / "tests" / "bridge_runs" / "0.6.2" / "run_config.yaml.xz"
+    (folder / "run_config.yaml").write_bytes(lzma.decompress(whole.read_bytes()))
+    assert "WARNING" not in run(folder, "train.micro_batch_size=2\n")[1]
+
+
 @pytest.mark.parametrize("options", [[], ["--recipe", "x", "--config", "y"]])
 def test_exactly_one_of_recipe_and_config_is_expected(options: list[str]) -> None:
-    with pytest.raises(UsageError, match="either --recipe NAME or --config"):
+    message = (
+        f"found {'both' if options else 'neither'}: type three-walls verify overrides.txt --config run_config.yaml"
+    )
+    with pytest.raises(UsageError, match=message):
         CliRunner().invoke(cli, ["verify", "overrides.txt", *options], catch_exceptions=False, standalone_mode=False)
 
 

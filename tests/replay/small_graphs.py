@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -135,13 +136,7 @@ class GraphBuilder:
         assert (graph.edges.source < graph.edges.target).all()
         times = replay(graph)
         step = {"start_ns": pl.Series(times.start_ns), "end_ns": pl.Series(times.end_ns)}
-        return StepGraph(
-            **{
-                **{name: getattr(graph, name) for name in graph.__dataclass_fields__},
-                "operations": graph.operations.with_columns(**step),
-                "measured_ns": times.step_ns,
-            }
-        )
+        return replace(graph, operations=graph.operations.with_columns(**step), measured_ns=times.step_ns)
 
 
 @st.composite

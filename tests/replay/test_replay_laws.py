@@ -16,7 +16,7 @@ from three_walls.model.transformation import Action, Level, Levels, Selection, T
 from three_walls.replay.budget import measure_replayed_budget
 from three_walls.replay.critical_path import find_critical_path
 from three_walls.replay.graph import Numbers, StepGraph, Work, find_steady, replay
-from three_walls.replay.longest_path import _follow_edges, _load_compiled
+from three_walls.replay.longest_path import _follow_edges, _load_compiled, _pair_edges
 from three_walls.replay.transform import transform
 
 CAPTURED = st.sampled_from([1, 2, 3]).map(lockstep_graph)
@@ -125,10 +125,27 @@ def test_the_compiled_search_gives_what_the_plain_one_gives(graph: StepGraph) ->
     if compiled is None:
         pytest.skip("numba is not installed")
     order = np.argsort(graph.edges.target, kind="stable")
-    first = np.searchsorted(graph.edges.target[order], np.arange(graph.nodes_count + 1))
-    source, length = graph.edges.source[order], lengths_of(graph, graph.work)[order]
-    plain = _follow_edges((first.tolist(), source.tolist()), length.tolist())
+    source, target = graph.edges.source[order], graph.edges.target[order]
+    first = np.searchsorted(target, np.arange(graph.nodes_count + 1))
+    length = lengths_of(graph, graph.work)[order]
+    plain = _follow_edges(_pair_edges(graph.nodes_count, source, target), length)
     assert np.array_equal(compiled(first, source, length), plain)
+
+
+@given(st.data())
+def test_nodes_with_any_number_of_edges_get_the_longest_path(data: st.DataObject) -> None:
+    nodes = data.draw(st.integers(1, 8))
+    edges = [
+        (data.draw(st.integers(0, target - 1)), target, data.draw(st.integers(-9, 9)))
+        for target in range(1, nodes)
+        for _ in range(data.draw(st.integers(0, 5)))
+    ]
+    expected = [0] * nodes
+    for node in range(nodes):
+        reached = [expected[source] + length for source, target, length in edges if target == node]
+        expected[node] = max(reached, default=0)
+    source, target, length = (np.array([edge[place] for edge in edges], dtype=np.int64) for place in range(3))
+    assert _follow_edges(_pair_edges(nodes, source, target), length).tolist() == expected
 
 
 def scale(factor: float, host: float = 1.0, *categories: str, kernels: str = "") -> Transformation:

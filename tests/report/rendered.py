@@ -12,9 +12,9 @@ from three_walls.report.sections import make_sections
 from three_walls.report.terminal_report import print_report
 
 
-def print_plain(report: Report, is_full: bool = True) -> str:
+def print_plain(report: Report, is_full: bool = True, width: int = 100) -> str:
     page = io.StringIO()
-    print_report(report, Console(file=page), is_full=is_full)
+    print_report(report, Console(file=page, width=width), is_full=is_full)
     return page.getvalue()
 
 

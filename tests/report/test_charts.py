@@ -8,16 +8,17 @@ import pytest
 
 from tests.report.sample_report import BUDGET_MS, without_plan
 from three_walls.attribution.compute_gaps import Cause
-from three_walls.model.buckets import BUCKETS, Group
+from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, Group
 from three_walls.model.fact import Fact, FactSheet
+from three_walls.model.memory_snapshot import MemoryMoment, MemorySnapshot
 from three_walls.model.report import GemmShape, Report
-from three_walls.report.charts import MILLISECONDS, Bars, HeatMap, Plot, Roofline
+from three_walls.report.charts import MILLISECONDS, Bars, HeatMap, Lines, Plot, Roofline
 from three_walls.report.palette import BUCKET_COLOURS, GROUP_COLOURS
 from three_walls.report.plotly_figures import plotly_figures
 from three_walls.report.section import Chart, nested_blocks
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.gaps import CAUSES, colour_causes, label_cause
-from three_walls.report.svg import place_bars, place_roofline
+from three_walls.report.svg import place_bars, place_lines, place_roofline
 
 MS = 1_000_000
 
@@ -52,7 +53,9 @@ def test_every_group_has_a_colour() -> None:
 
 def test_the_budget_bar_holds_the_whole_step(report: Report) -> None:
     (row,) = bars_of(report, "budget").rows
-    assert {piece.name: piece.length for piece in row.pieces} == {n: ms * MS for n, ms in BUDGET_MS.items() if ms}
+    assert {piece.name: piece.length for piece in row.pieces} == {
+        BUCKET_BY_NAME[name].title: ms * MS for name, ms in BUDGET_MS.items() if ms
+    }
     assert row.pieces[-1].start + row.pieces[-1].length == 640 * MS
 
 
@@ -79,7 +82,7 @@ def test_a_cause_that_is_not_listed_is_shown_by_its_name() -> None:
 
 def test_exposed_and_hidden_stack_to_busy(report: Report) -> None:
     row = bars_of(report, "communication").rows[0]
-    assert row.label == "ep_all_to_all"
+    assert row.label == "expert all-to-all"
     assert [(piece.name, piece.start, piece.length) for piece in row.pieces] == [
         ("exposed", 0, 150 * MS),
         ("hidden", 150 * MS, 21 * MS),
@@ -147,7 +150,7 @@ def test_a_gemm_is_below_the_roof_at_its_operations_per_byte(report: Report) -> 
     assert point.intensity == pytest.approx(4096 / 3)  # 2 n^3 operations, 3 n^2 elements of 2 bytes
     assert plot.peaks == (("bf16", 1e15),)
     placed = place_roofline(plot)
-    assert all(placed.left <= x <= placed.right and 0 <= y <= placed.bottom for x, y, *_ in placed.points)
+    assert all(placed.left <= p.x <= placed.right and placed.top <= p.y <= placed.bottom for p in placed.points)
     without_peak = replace(report, gemm_shapes=(replace(SHAPE, peak_flops_per_s=None),))
     assert "roofline" not in draw_charts(without_peak)
 
@@ -157,7 +160,7 @@ def test_bars_are_placed_in_percent_and_labels_only_where_they_fit(report: Repor
     (row,) = placed.rows
     assert row.pieces[-1].x + row.pieces[-1].width == pytest.approx(100, abs=0.01)
     labels = {piece.piece.name: piece.label for piece in row.pieces}
-    assert labels["grouped_gemm"] == "grouped_gemm"
+    assert labels["grouped GEMM"] == "grouped GEMM"
     assert "" in labels.values()
     assert [text for _, text, _ in placed.ticks][:3] == ["0 ms", "100 ms", "200 ms"]
 
@@ -173,3 +176,19 @@ def test_ticks_are_round_numbers(end: float, texts: list[str]) -> None:
 def test_charts_without_numbers_are_left_out(report: Report, abstained: Report) -> None:
     assert draw_charts(abstained) == {}
     assert "plan" not in draw_charts(without_plan(report))
+
+
+def test_memory_over_time_is_drawn_where_a_snapshot_has_its_history(report: Report) -> None:
+    moments = tuple(MemoryMoment(number, number << 30, 8 << 30) for number in (1, 2, 4))
+    shown = MemorySnapshot(
+        "s.pickle", "0", 0, None, 4 << 30, 8 << 30, 8 << 30, 0.5, 1, 8 << 30, 1, (), (), (), 0, moments
+    )
+    sized = replace(report, memory_snapshot=shown, facts=FactSheet.of([Fact("gpu.memory_bytes", 80 << 30, "bytes")]))
+    plot = draw_charts(sized)["memory_history"]
+    assert isinstance(plot, Lines)
+    assert (plot.places, plot.limit) == ((1, 2, 4), 80 << 30)
+    placed = place_lines(plot)
+    assert placed.summary == "reserved at most 8.0 GiB; allocated at most 4.0 GiB; memory of the device 80.0 GiB"
+    assert placed.areas[1][2].endswith("1000,950 1000,1000")  # 4 of 80 GiB
+    assert plotly_figures(sized)["memory_history"].data[1].y == (1, 2, 4)
+    assert "memory_history" not in draw_charts(replace(sized, memory_snapshot=replace(shown, history=())))

@@ -31,14 +31,14 @@ def planned(report: Report) -> Report:
 
 def test_the_text_states_what_is_known(planned: Report) -> None:
     text = print_plain(planned)
-    assert "     gain up to 11.8 ms; step after it 527-612 ms; basis upper bound\n" in text
+    assert "     gain up to 12.3 ms; step after it 523-612 ms; basis upper bound\n" in text
     assert "     gain frees memory; cost about 1.5% of the step" in text
 
 
 def test_the_page_shows_an_upper_bound_without_a_likely_value_and_freed_memory_with_its_cost(planned: Report) -> None:
     page = render_html(planned)
     bound, freed = page.split('<div class="gain">')[1:3]
-    assert '<span class="label">Gain</span><b>up to 11.8 ms</b>' in bound
+    assert '<span class="label">Gain</span><b>up to 12.3 ms</b>' in bound
     assert '<span class="label">Likely</span>' not in bound
     assert 'class="span"' in bound
     assert 'class="tick"' not in bound
@@ -88,10 +88,10 @@ def risky(report: Report) -> Report:
 
 def test_an_entry_that_may_cost_time_states_it_everywhere(risky: Report) -> None:
     for text in (print_plain(risky), render_markdown(risky), render_html(risky)):
-        assert "It may cost up to 2.9 ms: measure the step before and after." in text
+        assert "It may cost up to 3.0 ms: measure the step before and after." in text
         assert "A gain with a negative low end may cost time." in " ".join(text.split())
     text = " ".join(print_plain(risky).split())
-    assert "gain -3 to 38 ms; likely 19 ms" in text
+    assert "gain -3 to 40 ms; likely 20 ms" in text
     assert "should fall from 600 ms to 564-603 ms (by up to 6.0%, or it rises by up to 0.5%)" in text
 
 

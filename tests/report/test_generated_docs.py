@@ -17,7 +17,7 @@ from three_walls.model.terms import GAIN_BASES, TERMS
 from three_walls.report.json_report import render_json
 
 GENERATED = REPOSITORY / "docs" / "generated"
-FILES = ("report.schema.json", "report-json.md", "glossary.md")
+FILES = ("report.schema.json", "report-json.md", "compare.schema.json", "compare-json.md", "glossary.md")
 
 
 def load_tool() -> ModuleType:

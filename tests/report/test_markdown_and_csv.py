@@ -6,7 +6,9 @@ import csv
 import io
 from dataclasses import replace
 
+from tests.report.sample_report import without_plan
 from tests.report.test_html_report import spoil
+from three_walls.model.finding import FirstTrial
 from three_walls.model.report import Report
 from three_walls.report.csv_report import render_csv
 from three_walls.report.markdown_report import render_markdown
@@ -29,11 +31,39 @@ def test_markdown_has_every_section_and_the_rows_of_its_tables(report: Report) -
     assert render_markdown(report) == render_markdown(report)
 
 
+def test_short_markdown_is_a_comment_with_the_overrides_of_each_entry(report: Report) -> None:
+    first = report.plan[0]
+    trial = FirstTrial(first.rule, first.finding.title, "modelled", None, None, None, None, None, None, False, "x")
+    text = render_markdown(replace(report, first_trial=trial), is_full=False)
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith("## ")] == [
+        "## The plan",
+        "## Where the step goes",
+        "## Warnings",
+    ]
+    assert len(text) < len(render_markdown(report)) / 4
+    assert f"First trial: entry 1, {first.finding.title}." in text
+    assert "<a" not in text and "](#" not in text  # a ticket has no anchors
+    block = text[text.index("### 1. ") : text.index("### 2. ")]
+    assert block.split("```")[1].split() == [
+        "--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep", "--moe-router-dtype", "fp32"
+    ]  # fmt: skip
+    assert "First trial" not in render_markdown(without_plan(report), is_full=False)
+
+
+def test_full_markdown_names_the_first_trial(report: Report) -> None:
+    first = report.plan[0]
+    trial = FirstTrial(first.rule, first.finding.title, "modelled", None, None, None, None, None, None, False, "x")
+    text = render_markdown(replace(report, first_trial=trial))
+    assert f"**What to change first**\n\n1. {first.finding.title}: " in text
+
+
 def test_markdown_of_hostile_names_stays_text(report: Report) -> None:
-    text = render_markdown(spoil(report))
-    outside = "".join(text.split("```")[::2])
-    assert "<script" not in outside
-    assert "<img" not in outside
+    for is_full in (False, True):
+        text = render_markdown(spoil(report), is_full=is_full)
+        outside = "".join(text.split("```")[::2])
+        assert "<script" not in outside
+        assert "<img" not in outside
     rows = [line for line in text.splitlines() if "alert(1)" in line and line.startswith("| ")]
     assert rows
     code = replace(report, overrides=replace(report.overrides, bridge=("```\n# no heading",)))

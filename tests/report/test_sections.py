@@ -10,6 +10,8 @@ from tests.report.rendered import lines_of, section_of, table_of
 from tests.report.sample_log import LOG
 from tests.report.sample_report import without_plan
 from three_walls.facts.registry import DEFINITION_BY_NAME
+from three_walls.model.buckets import SubWall, Wall
+from three_walls.model.config import ConfigValue
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
 from three_walls.model.report import (
@@ -23,7 +25,7 @@ from three_walls.model.report import (
     Wait,
 )
 from three_walls.model.training_log import TimerKind
-from three_walls.report.section import Card, Section, Terminal, Text, nested_blocks, plain_text
+from three_walls.report.section import Card, Hero, Section, Terminal, Text, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.gaps import sum_causes
 from three_walls.report.sections.moe import list_layers, list_parts, sum_parts
@@ -66,11 +68,12 @@ def test_the_terminal_shows_the_answer_and_on_request_the_rest(report: Report) -
 
 def test_the_head_counts_complete_steps_and_names_what_marks_them(report: Report) -> None:
     assert describe_steps(report) == (
-        "Step 640 ms; 48 of 64 steps complete, 631-655 ms (boundaries from optimizer kernels)"
+        "Step 612 ms (by the log; traced: 640 ms); 48 of 64 steps complete, traced in 631-655 ms "
+        "(boundaries from optimizer kernels)"
     )
     alone = replace(report.step, kept=1, dropped=report.step.dropped[:1], min_ns=640 * MS, max_ns=640 * MS)
     assert describe_steps(replace(report, step=alone)) == (
-        "Step 640 ms; 1 of 2 steps complete (boundaries from optimizer kernels)"
+        "Step 612 ms (by the log; traced: 640 ms); 1 of 2 steps complete (boundaries from optimizer kernels)"
     )
 
 
@@ -413,3 +416,32 @@ def test_what_no_setting_fixes_is_a_card_with_its_advice(report: Report) -> None
     assert section is not None
     assert isinstance(section.blocks[0], Card)
     assert "Replace the cable." in text_of(section)
+
+
+# The head
+
+
+def head_of(report: Report) -> Hero:
+    section = section_of(report, "verdict")
+    assert section is not None
+    (hero,) = section.blocks
+    assert isinstance(hero, Hero)
+    return hero
+
+
+def test_experts_one_by_one_are_named_where_their_gemms_are_many_kernels(report: Report) -> None:
+    host = replace(report.verdict, wall=Wall.COMPUTE_HOST, sub_wall=SubWall.HOST)
+    few = replace(report, verdict=host, moe_layers=(MoePart(0, "forward", "expert_gemm", 1, 0, 32),))
+    assert head_of(few).title == "Host-bound: kernels are launched late"
+    many = replace(few, moe_layers=(MoePart(0, "forward", "expert_gemm", 1, 0, 9_000),))
+    assert head_of(many).title == "Host-bound: kernels are launched late"  # moe_grouped_gemm is set
+    not_grouped = replace(many.config, values={"moe_grouped_gemm": ConfigValue(False, "command line")})
+    assert head_of(replace(many, config=not_grouped)).title == "Host-bound: launches of one-by-one experts"
+
+
+def test_a_head_without_a_plan_states_what_to_do_instead(report: Report) -> None:
+    found = replace(report.findings[0], rule="late", title="Bind each process", outcome=Outcome.FOUND)
+    head = head_of(replace(without_plan(report), findings=(found,)))
+    assert [(line.title, line.link, line.copies) for line in head.edits] == [("Bind each process", "rule-late", ())]
+    assert "No edit is recommended" in head.edits_title
+    assert "After the plan" not in [metric.label for metric in head.metrics]

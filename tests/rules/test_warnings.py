@@ -63,9 +63,15 @@ def test_each_threshold_decides() -> None:
 
 
 def test_late_launches_are_doubted_until_a_log_shows_unprofiled_steps() -> None:
-    assert codes(launch_starved_fraction=0.2, kernel_count=10_000) == ["host-time-under-profiler"]
-    assert codes(launch_starved_fraction=0.2, kernel_count=10_000, profiler_perturbation_ratio=1.4) == []
-    assert codes(launch_starved_fraction=0.09, kernel_count=10_000) == []
+    late = {"launch_starved_fraction": 0.2, "kernel_count": 10_000}
+    assert codes(**late, log_files_count=0) == ["host-time-under-profiler"]
+    assert codes(**late, log_files_count=1, profiler_perturbation_ratio=1.4) == []
+    assert codes(**late | {"launch_starved_fraction": 0.09}, log_files_count=0) == []
+
+
+def test_a_log_that_was_given_is_not_asked_for_again() -> None:
+    late = {"launch_starved_fraction": 0.2, "kernel_count": 10_000}
+    assert codes(**late, log_files_count=1) == ["host-time-under-profiler"]
 
 
 def test_nvtx_ranges_matter_where_launches_are_late() -> None:

@@ -28,7 +28,13 @@ _EXAMPLES = {
     ("srun", "bridge"): "srun python run_recipe.py --recipe RECIPE",
     ("srun", "megatron-lm"): "srun python pretrain_gpt.py",
 }
+PROFILES = "profiles"
+"""Directory of everything that a capture leaves."""
+RUN_CONFIG = "run_config.yaml"
+"""Name of Megatron-Bridge's saved configuration."""
 _MOST_RANKS = 65536
+_FORCED = "++profiling."
+"""Begins overrides of a section that a recipe may lack: they apply whether or not it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +87,17 @@ def read_ranks(text: str) -> tuple[int, ...]:
 
 def profiler_words(launcher: str, memory: bool) -> tuple[str, ...]:
     """``nsys profile`` with its options, for a shell."""
-    options = [row.option for row in _select_options(memory)]
-    return ("nsys", "profile", *options, "-o", quote_word(report_name(launcher)))
+    return ("nsys", "profile", *nsys_options(memory), "-o", quote_word(report_name(launcher)))
 
 
-def _select_options(memory: bool) -> list[NsysOption]:
-    return [row for row in capture_rules().nsys if row.when == "always" or memory]
+def nsys_options(memory: bool, is_attached: bool = False) -> tuple[str, ...]:
+    """The options of ``nsys profile``. ``is_attached``: under ``three-walls attach``."""
+    return tuple(row.option for row in _select_options(memory, is_attached))
+
+
+def _select_options(memory: bool, is_attached: bool = False) -> list[NsysOption]:
+    wanted = {"always"} | ({"memory"} if memory else set()) | ({"attach"} if is_attached else set())
+    return [row for row in capture_rules().nsys if row.when in wanted]
 
 
 def make_recipe(request: CaptureRequest) -> CaptureRecipe:
@@ -94,25 +105,40 @@ def make_recipe(request: CaptureRequest) -> CaptureRecipe:
     if request.framework not in FRAMEWORKS:
         raise UsageError(f"--framework: expected one of {', '.join(FRAMEWORKS)}, found {request.framework}")
     command = request.command or tuple(_EXAMPLES[request.launcher, request.framework].split())
-    wrapped = wrap(command, profiler_words(request.launcher, request.memory), _settings(request))
+    appended = spell_settings(capture_settings(request), request.framework)
+    analyze = f"three-walls analyze {PROFILES}/ --log {PROFILES}/"
+    if request.framework == BRIDGE:
+        appended = (*appended, f"{capture_rules().saved_config}={PROFILES}/{RUN_CONFIG}")
+        analyze += f" --config {PROFILES}/{RUN_CONFIG}"
+    launch = wrap(command, profiler_words(request.launcher, request.memory), appended)
+    reasons = (*_explain_launch(request, command), *_explain_steps(request), *_explain_options(request))
     return CaptureRecipe(
         (
-            CaptureStep(("create the directory for the reports",), "mkdir -p profiles"),
+            CaptureStep(("create the directory for reports, log and configuration",), f"mkdir -p {PROFILES}"),
             CaptureStep(
-                (*_explain_launch(request, command), *_explain_steps(request), *_explain_options(request)), wrapped
+                (*reasons, "tee keeps the log, which analyze reads"), f"{launch} 2>&1 | tee {_log_path(command)}"
             ),
             CaptureStep(
                 ("export the reports to SQLite, on any machine with nsys",),
-                'for report in profiles/*.nsys-rep; do nsys export --type sqlite -o "${report%.nsys-rep}.sqlite" '
-                '"$report"; done',
+                f"for report in {PROFILES}/*.nsys-rep; do nsys export --type sqlite --force-overwrite=true "
+                '-o "${report%.nsys-rep}.sqlite" "$report"; done',
             ),
-            CaptureStep(("check what this capture supports and what it lacks",), "three-walls doctor profiles/"),
-            CaptureStep((), "three-walls analyze profiles/ --out report"),
+            CaptureStep(("check what this capture supports and what it lacks",), f"three-walls doctor {PROFILES}/"),
+            CaptureStep((), f"{analyze} --out report"),
         )
     )
 
 
-def _settings(request: CaptureRequest) -> tuple[str, ...]:
+def _log_path(command: Sequence[str]) -> str:
+    """The log of the launch. On several nodes torchrun is launched once per node, and each launch has its own log."""
+    nodes = _option_value(command, "nnodes") if find_launcher(command) == TORCHRUN else None
+    if nodes in (None, "1", "1:1"):
+        return f"{PROFILES}/train.log"
+    return f'"{PROFILES}/train${{NODE_RANK:-${{SLURM_NODEID:-0}}}}.log"'
+
+
+def capture_settings(request: CaptureRequest) -> dict[str, ConfigData]:
+    """The settings with which the program starts and ends the capture and logs every step, by config key."""
     settings: dict[str, ConfigData] = {
         "use_nsys_profiler": True,
         "profile_step_start": request.first_step,
@@ -122,7 +148,7 @@ def _settings(request: CaptureRequest) -> tuple[str, ...]:
     }
     if request.framework == BRIDGE:
         settings["record_shapes"] = True
-    return spell_settings(settings, request.framework)
+    return settings
 
 
 def _explain_launch(request: CaptureRequest, command: Sequence[str]) -> list[str]:
@@ -146,6 +172,8 @@ def _explain_steps(request: CaptureRequest) -> list[str]:
     if request.framework == BRIDGE:
         reasons.append("profiling.nvtx_ranges stays off: its ranges slow every iteration, even unprofiled ones")
         reasons.append("record_shapes: records operator shapes, for GEMMs by shape and upper bounds of fused kernels")
+        reasons.append("++profiling: applies whether or not the recipe has a profiling section")
+        reasons.append(f"{capture_rules().saved_config}: saves all settings, of which the command line has only a part")
     return reasons
 
 
@@ -164,7 +192,7 @@ def _explain_options(request: CaptureRequest) -> list[str]:
 
 def report_name(launcher: str) -> str:
     """The value of ``-o`` that gives a report per rank: nsys itself replaces the variable."""
-    return f"profiles/rank%q{{{_RANK_VARIABLES[launcher]}}}"
+    return f"{PROFILES}/rank%q{{{_RANK_VARIABLES[launcher]}}}"
 
 
 def find_launcher(command: Sequence[str]) -> str | None:
@@ -254,21 +282,31 @@ def spell_settings(settings: Mapping[str, ConfigData], framework: str) -> tuple[
 
     Keys that the framework lacks are left out.
     """
-    return tuple(word for key, value in settings.items() for word in _spell_setting(key, value, framework))
+    return tuple(map(quote_word, setting_words(settings, framework)))
+
+
+def setting_words(settings: Mapping[str, ConfigData], framework: str) -> tuple[str, ...]:
+    """The same as plain words."""
+    words = [word for key, value in settings.items() for word in _spell_setting(key, value, framework)]
+    if framework == BRIDGE and any(word.startswith(_FORCED) for word in words):
+        return (capture_rules().profiling_class, *words)
+    return tuple(words)
 
 
 def _spell_setting(key: str, value: ConfigData, framework: str) -> tuple[str, ...]:
     spelling = config_keys().keys[key]
     if framework == BRIDGE:
         path = spelling.bridge.paths[0] if spelling.bridge else None
-        return () if path is None else (quote_word(f"{path}={_hydra_value(value)}"),)
+        if path is None:
+            return ()
+        return (f"{'++' if path.startswith('profiling.') else ''}{path}={_hydra_value(value)}",)
     flag = spelling.megatron_lm.flag if spelling.megatron_lm else None
     if flag is None or value is False:
         return ()
     if value is True:
         return (flag,)
     values = value if isinstance(value, tuple) else (value,)
-    return (flag, *(quote_word(str(part)) for part in values))
+    return (flag, *(str(part) for part in values))
 
 
 def _hydra_value(value: ConfigData) -> str:

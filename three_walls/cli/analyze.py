@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +10,19 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from three_walls.cli.nsys_option import nsys_option
+from three_walls.cli.render import check_table, show
+from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
+from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
 from three_walls.inputs.read_inputs import Progress
 from three_walls.model.rule import APPLICABILITIES
 from three_walls.pipeline import analyze
 from three_walls.report.formats import show_control_characters
-from three_walls.report.terminal_report import print_report
+from three_walls.report.render import FORMATS
+from three_walls.report.sections.brief import name_verdict
+from three_walls.report.terminal_report import open_console, print_report
 from three_walls.report.write import write_report
-
-PLAIN_WIDTH = 100
-"""Columns of the report where the output is not a terminal."""
 
 
 @click.command("analyze")
@@ -30,8 +32,16 @@ PLAIN_WIDTH = 100
     "--out",
     "out_dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory for report.html, report.json, overrides.txt and overrides/.  [default: <trace stem>.three-walls]",
+    help="Directory for report.html, report.json, overrides.txt and overrides/.  [default: <trace stem>.three-walls, "
+    "with --format none]",
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="Print the report in this format and nothing else; no file is written without --out.",
+)
+@click.option("--table", metavar="NAME", help="The table that --format csv prints.")
 @click.option(
     "--step-range",
     metavar="REGEX",
@@ -78,11 +88,14 @@ PLAIN_WIDTH = 100
     type=click.Path(path_type=Path),
     help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
 )
-@click.option("--full", "is_full", is_flag=True, help="Print more sections than verdict, warnings, budget and plan.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only where the report was written.")
+@click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
+@nsys_option
 def analyze_command(
     traces: tuple[Path, ...],
     out_dir: Path | None,
+    form: str | None,
+    table: str | None,
     step_range: str | None,
     config_file: Path | None,
     settings: tuple[str, ...],
@@ -96,8 +109,9 @@ def analyze_command(
 ) -> None:
     """Find the wall in TRACES and plan the edits.
 
-    TRACES are exports of one run (nsys export --type sqlite), one per rank or several ranks in one, also
-    compressed (.sqlite.xz, .sqlite.zst), or a directory that holds them.
+    TRACES are exports of one run (nsys export --type sqlite or parquetdir), one per rank or several ranks in one, also
+    compressed (.sqlite.xz, .sqlite.zst), or a directory that holds them. Reports (.nsys-rep) are exported first, into
+    three-walls-exports/ next to the output directory, by nsys on PATH or $NSYS.
 
     \b
     Examples:
@@ -106,6 +120,7 @@ def analyze_command(
       three-walls analyze rank*.sqlite --step-range 'train_step'
       three-walls analyze profiles/ --log train.log
       three-walls analyze profiles/ --config run_config.yaml --set env_vars.WORLD_SIZE=64
+      three-walls analyze profiles/ --format md >> "$GITHUB_STEP_SUMMARY"
 
     \b
     Exit codes:
@@ -113,7 +128,9 @@ def analyze_command(
       2  usage                        4  no CUDA kernels in the traces
       5  the rule base has errors
     """
-    screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
+    check_table(table, form)
+    out = out_dir or default_out_dir(traces)
+    written: list[Path] = []
     with show_progress() as progress:
         report = analyze(
             traces,
@@ -125,14 +142,24 @@ def analyze_command(
             memory_snapshot=memory_snapshot,
             config=config_file,
             settings=settings,
+            exports=out.parent / EXPORTS,
             progress=progress,
         )
-        progress("writing the report")
-        written = write_report(report, out_dir or default_out_dir(traces))
-    if not quiet:
-        print_report(report, screen, is_full=is_full)
+        if form is None or out_dir is not None:
+            progress("writing the report")
+            written = write_report(report, out)
+    if form is not None:
+        show(report, form, table=table, is_full=is_full)
+    elif quiet:
+        click.echo(show_control_characters(name_verdict(report)))
+    else:
+        print_report(report, open_console(), is_full=is_full)
+        page, *others = written
+        names = ", ".join(f"{path.name}/" if path.is_dir() else path.name for path in others)
+        click.echo(f"Wrote {show_control_characters(str(page))} (next to it: {names})")
+        return
     for path in written:
-        click.echo(f"Wrote {show_control_characters(str(path))}")
+        click.echo(f"Wrote {show_control_characters(str(path))}", err=form is not None)
 
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:
@@ -141,7 +168,7 @@ def default_out_dir(traces: tuple[Path, ...]) -> Path:
     if not first.name and first.resolve().name:  # `.` and `..`
         first = first.resolve()
     name = first.name
-    for suffix in (*COMPRESSED_SUFFIXES, ".sqlite"):
+    for suffix in (*COMPRESSED_SUFFIXES, ".sqlite", REPORT_SUFFIX, *TABLE_SUFFIXES):
         name = name.removesuffix(suffix)
     return Path(f"{name or 'trace'}.three-walls")
 

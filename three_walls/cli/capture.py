@@ -31,7 +31,7 @@ _COLUMNS = 110
 @click.command("capture")
 @click.option("--launcher", type=click.Choice(LAUNCHERS), help="[default: COMMAND's, else torchrun]")
 @click.option("--framework", type=click.Choice(FRAMEWORKS), help="[default: COMMAND's, else bridge]")
-@click.option("--steps", metavar="A-B", help="Profile from step A on, up to but without step B.  [default: 10-14]")
+@click.option("--steps", metavar="A-B", help="Profile from step A on, up to but without step B.  [default: 10-16]")
 @click.option("--ranks", metavar="LIST", help="Ranks to profile, as 0-7,16.  [default: COMMAND's first 8, else 0-7]")
 @click.option("--graphs", is_flag=True, help="The run uses CUDA graphs.")
 @click.option("--memory", is_flag=True, help="Also record memory taken from the driver (slows the run).")

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from three_walls.captures.doctor import examine
+from three_walls.cli.nsys_option import nsys_option
 from three_walls.model.capture import Answer, Check, Examination
 from three_walls.model.errors import NothingToAnalyzeError
 from three_walls.report.formats import escape_in_json, show_control_characters
@@ -25,10 +26,12 @@ _INDENT = " " * 9
 @click.command("doctor")
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@nsys_option
 def doctor_command(traces: tuple[Path, ...], as_json: bool) -> None:
     """Show what a capture can support, and how to record what is missing.
 
-    TRACES are exports of one run, or a directory of them, as for analyze. Exit code 4: none of them has CUDA kernels.
+    TRACES are exports or reports of one run, or a directory of them, as for analyze. Exit code 4: none of them has
+    CUDA kernels.
 
     \b
     Examples:

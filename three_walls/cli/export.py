@@ -12,6 +12,7 @@ import click
 from three_walls import pipeline
 from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
 from three_walls.cli.analyze import show_progress
+from three_walls.cli.nsys_option import nsys_option
 from three_walls.export.chrome_trace import render_chrome_trace
 from three_walls.model.errors import UsageError
 from three_walls.report.formats import format_count, show_control_characters
@@ -57,6 +58,7 @@ _GZIP_LEVEL = 6
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The run's saved run_config.yaml.")
 @click.option("--step-range", metavar="REGEX", help="NVTX ranges that mark training steps, as for analyze.")
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
+@nsys_option
 def export_command(
     traces: tuple[Path, ...],
     target: Path,

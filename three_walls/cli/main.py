@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 
 import click
+from click.shell_completion import CompletionItem
 
 from three_walls.cli.signals import Terminated, finish_loading
 from three_walls.model.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
@@ -15,17 +16,32 @@ from three_walls.version import VERSION
 
 SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",
+    "attach": "Run COMMAND, the program of one rank, and profile it on some ranks.",
+    "baseline": "Keep reports under a name, to compare later runs with.",
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
+    "compare": "Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.",
+    "completion": "Print the script with which SHELL completes commands and files.",
     "doctor": "Show what a capture can support, and how to record what is missing.",
     "export": "Write a step of TRACES for Perfetto or chrome://tracing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
-    "rules": "List, show, check, test and write rules.",
+    "plan": "Propose the next edit from the runs made so far.",
+    "recipe": "Install the recipe with which nsys recipe three_walls gives the same report.",
+    "render": "Make any format again from REPORT, a report.json or its directory.",
+    "rules": "List, show, check and test the rules; write a new one.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
     "verify": "Check that OVERRIDES apply and that the run they make is valid.",
     "whatif": "Predict the step of TRACES after changes, all taken together.",
 }
 """Command -> the first sentence of its help. A command is the function ``<name>_command`` in the module of its name,
 imported when it is used: the imports that reading traces needs take a second."""
+
+TASKS = {
+    "Record a run": ("capture", "attach", "doctor", "scrub"),
+    "Analyze it": ("analyze", "render", "export", "recipe"),
+    "Try edits": ("whatif", "verify", "compare", "baseline", "plan"),
+    "Look up and extend": ("rules", "facts", "completion"),
+}
+"""Groups of commands in ``--help``. A command without a group is listed behind them."""
 
 
 class LazyGroup(click.Group):
@@ -43,12 +59,24 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The commands with a line each, written here so that ``--help`` imports none of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
+        """The commands by task with a line each, written here so that ``--help`` imports none of them."""
+        grouped = {name for names in TASKS.values() for name in names}
+        others = tuple(name for name in SUMMARIES if name not in grouped)
+        for task, names in (*TASKS.items(), ("Other commands", others)):
+            lines = [(name, SUMMARIES[name]) for name in names if name in SUMMARIES]
+            if lines:
+                with formatter.section(task):
+                    formatter.write_dl(lines, col_spacing=2)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As click does it, without importing the commands."""
+        commands = [
+            CompletionItem(name, help=summary) for name, summary in SUMMARIES.items() if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION, prog_name="three-walls")
 def cli() -> None:
     """Name the wall that holds a Megatron MoE training run back, and the config edits to try.

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from three_walls.captures.scrub.scrub import ScrubSummary, scrub
+from three_walls.cli.nsys_option import nsys_option
 from three_walls.model.shell import is_variable
 from three_walls.report.formats import format_count, show_control_characters
 
@@ -18,6 +19,7 @@ _MOST_NAMES = 12
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("-f", "--force", is_flag=True, help="Replace OUT if it exists.")
+@nsys_option
 def scrub_command(source: Path, target: Path, force: bool) -> None:
     """Write a copy of the export IN that can be shared, to OUT. IN is never changed.
 

@@ -14,7 +14,7 @@ from three_walls.inputs.config.saved_config import infer_release
 from three_walls.inputs.config.yaml_data import read_yaml
 from three_walls.inputs.given_files import read_text_file
 from three_walls.model.errors import InputError, UsageError
-from three_walls.model.shell import is_variable
+from three_walls.model.shell import is_variable, quote_file
 from three_walls.overrides.merged_config import MergedConfig, config_of_sections
 from three_walls.overrides.real_bridge.verify import Target, WrittenOverrides, verify
 from three_walls.pipeline import check_release
@@ -53,11 +53,19 @@ def verify_command(
     are checked without Megatron-Bridge. Where it can be imported, its own code applies and validates them too.
 
     \b
-    Exit codes: 0 all overrides hold, 1 one of them fails, 2 usage, 3 an input cannot be read
+    Exit codes:
+      0  no override fails (a WARNING states where too little of the run is known to compare much)
+      1  an override fails            2  usage                        3  an input cannot be read
     """
     check_release(bridge_version)
     if (recipe is None) == (config is None):
-        raise UsageError("verify: expected either --recipe NAME or --config run_config.yaml, found both or neither")
+        found = "both" if recipe is not None else "neither"
+        command = f"three-walls verify {quote_file(str(overrides))} --config run_config.yaml"
+        raise UsageError(
+            f"verify: expected either --config or --recipe, found {found}: type {command} with the run's own file "
+            "(Megatron-Bridge saves it in each checkpoint; logger.save_config_filepath=FILE writes it at the start), "
+            "or --recipe NAME for an unchanged recipe"
+        )
     written = read_overrides(overrides)
     saved, saved_by = read_run_config(config) if config is not None else (None, None)
     release = bridge_version or saved_by

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import polars as pl
-from rich.console import Console
 
 from three_walls import pipeline
-from three_walls.cli.analyze import PLAIN_WIDTH, show_progress
+from three_walls.cli.analyze import show_progress
+from three_walls.cli.nsys_option import nsys_option
 from three_walls.inputs.config.command_line import read_user_settings
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
 from three_walls.model.what_if import Question, WhatIf
+from three_walls.report.terminal_report import open_console
 from three_walls.report.what_if_text import describe_what_if
 from three_walls.rules.what_if import answer
 
@@ -67,6 +67,7 @@ LARGEST_FACTOR = 1_000.0
     help="A directory of your own rules, as for analyze.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print step_ns, after_ns, because_unknown and budget_after only.")
+@nsys_option
 def whatif_command(
     traces: tuple[Path, ...],
     settings: tuple[str, ...],
@@ -107,7 +108,7 @@ def whatif_command(
     if is_json:
         click.echo(json.dumps(to_json(found), indent=2))
         return
-    screen = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, highlight=False)
+    screen = open_console()
     for line in describe_what_if(found):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -32,6 +32,7 @@ from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 NO_LOG = "no training log was given (--log)"
 NO_ITERATION_LINE = "the log holds no iteration line (the last rank prints them: give its log too)"
+EMPTY_LOG = "no line of the log is Megatron-LM's or Megatron-Bridge's"
 
 facts = FactGroup()
 
@@ -109,6 +110,12 @@ UNAVAILABLE_DISPATCHERS = facts.fact(
     "the list of unavailable dispatchers",
     "The dispatchers that the log reports as unavailable; unset where it reports none.",
 )
+LOG_FILES = facts.fact(
+    "log_files_count",
+    "count",
+    "the number of training logs",
+    "Files of the training log that were given and read.",
+)
 LOG_TFLOPS = facts.fact(
     "log_tflops_per_gpu",
     "tflops",
@@ -164,21 +171,23 @@ class JoinedLog:
 
 def join_log(
     log: TrainingLog | None,
-    trace_config: RunConfig,
+    config_without_log: RunConfig,
     config: RunConfig,
     traced_step_ns: int | None,
     captured_lengths: Sequence[int | None],
 ) -> JoinedLog:
     """Facts, summary and mismatch of ``log`` for a trace.
 
-    ``trace_config``: the run's settings by the trace alone; ``config``: by all sources. ``traced_step_ns``: the
-    representative step; ``captured_lengths``: of every step that the capture holds, None for those not kept.
+    ``config_without_log``: the run's settings by trace and saved configuration; ``config``: by all sources.
+    ``traced_step_ns``: the representative step; ``captured_lengths``: of every step that the capture holds, None for
+    those not kept.
     """
     traced = {TRACED_STEP: known_or_missing(traced_step_ns, NO_STEP)}
     if log is None:
-        return JoinedLog({**dict.fromkeys(facts.definitions, missing(NO_LOG)), **traced}, None)
+        return JoinedLog({**dict.fromkeys(facts.definitions, missing(NO_LOG)), LOG_FILES: known(0), **traced}, None)
+    traced[LOG_FILES] = known(len(log.files))
     limits = default_log_thresholds()
-    profiled, is_known = find_profiled_range(log, trace_config, config)
+    profiled, is_known = find_profiled_range(log, config_without_log, config)
     if not is_known and (matched := match_captured_steps(log.iterations, captured_lengths, limits)):
         profiled, is_known = matched, True
     roles = classify_iterations(log.iterations, log.events, profiled, limits)
@@ -191,14 +200,14 @@ def join_log(
         **_measure_dispatchers(log),
     }
     measured = {**measured, **_measure_perturbation(measured[UNPROFILED_STEP], traced_step_ns, limits)}
-    mismatch = find_other_sizes(log, trace_config)
+    mismatch = find_other_sizes(log, config_without_log)
     ratio, length_ns = measured[PROFILER_PERTURBATION].value, measured[UNPROFILED_STEP].whole
     least, most = limits.minimum_step_ratio, limits.maximum_step_ratio
     if not mismatch and isinstance(ratio, float) and length_ns and not least <= ratio <= most:
         mismatch = f"its steps take {ns_to_ms(length_ns):.1f} ms, the traced step {ratio:.2f} times that"
     if mismatch:
         measured = dict.fromkeys(facts.definitions, missing(f"the log is of another run: {mismatch}"))
-    summary = _summarize(log, roles, measured)
+    summary = replace(_summarize(log, roles, measured), mismatch=mismatch)
     if not mismatch:
         role_of = dict(zip(log.iterations, roles, strict=True))
         layout = read_layout(config)
@@ -249,6 +258,8 @@ def _why_no_median(
     log: TrainingLog, steady: Sequence[LogIteration], is_known: bool, captured_steps: int, limits: LogThresholds
 ) -> str:
     """Why there is no unprofiled median; empty if there is one."""
+    if log.is_empty:
+        return EMPTY_LOG
     if not log.iterations:
         return NO_ITERATION_LINE
     if len(steady) < limits.minimum_steady_count:

@@ -111,12 +111,12 @@ def measure_facts(
     run = view_run(traces, inputs.config)
     step = choose_step(traces, timeline, attribution, matched_ranks, run)
     step_ns = step.step_ns if step else None
-    log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, list_captured_lengths(timeline))
+    log = join_log(inputs.log, inputs.config_without_log, run.config, step_ns, list_captured_lengths(timeline))
     sick = find_sick(attribution.stragglers, step_ns or 0, log.whole(PROFILER_EXCESS))
     if sick:  # which of them are, the log decides; steps of all ranks are equally long
         step = choose_step(traces, timeline, attribution, matched_ranks, run, [straggler for straggler, _ in sick])
         step_ns = step.step_ns if step else None
-        log = join_log(inputs.log, inputs.config_of_trace, run.config, step_ns, list_captured_lengths(timeline))
+        log = join_log(inputs.log, inputs.config_without_log, run.config, step_ns, list_captured_lengths(timeline))
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {

@@ -6,8 +6,10 @@ Each names a file, a line of the log, a setting or a step. Warnings that only co
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from statistics import median_low
 
 import polars as pl
@@ -25,14 +27,25 @@ from three_walls.model.config import ConfigConflict, RunConfig
 from three_walls.model.fact import FactSheet
 from three_walls.model.report import ReportWarning, SlowRank
 from three_walls.model.training_log import TrainingLog
-from three_walls.model.units import ns_to_ms
+from three_walls.model.units import NS_PER_S, ns_to_ms
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.steps import StepSource
 from three_walls.timeline.timeline import Timeline
 
 _RANK_VARIABLES = frozenset(
-    ["RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES", "GROUP_RANK", "NODE_RANK"]
+    [
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "NODE_RANK",
+        "CUDA_VISIBLE_DEVICES",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ]
 )
 """Environment variables that differ between the ranks of one run."""
 _EVENTS_PASSED_ON = ("dispatcher", "overlap", "override_skipped", "straggler")
@@ -54,6 +67,9 @@ _BLOCKS = {
 }
 """Kind of a log's block -> what it holds."""
 _BYTES_PER_GIB = 1 << 30
+_DATE, _DATE_CHARACTERS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), 19
+_SAME_RUN = timedelta(days=2)
+"""A log prints local time, the trace holds UTC; and the part of a log that was given may end before the capture."""
 
 
 def collect_warnings(
@@ -70,8 +86,9 @@ def collect_warnings(
     own warnings are passed on), and the outlier steps last.
     """
     return (
+        *inputs.warnings,
         *_warn_of_traces(inputs.traces, timeline, details.run.capabilities),
-        *_warn_of_log(inputs.log, details, facts),
+        *_warn_of_log(inputs.log, inputs.with_kernels, details, facts),
         *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
         *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
@@ -150,7 +167,9 @@ def _warn_of_few_steps(timeline: Timeline) -> list[ReportWarning]:
     return warnings
 
 
-def _warn_of_log(log: TrainingLog | None, details: Details, facts: FactSheet) -> tuple[ReportWarning, ...]:
+def _warn_of_log(
+    log: TrainingLog | None, traces: Sequence[Trace], details: Details, facts: FactSheet
+) -> tuple[ReportWarning, ...]:
     """Warnings about the log, then those that the log itself holds; none without a log."""
     summary, mismatch = details.log.summary, details.log.mismatch
     if log is None or summary is None:
@@ -159,16 +178,18 @@ def _warn_of_log(log: TrainingLog | None, details: Details, facts: FactSheet) ->
     unread = log.unread[:_MOST_LOG_ENTRIES_NAMED]
     warnings = [ReportWarning("log-unreadable", f"A log was left out: {problem}") for problem in unread]
     warnings += _warn_of_many_processes(log)
-    timings = log.iterations, log.step_times, log.timers
-    other_lines = log.memory, log.argument_block, log.events, log.ooms, log.jobs, log.left_out_blocks
-    if not any((*timings, *other_lines)):
+    if log.is_empty:
         message = (
             f"{names}: no line of Megatron-LM or Megatron-Bridge was found. "
             "Check that this is the output of the training itself."
         )
         return (*warnings, ReportWarning("log-says-nothing", message))
     if mismatch:
-        warnings.append(ReportWarning("log-mismatch", f"{names} is of another run than the trace: {mismatch}."))
+        warnings.append(
+            ReportWarning("log-mismatch", f"The log ({names}) is of another run and is not used: {mismatch}.")
+        )
+    elif difference := _find_other_date(log, traces):
+        warnings.append(ReportWarning("log-date", f"{difference}. Check that they are of one run."))
     warnings += _warn_of_perturbation(facts)
     warnings += _warn_of_exhausted_memory(log)
     warnings += _warn_of_early_memory(facts)
@@ -184,6 +205,25 @@ def _warn_of_log(log: TrainingLog | None, details: Details, facts: FactSheet) ->
         for event in events[:_MOST_LOG_ENTRIES_NAMED]
     ]
     return tuple(warnings)
+
+
+def _find_other_date(log: TrainingLog, traces: Sequence[Trace]) -> str:
+    """Both dates, where the trace was recorded long before or after the log's iterations; empty if it was not.
+
+    A log of the same settings on another day may still be what the user means, so it stays in use.
+    """
+    printed = [line.printed_at[:_DATE_CHARACTERS] for line in log.iterations if _DATE.match(line.printed_at)]
+    recorded = [trace.session_start_ns for trace in traces if trace.session_start_ns]
+    if not printed or not recorded:
+        return ""
+    try:
+        first, last = (datetime.fromisoformat(date).replace(tzinfo=UTC) for date in (min(printed), max(printed)))
+    except ValueError:  # a date that no calendar has
+        return ""
+    at = datetime.fromtimestamp(min(recorded) // NS_PER_S, UTC)
+    if first - _SAME_RUN <= at <= last + _SAME_RUN:
+        return ""
+    return f"The log's iterations are of {first:%Y-%m-%d} to {last:%Y-%m-%d}, and the trace is of {at:%Y-%m-%d}"
 
 
 def _warn_of_many_processes(log: TrainingLog) -> list[ReportWarning]:

@@ -12,22 +12,26 @@ from three_walls.inputs.config.log_settings import read_log_settings
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.config.saved_config import read_config_file
-from three_walls.inputs.config.sources import KERNELS, SettingsBuilder, SourceSettings
+from three_walls.inputs.config.sources import CONFIG_FILE, KERNELS, USER, SettingsBuilder, SourceSettings
 from three_walls.inputs.log.reader import read_logs
 from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Trace, read_trace
-from three_walls.inputs.nsys.source import find_traces
+from three_walls.inputs.nsys.report_export import EXPORTS
+from three_walls.inputs.nsys.source import find_traces, find_unread
 from three_walls.inputs.nsys.tables import WantedRanges
-from three_walls.model.config import RunConfig
+from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.errors import NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
+from three_walls.model.report import ReportWarning
 from three_walls.model.training_log import ProgressJob, TrainingLog
 from three_walls.tables.kernels import shown_settings
 from three_walls.tables.thresholds import default_log_thresholds
 
 Progress = Callable[[str], None]
 """Called with a few words when a stage begins."""
+
+BATCH_SIZE = "global_batch_size"
 
 Paths = str | Path | Iterable[str | Path]
 
@@ -48,6 +52,8 @@ class InputRequest:
     """A snapshot of PyTorch's allocator of one rank."""
     bridge_version: str | None = None
     """Megatron-Bridge release whose recipes count; by default the run's."""
+    exports: Path = Path(EXPORTS)
+    """Directory of the exports of reports (``.nsys-rep``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,11 @@ class Inputs:
     """Settings of the sources other than the trace, highest precedence first."""
     config: RunConfig
     """The run's settings, merged from all sources."""
+    config_without_log: RunConfig
+    """The settings that the trace records, and those of a saved configuration. A log that contradicts them is of
+    another run."""
+    warnings: tuple[ReportWarning, ...] = ()
+    """What was found next to the traces and not read."""
 
     @property
     def with_kernels(self) -> list[Trace]:
@@ -71,11 +82,6 @@ class Inputs:
     def ranks(self) -> tuple[Rank, ...]:
         return tuple(rank for trace in self.with_kernels for rank in trace.ranks)
 
-    @property
-    def config_of_trace(self) -> RunConfig:
-        """The settings that the trace itself records. A log that contradicts them is of another run."""
-        return self.with_kernels[0].config
-
 
 def read_inputs(
     request: InputRequest, ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress
@@ -85,7 +91,8 @@ def read_inputs(
     Raises InputError for a file that cannot be read, UsageError for a setting that cannot be, and NothingToAnalyzeError
     where no trace has kernels.
     """
-    trace_paths = find_traces(_as_paths(request.trace))
+    given = _as_paths(request.trace)
+    trace_paths = find_traces(given, request.exports, progress)
     user_config = _read_user_config(request.config, request.settings)
     log_paths = _as_paths(request.logs)
     if log_paths:
@@ -94,9 +101,14 @@ def read_inputs(
     snapshot = read_memory_snapshot(request.memory_snapshot) if request.memory_snapshot else None
     traces = _read_traces(trace_paths, ranges, graph_launch, progress)
     first = next(trace for trace in traces if trace.ranks)
-    stated = (*user_config, *_settings_in(log, first.config))
+    without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
+    stated = (*user_config, *_settings_in(log, without_log))
     config = merge_sources([*stated, first.launch, read_kernel_settings(first)], request.bridge_version)
-    return Inputs(tuple(traces), log, snapshot, stated, config)
+    unread = tuple(
+        ReportWarning("report-not-exported", f"{report.name}: no nsys is on PATH to export this report; {reason}.")
+        for report, reason in find_unread(given)
+    )
+    return Inputs(tuple(traces), log, snapshot, stated, config, without_log, unread)
 
 
 def read_kernel_settings(trace: Trace) -> SourceSettings:
@@ -124,33 +136,44 @@ def _read_user_config(config: str | Path | None, settings: Iterable[str]) -> lis
     return found
 
 
-def _settings_in(log: TrainingLog | None, config_of_trace: RunConfig) -> list[SourceSettings]:
-    """The settings in the log; none if the log is of another run than the trace."""
-    if log is None or find_other_sizes(log, config_of_trace):
+def _settings_in(log: TrainingLog | None, config_without_log: RunConfig) -> list[SourceSettings]:
+    """The settings in the log; none if the log is of another run."""
+    if log is None or find_other_sizes(log, config_without_log):
         return []
-    jobs = jobs_of_run(log.jobs, read_layout(config_of_trace).world or log.world_size) or log.jobs[-1:]
+    jobs = jobs_of_run(log.jobs, read_layout(config_without_log).world or log.world_size) or log.jobs[-1:]
     return read_log_settings(log, jobs[-1].gpus if jobs else None)
 
 
 def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
-    """A size that differs between ``log`` and ``config``, the trace's own settings, as a sentence; empty if none does.
+    """A size that differs between ``log`` and ``config``, as a sentence with both values; empty if none does.
 
-    ``tables/log.yaml`` lists the sizes that are compared. A log with a different one is of another run.
+    ``config`` holds the settings of the trace and of a saved configuration. ``tables/log.yaml`` lists the sizes to
+    compare. A log with a different one is of another run.
     """
     if log.contradictions:
         return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
     compared = default_log_thresholds()
     world = config.environment.get("WORLD_SIZE")
-    sizes: list[tuple[str, object, object]] = [
-        ("world_size", log.layout.world_size, None if world is None else world.value)
-    ]
-    sizes += [(name, getattr(log.layout, name), config.get(name)) for name in compared.compared_layout_sizes]
-    arguments = dict(log.argument_block)
-    sizes += [(name, arguments.get(name), config.get(name)) for name in compared.compared_arguments]
-    for name, logged, traced in sizes:
-        if logged not in (None, "None") and traced is not None and str(logged) != str(traced):
-            return f"{name} is {logged} in the log and {traced} in the trace"
+    sizes: list[tuple[str, object, ConfigValue | None]] = [("world_size", log.layout.world_size, world)]
+    sizes += [(name, getattr(log.layout, name), config.values.get(name)) for name in compared.compared_layout_sizes]
+    stated = [settings.values for settings in read_log_settings(log, None)]
+    for name in (*compared.compared_layout_sizes, *compared.compared_arguments):
+        logged = next((values[name] for values in stated if name in values), None)
+        sizes.append((name, None if logged is None else logged.value, config.values.get(name)))
+    sizes.append((BATCH_SIZE, _find_batch_size(log, config), config.values.get(BATCH_SIZE)))
+    for name, found, other in sizes:
+        is_known = found not in (None, "None") and other is not None and other.value is not None
+        if other is not None and is_known and str(found) != str(other.value):
+            place = "config file" if other.source == CONFIG_FILE else "trace"
+            return f"{name} is {found} in the log and {other.value} in the {place}"
     return ""
+
+
+def _find_batch_size(log: TrainingLog, config: RunConfig) -> int | None:
+    """The global batch size of the log's iterations; None where it grows during the run, or is not printed."""
+    printed = {line.global_batch_size for line in log.iterations}
+    is_constant = len(printed) == 1 and config.get("rampup_batch_size") is None
+    return next(iter(printed)) if is_constant else None
 
 
 def jobs_of_run(jobs: Sequence[ProgressJob], world: int | None) -> tuple[ProgressJob, ...]:

@@ -46,3 +46,9 @@ class RuleBaseError(ThreeWallsError):
 
     exit_code = 5
     lists_all = True
+
+
+class UnlikeRunsError(ThreeWallsError):
+    """The runs to compare are of different models or GPUs."""
+
+    exit_code = 7

@@ -50,6 +50,16 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryMoment:
+    """The most memory in a stretch of the recorded history."""
+
+    events: int
+    """Number of the allocator's events until the end of the stretch; they have no time on the trace's clock."""
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySnapshot:
     """A snapshot. Allocated memory is what tensors requested; the allocator rounds it up within what it reserves.
 
@@ -84,3 +94,6 @@ class MemorySnapshot:
     release_count: int
     """How often the allocator returned segments to the driver, for a retry or by empty_cache. Several in a row count
     once."""
+    history: tuple[MemoryMoment, ...] = ()
+    """Allocated and reserved memory over the recorded events, in at most 240 stretches of equal length; empty without a
+    recorded history."""

@@ -767,6 +767,8 @@ class LogSummary:
     """Null where no progress file was read."""
     unread_files: tuple[str, ...] = ()
     """Files that could not be read, each with the reason."""
+    mismatch: str = ""
+    """Why the log is of another run than the trace, and therefore not used; empty if it is not."""
 
 
 BENCHMARK_SETTING = "benchmark setting"

@@ -215,6 +215,13 @@ class TrainingLog:
     """Files of a directory that could not be read, each with its reason."""
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no line of Megatron-LM or Megatron-Bridge was found in it."""
+        timings = self.iterations, self.step_times, self.timers
+        other_lines = self.memory, self.argument_block, self.events, self.ooms, self.jobs, self.left_out_blocks
+        return not any((*timings, *other_lines))
+
+    @property
     def world_size(self) -> int | None:
         """Number of ranks, as the log states it in a line or among its arguments."""
         argument = dict(self.argument_block).get("world_size", "")

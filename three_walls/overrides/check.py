@@ -18,7 +18,7 @@ from typing import Any
 
 from three_walls.model.config import RunConfig
 from three_walls.model.finding import FailureMode, Note, PlannedEdit
-from three_walls.overrides.constraints import failure_mode_of, judge_constraints, judge_values, show
+from three_walls.overrides.constraints import constraint_table, failure_mode_of, judge_constraints, judge_values, show
 from three_walls.overrides.field_values import ACTIVATIONS_NAMED_SINCE, FieldValues, describe_field
 from three_walls.overrides.hydra_grammar import ParsedOverride, Reference, Sweep, parse_override
 from three_walls.overrides.merged_config import (
@@ -75,6 +75,8 @@ class OverrideCheck:
     overrides: tuple[CheckedOverride, ...]
     broken: tuple[Note, ...]
     unknown: tuple[str, ...]
+    constraints_count: int
+    """Constraints that the release has."""
 
     @property
     def is_valid(self) -> bool:
@@ -112,7 +114,8 @@ def check_overrides(
     variables = {path.partition(".")[2]: str(value) for path, value in merged.items() if path.startswith("env_vars.")}
     known = replace(base, environment=variables | {**base.environment, **(environment or {})})
     broken, unknown = judge_values(known, merged, version)
-    return OverrideCheck(schema.release, checked, broken, unknown)
+    count = sum(constraint.is_checked_in(version) for constraint in constraint_table().constraints.values())
+    return OverrideCheck(schema.release, checked, broken, unknown, count)
 
 
 def find_problems(
@@ -120,11 +123,29 @@ def find_problems(
 ) -> tuple[Note, ...]:
     """What is wrong with ``edits``: overrides that fail, and constraints that only the edits break."""
     version = bridge_version or config.bridge_version or NEWEST_BRIDGE
-    base = config_of_run(config)
-    broken_before = {note.name for note in judge_constraints(base, version)[0]}
+    base, broken_before = _without_edits.of(config, version)
     overrides = spell(list(edits), config, version)
     check = check_overrides(overrides.bridge, base, version, dict(overrides.env))
     return tuple(note for note in check.problems if note.name not in broken_before)
+
+
+class _WithoutEdits:
+    """The last configuration that was asked for, with the constraints that it breaks: a plan asks a dozen times."""
+
+    def __init__(self) -> None:
+        self._config: RunConfig | None = None
+        self._version = ""
+        self._found: tuple[MergedConfig, frozenset[str]] = (MergedConfig({}), frozenset())
+
+    def of(self, config: RunConfig, version: str) -> tuple[MergedConfig, frozenset[str]]:
+        if config is not self._config or version != self._version:
+            base = config_of_run(config)
+            self._found = base, frozenset(note.name for note in judge_constraints(base, version)[0])
+            self._config, self._version = config, version
+        return self._found
+
+
+_without_edits = _WithoutEdits()
 
 
 @dataclass(frozen=True, slots=True)

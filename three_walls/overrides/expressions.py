@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
 Lookup = Callable[[str], Any]
 """The value of a name; raises :class:`NotKnownError`."""
+
+Evaluate = Callable[[Lookup], Any]
 
 
 class NotKnownError(Exception):
@@ -32,12 +34,9 @@ class Expression:
     """One expression, and the names in it in their order."""
 
     text: str
-    tree: ast.expr
+    evaluate: Evaluate
+    """Its value; raises NotKnownError, or one of ``FAILURES``."""
     names: tuple[str, ...]
-
-    def evaluate(self, lookup: Lookup) -> Any:
-        """Its value; raises NotKnownError, or one of ``FAILURES``."""
-        return _evaluate(self.tree, lookup)
 
 
 @cache
@@ -49,7 +48,7 @@ def parse_expression(text: str) -> Expression:
         raise ValueError(f"expected an expression, found {text}") from error
     names: list[str] = []
     _collect_names(tree, names)
-    return Expression(text, tree, tuple(dict.fromkeys(names)))
+    return Expression(text, _compile(tree), tuple(dict.fromkeys(names)))
 
 
 def _collect_names(node: ast.expr, names: list[str]) -> None:
@@ -87,36 +86,47 @@ def _name_of(node: ast.expr) -> str:
     return node.id
 
 
-def _evaluate(node: ast.expr, lookup: Lookup) -> Any:
+def _compile(node: ast.expr) -> Evaluate:
+    """``node`` as a function of the lookup: a plan evaluates every expression dozens of times."""
     match node:
         case ast.Name() | ast.Attribute():
-            return lookup(_name_of(node))
+            name = _name_of(node)
+            return lambda lookup: lookup(name)
         case ast.Constant():
-            return node.value
+            constant = node.value
+            return lambda _: constant
         case ast.List() | ast.Tuple():
-            return tuple(_evaluate(element, lookup) for element in node.elts)
+            elements = [_compile(element) for element in node.elts]
+            return lambda lookup: tuple([element(lookup) for element in elements])
         case ast.BoolOp():
-            return _evaluate_all(node, lookup)
+            return partial(_evaluate_all, [_compile(operand) for operand in node.values], isinstance(node.op, ast.Or))
         case ast.UnaryOp():
-            value = _evaluate(node.operand, lookup)
-            return not value if isinstance(node.op, ast.Not) else -value
+            operand = _compile(node.operand)
+            if isinstance(node.op, ast.Not):
+                return lambda lookup: not operand(lookup)
+            return lambda lookup: -operand(lookup)
         case ast.BinOp():
-            return _OPERATORS[type(node.op)](_evaluate(node.left, lookup), _evaluate(node.right, lookup))
+            operation, left, right = _OPERATORS[type(node.op)], _compile(node.left), _compile(node.right)
+            return lambda lookup: operation(left(lookup), right(lookup))
         case ast.Compare():
-            return _compare(node, lookup)
+            comparisons = [
+                (_OPERATORS[type(comparison)], _compile(other))
+                for comparison, other in zip(node.ops, node.comparators, strict=True)
+            ]
+            return partial(_compare, _compile(node.left), comparisons)
         case ast.Call():
-            name = node.func.id if isinstance(node.func, ast.Name) else ""
-            return _FUNCTIONS[name](*(_evaluate(argument, lookup) for argument in node.args))
+            function = _FUNCTIONS[node.func.id if isinstance(node.func, ast.Name) else ""]
+            arguments = [_compile(argument) for argument in node.args]
+            return lambda lookup: function(*[argument(lookup) for argument in arguments])
     raise ValueError(f"expressions have no {ast.unparse(node)}")
 
 
-def _evaluate_all(node: ast.BoolOp, lookup: Lookup) -> Any:
+def _evaluate_all(operands: Sequence[Evaluate], decides: bool, lookup: Lookup) -> Any:
     """``and``, ``or``: the first value that decides. One that is not known leaves the decision to those after it."""
-    decides = isinstance(node.op, ast.Or)
     value, unknown = None, None
-    for operand in node.values:
+    for operand in operands:
         try:
-            value = _evaluate(operand, lookup)
+            value = operand(lookup)
         except NotKnownError as error:
             unknown = error
             continue
@@ -131,11 +141,13 @@ def _evaluate_all(node: ast.BoolOp, lookup: Lookup) -> Any:
     return value
 
 
-def _compare(node: ast.Compare, lookup: Lookup) -> bool:
-    left = _evaluate(node.left, lookup)
-    for comparison, other in zip(node.ops, node.comparators, strict=True):
-        right = _evaluate(other, lookup)
-        if not _OPERATORS[type(comparison)](left, right):
+def _compare(
+    first: Evaluate, comparisons: Sequence[tuple[Callable[[Any, Any], Any], Evaluate]], lookup: Lookup
+) -> bool:
+    left = first(lookup)
+    for holds, other in comparisons:
+        right = other(lookup)
+        if not holds(left, right):
             return False
         left = right
     return True

@@ -295,8 +295,8 @@ def _places_of(key: ConfigKey, schema: BridgeSchema) -> Iterator[str]:
     assert key.bridge is not None
     yield from (*key.bridge.paths, *key.bridge.also_read, *key.bridge.in_force)
     names = {path.rpartition(".")[2] for path in key.bridge.paths} or {key.name}
-    for section in ("model", "ddp", "optimizer"):
-        yield from (f"{section}.{name}" for name in names if schema.find(f"{section}.{name}") is not None)
+    for name in names:
+        yield from schema.model_paths.get(name, ())
 
 
 _DTYPES = {

@@ -17,8 +17,10 @@ Nodes are numbered by their time in the capture, so every edge leads from a smal
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -177,6 +179,9 @@ class StepGraph:
     """From the end of the last operation to the end of the step, of the rank where that is least."""
     ranks: tuple[int, ...]
     """Rank indices."""
+    selections: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Arrays per operation or call that were asked for before: the replays of a plan ask for the same ones hundreds of
+    times. Nobody changes them."""
 
     @property
     def work(self) -> Work:

@@ -7,6 +7,7 @@ as some hundred replays of an ordinary step, so it waits until as much has been 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
@@ -30,7 +31,7 @@ def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, lengt
     if compiled is not None:
         return compiled(_find_first(nodes_count, target), source, length)
     _prepared.followed_count += len(source)
-    return _follow_edges(_prepared.of(nodes_count, source, target), length.tolist())
+    return _follow_edges(_prepared.of(nodes_count, source, target), length)
 
 
 def _find_first(nodes_count: int, target: Numbers) -> Numbers:
@@ -38,45 +39,83 @@ def _find_first(nodes_count: int, target: Numbers) -> Numbers:
     return np.asarray(np.searchsorted(target, np.arange(nodes_count + 1)), dtype=np.int64)
 
 
-class _Prepared:
-    """The edges of the last graph as lists: reading one element of an array takes several times as long.
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A graph whose every node is reached by two edges, as lists: one element of an array takes long to read.
 
-    Most replays in a row change lengths alone, and hand in the same arrays.
+    A node with more edges has a row for each further one, which compares it with the row above; a node with fewer has
+    the same edge twice. Row 0 is node 0.
     """
+
+    first_source: list[int]
+    """Row at which the first edge of every row but row 0 begins."""
+    second_source: list[int]
+    first_edge: Numbers
+    """The place of that edge; the number of edges stands for one without length."""
+    second_edge: Numbers
+    row_of_node: Numbers
+    """The last row of every node."""
+
+
+class _Prepared:
+    """The last graph that was followed. Most replays in a row change lengths alone, and hand in the same arrays."""
 
     def __init__(self) -> None:
         self.followed_count = 0
         """Edges followed since the program began."""
         self._source: Numbers | None = None
         self._target: Numbers | None = None
-        self._lists: tuple[list[int], list[int]] = ([], [])
+        self._rows: _Rows | None = None
 
-    def of(self, nodes_count: int, source: Numbers, target: Numbers) -> tuple[list[int], list[int]]:
-        """(first edge per node, source per edge)."""
-        if source is not self._source or target is not self._target or len(self._lists[0]) != nodes_count + 1:
-            self._lists = (_find_first(nodes_count, target).tolist(), source.tolist())
+    def of(self, nodes_count: int, source: Numbers, target: Numbers) -> _Rows:
+        is_same = source is self._source and target is self._target
+        if self._rows is None or not is_same or len(self._rows.row_of_node) != nodes_count:
+            self._rows = _pair_edges(nodes_count, source, target)
             self._source, self._target = source, target
-        return self._lists
+        return self._rows
 
 
 _prepared = _Prepared()
 
 
-def _follow_edges(prepared: tuple[list[int], list[int]], lengths: list[int]) -> Numbers:
-    firsts, sources = prepared
-    times = [0] * (len(firsts) - 1)
-    begin = firsts[0]
-    for node, end in enumerate(firsts[1:]):
-        if begin == end:
-            continue
-        latest = times[sources[begin]] + lengths[begin]
-        for edge in range(begin + 1, end):
-            reached = times[sources[edge]] + lengths[edge]
-            if reached > latest:
-                latest = reached
-        times[node] = latest
-        begin = end
-    return np.array(times, dtype=np.int64)
+def _pair_edges(nodes_count: int, source: Numbers, target: Numbers) -> _Rows:
+    first = _find_first(nodes_count, target)
+    edges_count = np.diff(first)
+    rows_count = np.maximum(edges_count - 1, 1)
+    row_of_node = np.cumsum(rows_count) - 1
+    node = np.repeat(np.arange(nodes_count), rows_count)
+    row = np.arange(len(node))
+    place = row - (row_of_node - rows_count + 1)[node]  # among the rows of its node
+    no_edge = len(source)
+    has_edge = edges_count[node] > 0
+    first_edge = np.where(has_edge & (place == 0), first[node], no_edge)
+    second_edge = np.where(has_edge, first[node] + np.minimum(place + 1, edges_count[node] - 1), no_edge)
+    row_of_source = np.append(row_of_node[source], 0)
+    first_source = np.where(place == 0, row_of_source[first_edge], row - 1)
+    return _Rows(
+        first_source[1:].tolist(),
+        row_of_source[second_edge][1:].tolist(),
+        first_edge[1:],
+        second_edge[1:],
+        row_of_node,
+    )
+
+
+def _follow_edges(rows: _Rows, length: Numbers) -> Numbers:
+    lengths = np.append(length, 0)
+    times = [0]
+    append = times.append
+    for first, first_length, second, second_length in zip(
+        rows.first_source,
+        lengths[rows.first_edge].tolist(),
+        rows.second_source,
+        lengths[rows.second_edge].tolist(),
+        strict=True,
+    ):
+        reached = times[first] + first_length
+        other = times[second] + second_length
+        append(reached if reached > other else other)
+    return np.array(times, dtype=np.int64)[rows.row_of_node]
 
 
 @cache

@@ -32,7 +32,13 @@ def transform(graph: StepGraph, work: Work, transformations: Sequence[Transforma
 
 def select_operations(graph: StepGraph, select: Selection) -> Flags:
     """Which operations of ``graph`` are meant. A label that is not known matches nothing."""
-    operations = graph.operations
+    if select not in graph.selections:
+        graph.selections[select] = _find_operations(graph.operations, select)
+    found: Flags = graph.selections[select]
+    return found
+
+
+def _find_operations(operations: pl.DataFrame, select: Selection) -> Flags:
     categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
     wanted: list[pl.Expr] = []
     lists = (
@@ -136,6 +142,13 @@ def _pieces_of(graph: StepGraph, selected: Flags) -> Flags:
 
 def _leads_to(graph: StepGraph) -> Numbers:
     """Per call the next call of its thread that launches something, itself included; NONE after the last."""
+    if "leads_to" not in graph.selections:
+        graph.selections["leads_to"] = _find_next_launches(graph)
+    found: Numbers = graph.selections["leads_to"]
+    return found
+
+
+def _find_next_launches(graph: StepGraph) -> Numbers:
     count = graph.calls.height
     launches = np.zeros(count, dtype=bool)
     launches[graph.call_of[graph.call_of != NONE]] = True
@@ -154,7 +167,10 @@ def _thread_numbers(graph: StepGraph) -> Numbers:
 
 
 def _is_synchronizing(graph: StepGraph) -> Flags:
-    return graph.calls["kind"].eq_missing("synchronize").to_numpy()
+    if "synchronize" not in graph.selections:
+        graph.selections["synchronize"] = graph.calls["kind"].eq_missing("synchronize").to_numpy()
+    found: Flags = graph.selections["synchronize"]
+    return found
 
 
 def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:

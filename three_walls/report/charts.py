@@ -141,17 +141,40 @@ class Roofline:
 
     @property
     def x_range(self) -> tuple[float, float]:
-        """Powers of ten around the points and the ridge."""
+        """Around the points and the ridge."""
         known = [point.intensity for point in self.points]
         known += [peak / self.bytes_per_s for _, peak in self.peaks if self.bytes_per_s]
-        return _decades(known)
+        return _surround(known)
 
     @property
     def y_range(self) -> tuple[float, float]:
-        return _decades([point.rate for point in self.points] + [peak * 1.15 for _, peak in self.peaks])
+        return _surround([point.rate for point in self.points] + [peak for _, peak in self.peaks])
 
 
-Plot = Bars | HeatMap | Roofline
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a chart: a value at each place of the axis."""
+
+    name: str
+    colour: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines over the same places, the later ones in front, and a limit across them."""
+
+    places: tuple[float, ...]
+    """Ascending."""
+    series: tuple[Series, ...]
+    unit: Unit
+    place_name: str
+    """What the places are."""
+    limit: float | None = None
+    limit_name: str = ""
+
+
+Plot = Bars | HeatMap | Roofline | Lines
 
 
 def draw_whole(parts: Sequence[tuple[str, float, str]], unit: Unit = MILLISECONDS) -> Bars | None:
@@ -194,5 +217,6 @@ def _round_step(least: float) -> float:
     return next(step * power for step in _ROUND_STEPS if step * power >= least * (1 - 1e-9))
 
 
-def _decades(values: Sequence[float]) -> tuple[float, float]:
-    return 10.0 ** math.floor(math.log10(min(values))), 10.0 ** math.ceil(math.log10(max(values)))
+def _surround(values: Sequence[float]) -> tuple[float, float]:
+    """Bounds of a logarithmic axis, with some room on both sides."""
+    return min(values) / 1.8, max(values) * 1.8

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from typing import Any
 
 from three_walls.model.report import Report
 from three_walls.report.formats import show_control_characters
-from three_walls.report.section import Column, Table, nested_blocks, plain_text
+from three_walls.report.section import Column, Section, Table, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
 
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -17,7 +18,12 @@ _FORMULA_SIGNS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 def render_csv(report: Report) -> dict[str, str]:
     """Name of each table -> its CSV text. What is unknown is an empty field."""
-    blocks = [block for section in make_sections(report) for block in nested_blocks(section.blocks)]
+    return write_tables(make_sections(report))
+
+
+def write_tables(sections: Iterable[Section]) -> dict[str, str]:
+    """Name of each table in ``sections`` -> its CSV text. What is unknown is an empty field."""
+    blocks = [block for section in sections for block in nested_blocks(section.blocks)]
     return {block.name: _write(block) for block in blocks if isinstance(block, Table)}
 
 

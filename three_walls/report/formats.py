@@ -20,6 +20,7 @@ from three_walls.model.units import NS_PER_MS, NS_PER_US
 UNKNOWN = "unknown"
 UNSET = "unset"
 
+_CLAUSE_END = re.compile(r"[.;](?= )")
 _NOT_ASCII = re.compile(r"[^\n -~]+")
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
@@ -67,6 +68,25 @@ def format_us(value_ns: float | None) -> str:
         return UNKNOWN
     value_us = value_ns / NS_PER_US
     return f"{_write(value_us, min(2, _decimals(value_us)))} us"
+
+
+def format_ms_change(change_ns: float | None) -> str:
+    """A difference in nanoseconds as ``+12.3 ms`` or ``-4.56 ms``."""
+    return UNKNOWN if change_ns is None else f"{_sign(change_ns)}{format_ms(abs(change_ns))}"
+
+
+def format_share_change(fraction: float | None) -> str:
+    """A relative difference as ``+3.1%`` or ``-0.8%``."""
+    return UNKNOWN if fraction is None else f"{_sign(fraction)}{format_share(abs(fraction))}"
+
+
+def format_count_change(change: float | None) -> str:
+    """A difference of numbers as ``+12``."""
+    return UNKNOWN if change is None else f"{_sign(change)}{format_count(abs(change))}"
+
+
+def _sign(value: float) -> str:
+    return "+" if value > 0 else "-" if value < 0 else ""
 
 
 def format_ms_range(low: float | None, high: float | None) -> str:
@@ -276,6 +296,16 @@ def shorten(text: str, columns: int) -> str:
     return f"{text[: kept - kept // 3]}...{text[len(text) - kept // 3 :]}"
 
 
+def keep_sentences(text: str, columns: int) -> str:
+    """The first sentences of ``text`` that fit in ``columns`` characters, or its first words; ``...`` marks the cut."""
+    text = " ".join(text.split())
+    if len(text) <= columns:
+        return text
+    start = text[: columns - 3]
+    ends = [found.end() for found in _CLAUSE_END.finditer(start) if found.end() > columns // 3]
+    return f"{start[: ends[-1]] if ends else start.rpartition(' ')[0] or start} ..."
+
+
 def show_control_characters(text: str) -> str:
     """``text`` with control characters spelled out, so that a value of the run cannot steer the reader's terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
@@ -298,6 +328,9 @@ def count_of(number: int, noun: str) -> str:
 UNITS: dict[Callable[..., object], str] = {
     format_ms: "ns",
     format_us: "ns",
+    format_ms_change: "ns",
+    format_share_change: "fraction",
+    format_count_change: "count",
     format_share: "fraction",
     format_gib: "bytes",
     format_moved: "bytes",

@@ -7,18 +7,19 @@ Every number of the page is in report.json; charts draw the numbers of its table
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from three_walls.model.report import Report
 from three_walls.report.formats import UNKNOWN, format_css_percent, format_share, show_control_characters
-from three_walls.report.section import Cell, Table, pieces_of, plain_text
+from three_walls.report.section import Cell, Section, Table, TimelineBlock, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
-from three_walls.report.svg import place_bars, place_heat_map, place_roofline
+from three_walls.report.svg import place_bars, place_heat_map, place_lines, place_roofline
 from three_walls.report.timeline_view import place_timeline, timeline_data
 from three_walls.resources import TEMPLATES_DIR
 
@@ -26,10 +27,25 @@ MOST_COLUMNS = 9
 """A table with more columns is set smaller on paper."""
 
 
+class Document(Protocol):
+    """What the foot of a page states of what it shows."""
+
+    @property
+    def tool_version(self) -> str: ...
+    @property
+    def schema_version(self) -> str: ...
+
+
 def render_html(report: Report) -> str:
     """``report`` as a page; the same report gives the same text."""
-    sections = make_sections(report)
+    return render_page(make_sections(report), report, "report.json")
+
+
+def render_page(sections: Sequence[Section], document: Document, data_name: str) -> str:
+    """``sections`` as a page, the first of which is the head. ``data_name``: the file that has every number of it."""
     title = next(block.title for block in sections[0].blocks)  # type: ignore[union-attr]  # the head is a Hero
+    blocks = [block for section in sections for block in nested_blocks(section.blocks)]
+    has_timeline = any(isinstance(block, TimelineBlock) for block in blocks)
     shown = [section for section in sections if section.blocks or section.name == "plan"]
     return (
         _make_environment()
@@ -38,9 +54,10 @@ def render_html(report: Report) -> str:
             title=title,
             sections=shown,
             absent=[section for section in sections if section not in shown],
-            report=report,
+            report=document,
+            data_name=data_name,
             style=_load_asset("report.css") + _load_asset("timeline.css"),
-            script=_load_asset("report.js") + (_load_asset("timeline.js") if report.timeline else ""),
+            script=_load_asset("report.js") + (_load_asset("timeline.js") if has_timeline else ""),
         )
     )
 
@@ -71,6 +88,7 @@ def _make_environment() -> Environment:
         "is_wide": lambda columns: len(columns) > MOST_COLUMNS,
         "place_bars": place_bars,
         "place_heat_map": place_heat_map,
+        "place_lines": place_lines,
         "place_roofline": place_roofline,
         "place_timeline": place_timeline,
         "timeline_data": timeline_data,

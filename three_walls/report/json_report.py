@@ -68,6 +68,8 @@ def _join_lines(numbers: re.Match[str]) -> str:
 def load_report(path: str | Path) -> Report:
     """Read the report that :func:`render_json` wrote to ``path``. Fields of a newer minor version are ignored.
 
+    Its ``schema_version`` is that of this release, with whose fields it is written again.
+
     Raises UsageError, in one line, for a file that is no report.json of this major version.
     """
     try:
@@ -92,7 +94,7 @@ def load_report(path: str | Path) -> Report:
             f"{path}: expected a report.json of schema {version}, found {place}: {first['msg']}"
         ) from error
     sheet = FactSheet.of((_restore(name, fact) for name, fact in facts.items()), report.config.environment_is_known)
-    return replace(report, facts=sheet)
+    return replace(report, facts=sheet, schema_version=SCHEMA_VERSION)
 
 
 def _restore(name: str, fact: DefinedFact) -> Fact:

@@ -1,8 +1,8 @@
-"""Report -> Markdown, for a ticket or a pull request: every section, with all rows of its tables."""
+"""Report -> Markdown: short for a ticket, a chat or the summary of a CI job, or every section with all rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from three_walls.model.report import Report
 from three_walls.report.formats import show_control_characters
@@ -17,16 +17,23 @@ from three_walls.report.section import (
     Items,
     Note,
     PageOnly,
+    Section,
     Table,
     plain_text,
 )
 from three_walls.report.sections import make_sections
+from three_walls.report.sections.brief import make_ticket
 
 
-def render_markdown(report: Report) -> str:
-    """``report`` as Markdown; ends with a newline."""
+def render_markdown(report: Report, *, is_full: bool = True) -> str:
+    """``report`` as Markdown; ends with a newline. Without ``is_full`` verdict, plan, budget and warnings alone."""
+    return write_markdown(make_sections(report) if is_full else make_ticket(report))
+
+
+def write_markdown(sections: Iterable[Section]) -> str:
+    """``sections`` as Markdown; ends with a newline."""
     lines: list[str] = []
-    for section in make_sections(report):
+    for section in sections:
         lines += [f"## {_escape(section.title)}", ""] if section.title else []
         lines += [_escape(section.lead), ""] if section.lead else []
         lines += [] if section.blocks else [_escape(section.empty), ""]
@@ -41,6 +48,10 @@ def _write(block: Block, level: int) -> Iterator[str]:
         yield from (f"# {_escape(block.title)}", "", _escape(block.text), "", _escape(block.step_line), "")
         for note in block.notes:
             yield from (_escape(note), "")
+        if block.edits:  # without links: not every place that shows Markdown has anchors
+            yield from (f"**{_escape(block.edits_title)}**", "")
+            yield from (f"{edit.marker}. {_escape(f'{edit.title}: {edit.gain}')}" for edit in block.edits)
+            yield ""
     elif isinstance(block, Note):
         text = _escape(f"{block.label} {plain_text(block.content)}".strip())
         yield from (f"{'#' * level} {text}" if block.role == "heading" else text, "")
@@ -100,6 +111,6 @@ def _write_code(line: str) -> str:
 def _escape(text: str) -> str:
     """``text`` on one line, with everything escaped that Markdown or HTML would interpret."""
     line = show_control_characters(" ".join(text.split()))
-    for mark in "\\`*_[]<>|#~":
+    for mark in "\\`*_[]#~<>|":  # the escape of the last three contains the number sign
         line = line.replace(mark, f"&#{ord(mark)};" if mark in "<>|" else f"\\{mark}")
     return line

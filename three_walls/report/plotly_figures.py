@@ -10,7 +10,7 @@ from typing import Any
 
 from three_walls.model.errors import UsageError
 from three_walls.model.report import Report
-from three_walls.report.charts import TERAFLOPS, Bars, HeatMap, Plot, Roofline
+from three_walls.report.charts import TERAFLOPS, Bars, HeatMap, Lines, Plot, Roofline
 from three_walls.report.section import Chart, nested_blocks
 from three_walls.report.sections import make_sections
 
@@ -35,6 +35,8 @@ def _describe(plot: Plot, title: str) -> dict[str, Any]:
         figure = _describe_bars(plot)
     elif isinstance(plot, HeatMap):
         figure = _describe_heat_map(plot)
+    elif isinstance(plot, Lines):
+        figure = _describe_lines(plot)
     else:
         figure = _describe_roofline(plot)
     figure["layout"] |= {"title": {"text": escape(title)}, "showlegend": False, "hoverlabel": {"align": "left"}}
@@ -90,6 +92,32 @@ def _describe_heat_map(heat_map: HeatMap) -> dict[str, Any]:
     }
     layout = {"yaxis": {"autorange": "reversed", "automargin": True}, "xaxis": {"automargin": True}}
     return {"data": [trace], "layout": layout}
+
+
+def _describe_lines(lines: Lines) -> dict[str, Any]:
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "fill": "tozeroy",
+            "line": {"color": series.colour, "shape": "vh"},
+            "name": escape(series.name),
+            "x": list(lines.places),
+            "y": [value / lines.unit.size for value in series.values],
+        }
+        for series in lines.series
+    ]
+    limits = [] if lines.limit is None else [lines.limit / lines.unit.size]
+    shapes = [
+        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": limit, "y1": limit, "line": {"dash": "dash"}}
+        for limit in limits
+    ]
+    layout = {
+        "xaxis": {"title": {"text": escape(lines.place_name)}},
+        "yaxis": {"ticksuffix": f" {lines.unit.suffix}", "rangemode": "tozero"},
+        "shapes": shapes,
+    }
+    return {"data": data, "layout": layout}
 
 
 def _describe_roofline(roofline: Roofline) -> dict[str, Any]:

@@ -138,6 +138,8 @@ class Table:
     """The anchor of a row in the page."""
     is_default: Callable[[Any], bool] | None = None
     """Whether a row holds a default only: the page can hide such rows."""
+    has_head: bool = True
+    """Whether the terminal names its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list. ``role``: ``checklist``, ``evidence`` or empty. An item may have several pieces."""
+    """A list. ``role``: ``checklist``, ``evidence``, ``list`` or empty. An item may have several pieces."""
 
     items: tuple[Inline | tuple[Inline, ...], ...]
     title: str = ""

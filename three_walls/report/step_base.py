@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from three_walls.model.finding import Gain, PlanStep
+from three_walls.model.finding import PlanStep
 from three_walls.model.report import Report
 from three_walls.report.formats import format_ms
-
-_SAME_FRACTION = 0.005
-"""A replayed step that is this near to the log's is the log's."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepBase:
-    """The step now, and what converts times of the plan to it."""
+    """The step now, and the one that the plan's times are of."""
 
     now_ns: int
     source: str
     """``log``, ``replay`` or ``trace``."""
     traced_ns: int
-    factor: float
-    """Of a time in the plan, to be a time of this step."""
+    planned_ns: int
+    """The step that the plan's times are of. The log's is the same one, unless nothing was replayed: gains of a traced
+    step are less what the profiler added, so they hold for the unprofiled one."""
 
     @property
     def note(self) -> str:
@@ -46,24 +44,15 @@ class StepBase:
             "trace": "the traced step, which includes the profiler",
         }[self.source]
 
-    def scale(self, value_ns: int | None) -> int | None:
-        """A time of the plan on this base."""
-        return value_ns if value_ns is None or self.factor == 1 else round(value_ns * self.factor)
-
-    def scale_gain(self, gain: Gain) -> Gain:
-        """A gain of the plan on this base."""
-        if self.factor == 1:
-            return gain
-        low, likely, high = (self.scale(value) for value in (gain.low, gain.likely, gain.high))
-        return Gain(low, likely, high, gain.basis, gain.explanation, gain.cost_fraction, gain.cost_is_estimated)
+    def convert(self, value_ns: int) -> int:
+        """A step of the plan as one of this base: shorter by the same time."""
+        return max(0, self.now_ns - (self.planned_ns - value_ns))
 
     def after(self, step: PlanStep) -> tuple[int, int | None, int]:
         """The step after an entry and all before it: lowest, likely, highest."""
-        low, likely, high = (
-            self.scale(value) for value in (step.step_after_ns.low, step.step_after_likely_ns, step.step_after_ns.high)
-        )
-        assert low is not None and high is not None
-        return low, likely, high
+        likely_ns, bounds = step.step_after_likely_ns, step.step_after_ns
+        likely = None if likely_ns is None else self.convert(likely_ns)
+        return self.convert(bounds.low), likely, self.convert(bounds.high)
 
 
 def find_step_base(report: Report) -> StepBase | None:
@@ -75,7 +64,6 @@ def find_step_base(report: Report) -> StepBase | None:
     logged_ns = None if log is None else log.unprofiled_step_ns
     planned_ns = verdict.replayed_step_ns or traced_ns  # what the plan's times are of
     if logged_ns:
-        is_same = abs(logged_ns - planned_ns) <= _SAME_FRACTION * logged_ns
-        return StepBase(logged_ns, "log", traced_ns, 1.0 if is_same else logged_ns / planned_ns)
+        return StepBase(logged_ns, "log", traced_ns, planned_ns)
     source = "trace" if verdict.replayed_step_ns is None else "replay"
-    return StepBase(planned_ns, source, traced_ns, 1.0)
+    return StepBase(planned_ns, source, traced_ns, planned_ns)

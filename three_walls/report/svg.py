@@ -7,13 +7,17 @@ heat maps and rooflines are placed in pixels.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
-from three_walls.report.charts import TERAFLOPS, Bars, HeatCell, HeatMap, Piece, Roofline
+from three_walls.report.charts import TERAFLOPS, Bars, HeatCell, HeatMap, Lines, Piece, Roofline
 from three_walls.report.formats import format_bandwidth
+from three_walls.report.palette import FREE_COLOUR
 
-_LETTER_SHARE = 0.012
+_LIGHT = 140
+"""Brightness of a colour, of 255, above which text on it is dark."""
+_LETTER_SHARE = 0.009
 """Of the width of a bar that a letter takes at most, on a page of usual width."""
 
 
@@ -25,6 +29,17 @@ class PlacedPiece:
     piece: Piece
     label: str
     """Empty where it has no room."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it stands for nothing, such as free memory: its colour then follows the page's."""
+        return self.piece.colour == FREE_COLOUR
+
+    @property
+    def is_light(self) -> bool:
+        """Whether text on it is dark."""
+        red, green, blue = (int(self.piece.colour[place : place + 2], 16) for place in (1, 3, 5))
+        return 0.299 * red + 0.587 * green + 0.114 * blue > _LIGHT or self.piece.opacity < 1
 
     @property
     def hover(self) -> str:
@@ -73,6 +88,41 @@ def place_bars(bars: Bars) -> PlacedBars:
 
 def _round(value: float) -> float:
     return round(value, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLines:
+    """In a square of 1000 by 1000, which the page stretches."""
+
+    areas: tuple[tuple[str, str, str], ...]
+    """Name, colour and points of a closed polygon."""
+    ticks: tuple[tuple[float, str], ...]
+    """Height from the top in percent, and text."""
+    limit: float | None
+    summary: str
+
+
+def place_lines(lines: Lines) -> PlacedLines:
+    """Each series as the area below it: the value holds from the place before until its own."""
+    highest = max(*(value for series in lines.series for value in series.values), lines.limit or 0) or 1.0
+    first, last = lines.places[0], lines.places[-1]
+    whole = (last - first) or 1.0
+    areas = []
+    for series in lines.series:
+        corners = [(0.0, 1000.0)]
+        for place, value in zip(lines.places, series.values, strict=True):
+            height = _round(1000 - 1000 * value / highest)
+            corners += [(corners[-1][0], height), (_round(1000 * (place - first) / whole), height)]
+        corners.append((1000.0, 1000.0))
+        areas.append((series.name, series.colour, " ".join(f"{x:g},{y:g}" for x, y in corners)))
+    peaks = "; ".join(f"{series.name} at most {lines.unit.write(max(series.values))}" for series in lines.series)
+    ticks = Bars((), highest, lines.unit).ticks[1:]
+    return PlacedLines(
+        areas=tuple(areas),
+        ticks=tuple((_round(100 - 100 * value / highest), text) for value, text in ticks[::2]),
+        limit=None if lines.limit is None else _round(100 - 100 * lines.limit / highest),
+        summary=f"{peaks}; {lines.limit_name} {lines.unit.write(lines.limit)}" if lines.limit else peaks,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,29 +182,45 @@ def place_heat_map(heat_map: HeatMap) -> PlacedHeatMap:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedPoint:
+    x: float
+    y: float
+    radius: float
+    hover: str
+    label: str
+    """Empty where it has no room."""
+    label_x: float
+    label_y: float
+    anchor: str
+    """``text-anchor`` of the label."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlacedRoofline:
     """All in pixels."""
 
     width: int
     height: int
-    points: tuple[tuple[float, float, float, str, str, str], ...]
-    """x, y, radius, number of the legend (empty: none), hover, and number format."""
+    points: tuple[PlacedPoint, ...]
     roofs: tuple[tuple[str, str, float, float], ...]
     """Polyline, label, and the end of the label."""
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
-    legend: tuple[tuple[str, str], ...]
+    top: float
     bottom: float
     left: float
     right: float
 
 
-_WIDTH, _HEIGHT, _MARGIN_LEFT, _MARGIN_RIGHT, _MARGIN_TOP, _MARGIN_BOTTOM = 880, 400, 74, 20, 26, 46
-_MOST_NAMED = 8
+_WIDTH, _HEIGHT, _MARGIN_LEFT, _MARGIN_RIGHT, _MARGIN_TOP, _MARGIN_BOTTOM = 960, 420, 64, 20, 30, 46
+_Box = tuple[float, float, float, float]
+"""Left, top, right and bottom in pixels."""
+_LETTER, _LINE = 6.6, 14
+"""Pixels of a letter and of a line of labels, at most."""
 
 
 def place_roofline(roofline: Roofline) -> PlacedRoofline:
-    """Both axes are logarithmic. The shapes with most of the time are numbered."""
+    """Both axes are logarithmic. Shapes are named, those with most of the time first, as long as there is room."""
     (x_low, x_high), (y_low, y_high) = roofline.x_range, roofline.y_range
     right, bottom = _WIDTH - _MARGIN_RIGHT, _HEIGHT - _MARGIN_BOTTOM
 
@@ -168,39 +234,61 @@ def place_roofline(roofline: Roofline) -> PlacedRoofline:
 
     roofs = []
     for name, peak in roofline.peaks:
-        start = x_low
-        line = []
-        if roofline.bytes_per_s:
+        ridge = min(max(peak / roofline.bytes_per_s, x_low), x_high) if roofline.bytes_per_s else x_low
+        line = [f"{x_of(ridge)},{y_of(peak)}", f"{x_of(x_high)},{y_of(peak)}"]
+        if roofline.bytes_per_s and ridge > x_low:
             foot = max(x_low, y_low / roofline.bytes_per_s)
-            start = min(x_high, peak / roofline.bytes_per_s)
-            line.append(f"{x_of(foot)},{y_of(max(y_low, foot * roofline.bytes_per_s))}")
-        line += [f"{x_of(start)},{y_of(peak)}", f"{x_of(x_high)},{y_of(peak)}"]
+            line.insert(0, f"{x_of(foot)},{y_of(foot * roofline.bytes_per_s)}")
         bandwidth = f", memory {format_bandwidth(roofline.bytes_per_s)}" if roofline.bytes_per_s else ""
         roofs.append((" ".join(line), f"{name} peak {TERAFLOPS.write(peak)}{bandwidth}".strip(), right, y_of(peak) - 6))
-    points = tuple(
-        (
-            x_of(point.intensity),
-            y_of(min(point.rate, y_high)),
-            round(4 + 14 * math.sqrt(point.weight), 1),
-            str(number) if number <= _MOST_NAMED else "",
-            f"{point.name}; {point.detail}",
-            point.group,
-        )
-        for number, point in enumerate(roofline.points, start=1)
-    )
+    taken: list[_Box] = [(x - len(name) * _LETTER, y - _LINE, x, y) for _, name, x, y in roofs]
+    points = []
+    circles = [
+        (x_of(point.intensity), y_of(point.rate), round(3.5 + 12 * math.sqrt(point.weight), 1))
+        for point in roofline.points
+    ]
+    taken += [(x - radius, y - radius, x + radius, y + radius) for x, y, radius in circles]
+    for point, (x, y, radius) in zip(roofline.points, circles, strict=True):
+        label_x, label_y, anchor, box = _find_room(x, y, radius, len(point.name) * _LETTER, taken, right)
+        if box:
+            taken.append(box)
+        hover = f"{point.name}; {point.detail}"
+        points.append(PlacedPoint(x, y, radius, hover, point.name if box else "", label_x, label_y, anchor))
     return PlacedRoofline(
         width=_WIDTH,
         height=_HEIGHT,
-        points=points,
+        points=tuple(points),
         roofs=tuple(roofs),
-        x_ticks=tuple((x_of(value), f"{value:,g}") for value in _powers(x_low, x_high)),
-        y_ticks=tuple((y_of(value), f"{value / TERAFLOPS.size:,g}") for value in _powers(y_low, y_high)),
-        legend=tuple((str(number), point.name) for number, point in enumerate(roofline.points[:_MOST_NAMED], start=1)),
+        x_ticks=tuple((x_of(value), f"{value:,g}") for value in _round_values(x_low, x_high)),
+        y_ticks=tuple((y_of(value), f"{value / TERAFLOPS.size:,g}") for value in _round_values(y_low, y_high)),
+        top=_MARGIN_TOP,
         bottom=bottom,
         left=_MARGIN_LEFT,
         right=right,
     )
 
 
-def _powers(low: float, high: float) -> list[float]:
-    return [10.0**power for power in range(round(math.log10(low)), round(math.log10(high)) + 1)]
+def _find_room(
+    x: float, y: float, radius: float, width: float, taken: list[_Box], right: float
+) -> tuple[float, float, str, _Box | None]:
+    """Where a label of ``width`` stands next to a point without covering another one; None: nowhere."""
+    for shift in (0, _LINE, -_LINE):
+        for anchor, left in (("start", x + radius + 4), ("end", x - radius - 4 - width)):
+            box = (left, y + shift - _LINE / 2, left + width, y + shift + _LINE / 2)
+            is_inside = left >= _MARGIN_LEFT and box[2] <= right and box[3] <= _HEIGHT - _MARGIN_BOTTOM
+            if is_inside and not any(map(_overlaps(box), taken)):
+                return (left if anchor == "start" else left + width), y + shift + 4, anchor, box
+    return x, y, "start", None
+
+
+def _overlaps(box: _Box) -> Callable[[_Box], bool]:
+    """A function that states whether another box shares area with ``box``."""
+    return lambda other: box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+
+
+def _round_values(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten within the bounds; over many decades the powers alone."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
+    values = [factor * 10.0**power for power in powers for factor in factors]
+    return [value for value in values if low * 0.999 <= value <= high * 1.001]

@@ -1,9 +1,11 @@
-"""Report -> the terminal: verdict, warnings, budget, plan and overrides; with ``--full`` more sections."""
+"""Report -> the terminal: one screen with verdict, warnings, budget and plan; with ``--full`` every section."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -32,10 +34,15 @@ from three_walls.report.section import (
     plain_text,
 )
 from three_walls.report.sections import make_sections
+from three_walls.report.sections.brief import LEAST_OVERRIDES, MOST_PLAN_LINES, MOST_WARNINGS, make_screen
 
 WIDTH = 100
-"""Columns of the report: always this many where the output is no terminal, at most this many on one."""
-
+"""Columns of the report where the output is no terminal and COLUMNS is not set."""
+NARROWEST, WIDEST = 60, 200
+"""Bounds of the columns, whatever the terminal has."""
+SCREEN_LINES = 38
+"""So many lines at most has the short report of :data:`WIDTH` columns, without the two on where the rest is."""
+_FEWEST_PLAN_LINES = 5
 _BAR_COLUMNS = 30
 """Length of the longest bar."""
 _MOST_AMOUNTS = 2
@@ -43,7 +50,23 @@ _MOST_AMOUNTS = 2
 _WIDEST_CODE = 36
 """Columns of a name in a table; the middle of a longer one is cut out."""
 
-MORE = "report.html has more sections; --full prints them here."
+MORE = "--full prints every section."
+
+
+def open_console() -> Console:
+    """Standard output as a rich console. FORCE_COLOR and NO_COLOR count as usual; else a terminal has colours.
+
+    It has as many columns as COLUMNS states, else the terminal, else :data:`WIDTH`.
+    """
+    if sys.stdout is None:  # the shell closed it
+        return Console(file=io.StringIO())
+    stated = os.environ.get("COLUMNS", "")
+    columns = WIDTH
+    if stated.isdecimal():
+        columns = int(stated)
+    elif sys.stdout.isatty():
+        columns = Console().width
+    return Console(width=min(max(columns, NARROWEST), WIDEST), highlight=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +79,65 @@ class _Screen:
 
 
 def print_report(report: Report, console: Console, *, is_full: bool = False) -> None:
-    """Print ``report`` on ``console``; plain text of :data:`WIDTH` columns when that is not a terminal.
+    """Print ``report`` on ``console``, as plain text when that is not a terminal.
 
-    ``is_full``: also the sections that are left out by default.
+    ``is_full``: every section, not only what fits on one screen.
     """
-    bar_mark = "\u2588" if console.is_terminal and console.encoding == "utf-8" else "#"
-    parts = list(_show(report, _Screen(bar_mark, is_full)))
-    if console.is_terminal:
-        console.print(Group(*parts), width=min(console.width, WIDTH))
+    if is_full:
+        print_sections(make_sections(report), console, is_full=True)
         return
-    page = Console(file=io.StringIO(), width=WIDTH, force_terminal=False, color_system=None, legacy_windows=False)
-    page.print(Group(*parts))
-    lines = page.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is the StringIO above
-    console.print(
-        "\n".join(line.rstrip() for line in lines), soft_wrap=True, markup=False, highlight=False, emoji=False
-    )
+    screen = _make_screen(console, is_full=False)
+    _print([*_lay_sections(_fit(report, screen, console.width), screen), _plain(MORE, "dim")], console)
 
 
-def _show(report: Report, screen: _Screen) -> Iterator[RenderableType]:
-    for section in make_sections(report):
-        is_shown = section.terminal is Terminal.ALWAYS or (
-            screen.is_full and section.terminal is Terminal.FULL and section.blocks
-        )
-        if is_shown:
-            yield from _show_section(section, screen)
-    if not screen.is_full:
-        yield _plain(f"\n{MORE}", "dim")
+def print_sections(sections: Iterable[Section], console: Console, *, is_full: bool, more: str = "") -> None:
+    """Print ``sections``, without ``is_full`` those that are always shown; then ``more`` is the last line."""
+    screen = _make_screen(console, is_full)
+    shown = [
+        section
+        for section in sections
+        if section.terminal is Terminal.ALWAYS or (is_full and section.terminal is Terminal.FULL and section.blocks)
+    ]
+    parts = list(_lay_sections(shown, screen))
+    if more and not is_full:
+        parts.append(_plain(f"\n{more}", "dim"))
+    _print(parts, console)
+
+
+def _make_screen(console: Console, is_full: bool) -> _Screen:
+    return _Screen("\u2588" if console.is_terminal and console.encoding == "utf-8" else "#", is_full)
+
+
+def _lay_sections(sections: Iterable[Section], screen: _Screen) -> Iterator[RenderableType]:
+    return (part for section in sections for part in _show_section(section, screen))
+
+
+def _print(parts: Sequence[RenderableType], console: Console) -> None:
+    if console.is_terminal:
+        console.print(Group(*parts), width=console.width)
+        return
+    lines = _lay_out(parts, console.width)
+    console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def _fit(report: Report, screen: _Screen, width: int) -> Sequence[Section]:
+    """The short report, with as many warnings and lines of the plan as a screen has room for."""
+    entries = min(len(report.plan), MOST_PLAN_LINES // 2)
+    least = min(MOST_PLAN_LINES, entries + min(entries, LEAST_OVERRIDES))
+    sizes = [(lines, most) for most in range(MOST_WARNINGS, 0, -1) for lines in range(MOST_PLAN_LINES, least - 1, -1)]
+    sizes += [(lines, 1) for lines in range(least - 1, _FEWEST_PLAN_LINES, -1)]
+    for plan_lines, most_warnings in sizes:
+        sections = make_screen(report, plan_lines, most_warnings)
+        if len(_lay_out(list(_lay_sections(sections, screen)), width)) <= SCREEN_LINES:
+            return sections
+    return make_screen(report, _FEWEST_PLAN_LINES, 1)
+
+
+def _lay_out(parts: Sequence[RenderableType], width: int) -> list[str]:
+    """``parts`` as plain lines of at most ``width`` columns."""
+    page = io.StringIO()
+    Console(file=page, width=width, force_terminal=False, color_system=None, legacy_windows=False).print(Group(*parts))
+    return [line.rstrip() for line in page.getvalue().splitlines()]
 
 
 def _show_section(section: Section, screen: _Screen) -> Iterator[RenderableType]:
@@ -106,7 +162,7 @@ def _show_block(block: Block, screen: _Screen, columns: int) -> Iterator[Rendera
             yield _indent(_plain(f"{block.title}:", "bold"), columns)
         items = Grid.grid(padding=(0, 1, 0, 0))
         for item in block.items:
-            items.add_row(*(["-"] if block.title else []), _plain(_without_source(item)))
+            items.add_row(*(["-"] if block.title or block.role == "list" else []), _plain(_without_source(item)))
         yield _indent(items, columns)
     elif isinstance(block, Fold) and block.in_full_terminal and screen.is_full:
         yield _indent(_plain(f"{plain_text(block.summary)}:", "bold"), columns)
@@ -152,7 +208,7 @@ def _show_table(table: Table, screen: _Screen, indent: int) -> Iterator[Renderab
         yield _indent(_plain(table.title, "bold"), indent)
     if table.lead:
         yield _indent(_plain(table.lead, "dim"), indent)
-    grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, show_header=table.has_head)
     for column in shown:
         grid.add_column(column.head, justify="right" if column.is_right else "left", overflow="fold")
     previous: list[Cell] = [""] * len(shown)

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from three_walls.model.buckets import SubWall, Wall
+from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactDefinition
 from three_walls.model.rule import (
     APPLICABILITIES,
@@ -80,6 +81,15 @@ def rule_files(directory: Path) -> tuple[Path, ...]:
     """The rule files in the folders of ``directory``, one folder per wall; not cases, not warnings."""
     found = (path for path in directory.glob("*/*.yaml") if not path.name.endswith(CASES_SUFFIX))
     return tuple(sorted(path for path in found if path.parent.name != WARNINGS_FOLDER))
+
+
+def check_rules_directory(directory: Path) -> None:
+    """Raises UsageError for a directory of a user's that has no rules, no warnings and no sources."""
+    warnings = (directory / WARNINGS_FOLDER).glob("*.yaml")
+    if rule_files(directory) or any(warnings) or (directory / SOURCES_FILE).exists():
+        return
+    folders = ", ".join((*map(folder_of, Wall), WARNINGS_FOLDER))
+    raise UsageError(f"--rules {directory}: expected .yaml files in its folders ({folders}), found none")
 
 
 def cases_file(rule_path: Path) -> Path:

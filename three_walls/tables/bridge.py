@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -83,6 +83,15 @@ class BridgeSchema(Row):
         if section is None:
             return None
         return section.fields.get(field) if field else section.itself
+
+    @cached_property
+    def model_paths(self) -> Mapping[str, tuple[str, ...]]:
+        """Name of a field -> its paths in the sections of the model, DDP and the optimizer, in this order."""
+        paths: dict[str, tuple[str, ...]] = {}
+        for section in ("model", "ddp", "optimizer"):
+            for field in self.sections[section].fields if section in self.sections else ():
+                paths[field] = (*paths.get(field, ()), f"{section}.{field}")
+        return paths
 
     def paths(self) -> tuple[str, ...]:
         """Every ``section.field``."""
@@ -160,6 +169,7 @@ class AcceptedValues(RootModel[dict[Annotated[str, AfterValidator(_check_path)],
     """``bridge-accepted-values.yaml``, by path."""
 
 
+@cache
 def release_number(version: str) -> tuple[int, int]:
     """(major, minor) of a version; patch releases change no key. ``main`` is newer than every release."""
     match = _RELEASE.match(version)

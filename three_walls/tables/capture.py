@@ -33,8 +33,8 @@ class NsysOption(Row):
 
     option: Text
     """As typed."""
-    when: Literal["always", "memory"]
-    """``memory``: only with ``three-walls capture --memory``."""
+    when: Literal["always", "memory", "attach"]
+    """``memory``: only with ``three-walls capture --memory``. ``attach``: only under ``three-walls attach``."""
     since: Text
     """Oldest release that was seen to accept the option in this form."""
     reason: Text
@@ -72,6 +72,10 @@ class CaptureRules(Row):
     """Of the kept steps: up to this much time in which the profiler holds up the program counts as low overhead."""
     nsys: tuple[NsysOption, ...]
     """In the order in which ``three-walls capture`` prints them."""
+    profiling_class: Text
+    """Megatron-Bridge override that makes a profiling section where the recipe has none."""
+    saved_config: Text
+    """Path in Megatron-Bridge's configuration of the file to which it is saved."""
     capabilities: ByName[Capability]
     """In the order of ``three-walls doctor``."""
     dropped: tuple[Pattern, ...]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain, islice
@@ -31,6 +32,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.errors import RuleBaseError
+from three_walls.tables.parsed_documents import keep_parsed, read_parsed
 from three_walls.tables.yaml_document import Loc, Problem, describe, read_document
 
 __all__ = [
@@ -114,16 +116,23 @@ def read_table(
     path: Path, kind: type[T], problems: list[Problem], context: Mapping[str, Any] | None = None
 ) -> T | None:
     """As :func:`load_table`, for several files: adds errors to ``problems`` and then returns None."""
+
+    def validate(text: str | bytes) -> T:
+        table: T = _adapter(cast("Any", kind)).validate_json(text, strict=True, context=context)
+        return table
+
+    if (parsed := read_parsed(path)) is not None:
+        with suppress(ValidationError):  # the places of errors are in the YAML
+            return validate(parsed)
+    before = len(problems)
     document = read_document(path, problems)
     if document is None:
         return None
-
-    def validate(value: object) -> T:
-        table: T = _adapter(cast("Any", kind)).validate_json(json.dumps(value), strict=True, context=context)
-        return table
-
+    text = json.dumps(document.value)
+    if len(problems) == before:
+        keep_parsed(path, text)
     try:
-        return validate(document.value)
+        return validate(text)
     except ValidationError as error:
         details = error.errors()
     refused = {problem.place for problem in problems}  # a value of refused form is no second problem
@@ -140,7 +149,7 @@ def read_table(
 
 
 def _contradictions_of_sound_rows(
-    table: object, details: Sequence[ErrorDetails], validate: Callable[[object], object]
+    table: object, details: Sequence[ErrorDetails], validate: Callable[[str], object]
 ) -> Iterator[ErrorDetails]:
     """The contradictions that are left when the rows with an error (``details``) are taken out of ``table``.
 
@@ -162,7 +171,7 @@ def _contradictions_of_sound_rows(
         else:
             sound[section] = rows
     try:
-        validate(sound)
+        validate(json.dumps(sound))
     except ValidationError as error:
         names = {name for _, name in broken}
         for detail in error.errors():

@@ -183,6 +183,7 @@ def scrub_words() -> ScrubWords:
     return load_table(TABLES_DIR / "scrub-words.yaml", ScrubWords)
 
 
+@lru_cache(maxsize=10_000)  # the ranks of a run have the same kernels and calls
 def cut_private(text: str) -> str:
     """``text`` with every path, address and key replaced. The work is linear in its length."""
     without_paths = _TOKEN.sub(_cut_path, key_shapes().sub("<key>", text))

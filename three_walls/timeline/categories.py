@@ -1,17 +1,18 @@
 """What each device operation is: kernels by name, copies by direction, unfused attention by its surroundings.
 
 Kernel names are matched against the ordered patterns of ``tables/kernel-categories.yaml`` (add a kernel name there),
-once per distinct name (thousands) and never per kernel (millions).
+once per distinct name (thousands) of all ranks, and never per kernel (millions).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import polars as pl
 
 from three_walls.model.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
-from three_walls.tables.kernels import KernelPattern
+from three_walls.tables.kernels import KernelPattern, load_kernel_patterns
 from three_walls.tables.thresholds import attribution_thresholds
 
 CATEGORY = pl.Enum(CATEGORIES)
@@ -31,7 +32,7 @@ _HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE, _PEER_TO_PEER = 1, 2, 8, 10
 _PAGEABLE = 0
 
 
-def classify(operations: pl.DataFrame, names: Mapping[int, str], patterns: Sequence[KernelPattern]) -> pl.DataFrame:
+def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame:
     """Adds four columns to ``operations`` that state what each one is.
 
     category  name of the bucket, or ``send_recv`` until the owner of that exchange is known
@@ -41,7 +42,7 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str], patterns: Seque
     """
     distinct = operations.filter(pl.col("kind") == "kernel").select("name_id", "short_name_id").unique()
     pairs = distinct.sort("name_id", "short_name_id").rows()
-    rows = [_classify_name(name_id, short_name_id, names, patterns) for name_id, short_name_id in pairs]
+    rows = [_classify_name(name_id, short_name_id, names) for name_id, short_name_id in pairs]
     schema = {
         "name_id": pl.Int64,
         "short_name_id": pl.Int64,
@@ -77,15 +78,20 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str], patterns: Seque
 
 
 def _classify_name(
-    name_id: int | None, short_name_id: int | None, names: Mapping[int, str], patterns: Sequence[KernelPattern]
+    name_id: int | None, short_name_id: int | None, names: Mapping[int, str]
 ) -> tuple[int | None, int | None, str, str | None, bool, str | None, bool, str | None]:
     demangled = names.get(name_id, "") if name_id is not None else ""
     short = names.get(short_name_id, "") if short_name_id is not None else ""
-    pattern = match_kernel(f"{short} {demangled}".strip(), patterns)
+    pattern = _match_by_table(f"{short} {demangled}".strip())
     if pattern is None:
         return name_id, short_name_id, UNCLASSIFIED, None, False, short or demangled or "(no name)", False, None
     is_step, row = pattern.anchor == "step", pattern
     return name_id, short_name_id, row.category, row.phase, is_step, None, row.selects_experts, row.without_experts
+
+
+@lru_cache(maxsize=10_000)  # the ranks of a run have the same kernels
+def _match_by_table(text: str) -> KernelPattern | None:
+    return match_kernel(text, load_kernel_patterns())
 
 
 def match_kernel(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:

@@ -7,8 +7,13 @@ within which intervals are compared (a rank, a step, a thread). Empty intervals 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+
+Numbers = npt.NDArray[np.int64]
 
 DURATION = pl.col("end_ns") - pl.col("start_ns")
 """Length of an interval, in ns."""
@@ -59,54 +64,37 @@ def intersect(left: pl.DataFrame, disjoint: pl.DataFrame, by: Sequence[str], car
     ``disjoint`` must be free of overlaps within each group (steps, or the result of merge_overlapping).
     Columns: all of ``left`` with start_ns and end_ns clipped, plus the ``carry`` columns of ``disjoint``.
     """
-    right = disjoint.sort(*by, "start_ns").with_row_index("row")
-    starts = right.select(*by, "row", at="start_ns")
-    ends = right.select(*by, "row", at="end_ns")
-    indexed = _not_empty(left).with_row_index("left_row")
-    # The intervals of ``disjoint`` that overlap this one are consecutive: from the first that ends after its start to
-    # the last that starts before its end.
-    first = (
-        indexed.sort("start_ns")
-        .join_asof(
-            ends.sort("at").rename({"row": "first"}),
-            left_on="start_ns",
-            right_on="at",
-            by=list(by),
-            strategy="forward",
-            allow_exact_matches=False,
-            check_sortedness=False,
-        )
-        .select("left_row", "first")
+    right = disjoint.drop_nulls(list(by)).sort(*by, "start_ns")
+    pieces = _not_empty(left).drop_nulls(list(by))
+    group = pl.concat([right.select(by), pieces.select(by)]).select(pl.struct(by).rank("dense")).to_series().to_numpy()
+    right_group, group = group[: right.height].astype(np.int64), group[right.height :].astype(np.int64)
+    right_start_ns, right_end_ns = (right[name].to_numpy() for name in ("start_ns", "end_ns"))
+    start_ns, end_ns = (pieces[name].to_numpy() for name in ("start_ns", "end_ns"))
+    # The intervals of ``disjoint`` that overlap one of ``left`` are consecutive: from the first that ends after its
+    # start to before the first that starts at its end or later.
+    first = _find_in_groups(right_group, right_end_ns, group, start_ns, "right")
+    beyond = _find_in_groups(right_group, right_start_ns, group, end_ns, "left")
+    counts = np.maximum(beyond - first, 0)
+    left_row = np.repeat(np.arange(pieces.height), counts)
+    row = np.arange(len(left_row)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+    clipped = pieces[left_row].with_columns(
+        start_ns=pl.Series(np.maximum(start_ns[left_row], right_start_ns[row]), dtype=pl.Int64),
+        end_ns=pl.Series(np.minimum(end_ns[left_row], right_end_ns[row]), dtype=pl.Int64),
     )
-    last = (
-        indexed.sort("end_ns")
-        .join_asof(
-            starts.sort("at").rename({"row": "last"}),
-            left_on="end_ns",
-            right_on="at",
-            by=list(by),
-            strategy="backward",
-            allow_exact_matches=False,
-            check_sortedness=False,
-        )
-        .select("left_row", "last")
-    )
-    pairs = (
-        first.join(last, on="left_row")
-        .drop_nulls()
-        .filter(pl.col("first") <= pl.col("last"))
-        .select("left_row", row=pl.int_ranges("first", pl.col("last") + 1, dtype=pl.UInt32))
-        .explode("row")
-    )
-    clip = right.select("row", *carry, clip_start_ns="start_ns", clip_end_ns="end_ns")
-    overlaps = (
-        indexed.join(pairs, on="left_row")
-        .join(clip, on="row")
-        .with_columns(
-            start_ns=pl.max_horizontal("start_ns", "clip_start_ns"), end_ns=pl.min_horizontal("end_ns", "clip_end_ns")
-        )
-    )
-    return _not_empty(overlaps).sort("left_row", "row").select(*left.columns, *carry)
+    return _not_empty(clipped.with_columns(right[name].gather(row) for name in carry)).select(*left.columns, *carry)
+
+
+def _find_in_groups(
+    groups: Numbers, times_ns: Numbers, group: Numbers, at_ns: Numbers, side: Literal["left", "right"]
+) -> Numbers:
+    """Where ``at_ns`` belongs among the ascending ``times_ns`` of its ``group``, as ``np.searchsorted`` finds it.
+
+    ``groups`` ascend. Group and time make one key: a time counts by its place among all times, so that both fit.
+    """
+    ordered = np.sort(times_ns)
+    size = len(ordered) + 1
+    keys = groups * size + np.searchsorted(ordered, times_ns, "left")
+    return np.searchsorted(keys, group * size + np.searchsorted(ordered, at_ns, side), "left")
 
 
 def sweep(

@@ -16,18 +16,17 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.tables import WantedRanges
+from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.tables.kernels import (
-    KernelPattern,
     load_api_patterns,
-    load_kernel_patterns,
     shown_settings,
     union_of,
 )
 from three_walls.tables.megatron_signs import megatron_signs
 from three_walls.tables.nvtx_ranges import collective_owners
+from three_walls.tables.scrub import cut_private
 from three_walls.timeline.categories import classify, mark_unfused_attention
 from three_walls.timeline.communication_owners import (
     ALL_TO_ALL_TEXTS,
@@ -62,6 +61,9 @@ _REMEDIES = {
     "too large": r"write fewer or smaller repetitions, or [0-9] for \d and [A-Za-z0-9_] for \w",
 }
 """Part of what polars (Rust's regex) finds wrong in an expression -> what to write instead."""
+
+_MOST_NAMED, _LONGEST_NAMED, _LONGEST_READ = 6, 60, 1_000
+"""Ranges that an error names, the characters that it shows of each, and those that are searched for private parts."""
 
 SCHEDULE_NODES = pl.Schema(
     {
@@ -140,13 +142,14 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
 
     ``three_walls.ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
     """
-    patterns = load_kernel_patterns()
     synchronize = union_of(load_api_patterns(), "synchronize")
-    operations = pl.concat([_classify_operations(trace, patterns, config) for trace in traces]).sort(
+    operations = pl.concat([_classify_operations(trace, config) for trace in traces]).sort(
         "rank_index", "start_ns", "end_ns", "stream", "correlation"
     )
     ranges = pl.concat([trace.ranges for trace in traces])
     steps, sources = find_steps(operations, ranges, step_range or None)
+    if step_range:
+        _check_steps_found(traces, ranges, sources, step_range)
     return Timeline(
         operations=operations,
         steps=steps,
@@ -160,10 +163,33 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
     )
 
 
-def _classify_operations(trace: Trace, patterns: Sequence[KernelPattern], config: RunConfig) -> pl.DataFrame:
+def _check_steps_found(
+    traces: Sequence[Trace], ranges: pl.DataFrame, sources: Mapping[int, StepSource], step_range: str
+) -> None:
+    """Raises UsageError where ``step_range`` names no range, or only ranges in which nothing was launched."""
+    found = ranges.filter(pl.col("text").str.contains(step_range))["text"]
+    if found.is_empty():
+        texts = dict.fromkeys(text for trace in traces for text in list_range_texts(trace.path, _MOST_NAMED))
+        named = ", ".join(map(_quote_range, list(texts)[:_MOST_NAMED]))
+        exist = f"there are {named}" if named else "the trace has none (capture with -t cuda,nvtx)"
+        raise UsageError(f"--step-range: expected an NVTX range in which {step_range!r} is found; {exist}")
+    if all(source in (StepSource.OPTIMIZER, StepSource.ONE_WINDOW) for source in sources.values()):
+        raise UsageError(
+            f"--step-range: expected ranges in which kernels are launched, found none in {_quote_range(found[0])} and "
+            f"the others in which {step_range!r} is found; name ranges around forward and backward passes"
+        )
+
+
+def _quote_range(text: str) -> str:
+    """The text of a range as an error names it."""
+    text = cut_private(text[:_LONGEST_READ])
+    return repr(text if len(text) <= _LONGEST_NAMED else f"{text[: _LONGEST_NAMED - 3]}...")
+
+
+def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
     """The operations of ``trace`` with their launches, categories and communicators."""
     launched = _join_launches(trace)
-    classified = join_communicators(classify(launched, trace.names, patterns), trace.nccl_calls)
+    classified = join_communicators(classify(launched, trace.names), trace.nccl_calls)
     all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
     exchanged = resolve_send_recv(classified, all_to_all, config)
     return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,16 @@ from three_walls import analyze
 from three_walls.facts.log_facts import NO_LOG
 from three_walls.model.report import Report
 from three_walls.report.json_report import render_json
+from three_walls.report.sections.steps import describe_log
 
 pytestmark = pytest.mark.slow
 
 MS = 1_000_000
 
 
-def starved_trace(path: Path, flags: str = "") -> Path:
+def starved_trace(path: Path, flags: str = "", session_start_ns: int | None = None) -> Path:
     """Steps of 100 ms: 50 compute, 40 launch-starved (the optimizer is launched late), 10 optimizer."""
-    builder = TraceBuilder()
+    builder = TraceBuilder(session_start_ns=session_start_ns)
     if flags:
         builder.launched_as(f"{MEGATRON} {flags}", RANK="0", WORLD_SIZE="1")
     for step in range(5):
@@ -109,6 +111,8 @@ def test_a_log_with_other_sizes_is_of_another_run(tmp_path: Path) -> None:
     report = analyze(trace, logs=log_of(tmp_path, "> initialized tensor model parallel with size 2", *steps_of(75.0)))
     assert "log-mismatch" in codes(report)
     assert "tensor_model_parallel_size is 2" in str(report.facts.get("unprofiled_step_ns").missing_reason)
+    assert report.log and report.log.mismatch == "tensor_model_parallel_size is 2 in the log and 1 in the trace"
+    assert describe_log(report.log) == f"Log: not used, because it is of another run: {report.log.mismatch}"
     assert report.facts.number("host_recoverable_ns") == 40 * MS
     same = analyze(trace, logs=log_of(tmp_path, "> initialized tensor model parallel with size 1", *steps_of(75.0)))
     assert "log-mismatch" not in codes(same)
@@ -129,6 +133,38 @@ def test_a_log_of_a_larger_model_is_of_another_run(tmp_path: Path) -> None:
         line = f"  num_layers ...................................... {layers}"
         report = analyze(trace, logs=log_of(tmp_path, NOT_OURS[0], line, *NOT_OURS[1:], *steps_of(75.0)))
         assert ("log-mismatch" in codes(report)) == is_another
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ("train: {global_batch_size: 8}", ""),
+        ("train: {global_batch_size: 64}", "global_batch_size is 8 in the log and 64 in the config file"),
+        ("train: {global_batch_size: 64, rampup_batch_size: [8, 8, 9]}", ""),
+        ("parallel: {}", ""),
+    ],
+)
+def test_a_log_that_contradicts_the_saved_configuration_is_of_another_run(
+    tmp_path: Path, sizes: str, message: str
+) -> None:
+    """Of a run of Megatron-Bridge the trace records no settings: its saved configuration has them."""
+    config = tmp_path / "run_config.yaml"
+    config.write_text(f"model: {{num_layers: 2}}\n{sizes}\n")
+    report = analyze(starved_trace(tmp_path), config=config, logs=log_of(tmp_path, *steps_of(75.0)))
+    found = [warning.message for warning in report.warnings if warning.code == "log-mismatch"]
+    assert [message in text for text in found] == ([True] if message else [])
+    is_missing = "of another run" in str(report.facts.get("unprofiled_step_ns").missing_reason)
+    assert is_missing == bool(message)
+
+
+@pytest.mark.parametrize(("days", "is_named"), [(0, False), (1, False), (9, True), (-9, True)])
+def test_a_log_of_another_day_is_named_and_stays_in_use(tmp_path: Path, days: int, is_named: bool) -> None:
+    printed_s = int(datetime(2026, 7, 25, 10, 11, 12, tzinfo=UTC).timestamp())
+    trace = starved_trace(tmp_path, session_start_ns=(printed_s + days * 86_400) * 1_000_000_000)
+    report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *steps_of(75.0)))
+    found = [warning.message for warning in report.warnings if warning.code == "log-date"]
+    assert ["2026-07-25 to 2026-07-25, and the trace is of 2026-0" in text for text in found] == [True] * is_named
+    assert report.facts.number("unprofiled_step_ns") == 75 * MS
 
 
 @pytest.mark.parametrize(("ms", "is_another"), [(32.0, True), (35.0, False), (120.0, False), (130.0, True)])
@@ -212,6 +248,10 @@ def test_memory_and_exhaustion_are_facts_and_the_summary_holds_no_path(tmp_path:
 
 def test_a_file_that_is_no_log_is_named_as_none(tmp_path: Path) -> None:
     trace = starved_trace(tmp_path)
+    report = analyze(trace, logs=log_of(tmp_path, "remember the milk"))
+    assert {"log-says-nothing", "host-time-under-profiler"} <= codes(report)
+    assert not [warning.message for warning in report.warnings if "--log" in warning.message]  # it was given
+    assert report.log and describe_log(report.log).startswith("Log: train.log holds no iteration line of ")
     assert "log-says-nothing" in codes(analyze(trace, logs=[trace]))
     assert "log-says-nothing" not in codes(analyze(trace, logs=log_of(tmp_path, iteration(1, 75.0))))
 

@@ -54,6 +54,16 @@ def test_the_peak_is_the_moment_with_the_most_allocated_memory(tmp_path: Path) -
     assert summary.no_peak_reason is None
 
 
+def test_the_history_holds_the_most_of_each_stretch_and_is_bounded(tmp_path: Path) -> None:
+    summary = read(tmp_path, snapshot(RISE_AND_FALL, *AT_END))
+    assert max(moment.allocated_bytes for moment in summary.history) == 80
+    many = [event("alloc", at, 10, FORWARD) for at in range(0, 50_000, 10)]
+    long = read(tmp_path, snapshot(many, *(block(at, 10, frames=FORWARD) for at in range(0, 50_000, 10))))
+    assert 200 < len(long.history) <= 240
+    assert [moment.allocated_bytes for moment in long.history][-1] == 50_000
+    assert read(tmp_path, snapshot([], block(0, 10))).history == ()
+
+
 def test_what_was_allocated_before_the_recording_counts(tmp_path: Path) -> None:
     events = [event("alloc", 40, 10, FORWARD), event("free_requested", 0, 30), event("free_completed", 0, 30)]
     summary = read(tmp_path, snapshot(events, block(40, 10, frames=FORWARD), block(70, 60)))
@@ -123,6 +133,9 @@ def test_a_peak_is_found_wherever_the_recording_begins(steps: list[tuple[int, in
         peak = find_peak(events[begin:], live, reserved_at_end_bytes=0)
         assert peak.allocated_bytes == max(totals[begin:])
         assert sum(block.size_bytes for block in peak.live) == peak.allocated_bytes
+        if begin < len(events):
+            assert max(moment.allocated_bytes for moment in peak.history) == peak.allocated_bytes
+            assert peak.history[-1].events == len(events) - begin
 
 
 def test_releases_in_a_row_count_once() -> None:

@@ -105,8 +105,9 @@ def test_the_rank_is_the_launchers_not_the_devices(tmp_path: Path) -> None:
     assert "rank-not-in-trace" not in codes(report)
 
 
-def test_slurms_rank_counts_where_torchrun_is_not_used(tmp_path: Path) -> None:
-    builder = TraceBuilder().steps(4).launched_as("train.py", SLURM_PROCID="7")
+@pytest.mark.parametrize("variable", ["SLURM_PROCID", "OMPI_COMM_WORLD_RANK"])
+def test_the_rank_of_slurm_or_mpi_counts_where_torchrun_is_not_used(tmp_path: Path, variable: str) -> None:
+    builder = TraceBuilder().steps(4).launched_as("train.py", **{variable: "7"})
     assert analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].rank == 7
 
 
@@ -114,6 +115,14 @@ def test_two_traces_of_one_rank_are_suspicious(tmp_path: Path) -> None:
     builder = TraceBuilder().steps(4).launched_as("train.py", RANK="3")
     report = analyze([builder.write(tmp_path / "a.sqlite"), builder.write(tmp_path / "b.sqlite")])
     assert "duplicate-rank" in codes(report)
+
+
+def test_ranks_of_different_hosts_are_of_one_run(tmp_path: Path) -> None:
+    traces = [
+        TraceBuilder().steps(4).launched_as(MEGATRON, SLURM_PROCID=rank, SLURM_NODEID=rank).write(tmp_path / rank)
+        for rank in ("0", "1")
+    ]
+    assert "configs-differ" not in codes(analyze(traces))
 
 
 def test_traces_of_different_runs_are_noticed(tmp_path: Path) -> None:

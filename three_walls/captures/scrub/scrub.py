@@ -31,7 +31,15 @@ from three_walls.inputs.nsys.launch import (
     unquote,
 )
 from three_walls.inputs.nsys.reader import check_is_nsys
-from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_sqlite, unpack_sqlite
+from three_walls.inputs.nsys.source import (
+    COMPRESSED_SUFFIXES,
+    find_traces,
+    hash_file,
+    plain_name,
+    plain_sqlite,
+    unpack_sqlite,
+)
+from three_walls.inputs.nsys.table_directory import list_tables
 from three_walls.model.config import ConfigValue
 from three_walls.model.errors import InputError, UsageError
 from three_walls.tables.environment_variables import allowed_variables
@@ -79,8 +87,9 @@ def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]
     found in the result, which is then not written.
     """
     sources = find_traces([source])
-    is_directory = source.is_dir()
-    targets = [target / path.name for path in sources] if is_directory else [target]
+    is_directory = source.is_dir() and sources != [source]  # one directory of tables is one export
+    names = [plain_name(path) if path.is_dir() else path.name for path in sources]
+    targets = [target / name for name in names] if is_directory else [target]
     for source_path, target_path in zip(sources, targets, strict=True):
         _check_target(source_path, target_path, force)
     if is_directory:
@@ -134,7 +143,7 @@ def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> Sc
         return ScrubSummary(
             source=source,
             target=target,
-            source_bytes=source.stat().st_size,
+            source_bytes=sum(path.stat().st_size for path in (list_tables(source) if source.is_dir() else [source])),
             target_bytes=target_bytes,
             tables=dict(sorted(copied.tables.items())),
             columns=tuple(sorted(copied.columns)),

@@ -1,4 +1,4 @@
-"""Finds the training script and its arguments after the launchers: python, torchrun, numactl, nsys, bash -c."""
+"""Finds the training script and its arguments after launchers: python, torchrun, numactl, nsys, bash -c, attach."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from three_walls.inputs import limits
 
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_STARTER = "three_walls/captures/attach/start_program.py"
+"""What ``three-walls attach`` has the profiler start, with a directory and a name before the program."""
+_WORDS_OF_STARTER = 3
+_EVERY_ARGUMENT = re.compile(r"\$[@*]|\$\{[@*]\}")
+_FIRST_WORD = re.compile(r"\$0\b|\$\{0\}")
 # What ends a command in a shell string: a new command, a pipe, a redirection.
 _END_OF_COMMAND = re.compile(r"(;|&&?|\|\|?|\d?>{1,2}(&?\d.*|/.*)?|<|\d?>{1,2})")
 
@@ -42,8 +47,15 @@ def find_program(words: Sequence[str]) -> Program:
 
 
 def _find(words: tuple[str, ...], depth: int) -> Program:
-    inner = _shell_string(words)
-    if inner is not None and depth < limits.MOST_NESTED_SHELLS:
+    starter = next((index for index, word in enumerate(words) if word.endswith(_STARTER)), None)
+    if starter is not None:
+        words = words[starter + _WORDS_OF_STARTER :]
+    at = _shell_string_index(words)
+    if at is not None and depth < limits.MOST_NESTED_SHELLS:
+        inner = words[at]
+        passed_on = _find(_find_passed_on(inner, words[at + 1 :]), depth + 1)
+        if passed_on.script is not None:
+            return passed_on
         found = [_find(command, depth + 1) for command in _commands(inner)]
         with_script = [program for program in found if program.script is not None]
         return with_script[0] if with_script else Program(None, ())
@@ -59,13 +71,20 @@ def _find(words: tuple[str, ...], depth: int) -> Program:
     return Program(None, words)
 
 
-def _shell_string(words: tuple[str, ...]) -> str | None:
-    """The command string of ``bash -c STRING``, also of ``-lc`` and behind other launchers."""
+def _shell_string_index(words: tuple[str, ...]) -> int | None:
+    """Index of the command string of ``bash -c STRING``, also of ``-lc`` and behind other launchers."""
     for index, word in enumerate(words[:-2]):
         option = words[index + 1]
         if PurePosixPath(word).name in _SHELLS and re.fullmatch(r"-[a-z]*c", option):
-            return words[index + 2]
+            return index + 2
     return None
+
+
+def _find_passed_on(script: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """What ``script`` runs of ``words``, which follow it, as in ``bash -c 'X=1 "$@"' bash python train.py``."""
+    if _EVERY_ARGUMENT.search(script) is None:
+        return ()
+    return words if _FIRST_WORD.search(script) else words[1:]
 
 
 def _commands(text: str) -> list[tuple[str, ...]]:

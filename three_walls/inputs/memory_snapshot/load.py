@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from three_walls.inputs import limits
 from three_walls.inputs.given_files import is_directory
@@ -20,6 +20,7 @@ from three_walls.model.errors import InputError
 
 _IN_USE = "active_allocated"
 _FREE = "inactive"
+_LAST_ADDRESS = 1 << limits.MOST_INTEGER_BITS
 _MANY_ENTRIES = 10_000
 """Up to this many entries are read from any file, however short it is."""
 
@@ -27,8 +28,7 @@ Frames = tuple[str, ...]
 """A stack, innermost frame first: ``<directory>/<file>:<function>`` each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):  # made a million times, and twice as fast as a frozen dataclass
     """An event of the allocator."""
 
     action: str
@@ -38,8 +38,7 @@ class Event:
     """Empty where the event was recorded without a stack."""
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(NamedTuple):
     """A block in use."""
 
     size_bytes: int
@@ -158,10 +157,10 @@ class _Walk:
 
     def _stack(self, frames: Any) -> Frames:
         """The frames of a stack; none where the entry has no stack."""
-        if frames is None:
-            return ()
         found = self._stacks.get(id(frames))
         if found is None:
+            if frames is None:
+                return ()
             found = self._stacks[id(frames)] = tuple(map(self._frame, _checked(frames, list, "a stack")))
         return found
 
@@ -204,12 +203,11 @@ def _size(value: Any, name: str) -> int:
 
 
 def _address(value: Any, name: str) -> int:
-    return _number(value, name, 1 << limits.MOST_INTEGER_BITS)
+    return _number(value, name, _LAST_ADDRESS)
 
 
 def _number(value: Any, name: str, most: int) -> int:
-    if type(value) is not int:
-        raise NotPlainError(f"a number of {name} is of type {type(value).__name__}")
-    if not -1 <= value <= most:  # -1: not known
-        raise NotPlainError(f"a number of {name} is out of range")
-    return value
+    if type(value) is int and -1 <= value <= most:  # -1: not known
+        return value
+    problem = "out of range" if type(value) is int else f"of type {type(value).__name__}"
+    raise NotPlainError(f"a number of {name} is {problem}")

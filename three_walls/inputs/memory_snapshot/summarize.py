@@ -11,6 +11,7 @@ from three_walls.inputs.memory_snapshot.load import Event, Frames, Live, load_sn
 from three_walls.model.memory_snapshot import (
     BEFORE_RECORDING,
     AllocationSite,
+    MemoryMoment,
     MemoryShare,
     MemorySnapshot,
     OutOfMemory,
@@ -20,6 +21,8 @@ from three_walls.tables.allocation_stacks import allocation_stacks
 _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 """Action of an event -> sign of the change of reserved memory."""
 _MOST_SITES = 10
+_MOST_MOMENTS = 240
+"""Stretches of the history: more than a chart can tell apart."""
 _SHOWN_FRAMES = 4
 _NO_HISTORY = (
     "the allocator's history was not recorded; record it with torch.cuda.memory._record_memory_history, with "
@@ -51,6 +54,7 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
         sites=_sites(stacks),
         failures=tuple(OutOfMemory(requested, free) for requested, free in snapshot.failures),
         release_count=count_releases(snapshot.events),
+        history=peak.history if peak else (),
     )
 
 
@@ -65,6 +69,8 @@ class Peak:
     """The most that was ever reserved, which may be at another moment."""
     live: tuple[Live, ...]
     """The blocks in use at that moment."""
+    history: tuple[MemoryMoment, ...]
+    """The most memory in each stretch of the events."""
 
 
 def find_peak(events: Sequence[Event], at_end: Mapping[int, Live], reserved_at_end_bytes: int) -> Peak:
@@ -78,18 +84,26 @@ def find_peak(events: Sequence[Event], at_end: Mapping[int, Live], reserved_at_e
     reserved = reserved_at_end_bytes - sum(_RESERVES.get(event.action, 0) * event.size_bytes for event in events)
     most_allocated, events_before_peak, reserved_then, most_reserved = allocated, 0, reserved, reserved
     sizes = {address: block.size_bytes for address, block in live.items()}
+    stretch = -(-len(events) // _MOST_MOMENTS)
+    history: list[MemoryMoment] = []
+    highest, highest_reserved = allocated, reserved
     for count, event in enumerate(events, start=1):
-        reserved += _RESERVES.get(event.action, 0) * event.size_bytes
+        if event.action in _RESERVES:
+            reserved += _RESERVES[event.action] * event.size_bytes
+            most_reserved = max(most_reserved, reserved)
         allocated += _apply(event, sizes)
-        most_reserved = max(most_reserved, reserved)
         if allocated > most_allocated:
             most_allocated, events_before_peak, reserved_then = allocated, count, reserved
+        highest, highest_reserved = max(highest, allocated), max(highest_reserved, reserved)
+        if count % stretch == 0 or count == len(events):
+            history.append(MemoryMoment(count, highest, highest_reserved))
+            highest, highest_reserved = allocated, reserved
     for event in events[:events_before_peak]:
         if event.action == "alloc":
             live[event.address] = Live(event.size_bytes, event.frames)
         elif event.action == "free_requested":
             live.pop(event.address, None)
-    return Peak(most_allocated, reserved_then, most_reserved, tuple(live.values()))
+    return Peak(most_allocated, reserved_then, most_reserved, tuple(live.values()), tuple(history))
 
 
 def _undo(events: Sequence[Event], at_end: Mapping[int, Live]) -> dict[int, Live]:

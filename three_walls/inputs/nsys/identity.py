@@ -17,7 +17,7 @@ from three_walls.tables.scrub import is_safe_text
 UNNAMED_GPU = "GPU of another name"
 """Replaces a name that no driver gives a GPU, and that may therefore be private."""
 
-RANK_VARIABLES = ("RANK", "SLURM_PROCID")
+RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _RANK = re.compile(r"[0-9]{1,9}")
 
 

@@ -26,7 +26,7 @@ from three_walls.inputs.nsys.launch import (
 )
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
 from three_walls.inputs.nsys.schemas import OPERATIONS, conform
-from three_walls.inputs.nsys.source import hash_file, plain_sqlite
+from three_walls.inputs.nsys.source import hash_meanwhile, plain_sqlite
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
     only_process_of,
@@ -93,8 +93,7 @@ def read_trace(
     ``wanted`` selects the NVTX ranges to read; ``graph_launch`` matches the API calls that launch CUDA graphs. A trace
     without kernels has no ranks. Raises InputError if the file is no export of Nsight Systems.
     """
-    digest = hash_file(path)
-    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+    with plain_sqlite(path) as plain, hash_meanwhile(path) as wait_for_digest, NsysExport(plain, path) as export:
         check_is_nsys(export, path)
         api_calls = read_api_calls(export)
         operations, untimed = read_operations(export, only_process_of(api_calls))
@@ -115,7 +114,6 @@ def read_trace(
         ranks = identify_ranks(export, devices, config.environment, first_rank_index)
         capture_column = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
         return Trace(
-            input=_describe(export, path, digest),
             path=path,
             capture_id=capture_id,
             ranks=ranks,
@@ -138,6 +136,7 @@ def read_trace(
                 *_warn_of_strangers(path, strangers),
                 *notes,
             ),
+            input=_describe(export, path, wait_for_digest()),  # last: until here the file was hashed meanwhile
         )
 
 

@@ -1,4 +1,7 @@
-"""Finds trace files, and gives a compressed one as a plain SQLite file. The given files are only read."""
+"""Finds traces, and gives each as a plain SQLite file: unpacked, exported or put together from tables.
+
+The given files are only read.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,33 @@ import lzma
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import BinaryIO
 
 import zstandard
 
 from three_walls.inputs import limits
 from three_walls.inputs.given_files import is_directory
+from three_walls.inputs.nsys.report_export import (
+    EXPORTS,
+    REPORT_SUFFIX,
+    describe_export,
+    export_once,
+    find_nsys,
+)
+from three_walls.inputs.nsys.table_directory import SUFFIXES, hash_tables, is_table_directory, write_sqlite
 from three_walls.model.errors import InputError
 from three_walls.model.shell import quote_file
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 COMPRESSED_SUFFIXES = (".xz", ".zst")
+_MOST_NAMED = 3
+"""Reports that a message names."""
 _CHUNK_BYTES = 1 << 20
 _ZSTD_CHUNK_BYTES = 1 << 10
 _UNPACKING_PREFIX = "three-walls-unpacked-"
@@ -29,58 +45,168 @@ _CHANGES = (("-wal", 32, "'PRAGMA wal_checkpoint(TRUNCATE)'"), ("-journal", 28, 
 """Suffix of a file with changes of a database, length of its header, and what writes them into it or undoes them."""
 
 
-def find_traces(paths: list[Path]) -> list[Path]:
-    """The trace files that ``paths`` name, in that order; the exports in a directory are sorted by name.
+def find_traces(
+    paths: list[Path], exports: Path = Path(EXPORTS), progress: Callable[[str], None] = lambda _: None
+) -> list[Path]:
+    """The traces that ``paths`` name, in that order; those in a directory are sorted by name.
 
-    Of ``rank0.sqlite`` and ``rank0.sqlite.xz`` in one directory only the plain file is read. Raises InputError for a
-    path that does not exist and for a directory without exports.
+    A trace is a file, or a directory of tables (``rank0_pqtdir``). A report (``rank0.nsys-rep``) is exported into
+    ``exports``; ``progress`` is called with a few words then. What a directory holds of one capture in several forms is
+    read once, see :func:`_traces_in`. Raises InputError for a path that does not exist, for a directory without traces,
+    and for reports where there is no nsys.
     """
     found: list[Path] = []
     for path in paths:
         if is_directory(path):
-            found.extend(_exports_in(path))
+            found.extend([path] if is_table_directory(path) else _traces_in(path, exports, progress))
         else:
-            found.append(path)
+            found.append(export_once(path, exports, progress) if _is_report(path) else path)
     return list(dict.fromkeys(found))
 
 
-def _exports_in(directory: Path) -> list[Path]:
-    by_plain_name: dict[str, Path] = {}
+def find_unread(paths: list[Path]) -> list[tuple[Path, str]]:
+    """Reports in the directories ``paths`` that :func:`find_traces` cannot take into account, and why.
+
+    There is no nsys to export them, so an older export is read instead, or nothing.
+    """
+    unread = []
+    for directory in paths:
+        if is_directory(directory) and not is_table_directory(directory) and find_nsys() is None:
+            for capture in _captures_in(directory).values():
+                if capture.report is not None and capture.export is None:
+                    unread.append((capture.report, "it was not exported and is left out"))
+                elif capture.report is not None and capture.is_stale():
+                    unread.append((capture.report, "it is newer than its export, which is read instead"))
+    return unread
+
+
+@dataclass(slots=True)
+class _Capture:
+    """What a directory holds of one capture."""
+
+    export: Path | None = None
+    report: Path | None = None
+
+    def is_stale(self) -> bool:
+        """Whether the report was written after its export."""
+        if self.export is None or self.report is None:
+            return self.export is None
+        return self.export.stat().st_mtime_ns < self.report.stat().st_mtime_ns
+
+
+def _is_report(path: Path) -> bool:
+    if path.suffix != REPORT_SUFFIX:
+        return False
+    with suppress(OSError), path.open("rb") as stream:
+        return stream.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC
+    return False
+
+
+def _traces_in(directory: Path, exports: Path, progress: Callable[[str], None]) -> list[Path]:
+    """The captures in ``directory``, each in one form, sorted by name.
+
+    Of a capture, the plain export is read, else the compressed one, else the directory of tables, else its report. A
+    report that is newer than its export is exported again; without an nsys the export is read as it is. Raises
+    InputError where there is nothing to read.
+    """
+    captures = _captures_in(directory)
+    has_nsys = any(capture.report is not None for capture in captures.values()) and find_nsys() is not None
+    found = []
+    for name in sorted(captures):
+        capture = captures[name]
+        if capture.report is not None and has_nsys and capture.is_stale():
+            found.append(export_once(capture.report, exports, progress))
+        elif capture.export is not None:
+            found.append(capture.export)
+    if found:
+        return found
+    reports = [capture.report for _, capture in sorted(captures.items()) if capture.report is not None]
+    if reports:
+        names = ", ".join(report.name for report in reports[:_MOST_NAMED]) + (", ..." if reports[_MOST_NAMED:] else "")
+        raise InputError(
+            f"{directory}: expected exports, found {len(reports)} reports that were not exported ({names}), and no "
+            f"nsys on PATH to export them; {describe_export(reports)}"
+        )
+    raise InputError(
+        f"{directory}: expected exports (*.sqlite, *.sqlite.xz, *.sqlite.zst, *_pqtdir) or reports (*{REPORT_SUFFIX}) "
+        "in this directory, found none"
+    )
+
+
+def _captures_in(directory: Path) -> dict[str, _Capture]:
+    """What ``directory`` holds, by the name that a plain export has or would have."""
+    captures: dict[str, _Capture] = {}
     for path in sorted(directory.iterdir()):
         plain = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
         if plain.suffix == ".sqlite" and path.is_file():
-            kept = by_plain_name.get(plain.name)
-            by_plain_name[plain.name] = path if kept is None or path == plain else kept
-    if not by_plain_name:
-        raise InputError(
-            f"{directory}: expected exports (*.sqlite, *.sqlite.xz, *.sqlite.zst) in this directory, found none"
-        )
-    return [by_plain_name[name] for name in sorted(by_plain_name)]
+            capture = captures.setdefault(plain.name, _Capture())
+            if capture.export is None or path == plain or capture.export.is_dir():
+                capture.export = path
+        elif path.suffix == REPORT_SUFFIX and path.is_file():
+            captures.setdefault(path.with_suffix(".sqlite").name, _Capture()).report = path
+        elif path.name.endswith(SUFFIXES) and path.is_dir() and is_table_directory(path):
+            capture = captures.setdefault(plain_name(path), _Capture())
+            capture.export = capture.export or path
+    return captures
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of the file as given (compressed if it is), in hex. Raises InputError if it cannot be read."""
+def plain_name(path: Path) -> str:
+    """The name of the plain export of a trace: without the suffix of its compression, or of a directory of tables."""
+    if path.suffix in COMPRESSED_SUFFIXES:
+        return path.with_suffix("").name
+    for suffix in SUFFIXES:
+        if path.name.endswith(suffix):
+            return f"{path.name.removesuffix(suffix)}.sqlite"
+    return path.name
+
+
+def hash_file(path: Path, is_unwanted: Callable[[], bool] = lambda: False) -> str:
+    """SHA-256 of the trace as given (compressed if it is), in hex. Raises InputError if it cannot be read.
+
+    Stops early, with a digest of nothing, once ``is_unwanted``.
+    """
+    digest = hashlib.sha256()
     try:
+        if path.is_dir():
+            return hash_tables(path)
         with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+            while not is_unwanted() and (chunk := stream.read(_CHUNK_BYTES)):
+                digest.update(chunk)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    return digest.hexdigest()
+
+
+@contextmanager
+def hash_meanwhile(path: Path) -> Iterator[Callable[[], str]]:
+    """Hashes the file in a thread of its own within the block; gives what waits for the digest.
+
+    Hashing takes as long as SQLite's reading, and both leave Python's lock to others.
+    """
+    is_left = Event()
+    with ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(hash_file, path, is_left.is_set)
+        try:
+            yield digest.result
+        finally:
+            is_left.set()
 
 
 @contextmanager
 def plain_sqlite(path: Path) -> Iterator[Path]:
-    """A path to the uncompressed database. If ``path`` is compressed, this is a temporary copy, removed afterwards.
+    """A path to the plain database. If ``path`` is compressed or a directory of tables, this is a temporary copy.
 
     Raises InputError if the file cannot be read, is not SQLite or not finished, or if its compression is damaged.
     """
-    if path.suffix not in COMPRESSED_SUFFIXES:
+    is_tables = path.is_dir()
+    if path.suffix not in COMPRESSED_SUFFIXES and not is_tables:
         _check_magic(path, path)
         _check_is_finished(path)
         yield path
         return
     with _unpacking_directory() as directory:
-        plain = directory / path.with_suffix("").name
-        unpack_sqlite(path, plain)
+        plain = directory / plain_name(path)
+        write_sqlite(path, plain) if is_tables else unpack_sqlite(path, plain)
         yield plain
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -266,6 +267,8 @@ def _ranges_with_text_id(export: NsysExport, wanted: WantedRanges, only: str) ->
     return conform(named, HOST_RANGES)
 
 
+_IS_OPERATOR = re.compile(r"^(aten|autograd)::|, (seq|op_id|sizes) = ")
+"""Texts of emit_nvtx: an operator, forward or backward, with its numbers and sizes."""
 _OPERATORS = "aten::"
 """Begins the operators of PyTorch: four in five ranges of emit_nvtx, and none that communicates or marks a step."""
 
@@ -313,6 +316,29 @@ def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) 
     return timed.sort(
         "thread", "start_ns", pl.col("end_ns").fill_null(2**62), "text", descending=[False, False, True, False]
     )
+
+
+def list_range_texts(path: Path, most: int) -> list[str]:
+    """Texts of NVTX ranges in the export at ``path``, those that take most time in all first; no operators of PyTorch.
+
+    Of texts that differ in their numbers only, one is listed: ``iteration 7`` stands for all iterations.
+    """
+    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+        if not export.has(NVTX, "start", "end", "eventType"):
+            return []
+        columns = export.columns[NVTX]
+        text, joined = ("e.text" if "text" in columns else "NULL"), ""
+        if "textId" in columns and export.has("StringIds", "id", "value"):
+            text, joined = f"COALESCE({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
+        rows = export.rows(
+            f"SELECT {text} AS t, SUM(e.end - e.start) AS ns FROM {NVTX} e {joined} "
+            f"WHERE e.eventType IN {NVTX_RANGE_TYPES} AND e.end IS NOT NULL GROUP BY t ORDER BY ns DESC, t LIMIT 1000"
+        )
+    texts: dict[str, str] = {}
+    for value, _ in rows:
+        if isinstance(value, str) and value and not _IS_OPERATOR.search(value):
+            texts.setdefault(re.sub(r"\d+", "0", value), value)
+    return list(texts.values())[:most]
 
 
 def read_overhead(export: NsysExport) -> pl.DataFrame:

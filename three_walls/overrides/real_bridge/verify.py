@@ -22,6 +22,8 @@ INSTALL = "pip install --no-deps megatron-bridge megatron-core, and torch, trans
 TIMEOUT_S = 600
 SHOWN_NAMES = 6
 """This many constraints with an unknown answer are named: without a configuration there are a hundred."""
+LEAST_KNOWN = 0.5
+"""Of all constraints: where fewer can be compared, that nothing fails means little."""
 
 _TRUTHS = {Truth.HOLDS: "ok", Truth.FAILS: "FAILS", Truth.UNKNOWN: "unknown"}
 
@@ -156,9 +158,15 @@ def _describe_check(check: OverrideCheck) -> Iterator[str]:
         yield f"{_TRUTHS[override.truth]:8}{override.text}{message}"
     for note in check.broken:
         yield f"FAILS   {note.name}: {note.text} [{note.source}]"
+    count = check.constraints_count - len(check.unknown)
+    if count < check.constraints_count * LEAST_KNOWN:
+        yield (
+            f"WARNING only {count} of {check.constraints_count} constraints could be compared, because few settings of "
+            "the run are known: give its whole run_config.yaml with --config"
+        )
     if check.unknown:
         names = ", ".join(check.unknown[:SHOWN_NAMES])
-        more = ", ... (--config run_config.yaml shows more of them)" if len(check.unknown) > SHOWN_NAMES else ""
+        more = ", ..." if len(check.unknown) > SHOWN_NAMES else ""
         yield f"unknown {len(check.unknown)} constraints depend on settings that are not known: {names}{more}"
 
 

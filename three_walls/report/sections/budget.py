@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from three_walls.model.buckets import BUCKETS
+from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS
 from three_walls.model.report import BudgetRow, RankReport, Report
 from three_walls.report.charts import Segment, draw_bars, draw_whole
 from three_walls.report.formats import format_ms, format_share
@@ -32,7 +32,7 @@ def budget(report: Report) -> Section:
     rows = sorted((row for row in report.budget if row.ns > 0), key=lambda row: (-row.ns, row.bucket))
     blocks: list[Block] = []
     times = {row.bucket: row.ns for row in rows}
-    plot = draw_whole([(b.name, times[b.name], BUCKET_COLOURS[b.name]) for b in BUCKETS if b.name in times])
+    plot = draw_whole([(b.title, times[b.name], BUCKET_COLOURS[b.name]) for b in BUCKETS if b.name in times])
     if plot is not None:
         blocks.append(Chart("budget", plot, "The traced step as one bar, a segment per bucket"))
     if rows:
@@ -80,7 +80,7 @@ def _compare_ranks(report: Report, rows: Sequence[BudgetRow]) -> list[Block]:
     if len(ranks) > 1:
         segments = [
             Segment(
-                name,
+                BUCKET_BY_NAME[name].title,
                 BUCKET_COLOURS[name],
                 tuple(rank.budget.get(name, 0) for rank in ranks),
                 tuple(_describe_share(rank, name) for rank in ranks),

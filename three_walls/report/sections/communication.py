@@ -66,15 +66,21 @@ def order_classes(rank: RankReport) -> tuple[ClassRow, ...]:
 
 
 def _draw_rates(report: Report) -> Bars | None:
-    """Dispatch and combine in each direction, with the link's limit; None where no rate is known."""
+    """Dispatch and combine in each direction, with the link's limit; None where no rate is known.
+
+    A lower bound is that of the fastest exchange of the step, so it is drawn once.
+    """
     parts = [part for part in sum_parts(report.moe_layers) if part.bytes_per_s and part.limit_bytes_per_s]
     if not parts:
         return None
-    at_least = "at least " if report.facts.get("ep_achieved_includes_waiting").value is True else ""
+    is_bound = report.facts.get("ep_achieved_includes_waiting").value is True
+    at_least = "at least " if is_bound else ""
+    if is_bound:
+        parts = [max(parts, key=lambda part: part.bytes_per_s or 0)]
     rows = []
     for part in parts:
         rate, limit = part.bytes_per_s or 0.0, part.limit_bytes_per_s or 0.0
-        name = f"{part.direction} {part.part}"
+        name = "fastest exchange" if is_bound else f"{part.direction} {part.part}"
         share = format_share(rate / limit)
         pieces = (
             Piece(0, rate, TRANSFER_COLOUR, name, format_bandwidth(rate)),
@@ -109,4 +115,5 @@ def _draw(rows: tuple[ClassRow, ...]) -> Bars:
         Segment("hidden", HIDDEN_COLOUR, hidden, tuple(map(format_ms, hidden))),
     )
     values = [f"{format_ms(row.time.exposed_ns)} exposed" for row in rows]
-    return draw_bars([row.name for row in rows], segments, values=values)
+    names = [BUCKET_BY_NAME[row.name].title if row.name in BUCKET_BY_NAME else row.name for row in rows]
+    return draw_bars(names, segments, values=values)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from three_walls.model.memory_snapshot import CATEGORIES, MemorySnapshot
 from three_walls.model.report import Report
-from three_walls.report.charts import GIBIBYTES, BarRow, Bars, Piece
+from three_walls.report.charts import GIBIBYTES, BarRow, Bars, Lines, Piece, Series
 from three_walls.report.formats import format_count, format_gib, format_share
 from three_walls.report.palette import FREE_COLOUR, MEMORY_COLOURS
-from three_walls.report.section import Block, Chart, Column, Note, Section, Table
+from three_walls.report.section import Block, Chart, Column, Legend, Note, Section, Swatch, Table
 from three_walls.report.sections.efficiency import known_facts, tabulate_facts
 
 MEMORY = {
@@ -36,7 +36,7 @@ def memory(report: Report) -> Section | None:
     facts = known_facts(report, MEMORY)
     if len(facts) > 1:  # more than the size of the device
         if plot := _draw(report):
-            blocks.append(Chart("memory", plot, "Memory of one GPU against its capacity"))
+            blocks += [Chart("memory", plot, "Memory of one GPU against its capacity"), _explain(plot)]
         if headroom := report.facts.number("memory_headroom_bytes"):
             capacity = report.facts.number("gpu.memory_bytes")
             share = f", {format_share(headroom / capacity)} of it" if capacity else ""
@@ -45,7 +45,7 @@ def memory(report: Report) -> Section | None:
             )
         blocks.append(tabulate_facts("memory_per_gpu", "", MEMORY, facts))
     if report.memory_snapshot is not None:
-        blocks += _show_snapshot(report.memory_snapshot)
+        blocks += _show_snapshot(report.memory_snapshot, report.facts.number("gpu.memory_bytes"))
     if not blocks:
         return None
     lead = (
@@ -87,6 +87,12 @@ def _draw(report: Report) -> Bars | None:
     return Bars(tuple(rows), max(capacity, *(_end(row) for row in rows)), GIBIBYTES) if rows else None
 
 
+def _explain(plot: Bars) -> Legend:
+    """What the colours are, in the order of their first appearance."""
+    colours = {piece.name: piece.colour for row in plot.rows for piece in row.pieces}
+    return Legend(tuple((Swatch(colour), "", name) for name, colour in colours.items() if colour != FREE_COLOUR))
+
+
 def _end(row: BarRow) -> float:
     return max(piece.start + piece.length for piece in row.pieces)
 
@@ -105,7 +111,7 @@ def _draw_row(label: str, parts: list[tuple[str, float]], capacity: float) -> Ba
     return BarRow(label, tuple(pieces), f"{format_gib(start)} of {format_gib(capacity)}")
 
 
-def _show_snapshot(snapshot: MemorySnapshot) -> list[Block]:
+def _show_snapshot(snapshot: MemorySnapshot, capacity: float | None) -> list[Block]:
     """Memory by category, then the stacks that allocated most."""
     shares = (
         Column("Allocated by", "category", role="code"),
@@ -125,10 +131,30 @@ def _show_snapshot(snapshot: MemorySnapshot) -> list[Block]:
     lead = f"{snapshot.path_name}, device {snapshot.device}: allocated memory {moment}."
     return [
         Note("Memory snapshot", role="heading"),
+        *(Chart("memory_history", plot, _HISTORY_TITLE) for plot in _draw_history(snapshot, capacity)),
         *map(Note, _describe(snapshot)),
         Table("memory", shares, snapshot.shares, lead=lead),
         Table("memory_stacks", sites, snapshot.sites, "Largest stacks", terminal_rows=10, is_compact=True),
     ]
+
+
+_HISTORY_TITLE = "Memory over the recorded history of the allocator"
+
+
+def _draw_history(snapshot: MemorySnapshot, capacity: float | None) -> Iterator[Lines]:
+    """Reserved and allocated memory, event by event; nothing without a recorded history."""
+    if len(snapshot.history) < 2:
+        return
+    series = tuple(
+        Series(name, MEMORY_COLOURS[part][0], tuple(getattr(moment, field) for moment in snapshot.history))
+        for name, part, field in (
+            ("reserved", "reserved", "reserved_bytes"),
+            ("allocated", "allocated", "allocated_bytes"),
+        )
+    )
+    events = tuple(float(moment.events) for moment in snapshot.history)
+    last = format_count(snapshot.history[-1].events)
+    yield Lines(events, series, GIBIBYTES, f"{last} events of the allocator", capacity, "memory of the device")
 
 
 def _describe(snapshot: MemorySnapshot) -> Iterator[str]:

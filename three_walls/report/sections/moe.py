@@ -29,6 +29,9 @@ DIRECTIONS = ("forward", "recompute", "backward")
 PARTS = ("router", "permute", "dispatch", "expert_gemm", "combine", "unpermute", "shared_expert")
 """In the order in which a token passes through them."""
 
+PART_TITLES = {"expert_gemm": "expert GEMM", "shared_expert": "shared expert"}
+"""Parts whose name is no word -> what charts call them."""
+
 CARRYING_PARTS = ("dispatch", "combine")
 """Parts that move tokens between ranks. Only they have a bandwidth, so only theirs can be unknown."""
 
@@ -219,7 +222,7 @@ def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list
 def _draw_layers(sums: Sequence[MoePart], layers: Sequence[MoePart]) -> HeatMap:
     """A row per layer and a column per direction and part; orange where tokens move between ranks."""
     longest_ns = max(1, *(part.ns for part in layers))
-    columns = tuple((total.direction, total.part) for total in sums)
+    keys = [(total.direction, total.part) for total in sums]
     found = {(part.layer, part.direction, part.part): part for part in layers}
     numbers = tuple(dict.fromkeys(part.layer for part in layers))
 
@@ -231,7 +234,8 @@ def _draw_layers(sums: Sequence[MoePart], layers: Sequence[MoePart]) -> HeatMap:
         where = f"layer {part.layer}, {part.direction} {part.part}: "
         return HeatCell(part.ns / longest_ns, hue, format_ms(part.ns), f"{where}{format_ms(part.ns)}{exposed}")
 
-    cells = tuple(tuple(shade(found.get((layer, *column))) for column in columns) for layer in numbers)
+    cells = tuple(tuple(shade(found.get((layer, *key))) for key in keys) for layer in numbers)
+    columns = tuple((direction, PART_TITLES.get(part, part)) for direction, part in keys)
     return HeatMap(tuple(f"layer {layer}" for layer in numbers), columns, cells)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from three_walls.model.finding import Finding, FirstTrial, Gain, Note, PlannedEdit, PlanStep
 from three_walls.model.report import Report
@@ -70,9 +71,8 @@ def plan(report: Report) -> Section:
             rank = culprit.named if culprit else "the slow rank"
             label = f"Fix {rank} first (entry 0), then trace again: every edit below is judged on the step without it."
         blocks.append(layout.Note((describe_expectation(trial, is_culprit), must_show, *_name_file(report)), label))
-    gains = {step.rule: step.gain_ns if base is None else base.scale_gain(step.gain_ns) for step in report.plan}
-    widest_ns = max((gain.high or 0 for gain in gains.values()), default=0)
-    blocks += [_describe_step(report, step, base, gains[step.rule], widest_ns) for step in report.plan]
+    widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
+    blocks += [_describe_step(report, step, base, widest_ns) for step in report.plan]
     return Section(
         "plan",
         "The plan",
@@ -107,8 +107,6 @@ def list_top_edits(report: Report, most: int) -> tuple[TopEdit, ...]:
 
 
 def _describe_top_edit(report: Report, step: PlanStep, base: StepBase | None) -> TopEdit:
-    gain = step.gain_ns if base is None else base.scale_gain(step.gain_ns)
-    gain_text = _describe_share(gain, base)
     note, copies = "", []
     if step.overrides is None:
         orders = {entry.rule: entry.order for entry in report.plan}
@@ -119,7 +117,9 @@ def _describe_top_edit(report: Report, step: PlanStep, base: StepBase | None) ->
         forms = {form: title for form, title, _ in list_forms(step.overrides)}
         main = next((form for form in order_forms(report) if form in forms and form != "env"), "")
         copies = [(_SHORT_NAMES[form], f"entry-{step.order}-{form}") for form in (main, "env") if form in forms]
-    return TopEdit(str(step.order), step.finding.title, anchor_of(step), gain_text, note, tuple(copies))
+    return TopEdit(
+        str(step.order), step.finding.title, anchor_of(step), _describe_share(step.gain_ns, base), note, tuple(copies)
+    )
 
 
 _SHORT_NAMES = {"bridge": "Bridge overrides", "megatron-lm": "Megatron-LM flags", "env": "env", "python": "Python"}
@@ -186,10 +186,10 @@ def _draw(report: Report, base: StepBase) -> Bars:
     rows = [BarRow("Step now", (Piece(0, now_ns, NOW_COLOUR, "Step now", format_ms(now_ns)),), format_ms(now_ns))]
     before_ns = now_ns
     for step in report.plan:
-        gain = base.scale_gain(step.gain_ns)
         low_ns, likely_ns, high_ns = base.after(step)
-        after_ns = _likely_of(low_ns, likely_ns, high_ns) if gain.basis != UPPER_BOUND else before_ns
-        rows.append(_draw_gain(step, gain, before_ns, after_ns))
+        is_bound = step.gain_ns.basis == UPPER_BOUND
+        after_ns = before_ns if is_bound else _likely_of(low_ns, likely_ns, high_ns)
+        rows.append(_draw_gain(step, before_ns, after_ns))
         before_ns = min(before_ns, after_ns)
     low_ns, likely_ns, high_ns = base.after(report.plan[-1])
     after = format_ms_range(low_ns, high_ns)
@@ -202,9 +202,9 @@ def _draw(report: Report, base: StepBase) -> Bars:
     return Bars(tuple(rows), max(now_ns, high_ns), MILLISECONDS)
 
 
-def _draw_gain(step: PlanStep, gain: Gain, before_ns: int, after_ns: int) -> BarRow:
+def _draw_gain(step: PlanStep, before_ns: int, after_ns: int) -> BarRow:
     """What an entry takes away, on top of the entries before it: dark up to its low end, pale up to its high end."""
-    title = f"{step.order}. {step.finding.title}"
+    title, gain = f"{step.order}. {step.finding.title}", step.gain_ns
     text = describe_gain(gain)
     if gain.high is None:
         return BarRow(title, (), f"gain {UNKNOWN}" if gain.basis != FREES_MEMORY else format_gain_bounds(gain))
@@ -223,8 +223,8 @@ def _likely_of(low_ns: int, likely_ns: int | None, high_ns: int) -> int:
     return (low_ns + high_ns) // 2 if likely_ns is None else likely_ns
 
 
-def _describe_step(report: Report, step: PlanStep, base: StepBase | None, gain: Gain, widest_ns: int) -> Card:
-    finding = step.finding
+def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest_ns: int) -> Card:
+    finding, gain = step.finding, step.gain_ns
     low_ns, likely_ns, high_ns = (
         (step.step_after_ns.low, step.step_after_likely_ns, step.step_after_ns.high)
         if base is None
@@ -257,7 +257,7 @@ def _describe_step(report: Report, step: PlanStep, base: StepBase | None, gain: 
             Metric("Basis", format_name(gain.basis)),
         ),
         scale=scale,
-        blocks=tuple(_list_blocks(report, step, gain)),
+        blocks=tuple(_list_blocks(report, step)),
         role="plan-step",
         anchor=anchor_of(step),
     )
@@ -303,8 +303,8 @@ def _offer_overrides(report: Report, step: PlanStep) -> Iterator[Block]:
         yield Fold("Overrides of this entry alone", tuple(blocks), is_open=is_first, in_full_terminal=True)
 
 
-def _list_blocks(report: Report, step: PlanStep, gain: Gain) -> Iterator[Block]:
-    finding = step.finding
+def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
+    finding, gain = step.finding, step.gain_ns
     yield layout.Note(finding.reason)
     if loss := describe_loss(gain):
         yield layout.Note(f"It {loss}: measure the step before and after.")
@@ -329,7 +329,7 @@ def _list_blocks(report: Report, step: PlanStep, gain: Gain) -> Iterator[Block]:
         rest.append(Items((finding.how_to_verify,), "How to verify", "plain"))
     evidence = list_evidence(finding, step.gain_ns.explanation)
     if evidence:
-        rest.append(Fold("Evidence for and against", tuple(evidence)))
+        rest.append(Fold("Evidence for and against", tuple(replace(items, title="") for items in evidence)))
     if rest:
         yield PageOnly(tuple(rest))
 
@@ -368,7 +368,7 @@ def list_notes(notes: tuple[Note, ...], title: str = "", role: str = "") -> Item
     return Items(tuple((note.text or note.name, Text(note.source, "source")) for note in notes), title, role)
 
 
-def list_evidence(finding: Finding, explanation: str = "") -> list[Block]:
+def list_evidence(finding: Finding, explanation: str = "") -> list[Items]:
     """How the gain was estimated, then the evidence for the edit and against it."""
     estimate: tuple[tuple[Inline, ...], ...] = (
         ((Text("Estimate:", "strong"), explanation, Text("", "source")),) if explanation else ()

@@ -61,6 +61,10 @@ def steps(report: Report) -> Section:
 
 def describe_log(log: LogSummary) -> str:
     """``Log: unprofiled step 377 ms (median of 2 of 10 iterations; left out: 8 warm-up); peak memory 29.9 GiB``."""
+    if log.mismatch:
+        return f"Log: not used, because it is of another run: {log.mismatch}"
+    if not any((log.iterations, log.peak_memory_bytes, log.events, log.ooms, log.timers, log.progress)):
+        return f"Log: {', '.join(log.files)} holds no iteration line of Megatron-LM or Megatron-Bridge"
     by_count = sorted(log.roles.items(), key=lambda item: (-item[1], item[0]))
     others = ", ".join(f"{count} {role}" for role, count in by_count if role != "steady")
     steady = f"{format_count(log.roles.get('steady', 0))} of {format_count(log.iterations)} iterations"

@@ -17,8 +17,11 @@ from three_walls.report.formats import (
     format_share,
     format_wall,
 )
+from three_walls.report.overrides_file import slug
 from three_walls.report.palette import GROUP_COLOURS
-from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text
+from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
+from three_walls.report.sections.findings import group_missing_facts
+from three_walls.report.sections.moe import sum_parts
 from three_walls.report.sections.plan import list_top_edits
 from three_walls.report.sections.steps import describe_log, describe_progress
 from three_walls.report.sections.walls import (
@@ -31,6 +34,8 @@ from three_walls.report.step_base import find_step_base
 
 MOST_EDITS = 3
 """So many entries of the plan are in the head."""
+_MANY_EXPERT_KERNELS = 0.2
+"""Of all kernels."""
 
 _CULPRIT_TITLES = {
     "slow_compute": ("is slow", "are slow"),
@@ -65,8 +70,8 @@ def verdict(report: Report) -> Section:
         shares_of=f"the traced step ({format_ms(result.step_ns)})",
         role=role,
         step_line=describe_steps(report),
-        edits=list_top_edits(report, MOST_EDITS),
-        edits_title="What to change first" if report.plan else "",
+        edits=list_top_edits(report, MOST_EDITS) if report.plan else _list_without_plan(report),
+        edits_title="What to change first" if report.plan else "No edit is recommended. What to do instead",
         more_edits=(Text(f"{count_entries(len(entries), 'more ')} in the plan", link="plan"),) if entries else (),
         limits=_list_limits(report),
     )
@@ -98,8 +103,7 @@ def _name_cause(report: Report) -> str:
     if result.wall is Wall.MEMORY:
         return "recompute and host copies"
     if result.sub_wall is SubWall.HOST:
-        is_off = [found.value is False for key, found in report.config.values.items() if key == "moe_grouped_gemm"]
-        return "launches of one-by-one experts" if any(is_off) else "kernels are launched late"
+        return "launches of one-by-one experts" if _are_experts_one_by_one(report) else "kernels are launched late"
     group = Group.COMMUNICATION if result.wall is Wall.COMMUNICATION else Group.COMPUTE
     rows = [row for row in report.budget if row.group == group.value and row.ns > 0]
     if not rows:
@@ -107,6 +111,28 @@ def _name_cause(report: Report) -> str:
     longest = max(rows, key=lambda row: (row.ns, row.bucket))
     title = BUCKET_BY_NAME[longest.bucket].title if longest.bucket in BUCKET_BY_NAME else longest.bucket
     return f"{'exposed' if group is Group.COMMUNICATION else 'mostly'} {title}"
+
+
+def _are_experts_one_by_one(report: Report) -> bool:
+    """Whether expert GEMMs that no setting groups are a good part of all kernels."""
+    grouped = report.config.values.get("moe_grouped_gemm")
+    if grouped is not None and grouped.value is True:
+        return False
+    calls = sum(part.calls for part in sum_parts(report.moe_layers) if part.part == "expert_gemm")
+    return calls >= _MANY_EXPERT_KERNELS * (report.facts.number("kernel_count") or float("inf"))
+
+
+def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
+    """What can be done where no edit is recommended: findings that no setting fixes, and what would decide rules."""
+    found = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
+    lines = [
+        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", "", "not in the configuration") for finding in found
+    ]
+    settings = {rule for group in group_missing_facts(report) if group.are_settings for rule in group.rules}
+    if settings and not report.verdict.abstained:
+        title = "Give the run's configuration: --config or --log"
+        lines.insert(0, TopEdit("", title, "findings", "", f"decides up to {count_of(len(settings), 'rule')}"))
+    return tuple(lines[:MOST_EDITS])
 
 
 def _list_limits(report: Report) -> tuple[Inline, ...]:
@@ -127,7 +153,7 @@ def _describe_culprit(report: Report, culprit: Culprit) -> str:
     cost_ns, step_ns, about = culprit.cost_ns, report.verdict.step_ns, ""
     first = report.plan[0] if report.plan else None
     if base is not None and base.source != "trace" and first is not None and first.order == 0:
-        gain = base.scale_gain(first.gain_ns)
+        gain = first.gain_ns
         if gain.likely is not None:
             cost_ns, step_ns, about = gain.likely, base.now_ns, "about "
     share = format_share(cost_ns / step_ns if step_ns else None)
@@ -147,13 +173,13 @@ def _list_notes(report: Report) -> Iterator[str]:
 
 
 def describe_steps(report: Report) -> str:
-    """``Step 640 ms; 48 of 64 steps complete, 631-655 ms (boundaries from optimizer kernels)``."""
-    step = report.step
+    """``Step 590 ms (by the log; traced: 640 ms); 48 of 64 steps complete, traced in 631-655 ms``."""
+    step, base = report.step, find_step_base(report)
     if step.median_ns is None:
         return "; ".join(part for part in (f"Step: {UNKNOWN}", step.note) if part)
-    length_ns = step.median_ns if report.verdict.step_ns is None else report.verdict.step_ns
-    spread = f", {format_ms_range(step.min_ns, step.max_ns)}" if step.kept > 1 else ""
-    return f"Step {format_ms(length_ns)}; {count_complete(report)}{spread} (boundaries from {step.source})"
+    now = format_ms(step.median_ns) if base is None else f"{format_ms(base.now_ns)} ({base.note})"
+    spread = f", traced in {format_ms_range(step.min_ns, step.max_ns)}" if step.kept > 1 else ""
+    return f"Step {now}; {count_complete(report)}{spread} (boundaries from {step.source})"
 
 
 def count_complete(report: Report) -> str:
@@ -186,12 +212,10 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         if removed is None:
             recoverable_ns = recoverable_of(report, result.wall, None)
             fraction = format_share(share_of_judged_step(report, recoverable_ns))
-            yield Metric(
-                "Recoverable", f"up to {format_ms(base.scale(recoverable_ns))}", f"{fraction} {judged_step(report)}"
-            )
+            yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")
         else:
             share = format_share(removed.saved_ns / max(1, removed.step_ns + removed.saved_ns))
-            yield Metric("Without this wall", format_ms(base.scale(removed.step_ns)), f"{share} less, by replay")
+            yield Metric("Without this wall", format_ms(base.convert(removed.step_ns)), f"{share} less, by replay")
     yield Metric("Captured", f"{count_complete(report)}, {count_of(len(report.ranks), 'rank')}", role="small")
 
 

@@ -49,7 +49,8 @@ def walls(report: Report) -> Section:
         Column("What it is", "meaning", role="muted", width="wide", in_terminal=False),
     )
     rows = tuple(_read(report, wall, sub_wall) for wall, sub_wall in _ORDER)
-    blocks: list[Note | Table] = [Table("walls", columns, rows, emphasis=lambda row: row.mark == "the wall")]
+    title = f"Upper bounds in the traced step ({format_ms(report.verdict.step_ns)})" if report.verdict.step_ns else ""
+    blocks: list[Note | Table] = [Table("walls", columns, rows, title, emphasis=lambda row: row.mark == "the wall")]
     if report.verdict.counterfactuals:
         blocks.append(_tabulate_counterfactuals(report))
         blocks += [Note(each.note, role="muted") for each in report.verdict.counterfactuals if each.note]

@@ -1,0 +1,244 @@
+"""compare, baseline and plan next as a person meets them, and the CI examples."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.compare.sample_runs import make_run
+from tests.compare.test_settings import DEEPEP
+from tests.paths import REPOSITORY
+from three_walls.cli.main import main
+from three_walls.report.json_report import render_json
+
+UNSET = {"moe_router_dtype": None, "cuda_graph_scope": None}
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def three_walls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Runs a command in ``tmp_path``, in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("THREE_WALLS_BASELINES", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["three-walls", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as done:
+            code = done.code if isinstance(done.code, int) else 0
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Reports of a base, an edit that is 40 ms faster, one that is slower, and one of another model."""
+    for name, step_ms, settings in (
+        ("base", 600, UNSET),
+        ("edit", 560, {**UNSET, **DEEPEP}),
+        ("worse", 640, {**UNSET, "micro_batch_size": 2}),
+        ("other", 300, {**UNSET, "num_layers": 2}),
+    ):
+        (tmp_path / name).mkdir()
+        buckets = {"ep_all_to_all": 100} if name == "edit" else {}
+        report = make_run(name, step_ms, buckets_ms=buckets, settings=settings).report
+        (tmp_path / name / "report.json").write_text(render_json(report))
+    return tmp_path
+
+
+def test_the_answer_comes_first_then_settings_buckets_and_the_wall(three_walls: Command, runs: Path) -> None:
+    done = three_walls("compare", runs / "base", runs / "edit")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "6.7% faster: 600 -> 560 ms unprofiled"
+    assert lines[1] == "Beyond the spread of the steps (±1.7%)."
+    heads = [line for line in lines if line.isupper()]
+    assert heads == ["SETTINGS THAT DIFFER", "WHERE THE CHANGE IS", "WHAT IS THE WALL NOW"]
+    assert "Measured: 40.0 ms saved. Predicted for the edit: 0-89 ms. Inside the predicted range." in done.stdout
+
+
+def test_a_run_against_itself_does_not_differ(three_walls: Command, runs: Path) -> None:
+    done = three_walls("compare", runs / "base", runs / "base", "--fail-if", "step > +0%", "--strict")
+    assert done.returncode == 0
+    assert done.stdout.startswith("No difference: 600 -> 600 ms unprofiled\n")
+
+
+def test_every_format_has_the_same_numbers(three_walls: Command, runs: Path) -> None:
+    texts = {form: three_walls("compare", runs / "base", runs / "edit", "--format", form).stdout for form in (
+        "text", "md", "html", "json", "csv",
+    )}  # fmt: skip
+    for form in ("text", "md", "html"):
+        for number in ("150 ms", "100 ms", "-50.0 ms", "40.0 ms"):
+            assert number in texts[form], form
+    rows = json.loads(texts["json"])["pairs"][0]["budget"]["rows"]
+    assert (rows[0]["bucket"], rows[0]["change_ns"]) == ("ep_all_to_all", -50_000_000)
+    table = list(csv.DictReader(io.StringIO(texts["csv"])))
+    changes = {row["bucket"]: row["change_ns"] for row in rows}
+    assert {row["Bucket"]: int(row["Change [ns]"]) for row in table} == changes
+    assert not re.search(r"https?://|<script src|@import", texts["html"])
+
+
+def test_several_runs_are_a_table_then_each(three_walls: Command, runs: Path) -> None:
+    done = three_walls("compare", runs / "base", runs / "edit", runs / "worse", "--repeat", runs / "base")
+    assert done.stdout.startswith("edit: 6.7% faster: 600 -> 560 ms unprofiled\n")
+    assert "EDIT: WHERE THE CHANGE IS" in done.stdout
+    assert "6.7% slower" in three_walls("compare", runs / "base", runs / "edit", runs / "worse", "-q").stdout
+
+
+def test_out_writes_a_page_json_and_markdown(three_walls: Command, runs: Path) -> None:
+    done = three_walls("compare", runs / "base", runs / "edit", "--format", "md", "-o", runs / "out")
+    assert sorted(path.name for path in (runs / "out").iterdir()) == ["compare.html", "compare.json", "compare.md"]
+    assert done.stdout == (runs / "out" / "compare.md").read_text()
+    assert done.stderr.count("Wrote ") == 3  # stdout is for the format
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["base", "worse", "--fail-if", "step > +3%"], 1, "failed: step > +3% (worse)"),
+        (["base", "edit", "--fail-if", "step > +3%"], 0, ""),
+        (["base", "base", "--fail-if", "memory.peak > 70 GiB"], 6, "condition not judged: memory.peak > 70 GiB (base)"),
+        (["base", "base", "--fail-if", "memory.peak > 70 GiB", "--ignore-unknown"], 0, "warning: condition not judged"),
+        (["base", "worse", "--fail-if", "memory.peak > 1 GiB", "--fail-if", "step > +3%"], 1, "failed: step > +3%"),
+        (["base", "edit", "--fail-if", "stpe > +3%"], 2, "near names: step"),
+        (["base", "edit", "--format", "csv", "--table", "bucket"], 2, "expected one of settings"),
+        (["base"], 2, "Missing argument 'AFTER...'"),
+        (["base", "none"], 3, "none: no such file or directory"),
+        (["baseline:main", "edit"], 2, "expected the directory of baselines"),
+        (["base", "other"], 7, "num_layers 48 and 2"),
+        (["base", "other", "--force", "-q"], 0, ""),
+    ],
+)
+def test_exit_codes(three_walls: Command, runs: Path, arguments: list[str], exit_code: int, message: str) -> None:
+    assert (runs / "base").is_dir()
+    done = three_walls("compare", *arguments)
+    assert (done.returncode, "Traceback" in done.stderr) == (exit_code, False)
+    assert message in done.stderr
+    codes = re.findall(r"^ +(\d)  \w| {2,}(\d)  \w", three_walls("compare", "--help").stdout, re.MULTILINE)
+    assert str(exit_code) in {code for pair in codes for code in pair}
+
+
+def test_texts_of_a_run_stay_text(three_walls: Command, runs: Path) -> None:
+    hostile = "<script>alert(1)</script>\x1b[31m|x"
+    for form in ("html", "md", "text"):
+        done = three_walls("compare", f"{runs / 'base'},name={hostile}", runs / "edit", "--format", form)
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout
+        assert form == "text" or "<script>alert" not in done.stdout
+
+
+def test_a_baseline_is_saved_listed_shown_and_compared(three_walls: Command, runs: Path) -> None:
+    where = ("--dir", runs / "baselines")
+    assert three_walls("baseline", "list", *where) == Done(0, "", "")
+    assert three_walls("baseline", "save", "main", runs / "base", *where).returncode == 0
+    taken = three_walls("baseline", "save", "main", runs / "edit", *where)
+    assert (taken.returncode, "--replace" in taken.stderr) == (2, True)
+    assert three_walls("baseline", "list", *where).stdout.startswith("main  600 ms unprofiled  Communication wall")
+    assert json.loads(three_walls("baseline", "show", "main", "--json", *where).stdout)["schema_version"]
+    assert three_walls("compare", "baseline:main", runs / "edit", *where).stdout.startswith("6.7% faster")
+    assert three_walls("baseline", "save", "main", runs / "edit", "--replace", *where).returncode == 0
+    assert three_walls("compare", "baseline:main", runs / "edit", *where).stdout.startswith("No difference")
+    assert [path.name for path in (runs / "baselines").iterdir()] == ["main.json"]  # nothing half-written is left
+
+
+@pytest.mark.parametrize("name", ["../main", "", ".hidden", "a/b", "a b", "x" * 65, "new\nline"])
+def test_a_name_that_could_lead_elsewhere_is_refused(three_walls: Command, runs: Path, name: str) -> None:
+    done = three_walls("baseline", "save", name, runs / "base", "--dir", runs / "baselines")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "expected a name of a baseline" in done.stderr
+    assert not (runs / "baselines").exists()
+
+
+def test_an_unknown_baseline_names_those_that_there_are(three_walls: Command, runs: Path) -> None:
+    three_walls("baseline", "save", "main", runs / "base", "--dir", runs / "baselines")
+    done = three_walls("baseline", "show", "mian", "--dir", runs / "baselines")
+    assert (done.returncode, "there are main" in done.stderr) == (2, True)
+
+
+def test_plan_next_proposes_the_first_entry_that_was_not_tried(three_walls: Command, runs: Path) -> None:
+    history = runs / "history"
+    for place, name in enumerate(("base", "edit", "worse")):
+        (history / f"{place}-{name}").mkdir(parents=True)
+        (runs / name / "report.json").rename(history / f"{place}-{name}" / "report.json")
+    done = three_walls("plan", "next", history)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Try next: Replay attention and routing as CUDA graphs\n")
+    assert "exposed-ep-alltoall-deepep" in done.stdout
+    document = json.loads(three_walls("plan", "next", history, "--format", "json").stdout)
+    assert [run["decision"] for run in document["runs"]] == ["base", "accepted", "reverted"]
+    assert document["next_trial"]["rule"] == "launch-starved-cuda-graphs"
+    assert "accepted" in three_walls("plan", "next", history, "--format", "csv").stdout
+    assert three_walls("plan", "next", runs / "none").returncode == 3
+
+
+def gate_step(path: Path) -> str:
+    """The shell commands of the job's step or script that compares."""
+    document = yaml.safe_load(path.read_text())
+    if path.name.startswith("github"):
+        steps = [step for job in document["jobs"].values() for step in job["steps"]]
+        return next(step["run"] for step in steps if "three-walls compare" in step.get("run", ""))
+    scripts = [job["script"] for job in document.values() if isinstance(job, dict) and "script" in job]
+    return "\n".join(next(script for script in scripts if any("three-walls compare" in line for line in script)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
+@pytest.mark.parametrize(("after", "exit_code"), [("edit", 0), ("worse", 1)])
+def test_the_gate_of_the_ci_examples_passes_and_fails_as_it_must(
+    runs: Path, name: str, after: str, exit_code: int
+) -> None:
+    """The commands are run as they are in the example, on reports."""
+    (runs / "bin").mkdir()
+    program = runs / "bin" / "three-walls"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {sys.executable} -m three_walls "$@"\n')
+    program.chmod(0o755)
+    (runs / "baselines").mkdir()
+    (runs / "base" / "report.json").rename(runs / "baselines" / "main.json")
+    (runs / after).rename(runs / "report")
+    environment = os.environ | {
+        "PATH": f"{runs / 'bin'}:{os.environ['PATH']}",
+        "GITHUB_STEP_SUMMARY": str(runs / "summary.md"),
+        "THREE_WALLS_BASELINES": "baselines",
+    }
+    script = gate_step(REPOSITORY / "docs" / "ci" / name)
+    command = ["bash", "-eo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=runs, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == exit_code, done.stderr
+    assert (runs / "comparison" / "compare.html").is_file()  # to keep, also where the gate fails
+    if name.startswith("github"):
+        assert "unprofiled" in (runs / "summary.md").read_text()
+
+
+def test_compare_json_follows_its_published_schema(three_walls: Command, runs: Path) -> None:
+    schema = json.loads((REPOSITORY / "docs" / "generated" / "compare.schema.json").read_text())
+    document = json.loads(
+        three_walls("compare", runs / "base", runs / "edit", "--fail-if", "step > 1%", "--format", "json").stdout
+    )
+    jsonschema.validate(document, schema)
+    del document["pairs"][0]["step"]["basis"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)

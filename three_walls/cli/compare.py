@@ -1,0 +1,221 @@
+"""``three-walls compare``: did the step change, where, and what is the wall now."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from three_walls.cli.analyze import show_progress
+from three_walls.compare.compare import compare
+from three_walls.compare.gate import judge_condition, read_condition
+from three_walls.facts.registry import DEFINITION_BY_NAME
+from three_walls.model.comparison import ConditionOutcome, ConditionResult
+from three_walls.model.errors import UsageError
+from three_walls.report.comparison_report import (
+    Shown,
+    print_shown,
+    render_all,
+    render_shown_csv,
+    render_shown_html,
+    render_shown_json,
+    render_shown_markdown,
+)
+from three_walls.report.formats import show_control_characters
+from three_walls.report.terminal_report import open_console
+from three_walls.runs import GivenRun, parse_run, read_run
+
+FORMATS = ("text", "md", "html", "json", "csv")
+BASELINES_VARIABLE = "THREE_WALLS_BASELINES"
+CONDITION_HOLDS, CONDITION_UNKNOWN = 1, 6
+"""Exit codes."""
+
+baselines_option = click.option(
+    "--dir",
+    "baselines",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar=BASELINES_VARIABLE,
+    help=f"Directory of the baselines.  [default: ${BASELINES_VARIABLE}]",
+)
+
+
+@click.command("compare")
+@click.argument("before", metavar="BEFORE")
+@click.argument("afters", metavar="AFTER...", nargs=-1, required=True)
+@click.option(
+    "--repeat",
+    "repetitions",
+    metavar="RUN",
+    multiple=True,
+    help="A further run of BEFORE: what its runs differ by counts as spread. Repeatable.",
+)
+@click.option(
+    "--fail-if",
+    "expressions",
+    metavar="CONDITION",
+    multiple=True,
+    help="Exit with 1 where the condition holds: NAME OP [+-]NUMBER[UNIT], see below. Repeatable.",
+)
+@click.option("--strict", is_flag=True, help="Let conditions hold for differences within the spread of the steps too.")
+@click.option("--ignore-unknown", is_flag=True, help="Do not fail where a value of a condition is not known.")
+@click.option("--force", is_flag=True, help="Compare runs of different models or GPUs.")
+@baselines_option
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What stdout gets."
+)
+@click.option("--table", metavar="NAME", help="With --format csv: which table.  [default: buckets, else runs]")
+@click.option(
+    "-o",
+    "--out",
+    "out_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also write compare.html, compare.json and compare.md into this directory.",
+)
+@click.option("--full", "is_full", is_flag=True, help="Print communication and kernels too.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict and the conditions only.")
+def compare_command(
+    before: str,
+    afters: tuple[str, ...],
+    repetitions: tuple[str, ...],
+    expressions: tuple[str, ...],
+    strict: bool,
+    ignore_unknown: bool,
+    force: bool,
+    baselines: Path | None,
+    form: str,
+    table: str | None,
+    out_dir: Path | None,
+    is_full: bool,
+    quiet: bool,
+) -> None:
+    """Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.
+
+    A run is a trace, a directory with its traces (and its log and run_config.yaml), a report.json or a directory
+    that holds one, training logs alone, or baseline:NAME. Options follow its path:
+    PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,name=TEXT].
+
+    The step is the median of the logs where both runs have one, else a replay without the profiler, else the traced
+    step; the output states which. A difference counts where it exceeds the spread of the steps of both runs. Where the
+    tokens per GPU differ, the steps are compared per token.
+
+    \b
+    Conditions of --fail-if: NAME OP [+-]NUMBER[UNIT] with OP one of > >= < <=
+      'step > +3%'                    a sign or % compares the change against BEFORE
+      'step > 550 ms'                 without, AFTER's own value
+      'ep.exposed_fraction > +0.02'   a change of a fraction; +2pp is the same
+      'idle > +5 ms'                  a group: compute, communication, copy, graph, idle
+      'memory.peak > 70 GiB'          the logged peak, else the best known one
+    Other names: buckets (gemm), CLASS.busy|exposed|hidden|exposed_fraction, traced_step, and every numeric fact
+    of `three-walls facts`. A difference within the spread of the steps holds with --strict only.
+
+    \b
+    Examples:
+      three-walls compare before.sqlite after.sqlite
+      three-walls compare runs/base runs/edit --out comparison
+      three-walls compare base.sqlite,log=base.log edit.sqlite,log=edit.log --fail-if 'step > +3%'
+      three-walls compare baseline:main report/ --format md >> "$GITHUB_STEP_SUMMARY"
+
+    \b
+    Exit codes:
+      0  compared; no condition holds   4  no CUDA kernels in a trace
+      1  a condition holds              6  a value of a condition is not known
+      2  usage                          7  the runs are of different models or GPUs
+      3  an input cannot be read
+    """
+    conditions = [read_condition(expression, DEFINITION_BY_NAME) for expression in expressions]
+    given = name_apart([parse_run(text, baselines) for text in (before, *afters, *repetitions)])
+    with show_progress() as progress:
+        runs = [read_run(each, progress) for each in given]
+    base, others, repeats = runs[0], runs[1 : 1 + len(afters)], runs[1 + len(afters) :]
+    comparison = compare(base, others, repeats, force=force)
+    results = [
+        judge_condition(condition, base, run, pair, strict=strict)
+        for run, pair in zip(others, comparison.pairs, strict=True)
+        for condition in conditions
+    ]
+    comparison = replace(comparison, gate=tuple(results))
+    written = write_files(render_all(comparison), out_dir) if out_dir else []
+    show(comparison, form, table or "", is_full=is_full, quiet=quiet)
+    for path in written:
+        click.echo(f"Wrote {show_control_characters(str(path))}", err=form != "text")
+    finish(results, ignore_unknown=ignore_unknown)
+
+
+def name_apart(given: Sequence[GivenRun]) -> list[GivenRun]:
+    """``given``, where runs whose files have the same name are called by their directories, or by both."""
+    others = {each.path.resolve(): each.path for each in given}  # a run may be given twice
+    names, parents = [path.name for path in others.values()], [path.parent.name for path in others]
+    called = []
+    for each in given:
+        name, parent = each.path.name, each.path.resolve().parent.name
+        if each.name or names.count(name) == 1 or not parent:
+            called.append(each)
+        else:
+            is_enough = parents.count(parent) == 1 and parent not in names
+            called.append(replace(each, name=parent if is_enough else f"{parent}/{name}"))
+    return called
+
+
+def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = False) -> None:
+    """Print ``shown`` on stdout, in the format asked for."""
+    if form == "text":
+        print_shown(shown, open_console(), is_full=is_full, is_short=quiet)
+    elif form == "csv":
+        tables = render_shown_csv(shown)
+        name = table or next(name for name in ("buckets", "runs", "history", *tables) if name in tables)
+        if name not in tables:
+            raise UsageError(f"--table: expected one of {', '.join(tables)}, found {table}")
+        click.echo(tables[name], nl=False)
+    else:
+        render = {"md": render_shown_markdown, "html": render_shown_html, "json": render_shown_json}[form]
+        click.echo(render(shown), nl=False)
+
+
+def write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:
+    """Write the files, each at once or not at all. Raises UsageError for a directory that cannot be written."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in contents.items():
+            write_at_once(directory / name, text)
+    except OSError as error:
+        raise UsageError(f"cannot write to {directory}: {error.strerror}; choose a directory you can write") from error
+    return [directory / name for name in contents]
+
+
+def write_at_once(path: Path, text: str, *, may_replace: bool = True) -> None:
+    """Write ``text`` to ``path`` so that no reader ever sees a part of it.
+
+    Raises FileExistsError where the file exists and ``may_replace`` is not set.
+    """
+    staged = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    try:
+        with staged.open("xb") as file:
+            file.write(text.encode("utf-8", errors="backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+        if may_replace:
+            staged.replace(path)
+        else:
+            path.hardlink_to(staged)  # fails where the name is taken, also by another process just now
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def finish(results: Sequence[ConditionResult], *, ignore_unknown: bool) -> None:
+    """Name the conditions that decide on stderr, and exit with their code; return where none does."""
+    failed = [result for result in results if result.outcome is ConditionOutcome.HOLDS]
+    unknown = [result for result in results if result.outcome is ConditionOutcome.UNKNOWN]
+    for result in failed:
+        click.echo(f"three-walls: failed: {show_control_characters(f'{result.expression} ({result.after})')}", err=True)
+    for result in unknown:
+        text = f"{result.expression} ({result.after}): {result.reason}"
+        kind = "warning" if ignore_unknown else "error"
+        click.echo(f"three-walls: {kind}: condition not judged: {show_control_characters(text)}", err=True)
+    if failed:
+        sys.exit(CONDITION_HOLDS)
+    if unknown and not ignore_unknown:
+        sys.exit(CONDITION_UNKNOWN)

@@ -1,0 +1,107 @@
+"""``three-walls render``: any format again from a report.json."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
+from three_walls.model.errors import UsageError
+from three_walls.model.report import Report
+from three_walls.report.csv_report import render_csv
+from three_walls.report.formats import show_control_characters
+from three_walls.report.json_report import load_report
+from three_walls.report.render import FORMATS, render
+from three_walls.report.terminal_report import open_console, print_report
+from three_walls.report.write import write_report
+
+REPORT_NAME = "report.json"
+_FORMAT_OF = {".html": "html", ".json": "json", ".md": "md", ".csv": "csv", ".txt": "text"}
+
+
+@click.command("render")
+@click.argument("source", metavar="REPORT", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="What to make.  [default: by the ending of FILE; all files that analyze writes with DIR; else text]",
+)
+@click.option(
+    "-o",
+    "--out",
+    "target",
+    metavar="FILE|DIR",
+    type=click.Path(path_type=Path),
+    help="Where to write it.  [default: standard output]",
+)
+@click.option("--table", metavar="NAME", help="The table that --format csv writes; without a name the error lists all.")
+@click.option("--full", "is_full", is_flag=True, help="Text and Markdown with every section.")
+def render_command(source: Path, form: str | None, target: Path | None, table: str | None, is_full: bool) -> None:
+    """Make any format again from REPORT, a report.json or its directory.
+
+    The files are byte for byte those that analyze wrote, if the same release wrote them. A report.json of an earlier
+    release of schema 2 works too. No trace is read.
+
+    \b
+    Examples:
+      three-walls render rank0.three-walls
+      three-walls render report.json --format md >> "$GITHUB_STEP_SUMMARY"
+      three-walls render report.json --format csv --table budget
+      three-walls render report.json --out report/
+
+    \b
+    Exit codes: 0 rendered, 2 usage, or REPORT is no report.json
+    """
+    if form is None and target is not None and not target.is_dir():
+        form = _FORMAT_OF.get(target.suffix)
+    check_table(table, form)
+    source = source / REPORT_NAME if source.is_dir() else source
+    report = load_report(source)
+    if target is None:
+        show(report, form or "text", table=table, is_full=is_full)
+        return
+    if form is None:
+        written = write_report(report, target)
+    elif form == "csv" and table is None and target.is_dir():
+        written = [_write(target / f"{name}.csv", text) for name, text in render_csv(report).items()]
+    else:
+        suffix = "txt" if form == "text" else form
+        path = target / f"{table or 'report'}.{suffix}" if target.is_dir() else target
+        if path.exists() and path.samefile(source):
+            raise UsageError(f"{path}: expected another file to write to, found REPORT itself")
+        written = [_write(path, render(report, form, table=table, is_full=is_full))]
+    for path in written:
+        click.echo(f"Wrote {show_control_characters(str(path))}")
+
+
+def check_table(table: str | None, form: str | None) -> None:
+    """Raises UsageError for ``--table`` with another format than CSV."""
+    if table is not None and form != "csv":
+        raise UsageError("--table: it chooses the table of --format csv, and other formats have all of them")
+
+
+def show(report: Report, form: str, *, table: str | None, is_full: bool) -> None:
+    """Print ``report`` and nothing else on standard output: text with colours on a terminal, all else as in a file."""
+    if form == "text":
+        print_report(report, open_console(), is_full=is_full)
+        return
+    click.echo(encode(render(report, form, table=table, is_full=is_full)), nl=False)
+
+
+def encode(text: str) -> bytes:
+    """``text`` as the files hold it: a lone surrogate (of a file name that is not UTF-8) is spelled out."""
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+def _write(target: Path, text: str) -> Path:
+    """Write ``text`` to ``target``, whole or not at all; an earlier file is replaced."""
+    check_target(target, True)
+    if not os.access(target.absolute().parent, os.W_OK):
+        raise UsageError(f"{target}: cannot be written (its directory is missing or read-only)")
+    with write_errors(target), hidden_file(target.absolute().parent) as file:
+        file.stream.write(encode(text))
+        file.publish(target, True)
+    return target

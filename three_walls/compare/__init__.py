@@ -1,0 +1,1 @@
+"""Compares reports of runs: the step, settings, buckets and kernels; conditions on the difference; histories."""

@@ -1,0 +1,99 @@
+"""Exports reports of Nsight Systems (``.nsys-rep``) by calling ``nsys export``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from three_walls.model.errors import InputError
+from three_walls.model.shell import quote_file
+
+NSYS_VARIABLE = "NSYS"
+"""Environment variable with the ``nsys`` to call; by default the one on PATH."""
+EXPORTS = "three-walls-exports"
+"""Directory of the exports made here, in the current directory or beside the report."""
+REPORT_SUFFIX = ".nsys-rep"
+_PROGRESS = re.compile(r"\[\d+%[ =]*\]|Processing \d+ events:")
+_LONGEST_COMPLAINT = 300
+
+
+def find_nsys() -> str | None:
+    """The ``nsys`` to call, or None. Raises InputError where $NSYS names no program."""
+    named = os.environ.get(NSYS_VARIABLE)
+    found = shutil.which(named or "nsys")
+    if named and found is None:
+        raise InputError(f"--nsys or ${NSYS_VARIABLE}: {named}: no such program")
+    return found
+
+
+def export_report(nsys: str, report: Path, target: Path) -> None:
+    """Writes the SQLite export of ``report`` to ``target``, whole or not at all. Raises InputError with the reason."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".exporting-", dir=target.parent, ignore_cleanup_errors=True) as folder:
+            unfinished = Path(folder) / target.name
+            words = [
+                nsys,
+                "export",
+                "--type=sqlite",
+                "--force-overwrite=true",
+                "-o",
+                str(unfinished),
+                os.fspath(report.absolute()),
+            ]
+            done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+            if done.returncode or not unfinished.exists():
+                complaint = _last_line(done.stderr) or _last_line(done.stdout) or f"exit code {done.returncode}"
+                raise InputError(f"{report}: nsys export failed ({complaint})")
+            unfinished.replace(target)
+    except OSError as error:
+        raise InputError(f"{report}: cannot be exported ({error.strerror})") from error
+
+
+def export_once(report: Path, exports: Path, progress: Callable[[str], None]) -> Path:
+    """The SQLite export of ``report``, made under ``exports`` unless an earlier call made it from the same bytes.
+
+    Nothing is written next to the report: its directory may be read-only, or another program's. Raises InputError where
+    there is no nsys, or where it fails.
+    """
+    nsys = find_nsys()
+    if nsys is None:
+        raise InputError(
+            f"{report}: expected a SQLite export, found an Nsight report and no nsys on PATH to export it; "
+            f"{describe_export([report])}"
+        )
+    try:
+        with report.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        target = exports / digest[:16] / f"{report.name.removesuffix(REPORT_SUFFIX)}.sqlite"
+        if not target.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            progress(f"exporting {report.name}")
+            export_report(nsys, report, target)
+    except OSError as error:
+        raise InputError(f"{report}: cannot be exported to {exports} ({error.strerror})") from error
+    return target
+
+
+def describe_export(reports: Sequence[Path]) -> str:
+    """The command that exports ``reports`` where there is an nsys, as a clause of a message."""
+    if len(reports) == 1:
+        return f"run: nsys export --type sqlite {quote_file(reports[0].name)}"
+    directory = str(reports[0].parent)
+    where = "" if directory == "." else f"{quote_file(directory)}/"
+    return (
+        f"run: for report in {where}*{REPORT_SUFFIX}; "
+        'do nsys export --type sqlite -o "${report%.nsys-rep}.sqlite" "$report"; done'
+    )
+
+
+def _last_line(output: bytes) -> str:
+    """The last line that is no progress bar."""
+    text = output.decode("utf-8", errors="replace")
+    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip() and not _PROGRESS.search(line)]
+    return lines[-1][:_LONGEST_COMPLAINT] if lines else ""

@@ -1,0 +1,262 @@
+"""The report in brief: one screen of a terminal, or a comment in a ticket. It has no section of the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from three_walls.model.finding import PlanStep
+from three_walls.model.report import BudgetRow, Report, ReportWarning
+from three_walls.model.rule import FREES_MEMORY
+from three_walls.report.formats import (
+    count_of,
+    format_gain_bounds,
+    format_ms,
+    format_ms_range,
+    format_share,
+    keep_sentences,
+)
+from three_walls.report.overrides_file import list_entry_files, list_forms
+from three_walls.report.palette import BUCKET_COLOURS
+from three_walls.report.section import (
+    ROW,
+    Bar,
+    Block,
+    Card,
+    Column,
+    Copyable,
+    Hero,
+    Items,
+    Metric,
+    Note,
+    Section,
+    Table,
+    Text,
+)
+from three_walls.report.sections.budget import UNLISTED_COLOUR
+from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation
+from three_walls.report.sections.verdict import verdict
+from three_walls.report.step_base import find_step_base
+
+MOST_BUDGET_ROWS = 10
+"""Rows of the budget, the one that sums the rest included."""
+MOST_PLAN_LINES = 12
+"""Lines that the plan takes on the terminal."""
+LEAST_OVERRIDES = 3
+"""Entries whose first override is shown before more entries or warnings are."""
+MOST_WARNINGS = 3
+_MOST_NOTES = 2
+_LONGEST_REASON, _LONGEST_NOTE = 290, 190
+"""Characters of the verdict's reason, and of any other text on the terminal: three lines, and two."""
+_LONGEST_ADVICE = 75
+
+_REMARKS = frozenset(
+    {
+        "capture-start-skew",
+        "command-line",
+        "config-source",
+        "log-blocks-left-out",
+        "log-dispatcher",
+        "log-memory-early",
+        "log-overlap",
+        "log-override-skipped",
+        "log-processes-left-out",
+        "long-names",
+        "one-step",
+        "outlier-step",
+        "rank-not-in-trace",
+        "secrets-in-trace",
+        "untimed-operations",
+    }
+)
+"""Codes of warnings that change neither the verdict nor the plan. In brief they are counted."""
+
+
+def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Section, ...]:
+    """The sections for a terminal: verdict, warnings, budget, and a plan of at most ``plan_lines`` lines."""
+    hero = _find_hero(report)
+    notes = tuple(keep_sentences(note, _LONGEST_NOTE) for note in hero.notes[:_MOST_NOTES])
+    hero = replace(hero, text=keep_sentences(hero.text, _LONGEST_REASON), notes=notes)
+    found, hidden = _split_warnings(report, most_warnings)
+    warned = tuple(f"{keep_sentences(warning.message, _LONGEST_NOTE)} ({warning.code})" for warning in found)
+    blocks: tuple[Block, ...] = (Items(warned, role="list"),) if warned else ()
+    if hidden:
+        blocks = (*blocks, Note(f"{count_of(hidden, 'more note' if warned else 'note')}: --full", role="muted"))
+    return (
+        Section("verdict", "", (hero,)),
+        *((Section("warnings", "Warnings", blocks),) if blocks else ()),
+        Section("budget", "Where the step goes", _tabulate_budget(report), empty="Unknown: no step was kept."),
+        Section("plan", "The plan", _tabulate_entries(report, plan_lines), lead=_lead(report), empty=_empty(report)),
+    )
+
+
+def make_ticket(report: Report) -> tuple[Section, ...]:
+    """The sections for a ticket, a chat or the summary of a CI job: the same with the overrides of every entry."""
+    found, hidden = _split_warnings(report, MOST_WARNINGS)
+    warned = tuple((warning.message, Text(warning.code, "source")) for warning in found)
+    blocks: list[Block] = [Items(warned)] if warned else []
+    if hidden:
+        blocks.append(Note(f"{count_of(hidden, 'more note' if warned else 'note')} in the full report.", role="muted"))
+    return (
+        Section("verdict", "", (replace(_find_hero(report), edits=()), *_name_first(report))),
+        Section(
+            "plan",
+            "The plan",
+            tuple(_describe_entry(report, step) for step in report.plan),
+            lead=_lead(report),
+            empty=_empty(report),
+        ),
+        Section("budget", "Where the step goes", _tabulate_budget(report), empty="Unknown: no step was kept."),
+        *((Section("warnings", "Warnings", tuple(blocks)),) if blocks else ()),
+    )
+
+
+def name_verdict(report: Report) -> str:
+    """The verdict in a few words."""
+    hero = _find_hero(report)
+    return "No wall named" if hero.role == "abstained" else hero.title
+
+
+def _find_hero(report: Report) -> Hero:
+    return next(block for block in verdict(report).blocks if isinstance(block, Hero))
+
+
+def _split_warnings(report: Report, most: int) -> tuple[tuple[ReportWarning, ...], int]:
+    """At most ``most`` of the warnings that limit the verdict or the plan; and how many others there are."""
+    remarks = _REMARKS | {"straggler"} if report.verdict.culprit is not None else _REMARKS  # the verdict names it
+    limiting = tuple(warning for warning in report.warnings if warning.code not in remarks)[:most]
+    return limiting, len(report.warnings) - len(limiting)
+
+
+def _tabulate_budget(report: Report) -> tuple[Table, ...]:
+    """The longest buckets, and the sum of all others."""
+    rows = sorted((row for row in report.budget if row.ns > 0), key=lambda row: (-row.ns, row.bucket))
+    if not rows:
+        return ()
+    if len(rows) > MOST_BUDGET_ROWS:
+        rest = rows[MOST_BUDGET_ROWS - 1 :]
+        ns, fraction = sum(row.ns for row in rest), sum(row.fraction for row in rest)
+        rows = [*rows[: MOST_BUDGET_ROWS - 1], BudgetRow(f"{len(rest)} others", "", ns, fraction, "")]
+    longest = max(row.fraction for row in rows)
+
+    def draw(row: BudgetRow) -> Bar:
+        return Bar(((row.fraction / longest, BUCKET_COLOURS.get(row.bucket, UNLISTED_COLOUR)),))
+
+    columns = (
+        Column("Bucket", "bucket"),
+        Column("Time", "ns", format_ms),
+        Column("Share", "fraction", format_share),
+        Column("", ROW, draw, in_page=False),
+    )
+    return (Table("budget", columns, rows, terminal_rows=len(rows), has_head=False),)
+
+
+def _lead(report: Report) -> str:
+    """From which step to which the whole plan leads."""
+    base = find_step_base(report)
+    if not report.plan or base is None:
+        return ""
+    low_ns, _, high_ns = base.after(report.plan[-1])
+    after = format_ms_range(low_ns, high_ns)
+    return f"{format_ms(base.now_ns)} now ({base.note}), {after} with all entries. Apply them in order."
+
+
+def _empty(report: Report) -> str:
+    return (
+        "Empty: no rule recommends an edit for this run." if report.findings else "Empty: no rule could be evaluated."
+    )
+
+
+def _tabulate_entries(report: Report, lines: int) -> tuple[Block, ...]:
+    """A line per entry, and below the first ones a line with an override, as long as ``lines`` last."""
+    if not report.plan:
+        return ()
+    shown = report.plan if len(report.plan) < lines else report.plan[: max(1, lines - 1 - LEAST_OVERRIDES)]
+    spare = lines - len(shown) - (len(shown) < len(report.plan))
+    rows: list[_Line] = []
+    for step in shown:
+        rows.append(_Line(f"{step.order}.", format_gain_bounds(step.gain_ns), step.finding.title))
+        override = _name_override(report, step) if spare > 0 else ""
+        if override:
+            rows.append(_Line("", "", override))
+            spare -= 1
+    if left := len(report.plan) - len(shown):
+        rows.append(_Line("", "", f"{left} more {'entry' if left == 1 else 'entries'}: --full"))
+    columns = (Column("", "order"), Column("Gain", "gain"), Column("Change", "text"))
+    is_entry = attrgetter("order")
+    return (Table("plan", columns, rows, terminal_rows=len(rows), has_head=False, emphasis=is_entry),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the plan on the terminal: an entry, or an override of the entry above."""
+
+    order: str
+    gain: str
+    text: str
+
+
+def _name_override(report: Report, step: PlanStep) -> str:
+    """The first override of the entry alone, or why it has none; of an entry without edits how its advice begins."""
+    if not step.edits:
+        return keep_sentences(step.finding.advice, _LONGEST_ADVICE)
+    if step.needs:
+        needed = ", ".join(str(earlier.order) for earlier in report.plan if earlier.rule in step.needs)
+        return f"only together with entry {needed}"
+    forms, notes = _list_overrides(report, step)
+    lines = [line for _, _, lines in forms for line in lines] or list(notes)
+    more = f"  (and {count_of(len(lines) - 1, 'more line')})" if len(lines) > 1 else ""
+    return f"{lines[0]}{more}" if lines else ""
+
+
+def _list_overrides(
+    report: Report, step: PlanStep
+) -> tuple[tuple[tuple[str, str, tuple[str, ...]], ...], tuple[str, ...]]:
+    """Id, title and lines of the entry's overrides for the run's launcher, and notes on what no line can express.
+
+    Where the launcher is not known, or nothing can be set there, they are those for the other one.
+    """
+    if step.overrides is None:
+        return (), ()
+    forms = {form[0]: form for form in list_forms(step.overrides)}
+    launchers = (("megatron-lm", "Megatron-LM"), ("bridge", "Megatron-Bridge"))
+    for form, name in launchers if report.config.dialect == "megatron_lm" else reversed(launchers):
+        notes = tuple(note for note in step.overrides.notes if note.startswith((f"{name}:", "Applied alone")))
+        if form in forms or any("remove" in note for note in notes):
+            break
+    return tuple(forms[part] for part in (form, "env") if part in forms), notes
+
+
+def _name_first(report: Report) -> tuple[Block, ...]:
+    """Which entry to apply first. A ticket has no anchors, so the entry is named by its number."""
+    if report.first_trial is None or not report.plan:
+        return ()
+    first = report.plan[0]
+    files = list_entry_files(first)
+    forms, _ = _list_overrides(report, first)
+    path = next((files[name] for name, _, _ in forms if name in files), "")
+    where = ("Its overrides are below, and in", Text(path, "code")) if path else ()
+    text = f"entry {first.order}, {report.first_trial.title}."
+    return (Note((text, describe_expectation(report.first_trial, first.order == 0), *where), "First trial:"),)
+
+
+def _describe_entry(report: Report, step: PlanStep) -> Card:
+    finding, gain = step.finding, step.gain_ns
+    blocks: list[Block] = [Note(finding.reason)]
+    if not step.edits and finding.advice:
+        blocks.append(Note(finding.advice, "What to look at:"))
+    if step.needs:
+        blocks.append(Note(step.no_overrides_reason, "Not on its own."))
+    forms, notes = _list_overrides(report, step)
+    blocks += [Copyable(f"entry-{step.order}-{name}", title, lines) for name, title, lines in forms]
+    if notes:
+        blocks.append(Items(notes))
+    if finding.confirm_first:
+        blocks.append(Items(tuple(note.text or note.name for note in finding.confirm_first), CONFIRM_TITLE))
+    base = find_step_base(report)
+    after = ""
+    if base is not None and gain.basis != FREES_MEMORY:
+        low_ns, _, high_ns = base.after(step)
+        after = format_ms_range(low_ns, high_ns)
+    metrics = (Metric("Gain", format_gain_bounds(gain)), *((Metric("Step after it", after),) if after else ()))
+    return Card(finding.title, tuple(blocks), marker=str(step.order), tag=finding.rule, metrics=metrics)

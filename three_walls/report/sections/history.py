@@ -1,0 +1,160 @@
+"""The sections of a history: what to try next, and what was tried with which gain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from three_walls.model.comparison import Decision, History, Judgement, NextTrial, TriedRun
+from three_walls.model.shell import quote_assignment, quote_word
+from three_walls.report.formats import (
+    describe_gain,
+    format_ms,
+    format_ms_range,
+    format_name,
+    format_setting,
+    format_share,
+    format_share_change,
+)
+from three_walls.report.section import (
+    ROW,
+    Block,
+    Cell,
+    Column,
+    Copyable,
+    Hero,
+    Items,
+    Metric,
+    Note,
+    Section,
+    Table,
+    Terminal,
+    Text,
+)
+from three_walls.report.sections.comparison import describe_saved
+
+_JUDGEMENTS = {
+    Judgement.INSIDE: "inside",
+    Judgement.BELOW: "less",
+    Judgement.ABOVE: "more",
+    Judgement.UNKNOWN: "",
+}
+
+
+def make_history_sections(history: History) -> tuple[Section, ...]:
+    """The sections of ``three-walls plan next``: the proposal, the entry, and the table of runs."""
+    return (_head(history), *_next(history), tabulate_history(history))
+
+
+def tabulate_history(history: History) -> Section:
+    """The edits that were tried, each with the gain predicted and the gain measured; a section of a report too."""
+    columns = (
+        Column("Run", "name"),
+        Column("Edit", ROW, _name_edit, width="wide"),
+        Column("Decision", "decision", _mark_decision),
+        Column("Step", "step_ns", format_ms),
+        Column("Change", ROW, _describe_change, is_right=True),
+        Column("Predicted", ROW, _describe_prediction, is_right=True),
+        Column("Measured", "measured_ns", lambda ns: "" if ns is None else describe_saved(ns), is_right=True),
+        Column("Prediction", "judgement", lambda judgement: _JUDGEMENTS[judgement], in_terminal=False),
+        Column("Against", "against", role="muted", in_terminal=False),
+        Column("Reason", "reason", role="muted", width="third", in_terminal=False),
+    )
+    rows = history.runs
+    table = Table("history", columns, rows, terminal_rows=len(rows), emphasis=lambda row: row.name == history.best)
+    lead = (
+        "Each run is compared with the earlier one that it differs least from, and accepted where it is faster beyond "
+        "the spread. What repetitions differ by counts as spread."
+    )
+    return Section("history", "What was tried", (table,), lead=lead, link="Tried", terminal=Terminal.ALWAYS)
+
+
+def _head(history: History) -> Section:
+    no_try = (Decision.BASE, Decision.REPEATED)
+    tried = sum(run.decision not in no_try for run in history.runs)
+    accepted = sum(run.decision is Decision.ACCEPTED for run in history.runs)
+    following = history.next_trial
+    title = f"Try next: {following.title}" if following else "Nothing to try next"
+    text = f"{tried} tried, {accepted} accepted. "
+    if history.best_step_ns and history.first_step_ns:
+        saved = 1 - history.best_step_ns / history.first_step_ns
+        gain = f", {format_share(saved)} faster than the base" if saved > 0 else ""
+        text += f"The best run is {history.best}: {format_ms(history.best_step_ns)}{gain}."
+    else:
+        text += f"The best run is {history.best}."
+    metrics = [
+        Metric("Base", format_ms(history.first_step_ns), history.runs[0].name),
+        Metric("Best", format_ms(history.best_step_ns), history.best, "after"),
+    ]
+    if following:
+        metrics.append(Metric("Next", describe_gain(following.gain).removeprefix("gain "), following.rule))
+    hero = Hero(
+        eyebrow=f"{len(history.runs)} runs",
+        title=title,
+        text=text,
+        notes=(f"No entry: {history.no_next_reason}.",) if history.no_next_reason else (),
+        metrics=tuple(metrics),
+        shares=(),
+        role="history",
+        step_line=f"Base {format_ms(history.first_step_ns)}, best {format_ms(history.best_step_ns)}.",
+    )
+    return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role="hero history")
+
+
+def _next(history: History) -> Sequence[Section]:
+    following = history.next_trial
+    if following is None:
+        return ()
+    blocks: list[Block] = [
+        Note((f"{following.title}:", f"{describe_gain(following.gain)}.", Text(following.rule, "code"))),
+        Items(tuple(f"{key} = {format_setting(value)}" for key, value in following.edits), "Settings"),
+        *_offer(following),
+    ]
+    if history.planned_by != history.best:
+        blocks.append(Note(f"By the plan of {history.planned_by}: trace {history.best} for a plan of its own."))
+    if history.skipped:
+        blocks.append(Note(f"Tried already: {', '.join(history.skipped)}.", role="muted"))
+    return (Section("next", "The next entry", tuple(blocks), link="Next", terminal=Terminal.ALWAYS),)
+
+
+def _offer(following: NextTrial) -> list[Block]:
+    """The overrides of the entry alone, for each launcher."""
+    forms = (
+        ("bridge", "Megatron-Bridge overrides", tuple(map(quote_word, following.bridge))),
+        (
+            "megatron-lm",
+            "Megatron-LM flags",
+            tuple(" ".join(map(quote_word, flag.split(" "))) for flag in following.megatron_lm),
+        ),
+        ("env", "Environment", tuple(f"export {quote_assignment(name, value)}" for name, value in following.env)),
+    )
+    return [Copyable(f"next-{name}", title, lines) for name, title, lines in forms if lines]
+
+
+def _name_edit(run: TriedRun) -> Cell:
+    if run.decision is Decision.BASE:
+        return Text("base", "muted")
+    if run.decision is Decision.REPEATED:
+        return Text(f"none: repeats {run.against}", "muted")
+    if run.rules:
+        return Text(", ".join(run.rules), "code")
+    return "; ".join(run.settings) or Text("no setting known to differ", "muted")
+
+
+def _describe_change(run: TriedRun) -> str:
+    """The change, and what counts as the spread: ``-10.0% (±1.5%)``."""
+    if run.change_fraction is None:
+        return ""
+    before_ns = None if run.step_ns is None or run.change_ns is None else run.step_ns - run.change_ns
+    if run.spread_ns is None or not before_ns:
+        return format_share_change(run.change_fraction)
+    return f"{format_share_change(run.change_fraction)} (±{format_share(run.spread_ns / before_ns)})"
+
+
+def _mark_decision(decision: Decision) -> Text:
+    return Text(format_name(decision.value), "badge" if decision is not Decision.REVERTED else "badge warn")
+
+
+def _describe_prediction(run: TriedRun) -> str:
+    if run.predicted_low_ns is None or run.predicted_high_ns is None:
+        return ""
+    return format_ms_range(run.predicted_low_ns, run.predicted_high_ns)

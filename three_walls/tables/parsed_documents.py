@@ -1,0 +1,84 @@
+"""The documents that ship with the program as JSON, because reading their YAML takes ten times as long.
+
+Each is kept under a digest of the YAML and of the code that reads it, so what was changed is read again. A wheel brings
+the JSON along: ``hatch_build.py`` writes it. A checkout keeps it where Python keeps its compiled modules, and keeps
+nothing where Python would not (``-B``, a directory that cannot be written). Files from elsewhere, as those of
+``--rules``, are always read as YAML.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from three_walls.resources import IS_BUNDLED, PARSED_DIR, ROOT, RULES_DIR, TABLES_DIR
+from three_walls.tables import yaml_document
+from three_walls.tables.yaml_document import Problem, read_document
+
+
+def read_parsed(path: Path) -> bytes | None:
+    """The document at ``path`` as JSON; None where it is not one of the program's, or not kept as it is now."""
+    kept = _place_of(path)
+    if kept is None:
+        return None
+    try:
+        digest, _, text = kept.read_bytes().partition(b"\n")
+        return text if digest == _digest(path) else None
+    except OSError:
+        return None
+
+
+def keep_parsed(path: Path, text: str) -> None:
+    """Keeps ``text``, the document at ``path`` as JSON, for the next process."""
+    kept = _place_of(path)
+    if kept is not None and not IS_BUNDLED and not sys.dont_write_bytecode:
+        with suppress(OSError):
+            PARSED_DIR.mkdir(parents=True, exist_ok=True)
+            _write(path, text, kept)
+
+
+def write_all(folder: Path) -> None:
+    """Writes every document of the rules and tables as JSON into ``folder``, but the cases of rules: tests read them.
+
+    Raises ValueError for a document that is wrong in form.
+    """
+    for path in sorted([*RULES_DIR.rglob("*.yaml"), *TABLES_DIR.rglob("*.yaml")]):
+        kept = _place_of(path)
+        if kept is None or path.name.endswith(".cases.yaml"):
+            continue
+        problems: list[Problem] = []
+        document = read_document(path, problems)
+        if document is None or problems:
+            raise ValueError("\n".join(map(str, problems)))
+        _write(path, json.dumps(document.value), folder / kept.name)
+
+
+def _place_of(path: Path) -> Path | None:
+    """Where the document at ``path`` is kept; None for a file that does not ship with the program."""
+    if RULES_DIR in path.parents or TABLES_DIR in path.parents:
+        return PARSED_DIR / f"{'.'.join(path.relative_to(ROOT).parts)}.json"
+    return None
+
+
+def _digest(path: Path) -> bytes:
+    return sha256(_reader_digest() + path.read_bytes()).hexdigest().encode()
+
+
+@cache
+def _reader_digest() -> bytes:
+    return sha256(Path(yaml_document.__file__).read_bytes()).digest()
+
+
+def _write(path: Path, text: str, kept: Path) -> None:
+    """Writes the file as a whole or not at all, as several processes may do at the same time."""
+    part = kept.with_name(f"{kept.name}.{os.getpid()}")
+    try:
+        part.write_bytes(_digest(path) + b"\n" + text.encode())
+        part.replace(kept)
+    finally:
+        part.unlink(missing_ok=True)
