@@ -18,7 +18,7 @@ from three_walls.report.formats import UNITS, UNKNOWN, format_text
 ROW = ""
 """As the value of a column: the whole row."""
 
-PAGE_ROWS = 400
+PAGE_ROWS = 600
 """Rows of a table that the page shows at most; report.json and the CSV files have all."""
 
 FEW_ROWS, MANY_ROWS = 8, 40
