@@ -344,7 +344,7 @@ def _describe_trial(pair: Pair, suffix: str) -> Iterator[Block]:
     elif trial.other_settings and len(trial.other_settings) + len(trial.entries) > 1:
         yield Note(f"Measured for all differences together: {saved}. It cannot be divided between them.{predicted}")
     elif trial.other_settings:
-        yield Note(f"Measured: {saved}. BEFORE has no entry in a plan that makes this change.")
+        yield Note(f"Measured: {saved}. No entry of BEFORE's plan makes this change.")
 
 
 def describe_saved(saved_ns: int) -> str:
