@@ -23,6 +23,10 @@ _PLACE_LENGTH = 48
 
 def kernels(report: Report) -> Section | None:
     """Kernels by bucket, the bucket with the most kernel time first."""
+    peak = Column(
+        "Of peak", "fraction_of_peak", lambda value: "" if value is None else format_share(value), unit="fraction"
+    )
+    has_peak = any(row.fraction_of_peak is not None for row in report.kernels)
     columns = (
         Column("Kernel", ROW, _name),
         Column("Bucket", "bucket", _name_bucket),
@@ -30,13 +34,11 @@ def kernels(report: Report) -> Section | None:
         Column("Of step", lambda row: report.fraction_of_step(row.ns), format_share),
         Column("Calls", "calls", format_count, sums=True),
         Column("Mean", "mean_ns", format_us),
+        Column("Most from", ROW, _name_places, in_terminal=False),
+        Column("Launch", _mean_launch_ns, format_us),
+        *((peak,) if has_peak else ()),
         Column("Fastest", "fastest_ns", format_us, in_terminal=False),
         Column("95% below", "p95_ns", format_us, in_terminal=False),
-        Column("Launch", _mean_launch_ns, format_us),
-        Column(
-            "Of peak", "fraction_of_peak", lambda value: "" if value is None else format_share(value), unit="fraction"
-        ),
-        Column("Most from", ROW, _name_places, in_terminal=False),
         Column("Grid x block", ROW, _write_launch, role="muted", in_terminal=False),
     )
     lead = (
