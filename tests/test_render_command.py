@@ -175,3 +175,12 @@ def test_a_real_report_renders_again_to_the_same_bytes(tmp_path: Path) -> None:
     assert files_in(tmp_path / "again") == files_in(tmp_path / "first")
     for form in ("md", "text"):
         assert run(tmp_path / "first", "--format", form, "--full").stdout == render(report, form, is_full=True)
+
+
+def test_a_history_goes_into_the_report_and_comes_back_with_it(analyzed: Report, tmp_path: Path) -> None:
+    runs = REPOSITORY / "sample_traces" / "te-host-bound-runs"
+    text = analyze("--history", runs, "--format", "md", "--full", "--out", tmp_path).stdout
+    assert "## What was tried" in text
+    assert "| 01-micro-batch-2 | micro\\_batch\\_size: 1 -&#62; 2 | accepted |" in text
+    assert run(tmp_path, "--format", "md", "--full").stdout == text
+    assert "What was tried" not in render(analyzed, "md", is_full=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -23,6 +24,7 @@ from three_walls.report.render import FORMATS
 from three_walls.report.sections.brief import name_verdict
 from three_walls.report.terminal_report import open_console, print_report
 from three_walls.report.write import write_report
+from three_walls.runs import read_history
 
 
 @click.command("analyze")
@@ -88,6 +90,13 @@ from three_walls.report.write import write_report
     type=click.Path(path_type=Path),
     help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
 )
+@click.option(
+    "--history",
+    "history_dir",
+    metavar="RUNS_DIR",
+    type=click.Path(path_type=Path),
+    help="Earlier runs, as for `plan next`: what was tried, with predicted and measured gains, goes into the report.",
+)
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
 @nsys_option
@@ -104,6 +113,7 @@ def analyze_command(
     allowed: tuple[str, ...],
     logs: tuple[Path, ...],
     memory_snapshot: Path | None,
+    history_dir: Path | None,
     is_full: bool,
     quiet: bool,
 ) -> None:
@@ -145,6 +155,8 @@ def analyze_command(
             exports=out.parent / EXPORTS,
             progress=progress,
         )
+        if history_dir is not None:
+            report = replace(report, history=read_history(history_dir, progress))
         if form is None or out_dir is not None:
             progress("writing the report")
             written = write_report(report, out)

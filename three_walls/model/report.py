@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from three_walls.model.buckets import SubWall, Wall
+from three_walls.model.comparison import History
 from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
@@ -868,6 +869,8 @@ class Report:
     """The longest starvation first; the rest of each thread comes last."""
     timeline: Timeline | None = None
     """Null without a kept step."""
+    history: History | None = None
+    """The runs before this one, with what was tried; null where they were not given."""
     schema_version: str = SCHEMA_VERSION
 
     @property

@@ -16,6 +16,7 @@ from three_walls.report.sections.facts import facts
 from three_walls.report.sections.findings import findings
 from three_walls.report.sections.gaps import gaps
 from three_walls.report.sections.graphs import graphs
+from three_walls.report.sections.history import history
 from three_walls.report.sections.host_work import host_work
 from three_walls.report.sections.kernels import kernels
 from three_walls.report.sections.memory import memory
@@ -39,6 +40,7 @@ SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     verdict,
     warnings,
     plan,
+    history,
     overrides,
     budget,
     gaps,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from three_walls.model.comparison import Decision, History, Judgement, NextTrial, TriedRun
+from three_walls.model.report import Report
 from three_walls.model.shell import quote_assignment, quote_word
 from three_walls.report.formats import (
     describe_gain,
@@ -38,6 +40,11 @@ _JUDGEMENTS = {
     Judgement.ABOVE: "more",
     Judgement.UNKNOWN: "",
 }
+
+
+def history(report: Report) -> Section | None:
+    """The section of a report: what was tried before this run."""
+    return None if report.history is None else replace(tabulate_history(report.history), terminal=Terminal.FULL)
 
 
 def make_history_sections(history: History) -> tuple[Section, ...]:
