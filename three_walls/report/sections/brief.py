@@ -257,9 +257,8 @@ def _describe_entry(report: Report, step: PlanStep) -> Card:
     if notes:
         blocks.append(Items(notes))
     if finding.confirm_first:
-        blocks.append(
-            Items(tuple(note.text or note.name for note in finding.confirm_first), CONFIRM_TITLE, "checklist")
-        )
+        texts = tuple(note.text or note.name for note in finding.confirm_first)
+        blocks.append(Items(texts, CONFIRM_TITLE, "checklist"))
     base = find_step_base(report)
     after = ""
     if base is not None and gain.basis != FREES_MEMORY:
