@@ -82,7 +82,7 @@ def test_a_long_report_still_fits_on_one_screen(report: Report) -> None:
     )
     lines = print_plain(long, is_full=False).splitlines()
     assert len(lines) <= 39
-    assert any(line.endswith(" more notes: --full") for line in lines)
+    assert any(line.endswith(" more warnings: --full") for line in lines)
     plan = lines[lines.index("THE PLAN") :]
     assert sum("--moe-token-dispatcher-type flex" in line for line in plan) >= 3
     assert any(line.strip().endswith("more entries: --full") for line in lines)
@@ -100,6 +100,8 @@ def test_warnings_that_change_neither_verdict_nor_plan_are_counted_on_one_screen
     text = print_plain(replace(report, warnings=(remark, limiting)), is_full=False)
     assert "  - Another run. (log-mismatch)\n  1 more note: --full\n" in text
     assert "One usable step." not in text
+    many = print_plain(replace(report, warnings=(remark, *[limiting] * 5)), is_full=False)
+    assert "  2 more warnings and 1 note: --full\n" in many
     assert "  1 note: --full\n" in print_plain(replace(report, warnings=(remark,)), is_full=False)
 
 
