@@ -33,7 +33,7 @@ from three_walls.report.section import (
     Table,
     Text,
 )
-from three_walls.report.sections.budget import UNLISTED_COLOUR
+from three_walls.report.sections.budget import UNLISTED_COLOUR, title_budget
 from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.step_base import find_step_base
@@ -85,7 +85,7 @@ def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Se
     return (
         Section("verdict", "", (hero,)),
         *((Section("warnings", "Warnings", blocks),) if blocks else ()),
-        Section("budget", _title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
+        Section("budget", title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
         Section("plan", "The plan", _tabulate_entries(report, plan_lines), lead=_lead(report), empty=_empty(report)),
     )
 
@@ -106,7 +106,7 @@ def make_ticket(report: Report) -> tuple[Section, ...]:
             lead=_lead(report),
             empty=_empty(report),
         ),
-        Section("budget", _title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
+        Section("budget", title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
         *((Section("warnings", "Warnings", tuple(blocks)),) if blocks else ()),
     )
 
@@ -130,11 +130,6 @@ def _split_warnings(report: Report, most: int) -> tuple[tuple[ReportWarning, ...
     if notes_count:
         hidden.append(count_of(notes_count, "note" if hidden or not limiting else "more note"))
     return limiting[:most], " and ".join(hidden)
-
-
-def _title_budget(report: Report) -> str:
-    """Times of the budget are traced, those of the plan without the profiler where the step was replayed."""
-    return "Where the step goes" + ("" if report.verdict.replayed_step_ns is None else ", as traced")
 
 
 def _tabulate_budget(report: Report) -> tuple[Table, ...]:
