@@ -38,7 +38,7 @@ def test_short_markdown_is_a_comment_with_the_overrides_of_each_entry(report: Re
     lines = text.splitlines()
     assert [line for line in lines if line.startswith("## ")] == [
         "## The plan",
-        "## Where the step goes",
+        "## Where the traced step goes (640 ms)",
         "## Warnings",
     ]
     assert len(text) < len(render_markdown(report)) / 4
