@@ -38,7 +38,7 @@ def test_short_markdown_is_a_comment_with_the_overrides_of_each_entry(report: Re
     lines = text.splitlines()
     assert [line for line in lines if line.startswith("## ")] == [
         "## The plan",
-        "## Where the step goes",
+        "## Where the traced step goes (640 ms)",
         "## Warnings",
     ]
     assert len(text) < len(render_markdown(report)) / 4
@@ -48,6 +48,7 @@ def test_short_markdown_is_a_comment_with_the_overrides_of_each_entry(report: Re
     assert block.split("```")[1].split() == [
         "--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep", "--moe-router-dtype", "fp32"
     ]  # fmt: skip
+    assert "- [ ] deep\\_ep imports in the training container" in block  # to be ticked off in the ticket
     assert "First trial" not in render_markdown(without_plan(report), is_full=False)
 
 

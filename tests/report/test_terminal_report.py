@@ -43,13 +43,13 @@ def test_it_is_coloured_on_a_terminal(report: Report) -> None:
 def test_the_verdict_comes_first_and_warnings_before_numbers(report: Report) -> None:
     text = print_plain(report)
     assert text.startswith("Communication-bound: exposed expert all-to-all\n")
-    assert text.index("ambiguous_step_boundary") < text.index("WHERE THE TRACED STEP GOES (640 MS)")
+    assert text.index("ambiguous_step_boundary") < text.index("WHERE THE TRACED STEP GOES (640 ms)")
 
 
 def test_the_default_fits_on_one_screen_and_names_where_the_rest_is(report: Report) -> None:
     lines = print_plain(report, is_full=False).splitlines()
-    titles = [line for line in lines if line.isupper() and not line.startswith(" ")]
-    assert titles == ["WARNINGS", "WHERE THE STEP GOES", "THE PLAN"]
+    titles = [line for line in lines if line.partition(" (")[0].isupper() and not line.startswith(" ")]
+    assert titles == ["WARNINGS", "WHERE THE TRACED STEP GOES (640 ms)", "THE PLAN"]
     assert len(lines) <= 39  # a screen of 40 with the line on where the files are
     assert lines[-1] == "--full prints every section."
     assert "--full" not in print_plain(report)
@@ -66,10 +66,10 @@ def test_the_plan_on_one_screen_has_gains_and_the_first_override_for_the_launche
     assert "only together with entry 1" in print_plain(replace(report, plan=(report.plan[0], needing)), is_full=False)
 
 
-def test_the_budget_is_named_as_traced_where_the_step_is_shown_without_the_profiler(report: Report) -> None:
-    replayed = replace(report, verdict=replace(report.verdict, replayed_step_ns=600_000_000))
-    assert "WHERE THE STEP GOES, AS TRACED\n" in print_plain(replayed, is_full=False)
-    assert "## Where the step goes, as traced\n" in render_markdown(replayed, is_full=False)
+def test_the_budget_is_named_as_that_of_the_traced_step(report: Report) -> None:
+    for is_full in (False, True):
+        assert "WHERE THE TRACED STEP GOES (640 ms)\n" in print_plain(report, is_full=is_full)
+    assert "## Where the traced step goes (640 ms)\n" in render_markdown(report, is_full=False)
 
 
 def test_a_long_report_still_fits_on_one_screen(report: Report) -> None:
@@ -82,7 +82,7 @@ def test_a_long_report_still_fits_on_one_screen(report: Report) -> None:
     )
     lines = print_plain(long, is_full=False).splitlines()
     assert len(lines) <= 39
-    assert any(line.endswith(" more notes: --full") for line in lines)
+    assert any(line.endswith(" more warnings: --full") for line in lines)
     plan = lines[lines.index("THE PLAN") :]
     assert sum("--moe-token-dispatcher-type flex" in line for line in plan) >= 3
     assert any(line.strip().endswith("more entries: --full") for line in lines)
@@ -100,6 +100,8 @@ def test_warnings_that_change_neither_verdict_nor_plan_are_counted_on_one_screen
     text = print_plain(replace(report, warnings=(remark, limiting)), is_full=False)
     assert "  - Another run. (log-mismatch)\n  1 more note: --full\n" in text
     assert "One usable step." not in text
+    many = print_plain(replace(report, warnings=(remark, *[limiting] * 5)), is_full=False)
+    assert "  2 more warnings and 1 note: --full\n" in many
     assert "  1 note: --full\n" in print_plain(replace(report, warnings=(remark,)), is_full=False)
 
 

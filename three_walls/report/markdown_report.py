@@ -57,7 +57,8 @@ def _write(block: Block, level: int) -> Iterator[str]:
         yield from (f"{'#' * level} {text}" if block.role == "heading" else text, "")
     elif isinstance(block, Items):
         yield from (f"**{_escape(block.title)}**", "") if block.title else ()
-        yield from (f"- {_escape(plain_text(item))}" for item in block.items)
+        box = "[ ] " if block.role == "checklist" else ""
+        yield from (f"- {box}{_escape(plain_text(item))}" for item in block.items)
         yield ""
     elif isinstance(block, Copyable):
         yield from (f"**{_escape(block.title)}**", "", "```", *map(_write_code, block.lines))

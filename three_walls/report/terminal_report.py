@@ -142,7 +142,8 @@ def _lay_out(parts: Sequence[RenderableType], width: int) -> list[str]:
 
 def _show_section(section: Section, screen: _Screen) -> Iterator[RenderableType]:
     if section.title:
-        yield _plain(f"\n{section.title.upper()}", "bold")
+        words, bracket, amount = section.title.partition(" (")
+        yield _plain(f"\n{words.upper()}{bracket}{amount}", "bold")
     if section.lead:
         yield _indent(_plain(section.lead, "dim"))
     for block in section.blocks:

@@ -169,8 +169,8 @@ def _check_steps_found(
     """Raises UsageError where ``step_range`` names no range, or only ranges in which nothing was launched."""
     found = ranges.filter(pl.col("text").str.contains(step_range))["text"]
     if found.is_empty():
-        texts = dict.fromkeys(text for trace in traces for text in list_range_texts(trace.path, _MOST_NAMED))
-        named = ", ".join(map(_quote_range, list(texts)[:_MOST_NAMED]))
+        of_traces = (list_range_texts(trace.path, _MOST_NAMED) for trace in traces)
+        named = ", ".join(map(_quote_range, next(filter(None, of_traces), [])))  # the ranks of a run have the same
         exist = f"there are {named}" if named else "the trace has none (capture with -t cuda,nvtx)"
         raise UsageError(f"--step-range: expected an NVTX range in which {step_range!r} is found; {exist}")
     if all(source in (StepSource.OPTIMIZER, StepSource.ONE_WINDOW) for source in sources.values()):

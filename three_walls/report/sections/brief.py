@@ -33,7 +33,7 @@ from three_walls.report.section import (
     Table,
     Text,
 )
-from three_walls.report.sections.budget import UNLISTED_COLOUR
+from three_walls.report.sections.budget import UNLISTED_COLOUR, title_budget
 from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.step_base import find_step_base
@@ -81,22 +81,22 @@ def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Se
     warned = tuple(f"{keep_sentences(warning.message, _LONGEST_NOTE)} ({warning.code})" for warning in found)
     blocks: tuple[Block, ...] = (Items(warned, role="list"),) if warned else ()
     if hidden:
-        blocks = (*blocks, Note(f"{count_of(hidden, 'more note' if warned else 'note')}: --full", role="muted"))
+        blocks = (*blocks, Note(f"{hidden}: --full", role="muted"))
     return (
         Section("verdict", "", (hero,)),
         *((Section("warnings", "Warnings", blocks),) if blocks else ()),
-        Section("budget", _title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
+        Section("budget", title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
         Section("plan", "The plan", _tabulate_entries(report, plan_lines), lead=_lead(report), empty=_empty(report)),
     )
 
 
 def make_ticket(report: Report) -> tuple[Section, ...]:
     """The sections for a ticket, a chat or the summary of a CI job: the same with the overrides of every entry."""
-    found, hidden = _split_warnings(report, MOST_WARNINGS)
+    found, hidden = _split_warnings(report, len(report.warnings))
     warned = tuple((warning.message, Text(warning.code, "source")) for warning in found)
     blocks: list[Block] = [Items(warned)] if warned else []
     if hidden:
-        blocks.append(Note(f"{count_of(hidden, 'more note' if warned else 'note')} in the full report.", role="muted"))
+        blocks.append(Note(f"{hidden} in the full report.", role="muted"))
     return (
         Section("verdict", "", (replace(_find_hero(report), edits=()), *_name_first(report))),
         Section(
@@ -106,7 +106,7 @@ def make_ticket(report: Report) -> tuple[Section, ...]:
             lead=_lead(report),
             empty=_empty(report),
         ),
-        Section("budget", _title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
+        Section("budget", title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
         *((Section("warnings", "Warnings", tuple(blocks)),) if blocks else ()),
     )
 
@@ -121,16 +121,15 @@ def _find_hero(report: Report) -> Hero:
     return next(block for block in verdict(report).blocks if isinstance(block, Hero))
 
 
-def _split_warnings(report: Report, most: int) -> tuple[tuple[ReportWarning, ...], int]:
-    """At most ``most`` of the warnings that limit the verdict or the plan; and how many others there are."""
+def _split_warnings(report: Report, most: int) -> tuple[tuple[ReportWarning, ...], str]:
+    """At most ``most`` of the warnings that limit the verdict or the plan, and in words how many others there are."""
     remarks = _REMARKS | {"straggler"} if report.verdict.culprit is not None else _REMARKS  # the verdict names it
-    limiting = tuple(warning for warning in report.warnings if warning.code not in remarks)[:most]
-    return limiting, len(report.warnings) - len(limiting)
-
-
-def _title_budget(report: Report) -> str:
-    """Times of the budget are traced, those of the plan without the profiler where the step was replayed."""
-    return "Where the step goes" + ("" if report.verdict.replayed_step_ns is None else ", as traced")
+    limiting = tuple(warning for warning in report.warnings if warning.code not in remarks)
+    notes_count = len(report.warnings) - len(limiting)
+    hidden = [count_of(len(limiting) - most, "more warning")] if len(limiting) > most else []
+    if notes_count:
+        hidden.append(count_of(notes_count, "note" if hidden or not limiting else "more note"))
+    return limiting[:most], " and ".join(hidden)
 
 
 def _tabulate_budget(report: Report) -> tuple[Table, ...]:
@@ -257,7 +256,8 @@ def _describe_entry(report: Report, step: PlanStep) -> Card:
     if notes:
         blocks.append(Items(notes))
     if finding.confirm_first:
-        blocks.append(Items(tuple(note.text or note.name for note in finding.confirm_first), CONFIRM_TITLE))
+        texts = tuple(note.text or note.name for note in finding.confirm_first)
+        blocks.append(Items(texts, CONFIRM_TITLE, "checklist"))
     base = find_step_base(report)
     after = ""
     if base is not None and gain.basis != FREES_MEMORY:

@@ -43,13 +43,19 @@ def budget(report: Report) -> Section:
         ]
     return Section(
         "budget",
-        f"Where the traced step goes ({format_ms(report.verdict.step_ns)})" if rows else "Where the step goes",
+        title_budget(report),
         tuple(blocks),
         lead="Every nanosecond of the step belongs to exactly one bucket.",
         link="Budget",
         empty="Unknown: no step was kept.",
         terminal=Terminal.ALWAYS,
     )
+
+
+def title_budget(report: Report) -> str:
+    """The heading: the budget is of the traced step, whatever other sections speak of."""
+    has_rows = any(row.ns > 0 for row in report.budget)
+    return f"Where the traced step goes ({format_ms(report.verdict.step_ns)})" if has_rows else "Where the step goes"
 
 
 def _tabulate(rows: Sequence[BudgetRow]) -> Table:
