@@ -115,6 +115,8 @@ def _sum_starvation(rows: Sequence[HostWorkRow]) -> dict[str, int]:
     for (module, direction), codes in by_part.items():
         words = (direction, _OUTSIDE) if module == OUTSIDE else (module, direction)
         part = " ".join(word for word in words if word)
+        if not part and list(codes) == [BETWEEN]:
+            continue  # nothing is known of it
         most = min(codes, key=lambda code: (-codes[code], code))
         how = most if len(codes) == 1 else f"most {'' if most == BETWEEN else 'in '}{most}"
         sums[", ".join(word for word in (part, how) if word)] = sum(codes.values())
