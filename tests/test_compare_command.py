@@ -110,10 +110,14 @@ def test_several_runs_are_a_table_then_each(three_walls: Command, runs: Path) ->
 
 
 def test_out_writes_a_page_json_and_markdown(three_walls: Command, runs: Path) -> None:
-    done = three_walls("compare", runs / "base", runs / "edit", "--format", "md", "-o", runs / "out")
+    done = three_walls("compare", runs / "base", runs / "edit", "--format", "md", "--full", "-o", runs / "out")
     assert sorted(path.name for path in (runs / "out").iterdir()) == ["compare.html", "compare.json", "compare.md"]
     assert done.stdout == (runs / "out" / "compare.md").read_text()
     assert done.stderr.count("Wrote ") == 3  # stdout is for the format
+    short = three_walls("compare", runs / "base", runs / "edit", "--format", "md").stdout
+    assert "## Where the change is" in short
+    assert "## Communication" in done.stdout
+    assert "## Communication" not in short
 
 
 @pytest.mark.parametrize(
@@ -127,6 +131,13 @@ def test_out_writes_a_page_json_and_markdown(three_walls: Command, runs: Path) -
         (["base", "edit", "--fail-if", "stpe > +3%"], 2, "near names: step"),
         (["base", "edit", "--format", "csv", "--table", "bucket"], 2, "expected one of settings"),
         (["base"], 2, "Missing argument 'AFTER...'"),
+        (
+            ["base", "edit", "--repeat", "worse"],
+            2,
+            "configuration, found other micro_batch_size",
+        ),
+        (["base", "edit", "--repeat", "other"], 2, "num_layers 48 and 2"),
+        (["base", "edit", "--repeat", "base"], 0, ""),
         (["base", "none"], 3, "none: no such file or directory"),
         (["baseline:main", "edit"], 2, "expected the directory of baselines"),
         (["base", "other"], 7, "num_layers 48 and 2"),

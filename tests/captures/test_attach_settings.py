@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
 import pytest
 
-from three_walls.captures.attach.job import read_job
+from three_walls.captures.attach.job import make_directory, read_job
 from three_walls.captures.attach.settings import (
     add_settings,
     check_command,
@@ -137,3 +138,12 @@ def test_the_recorded_command_line_is_read_as_the_programs_own() -> None:
     starter = ["python", "-I", "-S", "/x/three_walls/captures/attach/start_program.py", "/tmp/t", "under-profiler"]
     assert find_program([*starter, *LM.split()]) == find_program(LM.split())
     assert find_program([*starter, "python", "-m", "pkg.train", "--x"]).script == "pkg.train"
+
+
+def test_each_launch_has_a_directory_and_each_rank_its_log(tmp_path: Path) -> None:
+    for rank in ("0", "1", "0"):
+        job = read_job({"RANK": rank, "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "../a b"})
+        _, log = make_directory(tmp_path, job)
+        os.close(log)
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.log"))
+    assert found == ["run-.._a_b-2/rank0.log", "run-.._a_b/rank0.log", "run-.._a_b/rank1.log"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,15 @@ def test_buckets_less_the_profilers_part_are_the_change_of_the_unprofiled_step()
     assert (budget.traced_before_ns, budget.traced_after_ns, budget.traced_change_ns) == (640 * MS, 606 * MS, -34 * MS)
     assert (budget.profiler_before_ns, budget.profiler_after_ns) == (40 * MS, 36 * MS)
     assert budget.step_change_ns == -30 * MS == sum(row.change_ns for row in budget.rows) - budget.profiler_change_ns
+
+
+def test_a_bucket_of_a_newer_release_is_reconciled_too() -> None:
+    before, after = make_run(step_ms=600), make_run(step_ms=570)
+    row = replace(after.report.budget[0], bucket="newer_bucket", ns=7 * MS)
+    after = replace(after, report=replace(after.report, budget=(*after.report.budget, row)))
+    budget = reconcile_buckets(before, after, measure_step_change(before, after))
+    assert budget is not None
+    assert (budget.rows[0].bucket, budget.traced_after_ns) == ("newer_bucket", 647 * MS)
 
 
 def test_traced_steps_have_no_part_of_the_profiler() -> None:

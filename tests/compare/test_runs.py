@@ -77,6 +77,11 @@ def test_real_runs_that_drift_more_than_edits_gain_are_repetitions_and_reverted_
     assert history.best == "01-micro-batch-2"
 
 
+def test_an_empty_directory_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"expected a report\.json, traces or training logs"):
+        read_run(GivenRun(tmp_path))
+
+
 def test_runs_are_in_the_order_of_their_numbers_and_labels_name_them(tmp_path: Path) -> None:
     write_report(tmp_path / "run-0")
     write_report(tmp_path / "run-10", 590, micro_batch_size=4)

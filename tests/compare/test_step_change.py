@@ -75,6 +75,11 @@ def test_steps_on_no_common_basis_are_not_compared() -> None:
     assert (change.basis, change.outcome, change.change_ns) == (Basis.NONE, ChangeOutcome.UNKNOWN, None)
 
 
+def test_a_log_that_prints_steps_of_no_length_gives_none() -> None:
+    change = measure_step_change(make_run(step_ms=0), make_run(step_ms=0))
+    assert change.basis is Basis.TRACE
+
+
 def test_steps_with_other_numbers_of_tokens_are_compared_per_token() -> None:
     after = make_run("edit", step_ms=1_100, settings={"global_batch_size": 512})
     change = measure_step_change(make_run(step_ms=600), after)

@@ -77,16 +77,13 @@ def choose_basis(before: Run, after: Run) -> tuple[Basis, str]:
 
 def step_on(basis: Basis, run: Run) -> int | None:
     """The step of ``run`` on ``basis``."""
-    match basis:
-        case Basis.LOG:
-            return run.unprofiled_step_ns
-        case Basis.REPLAY:
-            return run.replayed_step_ns
-        case Basis.TRACE:
-            return run.traced_step_ns
-        case Basis.MIXED:
-            return run.replayed_step_ns if run.unprofiled_step_ns is None else run.unprofiled_step_ns
-    return None
+    lengths = {
+        Basis.LOG: run.unprofiled_step_ns,
+        Basis.REPLAY: run.replayed_step_ns,
+        Basis.TRACE: run.traced_step_ns,
+        Basis.MIXED: run.replayed_step_ns if run.unprofiled_step_ns is None else run.unprofiled_step_ns,
+    }
+    return lengths.get(basis)
 
 
 def _has_step(run: Run) -> bool:

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from trace_builder import GEMM, MEGATRON, TraceBuilder
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.paths import SAMPLES
 from three_walls.captures.scrub.scrub import scrub
 from three_walls.inputs.nsys.export import decode_text
@@ -114,10 +115,11 @@ def test_a_directory_of_tables_can_be_scrubbed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@reads_sample("healthy-two-gpus.sqlite.xz")
 def test_the_report_of_a_real_capture_is_the_same_from_tables(tmp_path: Path) -> None:
     export = SAMPLES / "healthy-two-gpus.sqlite.xz"
     tables = write_tables(export, tmp_path / "healthy-two-gpus_pqtdir")
-    plain, other = (json.loads(render_json(analyze(path))) for path in (export, tables))
+    plain, other = (json.loads(render_json(report)) for report in (analyze_sample(export.name), analyze(tables)))
     for report in (plain, other):
         del report["inputs"]
     assert json.loads(json.dumps(other).replace(tables.name, export.name)) == plain

@@ -136,9 +136,9 @@ class _Attached:
         self._leave_note(ended, reason)
         if self._job.rank != 0:
             return
-        if ended.was_asked_to_end:
+        if self._is_in_haste(ended):
             if self._request.analyzes:
-                self._warn(f"the program was asked to end, so nothing is analyzed; run: {self._analyze_line()}")
+                self._warn(f"the run did not end by itself, so nothing is analyzed; run: {self._analyze_line()}")
             return
         self._wait_for_ranks()
         if self._request.analyzes:
@@ -148,6 +148,10 @@ class _Attached:
             code = _run_to_end(["sh", "-c", self._request.when_done], environment)
             if code:
                 self._warn(f"--when-done: exit code {code}")
+
+    def _is_in_haste(self, ended: Ended) -> bool:
+        """Whether the launcher waits for the end: after a signal, or to end the other ranks of a failed run."""
+        return ended.was_asked_to_end or (ended.code != 0 and self._job.world != 1)
 
     def _add_settings(self) -> Added:
         request = self._request
@@ -192,8 +196,8 @@ class _Attached:
                 reason = f"the profiler wrote no report: it was killed (signal {-code})"
             else:
                 reason = "the profiler wrote no report: the program never began the capture (cudaProfilerStart)"
-        elif ended.was_asked_to_end:
-            reason = "the report is not exported, because the program was asked to end"
+        elif self._is_in_haste(ended):
+            reason = "the report is not exported, because the run did not end by itself"
         else:
             try:
                 export_report(self._nsys, self._report, self._export_of(self._job.rank))
@@ -237,7 +241,7 @@ class _Attached:
         if not exports:
             self._warn("no rank has an export, so there is nothing to analyze")
             return
-        words = [sys.executable, "-m", "three_walls", *self._analyze_words(exports)]
+        words = [sys.executable, "-P", "-m", "three_walls", *self._analyze_words(exports)]
         code = _run_to_end(words, dict(os.environ))
         if code:
             self._warn(f"the analysis failed (exit code {code}); to repeat it: {self._analyze_line()}")
