@@ -58,7 +58,11 @@ def test_host_work_names_the_code_and_the_rest_is_counted(report: Report) -> Non
     first, second, rest = cells(host_work(report))
     assert (first["Next launch"], first["NVTX range"]) == ("experts forward", "layers.*.mlp.experts > aten::mm")
     assert (first["Starves the GPU"], first["Of the step"], first["Ranges"]) == ("12.0 ms", "1.9%", "96")
-    assert (second["Next launch"], second["NVTX range"], second["Ranges"]) == ("outside", "outside of ranges", "")
+    assert (second["Next launch"], second["NVTX range"], second["Ranges"]) == (
+        "outside of layers",
+        "outside of ranges",
+        "",
+    )
     assert rest["Next launch"] == "40 other places"
 
 

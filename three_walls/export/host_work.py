@@ -17,13 +17,12 @@ import polars as pl
 
 from three_walls.attribution.compute_gaps import Cause
 from three_walls.attribution.ownership import OWNER
-from three_walls.export.kernel_table import generalize, is_place
+from three_walls.export.kernel_table import generalize, is_place, name_part
 from three_walls.facts.step_view import StepView
 from three_walls.inputs import limits
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS
 from three_walls.model.buckets import BUCKETS, COMPUTE_CATEGORIES, Group
 from three_walls.model.report import GapCause, HostWorkRow, RankReport
-from three_walls.replay.layer_order import OUTSIDE
 from three_walls.timeline.timeline import Timeline
 
 MOST_ROWS = 60
@@ -33,7 +32,6 @@ MOST_GAP_PLACES = 12
 OTHER_PLACES = "other places"
 BETWEEN = "outside of NVTX ranges"
 SEPARATOR = " > "
-_OUTSIDE = "outside of layers"
 
 _OPERATOR = "::"
 """In the names of operators (``aten::mm``) and of nothing that a user calls a range."""
@@ -113,8 +111,9 @@ def _sum_starvation(rows: Sequence[HostWorkRow]) -> dict[str, int]:
             codes[code] = codes.get(code, 0) + row.starved_ns
     sums = {}
     for (module, direction), codes in by_part.items():
-        words = (direction, _OUTSIDE) if module == OUTSIDE else (module, direction)
-        part = " ".join(word for word in words if word)
+        part = name_part(module, direction)
+        if not part and list(codes) == [BETWEEN]:
+            continue  # nothing is known of it
         most = min(codes, key=lambda code: (-codes[code], code))
         how = most if len(codes) == 1 else f"most {'' if most == BETWEEN else 'in '}{most}"
         sums[", ".join(word for word in (part, how) if word)] = sum(codes.values())

@@ -15,6 +15,7 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.report import KernelPlace, KernelRow
 from three_walls.model.units import NS_PER_S
 from three_walls.replay.graph import StepGraph
+from three_walls.replay.layer_order import OUTSIDE
 from three_walls.tables.kernels import peak_of, precision_of_kernel
 from three_walls.tables.scrub import cut_private
 from three_walls.timeline.intervals import DURATION
@@ -93,6 +94,12 @@ def shorten_name(full_name: str) -> str:
 def generalize(range_name: str) -> str:
     """The name of a range without what differs between layers and runs: layer numbers, paths, addresses."""
     return cut_private(_NUMBER.sub("*", range_name))[:LONGEST_SHOWN_NAME]
+
+
+def name_part(module: str | None, direction: str | None) -> str:
+    """A part of the model in words: ``experts forward``, ``forward outside of layers``; empty where it is not known."""
+    words = (direction, "outside of layers") if module == OUTSIDE else (module, direction)
+    return " ".join(word for word in words if word)
 
 
 def is_place(range_name: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from three_walls.export.kernel_table import generalize, shorten_name
+from three_walls.export.kernel_table import generalize, name_part, shorten_name
 from three_walls.export.step_tracks import (
     MeasuredStep,
     Window,
@@ -419,8 +419,7 @@ class _Step:
         else:
             category, detail = self._find_cause(start_ns, end_ns, category)
             if not detail and following is not None:
-                part = " ".join(word for word in following[2:4] if word)
-                detail = ": ".join(word for word in (part, following[4]) if word)
+                detail = ": ".join(word for word in (name_part(*following[2:4]), following[4]) if word)
         return TimelineStretch(
             rank=self._window.rank.rank,
             start_ns=start_ns - self._window.zero_ns,

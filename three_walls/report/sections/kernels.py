@@ -89,7 +89,8 @@ def _name_place(place: KernelPlace) -> str:
 
 def describe_part(module: str | None, direction: str | None, code: str) -> str:
     """A place of the model and of the code: ``experts backward: aten::mm``."""
-    part = " ".join(word for word in (module, direction) if word)
+    words = (direction, "outside of layers") if module == "outside" else (module, direction)
+    part = " ".join(word for word in words if word)
     return show_control_characters(": ".join(word for word in (part, code) if word) or UNKNOWN)
 
 
