@@ -233,11 +233,13 @@ def test_paper_shows_everything_and_cuts_nothing(
 def test_it_is_light_and_opens_at_once(browser: Browser, folders: dict[str, Path], name: str) -> None:
     assert (folders[name] / "report.html").stat().st_size <= 1_500_000
     context = browser.new_context()
-    page = open_page(context, folders[name]).page
+    page = context.new_page()
     session = context.new_cdp_session(page)
-    session.send("Performance.enable")
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # what others run does not count
+    page.goto((folders[name] / "report.html").as_uri())
+    page.wait_for_timeout(300)
     metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
-    assert metrics["TaskDuration"] < 1.0
+    assert 0 < metrics["TaskDuration"] < 1.0
     context.close()
 
 
