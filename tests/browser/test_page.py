@@ -149,7 +149,7 @@ def test_every_entry_of_the_head_leads_to_its_entry_of_the_plan(page: Page) -> N
 def test_hostile_names_stay_text(browser: Browser, folders: dict[str, Path]) -> None:
     context = browser.new_context()
     page = open_page(context, folders["hostile"]).page
-    assert page.locator("script").count() == 1
+    assert page.locator("script:not([type])").count() == 1  # the page's own
     assert page.locator("img").count() == 0
     assert "<script>alert(1)</script>" in page.locator("main").inner_text()
     context.close()
@@ -164,6 +164,28 @@ def test_nothing_makes_the_page_scroll_sideways(
     page = open_page(context, folders[name]).page
     page.evaluate("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()
+
+
+def test_the_timeline_zooms_and_describes_what_is_under_the_pointer(browser: Browser, folders: dict[str, Path]) -> None:
+    context = browser.new_context(viewport={"width": 1366, "height": 900})
+    page = open_page(context, folders["real"], "#timeline").page
+    canvas = page.locator("#timeline-view canvas")
+    canvas.scroll_into_view_if_needed()
+    page.wait_for_timeout(100)
+    whole = canvas.screenshot()
+    page.get_by_role("button", name="Zoom in").click()
+    page.wait_for_timeout(100)
+    assert canvas.screenshot() != whole
+    box = canvas.bounding_box()
+    assert box is not None
+    canvas.hover(position={"x": box["width"] / 2, "y": 42})  # the lane of owners has no gap
+    assert re.search(r"\d (ms|us|ns) from ", page.locator("#timeline-view .tip").inner_text())
+    canvas.focus()
+    page.keyboard.press("Escape")
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(100)
+    assert page.locator("#timeline-view .tip").is_hidden()
     context.close()
 
 
