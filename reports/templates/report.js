@@ -167,7 +167,8 @@
 
   // A region that does not scroll needs no stop of the Tab key.
   function leaveOutOfTabOrder(region) {
-    region.tabIndex = region.scrollWidth > region.clientWidth ? 0 : -1;
+    const isScrolled = region.scrollWidth > region.clientWidth || region.scrollHeight > region.clientHeight;
+    region.tabIndex = isScrolled ? 0 : -1;
   }
   window.addEventListener("resize", () => {
     for (const region of document.querySelectorAll(".scroll")) if (region.clientWidth) leaveOutOfTabOrder(region);

@@ -168,6 +168,28 @@ def test_nothing_makes_the_page_scroll_sideways(
     context.close()
 
 
+def test_the_timeline_zooms_and_describes_what_is_under_the_pointer(browser: Browser, folders: dict[str, Path]) -> None:
+    context = browser.new_context(viewport={"width": 1366, "height": 900})
+    page = open_page(context, folders["real"], "#timeline").page
+    canvas = page.locator("#timeline-view canvas")
+    canvas.scroll_into_view_if_needed()
+    page.wait_for_timeout(100)
+    whole = canvas.screenshot()
+    page.get_by_role("button", name="Zoom in").click()
+    page.wait_for_timeout(100)
+    assert canvas.screenshot() != whole
+    box = canvas.bounding_box()
+    assert box is not None
+    canvas.hover(position={"x": box["width"] / 2, "y": 42})  # the lane of owners has no gap
+    assert re.search(r"\d (ms|us|ns) from ", page.locator("#timeline-view .tip").inner_text())
+    canvas.focus()
+    page.keyboard.press("Escape")
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(100)
+    assert page.locator("#timeline-view .tip").is_hidden()
+    context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: Browser, folder: Path, scheme: str) -> None:
     context = browser.new_context(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
@@ -234,11 +256,13 @@ def test_paper_shows_everything_and_cuts_nothing(
 def test_it_is_light_and_opens_at_once(browser: Browser, folders: dict[str, Path], name: str) -> None:
     assert (folders[name] / "report.html").stat().st_size <= 1_500_000
     context = browser.new_context()
-    page = open_page(context, folders[name]).page
+    page = context.new_page()
     session = context.new_cdp_session(page)
-    session.send("Performance.enable")
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # what others run does not count
+    page.goto((folders[name] / "report.html").as_uri())
+    page.wait_for_timeout(300)
     metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
-    assert metrics["TaskDuration"] < 1.0
+    assert 0 < metrics["TaskDuration"] < 1.0
     context.close()
 
 

@@ -61,7 +61,11 @@ def waits(report: Report) -> Section:
         blocks.append(Note(_describe_alignment(report.alignment), role="muted"))
     if rows:
         if plot := _draw_ranks(rows):
-            blocks.append(Chart("waits", plot, "Communication of each rank: waiting for peers, then transfer"))
+            chart = Chart("waits", plot, "Communication of each rank: waiting for peers, then transfer")
+            blocks += [
+                chart,
+                Legend(((Swatch(WAIT_COLOUR), "wait", "for peers"), (Swatch(TRANSFER_COLOUR), "transfer", ""))),
+            ]
         blocks += [_tabulate_classes(report), _tabulate_ranks(rows)]
     return Section(
         "waits",
