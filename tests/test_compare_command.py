@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,19 +55,25 @@ def three_walls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     return run
 
 
+@cache
+def render_reports() -> dict[str, str]:
+    """Reports of a base, an edit that is 40 ms faster, one that is slower, and one of another model."""
+    faster = make_run("edit", 560, buckets_ms={"ep_all_to_all": 100}, settings={**UNSET, **DEEPEP})
+    runs = (
+        make_run("base", settings=UNSET),
+        faster,
+        make_run("worse", 640, settings={**UNSET, "micro_batch_size": 2}),
+        make_run("other", 300, settings={**UNSET, "num_layers": 2}),
+    )
+    return {run.name: render_json(run.report) for run in runs}
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Reports of a base, an edit that is 40 ms faster, one that is slower, and one of another model."""
-    for name, step_ms, settings in (
-        ("base", 600, UNSET),
-        ("edit", 560, {**UNSET, **DEEPEP}),
-        ("worse", 640, {**UNSET, "micro_batch_size": 2}),
-        ("other", 300, {**UNSET, "num_layers": 2}),
-    ):
+    """A directory with those reports."""
+    for name, text in render_reports().items():
         (tmp_path / name).mkdir()
-        buckets = {"ep_all_to_all": 100} if name == "edit" else {}
-        report = make_run(name, step_ms, buckets_ms=buckets, settings=settings).report
-        (tmp_path / name / "report.json").write_text(render_json(report))
+        (tmp_path / name / "report.json").write_text(text)
     return tmp_path
 
 
@@ -78,7 +85,7 @@ def test_the_answer_comes_first_then_settings_buckets_and_the_wall(three_walls: 
     assert lines[1] == "Beyond the spread of the steps (±1.7%)."
     heads = [line for line in lines if line.isupper()]
     assert heads == ["SETTINGS THAT DIFFER", "WHERE THE CHANGE IS", "WHAT IS THE WALL NOW"]
-    assert "Measured: 40.0 ms saved. Predicted for the edit: 0-89 ms. Inside the predicted range." in done.stdout
+    assert "Measured: 40.0 ms saved. Predicted for the entry: 0-89 ms. Inside the predicted range." in done.stdout
 
 
 def test_a_run_against_itself_does_not_differ(three_walls: Command, runs: Path) -> None:
@@ -110,10 +117,14 @@ def test_several_runs_are_a_table_then_each(three_walls: Command, runs: Path) ->
 
 
 def test_out_writes_a_page_json_and_markdown(three_walls: Command, runs: Path) -> None:
-    done = three_walls("compare", runs / "base", runs / "edit", "--format", "md", "-o", runs / "out")
+    done = three_walls("compare", runs / "base", runs / "edit", "--format", "md", "--full", "-o", runs / "out")
     assert sorted(path.name for path in (runs / "out").iterdir()) == ["compare.html", "compare.json", "compare.md"]
     assert done.stdout == (runs / "out" / "compare.md").read_text()
     assert done.stderr.count("Wrote ") == 3  # stdout is for the format
+    short = three_walls("compare", runs / "base", runs / "edit", "--format", "md").stdout
+    assert "## Where the change is" in short
+    assert "## Communication" in done.stdout
+    assert "## Communication" not in short
 
 
 @pytest.mark.parametrize(
@@ -127,6 +138,13 @@ def test_out_writes_a_page_json_and_markdown(three_walls: Command, runs: Path) -
         (["base", "edit", "--fail-if", "stpe > +3%"], 2, "near names: step"),
         (["base", "edit", "--format", "csv", "--table", "bucket"], 2, "expected one of settings"),
         (["base"], 2, "Missing argument 'AFTER...'"),
+        (
+            ["base", "edit", "--repeat", "worse"],
+            2,
+            "configuration, found other micro_batch_size",
+        ),
+        (["base", "edit", "--repeat", "other"], 2, "num_layers 48 and 2"),
+        (["base", "edit", "--repeat", "base"], 0, ""),
         (["base", "none"], 3, "none: no such file or directory"),
         (["baseline:main", "edit"], 2, "expected the directory of baselines"),
         (["base", "other"], 7, "num_layers 48 and 2"),

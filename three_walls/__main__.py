@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 
 def main() -> None:
@@ -12,10 +13,11 @@ def main() -> None:
         # Nearly all that a run makes lives until it ends. Looking for garbage after every 700 new objects takes a tenth
         # of a short run and frees next to nothing.
         gc.set_threshold(100_000, 20, 20)
-        # NumPy is used for sums and comparisons. The threads that its BLAS starts at import only take time.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        # pydantic would look for plugins in every installed package, and import them.
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+        if sys.argv[1:2] != ["attach"]:  # whose environment is that of the program which it runs
+            # NumPy is used for sums and comparisons. The threads that its BLAS starts at import only take time.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+            # pydantic would look for plugins in every installed package, and import them.
+            os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         from three_walls.cli.signals import finish, handle_signals
 
         handle_signals()

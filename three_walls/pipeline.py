@@ -141,7 +141,7 @@ def export_step(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _MeasuredRun:
     """Everything that is measured of a run."""
 
     inputs: Inputs
@@ -150,6 +150,12 @@ class _Run:
     attribution: Attribution
     facts: FactSheet
     details: Details
+
+
+@dataclass(frozen=True, slots=True)
+class _Run(_MeasuredRun):
+    """The same with its replay, whose facts are among the others."""
+
     replay: RunReplay
 
 
@@ -157,6 +163,21 @@ def _measure(request: InputRequest, step_range: str | None, progress: Progress) 
     """Reads and measures a run: the stages up to the replay."""
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
     inputs = read_inputs(request, ranges, graph_launch, progress)
+    measured = _measure_inputs(inputs, step_range, progress)
+    if measured.details.log.mismatch:  # by its steps, if not by its settings, which are left out while reading
+        without = inputs.without_log_settings(request.bridge_version)
+        if without.stated != inputs.stated:
+            measured = _measure_inputs(without, step_range, progress)
+    progress("replaying the step")
+    inputs, details, facts = measured.inputs, measured.details, measured.facts
+    timeline, matched_ranks, attribution = measured.timeline, measured.matched_ranks, measured.attribution
+    replay = replay_steps(timeline, matched_ranks, attribution, inputs.with_kernels, details.step, facts)
+    facts = facts.with_measured(replay.facts)
+    return _Run(inputs, timeline, matched_ranks, attribution, facts, details, replay)
+
+
+def _measure_inputs(inputs: Inputs, step_range: str | None, progress: Progress) -> _MeasuredRun:
+    """The stages between reading and the replay."""
     traces = inputs.with_kernels
     progress("classifying kernels, finding steps")
     captured = build_timeline(traces, inputs.config, step_range)
@@ -167,10 +188,7 @@ def _measure(request: InputRequest, step_range: str | None, progress: Progress) 
     inputs = replace(inputs, config=add_counted_world(inputs.config, timeline))
     progress("measuring facts")
     facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
-    progress("replaying the step")
-    replay = replay_steps(timeline, matched_ranks, attribution, traces, details.step, facts)
-    facts = facts.with_measured(replay.facts)
-    return _Run(inputs, timeline, matched_ranks, attribution, facts, details, replay)
+    return _MeasuredRun(inputs, timeline, matched_ranks, attribution, facts, details)
 
 
 def _view_step(run: _Run, step: StepView) -> MeasuredStep:

@@ -23,6 +23,7 @@ from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.config.saved_config import read_config_file
 from three_walls.inputs.given_files import is_directory
 from three_walls.inputs.log.reader import COMPRESSED_SUFFIXES, LOG_SUFFIXES, read_logs
+from three_walls.inputs.nsys.source import holds_traces, plain_name
 from three_walls.inputs.read_inputs import Progress, jobs_of_run
 from three_walls.model.comparison import History
 from three_walls.model.config import RunConfig
@@ -39,7 +40,6 @@ BASELINE = "baseline:"
 REPORT_NAME = "report.json"
 CONFIG_NAME = "run_config.yaml"
 LABEL_NAME = "tried.yaml"
-_TRACE_SUFFIXES = (".sqlite", ".nsys-rep")
 _OPTION = re.compile(r",(log|config|set|name)=")
 _BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NO_TRACE = "only training logs were given"
@@ -117,8 +117,8 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
     path = given.path
     has_options = bool(given.logs or given.config or given.settings)
     if is_directory(path):
-        report_file = path / REPORT_NAME
-        if report_file.is_file():
+        report_file = _find_report(path)
+        if report_file is not None:
             path = report_file
         else:
             given, path = _complete(given), given.path
@@ -127,7 +127,9 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
             raise UsageError(f"{path}: a report is compared as it is; log=, config= and set= are for traces and logs")
         progress(f"reading {path.name}")
         return Run(name, load_report(path))
-    if _is_log(path) or (path.is_dir() and not _holds_traces(path)):
+    if _is_log(path) or (path.is_dir() and not holds_traces(path)):
+        if path.is_dir() and not any(map(_is_log, path.rglob("*"))):
+            raise InputError(f"{path}: expected a {REPORT_NAME}, traces or training logs in this directory, found none")
         progress(f"reading the logs of {name}")
         return Run(name, summarize_logs((path, *given.logs), given.config, given.settings))
     report = analyze(
@@ -140,12 +142,18 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
     return Run(name, report)
 
 
+def _find_report(directory: Path) -> Path | None:
+    """The report.json in ``directory``, or where ``three-walls attach`` puts it."""
+    places = (directory / REPORT_NAME, directory / "report" / REPORT_NAME)
+    return next((place for place in places if place.is_file()), None)
+
+
 def _name_of(path: Path) -> str:
     """The name of a file, or of the directory of a report.json; of ``.`` that of the directory."""
     if path.name == REPORT_NAME:
         path = path.parent
-    name = path.name if path.name not in ("", "..") else path.resolve().name
-    for suffix in (".xz", ".zst", ".gz", ".sqlite", ".nsys-rep"):
+    name = plain_name(path if path.name not in ("", "..") else path.resolve())
+    for suffix in (".gz", ".sqlite", ".nsys-rep"):
         name = name.removesuffix(suffix)
     return name.removesuffix(".three-walls") or "run"
 
@@ -153,7 +161,7 @@ def _name_of(path: Path) -> str:
 def _complete(given: GivenRun) -> GivenRun:
     """``given``, a directory, with the log and the configuration that lie in it, unless others were named."""
     logs, config = given.logs, given.config
-    if not logs and _holds_traces(given.path) and any(map(_is_log, given.path.iterdir())):
+    if not logs and holds_traces(given.path) and any(map(_is_log, given.path.iterdir())):
         logs = tuple(sorted(path for path in given.path.iterdir() if _is_log(path)))
     if config is None and (given.path / CONFIG_NAME).is_file():
         config = given.path / CONFIG_NAME
@@ -163,15 +171,6 @@ def _complete(given: GivenRun) -> GivenRun:
 def _is_log(path: Path) -> bool:
     plain = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     return plain.suffix in LOG_SUFFIXES and path.is_file() and not path.name.startswith("overrides.")
-
-
-def _holds_traces(directory: Path) -> bool:
-    """Whether exports of a trace are in ``directory``: SQLite, compressed or not, or whatever else analyze reads."""
-    return any(
-        any(suffix in _TRACE_SUFFIXES or suffix.endswith("parquetdir") for suffix in path.suffixes)
-        or path.name.endswith("_pqtdir")
-        for path in directory.iterdir()
-    )
 
 
 def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: Sequence[str] = ()) -> Report:
@@ -232,7 +231,7 @@ def read_history(given: str | Path, progress: Progress = lambda _: None) -> Hist
 def _holds_run(path: Path) -> bool:
     if not path.is_dir() or path.name.startswith("."):
         return False
-    return (path / REPORT_NAME).is_file() or _holds_traces(path) or any(map(_is_log, path.iterdir()))
+    return _find_report(path) is not None or holds_traces(path) or any(map(_is_log, path.iterdir()))
 
 
 def _natural_order(path: Path) -> tuple[tuple[int, str], ...]:

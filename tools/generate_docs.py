@@ -37,6 +37,7 @@ def _contexts(command: click.Command, name: str, parent: click.Context | None) -
     """A context of ``command`` and of every command below it, as a call from the shell has them."""
     settings = {"terminal_width": 100, "max_content_width": 100} | command.context_settings
     context = click.Context(command, info_name=name, parent=parent, **settings)
+    command._help_option = None  # click keeps that of the first context, which may have been without the group
     yield context
     if isinstance(command, click.Group):
         for child_name in command.list_commands(context):

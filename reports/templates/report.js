@@ -88,7 +88,10 @@
     for (const fold of unfolded) fold.open = false;
     unfolded = [];
   });
-  document.querySelector("[data-unfold]").addEventListener("click", unfoldAll);
+  document.querySelector("[data-unfold]").addEventListener("click", () => {
+    unfoldAll();
+    document.querySelector("details.menu").open = false;
+  });
 
   // Tables
 
@@ -162,6 +165,14 @@
     });
   }
 
+  // A region that does not scroll needs no stop of the Tab key.
+  function leaveOutOfTabOrder(region) {
+    region.tabIndex = region.scrollWidth > region.clientWidth ? 0 : -1;
+  }
+  window.addEventListener("resize", () => {
+    for (const region of document.querySelectorAll(".scroll")) if (region.clientWidth) leaveOutOfTabOrder(region);
+  });
+
   // Only tables that are looked at get their buttons: a page has dozens, most of them folded.
   const observer = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) {
@@ -169,6 +180,7 @@
       observer.unobserve(target);
       makeSortable(target);
       makeFilter(target);
+      leaveOutOfTabOrder(target.parentElement);
     }
   }, { rootMargin: "400px" });
   for (const table of document.querySelectorAll("main table")) observer.observe(table);

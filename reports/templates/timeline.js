@@ -15,7 +15,9 @@
     const start = sums(lane.start_ns), path = new Set(sums(lane.on_path)), busy = {};
     let joined = 0;
     lane.count.forEach((count, item) => { if (count > 1) busy[item] = lane.busy_ns[joined++]; });
-    return { ...lane, rank: rank.rank, start, path, busy, size: start.length };
+    const paint = lane.text.map((place, item) => lane.kind === "calls" ? (/Synchronize/.test(data.texts[place]) ? "#4b5563" : "#94a3b8")
+      : lane.category.length ? data.colours[data.texts[lane.category[item]]] : "");
+    return { ...lane, rank: rank.rank, start, path, busy, paint, size: start.length };
   }) }));
   const whole = [Math.min(...ranks.map((rank) => rank.begin_ns)), Math.max(...ranks.map((rank) => rank.begin_ns + rank.length_ns))];
   const detailed = ranks.filter((rank) => rank.lanes.length > 1);
@@ -70,34 +72,30 @@
     return Math.max(0, low - 1);
   }
 
-  function colourOf(lane, item) {
-    if (lane.kind === "ranges" || lane.kind === "modules") return colours.line;
-    if (lane.kind === "calls") return /Synchronize/.test(text(lane, "text", item)) ? "#4b5563" : "#94a3b8";
-    return data.colours[bucket(lane, item)] || "#a9b2bf";
-  }
-
   function drawLane(row) {
     const { lane, top, height } = row, right = full();
-    let last = -1, lastColour = "";
+    let last = -1;
     for (let item = firstVisible(lane); item < lane.size && lane.start[item] < view[1]; item++) {
       const left = Math.max(gutter, xOf(lane.start[item]));
       const wide = Math.min(right, xOf(lane.start[item] + lane.length_ns[item])) - left;
-      const colour = colourOf(lane, item);
-      if (left + wide < gutter || (left + wide < last && colour === lastColour)) continue;
+      const colour = lane.paint[item] || colours.line;
+      if (left + wide < gutter || left + wide <= last) continue;
       const onPath = lane.path.has(item), size = Math.max(1, wide - (wide > 4 ? 0.5 : 0));
       const share = lane.busy[item] ? Math.max(0.35, Math.min(1, lane.busy[item] / lane.length_ns[item])) : 1;
-      pen.globalAlpha = (lit === lane.rank && lane.kind === "operations" && !onPath ? 0.2 : 1) * share;
+      const alpha = (lit === lane.rank && lane.kind === "operations" && !onPath ? 0.2 : 1) * share;
+      if (alpha !== pen.globalAlpha) pen.globalAlpha = alpha;
       pen.fillStyle = colour;
       pen.fillRect(left, top, size, height);
-      pen.globalAlpha = 1;
+      if (wide > 34 || onPath) pen.globalAlpha = 1;
       if (lit !== null && onPath) { pen.fillStyle = colours.text; pen.fillRect(left, top + height - 3, size, 3); }
       if (wide > 34 && height > 12) {
         const label = lane.count[item] > 1 ? `${lane.count[item]} joined` : text(lane, "text", item) || title(bucket(lane, item));
         write(label, colour === colours.line ? colours.text : data.inks[colour] || "#000", left + 4, top, wide - 6, height);
       }
       if (picked && picked.lane === lane && picked.item === item) { pen.strokeStyle = colours.text; pen.lineWidth = 2; pen.strokeRect(left, top, Math.max(3, size), height); }
-      last = left + size; lastColour = colour;
+      last = left + size;
     }
+    pen.globalAlpha = 1;
   }
 
   function write(words, colour, left, top, wide, height) {

@@ -94,6 +94,19 @@ def test_output_and_exit_code_are_the_programs_byte_for_byte(tmp_path: Path, is_
     assert json.loads((run / "rank0.json").read_text())["exported"] is is_profiled
 
 
+@pytest.mark.parametrize("is_profiled", [True, False])
+def test_the_program_gets_the_environment_of_the_job(tmp_path: Path, is_profiled: bool) -> None:
+    nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().steps(2).write(tmp_path / "x.sqlite"))
+    program = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
+    given = environment(nsys, MINE="1")
+    done = attach(tmp_path, program, "--ranks", "0" if is_profiled else "1", nsys=nsys, MINE="1")
+    seen = json.loads(done.stdout)
+    # The shell that starts the program under the profiler adds its own; nothing else is set, changed or missing.
+    assert {name: value for name, value in seen.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")} == {
+        name: value for name, value in given.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")
+    }
+
+
 def test_stdout_and_stderr_that_are_one_file_keep_their_order(tmp_path: Path) -> None:
     lines = "import os\nfor i in range(200): os.write(1 + i % 2, b'%d ' % i)"
     with (tmp_path / "both").open("wb") as both:

@@ -51,6 +51,11 @@ def test_another_gpu_is_refused_and_an_unknown_one_is_not() -> None:
     assert "different-gpu" not in codes(before, make_log_run())
 
 
+def test_experts_with_other_work_are_a_warning() -> None:
+    forced = [make_run(settings={"moe_router_force_load_balancing": value}) for value in (False, True)]
+    assert codes(*forced) == ["different-work"]
+
+
 def test_layout_tokens_and_sequence_are_warnings() -> None:
     after = make_run(settings={"expert_model_parallel_size": 8, "seq_length": 8192})
     assert codes(make_run(), after) == ["different-sequence", "different-tokens", "different-layout"]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.compare.sample_runs import make_log_run, make_run
 from tests.report.sample_diagnosis import MS
+from three_walls.compare.compare import compare_pair
 from three_walls.compare.reconcile import MOST_KERNELS, compare_communication, reconcile_buckets, reconcile_kernels
+from three_walls.compare.run import Run
 from three_walls.compare.step_change import measure_step_change
 from three_walls.model.buckets import BUCKETS
+from three_walls.model.comparison import ChangeOutcome
 from three_walls.model.report import KernelRow
 
 
@@ -34,6 +40,15 @@ def test_buckets_less_the_profilers_part_are_the_change_of_the_unprofiled_step()
     assert (budget.traced_before_ns, budget.traced_after_ns, budget.traced_change_ns) == (640 * MS, 606 * MS, -34 * MS)
     assert (budget.profiler_before_ns, budget.profiler_after_ns) == (40 * MS, 36 * MS)
     assert budget.step_change_ns == -30 * MS == sum(row.change_ns for row in budget.rows) - budget.profiler_change_ns
+
+
+def test_a_bucket_of_a_newer_release_is_reconciled_too() -> None:
+    before, after = make_run(step_ms=600), make_run(step_ms=570)
+    row = replace(after.report.budget[0], bucket="newer_bucket", ns=7 * MS)
+    after = replace(after, report=replace(after.report, budget=(*after.report.budget, row)))
+    budget = reconcile_buckets(before, after, measure_step_change(before, after))
+    assert budget is not None
+    assert (budget.rows[0].bucket, budget.traced_after_ns) == ("newer_bucket", 647 * MS)
 
 
 def test_traced_steps_have_no_part_of_the_profiler() -> None:
@@ -116,3 +131,17 @@ def test_calls_are_summed_over_rows_of_one_name(calls: int) -> None:
     found = reconcile_kernels(before, [Kernel("gemm", "a", 1, 5)], ({}, {}))
     assert found is not None
     assert (found.rows[0].before_calls, found.rows[0].after_calls) == (1 + calls, 1)
+
+
+@pytest.mark.slow
+@reads_sample("wide-nvlink-deepep")
+def test_a_real_trace_against_itself_changes_in_nothing_and_all_its_sums_hold() -> None:
+    run = Run("deepep", analyze_sample("wide-nvlink-deepep.sqlite.xz"))
+    pair = compare_pair(run, run)
+    assert pair.step.outcome is ChangeOutcome.NO_DIFFERENCE
+    assert pair.unlike == pair.settings == ()
+    assert pair.budget is not None
+    assert pair.kernels is not None
+    assert {row.change_ns for row in (*pair.budget.rows, *pair.kernels.rows)} == {0}
+    assert {row.status for row in pair.kernels.rows} <= {"changed", "rest"}
+    assert sum(row.after_ns for row in pair.budget.rows) == run.traced_step_ns

@@ -40,6 +40,9 @@ def test_what_cannot_be_read_as_a_run_is_refused(text: str) -> None:
 
 def test_a_report_is_read_from_its_file_or_its_directory(tmp_path: Path) -> None:
     directory = write_report(tmp_path / "edit.three-walls")
+    launch = tmp_path / "slurm-4711.0"  # as attach leaves it
+    write_report(launch / "report")
+    assert read_run(GivenRun(launch)).name == "slurm-4711.0"
     for path in (directory, directory / "report.json"):
         run = read_run(GivenRun(path))
         assert (run.name, run.unprofiled_step_ns, run.traced_step_ns) == ("edit", 600_000_000, 640_000_000)
@@ -75,6 +78,11 @@ def test_real_runs_that_drift_more_than_edits_gain_are_repetitions_and_reverted_
         "08-base": Decision.REPEATED,
     }
     assert history.best == "01-micro-batch-2"
+
+
+def test_an_empty_directory_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"expected a report\.json, traces or training logs"):
+        read_run(GivenRun(tmp_path))
 
 
 def test_runs_are_in_the_order_of_their_numbers_and_labels_name_them(tmp_path: Path) -> None:

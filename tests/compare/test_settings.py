@@ -59,6 +59,18 @@ def test_two_entries_are_judged_together_and_neither_alone() -> None:
     assert (trial.measured_ns, trial.judgement, trial.other_settings) == (100 * MS, Judgement.INSIDE, ())
 
 
+def test_what_the_overrides_of_an_entry_set_besides_belongs_to_it() -> None:
+    before = base()
+    first = before.report.plan[0]
+    assert first.overrides is not None
+    lines = (*first.overrides.bridge, "++model.moe_shared_expert_overlap=false")
+    entry = replace(first, overrides=replace(first.overrides, bridge=lines))
+    before = replace(before, report=replace(before.report, plan=(entry, *before.report.plan[1:])))
+    before.report.config.values["moe_shared_expert_overlap"] = ConfigValue(True, "config file")  # type: ignore[index]
+    trial = compare_pair(before, edited(560, **DEEPEP, moe_shared_expert_overlap=False)).trial
+    assert (trial.other_settings, trial.judgement) == ((), Judgement.INSIDE)
+
+
 def test_a_setting_that_no_entry_proposes_leaves_the_gain_undivided() -> None:
     trial = compare_pair(base(), edited(560, **DEEPEP, micro_batch_size=2)).trial
     assert trial.other_settings == ("micro_batch_size",)

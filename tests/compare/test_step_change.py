@@ -48,6 +48,7 @@ def test_repetitions_of_before_widen_the_spread_to_their_range() -> None:
     assert measure_step_change(before, after).outcome is ChangeOutcome.FASTER
     change = measure_step_change(before, after, [make_run(step_ms=630)])
     assert (change.spread_ns, change.outcome) == (30 * MS, ChangeOutcome.NO_DIFFERENCE)
+    assert change.fractions_of_repetitions == (pytest.approx(-55 / 630),)
 
 
 def test_with_one_log_both_steps_are_replayed_and_never_mixed() -> None:
@@ -73,6 +74,11 @@ def test_a_log_alone_against_a_trace_without_log_is_marked_mixed() -> None:
 def test_steps_on_no_common_basis_are_not_compared() -> None:
     change = measure_step_change(make_run(step_ms=None), make_log_run())
     assert (change.basis, change.outcome, change.change_ns) == (Basis.NONE, ChangeOutcome.UNKNOWN, None)
+
+
+def test_a_log_that_prints_steps_of_no_length_gives_none() -> None:
+    change = measure_step_change(make_run(step_ms=0), make_run(step_ms=0))
+    assert change.basis is Basis.TRACE
 
 
 def test_steps_with_other_numbers_of_tokens_are_compared_per_token() -> None:

@@ -28,6 +28,8 @@ from three_walls.model.report import (
 )
 from three_walls.report.html_report import render_html
 from three_walls.report.overrides_file import quote_bridge
+from three_walls.report.section import PAGE_ROWS
+from three_walls.report.sections.moe import CARRYING_PARTS, DIRECTIONS, PARTS
 
 HOSTILE = '<script>alert(1)</script></script><img src=x onerror="alert(2)">\u2028{{ 7 * 7 }}'
 
@@ -312,3 +314,26 @@ def test_numbers_sort_by_their_value_and_defaults_can_be_hidden(page: str) -> No
     assert re.search(r'<td class="num" data-key="150000000">150 ms</td>', page)
     assert '<tr id="setting-cuda_graph_impl" class="default">' in page
     assert '<tr id="setting-moe_grouped_gemm">' in page
+
+
+def test_a_page_of_94_layers_stays_light_and_states_how_many_rows_it_leaves_out(report: Report) -> None:
+    moved = (2**28, 3.4e11, 4.5e11)
+    layers = tuple(
+        MoePart(
+            layer, direction, part, 1_000_000 + 997 * layer, 500_000, 20, *(moved if part in CARRYING_PARTS else ())
+        )
+        for layer in range(94)
+        for direction in DIRECTIONS
+        for part in PARTS
+    )
+    text = render_html(replace(report, moe_layers=layers))
+    assert len(text.encode()) < 1_500_000
+    assert f"{94 * len(DIRECTIONS) * len(PARTS) - PAGE_ROWS:,} more rows are in report.json." in text
+    assert "more rows are in report.json" not in render_html(replace(report, moe_layers=layers[:40]))
+
+
+def test_the_head_names_the_run(page: str) -> None:
+    assert (
+        '<p class="run">qwen3-30b-a3b.node0.sqlite and 1 more; 8 ranks on NVIDIA H100 80GB HBM3; Megatron-LM</p>'
+        in page
+    )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.report.sample_kernels import EXPERT_GEMM, HOST_WORK, REST
 from three_walls.model.report import KernelPlace, Report
-from three_walls.report.section import Note, Section, Table, plain_text
+from three_walls.report.section import Note, Section, Table, Text, plain_text
 from three_walls.report.sections.host_work import RECORD_RANGES, host_work
 from three_walls.report.sections.kernels import kernels
 
@@ -24,23 +24,34 @@ def test_a_kernel_shows_where_its_time_comes_from(report: Report) -> None:
     row, rest = cells(kernels(report))
     assert row["Kernel"] == EXPERT_GEMM.name
     assert row["Bucket"] == "grouped GEMM"
-    assert (row["Time"], row["Of the step"], row["Calls"]) == ("138 ms", "21.6%", "288")
+    assert (row["Time"], row["Of step"], row["Calls"]) == ("138 ms", "21.6%", "288")
     assert (row["Mean"], row["Fastest"], row["95% below"]) == ("479 us", "402 us", "640 us")
     assert row["Grid x block"] == "(132, 1, 1) x (384, 1, 1) + 2 variants"
-    assert row["Launched from"] == (
-        "experts backward: GroupedLinearBackward: 92.0 ms; experts forward: GroupedLinear: 40.0 ms; "
-        "3 other places: 6.00 ms"
-    )
-    assert (row["Launch cost"], row["Of peak"]) == ("5.00 us", "61.0%")
-    assert (rest["Kernel"], rest["Grid x block"], rest["Launched from"]) == ("14 more", "", "unknown")
-    assert (rest["Launch cost"], rest["Of peak"]) == ("unknown", "")
+    assert row["Most from"] == "experts backward: GroupedLinearBackward + 4"
+    assert (row["Launch"], row["Of peak"]) == ("5.00 us", "61.0%")
+    assert (rest["Kernel"], rest["Grid x block"], rest["Most from"]) == ("14 more", "", "unknown")
+    assert (rest["Launch"], rest["Of peak"]) == ("unknown", "")
+
+
+def test_the_other_places_of_a_kernel_are_in_its_title(report: Report) -> None:
+    section = kernels(report)
+    assert section is not None
+    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    place = next(column for column in table.columns if column.head == "Most from").cell(report.kernels[0])
+    assert isinstance(place, Text)
+    assert place.title.splitlines() == [
+        "experts backward: GroupedLinearBackward: 92.0 ms",
+        "experts forward: GroupedLinear: 40.0 ms",
+        "experts recompute: GroupedLinear: 4.00 ms",
+        "2 other places: 2.00 ms",
+    ]
 
 
 def test_a_hostile_name_of_a_kernel_stays_text(report: Report) -> None:
     place = KernelPlace("experts", None, HOSTILE, 1, 1)
     hostile = replace(EXPERT_GEMM, name=HOSTILE, full_name=HOSTILE, places=(place,))
     (row,) = cells(kernels(replace(report, kernels=(hostile,))))
-    assert "\x1b" not in row["Kernel"] + row["Launched from"]
+    assert "\x1b" not in row["Kernel"] + row["Most from"]
 
 
 def test_host_work_names_the_code_and_the_rest_is_counted(report: Report) -> None:

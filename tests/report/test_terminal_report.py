@@ -22,6 +22,7 @@ from three_walls.model.report import (
     Straggler,
     Wait,
 )
+from three_walls.report.markdown_report import render_markdown
 from three_walls.report.terminal_report import open_console, print_report
 
 
@@ -63,6 +64,12 @@ def test_the_plan_on_one_screen_has_gains_and_the_first_override_for_the_launche
     assert "model.moe_token_dispatcher_type=flex" in print_plain(bridge, is_full=False)
     needing = replace(report.plan[1], needs=(report.plan[0].rule,))
     assert "only together with entry 1" in print_plain(replace(report, plan=(report.plan[0], needing)), is_full=False)
+
+
+def test_the_budget_is_named_as_traced_where_the_step_is_shown_without_the_profiler(report: Report) -> None:
+    replayed = replace(report, verdict=replace(report.verdict, replayed_step_ns=600_000_000))
+    assert "WHERE THE STEP GOES, AS TRACED\n" in print_plain(replayed, is_full=False)
+    assert "## Where the step goes, as traced\n" in render_markdown(replayed, is_full=False)
 
 
 def test_a_long_report_still_fits_on_one_screen(report: Report) -> None:

@@ -26,10 +26,10 @@ from three_walls.report.comparison_report import (
     render_shown_markdown,
 )
 from three_walls.report.formats import show_control_characters
+from three_walls.report.render import FORMATS
 from three_walls.report.terminal_report import open_console
 from three_walls.runs import GivenRun, parse_run, read_run
 
-FORMATS = ("text", "md", "html", "json", "csv")
 BASELINES_VARIABLE = "THREE_WALLS_BASELINES"
 CONDITION_HOLDS, CONDITION_UNKNOWN = 1, 6
 """Exit codes."""
@@ -75,7 +75,7 @@ baselines_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Also write compare.html, compare.json and compare.md into this directory.",
 )
-@click.option("--full", "is_full", is_flag=True, help="Print communication and kernels too.")
+@click.option("--full", "is_full", is_flag=True, help="Print communication and kernels too, in text and Markdown.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict and the conditions only.")
 def compare_command(
     before: str,
@@ -110,7 +110,8 @@ def compare_command(
       'idle > +5 ms'                  a group: compute, communication, copy, graph, idle
       'memory.peak > 70 GiB'          the logged peak, else the best known one
     Other names: buckets (gemm), CLASS.busy|exposed|hidden|exposed_fraction, traced_step, and every numeric fact
-    of `three-walls facts`. A difference within the spread of the steps holds with --strict only.
+    of `three-walls facts`. Buckets, groups and classes are times of the traced step.
+    A difference within the spread of the steps holds with --strict only.
 
     \b
     Examples:
@@ -129,7 +130,8 @@ def compare_command(
     conditions = [read_condition(expression, DEFINITION_BY_NAME) for expression in expressions]
     given = name_apart([parse_run(text, baselines) for text in (before, *afters, *repetitions)])
     with show_progress() as progress:
-        runs = [read_run(each, progress) for each in given]
+        read = {each: read_run(each, progress) for each in dict.fromkeys(given)}  # a run may be given twice
+    runs = [read[each] for each in given]
     base, others, repeats = runs[0], runs[1 : 1 + len(afters)], runs[1 + len(afters) :]
     comparison = compare(base, others, repeats, force=force)
     results = [
@@ -170,9 +172,10 @@ def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = Fa
         if name not in tables:
             raise UsageError(f"--table: expected one of {', '.join(tables)}, found {table}")
         click.echo(tables[name], nl=False)
+    elif form == "md":
+        click.echo(render_shown_markdown(shown, is_full=is_full), nl=False)
     else:
-        render = {"md": render_shown_markdown, "html": render_shown_html, "json": render_shown_json}[form]
-        click.echo(render(shown), nl=False)
+        click.echo(render_shown_html(shown) if form == "html" else render_shown_json(shown), nl=False)
 
 
 def write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:

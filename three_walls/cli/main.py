@@ -25,7 +25,7 @@ SUMMARIES = {
     "export": "Write a step of TRACES for Perfetto or chrome://tracing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
     "plan": "Propose the next edit from the runs made so far.",
-    "recipe": "Install the recipe with which nsys recipe three_walls gives the same report.",
+    "recipe": "Install nsys recipe three_walls, which gives the same report.",
     "render": "Make any format again from REPORT, a report.json or its directory.",
     "rules": "List, show, check and test the rules; write a new one.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Name the wall that holds a Megatron MoE training run back, and the config edits to try.
 
-    Reads SQLite exports of Nsight Systems. Works offline and never changes a trace.
+    Reads exports of Nsight Systems, works offline, and never changes a trace.
     """
 
 

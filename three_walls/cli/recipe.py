@@ -21,7 +21,7 @@ _METADATA = "metadata.json"
 
 @click.group("recipe")
 def recipe_command() -> None:
-    """Install the recipe with which nsys recipe three_walls gives the same report."""
+    """Install nsys recipe three_walls, which gives the same report."""
 
 
 @recipe_command.command("install")

@@ -15,15 +15,18 @@ from three_walls.compare.run import Run, summarize_run
 from three_walls.compare.settings import compare_settings, describe_known_settings, judge_trial
 from three_walls.compare.step_change import measure_step_change
 from three_walls.model.comparison import Comparison, Pair, Severity
-from three_walls.model.errors import UnlikeRunsError
+from three_walls.model.errors import UnlikeRunsError, UsageError
 from three_walls.version import VERSION
 
 
 def compare(before: Run, afters: Sequence[Run], repetitions: Sequence[Run] = (), *, force: bool = False) -> Comparison:
     """``before`` against each of ``afters``. ``repetitions``: further runs of ``before``, whose drift counts as spread.
 
-    Raises UnlikeRunsError for runs of different models or GPUs, unless ``force`` is set.
+    Raises UnlikeRunsError for runs of different models or GPUs, unless ``force`` is set, and UsageError for a
+    repetition whose settings differ from those of ``before``.
     """
+    for repetition in repetitions:
+        _check_repetition(before, repetition)
     pairs = tuple(compare_pair(before, after, repetitions) for after in afters)
     refusals = [
         f"{pair.after.name}: {unlike.message}"
@@ -34,6 +37,15 @@ def compare(before: Run, afters: Sequence[Run], repetitions: Sequence[Run] = (),
     if refusals and not force:
         raise UnlikeRunsError(f"not compared: {' '.join(refusals)} --force compares them all the same")
     return Comparison(VERSION, summarize_run(before), pairs, tuple(map(summarize_run, repetitions)))
+
+
+def _check_repetition(before: Run, repetition: Run) -> None:
+    refused = (item for item in find_unlikeness(before, repetition) if item.severity is Severity.REFUSAL)
+    if (unlike := next(refused, None)) is not None:
+        raise UsageError(f"--repeat {repetition.name}: expected a run of BEFORE's configuration. {unlike.message}")
+    if changed := [change.key for change in compare_settings(before, repetition) if not change.follows]:
+        names = ", ".join(changed)
+        raise UsageError(f"--repeat {repetition.name}: expected a run of BEFORE's configuration, found other {names}")
 
 
 def compare_pair(before: Run, after: Run, repetitions: Sequence[Run] = ()) -> Pair:

@@ -60,7 +60,9 @@ def _compare_tokens(before: Run, after: Run) -> Iterator[Unlikeness]:
             f"The steps process different numbers of tokens per GPU (in all {before.tokens_per_step:,} and "
             f"{after.tokens_per_step:,}): the verdict is per token; buckets and kernels are per step.",
         )
-    elif before.tokens_per_step is None or after.tokens_per_step is None:
+    if differing := _differing(comparison_rules().work, before.report, after.report):
+        yield _warn("different-work", f"The experts have other work: {_list_values(differing)}.")
+    if before.tokens_per_step is None or after.tokens_per_step is None:
         yield _warn("tokens-not-known", "Not both configs state the tokens per step; they are taken to be equal.")
 
 

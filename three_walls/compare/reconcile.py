@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from three_walls.compare.run import Run
-from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS
+from three_walls.model.buckets import BUCKETS
 from three_walls.model.comparison import (
     BucketChange,
     BucketReconciliation,
@@ -35,21 +35,22 @@ def reconcile_buckets(before: Run, after: Run, step: StepChange) -> BucketReconc
     traced = before.traced_step_ns, after.traced_step_ns
     if traced[0] is None or traced[1] is None or step.before_ns is None or step.after_ns is None:
         return None
-    budgets = _owned_times(before.report), _owned_times(after.report)
+    budgets = owned_times(before.report, after.report)
+    groups = {row.bucket: row.group for run in (before, after) for row in run.report.budget}
     rows = [
         BucketChange(
             bucket=name,
-            group=BUCKET_BY_NAME[name].group.value,
+            group=groups[name],
             before_ns=budgets[0].get(name, 0),
             after_ns=budgets[1].get(name, 0),
             change_ns=budgets[1].get(name, 0) - budgets[0].get(name, 0),
         )
-        for name in _PLACES
+        for name in groups
         if budgets[0].get(name) or budgets[1].get(name)
     ]
     profiler = traced[0] - step.before_ns, traced[1] - step.after_ns
     reconciliation = BucketReconciliation(
-        rows=tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), _PLACES[row.bucket]))),
+        rows=tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), _place_of(row.bucket)))),
         traced_before_ns=traced[0],
         traced_after_ns=traced[1],
         traced_change_ns=traced[1] - traced[0],
@@ -114,11 +115,11 @@ def reconcile_kernels(
     listed, rest = named[:MOST_KERNELS], [*named[MOST_KERNELS:], *(row for row in changes if row.name == REST)]
     rest_rows = [
         _sum_rest(bucket, rows)
-        for bucket in sorted({row.bucket for row in rest}, key=lambda name: (_PLACES.get(name, len(_PLACES)), name))
+        for bucket in sorted({row.bucket for row in rest}, key=_place_of)
         if (rows := [row for row in rest if row.bucket == bucket])
     ]
     buckets = []
-    for bucket in sorted({row.bucket for row in changes}, key=lambda name: (_PLACES.get(name, len(_PLACES)), name)):
+    for bucket in sorted({row.bucket for row in changes}, key=_place_of):
         kernel_change_ns = sum(row.change_ns for row in changes if row.bucket == bucket)
         owned_change_ns = owned[1].get(bucket, 0) - owned[0].get(bucket, 0)
         buckets.append(KernelBucket(bucket, kernel_change_ns, kernel_change_ns - owned_change_ns, owned_change_ns))
@@ -131,11 +132,12 @@ def reconcile_kernels(
 
 def owned_times(before: Report, after: Report) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """The budgets of both runs by bucket."""
-    return _owned_times(before), _owned_times(after)
+    return {row.bucket: row.ns for row in before.budget}, {row.bucket: row.ns for row in after.budget}
 
 
-def _owned_times(report: Report) -> dict[str, int]:
-    return {row.bucket: row.ns for row in report.budget}
+def _place_of(bucket: str) -> tuple[int, str]:
+    """Sorts buckets in order of precedence; those of a newer release come last."""
+    return _PLACES.get(bucket, len(_PLACES)), bucket
 
 
 def _sum_kernels(kernels: Sequence[KernelRow]) -> dict[tuple[str, str], _Sum]:

@@ -28,13 +28,13 @@ class Run:
     @property
     def unprofiled_step_ns(self) -> int | None:
         """The median of the log's unprofiled steps."""
-        return self.report.log.unprofiled_step_ns if self.report.log else None
+        return (self.report.log.unprofiled_step_ns if self.report.log else None) or None  # a log may print 0 ms
 
     @property
     def replayed_step_ns(self) -> int | None:
         """The step without the profiler by replay alone, also where a log gives it."""
         predicted = self.report.facts.number("predicted_unprofiled_step_ns")
-        if predicted is not None:
+        if predicted:
             return round(predicted)
         return self.report.verdict.replayed_step_ns if self.report.log is None else None
 

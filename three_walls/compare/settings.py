@@ -58,7 +58,7 @@ def judge_trial(
     made = {(change.kind, change.key) for change in settings if not change.follows}
     applied = [entry for entry in plan if entry.edits and _settings_of(entry, settings)]
     whole = [entry for entry in applied if _is_whole(entry, after)]
-    covered = {(edit.kind, edit.key) for entry in whole for edit in _all_edits(entry)}
+    covered = {setting for entry in whole for setting in _settings_set_by(entry)}
     others = tuple(sorted(key for kind, key in made if (kind, key) not in covered))
     return _judge(applied, whole, others, settings, step)
 
@@ -172,6 +172,15 @@ def _values_of(config: RunConfig, kind: str) -> Mapping[str, ConfigValue]:
 def _all_edits(entry: PlanStep) -> tuple[PlannedEdit, ...]:
     """The edits of the entry in the plan, and those that it has alone."""
     return (*entry.edits, *entry.differing_edits)
+
+
+def _settings_set_by(entry: PlanStep) -> set[tuple[str, str]]:
+    """Kind and key of the settings that the entry edits, and of what its overrides set besides."""
+    found = {(edit.kind, edit.key) for edit in _all_edits(entry)}
+    if entry.overrides is not None:
+        found |= {("config", line.partition("=")[0].rpartition(".")[2]) for line in entry.overrides.bridge}
+        found |= {("env", name) for name in entry.overrides.env}
+    return found
 
 
 def _settings_of(entry: PlanStep, settings: Sequence[SettingChange]) -> list[SettingChange]:

@@ -33,6 +33,7 @@ def measure_step_change(before: Run, after: Run, repetitions: Sequence[Run] = ()
     if drift_ns is not None and drift_ns > (spread_ns or 0):
         spread_ns, spread_note = drift_ns, "what the runs of BEFORE differ by"
     change_ns = compared_ns - before_ns
+    repeated = [length for run in repetitions if (length := step_on(basis, run)) is not None]
     outcome = ChangeOutcome.FASTER if change_ns < 0 else ChangeOutcome.SLOWER
     if abs(change_ns) <= (spread_ns or 0):
         outcome = ChangeOutcome.NO_DIFFERENCE
@@ -47,6 +48,7 @@ def measure_step_change(before: Run, after: Run, repetitions: Sequence[Run] = ()
         spread_ns=spread_ns,
         spread_note=spread_note,
         outcome=outcome,
+        fractions_of_repetitions=tuple((compared_ns - length) / length for length in repeated),
     )
 
 
@@ -77,16 +79,13 @@ def choose_basis(before: Run, after: Run) -> tuple[Basis, str]:
 
 def step_on(basis: Basis, run: Run) -> int | None:
     """The step of ``run`` on ``basis``."""
-    match basis:
-        case Basis.LOG:
-            return run.unprofiled_step_ns
-        case Basis.REPLAY:
-            return run.replayed_step_ns
-        case Basis.TRACE:
-            return run.traced_step_ns
-        case Basis.MIXED:
-            return run.replayed_step_ns if run.unprofiled_step_ns is None else run.unprofiled_step_ns
-    return None
+    lengths = {
+        Basis.LOG: run.unprofiled_step_ns,
+        Basis.REPLAY: run.replayed_step_ns,
+        Basis.TRACE: run.traced_step_ns,
+        Basis.MIXED: run.replayed_step_ns if run.unprofiled_step_ns is None else run.unprofiled_step_ns,
+    }
+    return lengths.get(basis)
 
 
 def _has_step(run: Run) -> bool:

@@ -318,11 +318,12 @@ def _list_longest(rows: Sequence[HostWorkRow]) -> tuple[HostWorkRow, ...]:
             (row.module or "", row.direction or "", row.range, row.operator),
         ),
     )
-    longest = sorted(ordered, key=lambda row: -row.ns)[: MOST_ROWS // 2]
-    listed = [row for place, row in enumerate(ordered) if place < MOST_ROWS // 2 or row in longest]
+    by_time = sorted(range(len(ordered)), key=lambda place: -ordered[place].ns)
+    places = {*range(MOST_ROWS // 2), *by_time[: MOST_ROWS // 2]}
+    listed = [row for place, row in enumerate(ordered) if place in places]
     rest: dict[int, list[HostWorkRow]] = {}
-    for row in ordered:
-        if row not in listed:
+    for place, row in enumerate(ordered):
+        if place not in places:
             rest.setdefault(row.thread, []).append(row)
     summed = [
         HostWorkRow(

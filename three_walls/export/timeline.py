@@ -119,14 +119,18 @@ def draw_timeline(
 
 
 def choose_detailed(measured: MeasuredStep, late: Sequence[int]) -> frozenset[int]:
-    """Indices of the ranks to show in detail: the representative one, the first late one, a healthy peer."""
+    """Indices of the ranks to show in detail: the representative one, the first late one, a healthy peer; then others.
+
+    ``late``: numbers of ranks that make others wait, the one that costs most first.
+    """
     step = measured.step
     captured = measured.timeline.steps.filter(pl.col("kept") & (pl.col("step") == step.step))["rank_index"].to_list()
     number = {rank.rank_index: rank.rank for trace in measured.traces for rank in trace.ranks}
     ordered = sorted(captured, key=lambda index: (number[index], index))
     first_late = [index for rank in late for index in ordered if number[index] == rank]
     healthy = [index for index in ordered if number[index] not in late]
-    return frozenset([step.rank_index, *first_late[:1], *healthy][: MOST_DETAILED_RANKS if late else 2])
+    chosen = dict.fromkeys([step.rank_index, *first_late[:1], *healthy, *ordered])
+    return frozenset([*chosen][:MOST_DETAILED_RANKS])
 
 
 def _name_role(window: Window, measured: MeasuredStep, late: Collection[int], detailed: Collection[int]) -> str:

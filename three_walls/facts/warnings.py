@@ -88,7 +88,7 @@ def collect_warnings(
     return (
         *inputs.warnings,
         *_warn_of_traces(inputs.traces, timeline, details.run.capabilities),
-        *_warn_of_log(inputs.log, inputs.with_kernels, details, facts),
+        *_warn_of_log(inputs.log, inputs.with_kernels, timeline, details, facts),
         *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
         *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
@@ -168,7 +168,7 @@ def _warn_of_few_steps(timeline: Timeline) -> list[ReportWarning]:
 
 
 def _warn_of_log(
-    log: TrainingLog | None, traces: Sequence[Trace], details: Details, facts: FactSheet
+    log: TrainingLog | None, traces: Sequence[Trace], timeline: Timeline, details: Details, facts: FactSheet
 ) -> tuple[ReportWarning, ...]:
     """Warnings about the log, then those that the log itself holds; none without a log."""
     summary, mismatch = details.log.summary, details.log.mismatch
@@ -188,8 +188,13 @@ def _warn_of_log(
         warnings.append(
             ReportWarning("log-mismatch", f"The log ({names}) is of another run and is not used: {mismatch}.")
         )
-    elif difference := _find_other_date(log, traces):
-        warnings.append(ReportWarning("log-date", f"{difference}. Check that they are of one run."))
+    else:
+        found = {"log-date": _find_other_date(log, traces), "log-iterations": _find_other_iterations(log, timeline)}
+        warnings += [
+            ReportWarning(code, f"{difference}. Check that they are of one run.")
+            for code, difference in found.items()
+            if difference
+        ]
     warnings += _warn_of_perturbation(facts)
     warnings += _warn_of_exhausted_memory(log)
     warnings += _warn_of_early_memory(facts)
@@ -224,6 +229,22 @@ def _find_other_date(log: TrainingLog, traces: Sequence[Trace]) -> str:
     if first - _SAME_RUN <= at <= last + _SAME_RUN:
         return ""
     return f"The log's iterations are of {first:%Y-%m-%d} to {last:%Y-%m-%d}, and the trace is of {at:%Y-%m-%d}"
+
+
+def _find_other_iterations(log: TrainingLog, timeline: Timeline) -> str:
+    """Both ranges, where the log has none of the iterations whose numbers the trace states; empty if it has one.
+
+    It may be a part of the run's log, so it stays in use. NVTX counts steps from 0, the log from 1.
+    """
+    if set(timeline.sources.values()) != {StepSource.TRAINING_STEP} or not log.iterations or log.left_out_count:
+        return ""
+    numbers = timeline.steps.filter("kept")["step"].to_list()
+    logged = {line.iteration for line in log.iterations}
+    if not numbers or logged & {near for number in numbers for near in (number, number + 1)}:
+        return ""
+    return (
+        f"The log holds iterations {min(logged)} to {max(logged)}, and the trace steps {min(numbers)} to {max(numbers)}"
+    )
 
 
 def _warn_of_many_processes(log: TrainingLog) -> list[ReportWarning]:

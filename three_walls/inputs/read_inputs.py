@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from three_walls.inputs.config.command_line import read_user_settings
@@ -82,6 +82,11 @@ class Inputs:
     def ranks(self) -> tuple[Rank, ...]:
         return tuple(rank for trace in self.with_kernels for rank in trace.ranks)
 
+    def without_log_settings(self, bridge_version: str | None) -> Inputs:
+        """The same without the settings in the log: the lengths of its steps may show that it is of another run."""
+        stated = tuple(settings for settings in self.stated if settings.source in (USER, CONFIG_FILE))
+        return replace(self, stated=stated, config=_merge_settings(stated, self.with_kernels[0], bridge_version))
+
 
 def read_inputs(
     request: InputRequest, ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress
@@ -103,12 +108,16 @@ def read_inputs(
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
     stated = (*user_config, *_settings_in(log, without_log))
-    config = merge_sources([*stated, first.launch, read_kernel_settings(first)], request.bridge_version)
+    config = _merge_settings(stated, first, request.bridge_version)
     unread = tuple(
         ReportWarning("report-not-exported", f"{report.name}: no nsys is on PATH to export this report; {reason}.")
         for report, reason in find_unread(given)
     )
     return Inputs(tuple(traces), log, snapshot, stated, config, without_log, unread)
+
+
+def _merge_settings(stated: Iterable[SourceSettings], first: Trace, bridge_version: str | None) -> RunConfig:
+    return merge_sources([*stated, first.launch, read_kernel_settings(first)], bridge_version)
 
 
 def read_kernel_settings(trace: Trace) -> SourceSettings:

@@ -117,6 +117,8 @@ class StepChange:
     spread_note: str
     """What the spread is of, or why it is not known."""
     outcome: ChangeOutcome
+    fractions_of_repetitions: tuple[float, ...] = ()
+    """The same as ``change_fraction`` against each repetition of BEFORE, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ Nodes are numbered by their time in the capture, so every edge leads from a smal
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from three_walls.tables.thresholds import replay_thresholds
 Numbers = npt.NDArray[np.int64]
 Fractions = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Array = TypeVar("Array", bound=npt.NDArray[Any])
 
 NONE = -1
 """Stands for no node, host point or operation."""
@@ -179,9 +180,17 @@ class StepGraph:
     """From the end of the last operation to the end of the step, of the rank where that is least."""
     ranks: tuple[int, ...]
     """Rank indices."""
-    selections: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Arrays per operation or call that were asked for before: the replays of a plan ask for the same ones hundreds of
-    times. Nobody changes them."""
+    _known: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def once(self, name: Hashable, find: Callable[[], Array]) -> Array:
+        """What ``find`` gives, found once: the replays of a plan ask for the same arrays hundreds of times.
+
+        ``name`` stands for what is found. Nobody changes such an array.
+        """
+        if name not in self._known:
+            self._known[name] = find()
+        found: Array = self._known[name]
+        return found
 
     @property
     def work(self) -> Work:

@@ -32,10 +32,7 @@ def transform(graph: StepGraph, work: Work, transformations: Sequence[Transforma
 
 def select_operations(graph: StepGraph, select: Selection) -> Flags:
     """Which operations of ``graph`` are meant. A label that is not known matches nothing."""
-    if select not in graph.selections:
-        graph.selections[select] = _find_operations(graph.operations, select)
-    found: Flags = graph.selections[select]
-    return found
+    return graph.once(select, lambda: _find_operations(graph.operations, select))
 
 
 def _find_operations(operations: pl.DataFrame, select: Selection) -> Flags:
@@ -142,10 +139,7 @@ def _pieces_of(graph: StepGraph, selected: Flags) -> Flags:
 
 def _leads_to(graph: StepGraph) -> Numbers:
     """Per call the next call of its thread that launches something, itself included; NONE after the last."""
-    if "leads_to" not in graph.selections:
-        graph.selections["leads_to"] = _find_next_launches(graph)
-    found: Numbers = graph.selections["leads_to"]
-    return found
+    return graph.once("leads_to", lambda: _find_next_launches(graph))
 
 
 def _find_next_launches(graph: StepGraph) -> Numbers:
@@ -162,15 +156,21 @@ def _find_next_launches(graph: StepGraph) -> Numbers:
 
 def _thread_numbers(graph: StepGraph) -> Numbers:
     """A number per call that differs between threads, also of different ranks."""
-    rank, thread = (graph.calls[name].to_numpy() for name in ("rank", "thread"))
-    return np.cumsum(np.append(0, (rank[1:] != rank[:-1]) | (thread[1:] != thread[:-1])))[: len(rank)]
+
+    def count() -> Numbers:
+        rank, thread = (graph.calls[name].to_numpy() for name in ("rank", "thread"))
+        return np.cumsum(np.append(0, (rank[1:] != rank[:-1]) | (thread[1:] != thread[:-1])))[: len(rank)]
+
+    return graph.once("threads", count)
+
+
+def _column_of(graph: StepGraph, name: str) -> Numbers:
+    """A column of the operations, with NONE where it is null."""
+    return graph.once(name, lambda: graph.operations[name].fill_null(NONE).to_numpy())
 
 
 def _is_synchronizing(graph: StepGraph) -> Flags:
-    if "synchronize" not in graph.selections:
-        graph.selections["synchronize"] = graph.calls["kind"].eq_missing("synchronize").to_numpy()
-    found: Flags = graph.selections["synchronize"]
-    return found
+    return graph.once("synchronizing", lambda: graph.calls["kind"].eq_missing("synchronize").to_numpy())
 
 
 def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
@@ -228,7 +228,7 @@ def _fused_kernel_of_calls(graph: StepGraph, selected: Flags) -> Numbers:
     """Per call the fused kernel that would take over the ``selected`` operation that it launches; NONE if not known."""
     kernels = np.full(graph.calls.height, NONE, dtype=np.int64)
     if "fused_kernel" in graph.operations.columns:
-        of_operation = graph.operations["fused_kernel"].fill_null(NONE).to_numpy()
+        of_operation = _column_of(graph, "fused_kernel")
         launched = selected & (graph.call_of != NONE)
         kernels[graph.call_of[launched]] = of_operation[launched]
     return kernels
@@ -460,7 +460,7 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     operations, factor = graph.operations, change.factor
     if "micro_batch" not in operations.columns or factor <= 0:
         return work
-    number = operations["micro_batch"].fill_null(NONE).to_numpy()
+    number = _column_of(graph, "micro_batch")
     inside = number != NONE
     time = _at(change.time, level)
     if factor < 1:

@@ -15,7 +15,7 @@ from three_walls.report.csv_report import write_tables
 from three_walls.report.formats import count_of, escape_in_json, format_ms, format_wall
 from three_walls.report.html_report import render_page
 from three_walls.report.markdown_report import write_markdown
-from three_walls.report.section import Section
+from three_walls.report.section import Section, Terminal
 from three_walls.report.sections.comparison import make_comparison_sections
 from three_walls.report.sections.history import make_history_sections
 from three_walls.report.terminal_report import print_sections
@@ -37,9 +37,11 @@ def render_shown_html(shown: Shown) -> str:
     return render_page(make_sections_of(shown), shown, f"{_stem(shown)}.json")
 
 
-def render_shown_markdown(shown: Shown) -> str:
-    """``shown`` as Markdown: what the terminal shows by default is enough for a ticket or a job summary."""
-    return write_markdown(make_sections_of(shown))
+def render_shown_markdown(shown: Shown, *, is_full: bool = True) -> str:
+    """``shown`` as Markdown. Without ``is_full`` what the terminal shows, for a ticket or a job summary."""
+    return write_markdown(
+        section for section in make_sections_of(shown) if is_full or section.terminal is Terminal.ALWAYS
+    )
 
 
 def render_shown_csv(shown: Shown) -> dict[str, str]:

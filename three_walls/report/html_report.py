@@ -16,8 +16,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from three_walls.model.report import Report
-from three_walls.report.formats import UNKNOWN, format_css_percent, format_share, show_control_characters
-from three_walls.report.section import Cell, Section, Table, TimelineBlock, nested_blocks, pieces_of, plain_text
+from three_walls.report.formats import UNKNOWN, format_count, format_css_percent, format_share, show_control_characters
+from three_walls.report.section import (
+    PAGE_ROWS,
+    Cell,
+    Section,
+    Table,
+    TimelineBlock,
+    nested_blocks,
+    pieces_of,
+    plain_text,
+)
 from three_walls.report.sections import make_sections
 from three_walls.report.svg import place_bars, place_heat_map, place_lines, place_roofline
 from three_walls.report.timeline_view import place_timeline, timeline_data
@@ -84,6 +93,8 @@ def _make_environment() -> Environment:
         "is_unknown": lambda cell: plain_text(cell) == UNKNOWN,
         "page_columns": lambda table: [column for column in table.columns if column.in_page],
         "lines": list_lines,
+        "count": format_count,
+        "rows_left_out": lambda table: max(0, len(table.rows) - PAGE_ROWS),
         "identifier": make_identifier,
         "is_wide": lambda columns: len(columns) > MOST_COLUMNS,
         "place_bars": place_bars,
@@ -120,7 +131,8 @@ def list_lines(table: Table) -> list[list[LineCell]]:
     """Cells of the page's columns, row by row. In a column that groups, equal cells are shown once."""
     columns = [column for column in table.columns if column.in_page]
     lines = [
-        [LineCell(column.cell(row), _sort_key(column.raw(row)), False) for column in columns] for row in table.rows
+        [LineCell(column.cell(row), _sort_key(column.raw(row)), False) for column in columns]
+        for row in table.rows[:PAGE_ROWS]
     ]
     for place, column in enumerate(columns):
         for _, equal in groupby(lines if column.groups else (), key=lambda line: line[place].content):

@@ -19,6 +19,9 @@ from three_walls.report.formats import UNITS, UNKNOWN, format_text
 ROW = ""
 """As the value of a column: the whole row."""
 
+PAGE_ROWS = 600
+"""Rows of a table that the page shows at most; report.json and the CSV files have all."""
+
 FEW_ROWS, MANY_ROWS = 8, 40
 """Rows of a table that the terminal shows: of one that is looked up in part, and of one that is read as a whole."""
 
@@ -243,6 +246,8 @@ class Hero:
     role: str
     step_line: str
     """The metrics in a sentence, for renderers that draw no figures."""
+    run: str = ""
+    """Which run it is: traces, GPUs, launcher."""
     remark: str = ""
     """What the page shows below ``text``, smaller."""
     shares_of: str = "the step"

@@ -17,6 +17,7 @@ class ComparisonRules(Row):
     """``comparison.yaml``."""
 
     model: tuple[Text, ...]
+    work: tuple[Text, ...]
     layout: tuple[Text, ...]
     capture: Mapping[Text, Text]
     ignored: tuple[Pattern, ...]
@@ -26,7 +27,7 @@ class ComparisonRules(Row):
         known = config_keys().keys
         raise_contradictions(
             ((section, place), f"{key} is not in config-keys.yaml{suggest(key, known)}")
-            for section, keys in (("model", self.model), ("layout", self.layout))
+            for section, keys in (("model", self.model), ("work", self.work), ("layout", self.layout))
             for place, key in enumerate(keys)
             if key not in known
         )

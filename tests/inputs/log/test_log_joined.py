@@ -167,6 +167,22 @@ def test_a_log_of_another_day_is_named_and_stays_in_use(tmp_path: Path, days: in
     assert report.facts.number("unprofiled_step_ns") == 75 * MS
 
 
+@pytest.mark.parametrize(("first", "is_named"), [(8, False), (10, False), (500, True)])
+def test_a_log_without_the_iterations_of_the_trace_is_named(tmp_path: Path, first: int, is_named: bool) -> None:
+    """The log holds iterations 1 to 11; steps of NVTX are counted from 0."""
+    builder = TraceBuilder()
+    for order in range(4):
+        at = order * 100 * MS + 1
+        builder.nvtx(f"training_step_{first + order}", at, at + 99 * MS)
+        builder.kernel(GEMM, at + 1, at + 50 * MS, launched=at + 1)
+        builder.kernel(ADAM, at + 90 * MS, at + 99 * MS, launched=at + 2)
+    trace = builder.write(tmp_path / "trace.sqlite")
+    report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *steps_of(90.0)))
+    found = [warning.message for warning in report.warnings if warning.code == "log-iterations"]
+    expected = "The log holds iterations 1 to 11, and the trace steps 501 to 502. Check that they are of one run."
+    assert found == [expected] * is_named
+
+
 @pytest.mark.parametrize(("ms", "is_another"), [(32.0, True), (35.0, False), (120.0, False), (130.0, True)])
 def test_a_log_with_steps_that_no_profiler_explains_is_of_another_run(
     tmp_path: Path, ms: float, is_another: bool
@@ -174,6 +190,8 @@ def test_a_log_with_steps_that_no_profiler_explains_is_of_another_run(
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, *steps_of(ms)))
     assert ("log-mismatch" in codes(report)) == is_another
     assert report.facts.get("log_oom_count").is_missing == is_another
+    sources = {value.source for value in report.config.values.values()}
+    assert ("log arguments" in sources) == (not is_another)  # nor are its settings those of this run
 
 
 def test_a_few_iterations_of_unknown_role_give_no_median_and_many_do(tmp_path: Path) -> None:

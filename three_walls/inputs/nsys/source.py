@@ -64,6 +64,11 @@ def find_traces(
     return list(dict.fromkeys(found))
 
 
+def holds_traces(directory: Path) -> bool:
+    """Whether ``directory`` holds captures in any form, or is one itself."""
+    return is_table_directory(directory) or bool(_captures_in(directory))
+
+
 def find_unread(paths: list[Path]) -> list[tuple[Path, str]]:
     """Reports in the directories ``paths`` that :func:`find_traces` cannot take into account, and why.
 

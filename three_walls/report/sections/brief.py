@@ -85,7 +85,7 @@ def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Se
     return (
         Section("verdict", "", (hero,)),
         *((Section("warnings", "Warnings", blocks),) if blocks else ()),
-        Section("budget", "Where the step goes", _tabulate_budget(report), empty="Unknown: no step was kept."),
+        Section("budget", _title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
         Section("plan", "The plan", _tabulate_entries(report, plan_lines), lead=_lead(report), empty=_empty(report)),
     )
 
@@ -106,7 +106,7 @@ def make_ticket(report: Report) -> tuple[Section, ...]:
             lead=_lead(report),
             empty=_empty(report),
         ),
-        Section("budget", "Where the step goes", _tabulate_budget(report), empty="Unknown: no step was kept."),
+        Section("budget", _title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
         *((Section("warnings", "Warnings", tuple(blocks)),) if blocks else ()),
     )
 
@@ -126,6 +126,11 @@ def _split_warnings(report: Report, most: int) -> tuple[tuple[ReportWarning, ...
     remarks = _REMARKS | {"straggler"} if report.verdict.culprit is not None else _REMARKS  # the verdict names it
     limiting = tuple(warning for warning in report.warnings if warning.code not in remarks)[:most]
     return limiting, len(report.warnings) - len(limiting)
+
+
+def _title_budget(report: Report) -> str:
+    """Times of the budget are traced, those of the plan without the profiler where the step was replayed."""
+    return "Where the step goes" + ("" if report.verdict.replayed_step_ns is None else ", as traced")
 
 
 def _tabulate_budget(report: Report) -> tuple[Table, ...]:

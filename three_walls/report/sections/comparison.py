@@ -181,6 +181,11 @@ def _list_notes(comparison: Comparison, best: Pair) -> Iterator[str]:
         )
     elif comparison.repetitions:
         yield f"BEFORE was repeated: {', '.join(run.name for run in comparison.repetitions)}."
+        fractions = [best.step.change_fraction, *best.step.fractions_of_repetitions]
+        known = [fraction for fraction in fractions if fraction is not None]
+        if len(known) > 1:
+            bounds = f"{format_share_change(min(known))} to {format_share_change(max(known))}"
+            yield f"The step against each run of BEFORE: {bounds}."
 
 
 def _name_wall(run: ComparedRun) -> str:
@@ -327,19 +332,19 @@ def _describe_trial(pair: Pair, suffix: str) -> Iterator[Block]:
         )
     if trial.measured_ns is None:
         return
-    saved = describe_saved(trial.measured_ns)
-    if trial.predicted_low_ns is not None and trial.predicted_high_ns is not None and not trial.other_settings:
-        predicted = format_ms_range(trial.predicted_low_ns, trial.predicted_high_ns)
+    saved, low_ns, high_ns = describe_saved(trial.measured_ns), trial.predicted_low_ns, trial.predicted_high_ns
+    predicted = ""
+    if low_ns is not None and high_ns is not None:
         is_one = len([entry for entry in trial.entries if entry.is_whole]) == 1
-        subject = "the edit" if is_one else "the edits together"
-        judgement = describe_judgement(
-            trial.judgement, trial.predicted_low_ns, trial.predicted_high_ns, trial.measured_ns
-        )
-        yield Note(f"Measured: {saved}. Predicted for {subject}: {predicted}. {_capitalize(judgement)}.")
+        subject = "the entry" if is_one else "the entries together"
+        predicted = f" Predicted for {subject}: {format_ms_range(low_ns, high_ns)}."
+    if predicted and not trial.other_settings:
+        judgement = _capitalize(describe_judgement(trial.judgement, low_ns, high_ns, trial.measured_ns))
+        yield Note(f"Measured: {saved}.{predicted} {judgement}.")
     elif trial.other_settings and len(trial.other_settings) + len(trial.entries) > 1:
-        yield Note(f"Measured for all differences together: {saved}. It cannot be divided between them.")
+        yield Note(f"Measured for all differences together: {saved}. It cannot be divided between them.{predicted}")
     elif trial.other_settings:
-        yield Note(f"Measured: {saved}. The plan of BEFORE does not propose this change.")
+        yield Note(f"Measured: {saved}. No entry of BEFORE's plan makes this change.")
 
 
 def describe_saved(saved_ns: int) -> str:

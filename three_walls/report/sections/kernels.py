@@ -15,34 +15,36 @@ from three_walls.report.formats import (
     show_control_characters,
 )
 from three_walls.report.palette import BUCKET_COLOURS
-from three_walls.report.section import ROW, Amounts, Column, Section, Swatch, Table, Text
+from three_walls.report.section import ROW, Column, Section, Swatch, Table, Text
 
-_NAME_LENGTH = 56
-_SHOWN_PLACES = 2
+_NAME_LENGTH = 52
+_PLACE_LENGTH = 48
 
 
 def kernels(report: Report) -> Section | None:
     """Kernels by bucket, the bucket with the most kernel time first."""
+    peak = Column(
+        "Of peak", "fraction_of_peak", lambda value: "" if value is None else format_share(value), unit="fraction"
+    )
+    has_peak = any(row.fraction_of_peak is not None for row in report.kernels)
     columns = (
         Column("Kernel", ROW, _name),
         Column("Bucket", "bucket", _name_bucket),
         Column("Time", "ns", format_ms, sums=True),
-        Column("Of the step", lambda row: report.fraction_of_step(row.ns), format_share),
+        Column("Of step", lambda row: report.fraction_of_step(row.ns), format_share),
         Column("Calls", "calls", format_count, sums=True),
         Column("Mean", "mean_ns", format_us),
+        Column("Most from", ROW, _name_places, in_terminal=False),
+        Column("Launch", _mean_launch_ns, format_us),
+        *((peak,) if has_peak else ()),
         Column("Fastest", "fastest_ns", format_us, in_terminal=False),
         Column("95% below", "p95_ns", format_us, in_terminal=False),
         Column("Grid x block", ROW, _write_launch, role="muted", in_terminal=False),
-        Column("Launched from", ROW, _list_places, width="third", in_terminal=False),
-        Column("Launch cost", _mean_launch_ns, format_us),
-        Column(
-            "Of peak", "fraction_of_peak", lambda value: "" if value is None else format_share(value), unit="fraction"
-        ),
     )
     lead = (
         "Kernels, copies and fills that start in the representative step. Time is the sum of their durations: where "
         "several run at once it is more than the time that the bucket owns in the budget. All rows of a bucket sum to "
-        "its kernel time. Launch cost: mean host time of the launch call; nodes of CUDA graphs have none. Of peak: "
+        "its kernel time. Launch: mean host time of the launch call; nodes of CUDA graphs have none. Of peak: "
         "GEMMs whose shapes were recorded."
     )
     if not report.kernels:
@@ -68,14 +70,17 @@ def _write_launch(row: KernelRow) -> str:
     return " x ".join(sides) + more
 
 
-def _list_places(row: KernelRow) -> Amounts | str:
+def _name_places(row: KernelRow) -> Text:
+    """The place that launches most of it; the other ones on hover."""
     if not any(place.module or place.operator for place in row.places):
-        return UNKNOWN
-    lines = [(_name_place(place), format_ms(place.ns)) for place in row.places[:_SHOWN_PLACES]]
-    rest_ns = row.ns - sum(place.ns for place in row.places[:_SHOWN_PLACES])
+        return Text(UNKNOWN)
+    lines = [f"{_name_place(place)}: {format_ms(place.ns)}" for place in row.places]
+    rest_ns = row.ns - sum(place.ns for place in row.places)
     if rest_ns:
-        lines.append((count_of(len(row.places) + row.other_places - _SHOWN_PLACES, "other place"), format_ms(rest_ns)))
-    return Amounts(tuple(lines))
+        lines.append(f"{count_of(row.other_places, 'other place')}: {format_ms(rest_ns)}")
+    others = len(row.places) - 1 + row.other_places
+    more = f" + {others}" if others else ""
+    return Text(f"{shorten(_name_place(row.places[0]), _PLACE_LENGTH)}{more}", title="\n".join(lines))
 
 
 def _name_place(place: KernelPlace) -> str:
@@ -86,10 +91,6 @@ def describe_part(module: str | None, direction: str | None, code: str) -> str:
     """A place of the model and of the code: ``experts backward: aten::mm``."""
     part = " ".join(word for word in (module, direction) if word)
     return show_control_characters(": ".join(word for word in (part, code) if word) or UNKNOWN)
-
-
-def _write_fraction(fraction: float | None) -> str:
-    return "" if fraction is None else format_share(fraction)
 
 
 def _mean_launch_ns(row: KernelRow) -> int | None:

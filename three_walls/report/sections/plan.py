@@ -107,6 +107,9 @@ def list_top_edits(report: Report, most: int) -> tuple[TopEdit, ...]:
 
 
 def _describe_top_edit(report: Report, step: PlanStep, base: StepBase | None) -> TopEdit:
+    gain = step.gain_ns
+    share, bounds = describe_share(gain, base), format_gain_bounds(gain)
+    gain_text = f"{bounds} ({share})" if share else f"gain {bounds}" if bounds == UNKNOWN else bounds
     note, copies = "", []
     if step.overrides is None:
         orders = {entry.rule: entry.order for entry in report.plan}
@@ -117,25 +120,21 @@ def _describe_top_edit(report: Report, step: PlanStep, base: StepBase | None) ->
         forms = {form: title for form, title, _ in list_forms(step.overrides)}
         main = next((form for form in order_forms(report) if form in forms and form != "env"), "")
         copies = [(_SHORT_NAMES[form], f"entry-{step.order}-{form}") for form in (main, "env") if form in forms]
-    return TopEdit(
-        str(step.order), step.finding.title, anchor_of(step), _describe_share(step.gain_ns, base), note, tuple(copies)
-    )
+    return TopEdit(str(step.order), step.finding.title, anchor_of(step), gain_text, note, tuple(copies))
 
 
 _SHORT_NAMES = {"bridge": "Bridge overrides", "megatron-lm": "Megatron-LM flags", "env": "env", "python": "Python"}
 
 
-def _describe_share(gain: Gain, base: StepBase | None) -> str:
-    """``42-67 ms (18-29%)``: a gain, and its share of the step now."""
-    bounds = format_gain_bounds(gain)
+def describe_share(gain: Gain, base: StepBase | None) -> str:
+    """A gain as a share of the step now: ``18-29%``, or ``4.2%`` for an upper bound; empty where it is not known."""
     if base is None or gain.high is None or gain.basis == FREES_MEMORY:
-        return f"gain {bounds}" if bounds == UNKNOWN else bounds
+        return ""
     low, high = (gain.low or 0) / base.now_ns, gain.high / base.now_ns
     if gain.basis == UPPER_BOUND:
-        return f"{bounds} ({format_share(high)})"
+        return format_share(high)
     texts = [f"{fraction:.0%}" for fraction in (low, high)]
-    share = texts[0] if texts[0] == texts[1] else f"{texts[0].removesuffix('%')}{' to ' if low < 0 else '-'}{texts[1]}"
-    return f"{bounds} ({share})"
+    return texts[0] if texts[0] == texts[1] else f"{texts[0].removesuffix('%')}{' to ' if low < 0 else '-'}{texts[1]}"
 
 
 def _lead(report: Report) -> str:
@@ -235,6 +234,7 @@ def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest
         likely = None if gain.likely is None else gain.likely / widest_ns
         scale = Range(max(0, gain.low) / widest_ns, gain.high / widest_ns, likely, describe_gain(gain))
     cost = format_cost(gain.cost_fraction, gain.cost_is_estimated).removeprefix("costs ")
+    share = describe_share(gain, base)
     likely_or_cost: tuple[Metric, ...] = ()
     if gain.cost_fraction is not None:
         likely_or_cost = (Metric("Cost", cost),)
@@ -247,7 +247,7 @@ def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest
         tag=finding.rule,
         subtitle=tuple(subtitle),
         metrics=(
-            Metric("Gain", format_gain_bounds(gain)),
+            Metric("Gain", format_gain_bounds(gain), f"{share} of the step now" if share else ""),
             *likely_or_cost,
             Metric(
                 "Step after it",

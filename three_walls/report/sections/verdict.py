@@ -63,6 +63,7 @@ def verdict(report: Report) -> Section:
         eyebrow=eyebrow,
         title=title,
         text=text,
+        run=describe_run(report),
         remark=remark,
         notes=notes,
         metrics=tuple(_list_metrics(report)),
@@ -76,6 +77,25 @@ def verdict(report: Report) -> Section:
         limits=_list_limits(report),
     )
     return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}")
+
+
+_LAUNCHERS = {"megatron_lm": "Megatron-LM", "bridge": "Megatron-Bridge", "megatron_bridge": "Megatron-Bridge"}
+
+
+def describe_run(report: Report) -> str:
+    """``rank0.sqlite and 3 more; 4 ranks of NVIDIA H200; Megatron-Bridge 0.6.2``."""
+    parts = []
+    if report.inputs:
+        more = f" and {len(report.inputs) - 1} more" if len(report.inputs) > 1 else ""
+        parts.append(f"{report.inputs[0].path_name}{more}")
+    gpus = sorted({rank.gpu for rank in report.ranks if rank.gpu})
+    if report.ranks:
+        parts.append(f"{count_of(len(report.ranks), 'rank')}{f' on {gpus[0]}' if len(gpus) == 1 else ''}")
+    launcher = _LAUNCHERS.get(report.config.dialect, "")
+    if launcher:
+        release = report.config.bridge_version if launcher == "Megatron-Bridge" else ""
+        parts.append(f"{launcher} {release}".strip() if release else launcher)
+    return "; ".join(parts)
 
 
 def name_bound(report: Report) -> str:
@@ -110,6 +130,7 @@ def _name_cause(report: Report) -> str:
         return ""
     longest = max(rows, key=lambda row: (row.ns, row.bucket))
     title = BUCKET_BY_NAME[longest.bucket].title if longest.bucket in BUCKET_BY_NAME else longest.bucket
+    title = f"{title}s" if title.endswith("GEMM") else title
     return f"{'exposed' if group is Group.COMMUNICATION else 'mostly'} {title}"
 
 
