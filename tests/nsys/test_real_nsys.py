@@ -61,6 +61,9 @@ def test_the_program_ends_as_without_the_profiler_and_its_report_is_exported(tmp
     assert b"to stderr\n" in done.stderr
     assert (tmp_path / "runs").read_text() == "x"
     directory = tmp_path / "profiles" / "run"
+    if (directory / "rank0.qdstrm").exists():  # seen twice in 30 runs on a machine with a load of 5 per core
+        assert b"the profiler could not import its report" in done.stderr
+        pytest.skip("this nsys failed to import what it had recorded")
     assert {"rank0.log", "rank0.nsys-rep", "rank0.sqlite", "rank0.json"} <= {path.name for path in directory.iterdir()}
     assert b"expected CUDA kernels, found none" in done.stderr
     assert b"the analysis failed (exit code 4)" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import click
 
@@ -11,7 +12,8 @@ from three_walls.inputs.nsys.report_export import NSYS_VARIABLE
 
 def _remember(_: click.Context, __: click.Parameter, path: str | None) -> None:
     if path is not None:
-        os.environ[NSYS_VARIABLE] = path
+        # As a path, because a name alone in the variable may be a script's switch.
+        os.environ[NSYS_VARIABLE] = shutil.which(path) or os.path.join(os.curdir, path)  # noqa: PTH118
 
 
 nsys_option = click.option(

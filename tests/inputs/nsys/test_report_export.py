@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from trace_builder import TraceBuilder
 
 from tests.captures.fake_nsys import calls_of, make_fake_nsys
+from three_walls import analyze
 from three_walls.cli.analyze import analyze_command
-from three_walls.inputs.nsys.report_export import NSYS_VARIABLE
+from three_walls.inputs.nsys.report_export import NSYS_VARIABLE, find_nsys
 from three_walls.inputs.nsys.source import find_traces, find_unread
 from three_walls.model.errors import InputError, NothingToAnalyzeError
 
@@ -125,6 +126,24 @@ def test_a_named_nsys_counts_and_must_exist(tmp_path: Path, nsys: Path, monkeypa
     monkeypatch.setenv(NSYS_VARIABLE, str(tmp_path / "none"))
     with pytest.raises(InputError, match="no such program"):
         find_traces([report], tmp_path / "exports")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "rank0.sqlite").touch()
+    assert find_unread([tmp_path / "runs"]) == []  # nobody needs an nsys there
+    monkeypatch.setenv(NSYS_VARIABLE, "1")
+    assert find_nsys() is None
+    monkeypatch.setenv("PATH", str(nsys))
+    assert find_nsys() == str(nsys / "nsys")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_nsys")
+def test_the_report_names_what_was_not_read(tmp_path: Path) -> None:
+    TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
+    write_report(tmp_path / "rank1.nsys-rep")
+    messages = [warning.message for warning in analyze(tmp_path).warnings if warning.code == "report-not-exported"]
+    assert messages == [
+        "rank1.nsys-rep: no nsys is on PATH to export this report; it was not exported and is left out."
+    ]
 
 
 def test_an_export_that_is_named_like_a_report_is_read_as_it_is(tmp_path: Path, nsys: Path) -> None:
@@ -148,3 +167,6 @@ def test_the_option_names_nsys_and_exports_lie_next_to_the_output(
     assert isinstance(result.exception, NothingToAnalyzeError)
     assert "rank0.sqlite: expected CUDA kernels, found none" in str(result.exception)
     assert [path.name for path in (tmp_path / "out" / "three-walls-exports").rglob("*.sqlite")] == ["rank0.sqlite"]
+    missing = CliRunner().invoke(analyze_command, ["--nsys", "nothing", str(report), "--out", str(out)])
+    assert isinstance(missing.exception, InputError)
+    assert "nothing: no such program" in str(missing.exception)

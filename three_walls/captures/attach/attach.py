@@ -191,7 +191,7 @@ class _Attached:
         if not self._report.exists():
             code = self._profiler.returncode if self._profiler is not None else 0
             if self._report.with_suffix(".qdstrm").exists():
-                reason = "the profiler could not import its report (a .qdstrm file is there)"
+                reason = "the profiler could not import its report (see its log); a .qdstrm file is there"
             elif code is not None and code < 0:
                 reason = f"the profiler wrote no report: it was killed (signal {-code})"
             else:

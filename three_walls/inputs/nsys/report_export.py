@@ -24,10 +24,13 @@ _LONGEST_COMPLAINT = 300
 
 
 def find_nsys() -> str | None:
-    """The ``nsys`` to call, or None. Raises InputError where $NSYS names no program."""
+    """The ``nsys`` to call, or None. Raises InputError where $NSYS is a path and names no program.
+
+    Launch scripts also use a variable of this name as a switch (``NSYS=1``), which is no path and counts for nothing.
+    """
     named = os.environ.get(NSYS_VARIABLE)
-    found = shutil.which(named or "nsys")
-    if named and found is None:
+    found = shutil.which(named or "nsys") or (shutil.which("nsys") if named and os.sep not in named else None)
+    if named and found is None and os.sep in named:
         raise InputError(f"--nsys or ${NSYS_VARIABLE}: {named}: no such program")
     return found
 

@@ -76,12 +76,14 @@ def find_unread(paths: list[Path]) -> list[tuple[Path, str]]:
     """
     unread = []
     for directory in paths:
-        if is_directory(directory) and not is_table_directory(directory) and find_nsys() is None:
-            for capture in _captures_in(directory).values():
-                if capture.report is not None and capture.export is None:
-                    unread.append((capture.report, "it was not exported and is left out"))
-                elif capture.report is not None and capture.is_stale():
-                    unread.append((capture.report, "it is newer than its export, which is read instead"))
+        if not is_directory(directory) or is_table_directory(directory):
+            continue
+        reported = [(capture.report, capture) for capture in _captures_in(directory).values() if capture.report]
+        for report, capture in reported if reported and find_nsys() is None else ():
+            if capture.export is None:
+                unread.append((report, "it was not exported and is left out"))
+            elif capture.is_stale():
+                unread.append((report, "it is newer than its export, which is read instead"))
     return unread
 
 
