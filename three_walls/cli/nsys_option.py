@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import click
 
-from three_walls.inputs.nsys.report_export import NSYS_VARIABLE
+from three_walls.inputs.nsys.report_export import name_nsys
 
 
 def _remember(_: click.Context, __: click.Parameter, path: str | None) -> None:
     if path is not None:
-        # As a path, because a name alone in the variable may be a script's switch.
-        os.environ[NSYS_VARIABLE] = shutil.which(path) or os.path.join(os.curdir, path)  # noqa: PTH118
+        name_nsys(path)
 
 
 nsys_option = click.option(

@@ -13,6 +13,7 @@ from trace_builder import TraceBuilder
 from tests.captures.fake_nsys import calls_of, make_fake_nsys
 from three_walls import analyze
 from three_walls.cli.analyze import analyze_command
+from three_walls.inputs.nsys import report_export
 from three_walls.inputs.nsys.report_export import NSYS_VARIABLE, find_nsys
 from three_walls.inputs.nsys.source import find_traces, find_unread
 from three_walls.model.errors import InputError, NothingToAnalyzeError
@@ -156,7 +157,7 @@ def test_the_option_names_nsys_and_exports_lie_next_to_the_output(
     tmp_path: Path, nsys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv(NSYS_VARIABLE, "replaced by the option")
+    monkeypatch.setattr(report_export, "_named", [])
     (nsys / "export.sqlite").write_bytes(
         TraceBuilder().api("cudaMalloc_v3020", 1, 2).write(tmp_path / "y").read_bytes()
     )

@@ -23,12 +23,21 @@ _PROGRESS = re.compile(r"\[\d+%[ =]*\]|Processing \d+ events:")
 _LONGEST_COMPLAINT = 300
 
 
+_named: list[str] = []
+"""The nsys of this process's command line; not in the environment, which is passed on to attached programs."""
+
+
+def name_nsys(path: str) -> None:
+    """From now on, :func:`find_nsys` finds ``path``, a path or a name on PATH."""
+    _named[:] = [shutil.which(path) or os.path.join(os.curdir, path)]  # noqa: PTH118 - Path drops the ./
+
+
 def find_nsys() -> str | None:
-    """The ``nsys`` to call, or None. Raises InputError where $NSYS is a path and names no program.
+    """The ``nsys`` to call, or None. Raises InputError where --nsys, or $NSYS as a path, names no program.
 
     Launch scripts also use a variable of this name as a switch (``NSYS=1``), which is no path and counts for nothing.
     """
-    named = os.environ.get(NSYS_VARIABLE)
+    named = _named[0] if _named else os.environ.get(NSYS_VARIABLE)
     found = shutil.which(named or "nsys") or (shutil.which("nsys") if named and os.sep not in named else None)
     if named and found is None and os.sep in named:
         raise InputError(f"--nsys or ${NSYS_VARIABLE}: {named}: no such program")
