@@ -33,6 +33,7 @@ _NAMES_OF_KERNELS = "what analysis is about; a name is code, and only paths and 
 SHOWN = {
     f"{KERNELS}.demangledName -> StringIds": _NAMES_OF_KERNELS,
     f"{KERNELS}.shortName -> StringIds": _NAMES_OF_KERNELS,
+    "StringIds.value": "a range names the code around a launch; only paths and what looks like a key are cut from it",
     "TARGET_INFO_SYSTEM_ENV: Hostname": "ranks of one host share a clock: the report names the hosts that do",
 }
 
