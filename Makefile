@@ -161,7 +161,7 @@ test-lowest: $(TOOLS)/.installed pyproject.toml  ## the tests with the lowest ve
 # Run it to take up newer versions; the tests then tell whether they fit.
 COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 lock: $(TOOLS)/.installed  ## write constraints.txt (to run) and constraints-dev.txt (to develop), with hashes
-	$(COMPILE) --upgrade --all-extras pyproject.toml --output-file constraints-dev.txt
+	$(COMPILE) --upgrade --extra dev --extra fast --extra plotly pyproject.toml --output-file constraints-dev.txt
 	$(COMPILE) --upgrade --constraint constraints-dev.txt pyproject.toml --output-file constraints.txt
 
 sbom: $(TOOLS)/.installed  ## write dist/three-walls.cdx.json: the packages that a user installs, in CycloneDX
