@@ -1,4 +1,4 @@
-"""Writes the pictures of docs/images: a report of a sample in a browser.
+"""Writes the pictures of docs/images: the sample report in a browser.
 
 ``python -m tools.take_pictures`` needs the extra ``browser`` and a Chromium (``THREE_WALLS_CHROMIUM``).
 """
@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from playwright.sync_api import Page, sync_playwright
 
-from three_walls import analyze
-from three_walls.report.html_report import render_html
+from tools.generate_sample_report import OUT, REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 IMAGES = REPOSITORY / "docs" / "images"
-SAMPLE = REPOSITORY / "sample_traces" / "te-host-bound"
 WIDTH = 1280
 PICTURES = {
     "report": ("verdict", 590),
@@ -28,14 +24,11 @@ PICTURES = {
 
 
 def main() -> None:
-    report = analyze(SAMPLE, logs=[SAMPLE / "train.log"], config=SAMPLE / "run_config.yaml")
-    with TemporaryDirectory() as folder, sync_playwright() as driver:
-        file = Path(folder) / "report.html"
-        file.write_text(render_html(report), encoding="utf-8")
+    with sync_playwright() as driver:
         path = os.environ.get("THREE_WALLS_CHROMIUM", "/usr/bin/chromium")
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": WIDTH, "height": 1000})
-        page.goto(file.as_uri())
+        page.goto(OUT.as_uri())
         for name, (section, height) in PICTURES.items():
             _take(page, section, height, IMAGES / f"{name}.png")
         browser.close()

@@ -366,9 +366,11 @@ def _judge_lean_step(
 ) -> Verdict:
     """The verdict for a step in which no wall can save much: compute-bound if compute fills the step."""
     busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
-    little = f"no wall can save more than {_amount(largest.ns, replayed_ns or step_ns)}"
+    of = f" of {_ms(replayed_ns)} without the profiler" if replayed_ns else ""
+    little = f"no wall can save more than {_amount(largest.ns, replayed_ns or step_ns)}{of}"
     if busy is not None and busy >= limits.minimum_compute_busy_fraction:
-        reason = f"The step is mostly compute ({_percent(busy)} of {_ms(step_ns)}), and {little}."
+        traced = "traced step" if replayed_ns else "step"
+        reason = f"The {traced} is mostly compute ({_percent(busy)} of {_ms(step_ns)}), and {little}."
         return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)
     if wait is not None and wait >= limits.notable_wait_fraction:
         reason = (
