@@ -198,6 +198,7 @@ def _view_step(run: _Run, step: StepView) -> MeasuredStep:
         timeline=run.timeline,
         clock=run.matched_ranks.clock,
         slices=run.attribution.slices,
+        gaps=run.attribution.compute_gaps,
         traces=run.inputs.with_kernels,
         step=step,
         graph=predictor.graph if isinstance(predictor, StepReplay) else None,

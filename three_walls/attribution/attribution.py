@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.attribution.compute_gaps import explain_compute_gaps
+from three_walls.attribution.compute_gaps import ComputeGaps, explain_compute_gaps
 from three_walls.attribution.kernel_spread import measure_kernel_spread
 from three_walls.attribution.ownership import label_idle, measure_budget, measure_exposure, slice_steps
 from three_walls.attribution.slow_ranks import find_slow_ranks, measure_paces
@@ -43,7 +43,7 @@ class Attribution:
     """Exposed and hidden communication: measure_exposure."""
     transfer: pl.DataFrame
     """Exposed communication without waiting for peers: measure_transfer."""
-    compute_gaps: pl.DataFrame
+    compute_gaps: ComputeGaps
     """Time without compute by cause: explain_compute_gaps."""
     waits: tuple[Wait, ...]
     """Waiting for peers per communication class and rank."""

@@ -24,6 +24,7 @@ labelled intervals take precedence over the base. Only those gaps are swept.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 import polars as pl
@@ -82,8 +83,31 @@ _BASES = [
 ]
 
 
-def explain_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> pl.DataFrame:
-    """Time without compute by cause: rank_index, step, cause, detail, ns (positive), sorted.
+@dataclass(frozen=True, slots=True)
+class ComputeGaps:
+    """The time without compute of every step, by cause."""
+
+    sums: pl.DataFrame
+    """rank_index, step, cause, detail, ns (positive), sorted."""
+    split: pl.DataFrame
+    """The stretches that ``sums`` sums: rank_index, step, start_ns, end_ns, number."""
+    names: pl.DataFrame
+    """Of the numbers: those of _number_details."""
+
+    def list_stretches(self, of: pl.Expr) -> pl.DataFrame:
+        """The stretches for which ``of`` holds: rank_index, step, start_ns, end_ns, cause, detail, sorted.
+
+        They cover the time without compute of each step once.
+        """
+        return (
+            _name_causes(self.split.filter(of), self.names)
+            .select(*STEP, "start_ns", "end_ns", "cause", "detail")
+            .sort(*STEP, "start_ns", "end_ns")
+        )
+
+
+def explain_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> ComputeGaps:
+    """The time without compute by cause.
 
     ``slices``: see slice_steps. Raises ConservationError unless the causes sum to each step's time without compute.
     """
@@ -96,25 +120,12 @@ def explain_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> pl.DataFra
         .sort(*STEP, "cause", "detail")
     )
     _check_sums(explained, slices, timeline.steps)
-    return explained
+    return ComputeGaps(explained, split, names)
 
 
-def list_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> pl.DataFrame:
-    """The stretches that explain_compute_gaps sums: rank_index, step, start_ns, end_ns, cause, detail, sorted.
-
-    They cover the time without compute of each step in ``slices`` and of ``timeline.steps`` once.
-    """
-    split, names = _split_gaps(timeline, slices)
-    return (
-        _name_causes(split, names)
-        .select(*STEP, "start_ns", "end_ns", "cause", "detail")
-        .sort(*STEP, "start_ns", "end_ns")
-    )
-
-
-def summarize_gap_causes(frame: pl.DataFrame, rank_index: int, step: int) -> tuple[GapCause, ...]:
+def summarize_gap_causes(gaps: ComputeGaps, rank_index: int, step: int) -> tuple[GapCause, ...]:
     """The causes of a step, longest first."""
-    step_causes = frame.filter((pl.col("rank_index") == rank_index) & (pl.col("step") == step))
+    step_causes = gaps.sums.filter((pl.col("rank_index") == rank_index) & (pl.col("step") == step))
     rows = (
         step_causes.sort("ns", "cause", "detail", descending=[True, False, False])
         .select("cause", "ns", "detail")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.attribution.compute_gaps import list_compute_gaps
 from three_walls.export.host_work import HostWork, detail_gaps, measure_host_work
 from three_walls.export.kernel_table import describe_operations, tabulate_kernels
 from three_walls.export.step_tracks import MeasuredStep
@@ -38,12 +37,7 @@ def drill_down(measured: MeasuredStep, ranks: Sequence[RankReport], late: Sequen
     kernels = tabulate_kernels(step, operations, operators)
     detailed = choose_detailed(measured, late)
     is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == step.step)
-    part = replace(
-        timeline,
-        steps=timeline.steps.filter(is_detailed & pl.col("kept")),
-        operations=timeline.operations.filter(pl.col("rank_index").is_in(list(detailed))),
-    )
-    gaps = list_compute_gaps(part, measured.slices.filter(is_detailed))
+    gaps = measured.gaps.list_stretches(is_detailed)
     ranges = read_named_ranges(step.trace, step.rank.process, step.operations)
     own_gaps = gaps.filter(pl.col("rank_index") == step.rank_index)
     work = measure_host_work(step, timeline, operations, ranges, own_gaps)

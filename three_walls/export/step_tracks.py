@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.attribution.compute_gaps import list_compute_gaps
+from three_walls.attribution.compute_gaps import ComputeGaps
 from three_walls.attribution.ownership import OWNER
 from three_walls.export.critical_path import place_critical_path
 from three_walls.export.tracks import LONGEST_SHOWN_NAME, Arrow, RankTracks, Slice, StepTracks, Track, lay_out
@@ -40,6 +40,7 @@ class MeasuredStep:
     clock: CommonClock
     slices: pl.DataFrame
     """Attribution.slices."""
+    gaps: ComputeGaps
     traces: Sequence[Trace]
     step: StepView
     graph: StepGraph | None
@@ -113,8 +114,7 @@ def _make_ranks(measured: MeasuredStep, windows: Sequence[Window], ranks: Collec
     zero_ns = {window.rank.rank_index: window.zero_ns for window in windows}
     step = pl.col("step") == measured.step.step
     slices = measured.slices.filter(step)
-    timeline = measured.timeline.with_steps(measured.timeline.steps.filter(step & pl.col("kept")))
-    gaps = list_compute_gaps(timeline, slices)
+    gaps = measured.gaps.list_stretches(step)
     for window in windows:
         index = window.rank.rank_index
         if ranks and window.rank.rank not in ranks:
