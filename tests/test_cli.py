@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from trace_builder import TraceBuilder
 
+from tests.called import call
 from tests.paths import REPOSITORY
 from three_walls.cli import main
 
@@ -27,7 +28,7 @@ def three_walls(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProces
 
 def test_analyze_prints_the_verdict_and_writes_three_files(tmp_path: Path) -> None:
     TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
-    done = three_walls("analyze", "rank0.sqlite", cwd=tmp_path)
+    done = call("analyze", "rank0.sqlite", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "\x1b" not in done.stdout  # plain where it is no terminal
@@ -89,7 +90,7 @@ def test_every_mistake_is_one_line_and_its_own_exit_code(
     (tmp_path / "empty").mkdir()
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "sources.yaml").write_text("not: [valid")
-    done = three_walls(*arguments, cwd=tmp_path)
+    done = call(*arguments, cwd=tmp_path)
     assert done.returncode == exit_code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -100,14 +101,14 @@ def test_every_mistake_is_one_line_and_its_own_exit_code(
 
 
 def test_help_shows_examples_and_exit_codes(tmp_path: Path) -> None:
-    done = three_walls("analyze", "--help", cwd=tmp_path)
+    done = call("analyze", "--help", cwd=tmp_path)
     assert done.returncode == 0
     for word in ("Examples:", "Exit codes:", "--step-range", "--out", "rank*.sqlite"):
         assert word in done.stdout
 
 
 def test_facts_defines_every_fact(tmp_path: Path) -> None:
-    done = three_walls("facts", cwd=tmp_path)
+    done = call("facts", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout.count("[ns]") > 20
     assert "launch_starved_ns [ns]" in done.stdout
@@ -116,7 +117,7 @@ def test_facts_defines_every_fact(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     TraceBuilder().steps(4).write(tmp_path / "trace.sqlite")
     (tmp_path / "taken").write_text("a file")
-    done = three_walls("analyze", "trace.sqlite", "--out", "taken/report", cwd=tmp_path)
+    done = call("analyze", "trace.sqlite", "--out", "taken/report", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -127,7 +128,7 @@ def test_settings_and_a_saved_configuration_are_merged_and_said_with_their_sourc
         "model: {num_moe_experts: 60, expert_model_parallel_size: 8, num_layers: 4}", encoding="utf-8"
     )
     options = ["--config", "run_config.yaml", "--set", "model.num_layers=2", "--set", "env_vars.WORLD_SIZE=16"]
-    done = three_walls("analyze", "rank0.sqlite", *options, "--out", "out", cwd=tmp_path)
+    done = call("analyze", "rank0.sqlite", *options, "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["config"]["values"]["num_moe_experts"] == {"value": 60, "source": "config file", "confirmed_by": []}
@@ -146,13 +147,13 @@ def test_settings_and_a_saved_configuration_are_merged_and_said_with_their_sourc
 
 
 def test_names_with_line_breaks_and_escapes_stay_on_one_line(tmp_path: Path) -> None:
-    done = three_walls("analyze", "new\nline\x1b[31m.sqlite", cwd=tmp_path)
+    done = call("analyze", "new\nline\x1b[31m.sqlite", cwd=tmp_path)
     assert done.returncode == 3
     assert done.stderr == "three-walls: error: new\\nline\\x1b[31m.sqlite: no such file or directory\n"
 
 
 def test_a_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
-    done = three_walls("rules", cwd=tmp_path)
+    done = call("rules", cwd=tmp_path)
     assert "Usage:" in done.stdout + done.stderr
     assert "three-walls: error" not in done.stderr
 
@@ -179,7 +180,7 @@ def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path) -> None:
 
 def test_a_file_of_overrides_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "overrides.txt").write_bytes(b"\xff\xfe")
-    done = three_walls("verify", "overrides.txt", "--recipe", "vanilla_gpt_pretrain_config", cwd=tmp_path)
+    done = call("verify", "overrides.txt", "--recipe", "vanilla_gpt_pretrain_config", cwd=tmp_path)
     assert done.returncode == 3
     assert "found a file that is not UTF-8 text" in done.stderr
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from trace_builder import TraceBuilder
 
+from tests.called import call
 from tests.inputs.memory_snapshot.snapshots import FORWARD, STATE, block, event, frame, snapshot, write
-from tests.test_cli import three_walls
 from three_walls import analyze
 from three_walls.inputs.memory_snapshot.load import Event, Live
 from three_walls.inputs.memory_snapshot.summarize import count_releases, find_peak, read_memory_snapshot
@@ -243,12 +243,12 @@ def test_the_command_line_takes_a_snapshot_and_refuses_a_hostile_one(tmp_path: P
     TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
     write(tmp_path / "good.pickle", snapshot(RISE_AND_FALL, *AT_END))
     (tmp_path / "bad.pickle").write_bytes(b"cos\nsystem\n(S'touch made'\ntR.")
-    good = three_walls("analyze", "rank0.sqlite", "--memory-snapshot", "good.pickle", "--full", cwd=tmp_path)
+    good = call("analyze", "rank0.sqlite", "--memory-snapshot", "good.pickle", "--full", cwd=tmp_path)
     assert good.returncode == 0, good.stderr
     assert "optimizer_state" in good.stdout
-    bad = three_walls("analyze", "rank0.sqlite", "--memory-snapshot", "bad.pickle", cwd=tmp_path)
+    bad = call("analyze", "rank0.sqlite", "--memory-snapshot", "bad.pickle", cwd=tmp_path)
     assert (bad.returncode, len(bad.stderr.splitlines())) == (3, 1)
     assert "GLOBAL" in bad.stderr
     assert not (tmp_path / "made").exists()
-    absent = three_walls("analyze", "rank0.sqlite", "--memory-snapshot", "none.pickle", cwd=tmp_path)
+    absent = call("analyze", "rank0.sqlite", "--memory-snapshot", "none.pickle", cwd=tmp_path)
     assert (absent.returncode, "no such file" in absent.stderr) == (3, True)
