@@ -1,0 +1,23 @@
+"""A command as a shell calls it, but in this process: a new one imports for most of a second."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest.mock import patch
+
+from three_walls.cli.main import main
+
+
+def call(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The exit code and output of ``three-walls ARGUMENTS`` in the directory ``cwd``."""
+    words = ["three-walls", *map(str, arguments)]
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with chdir(cwd), patch("sys.argv", words), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
