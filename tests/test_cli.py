@@ -228,6 +228,7 @@ def test_no_exception_passes_the_command_line(
     assert errors.count("\n") == 1
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("delay_s", [0.05, 0.3, 0.8, 1.3])
 def test_an_interrupt_at_any_moment_is_one_line(tmp_path: Path, delay_s: float) -> None:
     TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")

@@ -119,6 +119,7 @@ def test_it_creates_the_directory_and_names_what_it_wrote(report: Report, page: 
     assert json.loads((out_dir / "report.json").read_bytes())["verdict"]["wall"] == "communication"
 
 
+@pytest.mark.attack
 @pytest.mark.usefixtures("short_texts")
 @pytest.mark.parametrize(
     ("fault", "has_report"), [(kill, True), (kill, False), (fill_the_disk, True), (interrupt, False)]

@@ -169,6 +169,8 @@ def test_a_step_has_the_number_next_to_what_the_user_names(tmp_path: Path, text:
     assert [step.index for step in report.ranks[0].steps] == [7, 8, 9, 10]
 
 
+@pytest.mark.slow
+@pytest.mark.attack
 @pytest.mark.parametrize("text", ["step {} " + "a" * 100_000 + "!", "step {} " + "a!" * 50_000])
 @pytest.mark.parametrize("expression", ["(a+)+$", "(.*a){20}$", "(a|a)*b$", "(a?){50}a{50}$"])
 def test_no_expression_takes_long_on_any_text(tmp_path: Path, expression: str, text: str) -> None:

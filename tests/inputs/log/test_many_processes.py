@@ -54,6 +54,7 @@ def test_blocks_of_some_hundred_processes_are_read_in_turns(tmp_path: Path) -> N
     assert (log.left_out_blocks, log.unplaced_lines_count) == ((), 0)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("processes", [8_000, 16_000])
 def test_open_blocks_take_no_more_memory_than_stated_however_many_processes_write(
     monkeypatch: pytest.MonkeyPatch, processes: int

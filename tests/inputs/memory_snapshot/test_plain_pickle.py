@@ -203,6 +203,7 @@ DAMAGED_BUT_PLAIN = {
 """Their opcodes are harmless, so both readers refuse them."""
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_snapshot_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "snapshot.pickle").write_bytes(HOSTILE[name])
