@@ -55,13 +55,15 @@ _MATCHED = {
     "keys": "fullmatch",
 }
 """Part of the place of a table's expression -> how it is used, where it is not searched."""
+_FOREIGN = ("three_walls.overrides.real_bridge", "three_walls.nsys_recipe.")
+"""Modules for the Python of Megatron-Bridge or Nsight Systems; they use no expression."""
 _SCRUB = ("three_walls.tables.scrub", "three_walls.captures.scrub")
 """tests/captures/scrub has the laws of these modules: their expressions are used on texts that were split before."""
 
 
 def _modules() -> Iterator[types.ModuleType]:
     for info in pkgutil.walk_packages(three_walls.__path__, "three_walls."):
-        if not info.name.endswith("__main__") and "real_bridge" not in info.name and not info.name.startswith(_SCRUB):
+        if not info.name.endswith("__main__") and not info.name.startswith((*_FOREIGN, *_SCRUB)):
             yield importlib.import_module(info.name)
 
 

@@ -21,7 +21,7 @@ from three_walls.model.report import RankReport, Report
 
 _EXPRESSION = re.compile(
     r"(?P<name>[A-Za-z_][\w.]*)\s*(?P<operator>>=|<=|>|<)\s*"
-    r"(?P<sign>[+-]?)\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>%|[A-Za-z/]*)"
+    r"(?:(?P<sign>[+-])\s*)?(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>%|[A-Za-z/]*)"
 )
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": lambda value, limit: value > limit,

@@ -31,7 +31,8 @@ _KEY = ("bucket", "kind", "name_id")
 _NAME_OF_KIND = {"memcpy": "copies", "memset": "fills (memset)", "graph": "CUDA graphs"}
 _VARIANT = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _NAMESPACE = re.compile(r"\b[A-Za-z_]\w*::|^::")
-_LAMBDA = re.compile(r"(?:::(?:operator)? *(?:const)? *)+(?=[,>]|$)")
+_LAMBDA = re.compile(r"(?:::(?:operator)? *(?:const)? *)+")
+"""What is left of a lambda's name where its scope and arguments are cut, if its argument list ends there."""
 _LEADING_NUMBERS = re.compile(r"<(?:\d+, )+")
 _LONGEST_READ = 4_000
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z])|(?<=layer)\d+|(?<=step)\d+")
@@ -85,7 +86,10 @@ def shorten_name(full_name: str) -> str:
         if not depth:
             kept.append(character)
         depth -= character in ")]" and depth > 0
-    name = _LAMBDA.sub("", "".join(kept).replace("<unnamed>::", "").replace("void ", ""))
+    name = "".join(kept).replace("<unnamed>::", "").replace("void ", "")
+    name = _LAMBDA.sub(
+        lambda found: found[0] if name[found.end() : found.end() + 1] not in ("", ",", ">") else "", name
+    )
     name = _NAMESPACE.sub("", name)
     return _LEADING_NUMBERS.sub("<", name).strip()
 
