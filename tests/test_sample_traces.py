@@ -23,6 +23,7 @@ from three_walls.model.what_if import LiveReport
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
 from three_walls.report.markdown_report import render_markdown
+from three_walls.report.step_base import find_step_base
 from three_walls.resources import RULES_DIR
 from three_walls.rules.gain import rederive_fractions
 from three_walls.rules.load import load_rules
@@ -265,6 +266,15 @@ def test_the_report_follows_its_published_schema_and_renders(name: str) -> None:
     assert "<html" in html
     if name in ANALYZED_TWICE:
         assert text == render_json(analyze(SAMPLES / LABELS[name]["trace"]))
+
+
+def test_no_entry_promises_a_step_above_the_present_one(name: str) -> None:
+    report = report_of(name)
+    base = find_step_base(report)
+    if not report.plan or base is None:
+        pytest.skip("without a plan")
+    may_cost_ns = -sum(min(0, step.gain_ns.low or 0) for step in report.plan)
+    assert max(step.step_after_ns.high for step in report.plan) <= base.now_ns + may_cost_ns
 
 
 def test_the_sample_report_of_the_documentation_is_current(name: str) -> None:

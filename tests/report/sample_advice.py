@@ -86,7 +86,7 @@ def plan() -> tuple[PlanStep, ...]:
             finding=_deepep(),
             edits=_DEEPEP_EDITS,
             gain_ns=_deepep().gain_ns,
-            step_after_ns=Bounds(551 * MS, 640 * MS),
+            step_after_ns=Bounds(523 * MS, 612 * MS),
             overrides=replace(
                 overrides(), bridge=overrides().bridge[:3], megatron_lm=overrides().megatron_lm[:3], python=_PYTHON
             ),
@@ -97,7 +97,7 @@ def plan() -> tuple[PlanStep, ...]:
             finding=_graphs(),
             edits=_GRAPH_EDITS,
             gain_ns=_graphs().gain_ns,
-            step_after_ns=Bounds(520 * MS, 632 * MS),
+            step_after_ns=Bounds(492 * MS, 604 * MS),
             overrides=Overrides("0.4.2", overrides().bridge[3:], overrides().megatron_lm[3:], {}),
             differing_edits=_GRAPH_EDITS[:1],
         ),

@@ -95,7 +95,7 @@ def test_the_waterfall_goes_from_the_step_now_to_the_step_after_with_the_edits_o
     assert (first.label, first.pieces[0].length) == ("Step now", 640 * MS)
     assert [row.label for row in entries] == [f"{step.order}. {step.finding.title}" for step in report.plan]
     assert [(piece.start, piece.length) for piece in entries[0].pieces][:1] == [(551 * MS, 89 * MS)]
-    assert [(piece.start, piece.length) for piece in last.pieces] == [(0, 520 * MS), (520 * MS, 112 * MS)]
+    assert [(piece.start, piece.length) for piece in last.pieces] == [(0, 492 * MS), (492 * MS, 112 * MS)]
 
 
 def test_the_waterfall_is_of_the_logged_step_where_there_is_one(report: Report) -> None:

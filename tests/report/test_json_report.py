@@ -161,7 +161,7 @@ def test_the_names_that_scripts_read(report: Report) -> None:
     assert (loaded["verdict"]["wall"], loaded["verdict"]["sub_wall"]) == ("communication", None)
     first = loaded["plan"][0]
     assert (first["order"], first["rule"]) == (1, "exposed-ep-alltoall-deepep")
-    assert first["step_after_ns"] == {"low": 551_000_000, "high": 640_000_000}
+    assert first["step_after_ns"] == {"low": 523_000_000, "high": 612_000_000}
     assert [first["gain_ns"][name] for name in ("low", "likely", "high")] == [0, 45_000_000, 89_000_000]
     edit = first["edits"][0]
     assert [edit[name] for name in ("key", "from_value", "to", "kind")] == [

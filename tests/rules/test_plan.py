@@ -453,3 +453,12 @@ def test_a_later_edit_may_build_on_an_earlier_list() -> None:
 def test_of_edits_that_cost_time_the_cheapest_makes_the_run_fit_first() -> None:
     _, plan = make_plan([frees_memory("a-dear", 0.2), frees_memory("b-cheap", 0.02)], run())
     assert names(plan) == ["b-cheap", "a-dear"]
+
+
+def test_with_a_log_the_steps_after_the_entries_are_those_of_the_unprofiled_step() -> None:
+    """The gains are less what the profiler added, so the step shrinks from the log's by as much."""
+    traced = make_plan([rule("a")], run())[1]
+    logged = make_plan([rule("a")], run(unprofiled_step_ns=700 * MS))[1]
+    assert [step.gain_ns for step in logged] == [step.gain_ns for step in traced]
+    assert logged[0].step_after_ns.high == traced[0].step_after_ns.high - 300 * MS
+    assert logged[0].step_after_ns.low == traced[0].step_after_ns.low - 300 * MS

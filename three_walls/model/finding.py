@@ -131,7 +131,10 @@ class PlanStep:
     gain_ns: Gain
     """Gain on the step that the earlier entries leave; the finding's own is on the step as traced."""
     step_after_ns: Bounds
-    """Step after this entry and all before it: ``low`` if every gain is at its high end, ``high`` at its low end."""
+    """Step after this entry and all before it: ``low`` if every gain is at its high end, ``high`` at its low end.
+
+    Of the unprofiled step, where a log or a replay gives it, else of the traced one.
+    """
     unlocked_by: str = ""
     """Rules of earlier entries that were needed to unblock this one, separated by commas."""
     step_after_likely_ns: int | None = None

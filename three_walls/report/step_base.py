@@ -15,15 +15,12 @@ from three_walls.report.formats import format_ms
 
 @dataclass(frozen=True, slots=True)
 class StepBase:
-    """The step now, and the one that the plan's times are of."""
+    """The step now. The times of the plan are of it too."""
 
     now_ns: int
     source: str
     """``log``, ``replay`` or ``trace``."""
     traced_ns: int
-    planned_ns: int
-    """The step that the plan's times are of. The log's is the same one, unless nothing was replayed: gains of a traced
-    step are less what the profiler added, so they hold for the unprofiled one."""
 
     @property
     def note(self) -> str:
@@ -44,16 +41,6 @@ class StepBase:
             "trace": "the traced step, which includes the profiler",
         }[self.source]
 
-    def convert(self, value_ns: int) -> int:
-        """A step of the plan as one of this base: shorter by the same time."""
-        return max(0, self.now_ns - (self.planned_ns - value_ns))
-
-    def after(self, step: PlanStep) -> tuple[int, int | None, int]:
-        """The step after an entry and all before it: lowest, likely, highest."""
-        likely_ns, bounds = step.step_after_likely_ns, step.step_after_ns
-        likely = None if likely_ns is None else self.convert(likely_ns)
-        return self.convert(bounds.low), likely, self.convert(bounds.high)
-
 
 def find_step_base(report: Report) -> StepBase | None:
     """The base of ``report``; None without a step."""
@@ -62,8 +49,13 @@ def find_step_base(report: Report) -> StepBase | None:
     if not traced_ns:
         return None
     logged_ns = None if log is None else log.unprofiled_step_ns
-    planned_ns = verdict.replayed_step_ns or traced_ns  # what the plan's times are of
     if logged_ns:
-        return StepBase(logged_ns, "log", traced_ns, planned_ns)
-    source = "trace" if verdict.replayed_step_ns is None else "replay"
-    return StepBase(planned_ns, source, traced_ns, planned_ns)
+        return StepBase(logged_ns, "log", traced_ns)
+    if verdict.replayed_step_ns is not None:
+        return StepBase(verdict.replayed_step_ns, "replay", traced_ns)
+    return StepBase(traced_ns, "trace", traced_ns)
+
+
+def step_after(step: PlanStep) -> tuple[int, int | None, int]:
+    """The step after an entry and all before it: lowest, likely, highest."""
+    return step.step_after_ns.low, step.step_after_likely_ns, step.step_after_ns.high

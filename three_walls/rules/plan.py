@@ -110,7 +110,25 @@ def make_plan(
     while draft.take_best():
         pass
     draft.check_conservation(step_ns)
-    return [draft.with_reason(finding) for finding in draft.findings.values()], (*first, *draft.steps)
+    steps = (*first, *draft.steps)
+    if not replays:
+        steps = _without_profiler(steps, facts)
+    return [draft.with_reason(finding) for finding in draft.findings.values()], steps
+
+
+def _without_profiler(steps: tuple[PlanStep, ...], facts: FactSheet) -> tuple[PlanStep, ...]:
+    """The steps after the entries as the log's unprofiled step becomes: gains are less what the profiler added."""
+    traced_ns, unprofiled_ns = facts.number("step_ns"), facts.number("unprofiled_step_ns")
+    if traced_ns is None or unprofiled_ns is None:
+        return steps
+    added_ns = round(traced_ns - unprofiled_ns)
+    return tuple(
+        replace(
+            step,
+            step_after_ns=Bounds(max(0, step.step_after_ns.low - added_ns), max(0, step.step_after_ns.high - added_ns)),
+        )
+        for step in steps
+    )
 
 
 def _fix_first(culprit: Finding, facts: FactSheet, step_without_ns: float) -> PlanStep:

@@ -36,7 +36,7 @@ from three_walls.report.section import (
 from three_walls.report.sections.budget import UNLISTED_COLOUR, title_budget
 from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation
 from three_walls.report.sections.verdict import verdict
-from three_walls.report.step_base import find_step_base
+from three_walls.report.step_base import find_step_base, step_after
 
 MOST_BUDGET_ROWS = 10
 """Rows of the budget, the one that sums the rest included."""
@@ -160,7 +160,7 @@ def _lead(report: Report) -> str:
     base = find_step_base(report)
     if not report.plan or base is None:
         return ""
-    low_ns, _, high_ns = base.after(report.plan[-1])
+    low_ns, _, high_ns = step_after(report.plan[-1])
     after = format_ms_range(low_ns, high_ns)
     return f"{format_ms(base.now_ns)} now ({base.note}), {after} with all entries. Apply them in order."
 
@@ -261,7 +261,7 @@ def _describe_entry(report: Report, step: PlanStep) -> Card:
     base = find_step_base(report)
     after = ""
     if base is not None and gain.basis != FREES_MEMORY:
-        low_ns, _, high_ns = base.after(step)
+        low_ns, _, high_ns = step_after(step)
         after = format_ms_range(low_ns, high_ns)
     metrics = (Metric("Gain", format_gain_bounds(gain)), *((Metric("Step after it", after),) if after else ()))
     return Card(finding.title, tuple(blocks), marker=str(step.order), tag=finding.rule, metrics=metrics)

@@ -48,7 +48,7 @@ from three_walls.report.section import (
     TopEdit,
 )
 from three_walls.report.sections.timeline import format_clock, link_of, name_cause
-from three_walls.report.step_base import StepBase, find_step_base
+from three_walls.report.step_base import StepBase, find_step_base, step_after
 
 SHOWN_PLACES = 3
 CONFIRM_TITLE = "Before you apply it"
@@ -185,12 +185,12 @@ def _draw(report: Report, base: StepBase) -> Bars:
     rows = [BarRow("Step now", (Piece(0, now_ns, NOW_COLOUR, "Step now", format_ms(now_ns)),), format_ms(now_ns))]
     before_ns = now_ns
     for step in report.plan:
-        low_ns, likely_ns, high_ns = base.after(step)
+        low_ns, likely_ns, high_ns = step_after(step)
         is_bound = step.gain_ns.basis == UPPER_BOUND
         after_ns = before_ns if is_bound else _likely_of(low_ns, likely_ns, high_ns)
         rows.append(_draw_gain(step, before_ns, after_ns))
         before_ns = min(before_ns, after_ns)
-    low_ns, likely_ns, high_ns = base.after(report.plan[-1])
+    low_ns, likely_ns, high_ns = step_after(report.plan[-1])
     after = format_ms_range(low_ns, high_ns)
     pieces = (
         Piece(0, low_ns, AFTER_COLOUR, "After the plan", after),
@@ -224,11 +224,7 @@ def _likely_of(low_ns: int, likely_ns: int | None, high_ns: int) -> int:
 
 def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest_ns: int) -> Card:
     finding, gain = step.finding, step.gain_ns
-    low_ns, likely_ns, high_ns = (
-        (step.step_after_ns.low, step.step_after_likely_ns, step.step_after_ns.high)
-        if base is None
-        else base.after(step)
-    )
+    low_ns, likely_ns, high_ns = step_after(step)
     scale = None
     if widest_ns and gain.low is not None and gain.high is not None:
         likely = None if gain.likely is None else gain.likely / widest_ns

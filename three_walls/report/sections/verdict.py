@@ -30,7 +30,7 @@ from three_walls.report.sections.walls import (
     recoverable_of,
     share_of_judged_step,
 )
-from three_walls.report.step_base import find_step_base
+from three_walls.report.step_base import find_step_base, step_after
 
 MOST_EDITS = 3
 """So many entries of the plan are in the head."""
@@ -217,7 +217,7 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         return
     yield Metric("Step now", format_ms(base.now_ns), base.note)
     if report.plan:
-        low_ns, likely_ns, high_ns = base.after(report.plan[-1])
+        low_ns, likely_ns, high_ns = step_after(report.plan[-1])
         after = format_ms_range(low_ns, high_ns)
         entries = f"after {count_entries(len(report.plan))}"
         if likely_ns is None:
@@ -225,7 +225,7 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         else:
             yield Metric("After the plan", format_ms(likely_ns), f"likely; {after} {entries}", "after")
     if result.culprit is not None and report.plan and report.plan[0].order == 0:
-        low_ns, likely_ns, high_ns = base.after(report.plan[0])
+        low_ns, likely_ns, high_ns = step_after(report.plan[0])
         without = format_ms_range(low_ns, high_ns) if likely_ns is None else format_ms(likely_ns)
         yield Metric(f"Without the delay of {result.culprit.named}", without)
     if result.wall is not None and not result.abstained:
@@ -236,7 +236,7 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
             yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")
         else:
             share = format_share(removed.saved_ns / max(1, removed.step_ns + removed.saved_ns))
-            yield Metric("Without this wall", format_ms(base.convert(removed.step_ns)), f"{share} less, by replay")
+            yield Metric("Without this wall", format_ms(removed.step_ns), f"{share} less, by replay")
     yield Metric("Captured", f"{count_complete(report)}, {count_of(len(report.ranks), 'rank')}", role="small")
 
 
