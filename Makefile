@@ -55,7 +55,7 @@ demo: $(VENV)/.installed  ## analyze a bundled real trace
 	@echo "Open demo.three-walls/report.html in a browser."
 
 test: $(VENV)/.installed  ## everything but the attacks, under 6 minutes on two cores
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint types contracts unit
+	$(MAKE) --no-print-directory --jobs=2 lint types contracts unit
 
 fast: $(VENV)/.installed  ## the part to run while you edit, under a minute: style, contracts, quick tests
 	$(BIN)/ruff check .
