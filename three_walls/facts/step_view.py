@@ -193,6 +193,7 @@ def choose_step(
     step = medians[rank_index]
     kept_steps = timeline.steps.filter((pl.col("rank_index") == rank_index) & pl.col("kept"))
     start, end = kept_steps.filter(pl.col("step") == step).select("start_ns", "end_ns").row(0)
+    which = "only complete" if kept_steps.height == 1 else "median"
     of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
     budget = attribution.budget.filter(of_step).select("bucket", "ns").rows()
     transfer_ns, crawl_ns = _transfer_at_pace(attribution, matched_ranks, rank_index, step)
@@ -211,7 +212,7 @@ def choose_step(
         transfer_ns=transfer_ns,
         kept_steps=kept_steps,
         schedule_nodes=timeline.schedule_nodes,
-        why=f"rank {rank.rank}, step {step}: {reason}",
+        why=f"rank {rank.rank}, step {step}: its {which} step; {reason}",
         least_transfer=frozenset(attribution.transfer.filter(of_step & pl.col("is_least"))["class"].to_list()),
         crawl_ns=crawl_ns,
     )
@@ -261,7 +262,7 @@ def _choose_rank(
     matched_ranks: MatchedRanks,
     stragglers: Sequence[Straggler],
 ) -> tuple[int, str]:
-    """The index of the representative rank, and why its step: its median one, and how the rank was chosen.
+    """The index of the representative rank, and how it was chosen.
 
     ``medians``: the median kept step of every rank that has one. ``stragglers``: those that are late for a reason of
     their own. Ranks that share their GPU with another process, or are slow at the same kernels, are no better, also
@@ -275,9 +276,9 @@ def _choose_rank(
     if not sick or not healthy:
         chosen = _find_least_waiting(medians, medians, attribution, matched_ranks)
         if len(medians) == 1:
-            return chosen, "its median step; the only rank captured"
+            return chosen, "the only rank captured"
         of_ranks = f"it waited least for peers of {len(medians)} ranks"
-        return chosen, f"its median step; {of_ranks}" + (", all of which are late" if sick else "")
+        return chosen, of_ranks + (", all of which are late" if sick else "")
     slow = {straggler.rank for straggler in stragglers if straggler.cause == StragglerCause.SLOW_COMPUTE}
     named = f"rank {sick[0]} is" if len(sick) == 1 else f"ranks {', '.join(map(str, sick))} are"
     are_sick = f"{named} {'slow' if late | slow_gpus == slow | slow_gpus else 'late'}"
@@ -293,7 +294,7 @@ def _choose_rank(
     chosen = ordered[(len(ordered) - 1) // 2]
     where = " of its stage" if len(peers) < len(healthy) else ""
     if len(ordered) == 1:
-        return chosen, f"its median step; the only healthy rank{where}; {are_sick}"
+        return chosen, f"the only healthy rank{where}; {are_sick}"
     return chosen, f"the median of {len(ordered)} healthy ranks{where}; {are_sick}"
 
 
