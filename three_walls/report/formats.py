@@ -313,6 +313,8 @@ def keep_sentences(text: str, columns: int) -> str:
 
 def show_control_characters(text: str) -> str:
     """``text`` with control characters spelled out, so that a value of the run cannot steer the reader's terminal."""
+    if text.isprintable():  # nearly every text; a page has ten thousand
+        return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
