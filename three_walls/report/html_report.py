@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from three_walls.model.report import Report
+from three_walls.report.compiled_templates import TemplateLoader
 from three_walls.report.formats import format_count, format_css_percent, format_share, show_control_characters
 from three_walls.report.html_cells import write_inline, write_rows
 from three_walls.report.section import (
@@ -53,7 +54,7 @@ def render_page(sections: Sequence[Section], document: Document, data_name: str)
     has_timeline = any(isinstance(block, TimelineBlock) for block in blocks)
     shown = [section for section in sections if section.blocks or section.name == "plan"]
     return (
-        _make_environment()
+        make_environment()
         .get_template("page.html.jinja")
         .render(
             title=title,
@@ -68,13 +69,13 @@ def render_page(sections: Sequence[Section], document: Document, data_name: str)
 
 
 @cache
-def _make_environment() -> Environment:
+def make_environment() -> Environment:
     """An environment that escapes everything, and where a misspelled name is an error, not an empty cell.
 
-    It is made once: compiling the templates takes as long as filling them.
+    It is made once: it holds the templates that were loaded.
     """
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES_DIR),
+        loader=TemplateLoader(),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_show,
