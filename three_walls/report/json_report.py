@@ -112,7 +112,7 @@ def _write_object(members: Iterable[tuple[str, Any]], line: str) -> str:
 
 def _members_of(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a dataclass. A setting or fact that is not a finite number becomes its name."""
-    for name, is_any_value in _fields_of(type(value)):
+    for name, is_any_value in _fields_of(value.__class__):
         part = getattr(value, name)
         yield name, _name_if_not_finite(part) if is_any_value else part
 
