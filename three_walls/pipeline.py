@@ -59,6 +59,7 @@ from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
 from three_walls.rules.where_seen import name_places
 from three_walls.tables.bridge import check_release
+from three_walls.tables.checked_documents import recall
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -222,7 +223,7 @@ def _load_rule_base(additional: Path | None) -> _RuleBase:
 @cache
 def _load_own_rule_base() -> _RuleBase:
     """What ships with the program never changes, and reading it takes a third of the analysis of a small trace."""
-    return _read_rule_base(RULES_DIR)
+    return recall("rule-base", b"", lambda: _read_rule_base(RULES_DIR))
 
 
 def _read_rule_base(*directories: Path) -> _RuleBase:

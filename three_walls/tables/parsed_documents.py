@@ -58,11 +58,16 @@ def write_all(folder: Path) -> None:
         _write(path, json.dumps(document.value), folder / kept.name)
 
 
+def own_name(path: Path) -> str | None:
+    """The document's path with dots for slashes; None for a file that does not ship with the program."""
+    is_own = RULES_DIR in path.parents or TABLES_DIR in path.parents
+    return ".".join(path.relative_to(ROOT).parts) if is_own else None
+
+
 def _place_of(path: Path) -> Path | None:
     """Where the document at ``path`` is kept; None for a file that does not ship with the program."""
-    if RULES_DIR in path.parents or TABLES_DIR in path.parents:
-        return PARSED_DIR / f"{'.'.join(path.relative_to(ROOT).parts)}.json"
-    return None
+    name = own_name(path)
+    return None if name is None else PARSED_DIR / f"{name}.json"
 
 
 def _digest(path: Path) -> bytes:
