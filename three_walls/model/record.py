@@ -1,4 +1,4 @@
-"""``dataclass`` of the standard library, made in a quarter of the time: for the many types of model and report.
+"""``dataclass`` of the standard library, made in a quarter of the time: for the types that every run imports.
 
 The standard library compiles six methods for every class, which takes half a millisecond. Here a class has only an
 ``__init__`` of its own; those that compare, hash, show and pickle go over its fields, and all classes share them.
