@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
 from three_walls.cli.signals import loading
 from three_walls.model.errors import UsageError
 from three_walls.report.formats import show_control_characters
@@ -106,6 +105,8 @@ def encode(text: str) -> bytes:
 
 def _write(target: Path, text: str) -> Path:
     """Write ``text`` to ``target``, whole or not at all; an earlier file is replaced."""
+    with loading():
+        from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
     check_target(target, True)
     if not os.access(target.absolute().parent, os.W_OK):
         raise UsageError(f"{target}: cannot be written (its directory is missing or read-only)")

@@ -34,7 +34,7 @@ from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.errors import RuleBaseError
 from three_walls.tables.checked_documents import recall
 from three_walls.tables.parsed_documents import keep_parsed, own_name, read_parsed
-from three_walls.tables.yaml_document import Loc, Problem, describe, read_document
+from three_walls.tables.problems import Loc, Problem, describe
 
 __all__ = [
     "ByName",
@@ -132,6 +132,8 @@ def read_table(
     if (parsed := read_parsed(path)) is not None:
         with suppress(ValidationError):  # the places of errors are in the YAML
             return validate(parsed)
+    from three_walls.tables.yaml_document import read_document
+
     before = len(problems)
     document = read_document(path, problems)
     if document is None:
