@@ -6,6 +6,7 @@ events does not exist.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -25,6 +26,7 @@ _LEAST_ROW_BYTES = 6
 """Of a row in an SQLite file: a pointer to its cell, and a cell of four bytes."""
 _STEPS_BETWEEN_CHECKS = 100_000
 _TEXTS_AT_ONCE = 10_000
+_WORD = re.compile(r"\w+")
 
 EXPORT_METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables of what exported the report, and when: the second name is that of Nsight Systems before 2023."""
@@ -127,7 +129,10 @@ class NsysExport:
         for name, column in columns.items():
             value = f"""coalesce(CAST("{column}" AS BLOB), x'')""" if name in text else f'CAST("{column}" AS INTEGER)'
             wanted.append(f'{value if column in self.columns[table] else "NULL"} AS "{name}"')
-        rows = f'(SELECT * FROM "{table}" LIMIT {self._most_rows + 1})'
+        # Without the columns that nothing asks for: SQLite copies those of a limited SELECT * one by one, for each row.
+        asked = {*columns.values(), *_WORD.findall(where)}
+        needed = ", ".join(f'"{column}"' for column in self.columns[table] if column in asked) or "NULL"
+        rows = f'(SELECT {needed} FROM "{table}" LIMIT {self._most_rows + 1})'
         sql = f"SELECT {', '.join(wanted)} FROM {rows} {where}"
         with self._errors_explained(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
             cursor.execute(sql)
