@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
 import polars as pl
 
 from three_walls.model.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
@@ -131,17 +132,21 @@ def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
     Unfused attention is GEMM, mask, scale, softmax, GEMM. Its masks, scales and copies of the score matrix are
     generic pointwise kernels that no name identifies. Their place does: they run on one stream of a rank between two
     consecutive GEMMs, with a softmax among them, in a stretch too short to hold anything else. A fused kernel removes
-    all of them, so they are counted together.
+    all of them, so they are counted together. ``operations`` are sorted by rank and start.
     """
-    stretch = ["rank_index", "stream", "stretch"]
-    in_order = operations.with_row_index("row").sort("rank_index", "stream", "start_ns", "end_ns", "row")
-    is_gemm = pl.col("category").is_in(list(GEMM_CATEGORIES))
-    with_stretch = in_order.with_columns(stretch=is_gemm.cast(pl.Int64).cum_sum().over("rank_index", "stream"))
-    has_softmax = (pl.col("category") == UNFUSED_ATTENTION).any().over(stretch)
-    is_short = pl.len().over(stretch) <= attribution_thresholds().maximum_operations_between_gemms
-    category = (
-        pl.when(has_softmax & is_short & pl.col("category").is_in(list(_GENERIC_CATEGORIES)))
-        .then(pl.lit(UNFUSED_ATTENTION, dtype=CATEGORY))
-        .otherwise("category")
+    streams = operations.filter(pl.col("category") == UNFUSED_ATTENTION).select("rank_index", "stream").unique()
+    in_order = (
+        operations.select("rank_index", "stream", "category")
+        .with_row_index("row")
+        .join(streams.with_row_index("place"), on=["rank_index", "stream"])
+        .sort("place", "row")
     )
-    return with_stretch.with_columns(category=category).sort("row").drop("row", "stretch")
+    category = in_order["category"]
+    opens = category.is_in(list(GEMM_CATEGORIES)) | (in_order["place"] != in_order["place"].shift())
+    stretch = opens.fill_null(value=True).cast(pl.Int64).cum_sum().to_numpy()
+    is_short = np.bincount(stretch) <= attribution_thresholds().maximum_operations_between_gemms
+    has_softmax = np.bincount(stretch, weights=(category == UNFUSED_ATTENTION).to_numpy()) > 0
+    is_moved = category.is_in(list(_GENERIC_CATEGORIES)).to_numpy() & (is_short & has_softmax)[stretch]
+    numbers = operations["category"].to_physical().to_numpy().copy()
+    numbers[in_order["row"].to_numpy()[is_moved]] = CATEGORIES.index(UNFUSED_ATTENTION)
+    return operations.with_columns(category=pl.Series(numbers).cat.to(CATEGORY))
