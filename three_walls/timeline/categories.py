@@ -22,6 +22,8 @@ CATEGORY = pl.Enum(CATEGORIES)
 CATEGORY_OR_SEND_RECV = pl.Enum([*CATEGORIES, SEND_RECV])
 """The same, until the owner of each NCCL SendRecv kernel is known."""
 
+PHASE = pl.Enum(["forward", "backward"])
+
 UNCLASSIFIED = "unclassified"
 UNFUSED_ATTENTION = "attention_unfused"
 
@@ -47,17 +49,17 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame
     schema = {
         "name_id": pl.Int64,
         "short_name_id": pl.Int64,
-        "category": pl.String,
-        "phase": pl.String,
+        "category": CATEGORY_OR_SEND_RECV,
+        "phase": PHASE,
         "anchor": pl.Boolean,
-        "unknown": pl.String,
+        "unknown": pl.Categorical,
         "selects_experts": pl.Boolean,
-        "without_experts": pl.String,
+        "without_experts": CATEGORY_OR_SEND_RECV,
     }
     classified = pl.DataFrame(rows, schema=schema, orient="row")
-    joined = operations.join(
-        classified, on=["name_id", "short_name_id"], how="left", nulls_equal=True, maintain_order="left"
-    )
+    name = ["name_id", "short_name_id"]
+    found = operations.select(name).join(classified, on=name, how="left", nulls_equal=True, maintain_order="left")
+    joined = operations.hstack(found.drop(name))
     # Softmax, sorting and counting are in every program: only where experts are selected are they a router's.
     routes = pl.col("selects_experts").any().over("rank_index")
     is_fused = (pl.col("category") == "attention").any().over("rank_index")  # then no softmax is attention's
@@ -66,14 +68,11 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame
         pl.when(routes | pl.col("without_experts").is_null())
         .then("category")
         .when(is_fused & is_softmax)
-        .then(pl.lit("elementwise"))
+        .then(_category("elementwise"))
         .otherwise("without_experts")
     )
     return joined.with_columns(
-        category=pl.when(pl.col("kind") == "kernel")
-        .then(kernel_category)
-        .otherwise(_category_without_name())
-        .cast(CATEGORY_OR_SEND_RECV),
+        category=pl.when(pl.col("kind") == "kernel").then(kernel_category).otherwise(_category_without_name()),
         anchor=pl.col("anchor").fill_null(value=False),
     ).drop("selects_experts", "without_experts")
 
@@ -100,6 +99,10 @@ def match_kernel(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern 
     return next((row for row in patterns if row.pattern.search(text)), None)
 
 
+def _category(name: str) -> pl.Expr:
+    return pl.lit(name, dtype=CATEGORY_OR_SEND_RECV)
+
+
 def _category_without_name() -> pl.Expr:
     """The category of graphs, memsets and copies."""
     copy = pl.col("copy_kind")
@@ -107,22 +110,22 @@ def _category_without_name() -> pl.Expr:
     to_pageable = (pl.col("target_kind") == _PAGEABLE).fill_null(value=False)
     return (
         pl.when(pl.col("kind") == "graph")
-        .then(pl.lit("cuda_graph"))
+        .then(_category("cuda_graph"))
         .when(pl.col("kind") == "memset")
-        .then(pl.lit("memset"))
+        .then(_category("memset"))
         .when((copy == _HOST_TO_DEVICE) & from_pageable)
-        .then(pl.lit("copy_h2d_pageable"))
+        .then(_category("copy_h2d_pageable"))
         .when(copy == _HOST_TO_DEVICE)
-        .then(pl.lit("copy_h2d_pinned"))
+        .then(_category("copy_h2d_pinned"))
         .when((copy == _DEVICE_TO_HOST) & to_pageable)
-        .then(pl.lit("copy_d2h_pageable"))
+        .then(_category("copy_d2h_pageable"))
         .when(copy == _DEVICE_TO_HOST)
-        .then(pl.lit("copy_d2h_pinned"))
+        .then(_category("copy_d2h_pinned"))
         .when(copy == _DEVICE_TO_DEVICE)
-        .then(pl.lit("copy_d2d"))
+        .then(_category("copy_d2d"))
         .when(copy == _PEER_TO_PEER)
-        .then(pl.lit("copy_p2p"))
-        .otherwise(pl.lit("copy_other"))
+        .then(_category("copy_p2p"))
+        .otherwise(_category("copy_other"))
     )
 
 

@@ -9,14 +9,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
 
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts
+from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts, select_calls
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
@@ -148,6 +147,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
     # Those of a trace are sorted by rank and start, and ranks are numbered from trace to trace.
     operations = pl.concat([_classify_operations(trace, config) for trace in traces])
     ranges = pl.concat([trace.ranges for trace in traces])
+    api_calls = pl.concat([trace.api_calls for trace in traces])
     steps, sources = find_steps(operations, ranges, step_range or None)
     if step_range:
         _check_steps_found(traces, ranges, sources, step_range)
@@ -155,9 +155,9 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
         operations=operations,
         steps=steps,
         sources=sources,
-        synchronizing=pl.concat([_select_calls(trace, synchronize) for trace in traces]),
+        synchronizing=select_calls(api_calls, synchronize).select("capture_id", "thread", "start_ns", "end_ns"),
         overhead=pl.concat([trace.overhead for trace in traces]),
-        api_calls=pl.concat([_name_api_calls(trace) for trace in traces]),
+        api_calls=api_calls,
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
         event_records=pl.concat([trace.event_records for trace in traces]),
         schedule_nodes=_list_schedule_nodes(ranges),
@@ -188,14 +188,18 @@ def _quote_range(text: str) -> str:
 
 
 def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
-    """The operations of ``trace`` with their launches, categories and communicators."""
-    classified = classify(_join_launches(trace), trace.names).with_row_index("place")
-    owned = _resolve_owners(classified, trace, config)
-    found = owned.select("place", "communicator", "message_bytes", owner=pl.col("category").to_physical())
+    """The operations of ``trace`` with their launches, categories and communicators.
+
+    Columns are added to those of the trace, never gathered anew: the two share their memory.
+    """
+    classified = classify(_join_launches(trace), trace.names)
+    owned = _resolve_owners(classified.with_row_index("place"), trace, config)
+    places = classified.select("rank_index").with_row_index("place").select("place")
+    owners = owned.select("place", "communicator", "message_bytes", owner=pl.col("category").to_physical())
+    found = places.join(owners, on="place", how="left", maintain_order="left").drop("place")
     # Categories have the same numbers with SendRecv among them, which is the last, as without.
     category = pl.coalesce("owner", pl.col("category").to_physical()).cat.to(CATEGORY)
-    with_owners = classified.join(found, on="place", how="left", maintain_order="left").with_columns(category=category)
-    return mark_unfused_attention(with_owners.drop("place", "owner"))
+    return mark_unfused_attention(classified.hstack(found).with_columns(category=category).drop("owner"))
 
 
 def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -> pl.DataFrame:
@@ -223,40 +227,26 @@ def _join_launches(trace: Trace) -> pl.DataFrame:
         schema={"rank_index": pl.Int64, "capture_id": pl.Int64, "process": pl.Int64},
         orient="row",
     )
-    operations = trace.operations.join(processes, on="rank_index", how="left", maintain_order="left")
+    ranks = trace.operations.select("rank_index").join(processes, on="rank_index", how="left", maintain_order="left")
+    operations = trace.operations.with_columns(ranks["capture_id"], ranks["process"])
     calls = trace.api_calls
     # A join by one column takes half the time of one by two.
     is_one_process = len({rank.process for rank in trace.ranks}) == 1
     key = ["correlation"] if is_one_process else ["process", "correlation"]
     if is_one_process:
         calls = calls.filter(pl.col("process") == trace.ranks[0].process)
-    launching = calls.join(operations, on=key, how="semi", maintain_order="left")
+    wanted = operations.select(key)
+    launching = calls.select(*key, "start_ns", "end_ns", "thread").join(wanted, on=key, how="semi")
     if not launching["start_ns"].is_sorted():
         launching = launching.sort("start_ns", maintain_order=True)
     launches = launching.unique(key, keep="first", maintain_order=True).select(
         *key, launch_start_ns="start_ns", launch_end_ns="end_ns", launch_thread="thread"
     )
-    return operations.join(launches, on=key, how="left", maintain_order="left")
-
-
-def _name_api_calls(trace: Trace) -> pl.DataFrame:
-    name_ids = trace.api_calls["name_id"].unique().to_list()
-    names = pl.DataFrame(
-        {"name_id": name_ids, "name": [trace.names.get(name_id, "") for name_id in name_ids]},
-        schema={"name_id": pl.Int64, "name": pl.Categorical},
-    )
-    return trace.api_calls.join(names, on="name_id", how="left").drop("name_id")
+    return operations.hstack(wanted.join(launches, on=key, how="left", maintain_order="left").drop(key))
 
 
 def _select_ranges(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:
     return ranges.filter(wanted.select(ranges["text"]))
-
-
-def _select_calls(trace: Trace, wanted: re.Pattern[str]) -> pl.DataFrame:
-    name_ids = [name_id for name_id, name in trace.names.items() if wanted.search(name)]
-    return trace.api_calls.filter(pl.col("name_id").is_in(name_ids)).select(
-        "capture_id", "thread", "start_ns", "end_ns"
-    )
 
 
 def _list_schedule_nodes(ranges: pl.DataFrame) -> pl.DataFrame:

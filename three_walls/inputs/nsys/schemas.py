@@ -37,7 +37,7 @@ API_CALLS = pl.Schema(
         "start_ns": pl.Int64,
         "end_ns": pl.Int64,
         "correlation": pl.Int64,  # joins the device operations it launched, within the process
-        "name_id": pl.Int64,
+        "name": pl.Categorical(),  # as in Trace.names, empty where it is unknown; null if not recorded
     }
 )
 

@@ -178,7 +178,7 @@ def _null_unless_below(column: str, most: int) -> pl.Expr:
 
 
 def read_api_calls(export: NsysExport) -> pl.DataFrame:
-    """CUDA API calls (schemas.API_CALLS), in no order; empty if not recorded."""
+    """CUDA API calls in no order, with ``name_id`` in place of their name; empty if not recorded."""
     frame = export.frame(
         API,
         {
@@ -190,7 +190,27 @@ def read_api_calls(export: NsysExport) -> pl.DataFrame:
         },
     )
     timed = frame.filter(_HAS_ENDED).with_columns(pl.col("thread").fill_null(0))
-    return conform(timed.with_columns(process=process_of("thread")), API_CALLS)
+    processes = timed["thread"].unique().to_frame().select(process_of("thread"))["thread"].unique()
+    # One number for all rows takes no memory.
+    process = pl.lit(processes[0], dtype=pl.Int64) if processes.len() == 1 else process_of("thread")
+    return timed.with_columns(process=process)
+
+
+def name_calls(calls: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame:
+    """``calls`` of read_api_calls with their names (schemas.API_CALLS)."""
+    name_ids = calls["name_id"].unique().drop_nulls().to_list()
+    texts = pl.DataFrame(
+        {"name_id": name_ids, "name": [names.get(name_id, "") for name_id in name_ids]},
+        schema={"name_id": pl.Int64, "name": pl.Categorical},
+    )
+    named = calls.select("name_id").join(texts, on="name_id", how="left", maintain_order="left")
+    return conform(calls.with_columns(named["name"]), API_CALLS)
+
+
+def select_calls(calls: pl.DataFrame, wanted: re.Pattern[str]) -> pl.DataFrame:
+    """The ``calls`` (schemas.API_CALLS) in whose name ``wanted`` is found."""
+    names = calls["name"].unique().drop_nulls().cast(pl.String).to_list()
+    return calls.filter(pl.col("name").is_in([name for name in names if wanted.search(name)]))
 
 
 _EVENT_COLUMNS = {
