@@ -291,20 +291,25 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
     if not export.has(NVTX, "start", "end", "eventType", "globalTid") or not (has_text or has_text_id):
         return pl.DataFrame(schema=HOST_RANGES)
     texts = export.strings_where(wanted.select) if has_text_id else {}
-    frame = export.frame(
+    named = pl.DataFrame([*texts.items()], {"text_id": pl.Int64, "text": pl.String}, orient="row")
+
+    def keep_wanted(rows: pl.DataFrame) -> pl.DataFrame:
+        inline = rows.filter(pl.col("text").is_not_null())
+        # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
+        kept = inline.filter(wanted.select(inline["text"]))
+        by_id = rows.filter(pl.col("text").is_null()).drop("text").join(named, on="text_id").select(kept.columns)
+        return pl.concat([kept, by_id])
+
+    found = export.frame(
         NVTX,
         {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text": "text", "text_id": "textId"},
         f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start IS NOT NULL AND "
         f"{_where_wanted(wanted, texts, has_text=has_text, has_text_id=has_text_id)}",
         text=("text",),
+        reduce=keep_wanted,
     )
-    inline = frame.filter(pl.col("text").is_not_null())
-    # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
-    kept = inline.filter(wanted.select(inline["text"]))
-    named = pl.DataFrame([*texts.items()], {"text_id": pl.Int64, "text": pl.String}, orient="row")
-    by_id = frame.filter(pl.col("text").is_null()).drop("text").join(named, on="text_id").select(kept.columns)
-    found = conform(pl.concat([kept, by_id]).with_columns(process=process_of("thread")), HOST_RANGES)
-    return found.filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text")
+    ranges = conform(found.with_columns(process=process_of("thread")), HOST_RANGES)
+    return ranges.filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text")
 
 
 def _where_wanted(wanted: WantedRanges, texts: Mapping[int, str], *, has_text: bool, has_text_id: bool) -> str:
