@@ -46,16 +46,18 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame
     distinct = operations.filter(pl.col("kind") == "kernel").select("name_id", "short_name_id").unique()
     pairs = distinct.sort("name_id", "short_name_id").rows()
     rows = [_classify_name(name_id, short_name_id, names) for name_id, short_name_id in pairs]
-    schema = {
-        "name_id": pl.Int64,
-        "short_name_id": pl.Int64,
-        "category": CATEGORY_OR_SEND_RECV,
-        "phase": PHASE,
-        "anchor": pl.Boolean,
-        "unknown": pl.Categorical,
-        "selects_experts": pl.Boolean,
-        "without_experts": CATEGORY_OR_SEND_RECV,
-    }
+    schema = pl.Schema(
+        {
+            "name_id": pl.Int64(),
+            "short_name_id": pl.Int64(),
+            "category": CATEGORY_OR_SEND_RECV,
+            "phase": PHASE,
+            "anchor": pl.Boolean(),
+            "unknown": pl.Categorical(),
+            "selects_experts": pl.Boolean(),
+            "without_experts": CATEGORY_OR_SEND_RECV,
+        }
+    )
     classified = pl.DataFrame(rows, schema=schema, orient="row")
     name = ["name_id", "short_name_id"]
     found = operations.select(name).join(classified, on=name, how="left", nulls_equal=True, maintain_order="left")

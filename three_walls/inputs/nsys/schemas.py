@@ -32,11 +32,11 @@ OPERATIONS = pl.Schema(
 
 API_CALLS = pl.Schema(
     {
-        "process": pl.Int64,  # globalPid
-        "thread": pl.Int64,  # globalTid
-        "start_ns": pl.Int64,
-        "end_ns": pl.Int64,
-        "correlation": pl.Int64,  # joins the device operations it launched, within the process
+        "process": pl.Int64(),  # globalPid
+        "thread": pl.Int64(),  # globalTid
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+        "correlation": pl.Int64(),  # joins the device operations it launched, within the process
         "name": pl.Categorical(),  # as in Trace.names, empty where it is unknown; null if not recorded
     }
 )
