@@ -16,8 +16,8 @@ from three_walls.inputs.nsys.schemas import (
     API_CALLS,
     EVENT_RECORDS,
     HOST_RANGES,
-    KINDS,
     MEMORY_EVENTS,
+    OPERATIONS,
     OVERHEAD,
     STREAM_WAITS,
     conform,
@@ -82,6 +82,12 @@ _ONLY_SOME_HAVE = (
     "block_z",
 )
 
+_READ = pl.Schema({**OPERATIONS, "process": pl.Int64(), "device": pl.Int64()})
+del _READ["rank_index"]
+
+_ENUMS = ("copy_kind", "source_kind", "target_kind")
+"""Numbers of few kinds: one that none of them can have is as unknown as none."""
+
 _SIDES = tuple(f"{what}_{side}" for what in ("grid", "block") for side in "xyz")
 
 _COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
@@ -125,14 +131,9 @@ def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataF
     ``limits``. The exporter guarantees no order of rows, so it is made total here. Raises InputError where so many
     operations are so long that their lengths cannot be summed.
     """
-    read = [_read_kind(export, kind) for kind in _COLUMNS_OF_KIND]
-    everything = pl.concat(read).with_columns(
-        pl.col("process").fill_null(only_process), pl.col("device").fill_null(0), pl.col("stream").fill_null(0)
-    )
+    read = [_read_kind(export, kind, only_process) for kind in _COLUMNS_OF_KIND]
+    timed = pl.concat([operations for operations, _ in read])
     length_ns = pl.col("end_ns") - pl.col("start_ns")
-    timed = everything.filter(_HAS_ENDED & (pl.col("start_ns") > 0) & (pl.col("device") < 2**31 - 1)).filter(
-        length_ns <= limits.LONGEST_OPERATION_NS
-    )
     together_ns = timed.select(length_ns.cast(pl.Float64).sum()).item()
     if together_ns > limits.LATEST_TIME_NS:
         raise InputError(
@@ -140,7 +141,7 @@ def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataF
             f"{together_ns / 1e9 / 86400:,.0f} days together"
         )
     parts = timed.partition_by("process", "device", as_dict=True) if _has_several_devices(timed) else {(0, 0): timed}
-    return pl.concat([_sort_by_start(parts[key]) for key in sorted(parts)]), everything.height - timed.height
+    return pl.concat([_sort_by_start(parts[key]) for key in sorted(parts)]), sum(untimed for _, untimed in read)
 
 
 def _has_several_devices(operations: pl.DataFrame) -> bool:
@@ -161,15 +162,31 @@ def _sort_by_start(operations: pl.DataFrame) -> pl.DataFrame:
     return operations[order]
 
 
-def _read_kind(export: NsysExport, kind: str) -> pl.DataFrame:
+def _read_kind(export: NsysExport, kind: str, only_process: int) -> tuple[pl.DataFrame, int]:
+    """The operations of a ``kind`` that have a usable time, and how many have none."""
     table, own_columns = _COLUMNS_OF_KIND[kind]
-    frame = export.frame(table, _COMMON | own_columns)
     missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
-    whole = frame.with_columns(*missing, kind=pl.lit(kind, dtype=KINDS)).select("kind", *_COMMON, *_ONLY_SOME_HAVE)
-    return whole.with_columns(
-        _null_unless_below("bytes", limits.MOST_COPY_BYTES),
-        *(_null_unless_below(side, limits.MOST_BLOCKS) for side in _SIDES),
-    )
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    untimed = 0
+
+    def keep_timed(rows: pl.DataFrame) -> pl.DataFrame:
+        nonlocal untimed
+        whole = rows.with_columns(
+            *missing,
+            pl.col("process").fill_null(only_process),
+            pl.col("device", "stream").fill_null(0),
+            kind=pl.lit(kind),
+        )
+        timed = whole.filter(_HAS_ENDED & (pl.col("start_ns") > 0) & (pl.col("device") < 2**31 - 1)).filter(
+            length_ns <= limits.LONGEST_OPERATION_NS
+        )
+        untimed += whole.height - timed.height
+        return timed.with_columns(
+            _null_unless_below("bytes", limits.MOST_COPY_BYTES),
+            *(_null_unless_below(side, limits.MOST_BLOCKS) for side in _SIDES),
+        ).select(pl.col(name).cast(dtype, strict=name not in _ENUMS) for name, dtype in _READ.items())
+
+    return export.frame(table, _COMMON | own_columns, reduce=keep_timed), untimed
 
 
 def _null_unless_below(column: str, most: int) -> pl.Expr:
