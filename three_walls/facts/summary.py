@@ -99,7 +99,7 @@ def list_unclassified(timeline: Timeline, step: StepView) -> tuple[UnclassifiedK
     """Kernels of the representative rank, in all of its steps, that no pattern matches, by time."""
     unknown = (
         timeline.operations.filter((pl.col("rank_index") == step.rank_index) & pl.col("unknown").is_not_null())
-        .group_by("unknown")
+        .group_by(pl.col("unknown").cast(pl.String))
         .agg(kernel_ns=DURATION.sum(), count=pl.len())
         .sort(["kernel_ns", "unknown"], descending=[True, False])
         .head(MOST_UNCLASSIFIED)
