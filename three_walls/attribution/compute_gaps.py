@@ -31,7 +31,7 @@ import polars as pl
 
 from three_walls.attribution.host_activity import THREAD, name_activities
 from three_walls.attribution.ownership import COMPUTE_MASK, ConservationError, find_time_without_compute
-from three_walls.attribution.stream_edges import find_blocking, find_edges
+from three_walls.attribution.stream_edges import find_blocking, find_edges, list_event_calls
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import GapCause
 from three_walls.tables.thresholds import attribution_thresholds
@@ -173,7 +173,7 @@ def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
 
 def _label_blocked(gaps: pl.DataFrame, operations: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
     """The causes ``blocking`` and ``dependency_stalled`` (LABELLED)."""
-    edges = find_edges(operations, timeline.api_calls, timeline.stream_waits, timeline.event_records)
+    edges = find_edges(operations, list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records))
     others = operations.filter(~pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
     blocking, stalled = find_blocking(gaps.drop_nulls("op"), others, edges)
     # An event cannot delay an operation that is not launched yet.
