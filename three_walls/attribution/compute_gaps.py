@@ -35,7 +35,7 @@ from three_walls.attribution.stream_edges import find_blocking, find_edges, list
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import GapCause
 from three_walls.tables.thresholds import attribution_thresholds
-from three_walls.timeline.intervals import DURATION, intersect, sweep
+from three_walls.timeline.intervals import DURATION, find_next, intersect, sweep
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
@@ -143,6 +143,8 @@ def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """
     computing = operations.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)).select(
         "rank_index",
+        "start_ns",
+        "end_ns",
         "op",
         "capture_id",
         "stream",
@@ -152,23 +154,11 @@ def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
         launched_ns="launch_end_ns",
         in_graph=pl.col("graph_node").is_not_null(),
     )
+    gaps = find_time_without_compute(slices)
     # Of several that begin together, the one launched first ended the gap.
-    in_order = computing.sort("next_start_ns", pl.col("launch_ns").fill_null(2**62), "op")
-    return (
-        find_time_without_compute(slices)
-        .sort("end_ns")
-        .join_asof(
-            in_order,
-            left_on="end_ns",
-            right_on="next_start_ns",
-            by="rank_index",
-            strategy="forward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .sort("rank_index", "start_ns")
-        .with_row_index("gap")
-    )
+    next_row = find_next(computing, gaps, ["rank_index"], ["launch_ns", "op"])
+    ended_by = computing.drop("rank_index", "start_ns", "end_ns").select(pl.all().gather(next_row))
+    return pl.concat([gaps, ended_by], how="horizontal").with_row_index("gap")
 
 
 def _label_blocked(gaps: pl.DataFrame, operations: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
@@ -228,9 +218,8 @@ def _split_gaps(timeline: Timeline, slices: pl.DataFrame) -> tuple[pl.DataFrame,
     with_labels = in_steps.select("gap").unique()
     numbered = in_steps.join(names, on=["rank_index", "cause", "detail"]).select(bases.columns)
     mixed = pl.concat([numbered, bases.join(with_labels, on="gap", how="semi")])
-    labels = [str(number) for number in range(_NOT_DELAYED)]
     swept = (
-        sweep(mixed.drop("gap"), timeline.steps.select(*STEP, "start_ns", "end_ns"), "number", labels, STEP)
+        sweep(mixed, timeline.steps, "number", range(_NOT_DELAYED), ["rank_index"], carry=["step"])
         .filter(pl.col("active") != 0)
         .select(*STEP, "start_ns", "end_ns", number=pl.col("active").bitwise_trailing_zeros().cast(pl.Int64))
     )

@@ -17,7 +17,7 @@ import polars as pl
 
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.intervals import DURATION
+from three_walls.timeline.intervals import DURATION, find_window
 from three_walls.timeline.steps import STEP
 
 ROUTED_CATEGORIES = ("grouped_gemm", "permute")
@@ -83,20 +83,25 @@ def measure_kernel_spread(operations: pl.DataFrame, steps: pl.DataFrame) -> Mapp
 
 
 def list_calls(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Compute kernels that start in a kept step: rank_index, step, category, ns, and the columns of _KIND."""
-    windows = steps.filter("kept").select("rank_index", "step", begin_ns="start_ns", stop_ns="end_ns")
+    """Compute kernels that start in a kept step: rank_index, step, category, ns, and the columns of _KIND.
+
+    ``operations`` are sorted by rank and start.
+    """
+    kept = steps.filter("kept")
+    stored = [name for name in _KIND if name in operations.columns]
+    kernels = operations.select("rank_index", "kind", "category", "start_ns", "end_ns", *stored).filter(
+        (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
+    )
     return (
-        operations.filter((pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
-        .sort("rank_index", "stream", "start_ns", "end_ns")
-        .with_columns(
+        kernels.select(
+            "rank_index",
+            kept["step"].gather(find_window(kernels, kept, ["rank_index"])),
+            "category",
+            *stored,
             name_before=pl.col("name_id").shift(1).over("rank_index", "stream").fill_null(-1),
             name_after=pl.col("name_id").shift(-1).over("rank_index", "stream").fill_null(-1),
             ns=DURATION,
         )
-        .sort("start_ns")
-        .join_asof(
-            windows.sort("begin_ns"), left_on="start_ns", right_on="begin_ns", by="rank_index", check_sortedness=False
-        )
-        .filter(pl.col("start_ns") < pl.col("stop_ns"))
+        .drop_nulls("step")
         .select("rank_index", "step", "category", "ns", *_KIND)
     )

@@ -88,12 +88,7 @@ def estimate_ready_durations(timeline: Timeline) -> pl.DataFrame:
     Columns: rank_index, stream, start_ns, end_ns, ready_ns: by the bytes of the call where they are recorded, else by
     the fastest calls of its kind; null where neither is known.
     """
-    calls = (
-        timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-        .with_columns(duration_ns=DURATION)
-        .with_row_index("call")
-        .pipe(_mark_small)
-    )
+    calls = _list_calls(timeline.operations)
     inside = intersect(calls, timeline.steps, ["rank_index"], carry=["step", "kept"])
     is_exchange = pl.col("category").is_in(_TOKEN_EXCHANGES)
     sized_ns = pl.when(is_exchange).then(
@@ -117,8 +112,11 @@ def _list_transfers(timeline: Timeline, matched_ranks: MatchedRanks, resolved: p
     fastest tenth of its kind transfers; null where the kind has too few calls.
     """
     columns = ("rank_index", "stream", "start_ns", "end_ns", "name_id", "message_bytes")
-    kernels = timeline.operations.select(columns).unique(
-        ["rank_index", "stream", "start_ns", "end_ns"], keep="first", maintain_order=True
+    kernels = (
+        timeline.operations.select(*columns, "category")
+        .filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .select(columns)
+        .unique(["rank_index", "stream", "start_ns", "end_ns"], keep="first", maintain_order=True)
     )
     transfers = (
         matched_ranks.matched.communication.join(resolved, on=STEP_AND_CLASS, how="semi")
@@ -147,12 +145,7 @@ def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFra
 
     Only calls of kept steps count for the fastest ones.
     """
-    calls = (
-        timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-        .with_columns(duration_ns=DURATION)
-        .with_row_index("call")
-        .pipe(_mark_small)
-    )
+    calls = _list_calls(timeline.operations)
     inside = intersect(calls, timeline.steps, ["rank_index"], carry=["step", "kept"])
     exposed = (
         intersect(inside.select("call", *STEP, "start_ns", "end_ns"), exposed_stretches, STEP)
@@ -203,6 +196,17 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
             .when(pl.col("calls") >= thresholds.minimum_calls)
             .then(pl.when(is_exchange).then("shortest_ns").otherwise("quantile_ns")),
         )
+    )
+
+
+def _list_calls(operations: pl.DataFrame) -> pl.DataFrame:
+    """The communication among ``operations``: call (its number), duration_ns, small, and what identifies its kind."""
+    return (
+        operations.select(*(name for name in _KIND if name != "small"), "start_ns", "end_ns", "message_bytes")
+        .filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .with_columns(duration_ns=DURATION)
+        .with_row_index("call")
+        .pipe(_mark_small)
     )
 
 
