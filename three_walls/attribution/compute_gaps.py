@@ -31,7 +31,8 @@ import polars as pl
 
 from three_walls.attribution.host_activity import THREAD, name_activities
 from three_walls.attribution.ownership import COMPUTE_MASK, ConservationError, find_time_without_compute
-from three_walls.attribution.stream_edges import find_blocking, find_edges, list_event_calls
+from three_walls.attribution.parts import Part
+from three_walls.attribution.stream_edges import EventCalls, find_blocking, find_edges
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import GapCause
 from three_walls.tables.thresholds import attribution_thresholds
@@ -56,8 +57,8 @@ class Cause(StrEnum):
 
 
 MOST_DETAILS = 44
-"""Pairs of cause and detail that are distinguished per rank. Of the others, those with least time, only the cause is
-kept."""
+"""Pairs of cause and detail that are distinguished per rank of a part. Of the others, those with least time, only the
+cause is kept."""
 
 OTHER = "other"
 
@@ -89,29 +90,18 @@ class ComputeGaps:
 
     sums: pl.DataFrame
     """rank_index, step, cause, detail, ns (positive), sorted."""
-    split: pl.DataFrame
-    """The stretches that ``sums`` sums: rank_index, step, start_ns, end_ns, number."""
-    names: pl.DataFrame
-    """Of the numbers: those of _number_details."""
-
-    def list_stretches(self, of: pl.Expr) -> pl.DataFrame:
-        """The stretches for which ``of`` holds: rank_index, step, start_ns, end_ns, cause, detail, sorted.
-
-        They cover the time without compute of each step once.
-        """
-        return (
-            _name_causes(self.split.filter(of), self.names)
-            .select(*STEP, "start_ns", "end_ns", "cause", "detail")
-            .sort(*STEP, "start_ns", "end_ns")
-        )
+    stretches: pl.DataFrame
+    """The stretches that ``sums`` sums, of the steps that are shown: rank_index, step, start_ns, end_ns, cause, detail,
+    sorted by rank, step and start. They cover the time without compute of each step once."""
 
 
-def explain_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> ComputeGaps:
+def explain_compute_gaps(part: Part, slices: pl.DataFrame, shown: pl.Expr) -> ComputeGaps:
     """The time without compute by cause.
 
-    ``slices``: see slice_steps. Raises ConservationError unless the causes sum to each step's time without compute.
+    ``slices``: slice_steps of the steps of ``part``. ``shown``: whether the stretches of a step are kept.
+    Raises ConservationError unless the causes sum to each step's time without compute.
     """
-    split, names = _split_gaps(timeline, slices)
+    split, names = _split_gaps(part, slices)
     sums = split.group_by(*STEP, "number").agg(ns=DURATION.sum())
     explained = (
         _name_causes(sums, names)
@@ -119,8 +109,9 @@ def explain_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> ComputeGap
         .agg(pl.col("ns").sum())
         .sort(*STEP, "cause", "detail")
     )
-    _check_sums(explained, slices, timeline.steps)
-    return ComputeGaps(explained, split, names)
+    _check_sums(explained, slices, part.timeline.steps)
+    stretches = _name_causes(split.filter(shown), names).sort(*STEP, "start_ns", "end_ns")
+    return ComputeGaps(explained, stretches.select(*STEP, "start_ns", "end_ns", "cause", "detail"))
 
 
 def summarize_gap_causes(gaps: ComputeGaps, rank_index: int, step: int) -> tuple[GapCause, ...]:
@@ -161,9 +152,9 @@ def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([gaps, ended_by], how="horizontal").with_row_index("gap")
 
 
-def _label_blocked(gaps: pl.DataFrame, operations: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
+def _label_blocked(gaps: pl.DataFrame, operations: pl.DataFrame, event_calls: EventCalls) -> pl.DataFrame:
     """The causes ``blocking`` and ``dependency_stalled`` (LABELLED)."""
-    edges = find_edges(operations, list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records))
+    edges = find_edges(operations, event_calls)
     others = operations.filter(~pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
     blocking, stalled = find_blocking(gaps.drop_nulls("op"), others, edges)
     # An event cannot delay an operation that is not launched yet.
@@ -204,14 +195,17 @@ def _check_sums(explained: pl.DataFrame, slices: pl.DataFrame, steps: pl.DataFra
         raise ConservationError(f"causes do not sum to the time without compute: {wrong.row(0, named=True)}")
 
 
-def _split_gaps(timeline: Timeline, slices: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _split_gaps(part: Part, slices: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The time without compute cut by cause (rank_index, step, start_ns, end_ns, number), and names for the numbers.
 
     The names are those of _number_details. Labelled causes take precedence over the base of each gap.
     """
+    timeline = part.timeline
     operations = timeline.operations.with_row_index("op")
     gaps = _find_gaps(slices, operations)
-    labelled = pl.concat([_label_blocked(gaps, operations, timeline), _label_starved(gaps, operations, timeline)])
+    labelled = pl.concat(
+        [_label_blocked(gaps, operations, part.event_calls), _label_starved(gaps, operations, timeline)]
+    )
     in_steps = labelled.join(gaps.select("gap", *STEP), on="gap")
     names = _number_details(in_steps)
     bases = _lay_bases(gaps)

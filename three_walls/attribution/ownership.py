@@ -38,6 +38,11 @@ _LABEL = pl.Enum(LABELS)
 
 COMPUTE_MASK = mask_of(COMPUTE_CATEGORIES, LABELS)
 
+IS_EXPOSED = ((pl.col("active") & mask_of(COMMUNICATION_CATEGORIES, LABELS)) != 0) & (
+    (pl.col("active") & COMPUTE_MASK) == 0
+)
+"""Whether communication, but no compute, runs in a slice."""
+
 OWNER = (
     pl.when(pl.col("active") == 0)
     .then(pl.lit(IDLE_OTHER))

@@ -46,11 +46,30 @@ class EventCalls:
     unlisted: pl.DataFrame
     """Records that the export does not list: capture_id, process, correlation, thread, at_ns."""
 
-    def filter(self, of_calls: pl.Expr, of_waits: pl.Expr) -> EventCalls:
-        """The calls for which ``of_calls`` holds; of the waits those for which ``of_waits`` holds as well."""
+    def filter(self, of_calls: pl.Expr) -> EventCalls:
+        """The calls for which ``of_calls`` holds."""
+        return EventCalls(self.waits.filter(of_calls), self.records.filter(of_calls), self.unlisted.filter(of_calls))
+
+    def around(self, launch_ns: pl.Series) -> EventCalls:
+        """The waits of a single process that operations launched at ``launch_ns`` may obey, and what these refer to.
+
+        Before the first of them is launched nothing waits for one of them, and after the last none of them waits.
+        """
+        begin, end = pl.lit(launch_ns.min(), dtype=pl.Int64), pl.lit(launch_ns.max(), dtype=pl.Int64)
+        waits = self.waits.filter(pl.col("at_ns").is_between(begin, end))
+        synced = pl.col("event_sync").is_in(waits["event_sync"].drop_nulls().unique().implode())
         return EventCalls(
-            self.waits.filter(of_calls & of_waits), self.records.filter(of_calls), self.unlisted.filter(of_calls)
+            waits,
+            _cut(self.records, begin, end, "event", synced),
+            _cut(self.unlisted, begin, end, "thread", pl.lit(value=False)),
         )
+
+
+def _cut(records: pl.DataFrame, begin: pl.Expr, end: pl.Expr, key: str, others: pl.Expr) -> pl.DataFrame:
+    """The ``records`` from ``begin`` to ``end``, the last one before with each ``key``, and ``others``."""
+    at, is_earlier = pl.col("at_ns"), pl.col("at_ns") < begin
+    is_last = at == at.filter(is_earlier).max().over(key)
+    return records.filter(at.is_between(begin, end) | (is_earlier & is_last) | others)
 
 
 def list_event_calls(api_calls: pl.DataFrame, stream_waits: pl.DataFrame, event_records: pl.DataFrame) -> EventCalls:

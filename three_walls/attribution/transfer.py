@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.attribution.ownership import find_time_without_compute
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.ranks.matching import STEP_AND_CLASS
@@ -46,16 +45,17 @@ _TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
 
 
 def measure_transfer(
-    timeline: Timeline, matched_ranks: MatchedRanks, slices: pl.DataFrame, exposure: pl.DataFrame
+    timeline: Timeline, matched_ranks: MatchedRanks, exposed_slices: pl.DataFrame, exposure: pl.DataFrame
 ) -> pl.DataFrame:
     """Exposed transfer: rank_index, step, class, transfer_exposed_ns (at most the exposed time of the class).
 
     Measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
-    ``exposure``: see measure_exposure. fastest_exposed_ns: the same with each call at most as long as the fastest tenth
+    ``exposed_slices``: those of slice_steps with exposed communication (ownership.IS_EXPOSED). ``exposure``: see
+    measure_exposure. fastest_exposed_ns: the same with each call at most as long as the fastest tenth
     of its kind; repeated_exposed_ns: the part of transfer_exposed_ns in calls that repeat enough to show that. Both are
     null where nothing was measured. is_least: whether exchanges of tokens were estimated without knowing their sizes.
     """
-    exposed_stretches = find_time_without_compute(slices)
+    exposed_stretches = merge_overlapping(exposed_slices, STEP)
     resolved = matched_ranks.class_splits.filter("resolved").select(STEP_AND_CLASS)
     transferring = _list_transfers(timeline, matched_ranks, resolved)
     measured = _expose(transferring, exposed_stretches, "measured_ns")

@@ -24,11 +24,10 @@ def find_producers(event_calls: EventCalls, operations: pl.DataFrame) -> tuple[N
     """Pairs (operation, producer): operations that waited for the event of a producer that started before them."""
     capture, process = operations.select("capture_id", "process").row(0)
     of_process = (pl.col("capture_id") == capture) & (pl.col("process") == process)
-    # No operation is launched before the first: what waited earlier waited for none of these.
-    may_matter = pl.col("at_ns") >= pl.lit(operations["launch_start_ns"].min(), dtype=pl.Int64)
+    own_calls = event_calls.filter(of_process).around(operations["launch_start_ns"])
     numbered = operations.with_row_index("op").with_columns(pl.col("op").cast(pl.Int64))
     edges = (
-        find_edges(numbered, event_calls.filter(of_process, may_matter))
+        find_edges(numbered, own_calls)
         .filter("resolved")
         .drop_nulls("producer")
         .select("op", "producer")

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.attribution.transfer import estimate_ready_durations
 from three_walls.facts.log_facts import UNPROFILED_STEP, UNPROFILED_STEP_HIGH, UNPROFILED_STEP_LOW
 from three_walls.facts.replayed_step import (
     CRITICAL_PATH_COMMUNICATION,
@@ -82,7 +83,7 @@ def replay_steps(
     if reason := _lacks(step, facts):
         return _withhold(reason)
     shared_gpus = find_shared_gpus(attribution.kernel_spread)
-    run_calls = RunCalls.of(timeline)
+    run_calls = RunCalls(attribution.event_calls, estimate_ready_durations(timeline))
 
     def build(number: int) -> StepGraph:
         windows = timeline.steps.filter(pl.col("kept") & (pl.col("step") == number))
