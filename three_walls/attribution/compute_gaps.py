@@ -24,6 +24,8 @@ labelled intervals take precedence over the base. Only those gaps are swept.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -114,15 +116,19 @@ def explain_compute_gaps(part: Part, slices: pl.DataFrame, shown: pl.Expr) -> Co
     return ComputeGaps(explained, stretches.select(*STEP, "start_ns", "end_ns", "cause", "detail"))
 
 
-def summarize_gap_causes(gaps: ComputeGaps, rank_index: int, step: int) -> tuple[GapCause, ...]:
-    """The causes of a step, longest first."""
-    step_causes = gaps.sums.filter((pl.col("rank_index") == rank_index) & (pl.col("step") == step))
+def summarize_gap_causes(gaps: ComputeGaps, step_of: Mapping[int, int]) -> dict[int, tuple[GapCause, ...]]:
+    """The causes of a step of each rank, longest first, by rank index. ``step_of``: the steps, by rank index."""
+    steps = pl.DataFrame(list(step_of.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
     rows = (
-        step_causes.sort("ns", "cause", "detail", descending=[True, False, False])
-        .select("cause", "ns", "detail")
+        gaps.sums.join(steps, on=STEP, how="semi")
+        .sort("rank_index", "ns", "cause", "detail", descending=[False, True, False, False])
+        .select("rank_index", "cause", "ns", "detail")
         .rows()
     )
-    return tuple(GapCause(cause, ns, detail) for cause, ns, detail in rows)
+    found: dict[int, list[GapCause]] = defaultdict(list)
+    for rank_index, cause, ns, detail in rows:
+        found[rank_index].append(GapCause(cause, ns, detail))
+    return {rank_index: tuple(causes) for rank_index, causes in found.items()}
 
 
 def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:

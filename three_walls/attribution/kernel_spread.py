@@ -10,7 +10,8 @@ the routing of tokens whatever their grid are left out: grouped GEMMs and permut
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 import polars as pl
@@ -32,6 +33,22 @@ class GpuSuspicion(StrEnum):
     SHARED_GPU = "shared_gpu"
     LOWER_CLOCKS = "lower_clocks"
     NONE = ""
+
+
+class PeerMedians:
+    """The median of all values but one, from values sorted once."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self._sorted = sorted(values)
+
+    def without(self, value: float | None) -> float | None:
+        """The median of the others; of all where ``value`` is None. None without others."""
+        skipped = len(self._sorted) if value is None else bisect_left(self._sorted, value)
+        count = len(self._sorted) - (value is not None)
+        if count < 1:
+            return None
+        middle = [self._sorted[place + (place >= skipped)] for place in ((count - 1) // 2, count // 2)]
+        return sum(middle) / 2
 
 
 def suspect_gpu(spread: float | None, peers_spread: float | None) -> GpuSuspicion:
