@@ -2,6 +2,7 @@
 
 ``attribute`` is the list of what is measured:
 
+- ``parts.py``: the parts of a long run, attributed one after the other.
 - ``ownership.py``: the budget (an owner for every nanosecond), and exposed and hidden communication.
 - ``transfer.py``: how much of exposed communication is transfer, and how much is waiting for peers.
 - ``compute_gaps.py``: why no compute ran, for every nanosecond without compute.
