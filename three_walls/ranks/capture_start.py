@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.reader import Trace
@@ -19,7 +18,7 @@ from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.clock import CommonClock
 from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
-from three_walls.timeline.intervals import DURATION, Numbers
+from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.steps import COUNTED_SOURCES, STEP
 from three_walls.timeline.timeline import Timeline
 
@@ -52,8 +51,6 @@ def number_steps(timeline: Timeline, traces: Sequence[Trace]) -> pl.DataFrame:
         int(rank_index): [end_ns + (session_start_ns[int(rank_index)] or 0) for end_ns in steps["end_ns"].to_list()]
         for (rank_index,), steps in by_rank
     }
-    if len(ends) == 1:
-        return timeline.steps
     first = min(ends, key=lambda rank_index: (ends[rank_index][0], rank_index))
     shifts = {rank_index: _find_shift(ends_ns, ends[first]) for rank_index, ends_ns in ends.items()}
     return timeline.steps.with_columns(
@@ -65,8 +62,7 @@ def _find_shift(ends_ns: list[int], first_ends_ns: list[int]) -> int:
     """How many steps after the first capture this one began, judged by when steps end; 0 where that is not clear."""
     thresholds = attribution_thresholds()
     least = thresholds.minimum_common_steps
-    own, others = np.array(ends_ns), np.array(first_ends_ns)
-    distances = [_median_distance(own, others[shift:]) for shift in range(len(others) - least + 1)]
+    distances = [_median_distance(ends_ns, first_ends_ns[shift:]) for shift in range(len(first_ends_ns) - least + 1)]
     if len(ends_ns) < least or len(distances) < 2:
         return 0
     lengths = sorted(end - start for start, end in pairwise(first_ends_ns))
@@ -79,10 +75,9 @@ def _find_shift(ends_ns: list[int], first_ends_ns: list[int]) -> int:
     return best if is_clear else 0
 
 
-def _median_distance(ends_ns: Numbers, other_ends_ns: Numbers) -> int:
-    count = min(len(ends_ns), len(other_ends_ns))
-    distances = np.abs(ends_ns[:count] - other_ends_ns[:count])
-    return int(np.partition(distances, count // 2)[count // 2])
+def _median_distance(ends_ns: list[int], other_ends_ns: list[int]) -> int:
+    distances = sorted(abs(end - other) for end, other in zip(ends_ns, other_ends_ns, strict=False))
+    return distances[len(distances) // 2]
 
 
 def find_capture_start_skew(timeline: Timeline, arrivals: pl.DataFrame, clock: CommonClock) -> CaptureStartSkew:
