@@ -37,7 +37,7 @@ def drill_down(measured: MeasuredStep, ranks: Sequence[RankReport], late: Sequen
     kernels = tabulate_kernels(step, operations, operators)
     detailed = choose_detailed(measured, late)
     is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == step.step)
-    gaps = measured.gaps.list_stretches(is_detailed)
+    gaps = measured.gaps.stretches.filter(is_detailed)
     ranges = read_named_ranges(step.trace, step.rank.process, step.operations)
     own_gaps = gaps.filter(pl.col("rank_index") == step.rank_index)
     work = measure_host_work(step, timeline, operations, ranges, own_gaps)

@@ -114,7 +114,7 @@ def _make_ranks(measured: MeasuredStep, windows: Sequence[Window], ranks: Collec
     zero_ns = {window.rank.rank_index: window.zero_ns for window in windows}
     step = pl.col("step") == measured.step.step
     slices = measured.slices.filter(step)
-    gaps = measured.gaps.list_stretches(step)
+    gaps = measured.gaps.stretches.filter(step)
     for window in windows:
         index = window.rank.rank_index
         if ranks and window.rank.rank not in ranks:

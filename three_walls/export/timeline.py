@@ -94,9 +94,11 @@ def draw_timeline(
     left = MOST_ITEMS - most_coarse * (len(windows) - len(detailed))
     texts = _Texts()
     ranks = []
+    step_slices = measured.slices.filter(pl.col("step") == measured.step.step)
+    slices_of = step_slices.partition_by("rank_index", as_dict=True)
     for window in sorted(windows, key=in_order):
         index = window.rank.rank_index
-        of_rank = measured.slices.filter((pl.col("rank_index") == index) & (pl.col("step") == measured.step.step))
+        of_rank = slices_of.get((index,), step_slices.clear())
         if index in detailed:
             most = left * weights[index] // sum(weights.values())
             read = ranges if index == representative else _read_ranges(window)
