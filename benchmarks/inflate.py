@@ -3,8 +3,8 @@
     python benchmarks/inflate.py BASE OUT.sqlite --steps 50
     python benchmarks/inflate.py BASE OUT_DIRECTORY --ranks 64 --straggler 5
 
-The last kept step of BASE is repeated: its operations, API calls, NVTX ranges and whatever else happened meanwhile, each
-time later, with fresh correlation ids and NVTX texts. What came before and after stays, so the first and the last step
+The last kept step of BASE is repeated: its operations, API calls, NVTX ranges and what else happened meanwhile, later
+every time, with fresh correlation ids and NVTX texts. What came before and after stays, so the first and the last step
 are as imperfect as in BASE. Every rank is a copy with its own RANK, host and device, whose NCCL kernels start a little
 later than in BASE and end when they ended there. The same arguments give the same rows in the same order.
 """
@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from three_walls import analyze
 from three_walls.inputs.nsys.source import plain_sqlite
+from three_walls.model.errors import UsageError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 OPERATIONS = (f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY", f"{_PREFIX}MEMSET", f"{_PREFIX}GRAPH_TRACE")
@@ -92,8 +93,14 @@ class Database:
 
 
 def find_step(trace: Path) -> tuple[int, int]:
-    """When the last kept step of the first rank in ``trace`` starts and ends on the device, in ns."""
-    kept = [step for step in analyze(trace).ranks[0].steps if step.kept]
+    """When the last kept step of the only rank in ``trace`` starts and ends on the device, in ns.
+
+    Raises UsageError for a trace of several ranks.
+    """
+    ranks = analyze(trace).ranks
+    if len(ranks) != 1:
+        raise UsageError(f"{trace}: expected a trace of one rank, found {len(ranks)} ranks")
+    kept = [step for step in ranks[0].steps if step.kept]
     return kept[-1].start_ns, kept[-1].end_ns
 
 
