@@ -13,6 +13,7 @@ from rich.text import Text
 
 from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.render import check_table, show
+from three_walls.cli.timings import time_stages
 from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
 from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
@@ -99,6 +100,7 @@ from three_walls.runs import read_history
 )
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
+@click.option("--timings", "is_timed", is_flag=True, help="Print what each stage takes on stderr: time and memory.")
 @nsys_option
 def analyze_command(
     traces: tuple[Path, ...],
@@ -116,6 +118,7 @@ def analyze_command(
     history_dir: Path | None,
     is_full: bool,
     quiet: bool,
+    is_timed: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
 
@@ -142,6 +145,8 @@ def analyze_command(
     out = out_dir or default_out_dir(traces)
     written: list[Path] = []
     with show_progress() as progress:
+        if is_timed:
+            progress = time_stages(progress)
         report = analyze(
             traces,
             step_range=step_range,
