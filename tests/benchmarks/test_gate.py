@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,14 @@ RECORD = "# kept\nallowed_growth_fraction: 0.25\nratios:\n  analyze to floor: 4.
 class _Measured(gate.Ratio):
     """A ratio whose runs take the seconds of ``takes``, with a unit of a second."""
 
-    takes: Iterator[float] = iter(())
+    takes: Iterator[float] = field(default_factory=lambda: iter(()))
 
     def run(self) -> None:
         self.unit_s, self.measured_s = 1.0, min(self.measured_s, next(self.takes, self.measured_s))
 
 
 @pytest.fixture
-def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     def run(*takes: float, options: tuple[str, ...] = ()) -> Result:
         monkeypatch.setattr(gate, "RECORD", tmp_path / "ratios.yaml")
         (tmp_path / "ratios.yaml").write_text(RECORD)
@@ -37,22 +37,22 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_growth_within_the_limit_passes(judge) -> None:
+def test_growth_within_the_limit_passes(judge: Callable[..., Result]) -> None:
     assert judge(4.9).exit_code == 0
 
 
-def test_growth_beyond_the_limit_fails_and_shows_how_to_renew_the_record(judge) -> None:
+def test_growth_beyond_the_limit_fails_and_shows_how_to_renew_the_record(judge: Callable[..., Result]) -> None:
     done = judge(5.1)
     assert done.exit_code == 1
     assert "analyze to floor: 5.10 (5.10 s / 1.00 s of CPU; at most 5.00)" in done.output
     assert "python benchmarks/gate.py --record" in done.output
 
 
-def test_disturbed_rounds_do_not_count(judge) -> None:
+def test_disturbed_rounds_do_not_count(judge: Callable[..., Result]) -> None:
     assert judge(9.0, 9.0, 8.0, 7.0, 4.1).exit_code == 0
 
 
-def test_the_record_is_renewed_and_keeps_its_comment(judge, tmp_path: Path) -> None:
+def test_the_record_is_renewed_and_keeps_its_comment(judge: Callable[..., Result], tmp_path: Path) -> None:
     assert judge(5.25, options=("--record",)).exit_code == 0
     text = (tmp_path / "ratios.yaml").read_text()
     assert text.startswith("# kept\n")
