@@ -6,26 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.render import check_table, show
-from three_walls.cli.timings import time_stages
+from three_walls.cli.signals import loading
 from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
-from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
-from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
-from three_walls.inputs.read_inputs import Progress
 from three_walls.model.rule import APPLICABILITIES
-from three_walls.pipeline import analyze
 from three_walls.report.formats import show_control_characters
 from three_walls.report.render import FORMATS
-from three_walls.report.sections.brief import name_verdict
-from three_walls.report.terminal_report import open_console, print_report
-from three_walls.report.write import write_report
-from three_walls.runs import read_history
+
+if TYPE_CHECKING:
+    from three_walls.inputs.read_inputs import Progress
 
 
 @click.command("analyze")
@@ -142,10 +136,14 @@ def analyze_command(
       5  the rule base has errors
     """
     check_table(table, form)
+    with loading():
+        from three_walls.pipeline import analyze
     out = out_dir or default_out_dir(traces)
     written: list[Path] = []
     with show_progress() as progress:
         if is_timed:
+            from three_walls.cli.timings import time_stages
+
             progress = time_stages(progress)
         report = analyze(
             traces,
@@ -161,15 +159,23 @@ def analyze_command(
             progress=progress,
         )
         if history_dir is not None:
+            with loading():
+                from three_walls.runs import read_history
             report = replace(report, history=read_history(history_dir, progress))
         if form is None or out_dir is not None:
             progress("writing the report")
+            with loading():
+                from three_walls.report.write import write_report
             written = write_report(report, out)
     if form is not None:
         show(report, form, table=table, is_full=is_full)
     elif quiet:
+        with loading():
+            from three_walls.report.sections.brief import name_verdict
         click.echo(show_control_characters(name_verdict(report)))
     else:
+        with loading():
+            from three_walls.report.terminal_report import open_console, print_report
         print_report(report, open_console(), is_full=is_full)
         page, *others = written
         names = ", ".join(f"{path.name}/" if path.is_dir() else path.name for path in others)
@@ -181,6 +187,9 @@ def analyze_command(
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:
     """``<trace stem>.three-walls`` in the current directory; of a directory or several traces, the first one's."""
+    from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
+    from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
+
     first = traces[0]
     if not first.name and first.resolve().name:  # `.` and `..`
         first = first.resolve()
@@ -193,6 +202,9 @@ def default_out_dir(traces: tuple[Path, ...]) -> Path:
 @contextmanager
 def show_progress() -> Iterator[Progress]:
     """A spinner on a terminal's stderr; silence anywhere else."""
+    with loading():
+        from rich.console import Console
+        from rich.text import Text
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

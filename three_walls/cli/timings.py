@@ -9,10 +9,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from three_walls.inputs.read_inputs import Progress
+if TYPE_CHECKING:
+    from three_walls.inputs.read_inputs import Progress
 
 _START = "start"
 _STAGES_OF_FILES = {"reading": "reading inputs", "exporting": "exporting reports"}
