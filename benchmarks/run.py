@@ -56,7 +56,7 @@ class Measured:
 
 def analyze(trace: Path, folder: Path) -> Use:
     """The command as a user runs it, with its table of stages on stderr."""
-    options = ("--quiet", "--timings", "--out", folder / "report")
+    options = ("--quiet", "--timings", "--no-cache", "--out", folder / "report")
     return measure([sys.executable, "-m", "three_walls", "analyze", trace, *options], OWN)
 
 
