@@ -30,13 +30,18 @@ class FailedProgramError(Exception):
     """A program ended with an error; the message is the last line that it printed."""
 
 
-def measure(command: Sequence[str | Path], variables: Mapping[str, str] | None = None) -> Use:
-    """Runs ``command`` with ``variables`` in its environment. Raises FailedProgramError unless it exits with 0."""
+def measure(
+    command: Sequence[str | Path], variables: Mapping[str, str] | None = None, folder: Path = REPOSITORY
+) -> Use:
+    """Runs ``command`` in ``folder``, with ``variables`` in its environment.
+
+    Raises FailedProgramError unless it exits with 0.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment |= variables or {}  # without PYTHONDONTWRITEBYTECODE, with which a program compiles itself every time
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         began_s = time.monotonic()
-        process = subprocess.Popen([*map(str, command)], stdout=output, stderr=errors, env=environment)
+        process = subprocess.Popen([*map(str, command)], stdout=output, stderr=errors, env=environment, cwd=folder)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         wall_s = time.monotonic() - began_s

@@ -66,10 +66,10 @@ def read_floor(trace: Path, folder: Path) -> Use:  # noqa: ARG001
 
 
 def diagnose(trace: Path, folder: Path) -> Use:
-    """nsys-ai on a copy, with an empty home: it keeps a cache there."""
+    """nsys-ai on a copy, in an empty directory and with an empty home: it writes into both."""
     copy = shutil.copyfile(trace, folder / trace.name)
     command = [KEPT / "nsys-ai" / "bin" / "nsys-ai", "diagnose", copy, "--no-browser"]
-    return measure(command, {"HOME": str(folder), "XDG_CACHE_HOME": str(folder)})
+    return measure(command, {"HOME": str(folder), "XDG_CACHE_HOME": str(folder)}, folder)
 
 
 def run_nsys(nsys: str, report: str) -> Program:
@@ -77,7 +77,7 @@ def run_nsys(nsys: str, report: str) -> Program:
 
     def stats(trace: Path, folder: Path) -> Use:
         copy = shutil.copyfile(trace, folder / trace.name)
-        use = measure([nsys, "stats", "--force-export=false", "--report", report, copy])
+        use = measure([nsys, "stats", "--force-export=false", "--report", report, copy], folder=folder)
         if "ERROR" in use.stderr:
             raise FailedProgramError(next(line for line in use.stderr.splitlines() if "ERROR" in line))
         return use
