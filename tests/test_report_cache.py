@@ -14,6 +14,7 @@ from tests.called import call
 from three_walls import analyze, pipeline, report_cache
 from three_walls.inputs.nsys.source import hash_file
 from three_walls.model.report import InputFile, Report
+from three_walls.report.json_report import render_json
 from three_walls.report_cache import FOLDER, AnalysisRequest, CachedReport, open_cache
 
 NOTE = "analyzed before"
@@ -73,10 +74,15 @@ def _report_of(request: AnalysisRequest, report: Report) -> Report:
     return replace(report, inputs=tuple(InputFile(path.name, hash_file(path), None, None) for path in request.traces))
 
 
+def _report_and_text(request: AnalysisRequest, report: Report) -> tuple[Report, str]:
+    report = _report_of(request, report)
+    return report, render_json(report)
+
+
 @pytest.fixture
 def kept(look: Look, request_of_all: AnalysisRequest, small_report: Report) -> Report:
     report = _report_of(request_of_all, small_report)
-    look(request_of_all).keep(report)
+    look(request_of_all).keep(report, render_json(report))
     return report
 
 
@@ -156,7 +162,7 @@ def test_an_edited_table_or_rule_of_the_program_analyzes_again(
     monkeypatch.setattr(report_cache, where, tmp_path / "data")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "thresholds.yaml").write_text("a: 1")
-    look(request_of_all).keep(_report_of(request_of_all, small_report))
+    look(request_of_all).keep(*_report_and_text(request_of_all, small_report))
     assert look(request_of_all).find() is not None
     (tmp_path / "data" / "thresholds.yaml").write_text("a: 25")
     assert look(request_of_all).find() is None
@@ -168,7 +174,7 @@ def test_an_input_that_changed_meanwhile_is_not_kept(
     place = look(request_of_all)
     report = _report_of(request_of_all, small_report)
     (request_of_all.logs[0] / "train.log").write_text("the job went on")
-    place.keep(report)
+    place.keep(report, render_json(report))
     assert place.find() is None
     assert look(request_of_all).find() is None
 
@@ -177,7 +183,7 @@ def test_a_report_without_one_of_the_traces_is_not_kept(
     look: Look, request_of_all: AnalysisRequest, small_report: Report
 ) -> None:
     report = _report_of(request_of_all, small_report)
-    look(request_of_all).keep(replace(report, inputs=report.inputs[:1]))
+    look(request_of_all).keep(replace(report, inputs=report.inputs[:1]), render_json(report))
     assert look(request_of_all).find() is None
 
 
@@ -188,7 +194,7 @@ def test_an_unchanged_trace_is_hashed_once(
     monkeypatch.setattr(report_cache, "hash_file", lambda path: hashed.append(path.name) or hash_file(path))
     report = _report_of(request_of_all, small_report)
     monkeypatch.setattr(report_cache, "_RESOLUTION_NS", -(10**15))  # as if the files were old
-    look(request_of_all).keep(report)
+    look(request_of_all).keep(report, render_json(report))
     hashed.clear()
     assert look(request_of_all).find() is not None
     assert hashed == []
@@ -196,7 +202,7 @@ def test_an_unchanged_trace_is_hashed_once(
     (request_of_all.traces[0].parent / "rank0.sqlite").write_text("content of rank0.sqlite")
     assert look(request_of_all).find() is not None
     assert hashed == ["rank0.sqlite"]
-    look(request_of_all).keep(report)
+    look(request_of_all).keep(report, render_json(report))
     assert look(request_of_all).find() is not None
     assert hashed == ["rank0.sqlite"] * 2
 
@@ -211,7 +217,7 @@ def test_a_damaged_entry_is_written_again(
         (tmp_path / "out" / FOLDER / "files.json").write_bytes(damaged)
         place = look(request_of_all)
         assert place.find() is None
-        place.keep(kept)
+        place.keep(kept, render_json(kept))
         assert entry.read_bytes() == whole
 
 
@@ -219,7 +225,7 @@ def test_no_directory_of_an_input_is_in_the_cache(
     tmp_path: Path, look: Look, request_of_all: AnalysisRequest, small_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_cache, "_RESOLUTION_NS", -(10**15))
-    look(request_of_all).keep(_report_of(request_of_all, small_report))
+    look(request_of_all).keep(*_report_and_text(request_of_all, small_report))
     text = (tmp_path / "out" / FOLDER / "files.json").read_text()
     assert "rank0.sqlite" in text
     assert tmp_path.name not in text
@@ -231,7 +237,7 @@ def test_the_newest_reports_are_kept(
     report = _report_of(request_of_all, small_report)
     requests = [replace(request_of_all, settings=(f"a={number}",)) for number in range(11)]
     for number, request in enumerate(requests):
-        look(request).keep(report)
+        look(request).keep(report, render_json(report))
         for entry in (tmp_path / "out" / FOLDER).glob("*.report"):
             age_s = 0 if look(request)._outline in entry.name else 100
             os.utime(entry, ns=(0, entry.stat().st_mtime_ns - age_s * 10**9))
@@ -244,7 +250,7 @@ def test_a_folder_that_leads_elsewhere_is_left_alone(
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out" / FOLDER).symlink_to(tmp_path / "elsewhere")
-    look(request_of_all).keep(_report_of(request_of_all, small_report))
+    look(request_of_all).keep(*_report_and_text(request_of_all, small_report))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -252,7 +258,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
     tmp_path: Path, look: Look, request_of_all: AnalysisRequest, small_report: Report
 ) -> None:
     (tmp_path / "out" / FOLDER).write_text("a file")
-    look(request_of_all).keep(_report_of(request_of_all, small_report))
+    look(request_of_all).keep(*_report_and_text(request_of_all, small_report))
     assert look(request_of_all).find() is None
 
 

@@ -29,7 +29,7 @@ from three_walls.inputs.nsys.source import find_traces, find_unread, hash_file
 from three_walls.inputs.nsys.table_directory import list_tables
 from three_walls.model.errors import ThreeWallsError
 from three_walls.model.report import Report
-from three_walls.report.json_report import parse_report, render_json
+from three_walls.report.json_report import parse_report
 from three_walls.resources import RULES_DIR, TABLES_DIR
 from three_walls.version import VERSION
 
@@ -89,7 +89,8 @@ class CachedReport:
     def __init__(self, request: AnalysisRequest, out_dir: Path, progress: Progress) -> None:
         """Finds the inputs and hashes all but the traces. Raises the errors of reading them, and OSError."""
         self._folder = out_dir / FOLDER
-        self._is_found = False
+        self.json_text = ""
+        """What report.json holds of the report, once it was found."""
         self._remembered = _read_remembered(self._folder)
         self._began_ns = time.time_ns()
         self._traces = find_traces(list(request.traces), request.exports, progress)
@@ -119,15 +120,20 @@ class CachedReport:
             if entry is None:
                 return None
             unpacker = zlib.decompressobj()
-            text = unpacker.decompress(entry.read_bytes(), _MOST_REPORT_BYTES)
-            report = parse_report(text.decode(), entry) if unpacker.eof else None
+            text = unpacker.decompress(entry.read_bytes(), _MOST_REPORT_BYTES).decode()
+            if not unpacker.eof:
+                return None
+            report = parse_report(text, entry)
         except (OSError, ValueError, zlib.error, ThreeWallsError):  # it is written again
             return None
-        self._is_found = report is not None
+        self.json_text = text
         return report
 
-    def keep(self, report: Report) -> None:
-        """Writes ``report`` as the newest, unless an input changed meanwhile or the directory cannot be written."""
+    def keep(self, report: Report, json_text: str) -> None:
+        """Writes ``report`` as the newest, unless an input changed meanwhile or the directory cannot be written.
+
+        ``json_text``: what report.json holds of it.
+        """
         names = [trace.path_name for trace in report.inputs]
         digests = [trace.sha256 for trace in report.inputs]
         with suppress(OSError):
@@ -138,10 +144,10 @@ class CachedReport:
                 self._remember(path, digest)
             self._folder.mkdir(exist_ok=True)
             entry = self._folder / self._name_entry(digests)
-            if self._is_found:
+            if self.json_text:
                 os.utime(entry)
             else:
-                _write(entry, zlib.compress(render_json(report).encode("utf-8", errors="backslashreplace"), 1))
+                _write(entry, zlib.compress(json_text.encode("utf-8", errors="backslashreplace"), 1))
             newest = dict([*self._remembered.items()][-_MOST_REMEMBERED:])
             _write(self._folder / "files.json", json.dumps(newest).encode())
             self._remove_old()

@@ -169,8 +169,7 @@ def analyze_command(
         progress("looking for an earlier report")
         cache = None if is_fresh else open_cache(request, out, progress)
         found = cache.find() if cache else None
-        report = found or _analyze(request, progress)
-        analyzed = report
+        analyzed = report = found or _analyze(request, progress)
         if history_dir is not None:
             with loading():
                 from three_walls.runs import read_history
@@ -178,10 +177,12 @@ def analyze_command(
         if form is None or out_dir is not None:
             progress("writing the report")
             with loading():
+                from three_walls.report.json_report import render_json
                 from three_walls.report.write import write_report
-            written = write_report(report, out)
+            json_text = cache.json_text if cache and found else render_json(analyzed)
+            written = write_report(report, out, json_text if report is analyzed else "")
             if cache:
-                cache.keep(analyzed)
+                cache.keep(analyzed, json_text)
     if found:
         note = f"the same inputs and options were analyzed before: from {out / FOLDER}; --no-cache analyzes again"
         click.echo(show_control_characters(note), err=True)

@@ -42,8 +42,10 @@ _WITHOUT_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 """What symlink fails with on a file system that has no symbolic links, as FAT."""
 
 
-def write_report(report: Report, out_dir: Path) -> list[Path]:
+def write_report(report: Report, out_dir: Path, json_text: str = "") -> list[Path]:
     """Write the files into ``out_dir``, creating it. Other files in it are not touched.
+
+    ``json_text``: what :func:`render_json` gives, where it was rendered before.
 
     Returns the paths of the three files, and that of the directory with the files of the entries if there are any.
 
@@ -53,7 +55,9 @@ def write_report(report: Report, out_dir: Path) -> list[Path]:
     """
     # A lone surrogate (of a file name that is not UTF-8) is written as \udcXX, which JSON reads back as it was.
     entries = render_entries(report)
-    texts = dict(zip(NAMES, (render_html(report), render_json(report), render_overrides(report)), strict=True))
+    texts = dict(
+        zip(NAMES, (render_html(report), json_text or render_json(report), render_overrides(report)), strict=True)
+    )
     contents = {name: text.encode("utf-8", errors="backslashreplace") for name, text in (texts | entries).items()}
     try:
         with _alone_in(out_dir) as is_alone:
