@@ -132,14 +132,8 @@ def render_trace(trace: Path, measured: list[Measured]) -> list[str]:
             f"{of_floor} | {of_own} |"
         )
     if own:
-        lines += [
-            "",
-            "Stages of analyze, of the same run:",
-            "",
-            "```text",
-            own.stderr.partition("Wrote ")[0].strip(),
-            "```",
-        ]
+        _, title, rows = own.stderr.partition("stage ")
+        lines += ["", "Stages of analyze, of the same run:", "", "```text", (title + rows).strip(), "```"]
     return [*lines, ""]
 
 
