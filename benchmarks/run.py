@@ -9,14 +9,16 @@ counts. Compare the ratios: seconds depend on the machine, and CPU seconds of al
 - analyze: ``three-walls analyze --timings``, with all files of the report, without a cache.
 - floor: ``benchmarks/floor.py``, which reads the same columns and does nothing with them.
 - nsys-ai: ``nsys-ai diagnose``, from an environment of its own, on a fresh copy: it writes indexes into its input.
-- nsys stats: each report of ``--nsys-report``, where ``nsys`` (``--nsys PATH``) works; else the error is shown.
+- nsys stats: four of its reports, where ``nsys`` (``--nsys PATH``) works; else the error is shown.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
+import subprocess
 import sys
 import venv
 from collections.abc import Callable
@@ -38,7 +40,13 @@ KEPT = REPOSITORY / ".venvs"
 PAGE = REPOSITORY / "docs" / "performance.md"
 BEGIN, END = "<!-- measured by benchmarks/run.py: begin -->", "<!-- measured by benchmarks/run.py: end -->"
 NSYS_AI = "nsys-ai==0.3.0"
-NSYS_REPORTS = ("cuda_gpu_kern_sum", "cuda_api_sum", "nvtx_sum", "cuda_gpu_mem_time_sum")
+NSYS_REPORTS = {
+    "cuda_gpu_kern_sum": "gpukernsum",
+    "cuda_api_sum": "cudaapisum",
+    "nvtx_sum": "nvtxsum",
+    "cuda_gpu_mem_time_sum": "gpumemtimesum",
+}
+"""A report -> its name before Nsight Systems 2023."""
 ANALYZE, FLOOR = "analyze", "floor"
 
 Program = Callable[[Path, Path], Use]
@@ -83,6 +91,16 @@ def run_nsys(nsys: str, report: str) -> Program:
         return use
 
     return stats
+
+
+def list_nsys_reports(nsys: str) -> list[str]:
+    """``NSYS_REPORTS`` by the names that this nsys has; the new ones where it cannot be asked."""
+    try:
+        done = subprocess.run([nsys, "stats", "--help-reports"], capture_output=True, text=True, check=False)
+    except OSError:
+        return [*NSYS_REPORTS]
+    known = set(re.findall(r"^ +(\w+)", done.stdout + done.stderr, re.MULTILINE))
+    return [old if old in known else name for name, old in NSYS_REPORTS.items()]
 
 
 def install_nsys_ai() -> None:
@@ -181,7 +199,7 @@ def main(traces: tuple[Path, ...], steps: tuple[int, ...], rounds: int, peers: b
         except FailedProgramError as error:
             click.echo(f"nsys-ai cannot be installed: {error}", err=True)
         programs["nsys-ai diagnose"] = diagnose
-        programs |= {f"nsys stats {report}": run_nsys(nsys, report) for report in NSYS_REPORTS}
+        programs |= {f"nsys stats {report}": run_nsys(nsys, report) for report in list_nsys_reports(nsys)}
     lines = [f"{describe_machine()}. Best of {rounds} interleaved rounds.", ""]
     for trace in traces or make_traces(steps):
         lines += render_trace(trace, measure_trace(trace, programs, rounds))
