@@ -28,6 +28,7 @@ Json = dict[str, Any]
 
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
 _VALUE_TYPES = ("ConfigData", "FactValue")
+_NO_JSON = "it is no JSON text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +133,19 @@ def load_report(path: str | Path) -> Report:
     Raises UsageError, in one line, for a file that is no report.json of this major version.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON text"
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or _NO_JSON
         raise UsageError(f"{path}: expected a report.json, found none ({reason})") from error
+    return parse_report(text, path)
+
+
+def parse_report(text: str, path: str | Path) -> Report:
+    """The report in ``text``, which stands at ``path``; the rest is as for :func:`load_report`."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: expected a report.json, found none ({_NO_JSON})") from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if not isinstance(version, str):
         raise UsageError(f"{path}: expected a report.json, found no schema_version in it")
