@@ -33,7 +33,7 @@ import faults
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = "megatron.bridge.recipes"
 APEX_KERNELS = "fused_weight_gradient_mlp_cuda"
-"""APEX's extension. Megatron Core adds the gradient of the language-model head with it, Transformer Engine needs none."""
+"""APEX's extension, with which Megatron Core adds the gradient of the language-model head."""
 UNUSED = ("nvidia_resiliency_ext", "modelopt", "diffusers", "wandb")
 """Packages that Megatron-Bridge imports for restarts, images and logging services."""
 

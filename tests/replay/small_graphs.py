@@ -127,7 +127,9 @@ class GraphBuilder:
             duration_ns=numbers(self.durations),
             wait_ns=numbers([0] * len(self.durations)),
             held_ns=numbers([0] * len(self.durations)),
-            carried=Carried(numbers([1]), numbers([len(self.pieces) - 1]), numbers([NONE]), numbers([0])),
+            carried=Carried(
+                numbers([1]), numbers([len(self.pieces) - 1]), numbers([NONE]), numbers([0]), np.array([True])
+            ),
             measured_ns=numbers([0]),
             rank_start_ns=numbers([0]),
             tail_ns=0,

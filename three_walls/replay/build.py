@@ -27,6 +27,7 @@ from three_walls.replay.graph import (
     StepGraph,
 )
 from three_walls.replay.host_chains import find_first_calls, find_hand_overs, list_calls
+from three_walls.replay.launch_queue import QueueWaits, find_queue_waits
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 
@@ -90,6 +91,8 @@ class _RankPart:
     resource: Numbers
     awaited: tuple[Numbers, Numbers]
     """Calls, and the operations that they waited for."""
+    queue: QueueWaits
+    """Launches that waited for an operation of the step before; those that waited for one of this step are awaited."""
     first_calls: Numbers
     """The first call of each thread."""
     hand_overs: tuple[Numbers, Numbers]
@@ -117,6 +120,9 @@ def _read_rank(
     waits = timeline.stream_waits.filter(
         (pl.col("capture_id") == operations["capture_id"][0]) & (pl.col("process") == operations["process"][0])
     )
+    awaited, queue = _join_waits(
+        find_awaited(calls, operations, waits, call_of), find_queue_waits(calls, operations, earlier, call_of)
+    )
     freed = earlier.group_by("stream").agg(pl.col("end_ns").max())
     free_of = dict(freed.iter_rows())
     first = np.flatnonzero(previous == NONE)
@@ -133,12 +139,25 @@ def _read_rank(
         previous=previous,
         events=events,
         resource=find_resource_waits(operations, launch_ns, previous, events),
-        awaited=find_awaited(calls, operations, waits, call_of),
+        awaited=awaited,
+        queue=queue,
         first_calls=find_first_calls(calls),
         hand_overs=find_hand_overs(calls),
         free_ns=free_ns,
         until_ns=until_ns,
     )
+
+
+def _join_waits(awaited: tuple[Numbers, Numbers], queue: QueueWaits) -> tuple[tuple[Numbers, Numbers], QueueWaits]:
+    """All waits for operations of the step, and the launches that waited for one of the step before.
+
+    A call that is known to wait for its own operation did not wait for the queue.
+    """
+    is_new = ~np.isin(queue.call, awaited[0])
+    of_step, carried = is_new & ~queue.is_carried, is_new & queue.is_carried
+    waiting = np.concatenate([awaited[0], queue.call[of_step]])
+    order = np.argsort(waiting, kind="stable")
+    return (waiting[order], np.concatenate([awaited[1], queue.operation[of_step]])[order]), queue.take(carried)
 
 
 def _split(rows: pl.DataFrame, column: str, begin: int, end: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -228,6 +247,8 @@ def _join_ranks(
     resource = offset([part.resource for part in parts], operation_base)
     waiting = offset([part.awaited[0] for part in parts], call_base)
     awaited = offset([part.awaited[1] for part in parts], operation_base)
+    queued = offset([part.queue.call for part in parts], call_base)
+    queued_behind = offset([part.queue.operation for part in parts], operation_base)
     first = offset([part.first_calls for part in parts], call_base)
     handed, followed = (offset([part.hand_overs[side] for part in parts], call_base) for side in (0, 1))
     event_op = offset([part.events[0] for part in parts], operation_base)
@@ -245,18 +266,19 @@ def _join_ranks(
     latest = np.zeros(meeting.max(initial=NONE) + 1, dtype=np.int64)
     np.maximum.at(latest, meeting, start[member])
     # Of nodes at one time, those of an earlier kind come first.
-    times = [call_start[joins_at_start], start, latest, call_end[waiting]]
+    times = [call_start[joins_at_start], start, latest, call_end[waiting], call_end[queued]]
     at_ns = np.concatenate(times)
     order = np.argsort(at_ns, kind="stable")
     node = np.empty(len(order), dtype=np.int64)
     node[order] = np.arange(1, len(order) + 1)  # node 0 is the origin
     captured_ns = np.concatenate([[0], at_ns[order]])
     sizes = [len(part) for part in times]
-    start_join_node, start_node, meeting_node, end_join_node = np.split(node, np.cumsum(sizes)[:-1])
+    start_join_node, start_node, meeting_node, end_join_node, queued_node = np.split(node, np.cumsum(sizes)[:-1])
 
     join = np.full(2 * calls.height, NONE, dtype=np.int64)
     join[2 * joins_at_start] = start_join_node
     join[2 * waiting + 1] = end_join_node
+    join[2 * queued + 1] = queued_node
     points = HostPoints(join)
     piece_ns = np.empty(2 * calls.height, dtype=np.int64)
     think_ns, took_ns = piece_ns[0::2], piece_ns[1::2]
@@ -266,6 +288,7 @@ def _join_ranks(
     took_ns[:] = call_end - call_start
     has_waited = end[awaited] > call_start[waiting]
     took_ns[waiting] = np.where(has_waited, np.minimum(took_ns[waiting], shortest_wait_ns), took_ns[waiting])
+    took_ns[queued] = shortest_wait_ns
 
     end_node, duration_ns = start_node.copy(), end - start
     end_node[member] = meeting_node[meeting]
@@ -277,7 +300,8 @@ def _join_ranks(
     wait_ns = np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0)
 
     edges = _EdgeList()
-    _add_host_edges(edges, join, call_start, first, (handed, followed), waiting)
+    _add_host_edges(edges, join, call_start, first, (handed, followed), np.concatenate([waiting, queued]))
+    edges.add(Kind.GIVEN, queued_node, call_end[queued], source=ORIGIN)
     tail_ns = np.where(has_waited, np.maximum(0, call_end[waiting] - end[awaited]), 0)
     edges.add(
         Kind.AWAITED,
@@ -333,6 +357,7 @@ def _join_ranks(
             (first, np.append(first[1:], calls.height)[: len(first)] - 1),
             _find_ends(operations, previous),
             _FirstNodes(join, start_node, call_end),
+            (queued_node, queued_behind, np.concatenate([part.queue.after_ns for part in parts])),
         ),
         measured_ns=last_end - step_start,
         rank_start_ns=step_start,
@@ -347,20 +372,26 @@ def _list_carried(
     threads: tuple[Numbers, Numbers],
     streams: tuple[Numbers, Numbers],
     nodes: _FirstNodes,
+    queued: tuple[Numbers, Numbers, Numbers],
 ) -> Carried:
     """What the next step inherits from this one.
 
     ``until_ns``: per rank when its host goes on with the next step. ``threads``, ``streams``: the first and the last
-    call of each, and the first and the last operation.
+    call of each, and the first and the last operation. ``queued``: the nodes of launches that waited for the step
+    before, the operations that they waited for, and how long after these they returned.
     """
     (first, last), (head, tail) = threads, streams
     pause_ns = np.maximum(0, until_ns[call_rank[last]] - nodes.call_end[last])
-    none = np.full(max(len(first), len(head)), NONE)
+    queued_node, queued_behind, after_ns = queued
+    no_point = np.full(len(head) + len(queued_node), NONE)
     return Carried(
-        node=np.concatenate([nodes.join[2 * first], nodes.start[head]]),
-        last_point=np.concatenate([2 * last + 1, none[: len(head)]]),
-        last_operation=np.concatenate([none[: len(first)], tail]),
-        pause_ns=np.concatenate([pause_ns, np.zeros_like(head)]),
+        node=np.concatenate([nodes.join[2 * first], nodes.start[head], queued_node]),
+        last_point=np.concatenate([2 * last + 1, no_point]),
+        last_operation=np.concatenate([np.full(len(first), NONE), tail, queued_behind]),
+        pause_ns=np.concatenate([pause_ns, np.zeros_like(head), after_ns]),
+        holds_host=np.concatenate(
+            [np.ones(len(first), bool), np.zeros(len(head), bool), np.ones(len(queued_node), bool)]
+        ),
     )
 
 
@@ -383,6 +414,9 @@ class _FirstNodes:
     start: Numbers
     call_end: Numbers
 
+
+_ALWAYS = -(2**62)
+"""Since when a stream is free on which nothing ran before."""
 
 _CALL = ("rank_index", "stream", "start_ns", "end_ns")
 """Identifies a call of communication."""
@@ -475,12 +509,16 @@ def _add_operation_edges(
     launched = np.flatnonzero(call_of != NONE)
     if len(launched):
         observed_ns = start[launched] - call_start[call_of[launched]]
-        least_ns = max(limits.least_launch_latency_ns, int(np.quantile(observed_ns, limits.launch_latency_quantile)))
         before = previous[launched]
-        free_since = np.where(before != NONE, end[before], np.where(free_ns[launched] == NONE, 0, free_ns[launched]))
+        free_since = np.where(
+            before != NONE, end[before], np.where(free_ns[launched] == NONE, _ALWAYS, free_ns[launched])
+        )
         waits_for_event = np.zeros(len(start), dtype=bool)
         waits_for_event[events[0]] = True
         is_idle = (free_since <= call_start[call_of[launched]]) & ~waits_for_event[launched]
+        # Where the host is ahead of the device, the latency of most launches is a wait in their stream.
+        unhindered_ns = observed_ns[is_idle] if is_idle.any() else observed_ns
+        least_ns = max(limits.least_launch_latency_ns, int(np.quantile(unhindered_ns, limits.launch_latency_quantile)))
         longest_ns = np.where(is_idle, least_ns * round(limits.longest_latency_ratio), least_ns)
         edges.add(
             Kind.LAUNCH,

@@ -135,16 +135,19 @@ EDGE_COLUMNS = ("kind", "source", "target", "fixed_ns", "point", "piece", "opera
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a step inherits from the one before it: when threads go on and streams are free, by their first nodes."""
+    """What a step inherits from the one before it: when threads go on, streams are free, and queued launches return."""
 
     node: Numbers
-    """The first node of a thread or stream."""
+    """The first node of a thread or stream, or that of a launch which waited for an operation of the step before."""
     last_point: Numbers
     """The last host point of the thread in the step, after which it goes on in the next; NONE for a stream."""
     last_operation: Numbers
-    """The last operation of the stream; NONE for a thread."""
+    """The last operation of the stream, or the one that the launch waited for; NONE for a thread."""
     pause_ns: Numbers
-    """Host time from the thread's last call of the step to its first of the next."""
+    """Host time from the thread's last call of the step to its first of the next; from the end of the operation to the
+    return of the launch; 0 for a stream."""
+    holds_host: Flags
+    """Whether the host waits for it: threads and launches, not streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +268,12 @@ def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None 
     for _ in range(limits.most_steady_replays):
         host_end_ns = times.node_ns[last_join] + graph.points.offsets_ns(work.piece_ns, carried.last_point)
         pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
-        left_ns = np.where(is_thread, host_end_ns + pause_ns, times.end_ns[carried.last_operation])
+        operation_end_ns = times.end_ns[carried.last_operation] + carried.pause_ns
+        left_ns = np.where(is_thread, host_end_ns + pause_ns, operation_end_ns)
         begin_ns = left_ns - times.longest_ns - graph.tail_ns
         later_ns = begin_ns[place] - work.edges.fixed_ns[given]
         # A stream that is free earlier than it was holds nothing back.
-        moved_ns = int(np.where(is_thread[place], np.abs(later_ns), later_ns).max(initial=0))
+        moved_ns = int(np.where(carried.holds_host[place], np.abs(later_ns), later_ns).max(initial=0))
         if moved_ns <= limits.steady_fraction * times.longest_ns:
             break
         fixed_ns = work.edges.fixed_ns.copy()

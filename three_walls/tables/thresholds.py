@@ -109,6 +109,10 @@ class ReplayThresholds(Row):
     """Silence of a thread after which another thread's call may be what it waited for."""
     long_allocation_ns: Nanoseconds
     """Duration from which on an allocation waited for the device."""
+    long_launch_ns: Nanoseconds
+    """Duration from which on a launch may have waited for a place in the launch queue."""
+    full_queue_operations: WholeCount
+    """Operations that wait to run while the launch queue is full, at least."""
     longest_allocation_tail_ns: Nanoseconds
     """From the end of the awaited operation to the return of such a call."""
     shortest_wait_ns: Nanoseconds

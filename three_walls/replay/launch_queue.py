@@ -1,0 +1,66 @@
+"""Launches that waited for a place in the launch queue: the host was as far ahead of the device as it can be.
+
+The driver queues about a thousand launches per channel; the next one returns when the oldest of them has run. Such a
+launch takes milliseconds, and none of them is the host's own work. The queue often holds the end of the step before, so
+the launch then waited for an operation of that step: for the one at the same place of its stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import polars as pl
+
+from three_walls.replay.graph import NONE, Flags, Numbers
+from three_walls.tables.thresholds import replay_thresholds
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWaits:
+    """Launches that waited, in the order of calls. All arrays have one entry for each."""
+
+    call: Numbers
+    operation: Numbers
+    """The operation of the step that had to end first, or that stands at its place in the step before."""
+    is_carried: Flags
+    """Whether it was one of the step before."""
+    after_ns: Numbers
+    """From the end of that operation to the return of the launch."""
+
+    def take(self, chosen: Flags) -> QueueWaits:
+        """Those that are ``chosen``."""
+        return QueueWaits(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+def find_queue_waits(
+    calls: pl.DataFrame, operations: pl.DataFrame, earlier: pl.DataFrame, call_of: Numbers
+) -> QueueWaits:
+    """The launches of a step that waited for a place in the queue.
+
+    ``calls``: CALLS of one rank. ``operations``: of that rank's step in the order of their starts; ``earlier``: of the
+    steps before. ``call_of``: per operation the call that launched it, or NONE.
+    """
+    limits = replay_thresholds()
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    launched = np.flatnonzero(call_of != NONE)
+    took_long = end[call_of[launched]] - start[call_of[launched]] > limits.long_launch_ns
+    stream = operations["stream"].to_numpy()
+    found: list[tuple[int, int, bool, int]] = []
+    for number in np.unique(stream[launched[took_long]]).tolist():
+        places = np.flatnonzero((stream == number) & (call_of != NONE))
+        places = places[np.argsort(start[call_of[places]], kind="stable")]
+        before = earlier.filter((pl.col("stream") == number) & pl.col("launch_start_ns").is_not_null())
+        ends = np.concatenate([before.sort("launch_start_ns", "start_ns")["end_ns"], operations["end_ns"][places]])
+        ended_ns = np.maximum.accumulate(ends)
+        for place, call in enumerate(call_of[places].tolist()):
+            if end[call] - start[call] <= limits.long_launch_ns:
+                continue
+            ended = int(np.searchsorted(ended_ns, end[call], side="right"))
+            queued, awaited = before.height + place - ended, ended - 1 - before.height
+            if queued < limits.full_queue_operations or ended == 0 or awaited < -len(places):
+                continue
+            found.append((call, int(places[awaited]), awaited < 0, int(end[call] - ended_ns[ended - 1])))
+    by_call = {wait[0]: wait for wait in reversed(found)}  # a graph has several operations; its first one counts
+    columns = np.array(sorted(by_call.values()), dtype=np.int64).reshape(-1, 4).T
+    return QueueWaits(columns[0], columns[1], columns[2].astype(bool), columns[3])
