@@ -146,7 +146,7 @@ class Rule:
     when: tuple[Condition, ...]
     requires: tuple[Requirement, ...]
     lever: str
-    """What the edits change. A plan has at most one rule per lever."""
+    """What the edits change. A plan has at most one rule per lever, and those that continue it."""
     edits: tuple[Edit, ...]
     side_effects: tuple[str, ...]
     gain: GainModel
@@ -158,6 +158,8 @@ class Rule:
     """What to do where no setting helps. Such a rule has no edits."""
     any_program: bool = False
     """Whether the advice also holds for a program that is not known to be a Megatron training run."""
+    continues: str = ""
+    """The rule after which this one may enter a plan, to add to what that one sets."""
 
 
 @dataclass(frozen=True, slots=True)

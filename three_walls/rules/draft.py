@@ -23,6 +23,9 @@ from three_walls.rules.judge import (
 from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.thresholds import VerdictThresholds
 
+_NOT_YET = (Outcome.NOT_APPLICABLE, Outcome.NOT_NEEDED)
+"""What a rule that continues another one is until that is in the plan."""
+
 _BASIS_ORDER = ("measured", "modelled", "range")
 
 
@@ -131,7 +134,8 @@ class Draft:
             near = reason if self.passed_over[finding.rule] else ""
             return replace(finding, outcome=Outcome.NOT_NEEDED, reason=reason, near=near)
         if finding.rule in self._planned():
-            return replace(finding, near="")
+            continues = finding.outcome in _NOT_YET
+            return replace(finding, near="", outcome=Outcome.BLOCKED if continues else finding.outcome)
         if finding.outcome is not Outcome.RECOMMENDED:
             return finding
         applicability = finding.applicability
@@ -152,12 +156,15 @@ class Draft:
         return {step.finding.rule: step for step in self.steps}
 
     def _open_rules(self) -> list[str]:
-        """Rules that may still enter: recommended or blocked at first, not in the plan."""
+        """Rules that may still enter: recommended or blocked at first, not in the plan; or they continue an entry."""
         planned = self._planned()
         return [
             name
             for name, finding in self.findings.items()
-            if finding.outcome in (Outcome.RECOMMENDED, Outcome.BLOCKED)
+            if (
+                finding.outcome in (Outcome.RECOMMENDED, Outcome.BLOCKED)
+                or (finding.outcome in _NOT_YET and self.rules[name].continues in planned)
+            )
             and finding.applicability in self.applicabilities
             and name not in planned
             and name not in self.passed_over
@@ -190,7 +197,7 @@ class Draft:
     def _reason_against(self, rule: Rule, finding: Finding) -> str:
         """Why ``rule`` cannot follow the entries so far; empty if it can."""
         for step in self.steps:
-            if step.finding.lever == rule.lever:
+            if step.finding.lever == rule.lever and step.rule != rule.continues:
                 return f"{step.finding.rule} changes the same settings ({rule.lever}) and ranks higher"
             if clash := _contradiction(step.edits, finding.edits):
                 return f"{step.finding.rule} already sets {clash} to another value"
@@ -207,7 +214,10 @@ class Draft:
         return ""
 
     def _note_unlocking(self, finding: Finding) -> None:
-        """Credit the last entry if it removed a blocker of the rule."""
+        """Credit the last entry if it removed a blocker of the rule, and the one that the rule continues."""
+        if self.rules[finding.rule].continues in self._planned():
+            self.unlocked_by[finding.rule] = [self.rules[finding.rule].continues]
+            return
         before = self.blockers.get(finding.rule)
         if not before or not self.steps:
             return

@@ -338,6 +338,7 @@ class RuleFile(Row):
     when: Conditions
     requires: Mapping[Text, RequirementEntry] = Field(default_factory=dict)
     lever: Text | None = None
+    continues: Text | None = None
     edits: Edits | None = None
     advice: AdviceEntries | None = None
     any_program: bool = False
@@ -387,6 +388,7 @@ class RuleFile(Row):
             when=self.when,
             requires=tuple(entry.to_requirement(name) for name, entry in self.requires.items()),
             lever=self.lever or "",
+            continues=self.continues or "",
             edits=tuple(edit.to_edit() for edit in self.edits or ()),
             side_effects=tuple(f"{side.effect} ({side.source})" for side in self.side_effects),
             gain=self.gain.to_gain(),

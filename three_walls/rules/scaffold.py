@@ -41,7 +41,7 @@ requires:  # what the edits need; a rule that needs nothing has no such section
     check: {{config.cpu_offloading: {{not_equals: true}}}}
     reason: TODO why, such as "CUDA graphs do not support CPU offloading"
     source: guide:MoE Training Optimization Workflow  # TODO where that is stated, by a prefix of sources.yaml
-lever: {lever}  # what the edits change; a plan has one rule of a lever
+lever: {lever}  # what the edits change; a plan has one rule of a lever, and those that continue it
 edits:
   - set: moe_permute_fusion  # TODO a key of tables/config-keys.yaml
     to: true
