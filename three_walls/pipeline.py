@@ -16,7 +16,6 @@ Each stage is made from the ones before it, and the docstring of its module list
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -39,7 +38,7 @@ from three_walls.facts.summary import (
 from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
-from three_walls.model.errors import InputError, UsageError
+from three_walls.model.errors import InputError
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.report import KnownGoodRecipe, ReportWarning, Verdict
@@ -59,7 +58,8 @@ from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
 from three_walls.rules.where_seen import name_places
-from three_walls.tables.bridge import MAIN, known_releases, nearest_release, release_number
+from three_walls.tables.bridge import check_release
+from three_walls.tables.checked_documents import recall
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -223,7 +223,7 @@ def _load_rule_base(additional: Path | None) -> _RuleBase:
 @cache
 def _load_own_rule_base() -> _RuleBase:
     """What ships with the program never changes, and reading it takes a third of the analysis of a small trace."""
-    return _read_rule_base(RULES_DIR)
+    return recall("rule-base", b"", lambda: _read_rule_base(RULES_DIR))
 
 
 def _read_rule_base(*directories: Path) -> _RuleBase:
@@ -308,19 +308,4 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         host_work=drilled.host_work,
         timeline=drilled.timeline,
         replay=replay,
-    )
-
-
-def check_release(bridge_version: str | None) -> None:
-    """Raises UsageError unless ``bridge_version`` is None, ``main`` or a release that is known, but for its patch."""
-    if bridge_version is None:
-        return
-    is_release = re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version)
-    if is_release and release_number(bridge_version) in map(release_number, known_releases()):
-        return
-    found = f"found {bridge_version!r}"
-    if is_release:
-        found = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
-    raise UsageError(
-        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {found}"
     )

@@ -109,6 +109,12 @@ class Timeline:
         return replace(self, steps=steps)
 
 
+def take_rank(operations: pl.DataFrame, rank_index: int) -> pl.DataFrame:
+    """The rows of a rank, in place. ``operations`` are sorted by rank, as ``Timeline.operations`` are."""
+    first, after = (operations["rank_index"].search_sorted(index, "left") for index in (rank_index, rank_index + 1))
+    return operations[first:after]
+
+
 def wanted_ranges(step_range: str | None) -> WantedRanges:
     """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, nodes of overlapped layers,
     and those that show a setting or Megatron.
