@@ -150,8 +150,8 @@ class NsysExport:
             part = frame.select(
                 _read_texts(frame[name]) if name in text else pl.col(name).cast(pl.Int64) for name in types
             )
-            # The driver hands over 1,024 rows at a time, in blocks that the C library keeps when they are free: 15
-            # million calls took 750 MB besides their columns. Copied part by part, blocks of one part serve for the next.
+            # The driver hands over 1,024 rows at a time, in blocks that the C library keeps when they are free: 750 MB
+            # for 15 million calls. Copied part by part, the blocks of one part serve for the next.
             parts.append(reduce(part).rechunk())
         return pl.concat(parts)
 
