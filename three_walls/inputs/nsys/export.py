@@ -165,7 +165,8 @@ class NsysExport:
         if _ROW_NUMBER in map(str.lower, self.columns[table]):
             return [""]
         try:
-            ((first, last),) = self.rows(f'SELECT min({_ROW_NUMBER}), max({_ROW_NUMBER}) FROM "{table}"')
+            # Together, min and max would visit every row; alone, each is looked up.
+            first, last = (self.rows(f'SELECT {end}({_ROW_NUMBER}) FROM "{table}"')[0][0] for end in ("min", "max"))
         except InputError:  # a table without row numbers, or a damaged one: reading it whole tells which
             return [""]
         if first is None or last - first > self._most_rows:
