@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from three_walls.attribution.attribution import Attribution, attribute
@@ -39,10 +39,9 @@ from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
 from three_walls.model.errors import InputError
-from three_walls.model.fact import FactSheet
+from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.report import KnownGoodRecipe, ReportWarning, Verdict
-from three_walls.model.rule import Rule, WarningRule
 from three_walls.model.what_if import LiveReport, ReplayedRun
 from three_walls.overrides.check import find_problems
 from three_walls.overrides.entries import spell_entries
@@ -51,15 +50,14 @@ from three_walls.overrides.spell import spell
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
-from three_walls.resources import RULES_DIR
-from three_walls.rules.load import check_rules_directory, load_rules
+from three_walls.rules.load import check_rules_directory
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
+from three_walls.rules.rule_base import RuleBase, load_rule_base
 from three_walls.rules.verdict import decide_verdict
-from three_walls.rules.warnings import judge_warnings, load_warnings
+from three_walls.rules.warnings import judge_warnings
 from three_walls.rules.what_if import answer
 from three_walls.rules.where_seen import name_places
 from three_walls.tables.bridge import check_release
-from three_walls.tables.checked_documents import recall
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -206,29 +204,15 @@ def _view_step(run: _Run, step: StepView) -> MeasuredStep:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _RuleBase:
-    rules: tuple[Rule, ...]
-    warnings: tuple[WarningRule, ...]
-
-
-def _load_rule_base(additional: Path | None) -> _RuleBase:
+def _load_rule_base(additional: Path | None) -> RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``."""
-    if additional is None:
-        return _load_own_rule_base()
-    check_rules_directory(additional)
-    return _read_rule_base(RULES_DIR, additional)
+    if additional is not None:
+        check_rules_directory(additional)
+    return load_rule_base(_list_definitions, additional)
 
 
-@cache
-def _load_own_rule_base() -> _RuleBase:
-    """What ships with the program never changes, and reading it takes a third of the analysis of a small trace."""
-    return recall("rule-base", b"", lambda: _read_rule_base(RULES_DIR))
-
-
-def _read_rule_base(*directories: Path) -> _RuleBase:
-    rules = load_rules(*directories, definitions=DEFINITIONS)
-    return _RuleBase(rules, load_warnings(*directories, definitions=DEFINITIONS))
+def _list_definitions() -> tuple[FactDefinition, ...]:
+    return DEFINITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +230,7 @@ class _Diagnosis:
     no_recipe_reason: str
 
 
-def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allowed: Collection[str]) -> _Diagnosis:
+def _diagnose(rule_base: RuleBase, run: _Run, bridge_version: str | None, allowed: Collection[str]) -> _Diagnosis:
     facts, config, predictor = run.facts, run.inputs.config, run.replay.predictor
     stragglers = run.attribution.stragglers
     validate = partial(find_problems, config=config, bridge_version=bridge_version)
