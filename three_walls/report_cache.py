@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from three_walls.model.errors import ThreeWallsError
 from three_walls.model.report import Report
 from three_walls.report.json_report import parse_report
 from three_walls.resources import RULES_DIR, TABLES_DIR
-from three_walls.version import VERSION
+from three_walls.version import VERSION, find_version
 
 if TYPE_CHECKING:
     from three_walls.inputs.read_inputs import Progress
@@ -221,9 +220,7 @@ def _list_changes(trace: Path) -> list[int]:
 
 def _describe_program() -> list[object]:
     """The version of the program, and its files as they are: a checkout may have been edited since."""
-    found: list[object] = [VERSION, platform.python_version()]
-    with suppress(PackageNotFoundError):
-        found.append(version("polars"))
+    found: list[object] = [VERSION, platform.python_version(), find_version("polars")]
     for directory in (Path(__file__).parent, RULES_DIR, TABLES_DIR):
         found.extend(sorted(_list_sources(directory)))
     return found
