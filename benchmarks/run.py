@@ -136,7 +136,7 @@ def render_trace(trace: Path, measured: list[Measured]) -> list[str]:
     lines = [
         f"### {trace.name}, {trace.stat().st_size / 1e6:,.0f} MB",
         "",
-        "| program | CPU s | wall s | peak MB | CPU: of the floor's | of analyze's |",
+        "| program | CPU s | wall s | peak MB | CPU / floor | CPU / analyze |",
         "|---|---|---|---|---|---|",
     ]
     for found in measured:
@@ -200,7 +200,8 @@ def main(traces: tuple[Path, ...], steps: tuple[int, ...], rounds: int, peers: b
             click.echo(f"nsys-ai cannot be installed: {error}", err=True)
         programs["nsys-ai diagnose"] = diagnose
         programs |= {f"nsys stats {report}": run_nsys(nsys, report) for report in list_nsys_reports(nsys)}
-    lines = [f"{describe_machine()}. Best of {rounds} interleaved rounds.", ""]
+    load = f"The load average was {os.getloadavg()[0]:.0f} when they began: above 0, wall seconds mean little."
+    lines = [f"{describe_machine()}. Best of {rounds} interleaved rounds. {load}", ""]
     for trace in traces or make_traces(steps):
         lines += render_trace(trace, measure_trace(trace, programs, rounds))
     text = "\n".join(lines).rstrip() + "\n"
