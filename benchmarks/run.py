@@ -22,7 +22,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,9 +63,13 @@ class Measured:
 
 
 def analyze(trace: Path, folder: Path) -> Use:
-    """The command as a user runs it, with its table of stages on stderr."""
+    """The command as a user runs it, with its table of stages on stderr.
+
+    The table has the peak of memory: to measure that of each stage, the command has the kernel forget the one before.
+    """
     options = ("--quiet", "--timings", "--no-cache", "--out", folder / "report")
-    return measure([sys.executable, "-m", "three_walls", "analyze", trace, *options], OWN)
+    use = measure([sys.executable, "-m", "three_walls", "analyze", trace, *options], OWN)
+    return replace(use, peak_bytes=int(float(use.stderr.split()[-1]) * 1e6))
 
 
 def read_floor(trace: Path, folder: Path) -> Use:  # noqa: ARG001
