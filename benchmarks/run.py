@@ -159,8 +159,13 @@ def render_trace(trace: Path, measured: list[Measured]) -> list[str]:
     return [*lines, ""]
 
 
-def describe_machine() -> str:
+def describe_machine(nsys: str) -> str:
     """Processor, cores, memory and versions, on one line."""
+    try:
+        found = subprocess.run([nsys, "--version"], capture_output=True, text=True, check=False).stdout
+        nsys_version = found.strip() or "no nsys"
+    except OSError:
+        nsys_version = "no nsys"
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -171,7 +176,7 @@ def describe_machine() -> str:
     return (
         f"{model}, {os.cpu_count()} cores, {memory_bytes / 2**30:.0f} GiB; {platform.system()} "
         f"{platform.release().partition('-')[0]}, Python {platform.python_version()}, {packages}, "
-        f"{NSYS_AI.replace('==', ' ')}"
+        f"{NSYS_AI.replace('==', ' ')}, {nsys_version}"
     )
 
 
@@ -205,7 +210,7 @@ def main(traces: tuple[Path, ...], steps: tuple[int, ...], rounds: int, peers: b
         programs["nsys-ai diagnose"] = diagnose
         programs |= {f"nsys stats {report}": run_nsys(nsys, report) for report in list_nsys_reports(nsys)}
     load = f"The load average was {os.getloadavg()[0]:.0f} when they began: above 0, wall seconds mean little."
-    lines = [f"{describe_machine()}. Best of {rounds} interleaved rounds. {load}", ""]
+    lines = [f"{describe_machine(nsys)}. Best of {rounds} interleaved rounds. {load}", ""]
     for trace in traces or make_traces(steps):
         lines += render_trace(trace, measure_trace(trace, programs, rounds))
     text = "\n".join(lines).rstrip() + "\n"
