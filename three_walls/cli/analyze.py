@@ -205,6 +205,7 @@ def analyze_command(
 
 
 def _analyze(request: AnalysisRequest, progress: Progress) -> Report:
+    progress("starting the analysis")
     with loading():
         from three_walls.pipeline import analyze
     return analyze(
