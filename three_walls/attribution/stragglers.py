@@ -384,9 +384,9 @@ def _kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, trace
     persistent kernels. ``of_experts``: the segment lies between dispatch and combine, that is, between two
     expert-parallel calls and without attention.
     """
-    kernels = operations.filter(
-        (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
-    ).select("rank_index", "category", "capture_id", "name_id", "grid_x", "grid_y", "grid_z", "start_ns", "end_ns")
+    columns = ("rank_index", "category", "capture_id", "name_id", "grid_x", "grid_y", "grid_z", "start_ns", "end_ns")
+    is_computing = (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
+    kernels = operations.select("kind", *columns).filter(is_computing).drop("kind")
     # Segments of a stream do not overlap, but those of different streams may: a kernel can lie in a segment of each.
     found = [
         intersect(kernels, stretches.drop("stream", "step"), ["rank_index"], carry=["instance", "between_ep"])

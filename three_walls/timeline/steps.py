@@ -187,8 +187,8 @@ def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list
     """Host ranges projected onto the device: a step runs from its first kernel to the next step's first kernel."""
     outermost = _outermost(ranges)
     kernels = (
-        operations.filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
-        .select("launch_start_ns", "start_ns", "end_ns")
+        operations.select("kind", "launch_start_ns", "start_ns", "end_ns")
+        .filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
         .sort("launch_start_ns")
     )
     begins, ends = (
@@ -250,7 +250,8 @@ def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
     if anchors.is_empty():
         return []
     work = (
-        operations.filter(pl.col("category").is_in(list(MODEL_WORK)))
+        operations.select("category", "start_ns", "end_ns")
+        .filter(pl.col("category").is_in(list(MODEL_WORK)))
         .sort("start_ns")
         .select("start_ns", work_ns=DURATION.cum_sum())
     )

@@ -165,8 +165,9 @@ def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
 
 def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
     """(process, device) pairs that ran kernels. Launchers and data loaders run none and are no ranks."""
-    working = operations.filter(pl.col("kind").is_in(["kernel", "graph"])).drop_nulls(["process", "device"])
-    return [(int(p), int(d)) for p, d in working.select("process", "device").unique().sort("process", "device").rows()]
+    ran = operations.select("kind", "process", "device").unique().drop_nulls()
+    working = ran.filter(pl.col("kind").is_in(["kernel", "graph"])).select("process", "device").unique()
+    return [(int(p), int(d)) for p, d in working.sort("process", "device").rows()]
 
 
 def _find_strangers(operations: pl.DataFrame, names: Mapping[int, str]) -> dict[tuple[int, int], int]:
@@ -176,7 +177,11 @@ def _find_strangers(operations: pl.DataFrame, names: Mapping[int, str]) -> dict[
     which the profiler followed, and which may have taken time from a rank's GPU.
     """
     nccl = [number for number, name in names.items() if "nccl" in name.lower()]
-    working = operations.filter(pl.col("kind").is_in(["kernel", "graph"])).drop_nulls(["process", "device"])
+    columns = ("kind", "process", "device", "start_ns", "end_ns", "name_id", "short_name_id")
+    is_working = pl.col("kind").is_in(["kernel", "graph"]) & pl.all_horizontal(
+        pl.col("process", "device").is_not_null()
+    )
+    working = operations.select(columns).filter(is_working)
     totals = working.group_by("process", "device").agg(
         ns=(pl.col("end_ns") - pl.col("start_ns")).sum(),
         runs_nccl=(pl.col("name_id").is_in(nccl) | pl.col("short_name_id").is_in(nccl)).any(),
