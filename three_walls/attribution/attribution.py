@@ -18,12 +18,19 @@ import polars as pl
 
 from three_walls.attribution.compute_gaps import ComputeGaps, explain_compute_gaps
 from three_walls.attribution.kernel_spread import measure_kernel_spread
-from three_walls.attribution.ownership import label_idle, measure_budget, measure_exposure, slice_steps
-from three_walls.attribution.slow_ranks import find_slow_ranks, measure_paces
-from three_walls.attribution.stragglers import find_stragglers
+from three_walls.attribution.ownership import (
+    label_idle,
+    measure_budget,
+    measure_exposure,
+    slice_steps,
+    union_where,
+)
+from three_walls.attribution.slow_ranks import find_slow_ranks, list_paced_calls, measure_paces
+from three_walls.attribution.stragglers import explain_stragglers, find_late_ranks
 from three_walls.attribution.transfer import measure_transfer
 from three_walls.attribution.waits import list_waits
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import Straggler, Wait
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.timeline.timeline import Timeline
@@ -35,6 +42,8 @@ class Attribution:
 
     steps: pl.DataFrame
     """Timeline.steps."""
+    compute: pl.DataFrame
+    """The time in which any compute kernel runs: rank_index, step, ns."""
     slices: pl.DataFrame
     """The steps, cut wherever anything starts or ends: slice_steps."""
     budget: pl.DataFrame
@@ -62,16 +71,24 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     exposure = measure_exposure(slices)
     transfer = measure_transfer(timeline, matched_ranks, slices, exposure)
     kernel_spread = measure_kernel_spread(timeline.operations, timeline.steps)
-    slow_ranks = find_slow_ranks(measure_paces(timeline, traces, matched_ranks.pipeline))
+    paced = list_paced_calls(timeline, traces)
+    slow_ranks = find_slow_ranks(measure_paces(paced, list(matched_ranks.rank_of), matched_ranks.pipeline))
     return Attribution(
         steps=timeline.steps,
+        compute=union_where(slices, COMPUTE_CATEGORIES),
         slices=slices,
         budget=measure_budget(slices, timeline.steps),
         exposure=exposure,
         transfer=transfer,
         compute_gaps=explain_compute_gaps(timeline, slices),
         waits=list_waits(matched_ranks, timeline.steps, exposure, transfer),
-        stragglers=find_stragglers(timeline, matched_ranks, slices, traces, kernel_spread, slow_ranks),
+        stragglers=explain_stragglers(
+            find_late_ranks(matched_ranks, timeline.steps, kernel_spread, slow_ranks),
+            matched_ranks,
+            timeline,
+            slices,
+            traces,
+        ),
         kernel_spread=kernel_spread,
         slow_ranks=slow_ranks,
     )

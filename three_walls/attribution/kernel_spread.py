@@ -48,10 +48,24 @@ def suspect_gpu(spread: float | None, peers_spread: float | None) -> GpuSuspicio
 
 
 def measure_kernel_spread(operations: pl.DataFrame, steps: pl.DataFrame) -> Mapping[int, float]:
-    """Mean over fastest call of the kernels that repeat within a step, by rank index; at least 1.
+    """The spread of each rank's repeated kernels, by rank index: the median of its kept steps; at least 1.
 
-    Half of the time of the repeated kernels is in kernels that spread more than that; the median of the kept steps
-    counts. Ranks without enough repeated kernels are left out.
+    Ranks without enough repeated kernels are left out.
+    """
+    return take_median_spread(measure_spread_of_steps(operations, steps))
+
+
+def take_median_spread(spreads: pl.DataFrame) -> Mapping[int, float]:
+    """The lower median of each rank's ``spreads`` (measure_spread_of_steps), by rank index."""
+    medians = spreads.group_by("rank_index").agg(pl.col("spread").quantile(0.5, interpolation="lower"))
+    return dict(medians.sort("rank_index").rows())
+
+
+def measure_spread_of_steps(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Mean over fastest call of the kernels that repeat within a kept step: rank_index, step, spread.
+
+    Half of the time of the repeated kernels is in kernels that spread more than that. Steps without enough repeated
+    kernels are left out.
     """
     thresholds = default_rank_thresholds()
     calls = list_calls(operations, steps)
@@ -71,15 +85,14 @@ def measure_kernel_spread(operations: pl.DataFrame, steps: pl.DataFrame) -> Mapp
         .sort(*STEP, "spread")
         .with_columns(below_ns=pl.col("total_ns").cum_sum().over(STEP), repeated_ns=pl.col("total_ns").sum().over(STEP))
     )
-    per_step = (
+    return (
         kinds.filter(2 * pl.col("below_ns") >= pl.col("repeated_ns"))
         .group_by(STEP)
         .agg(pl.col("spread").min(), pl.col("repeated_ns").first())
         .join(compute_ns, on=STEP)
         .filter(pl.col("repeated_ns") >= thresholds.minimum_repeated_fraction * pl.col("compute_ns"))
+        .select(*STEP, "spread")
     )
-    medians = per_step.group_by("rank_index").agg(pl.col("spread").quantile(0.5, interpolation="lower"))
-    return dict(medians.sort("rank_index").rows())
 
 
 def list_calls(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,6 @@ from three_walls.inputs.config.parallel_layout import ParallelLayout, read_layou
 from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES, common_capabilities
 from three_walls.inputs.nsys.identity import Gpu, Rank
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
@@ -319,7 +318,7 @@ def _find_least_waiting(
 
 def _compute_ns(attribution: Attribution, rank_index: int, step: int) -> int:
     of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
-    return int(union_where(attribution.slices.filter(of_step), COMPUTE_CATEGORIES)["ns"].sum())
+    return int(attribution.compute.filter(of_step)["ns"].sum())
 
 
 def _transfer_at_pace(

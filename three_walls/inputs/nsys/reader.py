@@ -53,18 +53,32 @@ _VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){0,4}(-[0-9a-f]{6,16}(v\d)?)?", re.ASC
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """One export, read. Frames follow ``schemas.py``; ``names`` resolves their name ids.
-
-    ``capture_id`` is unique within one analysis. Frames with host ids (process, thread) have it as a column, because
-    two hosts can have the same process and thread numbers.
-    """
+class Capture:
+    """What an export records apart from events. ``capture_id`` is unique within one analysis."""
 
     input: InputFile
     path: Path
     """Where it was read, so that one step can be read again; no output shows it."""
     capture_id: int
     ranks: tuple[Rank, ...]
+    session_start_ns: int | None
+    """UTC of the session's time 0, in ns since the epoch: it puts captures of one host on one clock."""
+    config: RunConfig
+    """The settings that the launch states, with defaults filled in."""
+    launch: SourceSettings
+    """The same without defaults, to be merged with other sources."""
+    capabilities: Mapping[str, str]
+    warnings: tuple[ReportWarning, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Capture):
+    """One export, read. Frames follow ``schemas.py``; ``names`` resolves their name ids.
+
+    Frames with host ids (process, thread) have ``capture_id`` as a column, because two hosts can have the same process
+    and thread numbers.
+    """
+
     operations: pl.DataFrame
     api_calls: pl.DataFrame
     ranges: pl.DataFrame
@@ -73,16 +87,8 @@ class Trace:
     event_records: pl.DataFrame
     nccl_calls: pl.DataFrame
     memory_events: pl.DataFrame
-    session_start_ns: int | None
-    """UTC of the session's time 0, in ns since the epoch: it puts captures of one host on one clock."""
     names: Mapping[int, str]
     """Names of kernels and calls by id, without paths (the name of a lambda holds one) and keys."""
-    config: RunConfig
-    """The settings that the launch states, with defaults filled in."""
-    launch: SourceSettings
-    """The same without defaults, to be merged with other sources."""
-    capabilities: Mapping[str, str]
-    warnings: tuple[ReportWarning, ...]
 
 
 def read_trace(
