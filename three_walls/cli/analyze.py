@@ -13,10 +13,11 @@ from rich.text import Text
 
 from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.render import check_table, show
+from three_walls.cli.workers_option import make_workers, workers_options
 from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
 from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
-from three_walls.inputs.read_inputs import Progress
+from three_walls.inputs.read_inputs import UNREADABLE, Progress
 from three_walls.model.rule import APPLICABILITIES
 from three_walls.pipeline import analyze
 from three_walls.report.formats import show_control_characters
@@ -99,6 +100,7 @@ from three_walls.runs import read_history
 )
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
+@workers_options
 @nsys_option
 def analyze_command(
     traces: tuple[Path, ...],
@@ -116,6 +118,8 @@ def analyze_command(
     history_dir: Path | None,
     is_full: bool,
     quiet: bool,
+    jobs: int | None,
+    scheduler: str | None,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
 
@@ -153,6 +157,7 @@ def analyze_command(
             config=config_file,
             settings=settings,
             exports=out.parent / EXPORTS,
+            workers=make_workers(jobs, scheduler),
             progress=progress,
         )
         if history_dir is not None:
@@ -160,6 +165,9 @@ def analyze_command(
         if form is None or out_dir is not None:
             progress("writing the report")
             written = write_report(report, out)
+    for warning in report.warnings:
+        if warning.code == UNREADABLE:
+            click.echo(show_control_characters(f"three-walls: warning: {warning.message}"), err=True)
     if form is not None:
         show(report, form, table=table, is_full=is_full)
     elif quiet:

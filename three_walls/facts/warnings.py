@@ -21,7 +21,7 @@ from three_walls.inputs.config.parallel_layout import find_contradictions
 from three_walls.inputs.config.sources import USER, SourceSettings
 from three_walls.inputs.nsys.capabilities import YES
 from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.reader import Capture
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.config import ConfigConflict, RunConfig
 from three_walls.model.fact import FactSheet
@@ -87,8 +87,8 @@ def collect_warnings(
     """
     return (
         *inputs.warnings,
-        *_warn_of_traces(inputs.traces, timeline, details.run.capabilities),
-        *_warn_of_log(inputs.log, inputs.with_kernels, timeline, details, facts),
+        *_warn_of_traces(inputs.captures, timeline, details.run.capabilities),
+        *_warn_of_log(inputs.log, inputs.captures, timeline, details, facts),
         *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
         *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
@@ -98,7 +98,7 @@ def collect_warnings(
 
 
 def _warn_of_traces(
-    traces: Sequence[Trace], timeline: Timeline, capabilities: Mapping[str, str]
+    traces: Sequence[Capture], timeline: Timeline, capabilities: Mapping[str, str]
 ) -> tuple[ReportWarning, ...]:
     """Warnings of the readers, of traces that do not belong together, and of the steps found; each once."""
     warnings = [warning for trace in traces for warning in trace.warnings]
@@ -111,7 +111,7 @@ def _warn_of_traces(
     return tuple(dict.fromkeys(warnings))
 
 
-def _warn_of_ranks(traces: Sequence[Trace]) -> list[ReportWarning]:
+def _warn_of_ranks(traces: Sequence[Capture]) -> list[ReportWarning]:
     warnings = [
         ReportWarning("no-kernels", f"{trace.input.path_name} has no CUDA kernels. It is left out.")
         for trace in traces
@@ -168,7 +168,7 @@ def _warn_of_few_steps(timeline: Timeline) -> list[ReportWarning]:
 
 
 def _warn_of_log(
-    log: TrainingLog | None, traces: Sequence[Trace], timeline: Timeline, details: Details, facts: FactSheet
+    log: TrainingLog | None, traces: Sequence[Capture], timeline: Timeline, details: Details, facts: FactSheet
 ) -> tuple[ReportWarning, ...]:
     """Warnings about the log, then those that the log itself holds; none without a log."""
     summary, mismatch = details.log.summary, details.log.mismatch
@@ -212,7 +212,7 @@ def _warn_of_log(
     return tuple(warnings)
 
 
-def _find_other_date(log: TrainingLog, traces: Sequence[Trace]) -> str:
+def _find_other_date(log: TrainingLog, traces: Sequence[Capture]) -> str:
     """Both dates, where the trace was recorded long before or after the log's iterations; empty if it was not.
 
     A log of the same settings on another day may still be what the user means, so it stays in use.
