@@ -62,7 +62,8 @@ def _pickle_mapping(mapping: MappingProxyType[object, object]) -> tuple[Callable
     return _make_mapping, (dict(mapping),)
 
 
-copyreg.pickle(MappingProxyType, _pickle_mapping)  # type: ignore[arg-type]  # settings are read-only; pickle knows no such mapping
+# Settings are read-only mappings, which pickle does not know.
+copyreg.pickle(MappingProxyType, _pickle_mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,8 @@ def _empty_survey() -> RankSurvey:
     """The survey of no rank: every frame without rows."""
     step = {"rank_index": pl.Int64, "step": pl.Int64}
     empty = pl.DataFrame(schema=step)
-    return RankSurvey((), (), empty, {}, empty, RankOutline(empty, empty), *[empty] * 5, PacedCalls(empty, empty))
+    outline, paced = RankOutline(empty, empty), PacedCalls(empty, empty)
+    return RankSurvey((), (), empty, {}, empty, outline, empty, empty, empty, empty, empty, paced)
 
 
 def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:
