@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from statistics import median_low
 
@@ -55,6 +55,8 @@ _NOTHING_TO_OVERLAP = "due to TP size < 2"
 _LENGTHENED = ("host_idle_ns", "idle_other_ns", "wait_exposed_ns")
 """Time without device work, which the profiler lengthens."""
 _MOST_SETTINGS_NAMED = 8
+_MOST_ALIKE = 32
+"""Warnings with one code that are listed: as many as ranks that are all read in full."""
 _MOST_LOG_ENTRIES_NAMED = 5
 """Of each kind: log files that could not be read, slow ranks, and the log's own warnings."""
 _BLOCKS = {
@@ -85,7 +87,7 @@ def collect_warnings(
     The traces and their steps come first, then the log, the settings, the matching of ranks and the measurements (their
     own warnings are passed on), and the outlier steps last.
     """
-    return (
+    warnings = (
         *inputs.warnings,
         *_warn_of_traces(inputs.captures, timeline, details.run.capabilities),
         *_warn_of_log(inputs.log, inputs.captures, timeline, details, facts),
@@ -95,6 +97,20 @@ def collect_warnings(
         *details.warnings,
         *_warn_of_outlier_steps(attribution, matched_ranks.rank_of),
     )
+    return tuple(_fold_alike(warnings))
+
+
+def _fold_alike(warnings: Sequence[ReportWarning]) -> Iterator[ReportWarning]:
+    """``warnings`` with the many of one kind that a run of many ranks has counted instead of listed."""
+    counts = Counter(warning.code for warning in warnings)
+    shown: Counter[str] = Counter()
+    for warning in warnings:
+        shown[warning.code] += 1
+        rest = counts[warning.code] - _MOST_ALIKE
+        if rest <= 1 or shown[warning.code] <= _MOST_ALIKE:
+            yield warning
+        elif shown[warning.code] == _MOST_ALIKE + 1:
+            yield ReportWarning(warning.code, f"{rest:,} more warnings of this kind ({warning.code}).")
 
 
 def _warn_of_traces(
