@@ -104,15 +104,20 @@ def _find_collectives(
     instance = highest if isinstance(highest, int) else 0
     largest_first = sorted(set(groups), key=lambda group: (-len(group), sorted(group)))
     rows = []
-    columns = ("rank_index", "call", "common_start_ns", "common_end_ns", "order_members")
+    columns = ("rank_index", "call", "common_start_ns", "common_end_ns", "by_order")
     distinct = _drop_indistinguishable(calls, spread)
-    by_end = distinct.join(_matched_by_order(calls, matched, spread), on="call", how="left").sort(
+    by_order = _matched_by_order(calls, matched, spread)
+    # A run of 1,024 ranks has calls with as many members: each set is made once.
+    members_of = {
+        number: frozenset(members) for number, members in by_order.group_by("by_order").agg("rank_index").iter_rows()
+    }
+    by_end = distinct.join(by_order.select("call", "by_order"), on="call", how="left").sort(
         "class", "step", "common_end_ns", "common_start_ns", "call"
     )
     for _, step_calls in by_end.group_by(["class", "step"], maintain_order=True):
         queues: dict[int, deque[_Call]] = {}
-        for rank_index, number, start_ns, end_ns, order_members in step_calls.select(columns).rows():
-            call = _Call(number, round(start_ns), round(end_ns), frozenset(order_members or ()))
+        for rank_index, number, start_ns, end_ns, order in step_calls.select(columns).rows():
+            call = _Call(number, round(start_ns), round(end_ns), members_of.get(order, frozenset()))
             queues.setdefault(rank_index, deque()).append(call)
         for members in _take_collectives(queues, largest_first, spread):
             instance += 1
@@ -134,19 +139,12 @@ def _drop_indistinguishable(calls: pl.DataFrame, spread: _Spread) -> pl.DataFram
 
 
 def _matched_by_order(calls: pl.DataFrame, matched: MatchedCalls, spread: _Spread) -> pl.DataFrame:
-    """Calls that order has matched, in complete groups and with times that fit: call, order_members (sorted)."""
+    """Calls that order has matched, in complete groups and with times that fit: call, rank_index, by_order (number)."""
     ends = pl.col("common_end_ns")
     fits = (ends.max() - ends.min() <= spread.widest_ns) & (pl.col("common_start_ns").max() <= ends.min())
-    return (
-        matched.calls.filter("complete")
-        .select("call", "instance")
-        .join(calls, on="call")
-        .group_by("instance")
-        .agg("call", fits=fits, order_members=pl.col("rank_index").sort())
-        .filter("fits")
-        .explode("call")
-        .select("call", "order_members")
-    )
+    members = matched.calls.filter("complete").select("call", by_order="instance").join(calls, on="call")
+    fitting = members.group_by("by_order").agg(fits=fits).filter("fits")
+    return members.join(fitting, on="by_order", how="semi").select("call", "rank_index", "by_order")
 
 
 def _take_collectives(

@@ -29,8 +29,8 @@ def attribute_survey(survey: RankSurvey, matched_ranks: MatchedRanks) -> Attribu
     """
     kept = survey.steps.filter("kept").select(STEP)
     timeline, nothing = survey.timeline, pl.DataFrame()
-    idle = survey.without_compute.with_columns(active=pl.lit(0, dtype=pl.Int64))
-    transfer = measure_transfer(timeline, matched_ranks, idle, survey.exposure)
+    exposed = survey.exposed.with_columns(active=pl.lit(0, dtype=pl.Int64))  # as slices in which no compute is active
+    transfer = measure_transfer(timeline, matched_ranks, exposed, survey.exposure)
     paced = PacedCalls(
         survey.paced.calls.join(kept, on=STEP, how="semi").explode("ns"),
         survey.paced.compute.join(kept, on=STEP, how="semi"),
@@ -38,7 +38,7 @@ def attribute_survey(survey: RankSurvey, matched_ranks: MatchedRanks) -> Attribu
     return Attribution(
         steps=survey.steps,
         compute=survey.compute,
-        slices=idle.clear(),
+        slices=exposed.clear(),
         budget=survey.budget,
         exposure=survey.exposure,
         transfer=transfer,

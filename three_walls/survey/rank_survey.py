@@ -1,9 +1,9 @@
 """A summary of each rank of a run with many: what comparing the ranks needs of it, in about 100 KB instead of 10 MB.
 
-One task reads several captures, so that the fixed cost of every operation on frames is shared, attributes the time of
-each rank by itself, and keeps the calls of communication, the stretches without compute, and sums per step. Summaries
-of several tasks are joined. What needs all ranks (matched calls, the clock, waits, late ranks) is then worked out from
-the joined summary by the functions that work it out for ranks read in full, with the same results.
+One task reads several captures, so that the fixed cost of every operation on frames is shared. It attributes the time
+of each rank by itself, and keeps the calls of communication, the stretches in which they are exposed, and sums per step.
+Summaries of several tasks are joined. What needs all ranks (matched calls, the clock, waits, late ranks) is then worked
+out from the joined summary by the functions that work it out for ranks read in full, with the same results.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import polars as pl
 
 from three_walls.attribution.kernel_spread import measure_spread_of_steps
 from three_walls.attribution.ownership import (
+    LABELS,
     find_time_without_compute,
     label_idle,
     measure_budget,
@@ -35,6 +36,7 @@ from three_walls.model.errors import InputError, UsageError
 from three_walls.ranks.matching import RankOutline, outline_ranks
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.timeline.intervals import mask_of
 from three_walls.timeline.steps import NUMBERED_IN_ORDER, STEP, StepSource
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 
@@ -51,6 +53,7 @@ _CALL = (
 )
 """Columns of Timeline.operations by which calls of communication are matched and their transfer measured."""
 
+_COMMUNICATION_MASK = mask_of(COMMUNICATION_CATEGORIES, LABELS)
 _OUT_OF_MEMORY = "it takes more memory than a process may have"
 
 
@@ -99,8 +102,8 @@ class RankSurvey:
     calls: pl.DataFrame
     """The communication among Timeline.operations, with the columns of _CALL."""
     outline: RankOutline
-    without_compute: pl.DataFrame
-    """find_time_without_compute."""
+    exposed: pl.DataFrame
+    """The stretches of each step in which communication runs and no compute: rank_index, step, start_ns, end_ns."""
     budget: pl.DataFrame
     """measure_budget."""
     exposure: pl.DataFrame
@@ -135,7 +138,7 @@ class RankSurvey:
         return replace(
             self,
             steps=steps,
-            without_compute=renumber(self.without_compute),
+            exposed=renumber(self.exposed),
             budget=renumber(self.budget),
             exposure=renumber(self.exposure),
             compute=renumber(self.compute),
@@ -217,7 +220,7 @@ def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: Surve
         sources=timeline.sources,
         calls=operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES))).select(_CALL),
         outline=outline_ranks(operations),
-        without_compute=find_time_without_compute(slices),
+        exposed=find_time_without_compute(slices.filter((pl.col("active") & _COMMUNICATION_MASK) != 0)),
         budget=measure_budget(slices, steps),
         exposure=measure_exposure(slices),
         compute=union_where(slices, COMPUTE_CATEGORIES),
@@ -234,7 +237,8 @@ def _condense(paced: PacedCalls) -> PacedCalls:
     """The calls of a kernel and grid as one row, without kernels whose median cannot be long enough to compare."""
     kernel = [name for name in paced.calls.columns if name not in ("step", "ns")]
     least_ns = default_rank_thresholds().minimum_repeated_kernel_ms * 1e6
-    long = paced.calls.filter(pl.col("ns").max().over(kernel) >= least_ns)
+    # A name is hundreds of characters long, and all ranks have the same.
+    long = paced.calls.filter(pl.col("ns").max().over(kernel) >= least_ns).cast({"kernel": pl.Categorical})
     return PacedCalls(long.group_by([*kernel, "step"], maintain_order=True).agg("ns"), paced.compute)
 
 
@@ -273,7 +277,7 @@ def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:
         sources={index: source for survey in shifted for index, source in survey.sources.items()},
         calls=join(lambda survey: survey.calls),
         outline=RankOutline(join(lambda survey: survey.outline.roles), join(lambda survey: survey.outline.begins)),
-        without_compute=join(lambda survey: survey.without_compute),
+        exposed=join(lambda survey: survey.exposed),
         budget=join(lambda survey: survey.budget),
         exposure=join(lambda survey: survey.exposure),
         compute=join(lambda survey: survey.compute),
@@ -300,7 +304,7 @@ def _shift(survey: RankSurvey, first: int) -> RankSurvey:
         sources={index + first: source for index, source in survey.sources.items()},
         calls=shift(survey.calls),
         outline=RankOutline(shift(survey.outline.roles), shift(survey.outline.begins)),
-        without_compute=shift(survey.without_compute),
+        exposed=shift(survey.exposed),
         budget=shift(survey.budget),
         exposure=shift(survey.exposure),
         compute=shift(survey.compute),
