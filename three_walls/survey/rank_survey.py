@@ -1,7 +1,7 @@
 """A summary of each rank of a run with many: what comparing the ranks needs of it, in about 100 KB instead of 10 MB.
 
 One task reads several captures, so that the fixed cost of every operation on frames is shared. It attributes the time
-of each rank by itself, and keeps the calls of communication, the stretches in which they are exposed, and sums per step.
+of each rank by itself, and keeps the calls of communication, the stretches in which they are exposed, sums per step.
 Summaries of several tasks are joined. What needs all ranks (matched calls, the clock, waits, late ranks) is then worked
 out from the joined summary by the functions that work it out for ranks read in full, with the same results.
 """
