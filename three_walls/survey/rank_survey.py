@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import polars as pl
 
@@ -57,11 +58,13 @@ _COMMUNICATION_MASK = mask_of(COMMUNICATION_CATEGORIES, LABELS)
 _OUT_OF_MEMORY = "it takes more memory than a process may have"
 
 
-def _make_mapping(entries: dict[object, object]) -> MappingProxyType[object, object]:
+def _make_mapping(entries: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(entries)
 
 
-def _pickle_mapping(mapping: MappingProxyType[object, object]) -> tuple[Callable[..., object], tuple[object]]:
+def _pickle_mapping(
+    mapping: MappingProxyType[Any, Any],
+) -> tuple[Callable[[dict[Any, Any]], MappingProxyType[Any, Any]], tuple[dict[Any, Any]]]:
     return _make_mapping, (dict(mapping),)
 
 

@@ -59,11 +59,19 @@ def run_tasks(tasks: Sequence[SurveyTask], workers: Workers, progress: Progress)
         done = sum(len(survey.captures) + len(survey.lost) for survey in surveys)
         progress(f"surveyed {done:,} of {total:,} ranks")
 
-    _run(tasks, workers, finish)
-    for suspect in suspects:
-        found: list[RankSurvey | None] = []
-        _run([suspect], replace(workers, jobs=min(workers.jobs, 2)), lambda _, survey: found.append(survey))  # noqa: B023
-        surveys.append(found[0] or _lose(suspect))
+    def finish_alone(place: int, survey: RankSurvey | None) -> None:
+        surveys.append(survey or _lose(suspects[place]))
+
+    if workers.scheduler is not None:
+        _run_on_cluster(tasks, workers.scheduler, finish)
+        _run_on_cluster(suspects, workers.scheduler, finish_alone)
+    elif workers.jobs > 1:
+        # One more than there are processes, so that none waits; and few, because all of them are suspects.
+        _run_in_processes(tasks, workers.jobs, workers.jobs + 1, finish)
+        _run_in_processes(suspects, 1, 1, finish_alone)
+    else:
+        for place, task in enumerate(tasks):
+            finish(place, survey_captures(task))
     return join_surveys(surveys)
 
 
@@ -73,27 +81,16 @@ def _lose(task: SurveyTask) -> RankSurvey:
     return replace(survey_captures(replace(task, captures=())), lost=(lost,))
 
 
-def _run(tasks: Sequence[SurveyTask], workers: Workers, finish: Finished) -> None:
-    if workers.scheduler is not None:
-        _run_on_cluster(tasks, workers.scheduler, finish)
-    elif workers.jobs > 1:
-        _run_in_processes(tasks, workers.jobs, finish)
-    else:
-        for place, task in enumerate(tasks):
-            finish(place, survey_captures(task))
-
-
-def _run_in_processes(tasks: Sequence[SurveyTask], jobs: int, finish: Finished) -> None:
+def _run_in_processes(tasks: Sequence[SurveyTask], jobs: int, most_handed_out: int, finish: Finished) -> None:
     """Runs ``tasks`` in ``jobs`` processes. Where one dies, the tasks that were handed out are not finished."""
     waiting = deque(range(len(tasks)))
     while waiting:
         handed_out: dict[Future[RankSurvey], int] = {}
         with _open_pool(min(jobs, len(waiting))) as pool, suppress(BrokenProcessPool):
             while waiting or handed_out:
-                # One more than there are processes, so that none waits; and few, because all of them are suspects.
-                while waiting and len(handed_out) <= jobs:
-                    handed_out[pool.submit(survey_captures, tasks[waiting[0]])] = waiting[0]
-                    waiting.popleft()
+                while waiting and len(handed_out) < most_handed_out:
+                    future = pool.submit(survey_captures, tasks[waiting[0]])
+                    handed_out[future] = waiting.popleft()
                 for future in wait(handed_out, return_when=FIRST_COMPLETED).done:
                     survey = future.result()
                     finish(handed_out.pop(future), survey)
