@@ -143,16 +143,23 @@ def _run_on_cluster(tasks: Sequence[SurveyTask], address: str, finish: Finished)
         raise UsageError("--scheduler: needs dask; install it with: pip install 'three-walls[cluster]'") from error
     try:
         client = Client(address, timeout=_CONNECTING_S, set_as_default=False)
-    except (OSError, ValueError) as error:  # TimeoutError is one
+    except (OSError, ValueError) as error:  # a TimeoutError is an OSError
         raise UsageError(f"--scheduler: no Dask scheduler answers at {address} ({error})") from error
     with client:
-        places = {client.submit(survey_captures, task, pure=False): place for place, task in enumerate(tasks)}
-        for future in as_completed(places):
-            try:
-                survey = future.result()
-            except KilledWorker:
-                survey = None
-            except OSError as error:  # the scheduler is gone
-                raise InputError(f"--scheduler: the connection to {address} was lost ({error})") from error
-            finish(places.pop(future), survey)
-            future.release()
+        try:
+            client.wait_for_workers(1, timeout=_CONNECTING_S)
+            places = {client.submit(survey_captures, task, pure=False): place for place, task in enumerate(tasks)}
+            for future in as_completed(list(places), loop=client.loop):
+                try:
+                    survey = future.result()
+                except KilledWorker:
+                    survey = None
+                finish(places.pop(future), survey)
+                future.release()
+        except RuntimeError as error:  # a task cannot be unpacked there
+            raise UsageError(
+                f"--scheduler: the scheduler and the workers of {address} need the same three-walls and Python as "
+                f"this machine ({error})"
+            ) from error
+        except OSError as error:
+            raise InputError(f"--scheduler: {address} has no workers, or the connection was lost ({error})") from error
