@@ -11,7 +11,7 @@ from lockstep import Behaviour, simulate
 
 from three_walls.inputs.read_inputs import InputRequest, read_inputs
 from three_walls.model.config import RunConfig
-from three_walls.survey import workers as module
+from three_walls.survey import cluster
 from three_walls.survey.rank_survey import RankSurvey, SurveyTask, survey_captures
 from three_walls.survey.workers import Workers, run_tasks
 from three_walls.tables.kernels import load_api_patterns, union_of
@@ -55,7 +55,7 @@ def test_the_cluster_gives_what_this_process_gives(scheduler: str, paths: list[P
 def test_a_worker_of_the_cluster_that_dies_costs_the_rank_that_kills_it_alone(
     scheduler: str, paths: list[Path], config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "survey_captures", die_at_the_deadly_rank)
+    monkeypatch.setattr(cluster, "survey_captures", die_at_the_deadly_rank)
     survey = run_tasks(plan(paths, config), Workers(scheduler=scheduler), lambda _: None)
     assert [lost.input_name for lost in survey.lost] == [DEADLY]
     assert [rank.rank for rank in survey.ranks] == [0, 1, 3, 4, 5]

@@ -18,7 +18,7 @@ from lockstep import Behaviour, simulate
 from three_walls.inputs.read_inputs import InputRequest, read_inputs
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError, UsageError
-from three_walls.survey import workers as module
+from three_walls.survey import cluster, processes
 from three_walls.survey.rank_survey import RankSurvey, SurveyTask, survey_captures
 from three_walls.survey.workers import Workers, run_tasks
 from three_walls.tables.kernels import load_api_patterns, union_of
@@ -77,7 +77,7 @@ def test_processes_give_what_this_process_gives(paths: list[Path], config: RunCo
 def test_a_worker_that_dies_costs_the_rank_that_kills_it_alone(
     paths: list[Path], config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "survey_captures", die_at_the_deadly_rank)
+    monkeypatch.setattr(processes, "survey_captures", die_at_the_deadly_rank)
     survey = run_tasks(plan(paths, config), Workers(jobs=2), lambda _: None)
     assert [(lost.capture_id, lost.input_name) for lost in survey.lost] == [(2, DEADLY)]
     assert "died" in survey.lost[0].reason
@@ -106,7 +106,7 @@ def test_where_no_rank_can_be_read_the_first_error_is_raised(config: RunConfig, 
 def test_a_scheduler_that_does_not_answer_is_named(
     paths: list[Path], config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_CONNECTING_S", 0.2)
+    monkeypatch.setattr(cluster, "_CONNECTING_S", 0.2)
     with pytest.raises(UsageError, match="--scheduler: "):
         run_tasks(plan(paths, config), Workers(scheduler="tcp://127.0.0.1:9"), lambda _: None)
 

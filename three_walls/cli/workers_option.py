@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -33,4 +32,4 @@ def workers_options(command: Command) -> Command:
 
 def make_workers(jobs: int | None, scheduler: str | None) -> Workers:
     """What the options ask for."""
-    return Workers(jobs or len(os.sched_getaffinity(0)), scheduler)
+    return Workers(jobs or Workers.per_core().jobs, scheduler)
