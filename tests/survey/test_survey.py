@@ -11,7 +11,11 @@ from lockstep import MS, Behaviour, simulate
 
 from three_walls.inputs import read_inputs
 from three_walls.model.report import Report
-from three_walls.pipeline import analyze
+from three_walls.pipeline import analyze, export_step
+from three_walls.report.html_report import render_html
+from three_walls.report.markdown_report import render_markdown
+from three_walls.report.sections.ranks import ranks
+from three_walls.report.sections.verdict import describe_run
 from three_walls.survey import choose_ranks, rank_survey
 from three_walls.tables.thresholds import RankThresholds, default_rank_thresholds
 
@@ -120,3 +124,28 @@ def test_a_rank_of_a_survey_that_cannot_be_read_costs_itself_alone(run: list[Pat
     assert [lost.input_name for lost in surveyed.survey.lost] == ["rank3.sqlite"]
     assert [warning.code for warning in surveyed.warnings if "rank3.sqlite" in warning.message] == ["trace-unreadable"]
     assert 3 not in {row.rank for row in surveyed.survey.ranks}
+
+
+@pytest.mark.usefixtures("few_in_full")
+def test_the_report_shows_all_ranks_and_which_were_read_in_full(run: list[Path]) -> None:
+    report = analyze(run)
+    assert report.survey is not None
+    page, markdown = render_html(report), render_markdown(report, is_full=True)
+    for text in (page, markdown):
+        assert f"16 ranks were surveyed, {len(report.survey.in_full)} of them read in full." in text
+        assert "late by " in text
+    assert "16 ranks" in describe_run(report)
+    assert report.ranks_count == 16
+
+
+def test_the_report_of_few_ranks_has_no_such_section(in_full: Report) -> None:
+    assert ranks(in_full) is None
+
+
+@pytest.mark.usefixtures("few_in_full")
+def test_a_rank_that_was_not_read_in_full_can_be_exported(run: list[Path]) -> None:
+    survey = analyze(run).survey
+    assert survey is not None
+    assert 9 not in survey.in_full
+    exported = [rank.rank for rank in export_step(run, ranks=(9,)).ranks]
+    assert exported == [9]

@@ -16,6 +16,7 @@ from three_walls.cli.nsys_option import nsys_option
 from three_walls.export.chrome_trace import render_chrome_trace
 from three_walls.model.errors import UsageError
 from three_walls.report.formats import format_count, show_control_characters
+from three_walls.survey.workers import Workers
 
 SUFFIXES = (".json", ".json.gz")
 _GZIP_LEVEL = 6
@@ -89,7 +90,13 @@ def export_command(
     _check_out(target, (*traces, *logs, *([config_file] if config_file else [])), force)
     with show_progress() as progress:
         step = pipeline.export_step(
-            traces, logs=logs, config=config_file, step_range=step_range, ranks=ranks, progress=progress
+            traces,
+            logs=logs,
+            config=config_file,
+            step_range=step_range,
+            ranks=ranks,
+            workers=Workers.per_core(),
+            progress=progress,
         )
         progress("writing the step")
         size = write_whole(target, render_chrome_trace(step), force)

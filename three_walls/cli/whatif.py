@@ -20,6 +20,7 @@ from three_walls.model.what_if import Question, WhatIf
 from three_walls.report.terminal_report import open_console
 from three_walls.report.what_if_text import describe_what_if
 from three_walls.rules.what_if import answer
+from three_walls.survey.workers import Workers
 
 _BYTES_PER_GB = 1_000_000_000
 LARGEST_FACTOR = 1_000.0
@@ -101,7 +102,13 @@ def whatif_command(
     question = read_question(settings, scales, dropped, network_gbs)
     with show_progress() as progress:
         run = pipeline.replay_run(
-            traces, logs=logs, config=config_file, step_range=step_range, rules=rules_dir, progress=progress
+            traces,
+            logs=logs,
+            config=config_file,
+            step_range=step_range,
+            rules=rules_dir,
+            workers=Workers.per_core(),
+            progress=progress,
         )
         progress("replaying the step with the changes")
         found = answer(question, run)
