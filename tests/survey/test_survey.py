@@ -146,6 +146,5 @@ def test_the_report_of_few_ranks_has_no_such_section(in_full: Report) -> None:
 def test_a_rank_that_was_not_read_in_full_can_be_exported(run: list[Path]) -> None:
     survey = analyze(run).survey
     assert survey is not None
-    assert 9 not in survey.in_full
-    exported = [rank.rank for rank in export_step(run, ranks=(9,)).ranks]
-    assert exported == [9]
+    other = min(set(range(RANKS)) - set(survey.in_full))
+    assert [rank.rank for rank in export_step(run, ranks=(other,)).ranks] == [other]
