@@ -245,7 +245,7 @@ def _measure_survey(
     steps = survey.steps.filter(pl.col("rank_index").is_in(list(in_full)))
     timeline = replace(build_timeline(traces, inputs.config, step_range), steps=steps, sources=survey.sources)
     attribution = complete_attribution(surveyed, late_ranks, timeline, matched_ranks, traces)
-    lost = tuple(warn_of_unreadable(capture.reason) for capture in survey.lost)
+    lost = tuple(warn_of_unreadable(capture.path, capture.reason) for capture in survey.lost)
     inputs = replace(
         inputs,
         traces=tuple(traces),
@@ -342,7 +342,7 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         tool_version=VERSION,
         inputs=tuple(capture.input for capture in inputs.captures),
         verdict=diagnosis.verdict,
-        step=summarize_steps(attribution.steps, timeline.sources.values(), in_full),
+        step=summarize_steps(attribution.steps, timeline.sources.values(), inputs.ranks),
         ranks=drilled.ranks,
         budget=summarize_budget(step) if step else (),
         budget_of=step.why if step else "no step could be kept",

@@ -57,5 +57,5 @@ def test_a_worker_of_the_cluster_that_dies_costs_the_rank_that_kills_it_alone(
 ) -> None:
     monkeypatch.setattr(cluster, "survey_captures", die_at_the_deadly_rank)
     survey = run_tasks(plan(paths, config), Workers(scheduler=scheduler), lambda _: None)
-    assert [lost.input_name for lost in survey.lost] == [DEADLY]
+    assert [lost.path.name for lost in survey.lost] == [DEADLY]
     assert [rank.rank for rank in survey.ranks] == [0, 1, 3, 4, 5]

@@ -13,6 +13,7 @@ from three_walls.inputs import read_inputs
 from three_walls.model.report import Report
 from three_walls.pipeline import analyze, export_step
 from three_walls.report.html_report import render_html
+from three_walls.report.json_report import render_json
 from three_walls.report.markdown_report import render_markdown
 from three_walls.report.sections.ranks import ranks
 from three_walls.report.sections.verdict import describe_run
@@ -123,6 +124,7 @@ def test_a_rank_of_a_survey_that_cannot_be_read_costs_itself_alone(run: list[Pat
     assert surveyed.survey.ranks_count == RANKS - 1
     assert [lost.input_name for lost in surveyed.survey.lost] == ["rank3.sqlite"]
     assert [warning.code for warning in surveyed.warnings if "rank3.sqlite" in warning.message] == ["trace-unreadable"]
+    assert str(tmp_path) not in render_json(surveyed)
     assert 3 not in {row.rank for row in surveyed.survey.ranks}
 
 

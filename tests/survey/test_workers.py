@@ -79,7 +79,7 @@ def test_a_worker_that_dies_costs_the_rank_that_kills_it_alone(
 ) -> None:
     monkeypatch.setattr(processes, "survey_captures", die_at_the_deadly_rank)
     survey = run_tasks(plan(paths, config), Workers(jobs=2), lambda _: None)
-    assert [(lost.capture_id, lost.input_name) for lost in survey.lost] == [(2, DEADLY)]
+    assert [(lost.capture_id, lost.path.name) for lost in survey.lost] == [(2, DEADLY)]
     assert "died" in survey.lost[0].reason
     assert [rank.rank for rank in survey.ranks] == [0, 1, 3, 4, 5]
     assert [rank.rank_index for rank in survey.ranks] == list(range(5))
@@ -92,7 +92,7 @@ def test_a_damaged_rank_costs_itself_alone_and_ranks_without_kernels_have_no_row
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(paths[1].read_bytes()[:8192])
     survey = run_tasks(plan([paths[0], damaged, paths[2]], config, together=1), Workers(), lambda _: None)
-    assert [lost.input_name for lost in survey.lost] == ["damaged.sqlite"]
+    assert [lost.path.name for lost in survey.lost] == ["damaged.sqlite"]
     assert [rank.rank for rank in survey.ranks] == [0, 2]
 
 

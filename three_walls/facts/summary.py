@@ -56,14 +56,13 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
 
 
 def summarize_steps(steps: pl.DataFrame, sources: Iterable[StepSource], ranks: Sequence[Rank]) -> StepSummary:
-    """How ``steps`` were found, which were kept, and how long these were; which ones of ``ranks`` were dropped."""
+    """How ``steps`` were found, which were kept, and how long these were; and which ``ranks`` dropped which."""
     rank_of = {rank.rank_index: rank.rank for rank in ranks}
     steps = steps.with_columns(length_ns=DURATION)
     lengths = steps.filter("kept")["length_ns"].sort()
     dropped = [
         DroppedStep(rank_of[rank_index], step, reason)
         for rank_index, step, reason in steps.filter(~pl.col("kept")).select("rank_index", "step", "reason").rows()
-        if rank_index in rank_of
     ]
     remarks = steps.filter(pl.col("kept") & (pl.col("reason") != ""))["reason"].unique().sort().to_list()
     return StepSummary(

@@ -130,13 +130,19 @@ def read_inputs(
         ReportWarning("report-not-exported", f"{report.name}: no nsys is on PATH to export this report; {reason}.")
         for report, reason in find_unread(given)
     )
-    warnings = (*map(warn_of_unreadable, unreadable), *unread)
+    warnings = (*(warn_of_unreadable(path, reason) for path, reason in unreadable), *unread)
     return Inputs(tuple(traces), log, snapshot, stated, config, without_log, warnings, tuple(trace_paths))
 
 
-def warn_of_unreadable(reason: str) -> ReportWarning:
-    """The warning for a trace that the analysis goes without. ``reason``: the message of the error."""
+def warn_of_unreadable(path: Path, reason: str) -> ReportWarning:
+    """The warning for the trace at ``path`` that the analysis goes without. ``reason``: the message of the error."""
+    reason = show_name_alone(reason, path)
     return ReportWarning(UNREADABLE, f"A trace is left out, and nothing is known of its ranks: {reason}")
+
+
+def show_name_alone(message: str, path: Path) -> str:
+    """``message`` with the name of the file in place of its path: a report shows no directory of the machine."""
+    return message.replace(str(path), path.name).replace(str(path.absolute()), path.name)
 
 
 def _merge_settings(stated: Iterable[SourceSettings], first: Trace, bridge_version: str | None) -> RunConfig:
@@ -216,14 +222,14 @@ def jobs_of_run(jobs: Sequence[ProgressJob], world: int | None) -> tuple[Progres
 
 def _read_traces(
     paths: Sequence[Path], ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress
-) -> tuple[list[Trace], list[str]]:
-    """The traces, and why others cannot be read: of several, one that is damaged costs its own ranks only.
+) -> tuple[list[Trace], list[tuple[Path, str]]]:
+    """The traces, and which cannot be read and why: of several, one that is damaged costs its own ranks only.
 
     Of more than are all read in full, the first with kernels: it gives the settings by which all are surveyed. Raises
     InputError where no trace can be read, and NothingToAnalyzeError where none has kernels.
     """
     traces: list[Trace] = []
-    errors: list[InputError] = []
+    errors: list[tuple[Path, InputError]] = []
     ranks_count = 0
     is_surveyed = len(paths) > default_rank_thresholds().most_ranks_in_full
     for capture_id, path in enumerate(paths):
@@ -231,17 +237,17 @@ def _read_traces(
         try:
             traces.append(read_trace(path, capture_id, ranks_count, ranges, graph_launch))
         except InputError as error:
-            errors.append(error)
+            errors.append((path, error))
             continue
         ranks_count += len(traces[-1].ranks)
         if ranks_count and is_surveyed:
             return traces[-1:], []  # the survey names what cannot be read
     if errors and not ranks_count:
-        raise errors[0]
+        raise errors[0][1]
     if not ranks_count:
         names = ", ".join(path.name for path in paths)
         raise NothingToAnalyzeError(
             f"{names}: expected CUDA kernels, found none; capture with: nsys profile -t cuda,nvtx ... "
             "(and check that the capture range covers training steps)"
         )
-    return traces, list(map(str, errors))
+    return traces, [(path, str(error)) for path, error in errors]

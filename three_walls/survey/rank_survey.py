@@ -88,8 +88,9 @@ class LostCapture:
     """A capture that could not be read: nothing is known of its ranks."""
 
     capture_id: int
-    input_name: str
+    path: Path
     reason: str
+    """The message of the error, with the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +199,9 @@ def survey_captures(task: SurveyTask) -> RankSurvey:
         try:
             traces.append(read_trace(path, capture_id, first_rank_index, wanted, graph_launch))
         except InputError as error:
-            lost.append(LostCapture(capture_id, path.name, str(error)))
+            lost.append(LostCapture(capture_id, path, str(error)))
         except MemoryError:
-            lost.append(LostCapture(capture_id, path.name, f"{path}: {_OUT_OF_MEMORY}"))
+            lost.append(LostCapture(capture_id, path, f"{path}: {_OUT_OF_MEMORY}"))
     return _summarize(traces, lost, task)
 
 

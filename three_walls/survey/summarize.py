@@ -9,6 +9,7 @@ import polars as pl
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.attribution.stragglers import LateRank
+from three_walls.inputs.read_inputs import show_name_alone
 from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES, Group
 from three_walls.model.report import LostTrace, RankGroup, RankSpread, Survey, SurveyedRank
 from three_walls.model.units import ns_to_ms
@@ -32,7 +33,7 @@ def summarize_survey(
     return Survey(
         ranks_count=len(rank_of),
         in_full=tuple(sorted(rank_of[index] for index in chosen)),
-        lost=tuple(LostTrace(lost.input_name, lost.reason) for lost in survey.lost),
+        lost=tuple(LostTrace(lost.path.name, show_name_alone(lost.reason, lost.path)) for lost in survey.lost),
         late_ranks_count=len({late.rank_index for late in late_ranks}),
         spreads=_list_spreads(rows, attribution),
         groups=_list_groups(rows),

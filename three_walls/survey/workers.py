@@ -74,5 +74,5 @@ def run_tasks(tasks: Sequence[SurveyTask], workers: Workers, progress: Progress)
 
 def _lose(task: SurveyTask) -> RankSurvey:
     capture_id, path = task.captures[0]
-    lost = LostCapture(capture_id, path.name, f"{path}: {_LOST_WORKER}")
+    lost = LostCapture(capture_id, path, f"{path}: {_LOST_WORKER}")
     return replace(survey_captures(replace(task, captures=())), lost=(lost,))
