@@ -86,6 +86,13 @@ attacks: $(VENV)/.installed  ## hostile inputs: their tests, then 3,000 cases of
 accuracy: $(VENV)/.installed  ## predicted against measured steps; THREE_WALLS_TRACES=FOLDER holds more base traces
 	$(BIN)/python -m tools.accuracy
 
+.PHONY: bench bench-gate
+bench: $(VENV)/.installed  ## CPU, wall and memory next to the floor, nsys-ai and nsys stats; BENCH='--steps 57 --write'
+	$(BIN)/python benchmarks/run.py --nsys "$(NSYS)" $(BENCH)
+
+bench-gate: $(VENV)/.installed  ## fails where the program became slower than benchmarks/ratios.yaml allows, under 40 s
+	$(BIN)/python benchmarks/gate.py
+
 coverage: $(VENV)/.installed  ## tests, with the share of lines and branches that they run
 	$(BIN)/pytest -n auto --dist loadgroup --cov=three_walls --cov-branch --cov-report=term:skip-covered
 

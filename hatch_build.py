@@ -1,4 +1,7 @@
-"""Writes the rules and tables as JSON too, so that none is read as YAML: ``three_walls/tables/parsed_documents.py``."""
+"""Writes what a run would otherwise make anew each time: rules and tables as JSON, templates as Python modules.
+
+``three_walls/tables/parsed_documents.py`` and ``three_walls/report/compiled_templates.py`` read them.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,24 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class ParseDocuments(BuildHookInterface):  # type: ignore[type-arg]
+class PrepareDocuments(BuildHookInterface):  # type: ignore[type-arg]
     """Puts them into a wheel; for an editable installation, to where a checkout keeps them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         self.folder = TemporaryDirectory()
         sys.path.insert(0, self.root)
+        from three_walls.report.compiled_templates import write_modules
+        from three_walls.report.html_report import make_environment
         from three_walls.resources import PARSED_DIR
         from three_walls.tables.parsed_documents import write_all
 
         if version == "editable":
             PARSED_DIR.mkdir(parents=True, exist_ok=True)
             write_all(PARSED_DIR)
+            write_modules(make_environment(), PARSED_DIR)
             return
         write_all(Path(self.folder.name))
+        write_modules(make_environment(), Path(self.folder.name))
         build_data["force_include"][self.folder.name] = "three_walls/_bundled/parsed"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002

@@ -18,10 +18,10 @@ QUESTIONS = [
 
 
 def find_files(cell: str) -> list[Path]:
-    """The Python files that a cell names; a bare file name is in the folder of the one before it."""
+    """The Python files that a cell names; a bare file name is in the folder of the one before it, or in the package."""
     files: list[Path] = []
     for name in re.findall(r"`([\w/]+\.py)`", cell):
-        files.append(PACKAGE / name if "/" in name else files[-1].parent / name)
+        files.append(files[-1].parent / name if files and "/" not in name else PACKAGE / name)
     return files
 
 

@@ -11,8 +11,8 @@ def main() -> None:
     """The command line. Its imports take a good half second; an interrupt during these gives a line as well."""
     try:
         # Nearly all that a run makes lives until it ends. Looking for garbage after every 700 new objects takes a tenth
-        # of a short run and frees next to nothing.
-        gc.set_threshold(100_000, 20, 20)
+        # of a short run and frees next to nothing; after every 100,000, still a twentieth.
+        gc.set_threshold(400_000, 20, 20)
         if sys.argv[1:2] != ["attach"]:  # whose environment is that of the program which it runs
             # NumPy is used for sums and comparisons. The threads that its BLAS starts at import only take time.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -27,6 +27,7 @@ def main() -> None:
             run()
         finally:
             finish()
+            gc.freeze()  # looking for garbage once more as the interpreter shuts down takes a tenth of a short run
     except KeyboardInterrupt:  # before the first line above took effect, or while another error was shown
         os.write(2, b"three-walls: error: interrupted\n")
         os._exit(130)  # half-imported libraries may not survive an orderly exit

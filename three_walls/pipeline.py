@@ -17,7 +17,6 @@ Each stage is made from the ones before it, and the docstring of its module list
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -43,12 +42,13 @@ from three_walls.facts.summary import (
 from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs, warn_of_unreadable
-from three_walls.model.errors import InputError, UsageError
+from three_walls.model.errors import InputError
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.report import KnownGoodRecipe, ReportWarning, Survey, Verdict
 from three_walls.model.rule import Rule, WarningRule
 from three_walls.model.what_if import LiveReport, ReplayedRun
+from three_walls.model.workers import THIS_PROCESS, Workers
 from three_walls.overrides.check import find_problems
 from three_walls.overrides.entries import spell_entries
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
@@ -67,8 +67,9 @@ from three_walls.survey.attribute import attribute_survey, complete_attribution,
 from three_walls.survey.choose_ranks import choose_ranks
 from three_walls.survey.rank_survey import plan_tasks, read_in_full
 from three_walls.survey.summarize import summarize_survey
-from three_walls.survey.workers import THIS_PROCESS, Workers, run_tasks
-from three_walls.tables.bridge import MAIN, known_releases, nearest_release, release_number
+from three_walls.survey.workers import run_tasks
+from three_walls.tables.bridge import check_release
+from three_walls.tables.checked_documents import recall
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -291,7 +292,7 @@ def _load_rule_base(additional: Path | None) -> _RuleBase:
 @cache
 def _load_own_rule_base() -> _RuleBase:
     """What ships with the program never changes, and reading it takes a third of the analysis of a small trace."""
-    return _read_rule_base(RULES_DIR)
+    return recall("rule-base", b"", lambda: _read_rule_base(RULES_DIR))
 
 
 def _read_rule_base(*directories: Path) -> _RuleBase:
@@ -379,19 +380,4 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         timeline=drilled.timeline,
         survey=run.survey,
         replay=replay,
-    )
-
-
-def check_release(bridge_version: str | None) -> None:
-    """Raises UsageError unless ``bridge_version`` is None, ``main`` or a release that is known, but for its patch."""
-    if bridge_version is None:
-        return
-    is_release = re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version)
-    if is_release and release_number(bridge_version) in map(release_number, known_releases()):
-        return
-    found = f"found {bridge_version!r}"
-    if is_release:
-        found = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
-    raise UsageError(
-        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {found}"
     )

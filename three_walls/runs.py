@@ -31,9 +31,9 @@ from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import known_or_missing
 from three_walls.model.finding import Overrides
 from three_walls.model.report import Report, StepSummary, Verdict
+from three_walls.model.workers import Workers
 from three_walls.pipeline import analyze
 from three_walls.report.json_report import load_report
-from three_walls.survey.workers import Workers
 from three_walls.tables.loader import Row, Texts, load_table
 from three_walls.version import VERSION
 

@@ -22,6 +22,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ import faults
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = "megatron.bridge.recipes"
+APEX_KERNELS = "fused_weight_gradient_mlp_cuda"
+"""APEX's extension. Megatron Core adds the gradient of the language-model head with it, Transformer Engine needs none."""
 UNUSED = ("nvidia_resiliency_ext", "modelopt", "diffusers", "wandb")
 """Packages that Megatron-Bridge imports for restarts, images and logging services."""
 
@@ -69,10 +72,26 @@ def import_bridge(recipes: str) -> None:
     importlib.import_module(f"{RECIPES}.{recipes}")
     importlib.import_module("megatron.bridge.training.pretrain")
     importlib.import_module("megatron.bridge.training.gpt_step")
+    if importlib.util.find_spec(APEX_KERNELS) is None:
+        accumulate_without_apex()
     if "modelopt" in missing:  # what a stand-in returns is not None, and would change the shapes that stages exchange
         for module in ("train", "eval"):
             training: Any = importlib.import_module(f"megatron.bridge.training.{module}")
             training.get_tensor_shapes_adjust_fn_for_distillation = lambda *_, **__: None
+
+
+def accumulate_without_apex() -> None:
+    """Let ``gradient_accumulation_fusion`` train without APEX: the head's gradient is a GEMM and an addition, as it is
+    unfused, and the layers of Transformer Engine fuse theirs."""
+    kernels: Any = types.ModuleType(APEX_KERNELS)
+
+    def add_gradient(layer_input: Any, output_gradient: Any, main_gradient: Any) -> None:
+        main_gradient.add_(output_gradient.t().matmul(layer_input))
+
+    kernels.wgrad_gemm_accum_fp32 = kernels.wgrad_gemm_accum_fp16 = add_gradient
+    layers: Any = importlib.import_module("megatron.core.tensor_parallel.layers")
+    sys.modules[APEX_KERNELS] = layers.fused_weight_gradient_mlp_cuda = kernels
+    layers._grad_accum_fusion_available = True
 
 
 def run_forked(work: Callable[[], None]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from three_walls.attribution.kernel_spread import measure_kernel_spread
+from three_walls.attribution.kernel_spread import measure_kernel_spread, measure_step_spreads
 from three_walls.timeline.steps import STEPS
 
 US = 1_000
@@ -21,7 +21,7 @@ def spread(durations: list[tuple[str, int]]) -> float | None:
         now += duration_us * US
     columns = ["rank_index", "kind", "category", "name_id", "grid_x", "grid_y", "grid_z", "stream"]
     operations = pl.DataFrame(rows, schema=[*columns, "start_ns", "end_ns"], orient="row")
-    return measure_kernel_spread(operations, STEP_OF_RANK_0).get(0)
+    return measure_kernel_spread(measure_step_spreads(operations, STEP_OF_RANK_0)).get(0)
 
 
 def test_kernels_that_take_turns_with_another_process_spread() -> None:
@@ -70,4 +70,4 @@ def test_a_kernel_is_looked_up_in_its_own_step_alone_however_many_there_are() ->
     begins = pl.int_range(0, count, eager=True) * 200 * US
     steps = pl.DataFrame({"step": pl.int_range(0, count, eager=True), "start_ns": begins, "end_ns": begins + 200 * US})
     whole = steps.with_columns(rank_index=pl.lit(0, dtype=pl.Int64), kept=True, reason=pl.lit("")).select(STEPS.names())
-    assert measure_kernel_spread(operations, whole) == {}
+    assert measure_kernel_spread(measure_step_spreads(operations, whole)) == {}

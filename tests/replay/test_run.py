@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
 from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
+from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.replay import run
+from three_walls.replay.graph import StepGraph
+from three_walls.timeline.intervals import DURATION
+from three_walls.timeline.timeline import Timeline
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 
@@ -74,3 +81,27 @@ def test_the_predicted_unprofiled_step_is_near_the_one_of_the_log() -> None:
     assert changed.step is not None
     assert changed.after is not None
     assert changed.after.likely_ns < changed.step.likely_ns
+
+
+@pytest.mark.parametrize(("steps_count", "built_count"), [(9, 7), (40, 12)])
+def test_of_many_steps_twelve_are_replayed_from_the_shortest_to_the_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_count: int, built_count: int
+) -> None:
+    lengths: list[int] = []
+    build = run.build_graph
+
+    def counted(timeline: Timeline, matched: MatchedRanks, windows: pl.DataFrame, *others: Any) -> StepGraph:
+        lengths.extend(windows.select(DURATION).to_series())
+        return build(timeline, matched, windows, *others)
+
+    monkeypatch.setattr(run, "build_graph", counted)
+    builder, at = TraceBuilder(), 10_000
+    for order in range(steps_count):
+        length = 10_000_000 + 1000 * (order * 7 % steps_count)
+        builder.kernel(GEMM, at, at + 6_000_000, launched=at - 5_000)
+        builder.kernel(ADAM, at + 8_000_000, at + length, launched=at + 7_995_000)
+        at += length
+    report = analyze(builder.write(tmp_path / "t.sqlite"))
+    assert report.facts.number("replay_error_fraction") is not None
+    assert len(lengths) == built_count
+    assert [min(lengths), max(lengths)] == [report.step.min_ns, report.step.max_ns]

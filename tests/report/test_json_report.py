@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from three_walls.model.errors import UsageError
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
 from three_walls.model.report import Alignment, MoePart, Report, Wait
+from three_walls.report.formats import escape_in_json
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import load_report, render_json, report_schema
 from three_walls.report.overrides_file import render_overrides
@@ -48,6 +50,20 @@ def validate(report: Report) -> dict[str, Any]:
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_follows_the_schema_which_knows_every_field(name: str) -> None:
     assert set(validate(REPORTS[name])) == set(report_schema()["required"])
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_text_is_laid_out_by_two_spaces_with_numbers_on_one_line(name: str) -> None:
+    report = REPORTS[name]
+    text = render_json(report)
+    loaded = json.loads(text)
+    names = [field.name for field in fields(Report) if field.name != "schema_version"]
+    assert list(loaded) == ["schema_version", *names]
+    assert list(loaded["facts"]) == list(report.facts.facts)
+    laid_out = json.dumps(loaded, indent=2, ensure_ascii=False)
+    numbers = re.compile(r"\[\n\s+(-?\d[-+.eE\d,\s]*)\]")
+    laid_out = numbers.sub(lambda found: f"[{', '.join(found[1].replace(',', ' ').split())}]", laid_out)
+    assert text == escape_in_json(laid_out) + "\n"
 
 
 @pytest.mark.parametrize("name", REPORTS)

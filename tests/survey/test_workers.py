@@ -18,9 +18,10 @@ from lockstep import Behaviour, simulate
 from three_walls.inputs.read_inputs import InputRequest, read_inputs
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError, UsageError
+from three_walls.model.workers import Workers
 from three_walls.survey import cluster, processes
 from three_walls.survey.rank_survey import RankSurvey, SurveyTask, survey_captures
-from three_walls.survey.workers import Workers, run_tasks
+from three_walls.survey.workers import run_tasks
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import wanted_ranges
 
@@ -117,7 +118,8 @@ from pathlib import Path
 from three_walls.cli.signals import Terminated, finish_loading, handle_signals
 from three_walls.model.config import RunConfig
 from three_walls.survey.rank_survey import SurveyTask
-from three_walls.survey.workers import Workers, run_tasks
+from three_walls.model.workers import Workers
+from three_walls.survey.workers import run_tasks
 
 def interrupt(_):
     os.kill(os.getpid(), signal.SIGINT)

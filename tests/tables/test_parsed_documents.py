@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from three_walls.model.errors import RuleBaseError
-from three_walls.tables import loader, parsed_documents
+from three_walls.tables import checked_documents, parsed_documents, yaml_document
 from three_walls.tables.loader import Row, load_table
 
 
@@ -26,6 +26,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(parsed_documents, "ROOT", tmp_path)
     monkeypatch.setattr(parsed_documents, "PARSED_DIR", tmp_path / "parsed")
     monkeypatch.setattr(parsed_documents, "IS_BUNDLED", False)
+    monkeypatch.setattr(checked_documents, "CHECKED_DIR", Path("/dev/null/none"))  # nothing checked is kept
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     path = tmp_path / "tables" / "limits.yaml"
     path.write_text("lowest: 1\nhighest: 2\n")
@@ -36,7 +37,7 @@ def refuse_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, *_: object) -> None:
         raise AssertionError(f"{path} was read as YAML")
 
-    monkeypatch.setattr(loader, "read_document", refuse)
+    monkeypatch.setattr(yaml_document, "read_document", refuse)
 
 
 def test_a_shipped_document_is_read_as_yaml_once(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:

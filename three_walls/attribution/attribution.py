@@ -2,6 +2,7 @@
 
 ``attribute`` is the list of what is measured:
 
+- ``parts.py``: the parts of a long run, attributed one after the other.
 - ``ownership.py``: the budget (an owner for every nanosecond), and exposed and hidden communication.
 - ``transfer.py``: how much of exposed communication is transfer, and how much is waiting for peers.
 - ``compute_gaps.py``: why no compute ran, for every nanosecond without compute.
@@ -17,22 +18,27 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.attribution.compute_gaps import ComputeGaps, explain_compute_gaps
-from three_walls.attribution.kernel_spread import measure_kernel_spread
+from three_walls.attribution.kernel_spread import measure_kernel_spread, measure_step_spreads
 from three_walls.attribution.ownership import (
+    IS_EXPOSED,
     label_idle,
     measure_budget,
     measure_exposure,
     slice_steps,
     union_where,
 )
+from three_walls.attribution.parts import Part, divide_run
 from three_walls.attribution.slow_ranks import find_slow_ranks, list_paced_calls, measure_paces
 from three_walls.attribution.stragglers import explain_stragglers, find_late_ranks
+from three_walls.attribution.stream_edges import EventCalls, list_event_calls
 from three_walls.attribution.transfer import measure_transfer
 from three_walls.attribution.waits import list_waits
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import Straggler, Wait
 from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.ranks.matching import STEP_AND_CLASS
+from three_walls.timeline.steps import STEP, median_steps
 from three_walls.timeline.timeline import Timeline
 
 
@@ -45,7 +51,8 @@ class Attribution:
     compute: pl.DataFrame
     """The time in which any compute kernel runs: rank_index, step, ns."""
     slices: pl.DataFrame
-    """The steps, cut wherever anything starts or ends: slice_steps."""
+    """The steps that are shown (those of the number of some rank's median step), cut wherever anything starts or ends:
+    slice_steps."""
     budget: pl.DataFrame
     """The time that each bucket owns: measure_budget."""
     exposure: pl.DataFrame
@@ -62,25 +69,32 @@ class Attribution:
     """How much repeated kernels vary, by rank index: measure_kernel_spread."""
     slow_ranks: Mapping[int, float]
     """Ranks that are slow at the same kernels, by rank index: find_slow_ranks."""
+    event_calls: EventCalls
+    """The calls that record events and wait for them."""
 
 
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
     """Attributes the time of every step. ``timeline``: finished by match_ranks; ``traces``: for kernel names."""
-    idle_causes = label_idle(timeline.operations, timeline.steps, timeline.synchronizing, timeline.overhead)
-    slices = slice_steps(timeline.operations, idle_causes, timeline.steps)
-    exposure = measure_exposure(slices)
-    transfer = measure_transfer(timeline, matched_ranks, slices, exposure)
-    kernel_spread = measure_kernel_spread(timeline.operations, timeline.steps)
+    event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
+    shown = pl.col("step").is_in(list(set(median_steps(timeline.steps).values())))
+    # Stragglers are found by what owned the time before the calls that ranks have in common, in any step.
+    sliced = pl.lit(value=True) if matched_ranks.arrivals.height else shown
+    parts = [attribute_part(part, shown, sliced) for part in divide_run(timeline, event_calls)]
+    slices, exposed_slices, compute, budget, exposure, gap_sums, gap_stretches, spreads = (
+        pl.concat(frames) for frames in zip(*parts, strict=True)
+    )
+    transfer = measure_transfer(timeline, matched_ranks, exposed_slices, exposure)
+    kernel_spread = measure_kernel_spread(spreads)
     paced = list_paced_calls(timeline, traces)
     slow_ranks = find_slow_ranks(measure_paces(paced, list(matched_ranks.rank_of), matched_ranks.pipeline))
     return Attribution(
         steps=timeline.steps,
-        compute=union_where(slices, COMPUTE_CATEGORIES),
-        slices=slices,
-        budget=measure_budget(slices, timeline.steps),
-        exposure=exposure,
+        compute=compute,
+        slices=slices.filter(shown),
+        budget=budget.sort(*STEP, "bucket"),
+        exposure=exposure.sort(*STEP_AND_CLASS),
         transfer=transfer,
-        compute_gaps=explain_compute_gaps(timeline, slices),
+        compute_gaps=ComputeGaps(gap_sums, gap_stretches),
         waits=list_waits(matched_ranks, timeline.steps, exposure, transfer),
         stragglers=explain_stragglers(
             find_late_ranks(matched_ranks, timeline.steps, kernel_spread, slow_ranks),
@@ -91,4 +105,27 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
         ),
         kernel_spread=kernel_spread,
         slow_ranks=slow_ranks,
+        event_calls=event_calls,
+    )
+
+
+def attribute_part(part: Part, shown: pl.Expr, sliced: pl.Expr) -> tuple[pl.DataFrame, ...]:
+    """What is measured of the steps of ``part``, each by itself.
+
+    The slices (of steps that are ``sliced``), those with exposed communication, the time with compute, the budget,
+    exposure, the sums and the stretches of gaps (of steps that are ``shown``), and the spread of repeated kernels.
+    """
+    timeline = part.timeline
+    idle_causes = label_idle(timeline.operations, timeline.steps, timeline.synchronizing, timeline.overhead)
+    slices = slice_steps(timeline.operations, idle_causes, timeline.steps)
+    gaps = explain_compute_gaps(part, slices, shown)
+    return (
+        slices.filter(sliced),
+        slices.filter(IS_EXPOSED),
+        union_where(slices, COMPUTE_CATEGORIES),
+        measure_budget(slices, timeline.steps),
+        measure_exposure(slices),
+        gaps.sums,
+        gaps.stretches,
+        measure_step_spreads(timeline.operations, timeline.steps),
     )

@@ -24,6 +24,8 @@ labelled intervals take precedence over the base. Only those gaps are swept.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,11 +33,12 @@ import polars as pl
 
 from three_walls.attribution.host_activity import THREAD, name_activities
 from three_walls.attribution.ownership import COMPUTE_MASK, ConservationError, find_time_without_compute
-from three_walls.attribution.stream_edges import find_blocking, find_edges
+from three_walls.attribution.parts import Part
+from three_walls.attribution.stream_edges import EventCalls, find_blocking, find_edges
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import GapCause
 from three_walls.tables.thresholds import attribution_thresholds
-from three_walls.timeline.intervals import DURATION, intersect, sweep
+from three_walls.timeline.intervals import DURATION, find_next, intersect, sweep
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
@@ -56,8 +59,8 @@ class Cause(StrEnum):
 
 
 MOST_DETAILS = 44
-"""Pairs of cause and detail that are distinguished per rank. Of the others, those with least time, only the cause is
-kept."""
+"""Pairs of cause and detail that are distinguished per rank of a part. Of the others, those with least time, only the
+cause is kept."""
 
 OTHER = "other"
 
@@ -89,29 +92,18 @@ class ComputeGaps:
 
     sums: pl.DataFrame
     """rank_index, step, cause, detail, ns (positive), sorted."""
-    split: pl.DataFrame
-    """The stretches that ``sums`` sums: rank_index, step, start_ns, end_ns, number."""
-    names: pl.DataFrame
-    """Of the numbers: those of _number_details."""
-
-    def list_stretches(self, of: pl.Expr) -> pl.DataFrame:
-        """The stretches for which ``of`` holds: rank_index, step, start_ns, end_ns, cause, detail, sorted.
-
-        They cover the time without compute of each step once.
-        """
-        return (
-            _name_causes(self.split.filter(of), self.names)
-            .select(*STEP, "start_ns", "end_ns", "cause", "detail")
-            .sort(*STEP, "start_ns", "end_ns")
-        )
+    stretches: pl.DataFrame
+    """The stretches that ``sums`` sums, of the steps that are shown: rank_index, step, start_ns, end_ns, cause, detail,
+    sorted by rank, step and start. They cover the time without compute of each step once."""
 
 
-def explain_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> ComputeGaps:
+def explain_compute_gaps(part: Part, slices: pl.DataFrame, shown: pl.Expr) -> ComputeGaps:
     """The time without compute by cause.
 
-    ``slices``: see slice_steps. Raises ConservationError unless the causes sum to each step's time without compute.
+    ``slices``: slice_steps of the steps of ``part``. ``shown``: whether the stretches of a step are kept.
+    Raises ConservationError unless the causes sum to each step's time without compute.
     """
-    split, names = _split_gaps(timeline, slices)
+    split, names = _split_gaps(part, slices)
     sums = split.group_by(*STEP, "number").agg(ns=DURATION.sum())
     explained = (
         _name_causes(sums, names)
@@ -119,19 +111,24 @@ def explain_compute_gaps(timeline: Timeline, slices: pl.DataFrame) -> ComputeGap
         .agg(pl.col("ns").sum())
         .sort(*STEP, "cause", "detail")
     )
-    _check_sums(explained, slices, timeline.steps)
-    return ComputeGaps(explained, split, names)
+    _check_sums(explained, slices, part.timeline.steps)
+    stretches = _name_causes(split.filter(shown), names).sort(*STEP, "start_ns", "end_ns")
+    return ComputeGaps(explained, stretches.select(*STEP, "start_ns", "end_ns", "cause", "detail"))
 
 
-def summarize_gap_causes(gaps: ComputeGaps, rank_index: int, step: int) -> tuple[GapCause, ...]:
-    """The causes of a step, longest first."""
-    step_causes = gaps.sums.filter((pl.col("rank_index") == rank_index) & (pl.col("step") == step))
+def summarize_gap_causes(gaps: ComputeGaps, step_of: Mapping[int, int]) -> dict[int, tuple[GapCause, ...]]:
+    """The causes of a step of each rank, longest first, by rank index. ``step_of``: the steps, by rank index."""
+    steps = pl.DataFrame(list(step_of.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
     rows = (
-        step_causes.sort("ns", "cause", "detail", descending=[True, False, False])
-        .select("cause", "ns", "detail")
+        gaps.sums.join(steps, on=STEP, how="semi")
+        .sort("rank_index", "ns", "cause", "detail", descending=[False, True, False, False])
+        .select("rank_index", "cause", "ns", "detail")
         .rows()
     )
-    return tuple(GapCause(cause, ns, detail) for cause, ns, detail in rows)
+    found: dict[int, list[GapCause]] = defaultdict(list)
+    for rank_index, cause, ns, detail in rows:
+        found[rank_index].append(GapCause(cause, ns, detail))
+    return {rank_index: tuple(causes) for rank_index, causes in found.items()}
 
 
 def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
@@ -143,6 +140,8 @@ def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """
     computing = operations.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)).select(
         "rank_index",
+        "start_ns",
+        "end_ns",
         "op",
         "capture_id",
         "stream",
@@ -152,28 +151,16 @@ def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
         launched_ns="launch_end_ns",
         in_graph=pl.col("graph_node").is_not_null(),
     )
+    gaps = find_time_without_compute(slices)
     # Of several that begin together, the one launched first ended the gap.
-    in_order = computing.sort("next_start_ns", pl.col("launch_ns").fill_null(2**62), "op")
-    return (
-        find_time_without_compute(slices)
-        .sort("end_ns")
-        .join_asof(
-            in_order,
-            left_on="end_ns",
-            right_on="next_start_ns",
-            by="rank_index",
-            strategy="forward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .sort("rank_index", "start_ns")
-        .with_row_index("gap")
-    )
+    next_row = find_next(computing, gaps, ["rank_index"], ["launch_ns", "op"])
+    ended_by = computing.drop("rank_index", "start_ns", "end_ns").select(pl.all().gather(next_row))
+    return pl.concat([gaps, ended_by], how="horizontal").with_row_index("gap")
 
 
-def _label_blocked(gaps: pl.DataFrame, operations: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
+def _label_blocked(gaps: pl.DataFrame, operations: pl.DataFrame, event_calls: EventCalls) -> pl.DataFrame:
     """The causes ``blocking`` and ``dependency_stalled`` (LABELLED)."""
-    edges = find_edges(operations, timeline.api_calls, timeline.stream_waits, timeline.event_records)
+    edges = find_edges(operations, event_calls)
     others = operations.filter(~pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
     blocking, stalled = find_blocking(gaps.drop_nulls("op"), others, edges)
     # An event cannot delay an operation that is not launched yet.
@@ -214,23 +201,25 @@ def _check_sums(explained: pl.DataFrame, slices: pl.DataFrame, steps: pl.DataFra
         raise ConservationError(f"causes do not sum to the time without compute: {wrong.row(0, named=True)}")
 
 
-def _split_gaps(timeline: Timeline, slices: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _split_gaps(part: Part, slices: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The time without compute cut by cause (rank_index, step, start_ns, end_ns, number), and names for the numbers.
 
     The names are those of _number_details. Labelled causes take precedence over the base of each gap.
     """
+    timeline = part.timeline
     operations = timeline.operations.with_row_index("op")
     gaps = _find_gaps(slices, operations)
-    labelled = pl.concat([_label_blocked(gaps, operations, timeline), _label_starved(gaps, operations, timeline)])
+    labelled = pl.concat(
+        [_label_blocked(gaps, operations, part.event_calls), _label_starved(gaps, operations, timeline)]
+    )
     in_steps = labelled.join(gaps.select("gap", *STEP), on="gap")
     names = _number_details(in_steps)
     bases = _lay_bases(gaps)
     with_labels = in_steps.select("gap").unique()
     numbered = in_steps.join(names, on=["rank_index", "cause", "detail"]).select(bases.columns)
     mixed = pl.concat([numbered, bases.join(with_labels, on="gap", how="semi")])
-    labels = [str(number) for number in range(_NOT_DELAYED)]
     swept = (
-        sweep(mixed.drop("gap"), timeline.steps.select(*STEP, "start_ns", "end_ns"), "number", labels, STEP)
+        sweep(mixed, timeline.steps, "number", range(_NOT_DELAYED), ["rank_index"], carry=["step"])
         .filter(pl.col("active") != 0)
         .select(*STEP, "start_ns", "end_ns", number=pl.col("active").bitwise_trailing_zeros().cast(pl.Int64))
     )

@@ -10,14 +10,15 @@ the routing of tokens whatever their grid are left out: grouped GEMMs and permut
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 import polars as pl
 
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.intervals import DURATION
+from three_walls.timeline.intervals import DURATION, find_window
 from three_walls.timeline.steps import STEP
 
 ROUTED_CATEGORIES = ("grouped_gemm", "permute")
@@ -34,6 +35,22 @@ class GpuSuspicion(StrEnum):
     NONE = ""
 
 
+class PeerMedians:
+    """The median of all values but one, from values sorted once."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self._sorted = sorted(values)
+
+    def without(self, value: float | None) -> float | None:
+        """The median of the others; of all where ``value`` is None. None without others."""
+        skipped = len(self._sorted) if value is None else bisect_left(self._sorted, value)
+        count = len(self._sorted) - (value is not None)
+        if count < 1:
+            return None
+        middle = [self._sorted[place + (place >= skipped)] for place in ((count - 1) // 2, count // 2)]
+        return sum(middle) / 2
+
+
 def suspect_gpu(spread: float | None, peers_spread: float | None) -> GpuSuspicion:
     """What the spread of a rank's repeated kernels suggests, should it be its GPU that is slow.
 
@@ -47,25 +64,19 @@ def suspect_gpu(spread: float | None, peers_spread: float | None) -> GpuSuspicio
     return GpuSuspicion.LOWER_CLOCKS if ratio <= thresholds.even_spread_ratio else GpuSuspicion.NONE
 
 
-def measure_kernel_spread(operations: pl.DataFrame, steps: pl.DataFrame) -> Mapping[int, float]:
-    """The spread of each rank's repeated kernels, by rank index: the median of its kept steps; at least 1.
+def measure_kernel_spread(spreads: pl.DataFrame) -> Mapping[int, float]:
+    """Mean over fastest call of the kernels that repeat within a step, by rank index; at least 1.
 
-    Ranks without enough repeated kernels are left out.
+    The median of the kept steps counts. ``spreads``: see measure_step_spreads.
     """
-    return take_median_spread(measure_spread_of_steps(operations, steps))
-
-
-def take_median_spread(spreads: pl.DataFrame) -> Mapping[int, float]:
-    """The lower median of each rank's ``spreads`` (measure_spread_of_steps), by rank index."""
     medians = spreads.group_by("rank_index").agg(pl.col("spread").quantile(0.5, interpolation="lower"))
     return dict(medians.sort("rank_index").rows())
 
 
-def measure_spread_of_steps(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Mean over fastest call of the kernels that repeat within a kept step: rank_index, step, spread.
+def measure_step_spreads(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The spread of the repeated kernels of each kept step: rank_index, step, spread.
 
-    Half of the time of the repeated kernels is in kernels that spread more than that. Steps without enough repeated
-    kernels are left out.
+    Half of their time is in kernels that spread more than that. Steps without enough repeated kernels are left out.
     """
     thresholds = default_rank_thresholds()
     calls = list_calls(operations, steps)
@@ -96,20 +107,25 @@ def measure_spread_of_steps(operations: pl.DataFrame, steps: pl.DataFrame) -> pl
 
 
 def list_calls(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Compute kernels that start in a kept step: rank_index, step, category, ns, and the columns of _KIND."""
-    windows = steps.filter("kept").select("rank_index", "step", begin_ns="start_ns", stop_ns="end_ns")
+    """Compute kernels that start in a kept step: rank_index, step, category, ns, and the columns of _KIND.
+
+    ``operations`` are sorted by rank and start.
+    """
+    kept = steps.filter("kept")
+    stored = [name for name in _KIND if name in operations.columns]
+    kernels = operations.select("rank_index", "kind", "category", "start_ns", "end_ns", *stored).filter(
+        (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
+    )
     return (
-        operations.filter((pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
-        .sort("rank_index", "stream", "start_ns", "end_ns")
-        .with_columns(
+        kernels.select(
+            "rank_index",
+            kept["step"].gather(find_window(kernels, kept, ["rank_index"])),
+            "category",
+            *stored,
             name_before=pl.col("name_id").shift(1).over("rank_index", "stream").fill_null(-1),
             name_after=pl.col("name_id").shift(-1).over("rank_index", "stream").fill_null(-1),
             ns=DURATION,
         )
-        .sort("start_ns")
-        .join_asof(
-            windows.sort("begin_ns"), left_on="start_ns", right_on="begin_ns", by="rank_index", check_sortedness=False
-        )
-        .filter(pl.col("start_ns") < pl.col("stop_ns"))
+        .drop_nulls("step")
         .select("rank_index", "step", "category", "ns", *_KIND)
     )

@@ -19,14 +19,29 @@ import polars as pl
 
 from three_walls.attribution.host_activity import THREAD
 from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
-from three_walls.timeline.intervals import DURATION, gaps_within, intersect, mask_of, merge_overlapping, sweep
+from three_walls.timeline.intervals import (
+    DURATION,
+    find_next,
+    gaps_within,
+    intersect,
+    mask_of,
+    merge_overlapping,
+    sweep,
+)
 from three_walls.timeline.steps import STEP
 
 LABELS = tuple(bucket.name for bucket in BUCKETS)
 IDLE_OTHER = "idle_other"
 """Owns the slices in which nothing is active."""
 
+_LABEL = pl.Enum(LABELS)
+
 COMPUTE_MASK = mask_of(COMPUTE_CATEGORIES, LABELS)
+
+IS_EXPOSED = ((pl.col("active") & mask_of(COMMUNICATION_CATEGORIES, LABELS)) != 0) & (
+    (pl.col("active") & COMPUTE_MASK) == 0
+)
+"""Whether communication, but no compute, runs in a slice."""
 
 OWNER = (
     pl.when(pl.col("active") == 0)
@@ -49,10 +64,11 @@ def slice_steps(operations: pl.DataFrame, idle_causes: pl.DataFrame, steps: pl.D
 
     ``idle_causes``: see label_idle.
     """
-    labelled = operations.select("rank_index", "start_ns", "end_ns", label=pl.col("category").cast(pl.String))
-    inside = intersect(labelled, steps, ["rank_index"], carry=["step"])
-    columns = (*STEP, "start_ns", "end_ns", "label")
-    return sweep(pl.concat([inside.select(columns), idle_causes.select(columns)]), steps, "label", LABELS, STEP)
+    columns = ("rank_index", "start_ns", "end_ns", "label")
+    label = pl.col("category").cast(pl.String).cast(_LABEL)
+    running = operations.select("rank_index", "start_ns", "end_ns", label=label)
+    idle = idle_causes.select(*columns[:-1], pl.col("label").cast(_LABEL))
+    return sweep(pl.concat([running, idle]), steps, "label", LABELS, ["rank_index"], carry=["step"])
 
 
 def label_idle(
@@ -80,31 +96,15 @@ def _find_late_launches(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.Dat
 
     Columns: rank_index, step, capture_id, thread, start_ns, end_ns.
     """
-    busy = intersect(operations.select("rank_index", "start_ns", "end_ns"), steps, ["rank_index"], carry=["step"])
-    gaps = gaps_within(busy, steps, STEP)
+    gaps = gaps_within(operations, steps.select(*STEP, "start_ns", "end_ns"), ["rank_index"])
     # Of several operations that start together, the one launched first ended the gap.
-    starters = (
-        operations.sort("rank_index", "start_ns", pl.col("launch_start_ns").fill_null(2**62), "launch_thread")
-        .unique(["rank_index", "start_ns"], keep="first", maintain_order=True)
-        .select(
-            "rank_index",
-            "capture_id",
-            next_start_ns="start_ns",
-            launch_start_ns="launch_start_ns",
-            thread="launch_thread",
-        )
-        .sort("next_start_ns")
-    )
-    ended_by = gaps.sort("end_ns").join_asof(
-        starters,
-        left_on="end_ns",
-        right_on="next_start_ns",
-        by="rank_index",
-        strategy="forward",
-        check_sortedness=False,
+    next_row = find_next(operations, gaps, ["rank_index"], ["launch_start_ns", "launch_thread"])
+    ended_by = operations.select("capture_id", "launch_start_ns", thread="launch_thread").select(
+        pl.all().gather(next_row)
     )
     return (
-        ended_by.drop_nulls("launch_start_ns")
+        pl.concat([gaps, ended_by], how="horizontal")
+        .drop_nulls("launch_start_ns")
         .with_columns(end_ns=pl.min_horizontal("end_ns", "launch_start_ns"))
         .filter(DURATION > 0)
         .select(*STEP, *THREAD, "start_ns", "end_ns")
@@ -118,7 +118,9 @@ def measure_budget(slices: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     Raises ConservationError unless the buckets of each step sum to its length.
     """
     budget = (
-        slices.with_columns(bucket=OWNER, ns=DURATION)
+        slices.group_by(*STEP, "active")
+        .agg(ns=DURATION.sum())
+        .with_columns(bucket=OWNER)
         .group_by(*STEP, "bucket")
         .agg(pl.col("ns").sum())
         .sort(*STEP, "bucket")

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
-from statistics import median
 
 import polars as pl
 
-from three_walls.attribution.kernel_spread import GpuSuspicion, suspect_gpu
+from three_walls.attribution.kernel_spread import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.attribution.ownership import OWNER
 from three_walls.attribution.slow_ranks import leave_out, name_kernels
 from three_walls.inputs.nsys.reader import Trace
@@ -189,15 +188,12 @@ def _list_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread:
     """
     rows = _measure_lateness(arrivals, steps).rows()
     late_ranks = []
+    lateness, spreads = PeerMedians(late_ns for _, late_ns, _, _ in rows), PeerMedians(kernel_spread.values())
     for rank_index, late_ns, step_ns, count in rows:
-        others = sorted(other_ns for other, other_ns, _, _ in rows if other != rank_index)
-        if not others:
-            continue
-        peers_ns = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
-        if late_ns - peers_ns >= default_rank_thresholds().minimum_late_fraction * step_ns:
-            spreads = [spread for other, spread in kernel_spread.items() if other != rank_index]
-            peers_spread = median(spreads) if spreads else None
+        peers_ns = lateness.without(late_ns)
+        if peers_ns is not None and late_ns - peers_ns >= default_rank_thresholds().minimum_late_fraction * step_ns:
             spread = kernel_spread.get(rank_index)
+            peers_spread = spreads.without(spread)
             late_ranks.append(LateRank(rank_index, round(late_ns), round(peers_ns), count, spread, peers_spread))
     return late_ranks
 

@@ -18,6 +18,7 @@ the producer of 1777 of the 1793 waits that delayed a stream, and none for the 1
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import polars as pl
@@ -34,24 +35,65 @@ _NEED = ("rank_index", "stream", "gap", "start_ns", "end_ns")
 """Columns of a time within a gap during which whatever runs on a stream blocks the operation that ends the gap."""
 
 
-def find_edges(
-    operations: pl.DataFrame, api_calls: pl.DataFrame, stream_waits: pl.DataFrame, event_records: pl.DataFrame
-) -> pl.DataFrame:
+@dataclass(frozen=True, slots=True)
+class EventCalls:
+    """The calls that make a stream wait for an event, and those that record one; ``at_ns`` is when a call began."""
+
+    waits: pl.DataFrame
+    """Timeline.stream_waits with thread and at_ns."""
+    records: pl.DataFrame
+    """Timeline.event_records with thread and at_ns."""
+    unlisted: pl.DataFrame
+    """Records that the export does not list: capture_id, process, correlation, thread, at_ns."""
+
+    def filter(self, of_calls: pl.Expr) -> EventCalls:
+        """The calls for which ``of_calls`` holds."""
+        return EventCalls(self.waits.filter(of_calls), self.records.filter(of_calls), self.unlisted.filter(of_calls))
+
+    def around(self, launch_ns: pl.Series) -> EventCalls:
+        """The waits of a single process that operations launched at ``launch_ns`` may obey, and what these refer to.
+
+        Before the first of them is launched nothing waits for one of them, and after the last none of them waits.
+        """
+        begin, end = pl.lit(launch_ns.min(), dtype=pl.Int64), pl.lit(launch_ns.max(), dtype=pl.Int64)
+        waits = self.waits.filter(pl.col("at_ns").is_between(begin, end))
+        synced = pl.col("event_sync").is_in(waits["event_sync"].drop_nulls().unique().implode())
+        return EventCalls(
+            waits,
+            _cut(self.records, begin, end, "event", synced),
+            _cut(self.unlisted, begin, end, "thread", pl.lit(value=False)),
+        )
+
+
+def _cut(records: pl.DataFrame, begin: pl.Expr, end: pl.Expr, key: str, others: pl.Expr) -> pl.DataFrame:
+    """The ``records`` from ``begin`` to ``end``, the last one before with each ``key``, and ``others``."""
+    at, is_earlier = pl.col("at_ns"), pl.col("at_ns") < begin
+    is_last = at == at.filter(is_earlier).max().over(key)
+    return records.filter(at.is_between(begin, end) | (is_earlier & is_last) | others)
+
+
+def list_event_calls(api_calls: pl.DataFrame, stream_waits: pl.DataFrame, event_records: pl.DataFrame) -> EventCalls:
+    """The waits for events and the records of them. The arguments are the frames of those names of a Timeline."""
+    calls = calls_of_kind(api_calls, ("event_record", "stream_wait")).select(*CALL, "thread", "kind", at_ns="start_ns")
+    return EventCalls(
+        _join_calls(stream_waits, calls, "stream_wait"),
+        _join_calls(event_records, calls, "event_record"),
+        calls.filter(pl.col("kind") == "event_record").drop("kind").join(event_records, on=CALL, how="anti"),
+    )
+
+
+def find_edges(operations: pl.DataFrame, calls: EventCalls) -> pl.DataFrame:
     """Waits for events as pairs of operations: op (that waits), producer, producer_stream, producer_end_ns, resolved.
 
     ``operations`` have a unique ``op``. The waiting operation is the next one launched on its stream after the wait.
     Where ``resolved`` is false, ``producer`` is the latest that it can have waited for; null if none is known.
     """
-    calls = calls_of_kind(api_calls, ("event_record", "stream_wait")).select(*CALL, "thread", "kind", at_ns="start_ns")
-    waits = _join_delayed(_join_calls(stream_waits, calls, "stream_wait"), operations)
-    records = _join_calls(event_records, calls, "event_record")
-    paired = _pair(waits, records)
+    paired = _pair(_join_delayed(calls.waits, operations), calls.records)
     listed = paired.filter(pl.col("record_ns").is_not_null())
-    unlisted = calls.filter(pl.col("kind") == "event_record").join(event_records, on=CALL, how="anti")
     return pl.concat(
         [
             _find_producers(listed, operations).with_columns(resolved=pl.lit(value=True)),
-            _eliminate(paired.filter(pl.col("record_ns").is_null()), unlisted, operations),
+            _eliminate(paired.filter(pl.col("record_ns").is_null()), calls.unlisted, operations),
         ]
     )
 

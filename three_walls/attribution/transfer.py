@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.attribution.ownership import find_time_without_compute
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.ranks.matching import STEP_AND_CLASS
@@ -46,16 +45,17 @@ _TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
 
 
 def measure_transfer(
-    timeline: Timeline, matched_ranks: MatchedRanks, slices: pl.DataFrame, exposure: pl.DataFrame
+    timeline: Timeline, matched_ranks: MatchedRanks, exposed_slices: pl.DataFrame, exposure: pl.DataFrame
 ) -> pl.DataFrame:
     """Exposed transfer: rank_index, step, class, transfer_exposed_ns (at most the exposed time of the class).
 
     Measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
-    ``exposure``: see measure_exposure. fastest_exposed_ns: the same with each call at most as long as the fastest tenth
+    ``exposed_slices``: those of slice_steps with exposed communication (ownership.IS_EXPOSED). ``exposure``: see
+    measure_exposure. fastest_exposed_ns: the same with each call at most as long as the fastest tenth
     of its kind; repeated_exposed_ns: the part of transfer_exposed_ns in calls that repeat enough to show that. Both are
     null where nothing was measured. is_least: whether exchanges of tokens were estimated without knowing their sizes.
     """
-    exposed_stretches = find_time_without_compute(slices)
+    exposed_stretches = merge_overlapping(exposed_slices, STEP)
     resolved = matched_ranks.class_splits.filter("resolved").select(STEP_AND_CLASS)
     transferring = _list_transfers(timeline, matched_ranks, resolved)
     measured = _expose(transferring, exposed_stretches, "measured_ns")
@@ -88,12 +88,7 @@ def estimate_ready_durations(timeline: Timeline) -> pl.DataFrame:
     Columns: rank_index, stream, start_ns, end_ns, ready_ns: by the bytes of the call where they are recorded, else by
     the fastest calls of its kind; null where neither is known.
     """
-    calls = (
-        timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-        .with_columns(duration_ns=DURATION)
-        .with_row_index("call")
-        .pipe(_mark_small)
-    )
+    calls = _list_calls(timeline.operations)
     inside = intersect(calls, timeline.steps, ["rank_index"], carry=["step", "kept"])
     is_exchange = pl.col("category").is_in(_TOKEN_EXCHANGES)
     sized_ns = pl.when(is_exchange).then(
@@ -117,8 +112,11 @@ def _list_transfers(timeline: Timeline, matched_ranks: MatchedRanks, resolved: p
     fastest tenth of its kind transfers; null where the kind has too few calls.
     """
     columns = ("rank_index", "stream", "start_ns", "end_ns", "name_id", "message_bytes")
-    kernels = timeline.operations.select(columns).unique(
-        ["rank_index", "stream", "start_ns", "end_ns"], keep="first", maintain_order=True
+    kernels = (
+        timeline.operations.select(*columns, "category")
+        .filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .select(columns)
+        .unique(["rank_index", "stream", "start_ns", "end_ns"], keep="first", maintain_order=True)
     )
     transfers = (
         matched_ranks.matched.communication.join(resolved, on=STEP_AND_CLASS, how="semi")
@@ -147,12 +145,7 @@ def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFra
 
     Only calls of kept steps count for the fastest ones.
     """
-    calls = (
-        timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-        .with_columns(duration_ns=DURATION)
-        .with_row_index("call")
-        .pipe(_mark_small)
-    )
+    calls = _list_calls(timeline.operations)
     inside = intersect(calls, timeline.steps, ["rank_index"], carry=["step", "kept"])
     exposed = (
         intersect(inside.select("call", *STEP, "start_ns", "end_ns"), exposed_stretches, STEP)
@@ -203,6 +196,17 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
             .when(pl.col("calls") >= thresholds.minimum_calls)
             .then(pl.when(is_exchange).then("shortest_ns").otherwise("quantile_ns")),
         )
+    )
+
+
+def _list_calls(operations: pl.DataFrame) -> pl.DataFrame:
+    """The communication among ``operations``: call (its number), duration_ns, small, and what identifies its kind."""
+    return (
+        operations.select(*(name for name in _KIND if name != "small"), "start_ns", "end_ns", "message_bytes")
+        .filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .with_columns(duration_ns=DURATION)
+        .with_row_index("call")
+        .pipe(_mark_small)
     )
 
 

@@ -6,26 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.render import check_table, show
+from three_walls.cli.signals import loading
 from three_walls.cli.workers_option import make_workers, workers_options
 from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
-from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
-from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
-from three_walls.inputs.read_inputs import UNREADABLE, Progress
+from three_walls.model.report import UNREADABLE
 from three_walls.model.rule import APPLICABILITIES
-from three_walls.pipeline import analyze
 from three_walls.report.formats import show_control_characters
 from three_walls.report.render import FORMATS
-from three_walls.report.sections.brief import name_verdict
-from three_walls.report.terminal_report import open_console, print_report
-from three_walls.report.write import write_report
-from three_walls.runs import read_history
+
+if TYPE_CHECKING:
+    from three_walls.inputs.read_inputs import Progress
+    from three_walls.model.report import Report
+    from three_walls.model.workers import Workers
+    from three_walls.report_cache import AnalysisRequest
 
 
 @click.command("analyze")
@@ -101,6 +100,13 @@ from three_walls.runs import read_history
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
 @workers_options
+@click.option(
+    "--no-cache",
+    "is_fresh",
+    is_flag=True,
+    help="Analyze what was analyzed before with the same options again, and keep no report for the next time.",
+)
+@click.option("--timings", "is_timed", is_flag=True, help="Print what each stage takes on stderr: time and memory.")
 @nsys_option
 def analyze_command(
     traces: tuple[Path, ...],
@@ -120,6 +126,8 @@ def analyze_command(
     quiet: bool,
     jobs: int | None,
     scheduler: str | None,
+    is_fresh: bool,
+    is_timed: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
 
@@ -144,35 +152,58 @@ def analyze_command(
     """
     check_table(table, form)
     out = out_dir or default_out_dir(traces)
+    with loading():
+        from three_walls.report_cache import FOLDER, AnalysisRequest, open_cache
+    request = AnalysisRequest(
+        traces=traces,
+        logs=logs,
+        config=config_file,
+        settings=settings,
+        memory_snapshot=memory_snapshot,
+        step_range=step_range,
+        bridge_version=bridge_version,
+        rules=rules_dir,
+        allowed=allowed,
+        exports=out.parent / EXPORTS,
+    )
     written: list[Path] = []
     with show_progress() as progress:
-        report = analyze(
-            traces,
-            step_range=step_range,
-            bridge_version=bridge_version,
-            rules=rules_dir,
-            allowed=allowed,
-            logs=logs,
-            memory_snapshot=memory_snapshot,
-            config=config_file,
-            settings=settings,
-            exports=out.parent / EXPORTS,
-            workers=make_workers(jobs, scheduler),
-            progress=progress,
-        )
+        if is_timed:
+            from three_walls.cli.timings import time_stages
+
+            progress = time_stages(progress)
+        progress("looking for an earlier report")
+        cache = None if is_fresh else open_cache(request, out, progress)
+        found = cache.find() if cache else None
+        analyzed = report = found or _analyze(request, make_workers(jobs, scheduler), progress)
         if history_dir is not None:
+            with loading():
+                from three_walls.runs import read_history
             report = replace(report, history=read_history(history_dir, progress))
         if form is None or out_dir is not None:
             progress("writing the report")
-            written = write_report(report, out)
+            with loading():
+                from three_walls.report.json_report import render_json
+                from three_walls.report.write import write_report
+            json_text = cache.json_text if cache and found else render_json(analyzed)
+            written = write_report(report, out, json_text if report is analyzed else "")
+            if cache:
+                cache.keep(analyzed, json_text)
+    if found:
+        note = f"the same inputs and options were analyzed before: from {out / FOLDER}; --no-cache analyzes again"
+        click.echo(show_control_characters(note), err=True)
     for warning in report.warnings:
         if warning.code == UNREADABLE:
             click.echo(show_control_characters(f"three-walls: warning: {warning.message}"), err=True)
     if form is not None:
         show(report, form, table=table, is_full=is_full)
     elif quiet:
+        with loading():
+            from three_walls.report.sections.brief import name_verdict
         click.echo(show_control_characters(name_verdict(report)))
     else:
+        with loading():
+            from three_walls.report.terminal_report import open_console, print_report
         print_report(report, open_console(), is_full=is_full)
         page, *others = written
         names = ", ".join(f"{path.name}/" if path.is_dir() else path.name for path in others)
@@ -182,8 +213,30 @@ def analyze_command(
         click.echo(f"Wrote {show_control_characters(str(path))}", err=form is not None)
 
 
+def _analyze(request: AnalysisRequest, workers: Workers, progress: Progress) -> Report:
+    with loading():
+        from three_walls.pipeline import analyze
+    return analyze(
+        request.traces,
+        step_range=request.step_range,
+        bridge_version=request.bridge_version,
+        rules=request.rules,
+        allowed=request.allowed,
+        logs=request.logs,
+        memory_snapshot=request.memory_snapshot,
+        config=request.config,
+        settings=request.settings,
+        exports=request.exports,
+        workers=workers,
+        progress=progress,
+    )
+
+
 def default_out_dir(traces: tuple[Path, ...]) -> Path:
     """``<trace stem>.three-walls`` in the current directory; of a directory or several traces, the first one's."""
+    from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
+    from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
+
     first = traces[0]
     if not first.name and first.resolve().name:  # `.` and `..`
         first = first.resolve()
@@ -196,6 +249,9 @@ def default_out_dir(traces: tuple[Path, ...]) -> Path:
 @contextmanager
 def show_progress() -> Iterator[Progress]:
     """A spinner on a terminal's stderr; silence anywhere else."""
+    with loading():
+        from rich.console import Console
+        from rich.text import Text
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

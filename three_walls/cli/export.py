@@ -9,14 +9,13 @@ from pathlib import Path
 
 import click
 
-from three_walls import pipeline
 from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.nsys_option import nsys_option
-from three_walls.export.chrome_trace import render_chrome_trace
+from three_walls.cli.signals import loading
 from three_walls.model.errors import UsageError
+from three_walls.model.workers import Workers
 from three_walls.report.formats import format_count, show_control_characters
-from three_walls.survey.workers import Workers
 
 SUFFIXES = (".json", ".json.gz")
 _GZIP_LEVEL = 6
@@ -88,6 +87,9 @@ def export_command(
       2  usage                        4  no CUDA kernels in the traces
     """
     _check_out(target, (*traces, *logs, *([config_file] if config_file else [])), force)
+    with loading():
+        from three_walls import pipeline
+        from three_walls.export.chrome_trace import render_chrome_trace
     with show_progress() as progress:
         step = pipeline.export_step(
             traces,

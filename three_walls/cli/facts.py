@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.cli.signals import loading
 
 
 @click.command("facts")
@@ -13,6 +13,8 @@ def facts_command() -> None:
 
     Settings are facts too: config.<key> (keys of tables/config-keys.yaml) and env.<VARIABLE>.
     """
+    with loading():
+        from three_walls.facts.registry import DEFINITIONS
     for entry in DEFINITIONS:
         click.echo(f"{entry.name} [{entry.unit}]")
         click.echo(f"    {entry.meaning}")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
+from three_walls.cli.signals import loading
 from three_walls.model.errors import UsageError
-from three_walls.model.report import Report
-from three_walls.report.csv_report import render_csv
 from three_walls.report.formats import show_control_characters
-from three_walls.report.json_report import load_report
 from three_walls.report.render import FORMATS, render
-from three_walls.report.terminal_report import open_console, print_report
-from three_walls.report.write import write_report
+
+if TYPE_CHECKING:
+    from three_walls.model.report import Report
 
 REPORT_NAME = "report.json"
 _FORMAT_OF = {".html": "html", ".json": "json", ".md": "md", ".csv": "csv", ".txt": "text"}
@@ -58,14 +57,20 @@ def render_command(source: Path, form: str | None, target: Path | None, table: s
     if form is None and target is not None and not target.is_dir():
         form = _FORMAT_OF.get(target.suffix)
     check_table(table, form)
+    with loading():
+        from three_walls.report.json_report import load_report
     source = source / REPORT_NAME if source.is_dir() else source
     report = load_report(source)
     if target is None:
         show(report, form or "text", table=table, is_full=is_full)
         return
     if form is None:
+        with loading():
+            from three_walls.report.write import write_report
         written = write_report(report, target)
     elif form == "csv" and table is None and target.is_dir():
+        with loading():
+            from three_walls.report.csv_report import render_csv
         written = [_write(target / f"{name}.csv", text) for name, text in render_csv(report).items()]
     else:
         suffix = "txt" if form == "text" else form
@@ -86,6 +91,8 @@ def check_table(table: str | None, form: str | None) -> None:
 def show(report: Report, form: str, *, table: str | None, is_full: bool) -> None:
     """Print ``report`` and nothing else on standard output: text with colours on a terminal, all else as in a file."""
     if form == "text":
+        with loading():
+            from three_walls.report.terminal_report import open_console, print_report
         print_report(report, open_console(), is_full=is_full)
         return
     click.echo(encode(render(report, form, table=table, is_full=is_full)), nl=False)
@@ -98,6 +105,8 @@ def encode(text: str) -> bytes:
 
 def _write(target: Path, text: str) -> Path:
     """Write ``text`` to ``target``, whole or not at all; an earlier file is replaced."""
+    with loading():
+        from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
     check_target(target, True)
     if not os.access(target.absolute().parent, os.W_OK):
         raise UsageError(f"{target}: cannot be written (its directory is missing or read-only)")

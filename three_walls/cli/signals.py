@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -59,6 +61,16 @@ def handle_signals() -> None:
 def finish_loading() -> None:
     """From now on a signal raises Terminated, so that temporary files and child processes are removed."""
     _handler.is_loading = False
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """For imports of a command that has begun: a signal ends the process at once, as while the command was imported."""
+    was_loading, _handler.is_loading = _handler.is_loading, True
+    try:
+        yield
+    finally:
+        _handler.is_loading = was_loading
 
 
 def finish() -> None:

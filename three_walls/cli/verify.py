@@ -17,9 +17,8 @@ from three_walls.model.errors import InputError, UsageError
 from three_walls.model.shell import is_variable, quote_file
 from three_walls.overrides.merged_config import MergedConfig, config_of_sections
 from three_walls.overrides.real_bridge.verify import Target, WrittenOverrides, verify
-from three_walls.pipeline import check_release
 from three_walls.report.formats import show_control_characters
-from three_walls.tables.bridge import nearest_release
+from three_walls.tables.bridge import check_release, nearest_release
 
 _RUN_CONFIG = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
 

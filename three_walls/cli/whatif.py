@@ -6,21 +6,19 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import polars as pl
 
-from three_walls import pipeline
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.nsys_option import nsys_option
-from three_walls.inputs.config.command_line import read_user_settings
+from three_walls.cli.signals import loading
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
-from three_walls.model.what_if import Question, WhatIf
-from three_walls.report.terminal_report import open_console
-from three_walls.report.what_if_text import describe_what_if
-from three_walls.rules.what_if import answer
-from three_walls.survey.workers import Workers
+from three_walls.model.workers import Workers
+
+if TYPE_CHECKING:
+    from three_walls.model.what_if import Question, WhatIf
 
 _BYTES_PER_GB = 1_000_000_000
 LARGEST_FACTOR = 1_000.0
@@ -99,6 +97,11 @@ def whatif_command(
       4  no CUDA kernels in the traces
       5  the rule base has errors
     """
+    with loading():
+        from three_walls import pipeline
+        from three_walls.report.terminal_report import open_console
+        from three_walls.report.what_if_text import describe_what_if
+        from three_walls.rules.what_if import answer
     question = read_question(settings, scales, dropped, network_gbs)
     with show_progress() as progress:
         run = pipeline.replay_run(
@@ -124,6 +127,9 @@ def read_question(
     settings: tuple[str, ...], scales: tuple[str, ...], dropped: tuple[str, ...], network_gbs: float | None
 ) -> Question:
     """The options as a question. Raises UsageError for one that cannot be read, and where none is given."""
+    with loading():
+        from three_walls.inputs.config.command_line import read_user_settings
+        from three_walls.model.what_if import Question
     if not (settings or scales or dropped or network_gbs is not None):
         raise UsageError("whatif: expected a change, found none: give --set, --scale, --drop or --network-gbs")
     if network_gbs is not None and not (math.isfinite(network_gbs) and network_gbs > 0):
@@ -154,6 +160,8 @@ def _read_scale(word: str) -> tuple[str, float]:
 
 def _read_expression(text: str) -> str:
     """``text``, once the engine that will search kernel names has read it."""
+    with loading():
+        import polars as pl
     try:
         if text:
             pl.Series([""]).str.contains(text)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from three_walls.survey.workers import Workers
+from three_walls.model.workers import Workers
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -11,6 +10,7 @@ from three_walls.export.host_work import HostWork, detail_gaps, measure_host_wor
 from three_walls.export.kernel_table import describe_operations, tabulate_kernels
 from three_walls.export.step_tracks import MeasuredStep
 from three_walls.export.timeline import choose_detailed, draw_timeline
+from three_walls.model.record import dataclass
 from three_walls.model.report import HostWorkRow, KernelRow, RankReport, Timeline
 from three_walls.timeline.operators import read_named_ranges, read_operators
 
@@ -37,7 +37,7 @@ def drill_down(measured: MeasuredStep, ranks: Sequence[RankReport], late: Sequen
     kernels = tabulate_kernels(step, operations, operators)
     detailed = choose_detailed(measured, late)
     is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == step.step)
-    gaps = measured.gaps.list_stretches(is_detailed)
+    gaps = measured.gaps.stretches.filter(is_detailed)
     ranges = read_named_ranges(step.trace, step.rank.process, step.operations)
     own_gaps = gaps.filter(pl.col("rank_index") == step.rank_index)
     work = measure_host_work(step, timeline, operations, ranges, own_gaps)

@@ -7,7 +7,6 @@ device, and per host thread its NVTX ranges and CUDA calls. Everything is cut to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -21,6 +20,7 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, read_ranges_between
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.errors import UsageError
+from three_walls.model.record import dataclass
 from three_walls.ranks.clock import CommonClock
 from three_walls.replay.critical_path import OPERATION, CriticalPath, find_critical_path
 from three_walls.replay.graph import StepGraph, replay
@@ -114,7 +114,7 @@ def _make_ranks(measured: MeasuredStep, windows: Sequence[Window], ranks: Collec
     zero_ns = {window.rank.rank_index: window.zero_ns for window in windows}
     step = pl.col("step") == measured.step.step
     slices = measured.slices.filter(step)
-    gaps = measured.gaps.list_stretches(step)
+    gaps = measured.gaps.stretches.filter(step)
     for window in windows:
         index = window.rank.rank_index
         if ranks and window.rank.rank not in ranks:

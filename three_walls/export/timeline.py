@@ -9,9 +9,10 @@ items are always kept, and a joined item knows how much time its parts take.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from three_walls.export.kernel_table import generalize, name_part, shorten_name
@@ -27,6 +28,7 @@ from three_walls.export.step_tracks import (
 )
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, read_ranges_between
 from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, COMMUNICATION_CATEGORIES, Group
+from three_walls.model.record import dataclass
 from three_walls.model.report import Timeline, TimelineLane, TimelineRank, TimelineStretch
 from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.operators import name_ranges
@@ -92,9 +94,11 @@ def draw_timeline(
     left = MOST_ITEMS - most_coarse * (len(windows) - len(detailed))
     texts = _Texts()
     ranks = []
+    step_slices = measured.slices.filter(pl.col("step") == measured.step.step)
+    slices_of = step_slices.partition_by("rank_index", as_dict=True)
     for window in sorted(windows, key=in_order):
         index = window.rank.rank_index
-        of_rank = measured.slices.filter((pl.col("rank_index") == index) & (pl.col("step") == measured.step.step))
+        of_rank = slices_of.get((index,), step_slices.clear())
         if index in detailed:
             most = left * weights[index] // sum(weights.values())
             read = ranges if index == representative else _read_ranges(window)
@@ -328,13 +332,20 @@ def thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
         return alone
     span = int(items.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item())
     threshold = max(1, span // max(1, most) // _CELL // 4)
-    while True:
-        joined = _join(alone, threshold)
-        if joined.height <= most or threshold > span:
-            break
+    numbers = alone["start_ns"].to_numpy(), alone["busy_ns"].to_numpy()
+    while threshold <= span and _count_joined(*numbers, threshold) > most:
         threshold *= 2
+    joined = _join(alone, threshold)
     assert joined["busy_ns"].sum() == alone["busy_ns"].sum(), "joined items do not sum to the time of their parts"
     return joined
+
+
+def _count_joined(start_ns: npt.NDArray[np.int64], length_ns: npt.NDArray[np.int64], threshold: int) -> int:
+    """How many items :func:`_join` leaves."""
+    is_short = length_ns < threshold
+    cell = start_ns // (threshold * _CELL)
+    follows = is_short[1:] & is_short[:-1] & (cell[1:] == cell[:-1])
+    return len(start_ns) - int(np.count_nonzero(follows))
 
 
 def _join(items: pl.DataFrame, threshold: int) -> pl.DataFrame:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-import polars as pl
-
 from three_walls.facts.attention_passes import count_phases, find_passes
 from three_walls.inputs.config.parallel_layout import has_uneven_stages, read_layout
 from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.timeline.timeline import Timeline
+from three_walls.timeline.timeline import Timeline, take_rank
 
 COUNTED = "derived: from the micro-batches of a step"
 
@@ -51,6 +49,8 @@ def _backward_passes(timeline: Timeline) -> set[int]:
     """The different numbers of backward passes of attention in the kept steps of all ranks."""
     found = set()
     for rank_index, start, end in timeline.steps.filter("kept").select("rank_index", "start_ns", "end_ns").rows():
-        operations = timeline.operations.filter(pl.col("rank_index") == rank_index)
-        found.add(count_phases(find_passes(operations, (start, end)))[1])
+        operations = take_rank(timeline.operations, rank_index)
+        # find_passes looks at what starts in the step alone.
+        first, after = (operations["start_ns"].search_sorted(at, "left") for at in (start, end))
+        found.add(count_phases(find_passes(operations[first:after], (start, end)))[1])
     return found

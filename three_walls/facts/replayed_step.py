@@ -15,8 +15,9 @@ REPLAY_ERROR = facts.fact(
     "replay_error_fraction",
     "fraction",
     "the replay error",
-    "Fraction of the captured step by which its unchanged replay is off: the largest one over all kept steps and "
-    "captured ranks. It says how well dependencies are known, not how well a change of the step is predicted.",
+    "Fraction of the captured step by which its unchanged replay is off: the largest one over the captured ranks and "
+    "the kept steps (of many: twelve, from the shortest to the longest). It says how well dependencies are known, not "
+    "how well a change of the step is predicted.",
     whole="the captured step",
 )
 PREDICTED_STEP = facts.duration(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
-from three_walls.attribution.kernel_spread import GpuSuspicion, suspect_gpu
+from three_walls.attribution.kernel_spread import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.attribution.ownership import union_where
 from three_walls.attribution.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.inputs.config.parallel_layout import ParallelLayout, read_layout
@@ -21,8 +20,8 @@ from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.steps import median_steps
-from three_walls.timeline.timeline import Timeline
+from three_walls.timeline.steps import STEP, median_steps
+from three_walls.timeline.timeline import Timeline, take_rank
 
 NO_STEP = "no step could be kept (capture four steps or more)"
 """Why what is measured in a step is missing."""
@@ -197,6 +196,7 @@ def choose_step(
     step = medians[rank_index]
     kept_steps = timeline.steps.filter((pl.col("rank_index") == rank_index) & pl.col("kept"))
     start, end = kept_steps.filter(pl.col("step") == step).select("start_ns", "end_ns").row(0)
+    which = "only complete" if kept_steps.height == 1 else "median"
     of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
     budget = attribution.budget.filter(of_step).select("bucket", "ns").rows()
     transfer_ns, crawl_ns = _transfer_at_pace(attribution, matched_ranks, rank_index, step)
@@ -207,15 +207,15 @@ def choose_step(
         step=step,
         start_ns=int(start),
         end_ns=int(end),
-        operations=timeline.operations.filter(
-            (pl.col("rank_index") == rank_index) & (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
+        operations=take_rank(timeline.operations, rank_index).filter(
+            (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
         ),
         slices=attribution.slices.filter(of_step),
         budget_ns={str(bucket): int(ns) for bucket, ns in budget},
         transfer_ns=transfer_ns,
         kept_steps=kept_steps,
         schedule_nodes=timeline.schedule_nodes,
-        why=f"rank {rank.rank}, step {step}: {reason}",
+        why=f"rank {rank.rank}, step {step}: its {which} step; {reason}",
         least_transfer=frozenset(attribution.transfer.filter(of_step & pl.col("is_least"))["class"].to_list()),
         crawl_ns=crawl_ns,
     )
@@ -231,8 +231,8 @@ def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline
     if number is None:
         return None
     start, end = steps.filter(pl.col("step") == number).select("start_ns", "end_ns").row(0)
-    operations = timeline.operations.filter(
-        (pl.col("rank_index") == rank.rank_index) & (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
+    operations = take_rank(timeline.operations, rank.rank_index).filter(
+        (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
     )
     return replace(
         step, trace=trace, rank=rank, step=number, start_ns=int(start), end_ns=int(end), operations=operations
@@ -265,7 +265,7 @@ def choose_rank(
     matched_ranks: MatchedRanks,
     stragglers: Sequence[Straggler],
 ) -> tuple[int, str]:
-    """The index of the representative rank, and why its step: its median one, and how the rank was chosen.
+    """The index of the representative rank, and how it was chosen.
 
     ``medians``: the median kept step of every rank that has one. ``stragglers``: those that are late for a reason of
     their own. Ranks that share their GPU with another process, or are slow at the same kernels, are no better, also
@@ -279,9 +279,9 @@ def choose_rank(
     if not sick or not healthy:
         chosen = _find_least_waiting(medians, medians, attribution, matched_ranks)
         if len(medians) == 1:
-            return chosen, "its median step; the only rank captured"
+            return chosen, "the only rank captured"
         of_ranks = f"it waited least for peers of {len(medians)} ranks"
-        return chosen, f"its median step; {of_ranks}" + (", all of which are late" if sick else "")
+        return chosen, of_ranks + (", all of which are late" if sick else "")
     slow = {straggler.rank for straggler in stragglers if straggler.cause == StragglerCause.SLOW_COMPUTE}
     named = f"rank {sick[0]} is" if len(sick) == 1 else f"ranks {', '.join(map(str, sick))} are"
     are_sick = f"{named} {'slow' if late | slow_gpus == slow | slow_gpus else 'late'}"
@@ -292,23 +292,23 @@ def choose_rank(
     if not peers:
         chosen = _find_least_waiting(healthy, medians, attribution, matched_ranks)
         return chosen, f"it waited least for peers of {len(healthy)} healthy ranks, of other stages; {are_sick}"
-    compute_ns = {index: _compute_ns(attribution, index, medians[index]) for index in peers}
+    compute_ns = _sum_compute(attribution, {index: medians[index] for index in peers})
     ordered = sorted(peers, key=lambda index: (compute_ns[index], rank_of[index], index))
     chosen = ordered[(len(ordered) - 1) // 2]
     where = " of its stage" if len(peers) < len(healthy) else ""
     if len(ordered) == 1:
-        return chosen, f"its median step; the only healthy rank{where}; {are_sick}"
+        return chosen, f"the only healthy rank{where}; {are_sick}"
     return chosen, f"the median of {len(ordered)} healthy ranks{where}; {are_sick}"
 
 
 def find_shared_gpus(kernel_spread: Mapping[int, float]) -> list[int]:
     """Indices of ranks whose repeated kernels vary as on a shared GPU, and those of their peers do not."""
-    peers = {index: [spread for other, spread in kernel_spread.items() if other != index] for index in kernel_spread}
+    peers = PeerMedians(kernel_spread.values())
     return [
         index
         for index, spread in kernel_spread.items()
         if spread >= default_rank_thresholds().minimum_shared_gpu_spread_ratio
-        and suspect_gpu(spread, median(peers[index]) if peers[index] else None) is GpuSuspicion.SHARED_GPU
+        and suspect_gpu(spread, peers.without(spread)) is GpuSuspicion.SHARED_GPU
     ]
 
 
@@ -317,13 +317,27 @@ def _find_least_waiting(
 ) -> int:
     """Of ``ranks``, the index of the one that waits least for its peers in its median step."""
     rank_of = matched_ranks.rank_of
-    waits = {index: _waited_ns(attribution, index, medians[index]) for index in ranks}
+    step_of = {index: medians[index] for index in ranks}
+    steps = _list_steps(step_of)
+    exposed_ns = _sum_by_rank(attribution.exposure, steps, "exposed_ns")
+    transferred_ns = _sum_by_rank(attribution.transfer, steps, "transfer_exposed_ns")
+    waits = {index: exposed_ns.get(index, 0) - transferred_ns.get(index, 0) for index in step_of}
     return min(waits, key=lambda index: (waits[index], rank_of[index], index))
 
 
-def _compute_ns(attribution: Attribution, rank_index: int, step: int) -> int:
-    of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
-    return int(attribution.compute.filter(of_step)["ns"].sum())
+def _sum_compute(attribution: Attribution, step_of: Mapping[int, int]) -> dict[int, int]:
+    """How long some compute kernel runs in the steps ``step_of`` (by rank index), by rank index."""
+    return dict.fromkeys(step_of, 0) | _sum_by_rank(attribution.compute, _list_steps(step_of), "ns")
+
+
+def _list_steps(step_of: Mapping[int, int]) -> pl.DataFrame:
+    return pl.DataFrame(list(step_of.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
+
+
+def _sum_by_rank(rows: pl.DataFrame, steps: pl.DataFrame, column: str) -> dict[int, int]:
+    """The sums of ``column`` in ``steps`` (one of each rank), by rank index."""
+    sums = rows.join(steps, on=STEP, how="semi").group_by("rank_index").agg(pl.col(column).sum())
+    return {int(rank_index): int(total) for rank_index, total in sums.rows()}
 
 
 def _transfer_at_pace(
@@ -353,10 +367,3 @@ def _transfer_at_pace(
             once_ns = max(0, measured[name] - repeated_ns)
             at_pace[name] = min(measured[name], int(row["fastest_exposed_ns"]) + round(once_ns / stretch))
     return at_pace, sum(measured.values()) - sum(at_pace.values())
-
-
-def _waited_ns(attribution: Attribution, rank_index: int, step: int) -> int:
-    of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
-    exposed = attribution.exposure.filter(of_step)["exposed_ns"].sum()
-    transferred = attribution.transfer.filter(of_step)["transfer_exposed_ns"].sum()
-    return int(exposed) - int(transferred)

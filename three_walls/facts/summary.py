@@ -32,6 +32,8 @@ MOST_UNCLASSIFIED = 20
 def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[RankReport, ...]:
     """One row per rank, by global rank; each with all of its steps and the budget of its median kept step."""
     budgets, exposure, medians = _budgets(attribution), _exposure(attribution), median_steps(attribution.steps)
+    causes = summarize_gap_causes(attribution.compute_gaps, medians)
+    steps_of = _list_steps(attribution.steps, budgets)
     rows = []
     for rank in sorted(ranks, key=lambda rank: (rank.rank, rank.rank_index)):
         median = medians.get(rank.rank_index)
@@ -43,13 +45,11 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
                 gpu=rank.gpu.name if rank.gpu else None,
                 device=rank.device,
                 input_name=rank.input_name,
-                steps=_list_steps(attribution.steps, rank.rank_index, budgets),
+                steps=steps_of.get(rank.rank_index, ()),
                 median_index=median,
                 budget=budgets.get(place, {}) if median is not None else {},
                 communication=exposure.get(place, {}) if median is not None else {},
-                gap_causes=summarize_gap_causes(attribution.compute_gaps, rank.rank_index, median)
-                if median is not None
-                else (),
+                gap_causes=causes.get(rank.rank_index, ()),
             )
         )
     return tuple(rows)
@@ -99,7 +99,7 @@ def list_unclassified(timeline: Timeline, step: StepView) -> tuple[UnclassifiedK
     """Kernels of the representative rank, in all of its steps, that no pattern matches, by time."""
     unknown = (
         timeline.operations.filter((pl.col("rank_index") == step.rank_index) & pl.col("unknown").is_not_null())
-        .group_by("unknown")
+        .group_by(pl.col("unknown").cast(pl.String))
         .agg(kernel_ns=DURATION.sum(), count=pl.len())
         .sort(["kernel_ns", "unknown"], descending=[True, False])
         .head(MOST_UNCLASSIFIED)
@@ -108,15 +108,14 @@ def list_unclassified(timeline: Timeline, step: StepView) -> tuple[UnclassifiedK
 
 
 def _list_steps(
-    steps: pl.DataFrame, rank_index: int, budgets: Mapping[tuple[int, int], Mapping[str, int]]
-) -> tuple[RankStep, ...]:
-    rows = (
-        steps.filter(pl.col("rank_index") == rank_index).select("step", "start_ns", "end_ns", "kept", "reason").rows()
-    )
-    return tuple(
-        RankStep(step, start, end, kept, reason, budgets.get((rank_index, step), {}))
-        for step, start, end, kept, reason in rows
-    )
+    steps: pl.DataFrame, budgets: Mapping[tuple[int, int], Mapping[str, int]]
+) -> dict[int, tuple[RankStep, ...]]:
+    """All steps of each rank with their budgets, by rank index."""
+    found: dict[int, list[RankStep]] = defaultdict(list)
+    rows = steps.select("rank_index", "step", "start_ns", "end_ns", "kept", "reason").rows()
+    for rank_index, step, start, end, kept, reason in rows:
+        found[rank_index].append(RankStep(step, start, end, kept, reason, budgets.get((rank_index, step), {})))
+    return {rank_index: tuple(rank_steps) for rank_index, rank_steps in found.items()}
 
 
 def _budgets(attribution: Attribution) -> dict[tuple[int, int], dict[str, int]]:

@@ -23,7 +23,7 @@ from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.errors import InputError, NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
-from three_walls.model.report import ReportWarning
+from three_walls.model.report import UNREADABLE, ReportWarning
 from three_walls.model.training_log import ProgressJob, TrainingLog
 from three_walls.tables.kernels import shown_settings
 from three_walls.tables.thresholds import default_log_thresholds, default_rank_thresholds
@@ -32,8 +32,6 @@ Progress = Callable[[str], None]
 """Called with a few words when a stage begins."""
 
 BATCH_SIZE = "global_batch_size"
-UNREADABLE = "trace-unreadable"
-"""Code of the warning that a trace of several cannot be read."""
 
 Paths = str | Path | Iterable[str | Path]
 

@@ -8,8 +8,9 @@ budget follows from this list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from three_walls.model.record import dataclass
 
 
 class Group(StrEnum):

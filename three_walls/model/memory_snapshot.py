@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from three_walls.model.record import dataclass
 
 NO_STACK, OTHER, BEFORE_RECORDING = "no_stack", "other", "before_recording"
 CATEGORIES = {

@@ -7,7 +7,6 @@ The fields of these types, in their order, are the fields of report.json, and th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.comparison import History
@@ -15,6 +14,7 @@ from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
+from three_walls.model.record import dataclass
 from three_walls.model.training_log import TimerKind
 
 SCHEMA_VERSION = "2.5"
@@ -732,6 +732,10 @@ class Timeline:
     """The longest stretches of exposed communication, at most ten."""
     longest: tuple[TimelineStretch, ...]
     """The three longest stretches that each bucket owns, and of each cause of gaps without compute."""
+
+
+UNREADABLE = "trace-unreadable"
+"""Code of the warning that a trace of several could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

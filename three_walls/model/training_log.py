@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from three_walls.model.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from three_walls.model.buckets import (
     categories_of,
 )
 from three_walls.model.condition import Condition
+from three_walls.model.record import dataclass
 
 
 class Action(StrEnum):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from three_walls.inputs.nsys.reader import Capture
@@ -59,25 +60,36 @@ def number_steps(timeline: Timeline, traces: Sequence[Capture]) -> pl.DataFrame:
 
 
 def _find_shift(ends_ns: list[int], first_ends_ns: list[int]) -> int:
-    """How many steps after the first capture this one began, judged by when steps end; 0 where that is not clear."""
+    """How many steps after the first capture this one began, judged by when steps end; 0 where that is not clear.
+
+    Only those shifts are compared at which most steps end together. They are counted for all shifts at once: comparing
+    at each of them takes time with the square of the number of steps.
+    """
     thresholds = attribution_thresholds()
-    least = thresholds.minimum_common_steps
-    distances = [_median_distance(ends_ns, first_ends_ns[shift:]) for shift in range(len(first_ends_ns) - least + 1)]
-    if len(ends_ns) < least or len(distances) < 2:
+    shifts = len(first_ends_ns) - thresholds.minimum_common_steps + 1
+    if len(ends_ns) < thresholds.minimum_common_steps or shifts < 2:
         return 0
-    lengths = sorted(end - start for start, end in pairwise(first_ends_ns))
-    step_ns = lengths[len(lengths) // 2]
-    best = min(range(len(distances)), key=lambda shift: distances[shift])
-    is_clear = (
-        distances[0] > thresholds.different_step_fraction * step_ns
-        and distances[best] <= thresholds.same_step_fraction * step_ns
-    )
-    return best if is_clear else 0
+    ends, first_ends = np.array(ends_ns, dtype=np.int64), np.array(first_ends_ns, dtype=np.int64)
+    lengths = np.sort(np.diff(first_ends))
+    step_ns = int(lengths[len(lengths) // 2])
+    same_ns = int(thresholds.same_step_fraction * step_ns)
+    places = np.arange(len(ends))
+    begins = np.clip(np.searchsorted(first_ends, ends - same_ns, "left") - places, 0, shifts)
+    untils = np.clip(np.searchsorted(first_ends, ends + same_ns, "right") - places, 0, shifts)
+    together = np.cumsum(np.bincount(begins, minlength=shifts + 1) - np.bincount(untils, minlength=shifts + 1))[:shifts]
+    compared = np.minimum(len(ends), len(first_ends) - np.arange(shifts))
+    candidates = np.flatnonzero(together > compared // 2).tolist()
+    is_elsewhere = _median_distance(ends, first_ends) > thresholds.different_step_fraction * step_ns
+    if not candidates or not is_elsewhere:
+        return 0
+    return min(candidates, key=lambda shift: _median_distance(ends, first_ends[shift:]))
 
 
-def _median_distance(ends_ns: list[int], other_ends_ns: list[int]) -> int:
-    distances = sorted(abs(end - other) for end, other in zip(ends_ns, other_ends_ns, strict=False))
-    return distances[len(distances) // 2]
+def _median_distance(ends_ns: npt.NDArray[np.int64], other_ends_ns: npt.NDArray[np.int64]) -> int:
+    """Of two in the middle the longer."""
+    compared = min(len(ends_ns), len(other_ends_ns))
+    distances = np.abs(ends_ns[:compared] - other_ends_ns[:compared])
+    return int(np.partition(distances, compared // 2)[compared // 2])
 
 
 def find_capture_start_skew(

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 import polars as pl
 
@@ -104,14 +105,11 @@ def _find_collectives(
     instance = highest if isinstance(highest, int) else 0
     largest_first = sorted(set(groups), key=lambda group: (-len(group), sorted(group)))
     rows = []
-    columns = ("rank_index", "call", "common_start_ns", "common_end_ns", "by_order")
+    columns = ("rank_index", "call", "common_start_ns", "common_end_ns", "instance")
     distinct = _drop_indistinguishable(calls, spread)
     by_order = _matched_by_order(calls, matched, spread)
-    # A run of 1,024 ranks has calls with as many members: each set is made once.
-    members_of = {
-        number: frozenset(members) for number, members in by_order.group_by("by_order").agg("rank_index").iter_rows()
-    }
-    by_end = distinct.join(by_order.select("call", "by_order"), on="call", how="left").sort(
+    members_of = {order: frozenset(found) for order, found in by_order.group_by("instance").agg("rank_index").rows()}
+    by_end = distinct.join(by_order.select("call", "instance"), on="call", how="left").sort(
         "class", "step", "common_end_ns", "common_start_ns", "call"
     )
     for _, step_calls in by_end.group_by(["class", "step"], maintain_order=True):
@@ -139,22 +137,29 @@ def _drop_indistinguishable(calls: pl.DataFrame, spread: _Spread) -> pl.DataFram
 
 
 def _matched_by_order(calls: pl.DataFrame, matched: MatchedCalls, spread: _Spread) -> pl.DataFrame:
-    """Calls that order has matched, in complete groups and with times that fit: call, rank_index, by_order (number)."""
+    """Calls that order has matched, in complete groups and with times that fit: call, instance, rank_index."""
     ends = pl.col("common_end_ns")
     fits = (ends.max() - ends.min() <= spread.widest_ns) & (pl.col("common_start_ns").max() <= ends.min())
-    members = matched.calls.filter("complete").select("call", by_order="instance").join(calls, on="call")
-    fitting = members.group_by("by_order").agg(fits=fits).filter("fits")
-    return members.join(fitting, on="by_order", how="semi").select("call", "rank_index", "by_order")
+    complete = matched.calls.filter("complete").select("call", "instance").join(calls, on="call")
+    return complete.filter(fits.over("instance")).select("call", "instance", "rank_index")
 
 
 def _take_collectives(
     queues: dict[int, deque[_Call]], groups: Sequence[frozenset[int]], spread: _Spread
 ) -> Iterator[list[int]]:
     """Takes calls from ``queues`` until all are empty, and gives the call numbers of each collective among them."""
+    groups_of: dict[int, list[frozenset[int]]] = {rank_index: [] for rank_index in queues}
+    for group in groups:
+        for rank_index in group & queues.keys():
+            groups_of[rank_index].append(group)
+    earliest = [(calls[0].end_ns, rank_index) for rank_index, calls in queues.items()]
+    heapify(earliest)
     while queues:
         # The earliest next call: what ended before it has been matched already, or cannot be.
-        first = min(queues, key=lambda rank_index: (queues[rank_index][0].end_ns, rank_index))
-        members = _choose_group(queues, [group for group in groups if first in group], spread)
+        end_ns, first = heappop(earliest)
+        if first not in queues or queues[first][0].end_ns != end_ns:
+            continue  # taken with an earlier call
+        members = _choose_group(queues, groups_of[first], spread)
         by_order = queues[first][0].order_members
         # A group must not divide the calls that order has matched.
         if (
@@ -163,9 +168,13 @@ def _take_collectives(
             and all(rank_index in queues and queues[rank_index][0].order_members == by_order for rank_index in by_order)
         ):
             members = by_order
-        taken = [queues[rank_index].popleft().number for rank_index in sorted(members or {first})]
-        for rank_index in [rank_index for rank_index, queue in queues.items() if not queue]:
-            del queues[rank_index]
+        taken = []
+        for rank_index in sorted(members or {first}):
+            taken.append(queues[rank_index].popleft().number)
+            if queues[rank_index]:
+                heappush(earliest, (queues[rank_index][0].end_ns, rank_index))
+            else:
+                del queues[rank_index]
         if members:
             yield taken
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
-from three_walls.timeline.intervals import DURATION
+from three_walls.timeline.intervals import DURATION, find_window
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
@@ -88,21 +88,16 @@ def _explain(sequences: pl.DataFrame) -> pl.DataFrame:
 
 def _list_communication(timeline: Timeline) -> pl.DataFrame:
     """The communication of all ranks that begins within a step, with that step."""
-    windows = timeline.steps.select(*STEP, "kept", opened_ns="start_ns", closed_ns="end_ns").sort("opened_ns")
+    calls = (
+        timeline.operations.select("rank_index", "stream", "communicator", "start_ns", "end_ns", "category")
+        .filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        .with_columns(pl.col("category").cast(pl.String).alias("class"))
+        .drop("category")
+    )
+    window = find_window(calls, timeline.steps, ["rank_index"])
     return (
-        timeline.operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-        .select(
-            "rank_index",
-            "stream",
-            "communicator",
-            "start_ns",
-            "end_ns",
-            pl.col("category").cast(pl.String).alias("class"),
-        )
-        .sort("start_ns")
-        .join_asof(windows, left_on="start_ns", right_on="opened_ns", by="rank_index", check_sortedness=False)
-        .filter(pl.col("start_ns") < pl.col("closed_ns"))
-        .drop("opened_ns", "closed_ns")
+        pl.concat([calls, timeline.steps.select(pl.col("step", "kept").gather(window))], how="horizontal")
+        .drop_nulls("step")
         .sort("rank_index", "start_ns", "end_ns", "stream")
         .with_row_index("call")
     )
@@ -115,7 +110,8 @@ def outline_ranks(operations: pl.DataFrame) -> RankOutline:
     program. Role 0 is the stream that computes, if the class runs there.
     """
     computing = (
-        operations.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
+        operations.select("rank_index", "stream", "category", "start_ns", "end_ns")
+        .filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
         .group_by("rank_index", "stream")
         .agg(work_ns=DURATION.sum())
         .sort(["rank_index", "work_ns", "stream"], descending=[False, True, False])
@@ -123,7 +119,8 @@ def outline_ranks(operations: pl.DataFrame) -> RankOutline:
         .select("rank_index", main="stream")
     )
     streams = (
-        operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
+        operations.select("rank_index", "stream", "category")
+        .filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
         .select("rank_index", "stream", pl.col("category").cast(pl.String).alias("class"))
         .unique()
         .join(computing, on="rank_index", how="left")

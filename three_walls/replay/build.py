@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from three_walls.attribution.stream_edges import EventCalls, list_event_calls
 from three_walls.attribution.transfer import estimate_ready_durations
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.awaited_operations import find_awaited
@@ -30,23 +31,44 @@ from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 
 
+@dataclass(frozen=True, slots=True)
+class RunCalls:
+    """What the graphs of all steps of a run need of its calls, found once."""
+
+    event_calls: EventCalls
+    ready: pl.DataFrame
+    """How long each call of communication transfers: estimate_ready_durations."""
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> RunCalls:
+        """Those of ``timeline``."""
+        event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
+        return cls(event_calls, estimate_ready_durations(timeline))
+
+
 def build_graph(
-    timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.DataFrame, shared_gpus: Collection[int] = ()
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    windows: pl.DataFrame,
+    shared_gpus: Collection[int] = (),
+    run_calls: RunCalls | None = None,
 ) -> StepGraph:
     """The graph of the steps ``windows`` (rank_index, start_ns, end_ns; one step of each rank).
 
-    ``shared_gpus``: indices of ranks whose GPU another process uses. It holds their operations up.
+    ``shared_gpus``: indices of ranks whose GPU another process uses. It holds their operations up. ``run_calls``: those
+    of ``timeline``, where the graphs of several steps are built.
     """
+    run_calls = run_calls or RunCalls.of(timeline)
     rows = windows.sort("rank_index")
     clock, arrivals = matched_ranks.clock, matched_ranks.arrivals
     shifts = (clock.add_common_times(rows)["common_start_ns"] - rows["start_ns"]).to_list()
     if None in shifts:  # clocks that cannot be compared: every rank replays alone, from the start of its step
         shifts, arrivals = (rows["start_ns"][0] - rows["start_ns"]).to_list(), arrivals.clear()
     parts = [
-        _read_rank(timeline, place, row["rank_index"], row["start_ns"], row["end_ns"], shifts[place])
+        _read_rank(timeline, run_calls.event_calls, place, row, shifts[place])
         for place, row in enumerate(rows.iter_rows(named=True))
     ]
-    return _join_ranks(parts, arrivals, estimate_ready_durations(timeline), shared_gpus)
+    return _join_ranks(parts, arrivals, run_calls.ready, shared_gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +100,10 @@ class _RankPart:
     """When the host goes on with the next step."""
 
 
-def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, end_ns: int, shift_ns: int) -> _RankPart:
+def _read_rank(
+    timeline: Timeline, event_calls: EventCalls, place: int, window: Mapping[str, int], shift_ns: int
+) -> _RankPart:
+    rank_index, start_ns, end_ns = window["rank_index"], window["start_ns"], window["end_ns"]
     # Sorted by rank and start.
     _, of_rank, _ = _split(timeline.operations, "rank_index", rank_index, rank_index + 1)
     earlier, operations, later = _split(of_rank, "start_ns", start_ns, end_ns)
@@ -86,7 +111,7 @@ def _read_rank(timeline: Timeline, place: int, rank_index: int, start_ns: int, e
     calls = list_calls(timeline, operations, until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
     previous = follow_streams(operations)
-    events = find_producers(timeline, operations)
+    events = find_producers(event_calls, operations)
     call_start = calls["start_ns"].to_numpy()
     launch_ns = np.where(call_of != NONE, call_start[call_of] if len(call_start) else NONE, NONE)
     waits = timeline.stream_waits.filter(

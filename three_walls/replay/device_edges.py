@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from three_walls.attribution.stream_edges import find_edges
+from three_walls.attribution.stream_edges import EventCalls, find_edges
 from three_walls.replay.graph import NONE, Flags, Numbers
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.timeline import Timeline
 
 
 def follow_streams(operations: pl.DataFrame) -> Numbers:
@@ -21,18 +20,14 @@ def follow_streams(operations: pl.DataFrame) -> Numbers:
     return previous
 
 
-def find_producers(timeline: Timeline, operations: pl.DataFrame) -> tuple[Numbers, Numbers]:
+def find_producers(event_calls: EventCalls, operations: pl.DataFrame) -> tuple[Numbers, Numbers]:
     """Pairs (operation, producer): operations that waited for the event of a producer that started before them."""
     capture, process = operations.select("capture_id", "process").row(0)
     of_process = (pl.col("capture_id") == capture) & (pl.col("process") == process)
+    own_calls = event_calls.filter(of_process).around(operations["launch_start_ns"])
     numbered = operations.with_row_index("op").with_columns(pl.col("op").cast(pl.Int64))
     edges = (
-        find_edges(
-            numbered,
-            timeline.api_calls.filter(of_process),
-            timeline.stream_waits.filter(of_process),
-            timeline.event_records.filter(of_process),
-        )
+        find_edges(numbered, own_calls)
         .filter("resolved")
         .drop_nulls("producer")
         .select("op", "producer")

@@ -7,12 +7,13 @@ as some hundred replays of an ordinary step, so it waits until as much has been 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
 import numpy as np
 import numpy.typing as npt
+
+from three_walls.model.record import dataclass
 
 Numbers = npt.NDArray[np.int64]
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from three_walls.attribution.attribution import Attribution
+from three_walls.attribution.transfer import estimate_ready_durations
 from three_walls.facts.log_facts import UNPROFILED_STEP, UNPROFILED_STEP_HIGH, UNPROFILED_STEP_LOW
 from three_walls.facts.replayed_step import (
     CRITICAL_PATH_COMMUNICATION,
@@ -29,13 +30,14 @@ from three_walls.model.transformation import Predictor
 from three_walls.model.units import ns_to_ms
 from three_walls.model.what_if import NoPredictor
 from three_walls.ranks.matched_ranks import MatchedRanks
-from three_walls.replay.build import build_graph
+from three_walls.replay.build import RunCalls, build_graph
 from three_walls.replay.critical_path import summarize_critical_path
 from three_walls.replay.graph import Fractions, StepGraph, replay, with_operations
 from three_walls.replay.labels import label_operations
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.operators import read_range_times
 from three_walls.timeline.timeline import Timeline
 
@@ -72,7 +74,7 @@ def replay_steps(
     step: StepView | None,
     facts: FactSheet,
 ) -> RunReplay:
-    """Replays every kept step, and builds the predictor of ``step``, the representative one.
+    """Replays kept steps as they were captured, and builds the predictor of ``step``, the representative one.
 
     Raises InputError where a trace cannot be read any more.
     """
@@ -81,10 +83,17 @@ def replay_steps(
     if reason := _lacks(step, facts):
         return _withhold(reason)
     shared_gpus = find_shared_gpus(attribution.kernel_spread)
-    graph = _build(timeline, matched_ranks, step.step, shared_gpus)
+    run_calls = RunCalls(attribution.event_calls, estimate_ready_durations(timeline))
+
+    def build(number: int) -> StepGraph:
+        windows = timeline.steps.filter(pl.col("kept") & (pl.col("step") == number))
+        return build_graph(timeline, matched_ranks, windows, shared_gpus, run_calls)
+
+    graph = build(step.step)
     if not graph.calls.height:
         return _withhold(_NO_LAUNCHES.format(missing=1.0))
-    error = _measure_error(timeline, matched_ranks, step.step, graph, shared_gpus)
+    others = _choose_compared(timeline.steps, step.step)
+    error = max(map(_measure_error, (graph, *map(build, others))))
     limit = replay_thresholds().maximum_replay_error_fraction
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     graph = with_operations(graph, label_operations(graph, traces, step.config))
@@ -151,21 +160,21 @@ def _lacks(step: StepView, facts: FactSheet) -> str:
     return ""
 
 
-def _build(timeline: Timeline, matched_ranks: MatchedRanks, step: int, shared_gpus: Sequence[int]) -> StepGraph:
-    windows = timeline.steps.filter(pl.col("kept") & (pl.col("step") == step))
-    return build_graph(timeline, matched_ranks, windows, shared_gpus)
+def _choose_compared(steps: pl.DataFrame, representative: int) -> list[int]:
+    """Kept steps besides the representative one whose replays are compared with the capture.
+
+    Of many those at equal distances in the order of length, with the shortest and the longest.
+    """
+    others = steps.filter(pl.col("kept") & (pl.col("step") != representative))
+    lengths = others.group_by("step").agg(length_ns=DURATION.max()).sort("length_ns", "step")
+    most = replay_thresholds().most_compared_steps - 1
+    places = np.linspace(0, lengths.height - 1, min(most, lengths.height)).round().astype(np.int64)
+    return sorted(lengths["step"].gather(places).to_list())
 
 
-def _measure_error(
-    timeline: Timeline, matched_ranks: MatchedRanks, chosen: int, graph: StepGraph, shared_gpus: Sequence[int]
-) -> float:
-    """The largest error over all kept steps and ranks. ``graph``: of the step ``chosen``."""
-    steps = timeline.steps.filter("kept")["step"].unique().sort().to_list()
-    errors = [0.0]
-    for step in steps:
-        one = graph if step == chosen else _build(timeline, matched_ranks, step, shared_gpus)
-        errors += np.abs(replay(one).step_ns / one.measured_ns - 1).tolist()
-    return max(errors)
+def _measure_error(graph: StepGraph) -> float:
+    """The largest error of the unchanged replay over the ranks of ``graph``."""
+    return float(np.abs(replay(graph).step_ns / graph.measured_ns - 1).max())
 
 
 def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Fractions:

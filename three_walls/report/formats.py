@@ -9,13 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import Fact, FactValue
 from three_walls.model.finding import Gain
-from three_walls.model.report import GemmShape
 from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
 from three_walls.model.units import NS_PER_MS, NS_PER_US
+
+if TYPE_CHECKING:
+    from three_walls.model.report import (
+        GemmShape,  # its module takes long to import, and every command formats something
+    )
 
 UNKNOWN = "unknown"
 UNSET = "unset"
@@ -308,6 +313,8 @@ def keep_sentences(text: str, columns: int) -> str:
 
 def show_control_characters(text: str) -> str:
     """``text`` with control characters spelled out, so that a value of the run cannot steer the reader's terminal."""
+    if text.isprintable():  # nearly every text; a page has ten thousand
+        return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -9,23 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from three_walls.model.report import Report
-from three_walls.report.formats import UNKNOWN, format_count, format_css_percent, format_share, show_control_characters
+from three_walls.report.compiled_templates import TemplateLoader
+from three_walls.report.formats import format_count, format_css_percent, format_share, show_control_characters
+from three_walls.report.html_cells import write_inline, write_rows
 from three_walls.report.section import (
     PAGE_ROWS,
-    Cell,
     Section,
-    Table,
     TimelineBlock,
     nested_blocks,
-    pieces_of,
-    plain_text,
 )
 from three_walls.report.sections import make_sections
 from three_walls.report.svg import place_bars, place_heat_map, place_lines, place_roofline
@@ -57,7 +54,7 @@ def render_page(sections: Sequence[Section], document: Document, data_name: str)
     has_timeline = any(isinstance(block, TimelineBlock) for block in blocks)
     shown = [section for section in sections if section.blocks or section.name == "plan"]
     return (
-        _make_environment()
+        make_environment()
         .get_template("page.html.jinja")
         .render(
             title=title,
@@ -72,13 +69,13 @@ def render_page(sections: Sequence[Section], document: Document, data_name: str)
 
 
 @cache
-def _make_environment() -> Environment:
+def make_environment() -> Environment:
     """An environment that escapes everything, and where a misspelled name is an error, not an empty cell.
 
-    It is made once: compiling the templates takes as long as filling them.
+    It is made once: it holds the templates that were loaded.
     """
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES_DIR),
+        loader=TemplateLoader(),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_show,
@@ -89,10 +86,9 @@ def _make_environment() -> Environment:
         "css_percent": format_css_percent,
         "share": format_share,
         "kind": lambda value: type(value).__name__,
-        "pieces": pieces_of,
-        "is_unknown": lambda cell: plain_text(cell) == UNKNOWN,
+        "inline": write_inline,
         "page_columns": lambda table: [column for column in table.columns if column.in_page],
-        "lines": list_lines,
+        "cells": write_rows,
         "count": format_count,
         "rows_left_out": lambda table: max(0, len(table.rows) - PAGE_ROWS),
         "identifier": make_identifier,
@@ -115,37 +111,6 @@ def _show(value: object) -> object:
 def make_identifier(text: str) -> str:
     """``text`` as an id of the page: anything but letters, digits, dots, dashes and underscores becomes a dash."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:120] or "-"
-
-
-class LineCell(NamedTuple):
-    """A cell of a line, as the page writes it."""
-
-    content: Cell
-    key: float | str
-    """What it is sorted by where that is not its text; else empty."""
-    is_repeated: bool
-    """Whether the cell above, in a column that groups, has the same content."""
-
-
-def list_lines(table: Table) -> list[list[LineCell]]:
-    """Cells of the page's columns, row by row. In a column that groups, equal cells are shown once."""
-    columns = [column for column in table.columns if column.in_page]
-    lines = [
-        [LineCell(column.cell(row), _sort_key(column.raw(row)), False) for column in columns]
-        for row in table.rows[:PAGE_ROWS]
-    ]
-    for place, column in enumerate(columns):
-        for _, equal in groupby(lines if column.groups else (), key=lambda line: line[place].content):
-            for line in list(equal)[1:]:
-                line[place] = line[place]._replace(is_repeated=True)
-    return lines
-
-
-def _sort_key(value: object) -> float | str:
-    """Numbers by their value, whatever their unit; pairs of bounds by the lower one."""
-    if isinstance(value, tuple) and value:
-        value = value[0]
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else ""
 
 
 def _load_asset(name: str) -> Markup:

@@ -1,4 +1,4 @@
-"""Report <-> report.json: the :class:`Report` type, encoded by pydantic, is the contract.
+"""Report <-> report.json: the :class:`Report` type, as pydantic reads it, is the contract.
 
 ``tools/generate_report_docs.py`` writes its JSON Schema and its documentation; docs/report-json.md states the rules.
 """
@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from enum import Enum
 from functools import cache
+from json.encoder import encode_basestring as encode_text
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import Fact, FactDefinition, FactSheet, FactValue
+from three_walls.model.record import dataclass
 from three_walls.model.report import SCHEMA_VERSION, Report
 from three_walls.report.formats import escape_in_json
 
 Json = dict[str, Any]
 
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
-_NUMBERS = re.compile(r"\[\n\s+(-?\d[-+.eE\d,\s]*)\]")
-"""An array of numbers, which is written on one line. No text holds a line break, so this is within no text."""
 _VALUE_TYPES = ("ConfigData", "FactValue")
+_NO_JSON = "it is no JSON text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +52,77 @@ class DefinedFact:
 def render_json(report: Report) -> str:
     """``report`` as JSON text; the same report gives the same bytes.
 
-    Raises ValueError for a measured number that is not finite: JSON has none.
+    Written field by field, and not by pydantic, which first makes a serializer of the whole type. Raises ValueError for
+    a measured number that is not finite: JSON has none.
     """
-    plain = Report(**{field.name: getattr(report, field.name) for field in fields(Report)})
-    document = _report_type().dump_python(_in_order(plain), mode="json")
     facts = {name: _define(fact) for name, fact in report.facts.facts.items()}
-    document["facts"] = TypeAdapter(dict[str, DefinedFact]).dump_python(_in_order(facts, is_sorted=False), mode="json")
-    document = {"schema_version": document.pop("schema_version"), **document}
-    text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
-    return escape_in_json(_NUMBERS.sub(_join_lines, text)) + "\n"
+    line, members = "\n  ", []
+    for name in sorted((field.name for field in fields(Report)), key=lambda name: name != "schema_version"):
+        # Facts are in the order of their definitions, all other mappings are sorted.
+        text = _write_object(facts.items(), line) if name == "facts" else _write(getattr(report, name), line)
+        members.append(f'{line}"{name}": {text}')
+    return escape_in_json(f"{{{','.join(members)}\n}}\n")
 
 
-def _join_lines(numbers: re.Match[str]) -> str:
-    return f"[{', '.join(numbers[1].replace(',', ' ').split())}]"
+def _write(value: Any, line: str) -> str:
+    """``value`` as ``json.dumps(value, indent=2)`` writes it, but with arrays of numbers on one line.
+
+    ``line``: a line break with the indentation of the line on which the value begins.
+    """
+    write_leaf = _LEAVES.get(type(value))
+    if write_leaf is not None:
+        return write_leaf(value)
+    if isinstance(value, Enum):
+        return _write(value.value, line)
+    if isinstance(value, tuple):
+        return _write_array(value, line)
+    if isinstance(value, Mapping):  # sorted, so that the order in which it was filled does not show
+        return _write_object(sorted(value.items()), line)
+    return _write_object(_members_of(value), line)
+
+
+def _write_number(number: float) -> str:
+    if not math.isfinite(number):
+        raise ValueError(f"not JSON compliant: JSON has no number {number}")
+    return repr(number)
+
+
+_LEAVES: Mapping[type, Callable[[Any], str]] = {
+    str: encode_text,
+    int: repr,
+    float: _write_number,
+    bool: {True: "true", False: "false"}.__getitem__,
+    NoneType: lambda _: "null",
+}
+
+
+def _write_array(values: tuple[Any, ...], line: str) -> str:
+    kinds = set(map(type, values))
+    if kinds <= {int}:  # the timeline has 100,000 integers
+        return f"[{', '.join(map(repr, values))}]"
+    if kinds <= {int, float}:
+        return f"[{', '.join(map(_write_number, values))}]"
+    inner = line + "  "
+    return f"[{inner}{f',{inner}'.join([_write(value, inner) for value in values])}{line}]"
+
+
+def _write_object(members: Iterable[tuple[str, Any]], line: str) -> str:
+    inner = line + "  "
+    written = f",{inner}".join([f"{encode_text(name)}: {_write(value, inner)}" for name, value in members])
+    return f"{{{inner}{written}{line}}}" if written else "{}"
+
+
+def _members_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass. A setting or fact that is not a finite number becomes its name."""
+    for name, is_any_value in _fields_of(value.__class__):
+        part = getattr(value, name)
+        yield name, _name_if_not_finite(part) if is_any_value else part
+
+
+@cache
+def _fields_of(kind: type) -> tuple[tuple[str, bool], ...]:
+    """Names of the fields of a dataclass, and whether each holds any value of a setting or fact."""
+    return tuple((field.name, field.type in _VALUE_TYPES) for field in fields(kind))
 
 
 def load_report(path: str | Path) -> Report:
@@ -73,10 +133,19 @@ def load_report(path: str | Path) -> Report:
     Raises UsageError, in one line, for a file that is no report.json of this major version.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON text"
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or _NO_JSON
         raise UsageError(f"{path}: expected a report.json, found none ({reason})") from error
+    return parse_report(text, path)
+
+
+def parse_report(text: str, path: str | Path) -> Report:
+    """The report in ``text``, which stands at ``path``; the rest is as for :func:`load_report`."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: expected a report.json, found none ({_NO_JSON})") from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if not isinstance(version, str):
         raise UsageError(f"{path}: expected a report.json, found no schema_version in it")
@@ -134,25 +203,6 @@ def _define(fact: Fact) -> DefinedFact:
         definition.not_the_same_as,
         definition.needs,
     )
-
-
-def _in_order(value: Any, *, is_sorted: bool = True) -> Any:
-    """``value`` with every mapping sorted by key, so that the order in which it was filled does not show.
-
-    A setting or fact that is not a finite number becomes its name: JSON has no infinity.
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        changes = {}
-        for field in fields(value):
-            part = _in_order(getattr(value, field.name))
-            changes[field.name] = _name_if_not_finite(part) if field.type in _VALUE_TYPES else part
-        return replace(value, **changes)
-    if isinstance(value, Mapping):
-        items = sorted(value.items()) if is_sorted else value.items()
-        return {key: _in_order(part) for key, part in items}
-    if not isinstance(value, tuple) or set(map(type, value)) <= {int}:  # the timeline has 100,000 integers
-        return value
-    return tuple(map(_in_order, value))
 
 
 def _name_if_not_finite(value: FactValue) -> FactValue:

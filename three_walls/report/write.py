@@ -29,7 +29,10 @@ from three_walls.report.overrides_file import ENTRIES_DIR, ENTRY_HEAD, ENTRY_NAM
 
 NAMES = ("report.html", "report.json", "overrides.txt")
 STAGING_PREFIX = ".three-walls-"
-"""Directories of this name hold a report that is being written. What is left of a killed run is removed by the next."""
+"""Directories of this name and a number hold a report that is being written. What is left of a killed run is removed by
+the next."""
+_NUMBER_BYTES = 8
+"""Of that number, which is random, in hexadecimal digits. The name of the cache of reports has none."""
 LOCK_NAME = ".three-walls.lock"
 _HEAD_BYTES = 200
 """Enough of a file to see whether it is one of an entry."""
@@ -39,8 +42,10 @@ _WITHOUT_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 """What symlink fails with on a file system that has no symbolic links, as FAT."""
 
 
-def write_report(report: Report, out_dir: Path) -> list[Path]:
+def write_report(report: Report, out_dir: Path, json_text: str = "") -> list[Path]:
     """Write the files into ``out_dir``, creating it. Other files in it are not touched.
+
+    ``json_text``: what :func:`render_json` gives, where it was rendered before.
 
     Returns the paths of the three files, and that of the directory with the files of the entries if there are any.
 
@@ -50,7 +55,9 @@ def write_report(report: Report, out_dir: Path) -> list[Path]:
     """
     # A lone surrogate (of a file name that is not UTF-8) is written as \udcXX, which JSON reads back as it was.
     entries = render_entries(report)
-    texts = dict(zip(NAMES, (render_html(report), render_json(report), render_overrides(report)), strict=True))
+    texts = dict(
+        zip(NAMES, (render_html(report), json_text or render_json(report), render_overrides(report)), strict=True)
+    )
     contents = {name: text.encode("utf-8", errors="backslashreplace") for name, text in (texts | entries).items()}
     try:
         with _alone_in(out_dir) as is_alone:
@@ -64,7 +71,7 @@ def write_report(report: Report, out_dir: Path) -> list[Path]:
 
 
 def _settle_leftovers(out_dir: Path) -> None:
-    for leftover in out_dir.glob(f"{STAGING_PREFIX}*"):
+    for leftover in out_dir.glob(STAGING_PREFIX + "[0-9a-f]" * (2 * _NUMBER_BYTES)):
         if leftover.is_dir() and not leftover.is_symlink():
             with suppress(OSError):  # another user's
                 _settle(leftover)
@@ -128,7 +135,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _publish(contents: Mapping[str, bytes], out_dir: Path) -> None:
-    staging = out_dir / f"{STAGING_PREFIX}{os.urandom(8).hex()}"
+    staging = out_dir / f"{STAGING_PREFIX}{os.urandom(_NUMBER_BYTES).hex()}"
     try:
         names = (*contents, *(name for name in _list_entries(out_dir) if name not in contents))
         folders = sorted({str(Path(name).parent) for name in names})

@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import polars as pl
 
-from three_walls.attribution.attribution import Attribution
-from three_walls.attribution.compute_gaps import ComputeGaps, explain_compute_gaps
-from three_walls.attribution.kernel_spread import take_median_spread
-from three_walls.attribution.ownership import label_idle, slice_steps
+from three_walls.attribution.attribution import Attribution, attribute_part
+from three_walls.attribution.compute_gaps import ComputeGaps
+from three_walls.attribution.kernel_spread import measure_kernel_spread
+from three_walls.attribution.parts import divide_run
 from three_walls.attribution.slow_ranks import PacedCalls, find_slow_ranks, measure_paces
 from three_walls.attribution.stragglers import LateRank, explain_stragglers
+from three_walls.attribution.stream_edges import EventCalls, list_event_calls
 from three_walls.attribution.transfer import measure_transfer
 from three_walls.attribution.waits import list_waits
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.survey.rank_survey import RankSurvey
-from three_walls.timeline.steps import STEP
+from three_walls.timeline.steps import STEP, median_steps
 from three_walls.timeline.timeline import Timeline
 
 
@@ -29,8 +30,7 @@ def attribute_survey(survey: RankSurvey, matched_ranks: MatchedRanks) -> Attribu
     """
     kept = survey.steps.filter("kept").select(STEP)
     timeline, nothing = survey.timeline, pl.DataFrame()
-    exposed = survey.exposed.with_columns(active=pl.lit(0, dtype=pl.Int64))  # as slices in which no compute is active
-    transfer = measure_transfer(timeline, matched_ranks, exposed, survey.exposure)
+    transfer = measure_transfer(timeline, matched_ranks, survey.exposed, survey.exposure)
     paced = PacedCalls(
         survey.paced.calls.join(kept, on=STEP, how="semi").explode("ns"),
         survey.paced.compute.join(kept, on=STEP, how="semi"),
@@ -38,15 +38,16 @@ def attribute_survey(survey: RankSurvey, matched_ranks: MatchedRanks) -> Attribu
     return Attribution(
         steps=survey.steps,
         compute=survey.compute,
-        slices=exposed.clear(),
+        slices=nothing,
         budget=survey.budget,
         exposure=survey.exposure,
         transfer=transfer,
-        compute_gaps=ComputeGaps(nothing, nothing, nothing),
+        compute_gaps=ComputeGaps(nothing, nothing),
         waits=list_waits(matched_ranks, survey.steps, survey.exposure, transfer),
         stragglers=(),
-        kernel_spread=take_median_spread(survey.spreads.join(kept, on=STEP, how="semi")),
+        kernel_spread=measure_kernel_spread(survey.spreads.join(kept, on=STEP, how="semi")),
         slow_ranks=find_slow_ranks(measure_paces(paced, list(matched_ranks.rank_of), matched_ranks.pipeline)),
+        event_calls=EventCalls(nothing, nothing, nothing),
     )
 
 
@@ -59,8 +60,10 @@ def complete_attribution(
 ) -> Attribution:
     """``surveyed`` with what only ranks read in full show, which are those of ``timeline`` and ``traces``."""
     steps = timeline.steps
-    idle_causes = label_idle(timeline.operations, steps, timeline.synchronizing, timeline.overhead)
-    slices = slice_steps(timeline.operations, idle_causes, steps)
+    event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
+    shown = pl.col("step").is_in(list(set(median_steps(steps).values())))
+    parts = [attribute_part(part, shown, pl.lit(value=True)) for part in divide_run(timeline, event_calls)]
+    slices, _, _, _, _, gap_sums, gap_stretches, _ = (pl.concat(frames) for frames in zip(*parts, strict=True))
     in_full = set(steps["rank_index"].to_list())
     explained = explain_stragglers(
         [late for late in late_ranks if late.rank_index in in_full],
@@ -69,7 +72,13 @@ def complete_attribution(
         slices,
         traces,
     )
-    return replace(surveyed, slices=slices, compute_gaps=explain_compute_gaps(timeline, slices), stragglers=explained)
+    return replace(
+        surveyed,
+        slices=slices.filter(shown),
+        compute_gaps=ComputeGaps(gap_sums, gap_stretches),
+        stragglers=explained,
+        event_calls=event_calls,
+    )
 
 
 def restrict_to_full(matched_ranks: MatchedRanks, timeline: Timeline) -> MatchedRanks:

@@ -17,10 +17,9 @@ from typing import Any
 
 import polars as pl
 
-from three_walls.attribution.kernel_spread import measure_spread_of_steps
+from three_walls.attribution.kernel_spread import measure_step_spreads
 from three_walls.attribution.ownership import (
-    LABELS,
-    find_time_without_compute,
+    IS_EXPOSED,
     label_idle,
     measure_budget,
     measure_exposure,
@@ -37,7 +36,7 @@ from three_walls.model.errors import InputError, UsageError
 from three_walls.ranks.matching import RankOutline, outline_ranks
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.intervals import mask_of
+from three_walls.timeline.intervals import merge_overlapping
 from three_walls.timeline.steps import NUMBERED_IN_ORDER, STEP, StepSource
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 
@@ -54,7 +53,6 @@ _CALL = (
 )
 """Columns of Timeline.operations by which calls of communication are matched and their transfer measured."""
 
-_COMMUNICATION_MASK = mask_of(COMMUNICATION_CATEGORIES, LABELS)
 _OUT_OF_MEMORY = "it takes more memory than a process may have"
 
 
@@ -115,7 +113,7 @@ class RankSurvey:
     compute: pl.DataFrame
     """The time in which any compute kernel runs: rank_index, step, ns."""
     spreads: pl.DataFrame
-    """measure_spread_of_steps, of all steps."""
+    """measure_step_spreads, of all steps."""
     paced: PacedCalls
     """list_paced_calls, of all steps; ``ns`` is a list. Without kernels that are too short to compare ranks by."""
 
@@ -224,11 +222,11 @@ def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: Surve
         sources=timeline.sources,
         calls=operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES))).select(_CALL),
         outline=outline_ranks(operations),
-        exposed=find_time_without_compute(slices.filter((pl.col("active") & _COMMUNICATION_MASK) != 0)),
+        exposed=merge_overlapping(slices.filter(IS_EXPOSED), STEP),
         budget=measure_budget(slices, steps),
         exposure=measure_exposure(slices),
         compute=union_where(slices, COMPUTE_CATEGORIES),
-        spreads=measure_spread_of_steps(operations, every_step),
+        spreads=measure_step_spreads(operations, every_step),
         paced=_condense(list_paced_calls(timeline.with_steps(every_step), with_kernels)),
     )
 

@@ -6,32 +6,14 @@ again, each by itself, and the ones during which a worker dies again are lost.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from three_walls.inputs.read_inputs import Progress
+from three_walls.model.workers import Workers
 from three_walls.survey.rank_survey import LostCapture, RankSurvey, SurveyTask, join_surveys, survey_captures
 
 _LOST_WORKER = "the process that read it died, which happens if it takes more memory than there is"
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """Where the tasks run."""
-
-    jobs: int = 1
-    """Processes on this machine; 1: this process alone."""
-    scheduler: str | None = None
-    """Address of the scheduler of a Dask cluster, whose workers see the captures under the same paths."""
-
-    @staticmethod
-    def per_core() -> Workers:
-        """One process for each core that this process may use."""
-        return Workers(len(os.sched_getaffinity(0)))
-
-
-THIS_PROCESS = Workers()
 
 
 def run_tasks(tasks: Sequence[SurveyTask], workers: Workers, progress: Progress) -> RankSurvey:

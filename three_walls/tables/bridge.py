@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, RootModel
 
+from three_walls.model.errors import UsageError
 from three_walls.model.finding import FailureMode
 from three_walls.resources import GENERATED_DIR, TABLES_DIR
 from three_walls.tables.loader import ByName, NamedRow, Row, Scalar, Text, Texts, Value, load_table
@@ -236,3 +237,18 @@ def accepted_values() -> Mapping[tuple[str, str], AcceptedValue]:
     """What happens to values that Bridge accepts, by path and kind, as far as reviewed."""
     rows = load_table(TABLES_DIR / "bridge-accepted-values.yaml", AcceptedValues).root
     return MappingProxyType({(path, kind): row for path, row in rows.items() for kind in row.kinds})
+
+
+def check_release(bridge_version: str | None) -> None:
+    """Raises UsageError unless ``bridge_version`` is None, ``main`` or a release that is known, but for its patch."""
+    if bridge_version is None:
+        return
+    is_release = re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version)
+    if is_release and release_number(bridge_version) in map(release_number, known_releases()):
+        return
+    found = f"found {bridge_version!r}"
+    if is_release:
+        found = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
+    raise UsageError(
+        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {found}"
+    )

@@ -32,8 +32,9 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.errors import RuleBaseError
-from three_walls.tables.parsed_documents import keep_parsed, read_parsed
-from three_walls.tables.yaml_document import Loc, Problem, describe, read_document
+from three_walls.tables.checked_documents import recall
+from three_walls.tables.parsed_documents import keep_parsed, own_name, read_parsed
+from three_walls.tables.problems import Loc, Problem, describe
 
 __all__ = [
     "ByName",
@@ -105,6 +106,13 @@ def load_table(path: Path, kind: type[T], context: Mapping[str, Any] | None = No
 
     Validators of ``kind`` find ``context`` in ``info.context``: for example the names that the file may refer to.
     """
+    name = own_name(path)
+    if name is None or not isinstance(kind, type) or not issubclass(kind, BaseModel) or not path.is_file():
+        return _load(path, kind, context)
+    return recall(f"{name}.{kind.__qualname__}", path.read_bytes(), lambda: _load(path, kind, context))
+
+
+def _load(path: Path, kind: type[T], context: Mapping[str, Any] | None) -> T:
     problems: list[Problem] = []
     table = read_table(path, kind, problems, context)
     raise_problems(problems)
@@ -124,6 +132,8 @@ def read_table(
     if (parsed := read_parsed(path)) is not None:
         with suppress(ValidationError):  # the places of errors are in the YAML
             return validate(parsed)
+    from three_walls.tables.yaml_document import read_document
+
     before = len(problems)
     document = read_document(path, problems)
     if document is None:

@@ -17,8 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from three_walls.resources import IS_BUNDLED, PARSED_DIR, ROOT, RULES_DIR, TABLES_DIR
-from three_walls.tables import yaml_document
-from three_walls.tables.yaml_document import Problem, read_document
+from three_walls.tables.problems import Problem
 
 
 def read_parsed(path: Path) -> bytes | None:
@@ -47,6 +46,8 @@ def write_all(folder: Path) -> None:
 
     Raises ValueError for a document that is wrong in form.
     """
+    from three_walls.tables.yaml_document import read_document
+
     for path in sorted([*RULES_DIR.rglob("*.yaml"), *TABLES_DIR.rglob("*.yaml")]):
         kept = _place_of(path)
         if kept is None or path.name.endswith(".cases.yaml"):
@@ -58,11 +59,16 @@ def write_all(folder: Path) -> None:
         _write(path, json.dumps(document.value), folder / kept.name)
 
 
+def own_name(path: Path) -> str | None:
+    """The document's path with dots for slashes; None for a file that does not ship with the program."""
+    is_own = RULES_DIR in path.parents or TABLES_DIR in path.parents
+    return ".".join(path.relative_to(ROOT).parts) if is_own else None
+
+
 def _place_of(path: Path) -> Path | None:
     """Where the document at ``path`` is kept; None for a file that does not ship with the program."""
-    if RULES_DIR in path.parents or TABLES_DIR in path.parents:
-        return PARSED_DIR / f"{'.'.join(path.relative_to(ROOT).parts)}.json"
-    return None
+    name = own_name(path)
+    return None if name is None else PARSED_DIR / f"{name}.json"
 
 
 def _digest(path: Path) -> bytes:
@@ -71,7 +77,7 @@ def _digest(path: Path) -> bytes:
 
 @cache
 def _reader_digest() -> bytes:
-    return sha256(Path(yaml_document.__file__).read_bytes()).digest()
+    return sha256(Path(__file__).with_name("yaml_document.py").read_bytes()).digest()
 
 
 def _write(path: Path, text: str, kept: Path) -> None:

@@ -171,6 +171,8 @@ class ReplayThresholds(Row):
     """Costs of the profiler for which the step is replayed, to find the one that meets the log's step."""
     shortest_segment_fraction: Fraction
     """Of the step: shorter segments of the critical path are joined to short neighbours in the report."""
+    most_compared_steps: WholeCount
+    """Kept steps whose unchanged replays are compared with the capture."""
     maximum_replay_error_fraction: Fraction
     """Of the step: with a larger error nothing is predicted."""
     least_step_ns: Nanoseconds

@@ -13,7 +13,6 @@ import math
 import os
 import re
 import stat
-import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,17 +21,13 @@ from typing import Any
 import yaml
 
 from three_walls.model.config import ConfigScalar, as_whole_number
-
-Loc = tuple[int | str, ...]
-"""Path to a value: keys of mappings and positions in lists."""
+from three_walls.tables.problems import Loc, Problem, describe, is_control
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, several times as fast, where PyYAML has it
 _RESOLVERS = yaml.SafeLoader.yaml_implicit_resolvers
 _MAX_DEPTH = 40
 _MOST_BYTES = 4 * 1024 * 1024
 """Of a file; the largest table that ships with the program has 0.1 MB."""
-_LONGEST_MESSAGE = 400
-"""Characters of a problem's message, which may quote a word of any length."""
 _LONGEST_NUMBER = 40
 """Characters of a number."""
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
@@ -49,46 +44,6 @@ _READINGS = {
     "timestamp": "a date; quote it",
 }
 """Type to which YAML resolves an ambiguous text -> what a message calls it."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
-    """One error in a file."""
-
-    place: tuple[str, int, int]
-    """File, line and column, counted from 1."""
-    message: str
-
-    def __str__(self) -> str:
-        message = self.message if len(self.message) <= _LONGEST_MESSAGE else f"{self.message[:_LONGEST_MESSAGE]} ..."
-        line = f"{':'.join(map(str, self.place))}: {message}"
-        return line if line.isprintable() else "".join(map(_escape_control, line))
-
-
-def _escape_control(character: str) -> str:
-    return repr(character)[1:-1] if _is_control(character) else character
-
-
-def _is_control(character: str) -> bool:
-    """Whether a terminal may obey ``character`` instead of showing it."""
-    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def describe(value: object) -> str:
-    """What a file holds in some place, for a message."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return f"a boolean, {str(value).lower()}"
-        case int() | float():
-            return f"a number, {value}"
-        case str():
-            return f"text, {value!r}"
-        case list() | tuple():
-            return "a list"
-        case _:
-            return "a mapping"
 
 
 @dataclass(slots=True)
@@ -152,7 +107,7 @@ class Document:
 
     def _scalar(self, event: Any) -> ConfigScalar:
         text = str(event.value)
-        if not text.isprintable() and any(_is_control(character) and character not in "\n\t" for character in text):
+        if not text.isprintable() and any(is_control(character) and character not in "\n\t" for character in text):
             self._refuse(event, "the text holds a control character; leave it out")
             return text
         is_plain, is_untagged = event.implicit[0], any(event.implicit)

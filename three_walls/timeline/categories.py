@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
 import polars as pl
 
 from three_walls.model.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
@@ -20,6 +21,8 @@ CATEGORY = pl.Enum(CATEGORIES)
 
 CATEGORY_OR_SEND_RECV = pl.Enum([*CATEGORIES, SEND_RECV])
 """The same, until the owner of each NCCL SendRecv kernel is known."""
+
+PHASE = pl.Enum(["forward", "backward"])
 
 UNCLASSIFIED = "unclassified"
 UNFUSED_ATTENTION = "attention_unfused"
@@ -43,20 +46,22 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame
     distinct = operations.filter(pl.col("kind") == "kernel").select("name_id", "short_name_id").unique()
     pairs = distinct.sort("name_id", "short_name_id").rows()
     rows = [_classify_name(name_id, short_name_id, names) for name_id, short_name_id in pairs]
-    schema = {
-        "name_id": pl.Int64,
-        "short_name_id": pl.Int64,
-        "category": pl.String,
-        "phase": pl.String,
-        "anchor": pl.Boolean,
-        "unknown": pl.String,
-        "selects_experts": pl.Boolean,
-        "without_experts": pl.String,
-    }
-    classified = pl.DataFrame(rows, schema=schema, orient="row")
-    joined = operations.join(
-        classified, on=["name_id", "short_name_id"], how="left", nulls_equal=True, maintain_order="left"
+    schema = pl.Schema(
+        {
+            "name_id": pl.Int64(),
+            "short_name_id": pl.Int64(),
+            "category": CATEGORY_OR_SEND_RECV,
+            "phase": PHASE,
+            "anchor": pl.Boolean(),
+            "unknown": pl.Categorical(),
+            "selects_experts": pl.Boolean(),
+            "without_experts": CATEGORY_OR_SEND_RECV,
+        }
     )
+    classified = pl.DataFrame(rows, schema=schema, orient="row")
+    name = ["name_id", "short_name_id"]
+    found = operations.select(name).join(classified, on=name, how="left", nulls_equal=True, maintain_order="left")
+    joined = operations.hstack(found.drop(name))
     # Softmax, sorting and counting are in every program: only where experts are selected are they a router's.
     routes = pl.col("selects_experts").any().over("rank_index")
     is_fused = (pl.col("category") == "attention").any().over("rank_index")  # then no softmax is attention's
@@ -65,14 +70,11 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame
         pl.when(routes | pl.col("without_experts").is_null())
         .then("category")
         .when(is_fused & is_softmax)
-        .then(pl.lit("elementwise"))
+        .then(_category("elementwise"))
         .otherwise("without_experts")
     )
     return joined.with_columns(
-        category=pl.when(pl.col("kind") == "kernel")
-        .then(kernel_category)
-        .otherwise(_category_without_name())
-        .cast(CATEGORY_OR_SEND_RECV),
+        category=pl.when(pl.col("kind") == "kernel").then(kernel_category).otherwise(_category_without_name()),
         anchor=pl.col("anchor").fill_null(value=False),
     ).drop("selects_experts", "without_experts")
 
@@ -99,6 +101,10 @@ def match_kernel(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern 
     return next((row for row in patterns if row.pattern.search(text)), None)
 
 
+def _category(name: str) -> pl.Expr:
+    return pl.lit(name, dtype=CATEGORY_OR_SEND_RECV)
+
+
 def _category_without_name() -> pl.Expr:
     """The category of graphs, memsets and copies."""
     copy = pl.col("copy_kind")
@@ -106,22 +112,22 @@ def _category_without_name() -> pl.Expr:
     to_pageable = (pl.col("target_kind") == _PAGEABLE).fill_null(value=False)
     return (
         pl.when(pl.col("kind") == "graph")
-        .then(pl.lit("cuda_graph"))
+        .then(_category("cuda_graph"))
         .when(pl.col("kind") == "memset")
-        .then(pl.lit("memset"))
+        .then(_category("memset"))
         .when((copy == _HOST_TO_DEVICE) & from_pageable)
-        .then(pl.lit("copy_h2d_pageable"))
+        .then(_category("copy_h2d_pageable"))
         .when(copy == _HOST_TO_DEVICE)
-        .then(pl.lit("copy_h2d_pinned"))
+        .then(_category("copy_h2d_pinned"))
         .when((copy == _DEVICE_TO_HOST) & to_pageable)
-        .then(pl.lit("copy_d2h_pageable"))
+        .then(_category("copy_d2h_pageable"))
         .when(copy == _DEVICE_TO_HOST)
-        .then(pl.lit("copy_d2h_pinned"))
+        .then(_category("copy_d2h_pinned"))
         .when(copy == _DEVICE_TO_DEVICE)
-        .then(pl.lit("copy_d2d"))
+        .then(_category("copy_d2d"))
         .when(copy == _PEER_TO_PEER)
-        .then(pl.lit("copy_p2p"))
-        .otherwise(pl.lit("copy_other"))
+        .then(_category("copy_p2p"))
+        .otherwise(_category("copy_other"))
     )
 
 
@@ -131,17 +137,21 @@ def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
     Unfused attention is GEMM, mask, scale, softmax, GEMM. Its masks, scales and copies of the score matrix are
     generic pointwise kernels that no name identifies. Their place does: they run on one stream of a rank between two
     consecutive GEMMs, with a softmax among them, in a stretch too short to hold anything else. A fused kernel removes
-    all of them, so they are counted together.
+    all of them, so they are counted together. ``operations`` are sorted by rank and start.
     """
-    stretch = ["rank_index", "stream", "stretch"]
-    in_order = operations.with_row_index("row").sort("rank_index", "stream", "start_ns", "end_ns", "row")
-    is_gemm = pl.col("category").is_in(list(GEMM_CATEGORIES))
-    with_stretch = in_order.with_columns(stretch=is_gemm.cast(pl.Int64).cum_sum().over("rank_index", "stream"))
-    has_softmax = (pl.col("category") == UNFUSED_ATTENTION).any().over(stretch)
-    is_short = pl.len().over(stretch) <= attribution_thresholds().maximum_operations_between_gemms
-    category = (
-        pl.when(has_softmax & is_short & pl.col("category").is_in(list(_GENERIC_CATEGORIES)))
-        .then(pl.lit(UNFUSED_ATTENTION, dtype=CATEGORY))
-        .otherwise("category")
+    streams = operations.filter(pl.col("category") == UNFUSED_ATTENTION).select("rank_index", "stream").unique()
+    in_order = (
+        operations.select("rank_index", "stream", "category")
+        .with_row_index("row")
+        .join(streams.with_row_index("place"), on=["rank_index", "stream"])
+        .sort("place", "row")
     )
-    return with_stretch.with_columns(category=category).sort("row").drop("row", "stretch")
+    category = in_order["category"]
+    opens = category.is_in(list(GEMM_CATEGORIES)) | (in_order["place"] != in_order["place"].shift())
+    stretch = opens.fill_null(value=True).cast(pl.Int64).cum_sum().to_numpy()
+    is_short = np.bincount(stretch) <= attribution_thresholds().maximum_operations_between_gemms
+    has_softmax = np.bincount(stretch, weights=(category == UNFUSED_ATTENTION).to_numpy()) > 0
+    is_moved = category.is_in(list(_GENERIC_CATEGORIES)).to_numpy() & (is_short & has_softmax)[stretch]
+    numbers = operations["category"].to_physical().to_numpy().copy()
+    numbers[in_order["row"].to_numpy()[is_moved]] = CATEGORIES.index(UNFUSED_ATTENTION)
+    return operations.with_columns(category=pl.Series(numbers).cat.to(CATEGORY))

@@ -54,7 +54,8 @@ _EXCHANGES = {
 """Parallel size -> category of the SendRecv exchanges of that parallelism."""
 
 _ONE_CHANNEL = pl.col("grid_x") == 1
-_NCCL_CATEGORIES = [*COMMUNICATION_CATEGORIES, SEND_RECV]
+NCCL_CATEGORIES = [*COMMUNICATION_CATEGORIES, SEND_RECV]
+"""Categories of the operations that communicate, before and after their owners are known."""
 _IS_GROUP_MARK = pl.col("call_name").is_in([GROUP_START, GROUP_END])
 
 
@@ -70,7 +71,7 @@ def join_communicators(operations: pl.DataFrame, nccl_calls: pl.DataFrame) -> pl
         )
     numbered = operations.with_row_index("row")
     launches = (
-        numbered.filter(pl.col("category").cast(pl.String).is_in(_NCCL_CATEGORIES))
+        numbered.filter(pl.col("category").cast(pl.String).is_in(NCCL_CATEGORIES))
         .select("row", "launch_start_ns", thread="launch_thread")
         .drop_nulls()
         .sort("launch_start_ns")

@@ -16,8 +16,7 @@ from range to range (a repeated iteration), or a range has none, the steps of al
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -51,6 +50,10 @@ _NO_NUMBER = -1
 
 MODEL_WORK = ("gemm", "grouped_gemm", "attention", "cuda_graph")
 """Categories that forward and backward passes consist of; an optimizer phase has next to none of them."""
+
+
+_RangesOfProcesses = Mapping[tuple[object, ...], pl.DataFrame]
+"""NVTX ranges by capture and process."""
 
 
 class StepSource(StrEnum):
@@ -89,17 +92,18 @@ def find_steps(
 ) -> tuple[pl.DataFrame, dict[int, StepSource]]:
     """Steps of every rank (STEPS), sorted, and the source of each rank's step boundaries.
 
-    ``operations`` are classified, with launches; ``ranges`` are NVTX ranges of the same processes. ``step_range`` is
-    the expression of the user for the ranges that are steps.
+    ``operations`` are classified, with launches, and sorted by rank and start; ``ranges`` are NVTX ranges of the same
+    processes. ``step_range`` is the expression of the user for the ranges that are steps.
     """
-    marked = [(StepSource.TRAINING_STEP, _number_ranges(ranges, TRAINING_STEP_TEXT))]
+    marked = [(StepSource.TRAINING_STEP, _ranges_of_processes(ranges, TRAINING_STEP_TEXT))]
     if step_range is not None:
-        marked.append((StepSource.USER_RANGE, _number_ranges(ranges, step_range)))
+        marked.append((StepSource.USER_RANGE, _ranges_of_processes(ranges, step_range)))
     windows_of: dict[int, list[_Window]] = {}
     sources: dict[int, StepSource] = {}
-    by_rank = operations.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True)
-    for (rank_index,), rank_operations in by_rank:
-        windows_of[int(rank_index)], sources[int(rank_index)] = _find_windows(rank_operations, marked)
+    first = 0
+    for count, rank_index in operations["rank_index"].rle().struct.unnest().rows():
+        windows_of[rank_index], sources[rank_index] = _find_windows(operations.slice(first, count), marked)
+        first += count
     if not all(map(_have_increasing_numbers, windows_of.values())):
         windows_of = {
             rank_index: [replace(window, index=order) for order, window in enumerate(windows)]
@@ -108,6 +112,12 @@ def find_steps(
         sources = {rank_index: NUMBERED_IN_ORDER.get(source, source) for rank_index, source in sources.items()}
     steps = [_keep_or_drop(rank_index, windows, sources[rank_index]) for rank_index, windows in windows_of.items()]
     return pl.concat(steps).sort("rank_index", "start_ns"), sources
+
+
+def _ranges_of_processes(ranges: pl.DataFrame, expression: str) -> _RangesOfProcesses:
+    """The numbered ``ranges`` in whose text ``expression`` is found, and that have ended."""
+    ended = _number_ranges(ranges, expression).filter(pl.col("end_ns").is_not_null())
+    return ended.partition_by("capture_id", "process", as_dict=True)
 
 
 def _number_ranges(ranges: pl.DataFrame, expression: str) -> pl.DataFrame:
@@ -155,10 +165,11 @@ def median_steps(steps: pl.DataFrame) -> dict[int, int]:
 
 
 def _find_windows(
-    operations: pl.DataFrame, marked: Sequence[tuple[StepSource, pl.DataFrame]]
+    operations: pl.DataFrame, marked: Sequence[tuple[StepSource, _RangesOfProcesses]]
 ) -> tuple[list[_Window], StepSource]:
+    process = operations.select("capture_id", "process").row(0)
     for source, ranges in marked:
-        windows = _windows_from_ranges(operations, ranges)
+        windows = _windows_from_ranges(operations, ranges[process]) if process in ranges else []
         if windows:
             return windows, source
     windows = _windows_from_optimizer(operations)
@@ -175,18 +186,20 @@ def _extent(operations: pl.DataFrame) -> tuple[int, int]:
 
 def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list[_Window]:
     """Host ranges projected onto the device: a step runs from its first kernel to the next step's first kernel."""
-    capture_id, process = operations.select("capture_id", "process").row(0)
-    is_own = (pl.col("capture_id") == capture_id) & (pl.col("process") == process)
-    outermost = _outermost(ranges.filter(is_own & pl.col("end_ns").is_not_null()))
-    if not outermost:
-        return []
-    kernels = operations.filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
-    in_launch_order = kernels.sort("launch_start_ns")
-    launch_starts = in_launch_order["launch_start_ns"].to_list()
+    outermost = _outermost(ranges)
+    kernels = (
+        operations.filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
+        .select("launch_start_ns", "start_ns", "end_ns")
+        .sort("launch_start_ns")
+    )
+    begins, ends = (
+        kernels["launch_start_ns"].search_sorted(pl.Series(times_ns, dtype=pl.Int64), "left").to_list()
+        for times_ns in ([start_ns for _, start_ns, _ in outermost], [end_ns for _, _, end_ns in outermost])
+    )
     projected: list[tuple[int, int, int]] = []
-    for number, start_ns, end_ns in outermost:
-        launched = in_launch_order[bisect_left(launch_starts, start_ns) : bisect_left(launch_starts, end_ns)]
-        if not launched.is_empty():
+    for (number, _, _), begin, end in zip(outermost, begins, ends, strict=True):
+        if begin < end:
+            launched = kernels.slice(begin, end - begin)
             projected.append((_NO_NUMBER if number is None else number, *_extent(launched)))
     capture_start, _ = _extent(operations)
     longest_pause = attribution_thresholds().maximum_pause_fraction
@@ -260,7 +273,7 @@ def _keep_or_drop(rank_index: int, windows: Sequence[_Window], source: StepSourc
     rows = []
     for window in windows:
         if clean:
-            kept = window in clean
+            kept = not window.opens_at_edge and not window.closes_at_edge
             only_one = "the only complete step: two were captured, and the first starts where the capture starts"
             reason = _describe_edge(window) or (only_one if len(windows) == 2 else "")
         elif len(windows) == 1:

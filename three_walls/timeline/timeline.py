@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
 
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts
+from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts, select_calls
+from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.tables.kernels import (
@@ -27,9 +27,10 @@ from three_walls.tables.kernels import (
 from three_walls.tables.megatron_signs import megatron_signs
 from three_walls.tables.nvtx_ranges import collective_owners
 from three_walls.tables.scrub import cut_private
-from three_walls.timeline.categories import classify, mark_unfused_attention
+from three_walls.timeline.categories import CATEGORY, classify, mark_unfused_attention
 from three_walls.timeline.communication_owners import (
     ALL_TO_ALL_TEXTS,
+    NCCL_CATEGORIES,
     join_communicators,
     resolve_collectives,
     resolve_send_recv,
@@ -108,6 +109,12 @@ class Timeline:
         return replace(self, steps=steps)
 
 
+def take_rank(operations: pl.DataFrame, rank_index: int) -> pl.DataFrame:
+    """The rows of a rank, in place. ``operations`` are sorted by rank, as ``Timeline.operations`` are."""
+    first, after = (operations["rank_index"].search_sorted(index, "left") for index in (rank_index, rank_index + 1))
+    return operations[first:after]
+
+
 def wanted_ranges(step_range: str | None) -> WantedRanges:
     """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, nodes of overlapped layers,
     and those that show a setting or Megatron.
@@ -143,10 +150,10 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
     ``three_walls.ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
     """
     synchronize = union_of(load_api_patterns(), "synchronize")
-    operations = pl.concat([_classify_operations(trace, config) for trace in traces]).sort(
-        "rank_index", "start_ns", "end_ns", "stream", "correlation"
-    )
+    # Those of a trace are sorted by rank and start, and ranks are numbered from trace to trace.
+    operations = pl.concat([_classify_operations(trace, config) for trace in traces])
     ranges = pl.concat([trace.ranges for trace in traces])
+    api_calls = pl.concat([trace.api_calls for trace in traces])
     steps, sources = find_steps(operations, ranges, step_range or None)
     if step_range:
         _check_steps_found(traces, ranges, sources, step_range)
@@ -154,9 +161,9 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
         operations=operations,
         steps=steps,
         sources=sources,
-        synchronizing=pl.concat([_select_calls(trace, synchronize) for trace in traces]),
+        synchronizing=select_calls(api_calls, synchronize).select("capture_id", "thread", "start_ns", "end_ns"),
         overhead=pl.concat([trace.overhead for trace in traces]),
-        api_calls=pl.concat([_name_api_calls(trace) for trace in traces]),
+        api_calls=api_calls,
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
         event_records=pl.concat([trace.event_records for trace in traces]),
         schedule_nodes=_list_schedule_nodes(ranges),
@@ -187,60 +194,65 @@ def _quote_range(text: str) -> str:
 
 
 def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
-    """The operations of ``trace`` with their launches, categories and communicators."""
-    launched = _join_launches(trace)
-    classified = join_communicators(classify(launched, trace.names), trace.nccl_calls)
+    """The operations of ``trace`` with their launches, categories and communicators.
+
+    Columns are added to those of the trace, never gathered anew: the two share their memory.
+    """
+    classified = classify(_join_launches(trace), trace.names)
+    owned = _resolve_owners(classified.with_row_index("place"), trace, config)
+    places = classified.select("rank_index").with_row_index("place").select("place")
+    owners = owned.select("place", "communicator", "message_bytes", owner=pl.col("category").to_physical())
+    found = places.join(owners, on="place", how="left", maintain_order="left").drop("place")
+    # Categories have the same numbers with SendRecv among them, which is the last, as without.
+    category = pl.coalesce("owner", pl.col("category").to_physical()).cat.to(CATEGORY)
+    return mark_unfused_attention(classified.hstack(found).with_columns(category=category).drop("owner"))
+
+
+def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -> pl.DataFrame:
+    """The ``operations`` that communicate, a few in a hundred, with communicators and the categories of their owners.
+
+    An operation of each stream that computes is among them: it shows where an exchange blocks compute.
+    """
+    category = pl.col("category").cast(pl.String)
+    computing = operations.filter(category.is_in(list(GEMM_CATEGORIES))).unique(["rank_index", "stream"])
+    few = pl.concat([operations.filter(category.is_in(NCCL_CATEGORIES)), computing]).sort("place")
+    joined = join_communicators(few, trace.nccl_calls)
     all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
-    exchanged = resolve_send_recv(classified, all_to_all, config)
-    return mark_unfused_attention(resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config))
+    exchanged = resolve_send_recv(joined, all_to_all, config)
+    return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)
 
 
 def _join_launches(trace: Trace) -> pl.DataFrame:
     """Adds the host's side to the operations: capture_id, process, launch_start_ns, launch_end_ns, launch_thread.
 
     The launch columns are null where the API call was not recorded. Correlation ids are unique within a process only:
-    two ranks in one capture share them.
+    two ranks in one capture share them. Of several calls with one id, the first launched.
     """
     processes = pl.DataFrame(
         [(rank.rank_index, trace.capture_id, rank.process) for rank in trace.ranks],
         schema={"rank_index": pl.Int64, "capture_id": pl.Int64, "process": pl.Int64},
         orient="row",
     )
-    operations = trace.operations.join(processes, on="rank_index", how="left", maintain_order="left")
-    key = ["process", "correlation"]
-    launches = (
-        trace.api_calls.join(operations, on=key, how="semi")
-        .sort("process", "correlation", "start_ns")
-        .unique(key, keep="first", maintain_order=True)
-        .select(
-            "process",
-            "correlation",
-            launch_start_ns="start_ns",
-            launch_end_ns="end_ns",
-            launch_thread="thread",
-        )
+    ranks = trace.operations.select("rank_index").join(processes, on="rank_index", how="left", maintain_order="left")
+    operations = trace.operations.with_columns(ranks["capture_id"], ranks["process"])
+    calls = trace.api_calls
+    # A join by one column takes half the time of one by two.
+    is_one_process = len({rank.process for rank in trace.ranks}) == 1
+    key = ["correlation"] if is_one_process else ["process", "correlation"]
+    if is_one_process:
+        calls = calls.filter(pl.col("process") == trace.ranks[0].process)
+    wanted = operations.select(key)
+    launching = calls.select(*key, "start_ns", "end_ns", "thread").join(wanted, on=key, how="semi")
+    if not launching["start_ns"].is_sorted():
+        launching = launching.sort("start_ns", maintain_order=True)
+    launches = launching.unique(key, keep="first", maintain_order=True).select(
+        *key, launch_start_ns="start_ns", launch_end_ns="end_ns", launch_thread="thread"
     )
-    return operations.join(launches, on=key, how="left", maintain_order="left")
-
-
-def _name_api_calls(trace: Trace) -> pl.DataFrame:
-    name_ids = trace.api_calls["name_id"].unique().to_list()
-    names = pl.DataFrame(
-        {"name_id": name_ids, "name": [trace.names.get(name_id, "") for name_id in name_ids]},
-        schema={"name_id": pl.Int64, "name": pl.Categorical},
-    )
-    return trace.api_calls.join(names, on="name_id", how="left").drop("name_id")
+    return operations.hstack(wanted.join(launches, on=key, how="left", maintain_order="left").drop(key))
 
 
 def _select_ranges(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:
     return ranges.filter(wanted.select(ranges["text"]))
-
-
-def _select_calls(trace: Trace, wanted: re.Pattern[str]) -> pl.DataFrame:
-    name_ids = [name_id for name_id, name in trace.names.items() if wanted.search(name)]
-    return trace.api_calls.filter(pl.col("name_id").is_in(name_ids)).select(
-        "capture_id", "thread", "start_ns", "end_ns"
-    )
 
 
 def _list_schedule_nodes(ranges: pl.DataFrame) -> pl.DataFrame:

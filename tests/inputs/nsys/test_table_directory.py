@@ -21,7 +21,7 @@ from three_walls.captures.scrub.scrub import scrub
 from three_walls.inputs.nsys.export import decode_text
 from three_walls.inputs.nsys.reader import read_trace
 from three_walls.inputs.nsys.source import find_traces, plain_sqlite
-from three_walls.inputs.nsys.table_directory import write_sqlite
+from three_walls.inputs.nsys.tables_to_sqlite import write_sqlite
 from three_walls.model.errors import InputError
 from three_walls.pipeline import analyze
 from three_walls.report.json_report import render_json

@@ -16,7 +16,6 @@ from typing import Any
 from three_walls.inputs.config.command_line import set_precision_recipe
 from three_walls.inputs.config.sources import CONFIG_FILE, SettingsBuilder, SourceSettings
 from three_walls.inputs.config.written_values import describe, plain_value
-from three_walls.inputs.config.yaml_data import read_yaml
 from three_walls.inputs.given_files import read_text_file
 from three_walls.model.config import ConfigValue, as_size
 from three_walls.model.errors import InputError
@@ -42,6 +41,8 @@ def read_config_file(path: Path) -> SourceSettings:
 
 def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
     """The configuration that YAML ``text`` holds; raises InputError, with a message that begins with ``shown_as``."""
+    from three_walls.inputs.config.yaml_data import read_yaml  # PyYAML, which few runs need
+
     try:
         root = read_yaml(text)
     except ValueError as error:

@@ -6,6 +6,7 @@ events does not exist.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -25,6 +26,10 @@ _LEAST_ROW_BYTES = 6
 """Of a row in an SQLite file: a pointer to its cell, and a cell of four bytes."""
 _STEPS_BETWEEN_CHECKS = 100_000
 _TEXTS_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 1 << 20
+_ROW_NUMBER = "rowid"
+"""SQLite's number of a row, unless a column has this name."""
+_WORD = re.compile(r"\w+")
 
 EXPORT_METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables of what exported the report, and when: the second name is that of Nsight Systems before 2023."""
@@ -112,29 +117,59 @@ class NsysExport:
         return [(name or "", text) for name, text in rows if text is not None]
 
     def frame(
-        self, table: str, columns: Mapping[str, str], where: str = "", text: tuple[str, ...] = ()
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        where: str = "",
+        text: tuple[str, ...] = (),
+        reduce: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
     ) -> pl.DataFrame:
         """Columns of a bulk table. ``columns``: name in the frame -> name in the export.
 
         Columns are Int64, those in ``text`` String; an empty text is null. A column that the table lacks is null, and a
-        missing table gives an empty frame, so that callers see what is missing.
+        missing table gives an empty frame, so that callers see what is missing. Rows are read in parts; ``reduce``
+        takes what is not needed from each, so that the whole table need not fit into memory.
         """
         types = {name: pl.String if name in text else pl.Int64 for name in columns}
         if table not in self.columns:
-            return pl.DataFrame(schema=types)
+            return reduce(pl.DataFrame(schema=types))
         # The driver takes a column's type from its first rows, so every column is cast, and no text is null.
         wanted = []
         for name, column in columns.items():
             value = f"""coalesce(CAST("{column}" AS BLOB), x'')""" if name in text else f'CAST("{column}" AS INTEGER)'
             wanted.append(f'{value if column in self.columns[table] else "NULL"} AS "{name}"')
-        rows = f'(SELECT * FROM "{table}" LIMIT {self._most_rows + 1})'
-        sql = f"SELECT {', '.join(wanted)} FROM {rows} {where}"
-        with self._errors_explained(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            frame = cursor.fetch_polars()
+        # Without the columns that nothing asks for: SQLite copies those of a limited SELECT * one by one, for each row.
+        asked = {*columns.values(), *_WORD.findall(where)}
+        needed = ", ".join(f'"{column}"' for column in self.columns[table] if column in asked) or "NULL"
+        parts = []
+        for rows_of_part in self._list_parts(table):
+            rows = f'(SELECT {needed} FROM "{table}" {rows_of_part} LIMIT {self._most_rows + 1})'
+            frame = self._fetch(f"SELECT {', '.join(wanted)} FROM {rows} {where}")
             if frame.height > self._most_rows:
                 raise InputError(f"{self.shown_as}: {_BROKEN} ({table} holds more rows than the file has room for)")
-        return frame.select(_read_texts(frame[name]) if name in text else pl.col(name).cast(pl.Int64) for name in types)
+            part = frame.select(
+                _read_texts(frame[name]) if name in text else pl.col(name).cast(pl.Int64) for name in types
+            )
+            parts.append(reduce(part))
+        return pl.concat(parts)
+
+    def _fetch(self, sql: str) -> pl.DataFrame:
+        with self._errors_explained(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return cursor.fetch_polars()
+
+    def _list_parts(self, table: str) -> list[str]:
+        """Conditions that split the rows of ``table`` by their numbers; one without bounds where they have none."""
+        if _ROW_NUMBER in map(str.lower, self.columns[table]):
+            return [""]
+        try:
+            ((first, last),) = self.rows(f'SELECT min({_ROW_NUMBER}), max({_ROW_NUMBER}) FROM "{table}"')
+        except InputError:  # a table without row numbers, or a damaged one: reading it whole tells which
+            return [""]
+        if first is None or last - first > self._most_rows:
+            return [""]
+        starts = range(first, last + 1, _ROWS_AT_ONCE)
+        return [f"WHERE {_ROW_NUMBER} BETWEEN {start} AND {start + _ROWS_AT_ONCE - 1}" for start in starts]
 
     def strings(self, ids: pl.Series) -> dict[int, str]:
         """The texts of ``ids``, each read once. A value that is no text (a damaged export) is left out.

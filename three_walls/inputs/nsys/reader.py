@@ -29,6 +29,7 @@ from three_walls.inputs.nsys.schemas import OPERATIONS, conform
 from three_walls.inputs.nsys.source import hash_meanwhile, plain_sqlite
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
+    name_calls,
     only_process_of,
     read_api_calls,
     read_event_records,
@@ -124,7 +125,7 @@ def read_trace(
             capture_id=capture_id,
             ranks=ranks,
             operations=_with_rank_indices(operations, ranks),
-            api_calls=api_calls.with_columns(capture_column),
+            api_calls=name_calls(api_calls, names).with_columns(capture_column),
             ranges=read_ranges(export, wanted).with_columns(capture_column),
             overhead=read_overhead(export).with_columns(capture_column),
             stream_waits=read_stream_waits(export).with_columns(capture_column),
@@ -193,13 +194,16 @@ def _find_strangers(operations: pl.DataFrame, names: Mapping[int, str]) -> dict[
 
 
 def _with_rank_indices(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.DataFrame:
+    """The ``operations`` of ``ranks``, as schemas.OPERATIONS; where that is all, they share their memory with these."""
     rank_indices = pl.DataFrame(
         [(rank.rank_index, rank.process, rank.device) for rank in ranks],
         schema={"rank_index": pl.Int64, "process": pl.Int64, "device": pl.Int64},
         orient="row",
     )
-    joined = operations.join(rank_indices, on=["process", "device"], how="inner", maintain_order="left")
-    return conform(joined, OPERATIONS)
+    key = ["process", "device"]
+    found = operations.select(key).join(rank_indices, on=key, how="left", maintain_order="left")["rank_index"]
+    with_ranks = operations.with_columns(found)
+    return conform(with_ranks.drop_nulls("rank_index") if found.null_count() else with_ranks, OPERATIONS)
 
 
 def _session_start_ns(export: NsysExport) -> int | None:

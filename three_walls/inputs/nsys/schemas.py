@@ -16,28 +16,28 @@ OPERATIONS = pl.Schema(
         "correlation": pl.Int64(),  # joins the API call that launched it, within the process; null if unknown
         "name_id": pl.Int64(),  # kernel's demangled name (StringIds of its capture); null for other kinds
         "short_name_id": pl.Int64(),  # kernel's short name; null for other kinds
-        "copy_kind": pl.Int64(),  # ENUM_CUDA_MEMCPY_OPER; null unless a copy
-        "source_kind": pl.Int64(),  # ENUM_CUDA_MEM_KIND of the source; null unless a copy or not recorded
-        "target_kind": pl.Int64(),  # ENUM_CUDA_MEM_KIND of the target; null unless a copy or not recorded
+        "copy_kind": pl.Int8(),  # ENUM_CUDA_MEMCPY_OPER; null unless a copy
+        "source_kind": pl.Int8(),  # ENUM_CUDA_MEM_KIND of the source; null unless a copy or not recorded
+        "target_kind": pl.Int8(),  # ENUM_CUDA_MEM_KIND of the target; null unless a copy or not recorded
         "bytes": pl.Int64(),  # size of a copy or memset; null otherwise
         "graph_node": pl.Int64(),  # CUDA graph node; null outside graphs or not recorded
-        "grid_x": pl.Int64(),  # kernel's grid; null for other kinds or not recorded
-        "grid_y": pl.Int64(),
-        "grid_z": pl.Int64(),
-        "block_x": pl.Int64(),  # threads of a block of the kernel; null for other kinds or not recorded
-        "block_y": pl.Int64(),
-        "block_z": pl.Int64(),
+        "grid_x": pl.Int32(),  # kernel's grid; null for other kinds or not recorded
+        "grid_y": pl.Int32(),
+        "grid_z": pl.Int32(),
+        "block_x": pl.Int32(),  # threads of a block of the kernel; null for other kinds or not recorded
+        "block_y": pl.Int32(),
+        "block_z": pl.Int32(),
     }
 )
 
 API_CALLS = pl.Schema(
     {
-        "process": pl.Int64,  # globalPid
-        "thread": pl.Int64,  # globalTid
-        "start_ns": pl.Int64,
-        "end_ns": pl.Int64,
-        "correlation": pl.Int64,  # joins the device operations it launched, within the process
-        "name_id": pl.Int64,
+        "process": pl.Int64(),  # globalPid
+        "thread": pl.Int64(),  # globalTid
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+        "correlation": pl.Int64(),  # joins the device operations it launched, within the process
+        "name": pl.Categorical(),  # as in Trace.names, empty where it is unknown; null if not recorded
     }
 )
 

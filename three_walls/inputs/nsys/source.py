@@ -30,7 +30,7 @@ from three_walls.inputs.nsys.report_export import (
     export_once,
     find_nsys,
 )
-from three_walls.inputs.nsys.table_directory import SUFFIXES, hash_tables, is_table_directory, write_sqlite
+from three_walls.inputs.nsys.table_directory import SUFFIXES, hash_tables, is_table_directory
 from three_walls.model.errors import InputError
 from three_walls.model.shell import quote_file
 
@@ -213,7 +213,12 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
         return
     with _unpacking_directory() as directory:
         plain = directory / plain_name(path)
-        write_sqlite(path, plain) if is_tables else unpack_sqlite(path, plain)
+        if is_tables:
+            from three_walls.inputs.nsys.tables_to_sqlite import write_sqlite  # imports polars, finding traces does not
+
+            write_sqlite(path, plain)
+        else:
+            unpack_sqlite(path, plain)
         yield plain
 
 

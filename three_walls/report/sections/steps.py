@@ -46,14 +46,16 @@ def steps(report: Report) -> Section:
         blocks.append(Fold("All steps of all ranks", (table,)))
     length = ""
     if summary.median_ns is not None:
-        bounds = f" ({format_ms_range(summary.min_ns, summary.max_ns)})" if summary.kept > 1 else ""
-        length = f" Median of the kept steps: {format_ms(summary.median_ns)}{bounds}."
+        length = f" It takes {format_ms(summary.median_ns)}."
+        if summary.kept > 1:
+            bounds = format_ms_range(summary.min_ns, summary.max_ns)
+            length = f" Median of the kept steps: {format_ms(summary.median_ns)} ({bounds})."
     return Section(
         "steps",
         "Steps",
         tuple(blocks),
-        lead=f"{count_of(summary.kept, 'step')} kept, {format_count(len(summary.dropped))} dropped. Boundaries are "
-        f"from {summary.source}.{length}",
+        lead=f"{count_of(summary.kept, 'step')} kept, {format_count(len(summary.dropped))} dropped.{length} Boundaries "
+        f"are from {summary.source}.",
         link="Steps",
         is_folded=True,
     )

@@ -1,0 +1,76 @@
+"""Bulk tables are read in parts; what a table holds does not depend on their size."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.trace_builder import TraceBuilder
+from three_walls.inputs.nsys import export
+from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.reader import Trace, read_trace
+from three_walls.inputs.nsys.tables import NVTX, WantedRanges
+
+pytestmark = pytest.mark.slow
+
+WANTED = WantedRanges(("training_step_",))
+
+
+def write_trace(tmp_path: Path) -> Path:
+    builder = TraceBuilder().steps(4)
+    for order in range(4):
+        builder.nvtx(f"training_step_{order}", max(0, 1000 * order - 10), 1000 * order + 900, inline=bool(order % 2))
+        builder.nvtx(f"aten::mm, seq = {order}", 1000 * order, 1000 * order + 5, inline=True)
+    return builder.write(tmp_path / "trace.sqlite")
+
+
+def read(path: Path) -> Trace:
+    return read_trace(path, 0, 0, WANTED, re.compile("GraphLaunch"))
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 7])
+def test_a_trace_read_in_small_parts_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    path = write_trace(tmp_path)
+    whole = read(path)
+    monkeypatch.setattr(export, "_ROWS_AT_ONCE", rows_at_once)
+    in_parts = read(path)
+    assert whole.ranges.height == 4
+    for name in ("operations", "api_calls", "ranges"):
+        assert getattr(in_parts, name).equals(getattr(whole, name)), name
+
+
+@pytest.mark.parametrize("first, step", [(-5, 1), (10**12, 1), (1, 10**14)])
+def test_rows_may_have_any_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, step: int) -> None:
+    path = write_trace(tmp_path)
+    whole = read(path).ranges
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"CREATE TEMP TABLE numbered AS SELECT * FROM {NVTX} ORDER BY rowid")
+        database.execute(f"DELETE FROM {NVTX}")
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({NVTX})")]
+        names = ", ".join(f'"{column}"' for column in columns)
+        number = f"{first} + (rowid - 1) * {step}"
+        database.execute(f"INSERT INTO {NVTX} (rowid, {names}) SELECT {number}, {names} FROM numbered")
+    monkeypatch.setattr(export, "_ROWS_AT_ONCE", 3)
+    assert read(path).ranges.equals(whole)
+
+
+def test_a_table_without_row_numbers_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE unnumbered (id INTEGER PRIMARY KEY, value INTEGER) WITHOUT ROWID")
+        database.execute("CREATE TABLE renumbered (rowid INTEGER, value INTEGER)")
+        for table in ("unnumbered", "renumbered"):
+            database.executemany(
+                f"INSERT INTO {table} VALUES (?, ?)",
+                [(1, number) if table == "renumbered" else (number, number) for number in range(5)],
+            )
+    monkeypatch.setattr(export, "_ROWS_AT_ONCE", 2)
+    with NsysExport(path, path) as opened:
+        for table in ("unnumbered", "renumbered"):
+            assert opened.frame(table, {"value": "value"})["value"].to_list() == [0, 1, 2, 3, 4]

@@ -1,0 +1,117 @@
+"""The run in parts, so that attributing a long capture takes no more memory than attributing some of its steps.
+
+A part is either several whole ranks or consecutive steps of one rank. Conclusions about a step rest on its own
+operations and on what was launched shortly before and after it, so a part of a rank also has the operations next to its
+steps: a stream holds about a thousand launches, and ``_MARGIN`` is far more than the streams of a rank hold together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from three_walls.attribution.stream_edges import EventCalls
+from three_walls.model.buckets import COMPUTE_CATEGORIES
+from three_walls.timeline.intervals import DURATION, Numbers
+from three_walls.timeline.timeline import Timeline
+
+MOST_OPERATIONS = 250_000
+"""Of a part, unless a single step has more. Smaller parts cost more time, larger ones more memory: about 700 bytes for
+each operation."""
+
+_MARGIN = 20_000
+"""Operations before and after the steps of a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some steps, and everything that conclusions about them rest on."""
+
+    timeline: Timeline
+    """The run's, with the steps of the part alone, and with the operations and calls that matter to them."""
+    event_calls: EventCalls
+
+
+def divide_run(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
+    """The parts of a run, by rank and step; a single one where it has no more than ``MOST_OPERATIONS``."""
+    if timeline.operations.height <= MOST_OPERATIONS:
+        yield Part(timeline, event_calls)
+        return
+    rank_index = timeline.operations["rank_index"]
+    ranks = rank_index.unique().sort()
+    first_row = [*rank_index.search_sorted(ranks, "left").to_list(), len(rank_index)]
+    begin = 0
+    for place in range(len(ranks)):
+        rows = first_row[place + 1] - first_row[place]
+        if rows > MOST_OPERATIONS:
+            yield from _take_ranks(timeline, event_calls, ranks[begin:place], (first_row[begin], first_row[place]))
+            steps = timeline.steps.filter(pl.col("rank_index") == ranks[place])
+            operations = timeline.operations[first_row[place] : first_row[place + 1]]
+            yield from _divide_rank(replace(timeline, steps=steps, operations=operations), event_calls)
+            begin = place + 1
+        elif first_row[place + 1] - first_row[begin] > MOST_OPERATIONS:
+            yield from _take_ranks(timeline, event_calls, ranks[begin:place], (first_row[begin], first_row[place]))
+            begin = place
+    yield from _take_ranks(timeline, event_calls, ranks[begin:], (first_row[begin], first_row[-1]))
+
+
+def _take_ranks(timeline: Timeline, event_calls: EventCalls, ranks: pl.Series, rows: tuple[int, int]) -> Iterator[Part]:
+    """The whole ``ranks``, whose operations are ``rows``, as a part; none without any."""
+    if ranks.is_empty():
+        return
+    operations = timeline.operations[rows[0] : rows[1]]
+    captures = pl.col("capture_id").is_in(operations["capture_id"].unique().implode())
+    part = replace(
+        timeline,
+        operations=operations,
+        steps=timeline.steps.filter(pl.col("rank_index").is_in(ranks.implode())),
+        api_calls=timeline.api_calls.filter(captures),
+    )
+    yield Part(part, event_calls.filter(captures))
+
+
+def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
+    """The parts of a single rank: ``timeline`` has its operations and steps alone."""
+    operations, steps = timeline.operations, timeline.steps.sort("start_ns")
+    capture_id, process = operations.select("capture_id", "process").row(0)
+    of_process = (pl.col("capture_id") == capture_id) & (pl.col("process") == process)
+    own_calls = event_calls.filter(of_process)
+    first_row = operations["start_ns"].search_sorted(steps["start_ns"], "left").to_numpy()
+    last_row = operations["start_ns"].search_sorted(steps["end_ns"], "left").to_numpy()
+    ends_gap = pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)
+    compute_rows = (
+        operations.select("category", "start_ns", "end_ns").select(ends_gap.arg_true()).to_series().to_numpy()
+    )
+    begin = 0
+    while begin < steps.height:
+        end = max(begin + 1, int(np.searchsorted(last_row, first_row[begin] + MOST_OPERATIONS, "right")))
+        own_steps = steps[begin:end]
+        own = _find_rows(operations, own_steps, (int(first_row[begin]), int(last_row[end - 1])), compute_rows)
+        begin_ns, end_ns = own_steps["start_ns"][0], own_steps["end_ns"][-1]
+        part = replace(
+            timeline,
+            operations=own,
+            steps=own_steps,
+            api_calls=timeline.api_calls.filter((pl.col("end_ns") > begin_ns) & (pl.col("start_ns") < end_ns)),
+        )
+        yield Part(part, own_calls.around(own["launch_start_ns"]))
+        begin = end
+
+
+def _find_rows(
+    operations: pl.DataFrame, steps: pl.DataFrame, rows: tuple[int, int], compute_rows: Numbers
+) -> pl.DataFrame:
+    """The operations of a part: ``rows``, those next to them, and earlier ones that still run in ``steps``.
+
+    The compute operation that ends the last gap is among them, with those that start together with it.
+    """
+    begin, end = max(0, rows[0] - _MARGIN), min(operations.height, rows[1] + _MARGIN)
+    following = int(np.searchsorted(compute_rows, rows[1], "left"))
+    if following < len(compute_rows):
+        next_start_ns = operations["start_ns"][int(compute_rows[following])]
+        end = max(end, operations["start_ns"].search_sorted(next_start_ns, "right"))
+    still_running = operations["end_ns"][:begin] > steps["start_ns"][0]
+    return pl.concat([operations[:begin].filter(still_running), operations[begin:end]])
