@@ -63,11 +63,6 @@ from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings, load_warnings
 from three_walls.rules.what_if import answer
 from three_walls.rules.where_seen import name_places
-from three_walls.survey.attribute import attribute_survey, complete_attribution, restrict_to_full
-from three_walls.survey.choose_ranks import choose_ranks
-from three_walls.survey.rank_survey import plan_tasks, read_in_full
-from three_walls.survey.summarize import summarize_survey
-from three_walls.survey.workers import run_tasks
 from three_walls.tables.bridge import check_release
 from three_walls.tables.checked_documents import recall
 from three_walls.tables.kernels import load_api_patterns, union_of
@@ -196,6 +191,8 @@ def _measure(
     inputs, details, facts = measured.inputs, measured.details, measured.facts
     timeline, matched_ranks, attribution = measured.timeline, measured.matched_ranks, measured.attribution
     if measured.survey is not None:
+        from three_walls.survey.attribute import restrict_to_full
+
         matched_ranks = restrict_to_full(matched_ranks, timeline)
     replay = replay_steps(timeline, matched_ranks, attribution, inputs.with_kernels, details.step, facts)
     facts = facts.with_measured(replay.facts)
@@ -230,6 +227,13 @@ def _measure_survey(
     inputs: Inputs, step_range: str | None, progress: Progress, *, workers: Workers, asked: Collection[int]
 ) -> _MeasuredRun:
     """The same for a run of many ranks: all are surveyed, and those that matter are read in full."""
+    # Imported where they are needed: most runs are not surveyed.
+    from three_walls.survey.attribute import attribute_survey, complete_attribution
+    from three_walls.survey.choose_ranks import choose_ranks
+    from three_walls.survey.rank_survey import plan_tasks, read_in_full
+    from three_walls.survey.summarize import summarize_survey
+    from three_walls.survey.workers import run_tasks
+
     first = inputs.with_kernels[0]
     build_timeline([first], inputs.config, step_range)  # a range that marks no step is an error before all are read
     survey = run_tasks(plan_tasks(inputs.paths, inputs.config, step_range), workers, progress)
