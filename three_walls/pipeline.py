@@ -255,7 +255,7 @@ def _measure_survey(
         inputs,
         traces=tuple(traces),
         surveyed=survey.captures,
-        config=add_counted_world(inputs.config, survey.timeline),
+        config=add_counted_world(inputs.config, timeline),
         warnings=(*lost, *inputs.warnings),
     )
     progress("measuring facts")
