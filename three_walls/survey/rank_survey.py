@@ -195,7 +195,8 @@ def survey_captures(task: SurveyTask) -> RankSurvey:
     for capture_id, path in task.captures:
         first_rank_index = sum(len(trace.ranks) for trace in traces)
         try:
-            traces.append(read_trace(path, capture_id, first_rank_index, wanted, graph_launch))
+            trace = read_trace(path, capture_id, first_rank_index, wanted, graph_launch, with_events=False)
+            traces.append(trace)
         except InputError as error:
             lost.append(LostCapture(capture_id, path, str(error)))
         except MemoryError:

@@ -25,7 +25,7 @@ from three_walls.inputs.nsys.launch import (
     secret_names,
 )
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
-from three_walls.inputs.nsys.schemas import OPERATIONS, conform
+from three_walls.inputs.nsys.schemas import EVENT_RECORDS, MEMORY_EVENTS, OPERATIONS, STREAM_WAITS, conform
 from three_walls.inputs.nsys.source import hash_meanwhile, plain_sqlite
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
@@ -93,12 +93,19 @@ class Trace(Capture):
 
 
 def read_trace(
-    path: Path, capture_id: int, first_rank_index: int, wanted: WantedRanges, graph_launch: re.Pattern[str]
+    path: Path,
+    capture_id: int,
+    first_rank_index: int,
+    wanted: WantedRanges,
+    graph_launch: re.Pattern[str],
+    *,
+    with_events: bool = True,
 ) -> Trace:
     """Reads ``path`` (plain, .xz or .zst) as capture ``capture_id``; its ranks are numbered from ``first_rank_index``.
 
     ``wanted`` selects the NVTX ranges to read; ``graph_launch`` matches the API calls that launch CUDA graphs. A trace
-    without kernels has no ranks. Raises InputError if the file is no export of Nsight Systems.
+    without kernels has no ranks. ``with_events``: whether to read what streams wait for, and allocations by the driver;
+    else these frames are empty. Raises InputError if the file is no export of Nsight Systems.
     """
     with plain_sqlite(path) as plain, hash_meanwhile(path) as wait_for_digest, NsysExport(plain, path) as export:
         check_is_nsys(export, path)
@@ -128,10 +135,14 @@ def read_trace(
             api_calls=name_calls(api_calls, names).with_columns(capture_column),
             ranges=read_ranges(export, wanted).with_columns(capture_column),
             overhead=read_overhead(export).with_columns(capture_column),
-            stream_waits=read_stream_waits(export).with_columns(capture_column),
-            event_records=read_event_records(export).with_columns(capture_column),
+            stream_waits=(read_stream_waits(export) if with_events else pl.DataFrame(schema=STREAM_WAITS)).with_columns(
+                capture_column
+            ),
+            event_records=(
+                read_event_records(export) if with_events else pl.DataFrame(schema=EVENT_RECORDS)
+            ).with_columns(capture_column),
             nccl_calls=nccl_calls.with_columns(capture_column),
-            memory_events=read_memory_events(export),
+            memory_events=read_memory_events(export) if with_events else pl.DataFrame(schema=MEMORY_EVENTS),
             session_start_ns=_session_start_ns(export),
             names=names,
             config=config,
