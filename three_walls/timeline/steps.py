@@ -67,11 +67,12 @@ class StepSource(StrEnum):
     ONE_WINDOW = "one window"
 
 
-_IN_ORDER = {
+NUMBERED_IN_ORDER = {
     StepSource.TRAINING_STEP: StepSource.TRAINING_STEP_IN_ORDER,
     StepSource.USER_RANGE: StepSource.USER_RANGE_IN_ORDER,
 }
-COUNTED_SOURCES = (*_IN_ORDER.values(), StepSource.OPTIMIZER)
+"""What a source becomes where the numbers of some rank's ranges do not number steps."""
+COUNTED_SOURCES = (*NUMBERED_IN_ORDER.values(), StepSource.OPTIMIZER)
 """Their steps are counted from the beginning of each capture."""
 
 
@@ -108,7 +109,7 @@ def find_steps(
             rank_index: [replace(window, index=order) for order, window in enumerate(windows)]
             for rank_index, windows in windows_of.items()
         }
-        sources = {rank_index: _IN_ORDER.get(source, source) for rank_index, source in sources.items()}
+        sources = {rank_index: NUMBERED_IN_ORDER.get(source, source) for rank_index, source in sources.items()}
     steps = [_keep_or_drop(rank_index, windows, sources[rank_index]) for rank_index, windows in windows_of.items()]
     return pl.concat(steps).sort("rank_index", "start_ns"), sources
 
