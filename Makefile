@@ -139,6 +139,11 @@ test-browser: $(VENV)/.installed  ## report.html in a real browser; CHROMIUM=PAT
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation -e '.[browser]'
 	THREE_WALLS_CHROMIUM="$(CHROMIUM)" $(BIN)/pytest tests/browser
 
+.PHONY: test-cluster
+test-cluster: $(VENV)/.installed  ## --scheduler with a Dask scheduler and two workers, as processes of this machine
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation -e '.[cluster]'
+	THREE_WALLS_CLUSTER=1 $(BIN)/pytest tests/cluster
+
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
 PYTHONS ?= python3.11 python3.12 python3.13
 # What it runs in each: the commands and the library. SMOKE_TESTS=tests runs everything.

@@ -84,8 +84,8 @@ def main(record: bool) -> None:
                 ratio.run()
                 if rounds >= FEWEST_ROUNDS and ratio.value <= limit:
                     break
-            seconds = f"{ratio.measured_s:.2f} s / {ratio.unit_s:.2f} s"
-            click.echo(f"{ratio.name}: {ratio.value:.2f} ({seconds} of CPU; at most {limit:.2f})")
+            seconds = f"{ratio.measured_s:.2f} s / {ratio.unit_s:.2f} s of CPU"
+            click.echo(f"{ratio.name}: {ratio.value:.2f} ({seconds}{'' if record else f'; at most {limit:.2f}'})")
             is_slower |= ratio.value > limit
             limits[ratio.name] = round(ratio.value, 2) if record else limits[ratio.name]
     if record:

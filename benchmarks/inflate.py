@@ -109,17 +109,17 @@ def repeat_step(database: Database, bounds: tuple[int, int], steps: int) -> None
     step = _place_calls(database, bounds)
     database.run("CREATE TEMP TABLE turns (turn INTEGER PRIMARY KEY)")
     database.connection.executemany("INSERT INTO turns VALUES (?)", [(turn,) for turn in range(1, steps)])
-    last_id = database.number(f"SELECT max(correlationId) FROM {CALLS}") or 0
+    id_stride = 1 + (database.number(f"SELECT max(correlationId) FROM {CALLS}") or 0)
     _write_templates(database, step)
     for table in database.present(OPERATIONS, "start"):
-        _repeat_rows(database, table, (f"start >= {step.start_ns}", f"start >= {step.end_ns}"), step, last_id + 1)
+        _repeat_rows(database, table, (f"start >= {step.start_ns}", f"start >= {step.end_ns}"), step, id_stride)
     in_host = f"start >= {step.host_start_ns}", f"start >= {step.host_end_ns}"
     of_call = "(SELECT place FROM places p WHERE p.correlation = e.correlationId)"
     for table in database.present(OF_ONE_CALL, "correlationId"):
-        _repeat_rows(database, table, (f"{of_call} >= 1", f"{of_call} = 2"), step, last_id + 1)
+        _repeat_rows(database, table, (f"{of_call} >= 1", f"{of_call} = 2"), step, id_stride)
     for table in database.present(OF_THE_HOST, "start"):
         where = (f"{of_call} >= 1", f"{of_call} = 2") if table == CALLS else in_host
-        _repeat_rows(database, table, where, step, last_id + 1)
+        _repeat_rows(database, table, where, step, id_stride)
     if "ANALYSIS_DETAILS" in database.columns:
         longer_ns = (steps - 1) * step.length_ns
         database.run("UPDATE ANALYSIS_DETAILS SET duration = duration + ?, stopTime = stopTime + ?", *[longer_ns] * 2)
@@ -199,10 +199,11 @@ def _write_template(text: str) -> str | None:
     return None if numbered == text else numbered
 
 
-def _repeat_rows(database: Database, table: str, where: tuple[str, str], step: Step, last_id: int) -> None:
+def _repeat_rows(database: Database, table: str, where: tuple[str, str], step: Step, id_stride: int) -> None:
     """Repeats the rows of the step in ``table`` for each of the ``turns``; later rows are moved behind them.
 
-    ``where`` selects the rows from the start of the step on, and those after its end.
+    ``where`` selects the rows from the start of the step on, and those after its end. ``id_stride``: between the ids of
+    an event and of its repetition.
     """
     since, after = where
     columns = database.columns[table]
@@ -214,7 +215,7 @@ def _repeat_rows(database: Database, table: str, where: tuple[str, str], step: S
             if table == "NVTX_EVENTS" and column == "end":  # a range must not reach into the next repetition
                 value = f'min(e."end", {step.host_start_ns + step.length_ns}) + turn * {step.length_ns}'
         elif column in NUMBERED:
-            value = f"{value} + turn * {last_id}"
+            value = f"{value} + turn * {id_stride}"
         elif table == "NVTX_EVENTS" and column == "text":
             value = f"coalesce(replace(row_text.text, '{_TURN}', turn), {value})"
         elif table == "NVTX_EVENTS" and column == "textId":

@@ -15,10 +15,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 OWN = {"PYTHONPATH": str(REPOSITORY)}
 """Variables with which ``python -m three_walls`` runs this checkout."""
 
+_LAST_BYTES = 1 << 16
+"""Of what a program prints, which are read: it may be hundreds of MB, and Linux counts the memory of the process that
+starts another one to the other's peak."""
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one run of a program took, and what it printed on stderr."""
+    """What one run of a program took, and the end of what it printed on stderr."""
 
     cpu_s: float
     wall_s: float
@@ -39,7 +43,7 @@ def measure(
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment |= variables or {}  # without PYTHONDONTWRITEBYTECODE, with which a program compiles itself every time
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         began_s = time.monotonic()
         process = subprocess.Popen([*map(str, command)], stdout=output, stderr=errors, env=environment, cwd=folder)
         _, status, used = os.wait4(process.pid, 0)
@@ -47,8 +51,8 @@ def measure(
         wall_s = time.monotonic() - began_s
         texts = []
         for stream in (output, errors):
-            stream.seek(0)
-            texts.append(stream.read())
+            stream.seek(max(stream.seek(0, os.SEEK_END) - _LAST_BYTES, 0))
+            texts.append(stream.read().decode("utf-8", errors="replace"))
     if process.returncode != 0:
         lines = [line for text in texts for line in text.splitlines() if line.strip()]
         raise FailedProgramError(lines[-1].strip() if lines else f"exit code {process.returncode}")

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,9 +63,13 @@ class Measured:
 
 
 def analyze(trace: Path, folder: Path) -> Use:
-    """The command as a user runs it, with its table of stages on stderr."""
+    """The command as a user runs it, with its table of stages on stderr.
+
+    The table has the peak of memory: to measure that of each stage, the command has the kernel forget the one before.
+    """
     options = ("--quiet", "--timings", "--no-cache", "--out", folder / "report")
-    return measure([sys.executable, "-m", "three_walls", "analyze", trace, *options], OWN)
+    use = measure([sys.executable, "-m", "three_walls", "analyze", trace, *options], OWN)
+    return replace(use, peak_bytes=int(float(use.stderr.split()[-1]) * 1e6))
 
 
 def read_floor(trace: Path, folder: Path) -> Use:  # noqa: ARG001
@@ -136,7 +140,7 @@ def render_trace(trace: Path, measured: list[Measured]) -> list[str]:
     lines = [
         f"### {trace.name}, {trace.stat().st_size / 1e6:,.0f} MB",
         "",
-        "| program | CPU s | wall s | peak MB | CPU: of the floor's | of analyze's |",
+        "| program | CPU s | wall s | peak MB | CPU / floor | CPU / analyze |",
         "|---|---|---|---|---|---|",
     ]
     for found in measured:
@@ -155,8 +159,13 @@ def render_trace(trace: Path, measured: list[Measured]) -> list[str]:
     return [*lines, ""]
 
 
-def describe_machine() -> str:
+def describe_machine(nsys: str) -> str:
     """Processor, cores, memory and versions, on one line."""
+    try:
+        found = subprocess.run([nsys, "--version"], capture_output=True, text=True, check=False).stdout
+        nsys_version = found.strip() or "no nsys"
+    except OSError:
+        nsys_version = "no nsys"
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -167,7 +176,7 @@ def describe_machine() -> str:
     return (
         f"{model}, {os.cpu_count()} cores, {memory_bytes / 2**30:.0f} GiB; {platform.system()} "
         f"{platform.release().partition('-')[0]}, Python {platform.python_version()}, {packages}, "
-        f"{NSYS_AI.replace('==', ' ')}"
+        f"{NSYS_AI.replace('==', ' ')}, {nsys_version}"
     )
 
 
@@ -200,7 +209,8 @@ def main(traces: tuple[Path, ...], steps: tuple[int, ...], rounds: int, peers: b
             click.echo(f"nsys-ai cannot be installed: {error}", err=True)
         programs["nsys-ai diagnose"] = diagnose
         programs |= {f"nsys stats {report}": run_nsys(nsys, report) for report in list_nsys_reports(nsys)}
-    lines = [f"{describe_machine()}. Best of {rounds} interleaved rounds.", ""]
+    load = f"The load average was {os.getloadavg()[0]:.0f} when they began: above 0, wall seconds mean little."
+    lines = [f"{describe_machine(nsys)}. Best of {rounds} interleaved rounds. {load}", ""]
     for trace in traces or make_traces(steps):
         lines += render_trace(trace, measure_trace(trace, programs, rounds))
     text = "\n".join(lines).rstrip() + "\n"

@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 # `make test-browser` runs these: they need a Chromium, and playwright to drive it.
 collect_ignore = [] if "THREE_WALLS_CHROMIUM" in os.environ else ["browser"]
+# `make test-cluster` runs these: they need dask.
+collect_ignore += [] if "THREE_WALLS_CLUSTER" in os.environ else ["cluster"]
 
 
 @pytest.fixture(autouse=True)

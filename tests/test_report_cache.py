@@ -109,7 +109,27 @@ def test_a_changed_input_is_analyzed_again(
     assert found.inputs == kept.inputs
 
 
-@pytest.mark.parametrize("name", ["logs/more.log", "rules/host/b.yaml", "rank0.sqlite-wal"])
+def test_inputs_that_were_moved_are_the_same(
+    tmp_path: Path, look: Look, request_of_all: AnalysisRequest, kept: Report
+) -> None:
+    moved = (tmp_path / "inputs").rename(tmp_path / "moved")
+    request = replace(
+        request_of_all,
+        traces=(moved / "rank0.sqlite", moved / "rank1.sqlite"),
+        logs=(moved / "logs",),
+        config=moved / "run_config.yaml",
+        memory_snapshot=moved / "snapshot.pickle",
+    )
+    (tmp_path / "inputs").mkdir()
+    (moved / "rules").rename(tmp_path / "inputs" / "rules")
+    found = look(request).find()
+    assert found is not None
+    assert found.inputs == kept.inputs
+    (moved / "rank1.sqlite").rename(moved / "rank2.sqlite")  # its name is in the report
+    assert look(replace(request, traces=(moved / "rank0.sqlite", moved / "rank2.sqlite"))).find() is None
+
+
+@pytest.mark.parametrize("name", ["logs/more.log", "rules/host/b.yaml", "rules/sources.yaml", "rank0.sqlite-wal"])
 def test_a_further_input_is_read(
     name: str, tmp_path: Path, look: Look, request_of_all: AnalysisRequest, kept: Report
 ) -> None:

@@ -6,6 +6,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``timeline/timeline.py``: every operation with its category, and where steps come from.
 - ``ranks/matched_ranks.py``: the calls of the ranks matched, and their clocks aligned.
 - ``attribution/attribution.py``: the budget, exposed communication, why no compute ran, stragglers.
+- ``survey/rank_survey.py``: a run of many ranks, of which only some are read in full.
 - ``facts/measure.py``: the fact sheet.
 - ``replay/run.py``: the replay of the step, which predicts what edits give back.
 - ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
@@ -18,10 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
+import polars as pl
+
 from three_walls.attribution.attribution import Attribution, attribute
+from three_walls.attribution.stragglers import find_late_ranks
 from three_walls.export.drill_down import DrilledDown, drill_down
 from three_walls.export.step_tracks import MeasuredStep, list_step_tracks
 from three_walls.export.tracks import StepTracks
@@ -37,13 +41,13 @@ from three_walls.facts.summary import (
 )
 from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.nsys.report_export import EXPORTS
-from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs
+from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs, warn_of_unreadable
 from three_walls.model.errors import InputError
-from three_walls.model.fact import FactSheet
+from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
-from three_walls.model.report import KnownGoodRecipe, ReportWarning, Verdict
-from three_walls.model.rule import Rule, WarningRule
+from three_walls.model.report import KnownGoodRecipe, ReportWarning, Survey, Verdict
 from three_walls.model.what_if import LiveReport, ReplayedRun
+from three_walls.model.workers import THIS_PROCESS, Workers
 from three_walls.overrides.check import find_problems
 from three_walls.overrides.entries import spell_entries
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
@@ -51,15 +55,14 @@ from three_walls.overrides.spell import spell
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
-from three_walls.resources import RULES_DIR
-from three_walls.rules.load import check_rules_directory, load_rules
+from three_walls.rules.load import check_rules_directory
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
+from three_walls.rules.rule_base import RuleBase, load_rule_base
 from three_walls.rules.verdict import decide_verdict
-from three_walls.rules.warnings import judge_warnings, load_warnings
+from three_walls.rules.warnings import judge_warnings
 from three_walls.rules.what_if import answer
 from three_walls.rules.where_seen import name_places
 from three_walls.tables.bridge import check_release
-from three_walls.tables.checked_documents import recall
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
@@ -77,6 +80,7 @@ def analyze(
     rules: Path | None = None,
     allowed: Collection[str] = (),
     exports: Path = Path(EXPORTS),
+    workers: Workers = THIS_PROCESS,
     progress: Progress = lambda _: None,
 ) -> LiveReport:
     """Analyzes a run: an Nsight Systems export or report, several (one per rank), or a directory of them.
@@ -92,6 +96,8 @@ def analyze(
     - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
       execution-only ones.
     - ``exports``: the directory in which the exports of reports (``.nsys-rep``) are kept.
+    - ``workers``: where the ranks of a run with many are surveyed. New processes import the caller's main module, which
+      must then run nothing on import.
     - ``progress``: called with a few words when a stage begins.
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
@@ -99,7 +105,7 @@ def analyze(
     check_release(bridge_version)
     rule_base = _load_rule_base(rules)
     request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version, exports)
-    run = _measure(request, step_range, progress)
+    run = _measure(request, step_range, progress, workers)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, bridge_version, allowed)
     return _build_report(run, diagnosis, ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer))
@@ -112,11 +118,12 @@ def replay_run(
     config: str | Path | None = None,
     step_range: str | None = None,
     rules: Path | None = None,
+    workers: Workers = THIS_PROCESS,
     progress: Progress = lambda _: None,
 ) -> ReplayedRun:
     """Prepares a run for replays of its step with changes. The arguments and errors are those of :func:`analyze`."""
     rule_base = _load_rule_base(rules)
-    run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress)
+    run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress, workers)
     return ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer)
 
 
@@ -127,6 +134,7 @@ def export_step(
     config: str | Path | None = None,
     step_range: str | None = None,
     ranks: Collection[int] = (),
+    workers: Workers = THIS_PROCESS,
     progress: Progress = lambda _: None,
 ) -> StepTracks:
     """The representative step of a run as tracks for a trace viewer; of ``ranks`` (their numbers), or of all.
@@ -134,7 +142,7 @@ def export_step(
     The other arguments are those of :func:`analyze`, and so are the errors. Raises InputError where no step was kept
     and UsageError for a rank that did not capture it.
     """
-    run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress)
+    run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress, workers, ranks)
     if run.details.step is None:
         raise InputError(f"nothing to export: {NO_STEP}")
     return list_step_tracks(_view_step(run, run.details.step), ranks)
@@ -150,30 +158,52 @@ class _MeasuredRun:
     attribution: Attribution
     facts: FactSheet
     details: Details
+    survey: Survey | None = None
+    """All ranks, where only some were read in full: ``timeline`` holds these alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run(_MeasuredRun):
     """The same with its replay, whose facts are among the others."""
 
     replay: RunReplay
 
 
-def _measure(request: InputRequest, step_range: str | None, progress: Progress) -> _Run:
-    """Reads and measures a run: the stages up to the replay."""
+def _measure(
+    request: InputRequest,
+    step_range: str | None,
+    progress: Progress,
+    workers: Workers,
+    asked: Collection[int] = (),
+) -> _Run:
+    """Reads and measures a run: the stages up to the replay. ``asked``: numbers of ranks to read in full."""
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
     inputs = read_inputs(request, ranges, graph_launch, progress)
-    measured = _measure_inputs(inputs, step_range, progress)
+    measure = partial(_measure_survey, workers=workers, asked=asked) if inputs.is_to_be_surveyed else _measure_inputs
+    measured = measure(inputs, step_range, progress)
     if measured.details.log.mismatch:  # by its steps, if not by its settings, which are left out while reading
         without = inputs.without_log_settings(request.bridge_version)
         if without.stated != inputs.stated:
-            measured = _measure_inputs(without, step_range, progress)
+            measured = measure(without, step_range, progress)
     progress("replaying the step")
     inputs, details, facts = measured.inputs, measured.details, measured.facts
     timeline, matched_ranks, attribution = measured.timeline, measured.matched_ranks, measured.attribution
+    if measured.survey is not None:
+        from three_walls.survey.attribute import restrict_to_full
+
+        matched_ranks = restrict_to_full(matched_ranks, timeline)
     replay = replay_steps(timeline, matched_ranks, attribution, inputs.with_kernels, details.step, facts)
     facts = facts.with_measured(replay.facts)
-    return _Run(inputs, timeline, matched_ranks, attribution, facts, details, replay)
+    return _Run(
+        inputs,
+        timeline,
+        measured.matched_ranks,
+        attribution,
+        facts,
+        details,
+        measured.survey,
+        replay=replay,
+    )
 
 
 def _measure_inputs(inputs: Inputs, step_range: str | None, progress: Progress) -> _MeasuredRun:
@@ -191,6 +221,47 @@ def _measure_inputs(inputs: Inputs, step_range: str | None, progress: Progress) 
     return _MeasuredRun(inputs, timeline, matched_ranks, attribution, facts, details)
 
 
+def _measure_survey(
+    inputs: Inputs, step_range: str | None, progress: Progress, *, workers: Workers, asked: Collection[int]
+) -> _MeasuredRun:
+    """The same for a run of many ranks: all are surveyed, and those that matter are read in full."""
+    # Imported where they are needed: most runs are not surveyed.
+    from three_walls.survey.attribute import attribute_survey, complete_attribution
+    from three_walls.survey.choose_ranks import choose_ranks
+    from three_walls.survey.rank_survey import plan_tasks, read_in_full
+    from three_walls.survey.summarize import summarize_survey
+    from three_walls.survey.workers import run_tasks
+
+    first = inputs.with_kernels[0]
+    build_timeline([first], inputs.config, step_range)  # a range that marks no step is an error before all are read
+    survey = run_tasks(plan_tasks(inputs.paths, inputs.config, step_range), workers, progress)
+    progress(f"matching the calls of {len(survey.ranks):,} ranks on one clock")
+    captures = [capture for capture in survey.captures if capture.ranks]
+    finished, matched_ranks = match_ranks(survey.timeline, captures, inputs.config, survey.outline)
+    survey = survey.with_steps(finished.steps)
+    surveyed = attribute_survey(survey, matched_ranks)
+    late_ranks = find_late_ranks(matched_ranks, survey.steps, surveyed.kernel_spread, surveyed.slow_ranks)
+    chosen = choose_ranks(surveyed, matched_ranks, late_ranks, asked)
+    traces = read_in_full(first, captures, chosen, step_range, progress)
+    in_full = {rank.rank_index: chosen.get(rank.rank_index, "") for trace in traces for rank in trace.ranks}
+    progress(f"attributing every nanosecond of {len(in_full):,} ranks")
+    steps = survey.steps.filter(pl.col("rank_index").is_in(list(in_full)))
+    timeline = replace(build_timeline(traces, inputs.config, step_range), steps=steps, sources=survey.sources)
+    attribution = complete_attribution(surveyed, late_ranks, timeline, matched_ranks, traces)
+    lost = tuple(warn_of_unreadable(capture.path, capture.reason) for capture in survey.lost)
+    inputs = replace(
+        inputs,
+        traces=tuple(traces),
+        surveyed=survey.captures,
+        config=add_counted_world(inputs.config, timeline),
+        warnings=(*lost, *inputs.warnings),
+    )
+    progress("measuring facts")
+    facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
+    summary = summarize_survey(survey, attribution, matched_ranks, late_ranks, in_full)
+    return _MeasuredRun(inputs, timeline, matched_ranks, attribution, facts, details, summary)
+
+
 def _view_step(run: _Run, step: StepView) -> MeasuredStep:
     """``step`` and what was worked out about it."""
     predictor = run.replay.predictor
@@ -206,29 +277,15 @@ def _view_step(run: _Run, step: StepView) -> MeasuredStep:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _RuleBase:
-    rules: tuple[Rule, ...]
-    warnings: tuple[WarningRule, ...]
-
-
-def _load_rule_base(additional: Path | None) -> _RuleBase:
+def _load_rule_base(additional: Path | None) -> RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``."""
-    if additional is None:
-        return _load_own_rule_base()
-    check_rules_directory(additional)
-    return _read_rule_base(RULES_DIR, additional)
+    if additional is not None:
+        check_rules_directory(additional)
+    return load_rule_base(_list_definitions, additional)
 
 
-@cache
-def _load_own_rule_base() -> _RuleBase:
-    """What ships with the program never changes, and reading it takes a third of the analysis of a small trace."""
-    return recall("rule-base", b"", lambda: _read_rule_base(RULES_DIR))
-
-
-def _read_rule_base(*directories: Path) -> _RuleBase:
-    rules = load_rules(*directories, definitions=DEFINITIONS)
-    return _RuleBase(rules, load_warnings(*directories, definitions=DEFINITIONS))
+def _list_definitions() -> tuple[FactDefinition, ...]:
+    return DEFINITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +303,7 @@ class _Diagnosis:
     no_recipe_reason: str
 
 
-def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allowed: Collection[str]) -> _Diagnosis:
+def _diagnose(rule_base: RuleBase, run: _Run, bridge_version: str | None, allowed: Collection[str]) -> _Diagnosis:
     facts, config, predictor = run.facts, run.inputs.config, run.replay.predictor
     stragglers = run.attribution.stragglers
     validate = partial(find_problems, config=config, bridge_version=bridge_version)
@@ -264,15 +321,17 @@ def _diagnose(rule_base: _RuleBase, run: _Run, bridge_version: str | None, allow
 def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> LiveReport:
     inputs, timeline, matched_ranks = run.inputs, run.timeline, run.matched_ranks
     attribution, details, facts = run.attribution, run.details, diagnosis.facts
-    step, ranks = details.step, summarize_ranks(attribution, inputs.ranks)
+    in_full = tuple(rank for trace in inputs.with_kernels for rank in trace.ranks)
+    step, ranks = details.step, summarize_ranks(attribution, in_full)
+    numbers = {rank.rank for rank in in_full}
     culprits = diagnosis.verdict.culprit.ranks if diagnosis.verdict.culprit else ()
     late = dict.fromkeys((*culprits, *(straggler.rank for straggler in attribution.stragglers)))
     drilled = drill_down(_view_step(run, step), ranks, list(late)) if step else DrilledDown(ranks)
     return LiveReport(
         tool_version=VERSION,
-        inputs=tuple(trace.input for trace in inputs.traces),
+        inputs=tuple(capture.input for capture in inputs.captures),
         verdict=diagnosis.verdict,
-        step=summarize_steps(timeline, inputs.ranks),
+        step=summarize_steps(attribution.steps, timeline.sources.values(), inputs.ranks),
         ranks=drilled.ranks,
         budget=summarize_budget(step) if step else (),
         budget_of=step.why if step else "no step could be kept",
@@ -288,7 +347,7 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         unclassified=list_unclassified(timeline, step) if step else (),
         capabilities=details.run.capabilities,
         stragglers=attribution.stragglers,
-        waits=attribution.waits,
+        waits=tuple(wait for wait in attribution.waits if wait.rank in numbers),
         alignment=matched_ranks.clock.alignment,
         moe_layers=details.moe_layers,
         overlap_slowdown=details.overlap_slowdown,
@@ -307,5 +366,6 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         kernels=drilled.kernels,
         host_work=drilled.host_work,
         timeline=drilled.timeline,
+        survey=run.survey,
         replay=replay,
     )

@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from three_walls.model.errors import ThreeWallsError
 from three_walls.model.report import Report
 from three_walls.report.json_report import parse_report
 from three_walls.resources import RULES_DIR, TABLES_DIR
-from three_walls.version import VERSION
+from three_walls.version import VERSION, find_version
 
 if TYPE_CHECKING:
     from three_walls.inputs.read_inputs import Progress
@@ -94,18 +93,19 @@ class CachedReport:
         self._remembered = _read_remembered(self._folder)
         self._began_ns = time.time_ns()
         self._traces = find_traces(list(request.traces), request.exports, progress)
-        logs = _find_logs(request.logs) if request.logs else []
+        logs = _find_logs(request.logs) if request.logs else {}
         named = [path for path in (request.config, request.memory_snapshot) if path is not None]
-        rules = sorted(request.rules.glob("*/*.yaml")) if request.rules else []
+        rules = sorted([*request.rules.glob("*.yaml"), *request.rules.glob("*/*.yaml")]) if request.rules else []
         self._states = {path: _look_at(path) for path in (*self._traces, *logs, *named, *rules)}
         self._outline = _digest(
             [
                 *(_FORMAT, _describe_program()),
-                [(str(path), self._states[path].bytes, _list_changes(path)) for path in self._traces],
-                [(str(path), reason) for path, reason in find_unread(list(request.traces))],
-                [str(path) for path in (*request.traces, *request.logs)],
-                [(str(path), self._hash(path)) for path in (*logs, *named, *rules)],
-                [str(path) for path in (request.config, request.memory_snapshot, request.rules)],
+                # No report has the directory of a file, so one that was moved is the same file.
+                [(path.name, self._states[path].bytes, _list_changes(path)) for path in self._traces],
+                [(path.name, reason) for path, reason in find_unread(list(request.traces))],
+                [(path.name, is_named, self._hash(path)) for path, is_named in logs.items()],
+                [path and (path.name, self._hash(path)) for path in (request.config, request.memory_snapshot)],
+                [str(request.rules), *((str(path), self._hash(path)) for path in rules)],
                 [request.settings, request.step_range, request.bridge_version, sorted(request.allowed)],
             ]
         )
@@ -183,10 +183,11 @@ class CachedReport:
                 path.unlink(missing_ok=True)
 
 
-def _find_logs(paths: tuple[Path, ...]) -> list[Path]:
+def _find_logs(paths: tuple[Path, ...]) -> dict[Path, bool]:
+    """The logs, and whether each was named itself."""
     from three_walls.inputs.log.reader import find_logs  # imports polars, and most runs with a report have no log
 
-    return [log.path for log in find_logs(paths)]
+    return {log.path: log.is_named for log in find_logs(paths)}
 
 
 def _read_remembered(folder: Path) -> dict[str, tuple[str, str]]:
@@ -221,9 +222,7 @@ def _list_changes(trace: Path) -> list[int]:
 
 def _describe_program() -> list[object]:
     """The version of the program, and its files as they are: a checkout may have been edited since."""
-    found: list[object] = [VERSION, platform.python_version()]
-    with suppress(PackageNotFoundError):
-        found.append(version("polars"))
+    found: list[object] = [VERSION, platform.python_version(), find_version("polars")]
     for directory in (Path(__file__).parent, RULES_DIR, TABLES_DIR):
         found.extend(sorted(_list_sources(directory)))
     return found

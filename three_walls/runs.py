@@ -31,6 +31,7 @@ from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import known_or_missing
 from three_walls.model.finding import Overrides
 from three_walls.model.report import Report, StepSummary, Verdict
+from three_walls.model.workers import Workers
 from three_walls.pipeline import analyze
 from three_walls.report.json_report import load_report
 from three_walls.tables.loader import Row, Texts, load_table
@@ -137,6 +138,7 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
         logs=given.logs,
         config=given.config,
         settings=given.settings,
+        workers=Workers.per_core(),
         progress=lambda stage: progress(f"{name}: {stage}"),
     )
     return Run(name, report)

@@ -15,6 +15,8 @@ from three_walls import analyze
 from three_walls.model.errors import UsageError
 from three_walls.model.report import Report
 
+pytestmark = pytest.mark.xdist_group("inflate")  # the long trace is made once
+
 BASE = SAMPLES / "wide-nvlink-alltoall.sqlite"
 
 

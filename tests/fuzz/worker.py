@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import json
 import os
@@ -23,6 +24,7 @@ from typing import Any
 
 from tests.fuzz.case import Case, read_case
 from tests.fuzz.laws import Outcome, describe_files, find_broken_laws
+from tests.paths import REPOSITORY
 
 MEMORY_BYTES = 2 << 30
 """Address space that a case may take beyond what the libraries have when loaded."""
@@ -33,13 +35,12 @@ CPU_S = 8.0
 
 def load_program() -> None:
     """Imports everything that a case may need, without a query of polars: its threads would not survive a fork."""
-    import three_walls.cli.analyze
-    import three_walls.cli.capture
-    import three_walls.cli.doctor
-    import three_walls.cli.rules
-    import three_walls.cli.scrub
-    import three_walls.cli.verify
-    import three_walls.report.json_report  # noqa: F401
+    for package in ("cli", "report", "rules", "tables"):  # commands import what they need when they run
+        for path in sorted((REPOSITORY / "three_walls" / package).glob("*.py")):
+            importlib.import_module(f"three_walls.{package}.{path.stem}")
+    importlib.import_module("three_walls.pipeline")
+    importlib.import_module("three_walls.runs")
+    importlib.import_module("three_walls.report_cache")
 
     _read_bundled_rules_once()
 

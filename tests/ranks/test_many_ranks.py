@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.linear_work import assert_linear
 from three_walls.attribution.compute_gaps import ComputeGaps, summarize_gap_causes
 from three_walls.attribution.kernel_spread import PeerMedians
-from three_walls.attribution.stragglers import _find_late_ranks
+from three_walls.attribution.stragglers import _list_late_ranks
 from three_walls.ranks.end_time_matching import _Call, _Spread, _take_collectives
 from three_walls.timeline.steps import STEPS
 
@@ -51,7 +51,7 @@ def late_ranks(count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def test_a_late_rank_is_found_among_a_thousand() -> None:
-    found = _find_late_ranks(*late_ranks(1000), dict.fromkeys(range(1000), 1.0))
+    found = _list_late_ranks(*late_ranks(1000), dict.fromkeys(range(1000), 1.0))
     assert [(late.rank_index, late.late_ns, late.peers_ns) for late in found] == [(999, 20 * MS, 0)]
 
 
@@ -97,6 +97,6 @@ def test_every_rank_of_a_thousand_has_the_causes_of_its_own_step() -> None:
 @pytest.mark.slow
 @pytest.mark.attack
 def test_the_work_is_linear_in_the_number_of_ranks() -> None:
-    assert_linear(late_ranks, lambda frames: _find_late_ranks(*frames, {}), 1000, 64_000)
+    assert_linear(late_ranks, lambda frames: _list_late_ranks(*frames, {}), 1000, 64_000)
     assert_linear(exchanges, lambda calls: match_all(*calls), 1000, 64_000)
     assert_linear(causes_of, lambda rows: summarize_gap_causes(*rows), 1000, 64_000)

@@ -25,14 +25,16 @@ from three_walls.attribution.ownership import (
     measure_budget,
     measure_exposure,
     slice_steps,
+    union_where,
 )
 from three_walls.attribution.parts import Part, divide_run
-from three_walls.attribution.slow_ranks import find_slow_ranks, measure_paces
-from three_walls.attribution.stragglers import find_stragglers
+from three_walls.attribution.slow_ranks import find_slow_ranks, list_paced_calls, measure_paces
+from three_walls.attribution.stragglers import explain_stragglers, find_late_ranks
 from three_walls.attribution.stream_edges import EventCalls, list_event_calls
 from three_walls.attribution.transfer import measure_transfer
 from three_walls.attribution.waits import list_waits
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.report import Straggler, Wait
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.ranks.matching import STEP_AND_CLASS
@@ -46,6 +48,8 @@ class Attribution:
 
     steps: pl.DataFrame
     """Timeline.steps."""
+    compute: pl.DataFrame
+    """The time in which any compute kernel runs: rank_index, step, ns."""
     slices: pl.DataFrame
     """The steps that are shown (those of the number of some rank's median step), cut wherever anything starts or ends:
     slice_steps."""
@@ -75,33 +79,41 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     shown = pl.col("step").is_in(list(set(median_steps(timeline.steps).values())))
     # Stragglers are found by what owned the time before the calls that ranks have in common, in any step.
     sliced = pl.lit(value=True) if matched_ranks.arrivals.height else shown
-    parts = [_attribute_part(part, shown, sliced) for part in divide_run(timeline, event_calls)]
-    slices, exposed_slices, budget, exposure, gap_sums, gap_stretches, spreads = (
+    parts = [attribute_part(part, shown, sliced) for part in divide_run(timeline, event_calls)]
+    slices, exposed_slices, compute, budget, exposure, gap_sums, gap_stretches, spreads = (
         pl.concat(frames) for frames in zip(*parts, strict=True)
     )
     transfer = measure_transfer(timeline, matched_ranks, exposed_slices, exposure)
     kernel_spread = measure_kernel_spread(spreads)
-    slow_ranks = find_slow_ranks(measure_paces(timeline, traces, matched_ranks.pipeline))
+    paced = list_paced_calls(timeline, traces)
+    slow_ranks = find_slow_ranks(measure_paces(paced, list(matched_ranks.rank_of), matched_ranks.pipeline))
     return Attribution(
         steps=timeline.steps,
+        compute=compute,
         slices=slices.filter(shown),
         budget=budget.sort(*STEP, "bucket"),
         exposure=exposure.sort(*STEP_AND_CLASS),
         transfer=transfer,
         compute_gaps=ComputeGaps(gap_sums, gap_stretches),
         waits=list_waits(matched_ranks, timeline.steps, exposure, transfer),
-        stragglers=find_stragglers(timeline, matched_ranks, slices, traces, kernel_spread, slow_ranks),
+        stragglers=explain_stragglers(
+            find_late_ranks(matched_ranks, timeline.steps, kernel_spread, slow_ranks),
+            matched_ranks,
+            timeline,
+            slices,
+            traces,
+        ),
         kernel_spread=kernel_spread,
         slow_ranks=slow_ranks,
         event_calls=event_calls,
     )
 
 
-def _attribute_part(part: Part, shown: pl.Expr, sliced: pl.Expr) -> tuple[pl.DataFrame, ...]:
+def attribute_part(part: Part, shown: pl.Expr, sliced: pl.Expr) -> tuple[pl.DataFrame, ...]:
     """What is measured of the steps of ``part``, each by itself.
 
-    The slices (of steps that are ``sliced``), those with exposed communication, the budget, exposure, the sums and the
-    stretches of gaps (of steps that are ``shown``), and the spread of repeated kernels.
+    The slices (of steps that are ``sliced``), those with exposed communication, the time with compute, the budget,
+    exposure, the sums and the stretches of gaps (of steps that are ``shown``), and the spread of repeated kernels.
     """
     timeline = part.timeline
     idle_causes = label_idle(timeline.operations, timeline.steps, timeline.synchronizing, timeline.overhead)
@@ -110,6 +122,7 @@ def _attribute_part(part: Part, shown: pl.Expr, sliced: pl.Expr) -> tuple[pl.Dat
     return (
         slices.filter(sliced),
         slices.filter(IS_EXPOSED),
+        union_where(slices, COMPUTE_CATEGORIES),
         measure_budget(slices, timeline.steps),
         measure_exposure(slices),
         gaps.sums,

@@ -138,8 +138,9 @@ def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     in_graph; null where no compute follows. It begins at the end of the gap, or later where the step's end cuts the
     gap.
     """
-    computing = operations.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)).select(
+    computing = operations.select(
         "rank_index",
+        "category",
         "start_ns",
         "end_ns",
         "op",
@@ -150,18 +151,20 @@ def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
         launch_ns="launch_start_ns",
         launched_ns="launch_end_ns",
         in_graph=pl.col("graph_node").is_not_null(),
-    )
+    ).filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0))
     gaps = find_time_without_compute(slices)
     # Of several that begin together, the one launched first ended the gap.
     next_row = find_next(computing, gaps, ["rank_index"], ["launch_ns", "op"])
-    ended_by = computing.drop("rank_index", "start_ns", "end_ns").select(pl.all().gather(next_row))
+    ended_by = computing.drop("rank_index", "category", "start_ns", "end_ns").select(pl.all().gather(next_row))
     return pl.concat([gaps, ended_by], how="horizontal").with_row_index("gap")
 
 
 def _label_blocked(gaps: pl.DataFrame, operations: pl.DataFrame, event_calls: EventCalls) -> pl.DataFrame:
     """The causes ``blocking`` and ``dependency_stalled`` (LABELLED)."""
     edges = find_edges(operations, event_calls)
-    others = operations.filter(~pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
+    others = operations.select("op", "rank_index", "stream", "category", "start_ns", "end_ns").filter(
+        ~pl.col("category").is_in(list(COMPUTE_CATEGORIES))
+    )
     blocking, stalled = find_blocking(gaps.drop_nulls("op"), others, edges)
     # An event cannot delay an operation that is not launched yet.
     launched = stalled.join(gaps.select("gap", "launch_ns"), on="gap").with_columns(

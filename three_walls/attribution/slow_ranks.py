@@ -8,6 +8,7 @@ are not slow.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -15,6 +16,7 @@ from three_walls.attribution.kernel_spread import ROUTED_CATEGORIES, list_calls
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.ranks.groups import Pipeline
 from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
 _LEAST_RANKS = 4
@@ -37,22 +39,44 @@ def find_slow_ranks(paces: pl.DataFrame) -> Mapping[int, float]:
     return dict(slow.sort("rank_index").rows())
 
 
-def measure_paces(timeline: Timeline, traces: Sequence[Trace], pipeline: Pipeline | None) -> pl.DataFrame:
+@dataclass(frozen=True, slots=True)
+class PacedCalls:
+    """The compute kernels of kept steps, as far as ranks can be compared by them."""
+
+    calls: pl.DataFrame
+    """Those whose work does not follow the routing of tokens: rank_index, step, kernel, grid_x, grid_y, grid_z, ns."""
+    compute: pl.DataFrame
+    """Of all: rank_index, step, compute_ns."""
+
+
+def list_paced_calls(timeline: Timeline, traces: Sequence[Trace]) -> PacedCalls:
+    """The calls of all ranks. ``traces``: for kernel names."""
+    captures = pl.DataFrame(
+        [(rank.rank_index, trace.capture_id) for trace in traces for rank in trace.ranks],
+        schema={"rank_index": pl.Int64, "capture_id": pl.Int64},
+        orient="row",
+    )
+    calls = list_calls(timeline.operations, timeline.steps)
+    return PacedCalls(
+        calls=calls.filter(~pl.col("category").is_in(list(ROUTED_CATEGORIES)))
+        .join(captures, on="rank_index")
+        .join(name_kernels(traces), on=["capture_id", "name_id"])
+        .select(*STEP, *(name for name in _KERNEL if name != "stage"), "ns"),
+        compute=calls.group_by(STEP).agg(compute_ns=pl.col("ns").sum()),
+    )
+
+
+def measure_paces(paced: PacedCalls, rank_indices: Sequence[int], pipeline: Pipeline | None) -> pl.DataFrame:
     """How long the same kernels take, over what they take on the median rank of the stage: rank_index, stage, pace.
 
-    Only stages of four captured ranks or more. Kernels whose work follows the routing of tokens are left out, and ranks
-    on which too little is left.
+    Only stages of four captured ranks or more. Ranks on which too little can be compared are left out.
     """
     thresholds = default_rank_thresholds()
     places = pipeline.places if pipeline else {}
     stages = (
         pl.DataFrame(
-            [
-                (rank.rank_index, trace.capture_id, places.get(rank.rank_index, (0, 0))[0])
-                for trace in traces
-                for rank in trace.ranks
-            ],
-            schema={"rank_index": pl.Int64, "capture_id": pl.Int64, "stage": pl.Int64},
+            [(rank_index, places.get(rank_index, (0, 0))[0]) for rank_index in rank_indices],
+            schema={"rank_index": pl.Int64, "stage": pl.Int64},
             orient="row",
         )
         .with_columns(ranks=pl.len().over("stage"))
@@ -60,12 +84,9 @@ def measure_paces(timeline: Timeline, traces: Sequence[Trace], pipeline: Pipelin
     )
     if stages.is_empty():
         return pl.DataFrame(schema={"rank_index": pl.Int64, "stage": pl.Int64, "pace": pl.Float64})
-    calls = list_calls(timeline.operations, timeline.steps)
-    compute_ns = calls.group_by("rank_index").agg(compute_ns=pl.col("ns").sum())
+    compute_ns = paced.compute.group_by("rank_index").agg(pl.col("compute_ns").sum())
     kernels = (
-        calls.filter(~pl.col("category").is_in(list(ROUTED_CATEGORIES)))
-        .join(stages, on="rank_index")
-        .join(name_kernels(traces), on=["capture_id", "name_id"])
+        paced.calls.join(stages, on="rank_index")
         .group_by("rank_index", "ranks", *_KERNEL)
         # The median: the output layer's GEMM may have the name and grid of a layer's, on the last stage alone.
         .agg(calls=pl.len(), ns=pl.col("ns").median())

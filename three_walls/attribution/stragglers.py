@@ -6,9 +6,10 @@ which it arrived last, against what its peers did at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import groupby
 
 import polars as pl
 
@@ -60,7 +61,7 @@ SICK_CAUSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class _LateRank:
+class LateRank:
     """A rank that is late by more than its peers are."""
 
     rank_index: int
@@ -74,40 +75,61 @@ class _LateRank:
     """How much its repeated kernels vary: measure_kernel_spread."""
     peers_spread: float | None
     """The same of its peers (median)."""
+    left_out: frozenset[int] = frozenset()
+    """Indices of slow ranks that it was compared without."""
+    is_slow: bool = False
+    """Whether it is slow at the same kernels itself."""
 
     @property
     def gpu_suspicion(self) -> GpuSuspicion:
         return suspect_gpu(self.spread, self.peers_spread)
 
 
-def find_stragglers(
-    timeline: Timeline,
+def find_late_ranks(
     matched_ranks: MatchedRanks,
+    steps: pl.DataFrame,
+    kernel_spread: Mapping[int, float],
+    slow_ranks: Mapping[int, float],
+) -> tuple[LateRank, ...]:
+    """Ranks that are late at the resolved calls of kept steps, the latest first.
+
+    Calls between pipeline stages make no rank late: stages do different work by design, and under 1F1B the first stage
+    finishes last. ``kernel_spread``: measure_kernel_spread. ``slow_ranks``: find_slow_ranks.
+    """
+    slow = frozenset(slow_ranks if len(slow_ranks) > 1 else ())
+    slowest = sorted(slow, key=lambda rank_index: (-slow_ranks[rank_index], rank_index))
+    slowest = slowest[: default_rank_thresholds().most_slow_ranks_compared]
+    late_ranks = []
+    # Ranks that are slow together hide each other: each is compared with those that are not slow.
+    for left_out in [slow, *(slow - {rank_index} for rank_index in sorted(slowest))]:
+        for late in _list_late_ranks(_compare_without(left_out, matched_ranks), steps, kernel_spread):
+            is_slow = late.rank_index in slow
+            if not left_out or is_slow == (left_out != slow):
+                late_ranks.append(replace(late, left_out=left_out, is_slow=is_slow))
+    rank_of = matched_ranks.rank_of
+    return tuple(sorted(late_ranks, key=lambda late: (-late.late_ns, rank_of[late.rank_index])))
+
+
+def explain_stragglers(
+    late_ranks: Sequence[LateRank],
+    matched_ranks: MatchedRanks,
+    timeline: Timeline,
     slices: pl.DataFrame,
     traces: Sequence[Trace],
-    kernel_spread: Mapping[int, float],
-    slow_ranks: Collection[int],
 ) -> tuple[Straggler, ...]:
-    """Stragglers, the latest first, from the resolved calls of kept steps.
+    """The stragglers: ``late_ranks`` with the cause of each, by comparison with the other ranks of ``slices``.
 
-    Calls between pipeline stages make no rank a straggler: stages do different work by design, and under 1F1B the first
-    stage finishes last. But pipeline exchanges show which rank a late rank had waited for itself. ``kernel_spread``:
-    by rank index (measure_kernel_spread). ``slow_ranks``: indices (find_slow_ranks).
+    Pipeline exchanges show which rank a late rank had waited for itself. ``timeline.steps``: of all ranks.
     """
     rank_of = matched_ranks.rank_of
-    kept = matched_ranks.arrivals.filter("kept")
-    arrivals = _within_a_stage(kept, matched_ranks.pipeline)
-    exchanges = _find_pipeline_waits(kept, rank_of)
-    slow = frozenset(slow_ranks if len(slow_ranks) > 1 else ())
+    exchanges = _find_pipeline_waits(matched_ranks.arrivals.filter("kept"), rank_of)
+    compared = slices["rank_index"].unique().implode()
     stragglers = []
-    # Ranks that are slow together hide each other: each is compared with those that are not slow.
-    for compared in [slow, *(slow - {rank_index} for rank_index in sorted(slow))]:
-        others = leave_out(arrivals, compared, matched_ranks.clock.error_ns) if compared else arrivals
-        also_slow = [rank_of[rank_index] for rank_index in sorted(compared)]
-        segments = _find_segments(others, timeline.steps)
-        for late in _find_late_ranks(others, timeline.steps, kernel_spread):
-            if compared and (late.rank_index in slow) != (compared != slow):
-                continue
+    for left_out, together in groupby(sorted(late_ranks, key=_order_left_out), key=_order_left_out):
+        others = _compare_without(frozenset(left_out), matched_ranks)
+        also_slow = [rank_of[rank_index] for rank_index in left_out]
+        segments = _find_segments(others, timeline.steps).filter(pl.col("rank_index").is_in(compared))
+        for late in together:
             last_at = others.filter((pl.col("last") == late.rank_index) & pl.col("resolved"))
             before = segments.join(last_at.select("instance").unique(), on="instance", how="semi")
             cause, explanation = _find_cause(late, before, exchanges, timeline, slices, traces)
@@ -120,14 +142,24 @@ def find_stragglers(
                     evidence=_describe_lateness(late, rank_of, calls, also_slow, explanation),
                     beyond_peers_ns=late.late_ns - late.peers_ns,
                     likely_reason=late.gpu_suspicion if cause is StragglerCause.SLOW_COMPUTE else "",
-                    slow_with=tuple(also_slow) if late.rank_index in slow else (),
+                    slow_with=tuple(also_slow) if late.is_slow else (),
                 )
             )
     return tuple(sorted(stragglers, key=lambda straggler: (-straggler.late_ns, straggler.rank)))
 
 
+def _order_left_out(late: LateRank) -> tuple[int, ...]:
+    return tuple(sorted(late.left_out))
+
+
+def _compare_without(ranks: frozenset[int], matched_ranks: MatchedRanks) -> pl.DataFrame:
+    """The arrivals at calls of kept steps within a stage, of all ranks but ``ranks``."""
+    arrivals = _within_a_stage(matched_ranks.arrivals.filter("kept"), matched_ranks.pipeline)
+    return leave_out(arrivals, ranks, matched_ranks.clock.error_ns) if ranks else arrivals
+
+
 def _describe_lateness(
-    late: _LateRank, rank_of: Mapping[int, int], calls: int, also_slow: Sequence[int], explanation: str
+    late: LateRank, rank_of: Mapping[int, int], calls: int, also_slow: Sequence[int], explanation: str
 ) -> str:
     """When the rank arrived last, and the ``explanation``. ``also_slow``: ranks that the comparison leaves out."""
     ranks = ", ".join(map(str, also_slow))
@@ -149,9 +181,7 @@ def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.Dat
     return collectives.filter(stage.n_unique().over("instance") == 1)
 
 
-def _find_late_ranks(
-    arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread: Mapping[int, float]
-) -> list[_LateRank]:
+def _list_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread: Mapping[int, float]) -> list[LateRank]:
     """Ranks that are late by more than the median of their peers.
 
     By chance every rank arrives last now and then; only lateness beyond that has its cause in the rank.
@@ -164,7 +194,7 @@ def _find_late_ranks(
         if peers_ns is not None and late_ns - peers_ns >= default_rank_thresholds().minimum_late_fraction * step_ns:
             spread = kernel_spread.get(rank_index)
             peers_spread = spreads.without(spread)
-            late_ranks.append(_LateRank(rank_index, round(late_ns), round(peers_ns), count, spread, peers_spread))
+            late_ranks.append(LateRank(rank_index, round(late_ns), round(peers_ns), count, spread, peers_spread))
     return late_ranks
 
 
@@ -189,7 +219,7 @@ def _measure_lateness(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFra
 
 
 def _find_cause(
-    late: _LateRank,
+    late: LateRank,
     segments: pl.DataFrame,
     exchanges: pl.DataFrame,
     timeline: Timeline,
@@ -293,7 +323,7 @@ def _waits_in_segments(segments: pl.DataFrame, exchanges: pl.DataFrame) -> pl.Da
     )
 
 
-def _excess_by_owner(owned: pl.DataFrame, late: _LateRank) -> dict[str, int]:
+def _excess_by_owner(owned: pl.DataFrame, late: LateRank) -> dict[str, int]:
     """By owner: the late rank's time minus the median of its peers' times, summed over segments, per step."""
     members = owned.select("instance", "rank_index").unique()
     grid = members.join(owned.select("instance", "owner").unique(), on="instance")
@@ -322,7 +352,7 @@ def _describe_awaited_stage(segments: pl.DataFrame, exchanges: pl.DataFrame, ran
     return f"it waited there for rank {awaited['awaited'][0]}, of another stage"
 
 
-def _explain_compute(kernels: pl.DataFrame, late: _LateRank, more_ms: str) -> tuple[StragglerCause, str]:
+def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tuple[StragglerCause, str]:
     """``expert_imbalance`` where only experts computed longer, on other work; ``slow_compute`` where the same kernels
     took longer.
     """
@@ -357,7 +387,7 @@ def _explain_compute(kernels: pl.DataFrame, late: _LateRank, more_ms: str) -> tu
     )
 
 
-def _describe_suspicion(cause: StragglerCause, late: _LateRank, stalled_ns: int) -> str:
+def _describe_suspicion(cause: StragglerCause, late: LateRank, stalled_ns: int) -> str:
     """The likely state of a slow GPU, from how its repeated kernels vary; empty where that does not show it.
 
     ``stalled_ns``: how much longer than its peers' devices it stood idle although work was launched.
@@ -384,9 +414,9 @@ def _kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, trace
     persistent kernels. ``of_experts``: the segment lies between dispatch and combine, that is, between two
     expert-parallel calls and without attention.
     """
-    kernels = operations.filter(
-        (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
-    ).select("rank_index", "category", "capture_id", "name_id", "grid_x", "grid_y", "grid_z", "start_ns", "end_ns")
+    columns = ("rank_index", "category", "capture_id", "name_id", "grid_x", "grid_y", "grid_z", "start_ns", "end_ns")
+    is_computing = (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
+    kernels = operations.select("kind", *columns).filter(is_computing).drop("kind")
     # Segments of a stream do not overlap, but those of different streams may: a kernel can lie in a segment of each.
     found = [
         intersect(kernels, stretches.drop("stream", "step"), ["rank_index"], carry=["instance", "between_ep"])

@@ -35,7 +35,8 @@ def list_waits(
         .rows(named=True)
     )
     reasons = _list_reasons(matched_ranks)
-    waits = [_describe_wait(row, matched_ranks, reasons) for row in rows]
+    rank_of = matched_ranks.rank_of
+    waits = [_describe_wait(row, rank_of, matched_ranks.clock.is_resolved, reasons) for row in rows]
     order = {name: place for place, name in enumerate(COMMUNICATION_CATEGORIES)}
     return tuple(sorted(waits, key=lambda wait: (order[wait.communication_class], wait.rank)))
 
@@ -62,14 +63,13 @@ def _list_reasons(matched_ranks: MatchedRanks) -> dict[tuple[str, int], str]:
 
 
 def _describe_wait(
-    row: Mapping[str, object], matched_ranks: MatchedRanks, reasons: Mapping[tuple[str, int], str]
+    row: Mapping[str, object], rank_of: Mapping[int, int], has_clock: bool, reasons: Mapping[tuple[str, int], str]
 ) -> Wait:
     """The wait of a class on a rank, from the ``row`` that joins its exposure, transfer, class split and awaited rank.
 
     Resolved waits are exact. For the others there are two estimates, by the shortest participant of each call and by
     the fastest calls of the rank; neither sees all waiting.
     """
-    rank_of = matched_ranks.rank_of
     name, rank = str(row["class"]), rank_of[_int(row["rank_index"])]
     # The estimate by fastest calls splits exposed time only: communication that compute hides costs nothing.
     estimated_transfer_ns = _int(row["transfer_exposed_ns"] or 0)
@@ -84,7 +84,7 @@ def _describe_wait(
         note = LATEST_ARRIVAL + (f"; {rest:.1%} of the time by {SHORTEST_PARTICIPANT}" if rest >= 0.001 else "")
         awaited_rank = None if awaited is None else rank_of[_int(awaited)]
         return Wait(name, rank, wait_ns, total_ns - wait_ns, awaited_rank, resolved=True, note=note)
-    reason = _why_unresolved(row, matched_ranks.clock.is_resolved)
+    reason = _why_unresolved(row, has_clock)
     # Where members are missing, all captured members may have waited for one of them: the estimate that sees more
     # waiting is nearer.
     estimate_sees_more = estimated_ns * total_ns > wait_ns * (estimated_ns + estimated_transfer_ns)

@@ -13,7 +13,9 @@ import click
 from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.render import check_table, show
 from three_walls.cli.signals import loading
+from three_walls.cli.workers_option import make_workers, workers_options
 from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
+from three_walls.model.report import UNREADABLE
 from three_walls.model.rule import APPLICABILITIES
 from three_walls.report.formats import show_control_characters
 from three_walls.report.render import FORMATS
@@ -21,6 +23,7 @@ from three_walls.report.render import FORMATS
 if TYPE_CHECKING:
     from three_walls.inputs.read_inputs import Progress
     from three_walls.model.report import Report
+    from three_walls.model.workers import Workers
     from three_walls.report_cache import AnalysisRequest
 
 
@@ -96,6 +99,7 @@ if TYPE_CHECKING:
 )
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
+@workers_options
 @click.option(
     "--no-cache",
     "is_fresh",
@@ -120,6 +124,8 @@ def analyze_command(
     history_dir: Path | None,
     is_full: bool,
     quiet: bool,
+    jobs: int | None,
+    scheduler: str | None,
     is_fresh: bool,
     is_timed: bool,
 ) -> None:
@@ -169,7 +175,7 @@ def analyze_command(
         progress("looking for an earlier report")
         cache = None if is_fresh else open_cache(request, out, progress)
         found = cache.find() if cache else None
-        analyzed = report = found or _analyze(request, progress)
+        analyzed = report = found or _analyze(request, make_workers(jobs, scheduler), progress)
         if history_dir is not None:
             with loading():
                 from three_walls.runs import read_history
@@ -186,6 +192,9 @@ def analyze_command(
     if found:
         note = f"the same inputs and options were analyzed before: from {out / FOLDER}; --no-cache analyzes again"
         click.echo(show_control_characters(note), err=True)
+    for warning in report.warnings:
+        if warning.code == UNREADABLE:
+            click.echo(show_control_characters(f"three-walls: warning: {warning.message}"), err=True)
     if form is not None:
         show(report, form, table=table, is_full=is_full)
     elif quiet:
@@ -204,7 +213,8 @@ def analyze_command(
         click.echo(f"Wrote {show_control_characters(str(path))}", err=form is not None)
 
 
-def _analyze(request: AnalysisRequest, progress: Progress) -> Report:
+def _analyze(request: AnalysisRequest, workers: Workers, progress: Progress) -> Report:
+    progress("starting the analysis")
     with loading():
         from three_walls.pipeline import analyze
     return analyze(
@@ -218,6 +228,7 @@ def _analyze(request: AnalysisRequest, progress: Progress) -> Report:
         config=request.config,
         settings=request.settings,
         exports=request.exports,
+        workers=workers,
         progress=progress,
     )
 

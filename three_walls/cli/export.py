@@ -14,6 +14,7 @@ from three_walls.cli.analyze import show_progress
 from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.signals import loading
 from three_walls.model.errors import UsageError
+from three_walls.model.workers import Workers
 from three_walls.report.formats import format_count, show_control_characters
 
 SUFFIXES = (".json", ".json.gz")
@@ -91,7 +92,13 @@ def export_command(
         from three_walls.export.chrome_trace import render_chrome_trace
     with show_progress() as progress:
         step = pipeline.export_step(
-            traces, logs=logs, config=config_file, step_range=step_range, ranks=ranks, progress=progress
+            traces,
+            logs=logs,
+            config=config_file,
+            step_range=step_range,
+            ranks=ranks,
+            workers=Workers.per_core(),
+            progress=progress,
         )
         progress("writing the step")
         size = write_whole(target, render_chrome_trace(step), force)

@@ -7,19 +7,16 @@ from pathlib import Path
 
 import click
 
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.cli.signals import loading
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.errors import UsageError
+from three_walls.model.fact import FactDefinition
 from three_walls.model.rule import Rule
 from three_walls.model.shell import quote_file
 from three_walls.report.formats import show_control_characters
 from three_walls.report.text_rule import describe_rule, describe_warning
 from three_walls.resources import RULES_DIR
-from three_walls.rules.cases import load_cases
-from three_walls.rules.derive import check_cases
-from three_walls.rules.load import cases_file, load_rules, rule_files
-from three_walls.rules.scaffold import write_scaffold
-from three_walls.rules.warnings import load_warnings
+from three_walls.rules.rule_base import load_rule_base
 
 
 def _own_directory(_context: click.Context, _parameter: click.Parameter, directory: Path | None) -> Path | None:
@@ -53,7 +50,13 @@ def list_command(directory: Path | None) -> None:
 @_OWN
 def warnings_command(directory: Path | None) -> None:
     """List the warnings of rules/warnings, one a line: code, conditions, exceptions."""
-    for warning in load_warnings(RULES_DIR, *([directory] if directory else []), definitions=DEFINITIONS):
+    if directory is None:
+        warnings = load_rule_base(_list_definitions).warnings
+    else:
+        with loading():
+            from three_walls.rules.warnings import load_warnings
+        warnings = load_warnings(RULES_DIR, directory, definitions=_list_definitions())
+    for warning in warnings:
         click.echo(f"{warning.code:<36} {describe_warning(warning)}")
 
 
@@ -71,6 +74,8 @@ def warnings_command(directory: Path | None) -> None:
 )
 def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) -> None:
     """Write a rule and its cases to fill in. rules test names every part that is still to do."""
+    with loading():
+        from three_walls.rules.scaffold import write_scaffold
     if any(rule.id == rule_id for rule in _load(None)):
         raise UsageError(f"{rule_id} is already the id of a rule")
     for path in write_scaffold(rule_id, Wall(wall), SubWall(sub_wall) if sub_wall else None, directory):
@@ -93,21 +98,25 @@ def show_command(rule_id: str, directory: Path | None) -> None:
 @_OWN
 def check_command(directory: Path | None) -> None:
     """Read every rule; list all errors with file, line and column (exit code 5)."""
-    click.echo(f"{len(_load(directory))} rules have no errors")
+    click.echo(f"{len(_read(directory))} rules have no errors")
 
 
 @rules_command.command("test")
 @_OWN
 def test_command(directory: Path | None) -> None:
     """Run the written and the derived cases of every rule; exit code 1 if one fails."""
-    rules = {rule.id: rule for rule in _load(directory)}
+    with loading():
+        from three_walls.rules.cases import load_cases
+        from three_walls.rules.derive import check_cases
+        from three_walls.rules.load import cases_file
+    rules = {rule.id: rule for rule in _read(directory)}
     written = derived = failed = 0
     for path in _files(directory):
         if not cases_file(path).exists():
             click.echo(f"{path.stem}: has no cases (expected {cases_file(path).name} in the same folder)")
             failed += 1
             continue
-        cases = load_cases(cases_file(path), definitions=DEFINITIONS)
+        cases = load_cases(cases_file(path), definitions=_list_definitions())
         report = check_cases(rules[cases.rule], cases)
         written, derived, failed = (
             written + report.written,
@@ -122,8 +131,23 @@ def test_command(directory: Path | None) -> None:
 
 
 def _load(directory: Path | None) -> tuple[Rule, ...]:
-    return load_rules(RULES_DIR, *([directory] if directory else []), definitions=DEFINITIONS)
+    return load_rule_base(_list_definitions).rules if directory is None else _read(directory)
+
+
+def _read(directory: Path | None) -> tuple[Rule, ...]:
+    """The rules, checked anew."""
+    with loading():
+        from three_walls.rules.load import load_rules
+    return load_rules(RULES_DIR, *([directory] if directory else []), definitions=_list_definitions())
+
+
+def _list_definitions() -> tuple[FactDefinition, ...]:
+    with loading():
+        from three_walls.facts.registry import DEFINITIONS
+    return DEFINITIONS
 
 
 def _files(directory: Path | None) -> tuple[Path, ...]:
+    with loading():
+        from three_walls.rules.load import rule_files
     return (*rule_files(RULES_DIR), *(rule_files(directory) if directory else ()))

@@ -15,6 +15,7 @@ from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.signals import loading
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
+from three_walls.model.workers import Workers
 
 if TYPE_CHECKING:
     from three_walls.model.what_if import Question, WhatIf
@@ -104,7 +105,13 @@ def whatif_command(
     question = read_question(settings, scales, dropped, network_gbs)
     with show_progress() as progress:
         run = pipeline.replay_run(
-            traces, logs=logs, config=config_file, step_range=step_range, rules=rules_dir, progress=progress
+            traces,
+            logs=logs,
+            config=config_file,
+            step_range=step_range,
+            rules=rules_dir,
+            workers=Workers.per_core(),
+            progress=progress,
         )
         progress("replaying the step with the changes")
         found = answer(question, run)

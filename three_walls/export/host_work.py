@@ -24,7 +24,7 @@ from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS
 from three_walls.model.buckets import BUCKETS, COMPUTE_CATEGORIES, Group
 from three_walls.model.record import dataclass
 from three_walls.model.report import GapCause, HostWorkRow, RankReport
-from three_walls.timeline.timeline import Timeline
+from three_walls.timeline.timeline import Timeline, take_rank
 
 MOST_ROWS = 60
 MOST_RANGES_SHOWN = 4
@@ -181,11 +181,16 @@ class _Measured:
 
 def _find_starved_threads(step: StepView, timeline: Timeline, gaps: pl.DataFrame) -> pl.DataFrame:
     """Gaps without compute that no CUDA call explains, with the ``thread`` whose launch ended them."""
-    computing = timeline.operations.filter(
-        (pl.col("rank_index") == step.rank_index)
-        & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
-        & (pl.col("end_ns") > pl.col("start_ns"))
-    ).select("start_ns", "launch_start_ns", "launch_thread")
+    columns = ("start_ns", "end_ns", "category", "launch_start_ns", "launch_thread")
+    computing = (
+        take_rank(timeline.operations, step.rank_index)
+        .select(columns)
+        .filter(
+            (pl.col("start_ns") >= step.start_ns)
+            & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
+            & (pl.col("end_ns") > pl.col("start_ns"))
+        )
+    )
     following = computing.sort("start_ns", pl.col("launch_start_ns").fill_null(2**62), maintain_order=True)
     return (
         gaps.filter(pl.col("cause") == str(Cause.NOTHING_VISIBLE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from three_walls.attribution.attribution import Attribution
@@ -44,7 +44,6 @@ from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step,
 from three_walls.facts.summary import list_captured_lengths
 from three_walls.facts.transport import measure_transport
 from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
-from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.config import NOT_SHOWN, RunConfig
 from three_walls.model.fact import (
@@ -108,35 +107,35 @@ def measure_facts(
     Raises InputError where the representative step's trace cannot be read any more.
     """
     traces = inputs.with_kernels
-    run = view_run(traces, inputs.config)
+    run = view_run([capture for capture in inputs.captures if capture.ranks], inputs.config)
     step = choose_step(traces, timeline, attribution, matched_ranks, run)
-    step_ns = step.step_ns if step else None
-    log = join_log(inputs.log, inputs.config_without_log, run.config, step_ns, list_captured_lengths(timeline))
+    step_ns, lengths = step.step_ns if step else None, list_captured_lengths(attribution.steps)
+    log = join_log(inputs.log, inputs.config_without_log, run.config, step_ns, lengths)
     sick = find_sick(attribution.stragglers, step_ns or 0, log.whole(PROFILER_EXCESS))
     if sick:  # which of them are, the log decides; steps of all ranks are equally long
         step = choose_step(traces, timeline, attribution, matched_ranks, run, [straggler for straggler, _ in sick])
         step_ns = step.step_ns if step else None
-        log = join_log(inputs.log, inputs.config_without_log, run.config, step_ns, list_captured_lengths(timeline))
+        log = join_log(inputs.log, inputs.config_without_log, run.config, step_ns, lengths)
     phases = measure_pipeline(timeline, attribution, matched_ranks, run.config)
     details = Details(run, log, phases)
     measured: Measurements = {
         **measure_program(inputs, timeline),
         **measure_layout(run),
         **log.facts,
-        **measure_ranks(matched_ranks, attribution, timeline, [straggler for straggler, _ in sick]),
+        **measure_ranks(matched_ranks, attribution, [straggler for straggler, _ in sick]),
         **measure_memory(
             step.config_as_run if step else run.config, run.device.memory_bytes if run.device else None, log.facts
         ),
         **measure_snapshot(inputs.snapshot),
         **measure_utilization(run, step_ns, log.whole(UNPROFILED_STEP)),
-        STEP_SPREAD: measure_spread(timeline.steps),
+        STEP_SPREAD: measure_spread(attribution.steps),
     }
     if step:
         measured, details = _measure_details(step, matched_ranks, measured, replace(details, step=step))
         measured = {
             **measured,
             **measure_culprit(attribution.stragglers, step, measured),
-            **_compare_received(step, measured[RECEIVED_TOKENS], traces, timeline),
+            **_compare_received(step, measured[RECEIVED_TOKENS], inputs, timeline),
         }
     pressure = classify_memory_pressure(measured, default_log_thresholds())
     sheet = make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config)
@@ -202,11 +201,13 @@ def _measure_details(
 
 
 def _compare_received(
-    step: StepView, received: Measurement[FactValue], traces: Sequence[Trace], timeline: Timeline
+    step: StepView, received: Measurement[FactValue], inputs: Inputs, timeline: Timeline
 ) -> Measurements:
     """How unevenly the captured ranks received tokens, each in its median step. ``received``: of the representative."""
+    if inputs.surveyed:
+        return compare_received([None], "not every rank was read in full")
     counts: list[int | None] = []
-    for trace in traces if received.whole else ():
+    for trace in inputs.with_kernels if received.whole else ():
         for rank in trace.ranks:
             if rank.rank_index == step.rank_index:
                 counts.append(received.whole)

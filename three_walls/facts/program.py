@@ -5,7 +5,7 @@ Rules with edits and the verdict need both: an inference server or another frame
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 import polars as pl
 
@@ -66,7 +66,7 @@ def _find_training(timeline: Timeline) -> Measurement[str]:
 
 def _find_megatron(inputs: Inputs) -> Measurement[str]:
     signs = megatron_signs()
-    ranges = {str(text) for trace in inputs.with_kernels for text in trace.ranges["text"].unique().to_list()}
+    ranges = [trace.ranges["text"] for trace in inputs.with_kernels]
     kernels = {name for trace in inputs.with_kernels for name in _kernel_names(trace)}
     found = (*_list_stated_signs(inputs), *_find_ranges(signs.ranges, ranges), *_find_kernels(signs.kernels, kernels))
     if found:
@@ -92,7 +92,8 @@ def _list_stated_signs(inputs: Inputs) -> Iterator[str]:
 
 def _kernel_names(trace: Trace) -> Iterator[str]:
     """The full name of each kernel; its short name, which has no namespace, only where the full one is unknown."""
-    ids = trace.operations.filter(kind="kernel").select(pl.coalesce("name_id", "short_name_id").alias("id"))
+    kernels = trace.operations.select("kind", "name_id", "short_name_id").filter(kind="kernel")
+    ids = kernels.select(pl.coalesce("name_id", "short_name_id").alias("id"))
     for name_id in ids["id"].drop_nulls().unique().to_list():
         yield trace.names.get(name_id, "")
 
@@ -101,5 +102,10 @@ def _find_kernels(signs: Iterable[Sign], names: Set[str]) -> list[str]:
     return [sign.shown_as for sign in signs if any(sign.pattern.search(name) for name in names)]
 
 
-def _find_ranges(signs: Iterable[RangeSign], texts: Set[str]) -> list[str]:
-    return [sign.shown_as for sign in signs if any(part in text for text in texts for part in sign.texts)]
+def _find_ranges(signs: Iterable[RangeSign], texts: Sequence[pl.Series]) -> list[str]:
+    """The signs among the texts of ranges, of which a trace may have millions."""
+    return [
+        sign.shown_as
+        for sign in signs
+        if any(column.str.contains(part, literal=True).any() for column in texts for part in sign.texts)
+    ]

@@ -15,7 +15,6 @@ from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
 from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.timeline import Timeline
 
 _ONE_RANK = "one rank alone was captured (give the traces of several ranks)"
 _NOT_MATCHED = "no call of one rank could be matched with another rank's in a kept step"
@@ -107,15 +106,13 @@ CAPTURE_START_SKEWED_STEPS = facts.fact(
 )
 
 
-def measure_ranks(
-    matched_ranks: MatchedRanks, attribution: Attribution, timeline: Timeline, sick: Sequence[Straggler]
-) -> Measurements:
-    """Every fact of this group but the culprit's. ``timeline``: without skewed steps; ``sick``: see find_sick."""
+def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, sick: Sequence[Straggler]) -> Measurements:
+    """Every fact of this group but the culprit's. ``sick``: see find_sick."""
     return {
         RANKS_CAPTURED: known(len(matched_ranks.ranks)),
         **_measure_straggler(matched_ranks, attribution, sick),
         **_measure_kernel_spread(matched_ranks, attribution),
-        **_measure_capture_start(matched_ranks, timeline),
+        **_measure_capture_start(matched_ranks, attribution.steps),
     }
 
 
@@ -176,12 +173,12 @@ def _measure_straggler(
     return {STRAGGLER_LATE: known(0), STRAGGLER_CAUSE: nobody, STRAGGLER_REASON: nobody}
 
 
-def _measure_capture_start(matched_ranks: MatchedRanks, timeline: Timeline) -> Measurements:
+def _measure_capture_start(matched_ranks: MatchedRanks, steps: pl.DataFrame) -> Measurements:
     is_one_rank = len(matched_ranks.ranks) < 2
     if matched_ranks.start_skew_ns is None or is_one_rank:
         reason = _ONE_RANK if is_one_rank else "the ranks' clocks could not be aligned"
         return dict.fromkeys((CAPTURE_START_SKEW, CAPTURE_START_SKEWED_STEPS), missing(reason))
-    skewed = timeline.steps.filter("kept").join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
+    skewed = steps.filter("kept").join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
     return {
         CAPTURE_START_SKEW: known(matched_ranks.start_skew_ns),
         CAPTURE_START_SKEWED_STEPS: known(skewed.height),

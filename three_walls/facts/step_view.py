@@ -14,8 +14,7 @@ from three_walls.attribution.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.inputs.config.parallel_layout import ParallelLayout, read_layout
 from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES, common_capabilities
 from three_walls.inputs.nsys.identity import Gpu, Rank
-from three_walls.inputs.nsys.reader import Trace
-from three_walls.model.buckets import COMPUTE_CATEGORIES
+from three_walls.inputs.nsys.reader import Capture, Trace
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
@@ -50,7 +49,7 @@ class RunView:
         return None if state in (YES, NONE_RECORDED) else state
 
 
-def view_run(traces: Sequence[Trace], config: RunConfig) -> RunView:
+def view_run(traces: Sequence[Capture], config: RunConfig) -> RunView:
     """The run of ``traces`` with the merged ``config``. Every trace holds kernels of some rank."""
     ranks = tuple(rank for trace in traces for rank in trace.ranks)
     devices = {rank.gpu for rank in ranks}
@@ -187,7 +186,12 @@ def choose_step(
     if not medians:
         return None
     trace_of = {rank.rank_index: (trace, rank) for trace in traces for rank in trace.ranks}
-    rank_index, reason = _choose_rank(medians, attribution, matched_ranks, sick)
+    rank_index, reason = choose_rank(medians, attribution, matched_ranks, sick)
+    if rank_index not in trace_of:  # of a surveyed run, only some ranks were read in full
+        in_full = {index: step for index, step in medians.items() if index in trace_of}
+        if not in_full:
+            return None
+        rank_index, reason = choose_rank(in_full, attribution, matched_ranks, sick)
     trace, rank = trace_of[rank_index]
     step = medians[rank_index]
     kept_steps = timeline.steps.filter((pl.col("rank_index") == rank_index) & pl.col("kept"))
@@ -255,7 +259,7 @@ def find_sick(
     return tuple(found)
 
 
-def _choose_rank(
+def choose_rank(
     medians: Mapping[int, int],
     attribution: Attribution,
     matched_ranks: MatchedRanks,
@@ -323,9 +327,7 @@ def _find_least_waiting(
 
 def _sum_compute(attribution: Attribution, step_of: Mapping[int, int]) -> dict[int, int]:
     """How long some compute kernel runs in the steps ``step_of`` (by rank index), by rank index."""
-    steps = _list_steps(step_of)
-    union = union_where(attribution.slices.join(steps, on=STEP, how="semi"), COMPUTE_CATEGORIES)
-    return dict.fromkeys(step_of, 0) | _sum_by_rank(union, steps, "ns")
+    return dict.fromkeys(step_of, 0) | _sum_by_rank(attribution.compute, _list_steps(step_of), "ns")
 
 
 def _list_steps(step_of: Mapping[int, int]) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
@@ -22,7 +22,7 @@ from three_walls.model.report import (
     UnclassifiedKernel,
 )
 from three_walls.timeline.intervals import DURATION
-from three_walls.timeline.steps import median_steps
+from three_walls.timeline.steps import StepSource, median_steps
 from three_walls.timeline.timeline import Timeline
 
 MOST_UNCLASSIFIED = 20
@@ -55,10 +55,10 @@ def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[Ra
     return tuple(rows)
 
 
-def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
-    """How steps were found, which were kept and dropped, and how long the kept ones were."""
+def summarize_steps(steps: pl.DataFrame, sources: Iterable[StepSource], ranks: Sequence[Rank]) -> StepSummary:
+    """How ``steps`` were found, which were kept, and how long these were; and which ``ranks`` dropped which."""
     rank_of = {rank.rank_index: rank.rank for rank in ranks}
-    steps = timeline.steps.with_columns(length_ns=DURATION)
+    steps = steps.with_columns(length_ns=DURATION)
     lengths = steps.filter("kept")["length_ns"].sort()
     dropped = [
         DroppedStep(rank_of[rank_index], step, reason)
@@ -66,7 +66,7 @@ def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
     ]
     remarks = steps.filter(pl.col("kept") & (pl.col("reason") != ""))["reason"].unique().sort().to_list()
     return StepSummary(
-        source=", ".join(sorted({str(source) for source in timeline.sources.values()})),
+        source=", ".join(sorted({str(source) for source in sources})),
         kept=lengths.len(),
         dropped=tuple(sorted(dropped, key=lambda step: (step.rank, step.index))),
         median_ns=int(lengths[(lengths.len() - 1) // 2]) if lengths.len() else None,
@@ -76,9 +76,9 @@ def summarize_steps(timeline: Timeline, ranks: Sequence[Rank]) -> StepSummary:
     )
 
 
-def list_captured_lengths(timeline: Timeline) -> list[int | None]:
+def list_captured_lengths(steps: pl.DataFrame) -> list[int | None]:
     """Length of every step, in order, of the rank that has most of them; None for a step that is not kept."""
-    by_rank = timeline.steps.sort("rank_index", "start_ns").partition_by("rank_index", maintain_order=True)
+    by_rank = steps.sort("rank_index", "start_ns").partition_by("rank_index", maintain_order=True)
     longest = max(by_rank, key=lambda steps: steps.height, default=None)
     if longest is None:
         return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from statistics import median_low
 
@@ -21,7 +21,7 @@ from three_walls.inputs.config.parallel_layout import find_contradictions
 from three_walls.inputs.config.sources import USER, SourceSettings
 from three_walls.inputs.nsys.capabilities import YES
 from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.reader import Capture
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.config import ConfigConflict, RunConfig
 from three_walls.model.fact import FactSheet
@@ -55,6 +55,8 @@ _NOTHING_TO_OVERLAP = "due to TP size < 2"
 _LENGTHENED = ("host_idle_ns", "idle_other_ns", "wait_exposed_ns")
 """Time without device work, which the profiler lengthens."""
 _MOST_SETTINGS_NAMED = 8
+_MOST_ALIKE = 32
+"""Warnings with one code that are listed: as many as ranks that are all read in full."""
 _MOST_LOG_ENTRIES_NAMED = 5
 """Of each kind: log files that could not be read, slow ranks, and the log's own warnings."""
 _BLOCKS = {
@@ -85,20 +87,34 @@ def collect_warnings(
     The traces and their steps come first, then the log, the settings, the matching of ranks and the measurements (their
     own warnings are passed on), and the outlier steps last.
     """
-    return (
+    warnings = (
         *inputs.warnings,
-        *_warn_of_traces(inputs.traces, timeline, details.run.capabilities),
-        *_warn_of_log(inputs.log, inputs.with_kernels, timeline, details, facts),
+        *_warn_of_traces(inputs.captures, timeline, details.run.capabilities),
+        *_warn_of_log(inputs.log, inputs.captures, timeline, details, facts),
         *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
         *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
         *details.warnings,
         *_warn_of_outlier_steps(attribution, matched_ranks.rank_of),
     )
+    return tuple(_fold_alike(warnings))
+
+
+def _fold_alike(warnings: Sequence[ReportWarning]) -> Iterator[ReportWarning]:
+    """``warnings`` with the many of one kind that a run of many ranks has counted instead of listed."""
+    counts = Counter(warning.code for warning in warnings)
+    shown: Counter[str] = Counter()
+    for warning in warnings:
+        shown[warning.code] += 1
+        rest = counts[warning.code] - _MOST_ALIKE
+        if rest <= 1 or shown[warning.code] <= _MOST_ALIKE:
+            yield warning
+        elif shown[warning.code] == _MOST_ALIKE + 1:
+            yield ReportWarning(warning.code, f"{rest:,} more warnings of this kind ({warning.code}).")
 
 
 def _warn_of_traces(
-    traces: Sequence[Trace], timeline: Timeline, capabilities: Mapping[str, str]
+    traces: Sequence[Capture], timeline: Timeline, capabilities: Mapping[str, str]
 ) -> tuple[ReportWarning, ...]:
     """Warnings of the readers, of traces that do not belong together, and of the steps found; each once."""
     warnings = [warning for trace in traces for warning in trace.warnings]
@@ -111,7 +127,7 @@ def _warn_of_traces(
     return tuple(dict.fromkeys(warnings))
 
 
-def _warn_of_ranks(traces: Sequence[Trace]) -> list[ReportWarning]:
+def _warn_of_ranks(traces: Sequence[Capture]) -> list[ReportWarning]:
     warnings = [
         ReportWarning("no-kernels", f"{trace.input.path_name} has no CUDA kernels. It is left out.")
         for trace in traces
@@ -168,7 +184,7 @@ def _warn_of_few_steps(timeline: Timeline) -> list[ReportWarning]:
 
 
 def _warn_of_log(
-    log: TrainingLog | None, traces: Sequence[Trace], timeline: Timeline, details: Details, facts: FactSheet
+    log: TrainingLog | None, traces: Sequence[Capture], timeline: Timeline, details: Details, facts: FactSheet
 ) -> tuple[ReportWarning, ...]:
     """Warnings about the log, then those that the log itself holds; none without a log."""
     summary, mismatch = details.log.summary, details.log.mismatch
@@ -212,7 +228,7 @@ def _warn_of_log(
     return tuple(warnings)
 
 
-def _find_other_date(log: TrainingLog, traces: Sequence[Trace]) -> str:
+def _find_other_date(log: TrainingLog, traces: Sequence[Capture]) -> str:
     """Both dates, where the trace was recorded long before or after the log's iterations; empty if it was not.
 
     A log of the same settings on another day may still be what the user means, so it stays in use.

@@ -16,17 +16,17 @@ from three_walls.inputs.config.sources import CONFIG_FILE, KERNELS, USER, Settin
 from three_walls.inputs.log.reader import read_logs
 from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
 from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.reader import Trace, read_trace
+from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
 from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.nsys.source import find_traces, find_unread
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.model.errors import NothingToAnalyzeError
+from three_walls.model.errors import InputError, NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
-from three_walls.model.report import ReportWarning
+from three_walls.model.report import UNREADABLE, ReportWarning
 from three_walls.model.training_log import ProgressJob, TrainingLog
 from three_walls.tables.kernels import shown_settings
-from three_walls.tables.thresholds import default_log_thresholds
+from three_walls.tables.thresholds import default_log_thresholds, default_rank_thresholds
 
 Progress = Callable[[str], None]
 """Called with a few words when a stage begins."""
@@ -71,7 +71,16 @@ class Inputs:
     """The settings that the trace records, and those of a saved configuration. A log that contradicts them is of
     another run."""
     warnings: tuple[ReportWarning, ...] = ()
-    """What was found next to the traces and not read."""
+    """Traces that could not be read, and what was found next to them and not read."""
+    paths: tuple[Path, ...] = ()
+    """Where the traces are. Of more than are read in full, :attr:`traces` begins with the first that has kernels."""
+    surveyed: tuple[Capture, ...] = ()
+    """Every capture of a run of which only some ranks are read in full; empty where all are."""
+
+    @property
+    def captures(self) -> tuple[Capture, ...]:
+        """Every capture that was read, in full or not."""
+        return self.surveyed or self.traces
 
     @property
     def with_kernels(self) -> list[Trace]:
@@ -80,7 +89,13 @@ class Inputs:
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        return tuple(rank for trace in self.with_kernels for rank in trace.ranks)
+        """The captured ranks."""
+        return tuple(rank for capture in self.captures for rank in capture.ranks)
+
+    @property
+    def is_to_be_surveyed(self) -> bool:
+        """Whether there are more captures than are all read in full."""
+        return len(self.paths) > default_rank_thresholds().most_ranks_in_full
 
     def without_log_settings(self, bridge_version: str | None) -> Inputs:
         """The same without the settings in the log: the lengths of its steps may show that it is of another run."""
@@ -104,7 +119,7 @@ def read_inputs(
         progress("reading training logs")
     log = read_logs(log_paths) if log_paths else None
     snapshot = read_memory_snapshot(request.memory_snapshot) if request.memory_snapshot else None
-    traces = _read_traces(trace_paths, ranges, graph_launch, progress)
+    traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress)
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
     stated = (*user_config, *_settings_in(log, without_log))
@@ -113,7 +128,19 @@ def read_inputs(
         ReportWarning("report-not-exported", f"{report.name}: no nsys is on PATH to export this report; {reason}.")
         for report, reason in find_unread(given)
     )
-    return Inputs(tuple(traces), log, snapshot, stated, config, without_log, unread)
+    warnings = (*(warn_of_unreadable(path, reason) for path, reason in unreadable), *unread)
+    return Inputs(tuple(traces), log, snapshot, stated, config, without_log, warnings, tuple(trace_paths))
+
+
+def warn_of_unreadable(path: Path, reason: str) -> ReportWarning:
+    """The warning for the trace at ``path`` that the analysis goes without. ``reason``: the message of the error."""
+    reason = show_name_alone(reason, path)
+    return ReportWarning(UNREADABLE, f"A trace is left out, and nothing is known of its ranks: {reason}")
+
+
+def show_name_alone(message: str, path: Path) -> str:
+    """``message`` with the name of the file in place of its path: a report shows no directory of the machine."""
+    return message.replace(str(path), path.name).replace(str(path.absolute()), path.name)
 
 
 def _merge_settings(stated: Iterable[SourceSettings], first: Trace, bridge_version: str | None) -> RunConfig:
@@ -193,17 +220,32 @@ def jobs_of_run(jobs: Sequence[ProgressJob], world: int | None) -> tuple[Progres
 
 def _read_traces(
     paths: Sequence[Path], ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress
-) -> list[Trace]:
+) -> tuple[list[Trace], list[tuple[Path, str]]]:
+    """The traces, and which cannot be read and why: of several, one that is damaged costs its own ranks only.
+
+    Of more than are all read in full, the first with kernels: it gives the settings by which all are surveyed. Raises
+    InputError where no trace can be read, and NothingToAnalyzeError where none has kernels.
+    """
     traces: list[Trace] = []
+    errors: list[tuple[Path, InputError]] = []
     ranks_count = 0
+    is_surveyed = len(paths) > default_rank_thresholds().most_ranks_in_full
     for capture_id, path in enumerate(paths):
         progress(f"reading {path.name} ({capture_id + 1} of {len(paths)})")
-        traces.append(read_trace(path, capture_id, ranks_count, ranges, graph_launch))
+        try:
+            traces.append(read_trace(path, capture_id, ranks_count, ranges, graph_launch))
+        except InputError as error:
+            errors.append((path, error))
+            continue
         ranks_count += len(traces[-1].ranks)
+        if ranks_count and is_surveyed:
+            return traces[-1:], []  # the survey names what cannot be read
+    if errors and not ranks_count:
+        raise errors[0][1]
     if not ranks_count:
         names = ", ".join(path.name for path in paths)
         raise NothingToAnalyzeError(
             f"{names}: expected CUDA kernels, found none; capture with: nsys profile -t cuda,nvtx ... "
             "(and check that the capture range covers training steps)"
         )
-    return traces
+    return traces, [(path, str(error)) for path, error in errors]

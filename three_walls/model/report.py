@@ -17,7 +17,7 @@ from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.record import dataclass
 from three_walls.model.training_log import TimerKind
 
-SCHEMA_VERSION = "2.4"
+SCHEMA_VERSION = "2.5"
 """Version of report.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""
 
 
@@ -409,6 +409,90 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SurveyedRank:
+    """One rank of a surveyed run, in its median kept step. The first four times sum to the step."""
+
+    rank: int
+    host: str | None
+    stage: int | None
+    """Pipeline stage, from 0; null without a pipeline, or where the layout is not known."""
+    compute_ns: int
+    """Owned by compute kernels."""
+    communication_ns: int
+    """Owned by communication: exposed."""
+    idle_ns: int
+    """Nothing on the device."""
+    other_ns: int
+    """Owned by copies, and by graphs recorded as a whole."""
+    step_ns: int
+    wait_ns: int
+    """Of ``communication_ns``: waiting for peers."""
+    remark: str = ""
+    """Why it was read in full, or how it differs from the others; empty for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpread:
+    """How one time differs between the ranks of a surveyed run, or of one host or pipeline stage of it."""
+
+    quantity: str
+    """``step``, ``compute``, ``communication``, ``idle``, ``wait``, or the waiting of one communication class."""
+    ranks_count: int
+    least_ns: int
+    least_rank: int
+    median_ns: int
+    p95_ns: int
+    """95th percentile."""
+    most_ns: int
+    most_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup:
+    """The ranks of one host or of one pipeline stage; times are medians over its ranks."""
+
+    kind: str
+    """``host`` or ``stage``."""
+    name: str
+    ranks_count: int
+    step_ns: int
+    compute_ns: int
+    communication_ns: int
+    wait_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostTrace:
+    """A trace that could not be read."""
+
+    input_name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All ranks of a run of which only some were read in full.
+
+    Clocks, matched calls, waits and late ranks are worked out from every rank. What needs more of a rank than its
+    summary (causes of gaps, the replay, ``Report.ranks``, ``Report.waits``) is of the ranks in ``in_full``.
+    """
+
+    ranks_count: int
+    """Ranks that were surveyed."""
+    in_full: tuple[int, ...]
+    """Numbers of those that were read in full too."""
+    lost: tuple[LostTrace, ...]
+    late_ranks_count: int
+    """Ranks that are late; causes are known of those read in full."""
+    spreads: tuple[RankSpread, ...]
+    groups: tuple[RankGroup, ...]
+    """The hosts, then the pipeline stages; those with most compute first."""
+    ranks: tuple[SurveyedRank, ...]
+    """All of them, by rank."""
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetRow:
     """Time of the representative step that one bucket owns. ``ns`` sums to the step, ``fraction`` to 1."""
 
@@ -650,6 +734,10 @@ class Timeline:
     """The three longest stretches that each bucket owns, and of each cause of gaps without compute."""
 
 
+UNREADABLE = "trace-unreadable"
+"""Code of the warning that a trace of several could not be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReportWarning:
     """Something that limits what the report can claim."""
@@ -821,7 +909,7 @@ class Report:
     verdict: Verdict
     step: StepSummary
     ranks: tuple[RankReport, ...]
-    """The captured GPUs, with all their steps."""
+    """The captured GPUs, with all their steps; of a surveyed run those that were read in full."""
     budget: tuple[BudgetRow, ...]
     """The representative step, in order of precedence; empty without a kept step."""
     budget_of: str
@@ -871,7 +959,14 @@ class Report:
     """Null without a kept step."""
     history: History | None = None
     """The runs before this one, with what was tried; null where they were not given."""
+    survey: Survey | None = None
+    """All ranks of a run of many, of which ``ranks`` holds only those that were read in full; null where all were."""
     schema_version: str = SCHEMA_VERSION
+
+    @property
+    def ranks_count(self) -> int:
+        """The number of captured ranks, in full or surveyed."""
+        return self.survey.ranks_count if self.survey else len(self.ranks)
 
     @property
     def representative_rank(self) -> RankReport | None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.reader import Capture
 from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.clock import CommonClock
@@ -35,7 +35,7 @@ class CaptureStartSkew:
     warnings: tuple[ReportWarning, ...] = ()
 
 
-def number_steps(timeline: Timeline, traces: Sequence[Trace]) -> pl.DataFrame:
+def number_steps(timeline: Timeline, traces: Sequence[Capture]) -> pl.DataFrame:
     """``timeline.steps``, with steps that ran at the same time numbered alike, from the capture that began first.
 
     The clocks are not aligned yet, so this needs ranks of a single host whose captures record when they began. A rank
@@ -92,18 +92,17 @@ def _median_distance(ends_ns: npt.NDArray[np.int64], other_ends_ns: npt.NDArray[
     return int(np.partition(distances, compared // 2)[compared // 2])
 
 
-def find_capture_start_skew(timeline: Timeline, arrivals: pl.DataFrame, clock: CommonClock) -> CaptureStartSkew:
-    """The skew of capture starts, and the steps that it distorts if it is long against a step.
+def find_capture_start_skew(
+    steps: pl.DataFrame, begins: pl.DataFrame, arrivals: pl.DataFrame, clock: CommonClock
+) -> CaptureStartSkew:
+    """The skew of capture starts, and those of ``steps`` that it distorts if it is long against a step.
 
-    ``arrivals``: see measure_arrivals.
+    ``begins``: see RankOutline. ``arrivals``: see measure_arrivals.
     """
-    steps = timeline.steps
     no_steps = steps.select(*STEP).clear()
     if not clock.is_resolved:
         return CaptureStartSkew(no_steps)
-    first = clock.add_common_times(
-        timeline.operations.group_by("rank_index").agg(pl.col("start_ns").min(), pl.col("end_ns").min())
-    )
+    first = clock.add_common_times(begins)
     first_begin, last_begin = first.select(pl.col("common_start_ns").min(), last=pl.col("common_start_ns").max()).row(0)
     skew_ns = int(last_begin) - int(first_begin)
     step_ns = steps.filter("kept").select(ns=DURATION)["ns"].median()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.reader import Capture
 from three_walls.model.report import Alignment
 from three_walls.ranks.matching import MatchedCalls
 from three_walls.tables.thresholds import attribution_thresholds
@@ -80,7 +80,7 @@ class CommonClock:
         return _on_common_clock(frame, self.per_rank).drop("capture_id", "offset_ns", "drift", "pivot_ns")
 
 
-def list_clock_sources(traces: Sequence[Trace]) -> list[ClockSource]:
+def list_clock_sources(traces: Sequence[Capture]) -> list[ClockSource]:
     """The source of every rank's times, by rank number."""
     sources = [
         ClockSource(rank.rank_index, rank.rank, trace.capture_id, rank.host, trace.session_start_ns)

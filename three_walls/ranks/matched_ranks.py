@@ -25,14 +25,14 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.reader import Capture
 from three_walls.model.config import RunConfig
 from three_walls.model.report import ReportWarning
 from three_walls.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.ranks.clock import CommonClock, align_clocks, list_clock_sources
 from three_walls.ranks.end_time_matching import match_by_end_time
 from three_walls.ranks.groups import Pipeline, captures_everyone, find_members, find_pipeline, list_groups
-from three_walls.ranks.matching import STEP_AND_CLASS, MatchedCalls, match_calls
+from three_walls.ranks.matching import STEP_AND_CLASS, MatchedCalls, RankOutline, match_calls, outline_ranks
 from three_walls.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import DURATION
@@ -63,21 +63,27 @@ class MatchedRanks:
         return {rank.rank_index: rank.rank for rank in self.ranks}
 
 
-def match_ranks(timeline: Timeline, traces: Sequence[Trace], config: RunConfig) -> tuple[Timeline, MatchedRanks]:
+def match_ranks(
+    timeline: Timeline, traces: Sequence[Capture], config: RunConfig, outline: RankOutline | None = None
+) -> tuple[Timeline, MatchedRanks]:
     """Finishes ``timeline``, and compares its ranks.
+
+    With ``outline``, the timeline needs no operations but communication.
 
     In the finished timeline steps that ran at the same time have the same number on all ranks, and steps that began
     before the profiler of the last rank had started are not kept.
     """
+    outline = outline or outline_ranks(timeline.operations)
     ranks = tuple(rank for trace in traces for rank in trace.ranks)
     numbered = timeline.with_steps(number_steps(timeline, traces))
     pipeline = find_pipeline(ranks, config)
-    by_order = match_calls(numbered, find_members(ranks, config), all_captured=captures_everyone(ranks, config))
+    all_captured = captures_everyone(ranks, config)
+    by_order = match_calls(numbered, find_members(ranks, config), outline.roles, all_captured=all_captured)
     paired = pair_by_order(by_order, pipeline)
     clock = align_clocks(list_clock_sources(traces), paired)
     matched = match_by_end_time(pair_by_time(paired, pipeline, clock), list_groups(ranks, config), clock)
     arrivals = measure_arrivals(matched, clock)
-    skew = find_capture_start_skew(numbered, arrivals, clock)
+    skew = find_capture_start_skew(numbered.steps, outline.begins, arrivals, clock)
     # A call that one member made in a skewed step shows nothing about the others either.
     touched = arrivals.join(skew.steps, on=["rank_index", "step"], how="semi").select("instance").unique()
     untouched = arrivals.join(touched, on="instance", how="anti")

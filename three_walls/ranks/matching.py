@@ -37,13 +37,25 @@ class MatchedCalls:
     """Sequences that could not be matched: class, group, role, step, kept, reason."""
 
 
-def match_calls(timeline: Timeline, members: pl.DataFrame, *, all_captured: bool = False) -> MatchedCalls:
-    """Matches the communication of all ranks by order. ``members``: see groups.MEMBERS.
+@dataclass(frozen=True, slots=True)
+class RankOutline:
+    """What comparing ranks needs of operations that are no communication."""
+
+    roles: pl.DataFrame
+    """The role of each stream in a class, comparable across ranks: rank_index, class, stream, role."""
+    begins: pl.DataFrame
+    """Per rank its first operation: rank_index, start_ns and end_ns, each the earliest."""
+
+
+def match_calls(
+    timeline: Timeline, members: pl.DataFrame, roles: pl.DataFrame, *, all_captured: bool = False
+) -> MatchedCalls:
+    """Matches the communication of all ranks by order. ``members``: see groups.MEMBERS; ``roles``: see RankOutline.
 
     ``all_captured``: whether every rank of the run was captured, and with it every member of a communicator.
     """
     communication = _list_communication(timeline)
-    numbered = _number(communication, _find_roles(timeline.operations), members, all_captured=all_captured)
+    numbered = _number(communication, roles, members, all_captured=all_captured)
     counts = numbered.group_by(*SEQUENCE, "step", "rank_index").agg(pl.len(), pl.col("captured", "kept").first())
     sequences = counts.group_by(*SEQUENCE, "step").agg(
         captured=pl.col("captured").first(),
@@ -91,8 +103,8 @@ def _list_communication(timeline: Timeline) -> pl.DataFrame:
     )
 
 
-def _find_roles(operations: pl.DataFrame) -> pl.DataFrame:
-    """The role of each stream in a class, comparable across ranks: rank_index, class, stream, role.
+def outline_ranks(operations: pl.DataFrame) -> RankOutline:
+    """The outline of the ranks that ran ``operations`` (as in a Timeline).
 
     Stream numbers differ between processes, but they follow the order of creation, which is the same on all ranks of a
     program. Role 0 is the stream that computes, if the class runs there.
@@ -115,7 +127,8 @@ def _find_roles(operations: pl.DataFrame) -> pl.DataFrame:
         .with_columns(is_main=(pl.col("stream") == pl.col("main")).fill_null(value=False))
     )
     by_creation = pl.col("stream").rank("dense").over("rank_index", "class", "is_main").cast(pl.Int64)
-    return streams.select("rank_index", "class", "stream", role=pl.when("is_main").then(0).otherwise(by_creation))
+    roles = streams.select("rank_index", "class", "stream", role=pl.when("is_main").then(0).otherwise(by_creation))
+    return RankOutline(roles, operations.group_by("rank_index").agg(pl.col("start_ns").min(), pl.col("end_ns").min()))
 
 
 def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame, *, all_captured: bool) -> pl.DataFrame:

@@ -84,7 +84,7 @@ def describe_baseline(name: str, report: Report) -> str:
     else:
         step = f"{format_ms(report.verdict.step_ns)} as traced"
     wall = format_wall(report.verdict.wall, report.verdict.sub_wall)
-    return f"{name}  {step}  {wall}  ({count_of(len(report.ranks), 'rank')}, three-walls {report.tool_version})"
+    return f"{name}  {step}  {wall}  ({count_of(report.ranks_count, 'rank')}, three-walls {report.tool_version})"
 
 
 def render_all(shown: Shown) -> dict[str, str]:

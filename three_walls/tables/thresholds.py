@@ -267,6 +267,20 @@ class RankThresholds(Row):
     """Time for the same kernels over that of the usual rank: a rank above it is slow."""
     even_spread_ratio: Ratio
     """The same: up to here all kernels are slower alike, as with lower clocks."""
+    most_slow_ranks_compared: WholeCount
+    """Ranks that are slow together: of more, only the slowest are each compared with the others."""
+    most_ranks_in_full: WholeCount
+    """Captures of a run that are all read in full; of more, all are surveyed and some are read in full."""
+    most_late_ranks_in_full: WholeCount
+    """Late ranks of a surveyed run that are read in full, the latest first."""
+    peers_of_late_rank: WholeCount
+    """Ranks that are read in full with each of them, to find the cause by comparison."""
+    most_stages_in_full: WholeCount
+    """Pipeline stages of a surveyed run of which one rank each is read in full."""
+    most_ranks_per_task: WholeCount
+    """Captures that one task of a survey reads."""
+    most_mib_per_task: WholeCount
+    """Size of the captures that one task reads together, if they are several."""
 
     @property
     def maximum_end_spread_ns(self) -> int:

@@ -43,7 +43,8 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame
     anchor    whether the kernel marks the optimizer update
     unknown   the kernel's short name where no pattern matched, else null
     """
-    distinct = operations.filter(pl.col("kind") == "kernel").select("name_id", "short_name_id").unique()
+    kernels = operations.select("kind", "name_id", "short_name_id").filter(pl.col("kind") == "kernel")
+    distinct = kernels.select("name_id", "short_name_id").unique()
     pairs = distinct.sort("name_id", "short_name_id").rows()
     rows = [_classify_name(name_id, short_name_id, names) for name_id, short_name_id in pairs]
     schema = pl.Schema(

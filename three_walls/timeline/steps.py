@@ -67,11 +67,12 @@ class StepSource(StrEnum):
     ONE_WINDOW = "one window"
 
 
-_IN_ORDER = {
+NUMBERED_IN_ORDER = {
     StepSource.TRAINING_STEP: StepSource.TRAINING_STEP_IN_ORDER,
     StepSource.USER_RANGE: StepSource.USER_RANGE_IN_ORDER,
 }
-COUNTED_SOURCES = (*_IN_ORDER.values(), StepSource.OPTIMIZER)
+"""What a source becomes where the numbers of some rank's ranges do not number steps."""
+COUNTED_SOURCES = (*NUMBERED_IN_ORDER.values(), StepSource.OPTIMIZER)
 """Their steps are counted from the beginning of each capture."""
 
 
@@ -108,7 +109,7 @@ def find_steps(
             rank_index: [replace(window, index=order) for order, window in enumerate(windows)]
             for rank_index, windows in windows_of.items()
         }
-        sources = {rank_index: _IN_ORDER.get(source, source) for rank_index, source in sources.items()}
+        sources = {rank_index: NUMBERED_IN_ORDER.get(source, source) for rank_index, source in sources.items()}
     steps = [_keep_or_drop(rank_index, windows, sources[rank_index]) for rank_index, windows in windows_of.items()]
     return pl.concat(steps).sort("rank_index", "start_ns"), sources
 
@@ -187,8 +188,8 @@ def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list
     """Host ranges projected onto the device: a step runs from its first kernel to the next step's first kernel."""
     outermost = _outermost(ranges)
     kernels = (
-        operations.filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
-        .select("launch_start_ns", "start_ns", "end_ns")
+        operations.select("kind", "launch_start_ns", "start_ns", "end_ns")
+        .filter(pl.col("kind").is_in(["kernel", "graph"]) & pl.col("launch_start_ns").is_not_null())
         .sort("launch_start_ns")
     )
     begins, ends = (
@@ -250,7 +251,8 @@ def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
     if anchors.is_empty():
         return []
     work = (
-        operations.filter(pl.col("category").is_in(list(MODEL_WORK)))
+        operations.select("category", "start_ns", "end_ns")
+        .filter(pl.col("category").is_in(list(MODEL_WORK)))
         .sort("start_ns")
         .select("start_ns", work_ns=DURATION.cum_sum())
     )

@@ -73,9 +73,9 @@ def secret_names(rows: Iterable[str]) -> tuple[str, ...]:
 
     A text before ``=`` that is no name may hold a value itself, so ``UNNAMED_VARIABLE`` stands for it.
     """
-    allowed = allowed_variables()
     pairs = (row.partition("=") for row in rows)
-    found = {name for name, _, value in pairs if unquote(value) and allowed.looks_secret(name)}
+    names = {name for name, _, value in pairs if unquote(value)}  # each is set for many processes
+    found = filter(allowed_variables().looks_secret, names)
     return tuple(sorted({name if is_variable(name) else UNNAMED_VARIABLE for name in found}))
 
 

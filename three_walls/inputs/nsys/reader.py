@@ -25,7 +25,7 @@ from three_walls.inputs.nsys.launch import (
     secret_names,
 )
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
-from three_walls.inputs.nsys.schemas import OPERATIONS, conform
+from three_walls.inputs.nsys.schemas import EVENT_RECORDS, MEMORY_EVENTS, OPERATIONS, STREAM_WAITS, conform
 from three_walls.inputs.nsys.source import hash_meanwhile, plain_sqlite
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
@@ -54,30 +54,16 @@ _VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){0,4}(-[0-9a-f]{6,16}(v\d)?)?", re.ASC
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """One export, read. Frames follow ``schemas.py``; ``names`` resolves their name ids.
-
-    ``capture_id`` is unique within one analysis. Frames with host ids (process, thread) have it as a column, because
-    two hosts can have the same process and thread numbers.
-    """
+class Capture:
+    """What an export records apart from events. ``capture_id`` is unique within one analysis."""
 
     input: InputFile
     path: Path
     """Where it was read, so that one step can be read again; no output shows it."""
     capture_id: int
     ranks: tuple[Rank, ...]
-    operations: pl.DataFrame
-    api_calls: pl.DataFrame
-    ranges: pl.DataFrame
-    overhead: pl.DataFrame
-    stream_waits: pl.DataFrame
-    event_records: pl.DataFrame
-    nccl_calls: pl.DataFrame
-    memory_events: pl.DataFrame
     session_start_ns: int | None
     """UTC of the session's time 0, in ns since the epoch: it puts captures of one host on one clock."""
-    names: Mapping[int, str]
-    """Names of kernels and calls by id, without paths (the name of a lambda holds one) and keys."""
     config: RunConfig
     """The settings that the launch states, with defaults filled in."""
     launch: SourceSettings
@@ -86,13 +72,40 @@ class Trace:
     warnings: tuple[ReportWarning, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Trace(Capture):
+    """One export, read. Frames follow ``schemas.py``; ``names`` resolves their name ids.
+
+    Frames with host ids (process, thread) have ``capture_id`` as a column, because two hosts can have the same process
+    and thread numbers.
+    """
+
+    operations: pl.DataFrame
+    api_calls: pl.DataFrame
+    ranges: pl.DataFrame
+    overhead: pl.DataFrame
+    stream_waits: pl.DataFrame
+    event_records: pl.DataFrame
+    nccl_calls: pl.DataFrame
+    memory_events: pl.DataFrame
+    names: Mapping[int, str]
+    """Names of kernels and calls by id, without paths (the name of a lambda holds one) and keys."""
+
+
 def read_trace(
-    path: Path, capture_id: int, first_rank_index: int, wanted: WantedRanges, graph_launch: re.Pattern[str]
+    path: Path,
+    capture_id: int,
+    first_rank_index: int,
+    wanted: WantedRanges,
+    graph_launch: re.Pattern[str],
+    *,
+    with_events: bool = True,
 ) -> Trace:
     """Reads ``path`` (plain, .xz or .zst) as capture ``capture_id``; its ranks are numbered from ``first_rank_index``.
 
     ``wanted`` selects the NVTX ranges to read; ``graph_launch`` matches the API calls that launch CUDA graphs. A trace
-    without kernels has no ranks. Raises InputError if the file is no export of Nsight Systems.
+    without kernels has no ranks. ``with_events``: whether to read what streams wait for, and allocations by the driver;
+    else these frames are empty. Raises InputError if the file is no export of Nsight Systems.
     """
     with plain_sqlite(path) as plain, hash_meanwhile(path) as wait_for_digest, NsysExport(plain, path) as export:
         check_is_nsys(export, path)
@@ -122,10 +135,14 @@ def read_trace(
             api_calls=name_calls(api_calls, names).with_columns(capture_column),
             ranges=read_ranges(export, wanted).with_columns(capture_column),
             overhead=read_overhead(export).with_columns(capture_column),
-            stream_waits=read_stream_waits(export).with_columns(capture_column),
-            event_records=read_event_records(export).with_columns(capture_column),
+            stream_waits=(read_stream_waits(export) if with_events else pl.DataFrame(schema=STREAM_WAITS)).with_columns(
+                capture_column
+            ),
+            event_records=(
+                read_event_records(export) if with_events else pl.DataFrame(schema=EVENT_RECORDS)
+            ).with_columns(capture_column),
             nccl_calls=nccl_calls.with_columns(capture_column),
-            memory_events=read_memory_events(export),
+            memory_events=read_memory_events(export) if with_events else pl.DataFrame(schema=MEMORY_EVENTS),
             session_start_ns=_session_start_ns(export),
             names=names,
             config=config,
@@ -165,8 +182,9 @@ def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
 
 def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
     """(process, device) pairs that ran kernels. Launchers and data loaders run none and are no ranks."""
-    working = operations.filter(pl.col("kind").is_in(["kernel", "graph"])).drop_nulls(["process", "device"])
-    return [(int(p), int(d)) for p, d in working.select("process", "device").unique().sort("process", "device").rows()]
+    ran = operations.select("kind", "process", "device").unique().drop_nulls()
+    working = ran.filter(pl.col("kind").is_in(["kernel", "graph"])).select("process", "device").unique()
+    return [(int(p), int(d)) for p, d in working.sort("process", "device").rows()]
 
 
 def _find_strangers(operations: pl.DataFrame, names: Mapping[int, str]) -> dict[tuple[int, int], int]:
@@ -176,7 +194,11 @@ def _find_strangers(operations: pl.DataFrame, names: Mapping[int, str]) -> dict[
     which the profiler followed, and which may have taken time from a rank's GPU.
     """
     nccl = [number for number, name in names.items() if "nccl" in name.lower()]
-    working = operations.filter(pl.col("kind").is_in(["kernel", "graph"])).drop_nulls(["process", "device"])
+    columns = ("kind", "process", "device", "start_ns", "end_ns", "name_id", "short_name_id")
+    is_working = pl.col("kind").is_in(["kernel", "graph"]) & pl.all_horizontal(
+        pl.col("process", "device").is_not_null()
+    )
+    working = operations.select(columns).filter(is_working)
     totals = working.group_by("process", "device").agg(
         ns=(pl.col("end_ns") - pl.col("start_ns")).sum(),
         runs_nccl=(pl.col("name_id").is_in(nccl) | pl.col("short_name_id").is_in(nccl)).any(),

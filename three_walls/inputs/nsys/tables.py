@@ -315,7 +315,8 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
         # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
         kept = inline.filter(wanted.select(inline["text"]))
         by_id = rows.filter(pl.col("text").is_null()).drop("text").join(named, on="text_id").select(kept.columns)
-        return pl.concat([kept, by_id])
+        # Written anew: filtered texts would keep the memory of all that they were read with.
+        return pl.concat([kept, by_id]).with_columns(text=pl.col("text") + pl.lit(""))
 
     found = export.frame(
         NVTX,

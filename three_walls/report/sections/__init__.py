@@ -25,6 +25,7 @@ from three_walls.report.sections.overlap import overlap
 from three_walls.report.sections.overrides import overrides
 from three_walls.report.sections.pipeline import pipeline
 from three_walls.report.sections.plan import plan
+from three_walls.report.sections.ranks import ranks
 from three_walls.report.sections.reading import reading
 from three_walls.report.sections.recipe import recipe
 from three_walls.report.sections.recompute import recompute
@@ -39,6 +40,7 @@ from three_walls.report.sections.warnings import warnings
 SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     verdict,
     warnings,
+    ranks,
     plan,
     history,
     overrides,

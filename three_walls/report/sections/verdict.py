@@ -90,7 +90,7 @@ def describe_run(report: Report) -> str:
         parts.append(f"{report.inputs[0].path_name}{more}")
     gpus = sorted({rank.gpu for rank in report.ranks if rank.gpu})
     if report.ranks:
-        parts.append(f"{count_of(len(report.ranks), 'rank')}{f' on {gpus[0]}' if len(gpus) == 1 else ''}")
+        parts.append(f"{count_of(report.ranks_count, 'rank')}{f' on {gpus[0]}' if len(gpus) == 1 else ''}")
     launcher = _LAUNCHERS.get(report.config.dialect, "")
     if launcher:
         release = report.config.bridge_version if launcher == "Megatron-Bridge" else ""
@@ -237,7 +237,7 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         else:
             share = format_share(removed.saved_ns / max(1, removed.step_ns + removed.saved_ns))
             yield Metric("Without this wall", format_ms(removed.step_ns), f"{share} less, by replay")
-    yield Metric("Captured", f"{count_complete(report)}, {count_of(len(report.ranks), 'rank')}", role="small")
+    yield Metric("Captured", f"{count_complete(report)}, {count_of(report.ranks_count, 'rank')}", role="small")
 
 
 def count_entries(number: int, what: str = "") -> str:
