@@ -192,6 +192,34 @@ def test_rules_of_one_lever_do_not_enter_together() -> None:
     assert "changes the same settings (graphs)" in findings["a"].reason
 
 
+def attention_after_router(**changes: str) -> list[Rule]:
+    """Two rules of one lever: the second one applies to runs with graphs only."""
+    router = replayed(rule("router", lever="graphs", edits=(Edit("graphs", True),)))
+    with_graphs = (Condition("config.graphs", "equals", True),)
+    attention = replayed(rule("attention", lever="graphs", edits=(Edit("attention", True),)))
+    return [router, replace(attention, applies_to=with_graphs, **changes)]
+
+
+def test_a_rule_that_continues_an_entry_follows_it_with_its_own_gain() -> None:
+    rules = attention_after_router(continues="router")
+    findings, steps = plan_of(rules, saving(router=100, attention=50), run(config__graphs=False))
+    assert [(step.rule, step.unlocked_by) for step in steps] == [("router", ""), ("attention", "router")]
+    assert [step.gain_ns.likely for step in steps] == [100 * MS, 50 * MS]
+    assert findings["attention"].outcome is Outcome.BLOCKED
+
+
+def test_a_rule_that_continues_an_entry_stays_out_without_it() -> None:
+    rules = attention_after_router(continues="router")
+    findings, steps = plan_of(rules, saving(router=1, attention=50), run(config__graphs=False))
+    assert names(steps) == []
+    assert findings["attention"].outcome is Outcome.NOT_APPLICABLE
+
+
+def test_a_rule_of_the_same_lever_that_continues_nothing_stays_out() -> None:
+    _, steps = plan_of(attention_after_router(), saving(router=100, attention=50), run(config__graphs=False))
+    assert names(steps) == ["router"]
+
+
 def test_an_unlocked_rule_is_replayed_too() -> None:
     locked = replayed(rule("locked", requires=(requirement("key", Condition("config.key", "equals", True)),)))
     key = replayed(rule("opens", edits=(Edit("key", True),)))

@@ -300,3 +300,13 @@ def test_the_budget_sums_to_the_likely_step_where_a_log_decides_its_length() -> 
     found = answer(Question(scales=(("host", 0.5),)), run(Logged()))
     assert sum(found.budget.values()) == 107 * MS + 1
     assert sum(found.budget_after.values()) == 95 * MS + 3
+
+
+def test_a_rule_for_runs_without_the_setting_does_not_say_what_replaces_another_value() -> None:
+    # From nothing it adds recompute of a module; from full recompute it would take work away.
+    module = sets("module", "recompute", "selective", HIDE)
+    module = replace(module, when=(Condition("config.recompute", "not_equals", "full"),))
+    question = Question(settings={"config.recompute": "selective"})
+    (reason,) = find_changes(question, [module], facts_of(config__recompute="full")).unknown
+    assert reason == "recompute=selective: no rule knows what this value changes where it is full now"
+    assert find_changes(question, [module], facts_of(config__recompute=None)).transformations == (HIDE,)

@@ -13,6 +13,7 @@ from three_walls.model.buckets import (
     CATEGORIES,
     COMMUNICATION_CATEGORIES,
 )
+from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
@@ -138,7 +139,11 @@ def _set(
     proposing = [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
     if not proposing:
         raise UsageError(_describe_unknown_setting(name, shown, rules, facts))
-    fitting = [rule for rule in proposing if not _contradicts(rule, settings, facts)] or proposing
+    starting_here = [rule for rule in proposing if not _needs_another(rule, name, facts)]
+    if not starting_here:
+        now = _write(None if current.is_missing else current.value)
+        return Changes(unknown=(f"{shown}: no rule knows what this value changes where it is {now} now",))
+    fitting = [rule for rule in starting_here if not _contradicts(rule, settings, facts)] or starting_here
     is_foreign = {rule: evaluate_all(rule.applies_to, facts) is Truth.FAILS for rule in fitting}
     in_order = sorted(
         fitting,
@@ -162,6 +167,15 @@ def _set(
     transformations = tuple(change for rule in chosen for change in found[rule][0])
     notes = [*_note_other_edits(chosen, name, shown, facts), *_note_obstacles(chosen, shown, facts)]
     return Changes(transformations, notes=tuple(notes))
+
+
+def _needs_another(rule: Rule, name: str, facts: FactSheet) -> bool:
+    """Whether ``rule`` is for runs in which the setting ``name`` has another value than now.
+
+    What its edit changes there it does not change here: from full recompute, selective recompute takes away work.
+    """
+    of_setting = [part for part in (*rule.applies_to, *rule.when) if isinstance(part, Condition) and part.fact == name]
+    return evaluate_all(of_setting, facts) is Truth.FAILS
 
 
 def _contradicts(rule: Rule, settings: Mapping[str, ConfigData], facts: FactSheet) -> bool:
