@@ -23,7 +23,7 @@ from three_walls.rules.judge import (
 from three_walls.rules.verdict import decide_verdict
 from three_walls.tables.thresholds import VerdictThresholds
 
-_NOT_YET = (Outcome.NOT_APPLICABLE, Outcome.NOT_NEEDED)
+NOT_YET = (Outcome.NOT_APPLICABLE, Outcome.NOT_NEEDED)
 """What a rule that continues another one is until that is in the plan."""
 
 _BASIS_ORDER = ("measured", "modelled", "range")
@@ -134,7 +134,7 @@ class Draft:
             near = reason if self.passed_over[finding.rule] else ""
             return replace(finding, outcome=Outcome.NOT_NEEDED, reason=reason, near=near)
         if finding.rule in self._planned():
-            continues = finding.outcome in _NOT_YET
+            continues = finding.outcome in NOT_YET
             return replace(finding, near="", outcome=Outcome.BLOCKED if continues else finding.outcome)
         if finding.outcome is not Outcome.RECOMMENDED:
             return finding
@@ -156,15 +156,12 @@ class Draft:
         return {step.finding.rule: step for step in self.steps}
 
     def _open_rules(self) -> list[str]:
-        """Rules that may still enter: recommended or blocked at first, not in the plan; or they continue an entry."""
+        """Rules that may still enter: recommended or blocked at first, not in the plan."""
         planned = self._planned()
         return [
             name
             for name, finding in self.findings.items()
-            if (
-                finding.outcome in (Outcome.RECOMMENDED, Outcome.BLOCKED)
-                or (finding.outcome in _NOT_YET and self.rules[name].continues in planned)
-            )
+            if finding.outcome in (Outcome.RECOMMENDED, Outcome.BLOCKED)
             and finding.applicability in self.applicabilities
             and name not in planned
             and name not in self.passed_over

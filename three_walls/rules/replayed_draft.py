@@ -18,7 +18,7 @@ from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, Gain, Outcome, PlanStep
 from three_walls.model.rule import REPLAYED, Rule
 from three_walls.model.transformation import Action, Selection
-from three_walls.rules.draft import Draft
+from three_walls.rules.draft import NOT_YET, Draft
 from three_walls.rules.edits import fact_of
 from three_walls.rules.gain import CULPRIT_RULE, Level, apply_gain, estimate
 from three_walls.rules.judge import describe_small, drop_small, is_small, judge_safely
@@ -56,6 +56,19 @@ class ReplayedDraft(Draft):
         self.wall = decide_verdict(self.original.as_traced(), self.limits).wall
         gains = {name: finding.gain_ns for name, finding in self.findings.items()}
         self.last_gain = {name: (gain.likely or 0, 0) for name, gain in gains.items() if gain.basis == REPLAYED}
+
+    def _open_rules(self) -> list[str]:
+        """As without replays, and rules that continue an entry: only a replay shows what is left for them."""
+        planned = self._planned()
+        continuing = [
+            name
+            for name, finding in self.findings.items()
+            if finding.outcome in NOT_YET
+            and finding.applicability in self.applicabilities
+            and self.rules[name].continues in planned
+            and name not in planned
+        ]
+        return [*Draft._open_rules(self), *continuing]
 
     def take_best(self) -> bool:
         """What makes the run fit; else the best by replay; else the largest upper bound."""
