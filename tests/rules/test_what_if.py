@@ -302,11 +302,17 @@ def test_the_budget_sums_to_the_likely_step_where_a_log_decides_its_length() -> 
     assert sum(found.budget_after.values()) == 95 * MS + 3
 
 
-def test_a_rule_for_runs_without_the_setting_does_not_say_what_replaces_another_value() -> None:
-    # From nothing it adds recompute of a module; from full recompute it would take work away.
-    module = sets("module", "recompute", "selective", HIDE)
-    module = replace(module, when=(Condition("config.recompute", "not_equals", "full"),))
+def test_the_rule_for_the_value_that_is_set_now_answers_before_those_for_other_runs() -> None:
+    # From nothing, selective recompute adds work; from full recompute it takes work away.
+    adds = replace(
+        sets("adds", "recompute", "selective", HIDE), when=(Condition("config.recompute", "not_equals", "full"),)
+    )
+    relaxes = replace(
+        sets("relaxes", "recompute", "selective", FUSE_ROPE),
+        when=(Condition("config.recompute", "equals", "full"),),
+        edits=(Edit("recompute", "selective", only_if=(Condition("memory", "above", 1),)), Edit("recompute", None)),
+    )
     question = Question(settings={"config.recompute": "selective"})
-    (reason,) = find_changes(question, [module], facts_of(config__recompute="full")).unknown
-    assert reason == "recompute=selective: no rule knows what this value changes where it is full now"
-    assert find_changes(question, [module], facts_of(config__recompute=None)).transformations == (HIDE,)
+    from_full, from_none = facts_of(config__recompute="full", memory=0), facts_of(config__recompute=None, memory=0)
+    assert find_changes(question, [adds, relaxes], from_full).transformations == (FUSE_ROPE,)
+    assert find_changes(question, [adds, relaxes], from_none).transformations == (HIDE,)

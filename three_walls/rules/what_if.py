@@ -139,11 +139,11 @@ def _set(
     proposing = [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
     if not proposing:
         raise UsageError(_describe_unknown_setting(name, shown, rules, facts))
-    starting_here = [rule for rule in proposing if not _needs_another(rule, name, facts)]
-    if not starting_here:
-        now = _write(None if current.is_missing else current.value)
-        return Changes(unknown=(f"{shown}: no rule knows what this value changes where it is {now} now",))
-    fitting = [rule for rule in starting_here if not _contradicts(rule, settings, facts)] or starting_here
+    if all(_needs_another(rule, name, facts) for rule in proposing):
+        # A rule for the value that is set now knows what goes with it, also where it proposes another value here.
+        for_this = [rule for rule in rules if not _needs_another(rule, name, facts) and _may_set(rule, name, value)]
+        proposing = for_this or proposing
+    fitting = [rule for rule in proposing if not _contradicts(rule, settings, facts)] or proposing
     is_foreign = {rule: evaluate_all(rule.applies_to, facts) is Truth.FAILS for rule in fitting}
     in_order = sorted(
         fitting,
@@ -176,6 +176,11 @@ def _needs_another(rule: Rule, name: str, facts: FactSheet) -> bool:
     """
     of_setting = [part for part in (*rule.applies_to, *rule.when) if isinstance(part, Condition) and part.fact == name]
     return evaluate_all(of_setting, facts) is Truth.FAILS
+
+
+def _may_set(rule: Rule, name: str, value: ConfigData) -> bool:
+    """Whether an edit of ``rule`` gives the setting ``name`` the ``value``, in whatever run."""
+    return any(_sets(fact_of(edit), edit.to, name, value) for edit in rule.edits)
 
 
 def _contradicts(rule: Rule, settings: Mapping[str, ConfigData], facts: FactSheet) -> bool:
