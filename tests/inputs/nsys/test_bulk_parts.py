@@ -74,3 +74,13 @@ def test_a_table_without_row_numbers_is_read_whole(tmp_path: Path, monkeypatch: 
     with NsysExport(path, path) as opened:
         for table in ("unnumbered", "renumbered"):
             assert opened.frame(table, {"value": "value"})["value"].to_list() == [0, 1, 2, 3, 4]
+
+
+def test_a_table_whose_last_row_number_is_below_its_first_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pages of a damaged file may be out of order.
+    damaged = NsysExport.__new__(NsysExport)
+    damaged.columns, damaged._most_rows = {NVTX: ["start"]}, 100
+    monkeypatch.setattr(NsysExport, "rows", lambda _, sql: [(9,)] if "min" in sql else [(2,)])
+    assert damaged._list_parts(NVTX) == [""]
+    monkeypatch.setattr(NsysExport, "rows", lambda _, sql: [(2,)] if "min" in sql else [(9,)])
+    assert damaged._list_parts(NVTX) != [""]

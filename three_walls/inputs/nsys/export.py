@@ -169,7 +169,7 @@ class NsysExport:
             first, last = (self.rows(f'SELECT {end}({_ROW_NUMBER}) FROM "{table}"')[0][0] for end in ("min", "max"))
         except InputError:  # a table without row numbers, or a damaged one: reading it whole tells which
             return [""]
-        if first is None or last - first > self._most_rows:
+        if first is None or not 0 <= last - first <= self._most_rows:  # last before first: the pages are damaged
             return [""]
         starts = range(first, last + 1, _ROWS_AT_ONCE)
         return [f"WHERE {_ROW_NUMBER} BETWEEN {start} AND {start + _ROWS_AT_ONCE - 1}" for start in starts]
