@@ -46,11 +46,13 @@ def choose_ranks(
     chosen: dict[int, str] = {}
     # Which of the late ranks are late for a reason of their own is not known yet: none of them, or all.
     suspected = [Straggler(rank_of[late.rank_index], late.late_ns, StragglerCause.UNKNOWN, "") for late in late_ranks]
+    late_indices = {late.rank_index for late in late_ranks}
     for sick in (suspected, ()):
-        chosen.setdefault(choose_rank(medians, attribution, matched_ranks, sick)[0], REPRESENTATIVE)
+        index = choose_rank(medians, attribution, matched_ranks, sick)[0]
+        chosen.setdefault(index, LATE if index in late_indices else REPRESENTATIVE)
     representative = next(iter(chosen))
     slow = sorted(attribution.slow_ranks, key=lambda index: (-attribution.slow_ranks[index], rank_of[index]))
-    unusual = {late.rank_index for late in late_ranks} | set(slow)
+    unusual = late_indices | set(slow)
     for late in late_ranks[: limits.most_late_ranks_in_full]:
         chosen.setdefault(late.rank_index, LATE)
     for late in late_ranks[: limits.most_late_ranks_in_full]:

@@ -6,8 +6,9 @@ again, each by itself, and the ones during which a worker dies again are lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from three_walls.inputs.read_inputs import Progress
 from three_walls.model.workers import Workers
@@ -41,7 +42,9 @@ def run_tasks(tasks: Sequence[SurveyTask], workers: Workers, progress: Progress)
         from three_walls.survey.cluster import run_on_cluster
 
         run_on_cluster(tasks, workers.scheduler, finish)
-        run_on_cluster(suspects, workers.scheduler, finish_alone)
+        # One after the other: of two at the same time, the one that is read where a worker dies would be lost too.
+        for place, suspect in enumerate(suspects):
+            run_on_cluster([suspect], workers.scheduler, partial(_finish_at, place, finish_alone))
     elif workers.jobs > 1:
         from three_walls.survey.processes import run_in_processes
 
@@ -52,6 +55,11 @@ def run_tasks(tasks: Sequence[SurveyTask], workers: Workers, progress: Progress)
         for place, task in enumerate(tasks):
             finish(place, survey_captures(task))
     return join_surveys(surveys)
+
+
+def _finish_at(place: int, finish: Callable[[int, RankSurvey | None], None], _: int, survey: RankSurvey | None) -> None:
+    """Calls ``finish`` for the task at ``place`` of more than were run."""
+    finish(place, survey)
 
 
 def _lose(task: SurveyTask) -> RankSurvey:
