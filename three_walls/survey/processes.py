@@ -13,6 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from threading import Thread
 
+import polars as pl
+
 from three_walls.survey.rank_survey import RankSurvey, SurveyTask, survey_captures
 
 
@@ -32,7 +34,7 @@ def run_in_processes(
         with _open_pool(min(jobs, len(waiting))) as pool, suppress(BrokenProcessPool):
             while waiting or handed_out:
                 while waiting and len(handed_out) < most_handed_out:
-                    future = pool.submit(survey_captures, tasks[waiting[0]])
+                    future = pool.submit(_run_inside_polars, survey_captures, tasks[waiting[0]])
                     handed_out[future] = waiting.popleft()
                 for future in wait(handed_out, return_when=FIRST_COMPLETED).done:
                     survey = future.result()
@@ -77,3 +79,22 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def _run_inside_polars(survey: Callable[[SurveyTask], RankSurvey], task: SurveyTask) -> RankSurvey:
+    """``survey`` of ``task``, called from within an operation of polars.
+
+    There polars does what it is asked at once. Elsewhere it hands each operation over to a thread of its own, also if
+    that is the only one, and waits for it: a thousand times per rank, which takes a fifth of the time.
+    """
+    outcome = Future[RankSurvey]()
+
+    def run(nothing: pl.DataFrame) -> pl.DataFrame:
+        try:
+            outcome.set_result(survey(task))
+        except BaseException as error:  # polars would raise an error of its own instead
+            outcome.set_exception(error)
+        return nothing
+
+    pl.LazyFrame().map_batches(run).collect(engine="streaming")  # the other engine hands over here, too
+    return outcome.result()
