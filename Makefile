@@ -142,7 +142,7 @@ test-browser: $(VENV)/.installed  ## report.html in a real browser; CHROMIUM=PAT
 .PHONY: test-cluster
 test-cluster: $(VENV)/.installed  ## --scheduler with a Dask scheduler and two workers, as processes of this machine
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation -e '.[cluster]'
-	THREE_WALLS_CLUSTER=1 $(BIN)/pytest tests/cluster
+	THREE_WALLS_CLUSTER=1 $(BIN)/pytest tests/survey/cluster
 
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
 PYTHONS ?= python3.11 python3.12 python3.13

@@ -30,6 +30,13 @@ def test_the_stages_of_several_files_are_one() -> None:
     assert list(_rows(timings.render())) == ["start", "reading inputs", "judging rules", "total"]
 
 
+def test_the_stages_of_a_survey_are_one() -> None:
+    timings = Timings()
+    for stage in ("surveying 1,024 ranks", "surveyed 16 of 1,024 ranks", "surveyed 32 of 1,024 ranks"):
+        timings.begin(stage)
+    assert list(_rows(timings.render())) == ["start", "surveying the ranks", "total"]
+
+
 def test_seconds_of_a_child_process_count_to_the_stage_that_waits_for_it() -> None:
     timings = Timings()
     timings.begin("alone")

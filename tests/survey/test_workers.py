@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,44 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from lockstep import Behaviour, simulate
 
-from three_walls.inputs.read_inputs import InputRequest, read_inputs
+from tests.survey.six_ranks import DEADLY, FRAMES, die_at_the_deadly_rank, plan
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.workers import Workers
 from three_walls.survey import cluster, processes
-from three_walls.survey.rank_survey import RankSurvey, SurveyTask, survey_captures
 from three_walls.survey.workers import run_tasks
-from three_walls.tables.kernels import load_api_patterns, union_of
-from three_walls.timeline.timeline import wanted_ranges
-
-DEADLY = "rank2.sqlite"
-
-
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return simulate([Behaviour()] * 6, steps=3).write(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture(scope="module")
-def config(paths: list[Path]) -> RunConfig:
-    graph_launch = union_of(load_api_patterns(), "graph_launch")
-    return read_inputs(InputRequest(paths), wanted_ranges(None), graph_launch, lambda _: None).config
-
-
-def plan(paths: list[Path], config: RunConfig, together: int = 2) -> list[SurveyTask]:
-    numbered = list(enumerate(paths))
-    return [
-        SurveyTask(tuple(numbered[first : first + together]), config, None)
-        for first in range(0, len(numbered), together)
-    ]
-
-
-def die_at_the_deadly_rank(task: SurveyTask) -> RankSurvey:
-    if any(path.name == DEADLY for _, path in task.captures):
-        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does where memory runs out
-    return survey_captures(task)
 
 
 @pytest.fixture
@@ -67,10 +35,9 @@ def test_processes_give_what_this_process_gives(paths: list[Path], config: RunCo
     together = run_tasks(tasks, Workers(jobs=2), stages.append)
     assert [capture.ranks for capture in together.captures] == [capture.ranks for capture in alone.captures]
     assert [capture.config for capture in together.captures] == [capture.config for capture in alone.captures]
-    for name in ("steps", "calls", "exposed", "budget", "exposure", "compute", "spreads"):
+    for name in FRAMES:
         assert getattr(together, name).equals(getattr(alone, name)), name
-    assert stages[-1] == "surveyed 6 of 6 ranks"
-    assert len(stages) == 3
+    assert stages == ["surveying 6 ranks", *(f"surveyed {done} of 6 ranks" for done in (2, 4, 6))]
 
 
 @pytest.mark.slow

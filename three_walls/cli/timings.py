@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from three_walls.inputs.read_inputs import Progress
 
 _START = "start"
-_STAGES_OF_FILES = {"reading": "reading inputs", "exporting": "exporting reports"}
-"""First word of a stage that has a file's name in it -> the stage of all files."""
+_STAGES_OF_FILES = {
+    "reading": "reading inputs",
+    "exporting": "exporting reports",
+    "surveying": "surveying the ranks",
+    "surveyed": "surveying the ranks",
+}
+"""First word of a stage with a file's name or a number in it -> the stage of all files."""
 
 
 @dataclass(slots=True)

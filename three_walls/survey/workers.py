@@ -37,6 +37,7 @@ def run_tasks(tasks: Sequence[SurveyTask], workers: Workers, progress: Progress)
     def finish_alone(place: int, survey: RankSurvey | None) -> None:
         surveys.append(survey or _lose(suspects[place]))
 
+    progress(f"surveying {total:,} ranks")
     # What most runs do not need is imported where it is used.
     if workers.scheduler is not None:
         from three_walls.survey.cluster import run_on_cluster

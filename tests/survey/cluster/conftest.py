@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 _STARTING_S = 60
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("cluster")
     file = folder / "scheduler.json"
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, (_ROOT, _ROOT / "tests", Path(__file__).parent))),
+        "PYTHONPATH": os.pathsep.join(map(str, (_ROOT, _ROOT / "tests"))),
         "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",  # instead of three more workers that a task may kill
     }
 
