@@ -96,8 +96,8 @@ def analyze(
     - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
       execution-only ones.
     - ``exports``: the directory in which the exports of reports (``.nsys-rep``) are kept.
-    - ``workers``: where the ranks of a run with many are surveyed. New processes import the caller's main module, which
-      must then run nothing on import.
+    - ``workers``: in how many threads traces are read, and where the ranks of a run with many are surveyed. New
+      processes import the caller's main module, which must then run nothing on import.
     - ``progress``: called with a few words when a stage begins.
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
@@ -178,7 +178,7 @@ def _measure(
 ) -> _Run:
     """Reads and measures a run: the stages up to the replay. ``asked``: numbers of ranks to read in full."""
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
-    inputs = read_inputs(request, ranges, graph_launch, progress)
+    inputs = read_inputs(request, ranges, graph_launch, progress, workers.jobs)
     measure = partial(_measure_survey, workers=workers, asked=asked) if inputs.is_to_be_surveyed else _measure_inputs
     measured = measure(inputs, step_range, progress)
     if measured.details.log.mismatch:  # by its steps, if not by its settings, which are left out while reading
@@ -242,7 +242,7 @@ def _measure_survey(
     surveyed = attribute_survey(survey, matched_ranks)
     late_ranks = find_late_ranks(matched_ranks, survey.steps, surveyed.kernel_spread, surveyed.slow_ranks)
     chosen = choose_ranks(surveyed, matched_ranks, late_ranks, asked)
-    traces = read_in_full(first, captures, chosen, step_range, progress)
+    traces = read_in_full(first, captures, chosen, step_range, progress, workers.jobs)
     in_full = {rank.rank_index: chosen.get(rank.rank_index, "") for trace in traces for rank in trace.ranks}
     progress(f"attributing every nanosecond of {len(in_full):,} ranks")
     steps = survey.steps.filter(pl.col("rank_index").is_in(list(in_full)))

@@ -1,4 +1,4 @@
-"""``--jobs`` and ``--scheduler``: where the ranks of a run with many are surveyed."""
+"""``--jobs`` and ``--scheduler``: how many traces are read at a time, and where many ranks are surveyed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def workers_options(command: Command) -> Command:
         "--jobs",
         metavar="N",
         type=click.IntRange(min=1),
-        help="Processes that survey the ranks of a run with more than 32 traces; 1: none but this one.  "
+        help="Traces that are read at a time: by threads, of a run with more than 32 traces by processes.  "
         "[default: one per core]",
     )
     scheduler = click.option(
         "--scheduler",
         metavar="ADDRESS",
-        help="Survey them on the Dask cluster of this scheduler (tcp://host:port) instead; its workers must see the "
-        "traces under the same paths. Needs three-walls[cluster].",
+        help="Survey a run with more than 32 traces on the Dask cluster of this scheduler (tcp://host:port) instead; "
+        "its workers must see the traces under the same paths. Needs three-walls[cluster].",
     )
     return jobs(scheduler(command))
 

@@ -20,6 +20,7 @@ from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
 from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.nsys.source import find_traces, find_unread
 from three_walls.inputs.nsys.tables import WantedRanges
+from three_walls.inputs.threads import read_each
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.errors import InputError, NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
@@ -104,9 +105,11 @@ class Inputs:
 
 
 def read_inputs(
-    request: InputRequest, ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress
+    request: InputRequest, ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress, jobs: int = 1
 ) -> Inputs:
     """Reads all that ``request`` names. ``ranges`` and ``graph_launch`` are as for :func:`read_trace`.
+
+    ``jobs``: in how many threads traces are read, several at a time; 1: in this thread alone.
 
     Raises InputError for a file that cannot be read, UsageError for a setting that cannot be, and NothingToAnalyzeError
     where no trace has kernels.
@@ -119,7 +122,7 @@ def read_inputs(
         progress("reading training logs")
     log = read_logs(log_paths) if log_paths else None
     snapshot = read_memory_snapshot(request.memory_snapshot) if request.memory_snapshot else None
-    traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress)
+    traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, jobs)
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
     stated = (*user_config, *_settings_in(log, without_log))
@@ -219,27 +222,42 @@ def jobs_of_run(jobs: Sequence[ProgressJob], world: int | None) -> tuple[Progres
 
 
 def _read_traces(
-    paths: Sequence[Path], ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress
+    paths: Sequence[Path], ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress, jobs: int
 ) -> tuple[list[Trace], list[tuple[Path, str]]]:
     """The traces, and which cannot be read and why: of several, one that is damaged costs its own ranks only.
 
     Of more than are all read in full, the first with kernels: it gives the settings by which all are surveyed. Raises
     InputError where no trace can be read, and NothingToAnalyzeError where none has kernels.
     """
+
+    def read(capture_id: int) -> Trace | InputError:
+        try:
+            return read_trace(paths[capture_id], capture_id, 0, ranges, graph_launch)
+        except InputError as error:
+            return error
+
+    def begin(capture_id: int) -> None:
+        progress(f"reading {paths[capture_id].name} ({capture_id + 1} of {len(paths)})")
+
+    found: list[Trace | InputError] = []
+    if len(paths) > default_rank_thresholds().most_ranks_in_full:
+        for capture_id in range(len(paths)):
+            begin(capture_id)
+            first = read(capture_id)
+            if isinstance(first, Trace) and first.ranks:
+                return [first], []  # the survey names what cannot be read
+            found.append(first)
+    else:
+        found = read_each(read, range(len(paths)), jobs, begin)
     traces: list[Trace] = []
     errors: list[tuple[Path, InputError]] = []
     ranks_count = 0
-    is_surveyed = len(paths) > default_rank_thresholds().most_ranks_in_full
-    for capture_id, path in enumerate(paths):
-        progress(f"reading {path.name} ({capture_id + 1} of {len(paths)})")
-        try:
-            traces.append(read_trace(path, capture_id, ranks_count, ranges, graph_launch))
-        except InputError as error:
-            errors.append((path, error))
-            continue
-        ranks_count += len(traces[-1].ranks)
-        if ranks_count and is_surveyed:
-            return traces[-1:], []  # the survey names what cannot be read
+    for path, outcome in zip(paths, found, strict=True):
+        if isinstance(outcome, InputError):
+            errors.append((path, outcome))
+        else:
+            traces.append(outcome.after(ranks_count))
+            ranks_count += len(outcome.ranks)
     if errors and not ranks_count:
         raise errors[0][1]
     if not ranks_count:

@@ -30,6 +30,7 @@ from three_walls.attribution.slow_ranks import PacedCalls, list_paced_calls
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
 from three_walls.inputs.read_inputs import Progress
+from three_walls.inputs.threads import read_each
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError, UsageError
@@ -167,21 +168,32 @@ def plan_tasks(paths: Sequence[Path], config: RunConfig, step_range: str | None)
 
 
 def read_in_full(
-    first: Trace, captures: Sequence[Capture], ranks: Collection[int], step_range: str | None, progress: Progress
+    first: Trace,
+    captures: Sequence[Capture],
+    ranks: Collection[int],
+    step_range: str | None,
+    progress: Progress,
+    jobs: int = 1,
 ) -> list[Trace]:
     """The captures that hold any of ``ranks`` (indices), and ``first``, which has been read, before them.
 
-    Raises InputError where one cannot be read any more.
+    Raises InputError where one cannot be read any more. ``jobs``: as for read_inputs.
     """
-    chosen = [capture for capture in captures if any(rank.rank_index in ranks for rank in capture.ranks)]
     wanted, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
-    traces = [first]
-    for place, capture in enumerate(chosen):
-        if capture.capture_id != first.capture_id:
-            progress(f"reading {capture.path.name} in full ({place + 1} of {len(chosen)} of {len(captures):,})")
-            first_rank_index = capture.ranks[0].rank_index
-            traces.append(read_trace(capture.path, capture.capture_id, first_rank_index, wanted, graph_launch))
-    return traces
+    chosen = [
+        capture
+        for capture in captures
+        if any(rank.rank_index in ranks for rank in capture.ranks) and capture.capture_id != first.capture_id
+    ]
+
+    def read(capture: Capture) -> Trace:
+        return read_trace(capture.path, capture.capture_id, capture.ranks[0].rank_index, wanted, graph_launch)
+
+    def begin(place: int) -> None:
+        name = chosen[place].path.name
+        progress(f"reading {name} in full ({place + 1} of {len(chosen)} of {len(captures):,})")
+
+    return [first, *read_each(read, chosen, jobs, begin)]
 
 
 def survey_captures(task: SurveyTask) -> RankSurvey:
@@ -296,13 +308,11 @@ def _shift(survey: RankSurvey, first: int) -> RankSurvey:
     def shift(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(pl.col("rank_index") + first)
 
-    def shift_rank(rank: Rank) -> Rank:
-        index = rank.rank_index + first
-        return replace(rank, rank_index=index, rank=index if rank.rank_source == "order" else rank.rank)
-
     return replace(
         survey,
-        captures=tuple(replace(capture, ranks=tuple(map(shift_rank, capture.ranks))) for capture in survey.captures),
+        captures=tuple(
+            replace(capture, ranks=tuple(rank.after(first) for rank in capture.ranks)) for capture in survey.captures
+        ),
         steps=shift(survey.steps),
         sources={index + first: source for index, source in survey.sources.items()},
         calls=shift(survey.calls),

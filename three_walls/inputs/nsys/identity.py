@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from three_walls.inputs import limits
 from three_walls.inputs.nsys.export import NsysExport
@@ -45,6 +45,11 @@ class Rank:
     host: str | None
     gpu: Gpu | None
     input_name: str
+
+    def after(self, ranks_count: int) -> Rank:
+        """This rank where ``ranks_count`` others were found before it."""
+        index = self.rank_index + ranks_count
+        return replace(self, rank_index=index, rank=index if self.rank_source == "order" else self.rank)
 
 
 def read_gpu(export: NsysExport) -> Gpu | None:

@@ -91,6 +91,13 @@ class Trace(Capture):
     names: Mapping[int, str]
     """Names of kernels and calls by id, without paths (the name of a lambda holds one) and keys."""
 
+    def after(self, ranks_count: int) -> Trace:
+        """This trace, read as the first one, where others with ``ranks_count`` ranks come before it."""
+        if not ranks_count:
+            return self
+        operations = self.operations.with_columns(pl.col("rank_index") + ranks_count)
+        return replace(self, operations=operations, ranks=tuple(rank.after(ranks_count) for rank in self.ranks))
+
 
 def read_trace(
     path: Path,
