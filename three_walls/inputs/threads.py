@@ -27,14 +27,15 @@ def read_each(read: Callable[[S], T], files: Sequence[S], jobs: int, begin: Call
     files is raised. It ends the reading of the others, as an interrupt does.
     """
     found = []
-    # The first alone: the tables that all need are then loaded, and not by several threads at the same time.
-    for place in range(len(files) if jobs == 1 else min(len(files), 1)):
-        begin(place)
-        found.append(read(files[place]))
-    with _start(read, files[len(found) :], min(jobs, _MOST_THREADS)) as outcomes:
-        for outcome in outcomes:
-            begin(len(found))
-            found.append(outcome.result())
+    if jobs == 1 or len(files) == 1:
+        for place, file in enumerate(files):
+            begin(place)
+            found.append(read(file))
+    else:
+        with _start(read, files, min(jobs, _MOST_THREADS)) as outcomes:
+            for place, outcome in enumerate(outcomes):
+                begin(place)
+                found.append(outcome.result())
     return found
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from threading import RLock
 from typing import TypeVar
 
 import pydantic
@@ -24,6 +25,8 @@ from three_walls.resources import CHECKED_DIR, RULES_DIR, TABLES_DIR
 
 T = TypeVar("T")
 _PACKAGE = Path(__file__).resolve().parent.parent
+_MAKING = RLock()
+"""Traces are read in threads, and pydantic builds the model of a document in the thread that first uses it."""
 
 
 def recall(name: str, content: bytes, make: Callable[[], T]) -> T:
@@ -37,10 +40,11 @@ def recall(name: str, content: bytes, make: Callable[[], T]) -> T:
             return found
     except Exception:  # there is none, or a damaged one, which may raise anything
         pass
-    made = make()
-    if not sys.dont_write_bytecode:
-        with suppress(OSError):
-            _write(path, digest + pickle.dumps(made, protocol=pickle.HIGHEST_PROTOCOL))
+    with _MAKING:
+        made = make()
+        if not sys.dont_write_bytecode:
+            with suppress(OSError):
+                _write(path, digest + pickle.dumps(made, protocol=pickle.HIGHEST_PROTOCOL))
     return made
 
 
