@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -56,6 +56,7 @@ class NsysExport:
         # A percent sign or question mark in a path must not be read as part of the URI.
         self._uri = f"{plain.resolve().as_uri()}?mode=ro&immutable=1"
         self.columns: dict[str, tuple[str, ...]] = {}
+        self._bulk: adbc.Connection | None = None  # opened with the first bulk table
         with self._errors_explained():
             self._small = sqlite3.connect(self._uri, uri=True)
             # TEXT columns hold bytes that are no UTF-8: GpuInfo of Nsight 2022.4 is a serialized message, and
@@ -73,6 +74,9 @@ class NsysExport:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._small.close()
+        if self._bulk is not None:
+            with suppress(adbc_driver_manager.Error):  # nothing is lost: it was only read from
+                self._bulk.close()
 
     @contextmanager
     def _errors_explained(self) -> Iterator[None]:
@@ -156,9 +160,13 @@ class NsysExport:
         return pl.concat(parts)
 
     def _fetch(self, sql: str) -> pl.DataFrame:
-        with self._errors_explained(), closing(adbc.connect(self._uri)) as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            return cursor.fetch_polars()
+        with self._errors_explained():
+            if self._bulk is None:
+                self._bulk = adbc.connect(self._uri)
+            with self._bulk.cursor() as cursor:
+                cursor.execute(sql)
+                rows: pl.DataFrame = cursor.fetch_polars()
+        return rows
 
     def _list_parts(self, table: str) -> list[str]:
         """Conditions that split the rows of ``table`` by their numbers; one without bounds where they have none."""
