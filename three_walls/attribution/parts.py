@@ -68,7 +68,7 @@ def _take_ranks(timeline: Timeline, event_calls: EventCalls, ranks: pl.Series, r
         timeline,
         operations=operations,
         steps=timeline.steps.filter(pl.col("rank_index").is_in(ranks.implode())),
-        api_calls=timeline.api_calls.filter(captures),
+        api_calls=timeline.api_calls.of_captures(operations["capture_id"].unique().to_list()),
     )
     yield Part(part, event_calls.filter(captures))
 
@@ -95,7 +95,7 @@ def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
             timeline,
             operations=own,
             steps=own_steps,
-            api_calls=timeline.api_calls.filter((pl.col("end_ns") > begin_ns) & (pl.col("start_ns") < end_ns)),
+            api_calls=timeline.api_calls.between(begin_ns, end_ns),
         )
         yield Part(part, own_calls.around(own["launch_start_ns"]))
         begin = end

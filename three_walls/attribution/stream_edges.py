@@ -24,6 +24,7 @@ from typing import Literal
 import polars as pl
 
 from three_walls.attribution.host_activity import calls_of_kind
+from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect
 
@@ -72,7 +73,7 @@ def _cut(records: pl.DataFrame, begin: pl.Expr, end: pl.Expr, key: str, others: 
     return records.filter(at.is_between(begin, end) | (is_earlier & is_last) | others)
 
 
-def list_event_calls(api_calls: pl.DataFrame, stream_waits: pl.DataFrame, event_records: pl.DataFrame) -> EventCalls:
+def list_event_calls(api_calls: ApiCalls, stream_waits: pl.DataFrame, event_records: pl.DataFrame) -> EventCalls:
     """The waits for events and the records of them. The arguments are the frames of those names of a Timeline."""
     calls = calls_of_kind(api_calls, ("event_record", "stream_wait")).select(*CALL, "thread", "kind", at_ns="start_ns")
     return EventCalls(

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts, select_calls
+from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
@@ -35,6 +36,7 @@ from three_walls.timeline.communication_owners import (
     resolve_collectives,
     resolve_send_recv,
 )
+from three_walls.timeline.launches import find_launches
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
 
 # NVTX ranges of Megatron's expert-parallel overlap. Megatron Core's ``ScheduleNode`` (pipeline_parallel/utils.py) puts
@@ -95,8 +97,8 @@ class Timeline:
     """API calls that wait for the device."""
     overhead: pl.DataFrame
     """When the profiler delayed a thread."""
-    api_calls: pl.DataFrame
-    """All CUDA API calls, with their ``name``: what host threads were doing."""
+    api_calls: ApiCalls
+    """All CUDA API calls: what host threads were doing."""
     stream_waits: pl.DataFrame
     """Waits of a stream for an event."""
     event_records: pl.DataFrame
@@ -149,11 +151,12 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
 
     ``three_walls.ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
     """
-    synchronize = union_of(load_api_patterns(), "synchronize")
+    synchronize = union_of(load_api_patterns(), "synchronize").search
     # Those of a trace are sorted by rank and start, and ranks are numbered from trace to trace.
     operations = pl.concat([_classify_operations(trace, config) for trace in traces])
     ranges = pl.concat([trace.ranges for trace in traces])
-    api_calls = pl.concat([trace.api_calls for trace in traces])
+    api_calls = ApiCalls.join(trace.api_calls for trace in traces)
+    synchronizing = api_calls.named(lambda name: synchronize(name) is not None)
     steps, sources = find_steps(operations, ranges, step_range or None)
     if step_range:
         _check_steps_found(traces, ranges, sources, step_range)
@@ -161,7 +164,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
         operations=operations,
         steps=steps,
         sources=sources,
-        synchronizing=select_calls(api_calls, synchronize).select("capture_id", "thread", "start_ns", "end_ns"),
+        synchronizing=synchronizing.select("capture_id", "thread", "start_ns", "end_ns"),
         overhead=pl.concat([trace.overhead for trace in traces]),
         api_calls=api_calls,
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
@@ -198,7 +201,7 @@ def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
 
     Columns are added to those of the trace, never gathered anew: the two share their memory.
     """
-    classified = classify(_join_launches(trace), trace.names)
+    classified = classify(_add_hosts(trace), trace.names)
     owned = _resolve_owners(classified.with_row_index("place"), trace, config)
     places = classified.select("rank_index").with_row_index("place").select("place")
     owners = owned.select("place", "communicator", "message_bytes", owner=pl.col("category").to_physical())
@@ -222,33 +225,21 @@ def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -
     return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)
 
 
-def _join_launches(trace: Trace) -> pl.DataFrame:
+def _add_hosts(trace: Trace) -> pl.DataFrame:
     """Adds the host's side to the operations: capture_id, process, launch_start_ns, launch_end_ns, launch_thread.
 
-    The launch columns are null where the API call was not recorded. Correlation ids are unique within a process only:
-    two ranks in one capture share them. Of several calls with one id, the first launched.
+    The launch columns are null where the API call was not recorded.
     """
-    processes = pl.DataFrame(
-        [(rank.rank_index, trace.capture_id, rank.process) for rank in trace.ranks],
-        schema={"rank_index": pl.Int64, "capture_id": pl.Int64, "process": pl.Int64},
-        orient="row",
+    process_of_rank = {rank.rank_index: rank.process for rank in trace.ranks}
+    processes = set(process_of_rank.values())
+    process = (
+        pl.lit(processes.pop(), dtype=pl.Int64)  # one number for all rows takes no memory
+        if len(processes) == 1
+        else pl.col("rank_index").replace_strict(process_of_rank, return_dtype=pl.Int64)
     )
-    ranks = trace.operations.select("rank_index").join(processes, on="rank_index", how="left", maintain_order="left")
-    operations = trace.operations.with_columns(ranks["capture_id"], ranks["process"])
-    calls = trace.api_calls
-    # A join by one column takes half the time of one by two.
-    is_one_process = len({rank.process for rank in trace.ranks}) == 1
-    key = ["correlation"] if is_one_process else ["process", "correlation"]
-    if is_one_process:
-        calls = calls.filter(pl.col("process") == trace.ranks[0].process)
-    wanted = operations.select(key)
-    launching = calls.select(*key, "start_ns", "end_ns", "thread").join(wanted, on=key, how="semi")
-    if not launching["start_ns"].is_sorted():
-        launching = launching.sort("start_ns", maintain_order=True)
-    launches = launching.unique(key, keep="first", maintain_order=True).select(
-        *key, launch_start_ns="start_ns", launch_end_ns="end_ns", launch_thread="thread"
-    )
-    return operations.hstack(wanted.join(launches, on=key, how="left", maintain_order="left").drop(key))
+    capture_id = pl.lit(trace.capture_id, dtype=pl.Int64)
+    operations = trace.operations.with_columns(capture_id=capture_id, process=process)
+    return operations.hstack(find_launches(operations.select("process", "correlation"), trace.api_calls))
 
 
 def _select_ranges(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from three_walls.inputs import limits
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.sources import SourceSettings
+from three_walls.inputs.nsys.api_calls import ApiCalls, read_api_calls
 from three_walls.inputs.nsys.capabilities import probe_capabilities
 from three_walls.inputs.nsys.export import EXPORT_METADATA, NsysExport
 from three_walls.inputs.nsys.identity import Rank, identify_ranks
@@ -29,9 +30,6 @@ from three_walls.inputs.nsys.schemas import EVENT_RECORDS, MEMORY_EVENTS, OPERAT
 from three_walls.inputs.nsys.source import hash_meanwhile, plain_sqlite
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
-    name_calls,
-    only_process_of,
-    read_api_calls,
     read_event_records,
     read_memory_events,
     read_operations,
@@ -81,7 +79,7 @@ class Trace(Capture):
     """
 
     operations: pl.DataFrame
-    api_calls: pl.DataFrame
+    api_calls: ApiCalls
     ranges: pl.DataFrame
     overhead: pl.DataFrame
     stream_waits: pl.DataFrame
@@ -109,14 +107,14 @@ def read_trace(
     """
     with plain_sqlite(path) as plain, hash_meanwhile(path) as wait_for_digest, NsysExport(plain, path) as export:
         check_is_nsys(export, path)
-        api_calls = read_api_calls(export)
-        operations, untimed = read_operations(export, only_process_of(api_calls))
-        texts = export.strings(
-            pl.concat([operations["name_id"], operations["short_name_id"], api_calls["name_id"]]).unique()
-        )
+        api_calls = read_api_calls(export, capture_id)
+        processes = api_calls.processes
+        operations, untimed = read_operations(export, processes.pop() if len(processes) == 1 else 0)
+        of_kernels = pl.concat([operations[name].unique() for name in ("name_id", "short_name_id")])
+        texts = export.strings({*of_kernels.drop_nulls().to_list(), *api_calls.name_ids})
         names = {number: cut_private(text[: limits.LONGEST_NAME]) for number, text in texts.items()}
         long_names = sum(len(text) > limits.LONGEST_NAME for text in texts.values())
-        call_names = [names.get(name_id, "") for name_id in api_calls["name_id"].unique().to_list()]
+        call_names = [names.get(name_id, "") for name_id in api_calls.name_ids]
         launches_graphs = any(map(graph_launch.search, call_names))
         rows = launch_environment(export)
         nccl_calls, refused = read_nccl_calls(export)
@@ -132,7 +130,7 @@ def read_trace(
             capture_id=capture_id,
             ranks=ranks,
             operations=_with_rank_indices(operations, ranks),
-            api_calls=name_calls(api_calls, names).with_columns(capture_column),
+            api_calls=api_calls.with_names(names),
             ranges=read_ranges(export, wanted).with_columns(capture_column),
             overhead=read_overhead(export).with_columns(capture_column),
             stream_waits=(read_stream_waits(export) if with_events else pl.DataFrame(schema=STREAM_WAITS)).with_columns(

@@ -13,7 +13,6 @@ import polars as pl
 from three_walls.inputs import limits
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.schemas import (
-    API_CALLS,
     EVENT_RECORDS,
     HOST_RANGES,
     MEMORY_EVENTS,
@@ -50,8 +49,9 @@ _WITH_SIZES = "aten::*, sizes = *"
 """How ``emit_nvtx(record_shapes=True)`` writes an operator, as SQLite's GLOB."""
 
 _STARTED = pl.col("start_ns").is_between(-limits.LATEST_TIME_NS, limits.LATEST_TIME_NS)
-_HAS_ENDED = _STARTED & pl.col("end_ns").is_between(pl.col("start_ns"), limits.LATEST_TIME_NS)
-_IS_TIMED = _STARTED & (pl.col("end_ns").is_null() | _HAS_ENDED)
+HAS_ENDED = _STARTED & pl.col("end_ns").is_between(pl.col("start_ns"), limits.LATEST_TIME_NS)
+"""Start and end of an event are known, in order and in ``limits``."""
+_IS_TIMED = _STARTED & (pl.col("end_ns").is_null() | HAS_ENDED)
 """The times of an event are in order and in ``limits``, so differences of them are no overflow. A range may be open."""
 
 # globalTid is <hw:8><vm:8><pid:24><tid:24>; its process's globalPid has the last field zero.
@@ -177,7 +177,7 @@ def _read_kind(export: NsysExport, kind: str, only_process: int) -> tuple[pl.Dat
             pl.col("device", "stream").fill_null(0),
             kind=pl.lit(kind),
         )
-        timed = whole.filter(_HAS_ENDED & (pl.col("start_ns") > 0) & (pl.col("device") < 2**31 - 1)).filter(
+        timed = whole.filter(HAS_ENDED & (pl.col("start_ns") > 0) & (pl.col("device") < 2**31 - 1)).filter(
             length_ns <= limits.LONGEST_OPERATION_NS
         )
         untimed += whole.height - timed.height
@@ -192,42 +192,6 @@ def _read_kind(export: NsysExport, kind: str, only_process: int) -> tuple[pl.Dat
 def _null_unless_below(column: str, most: int) -> pl.Expr:
     """``column`` without sizes that no operation can have, so that sums and products of the others stay in range."""
     return pl.when(pl.col(column).is_between(0, most, closed="left")).then(column)
-
-
-def read_api_calls(export: NsysExport) -> pl.DataFrame:
-    """CUDA API calls in no order, with ``name_id`` in place of their name; empty if not recorded."""
-    frame = export.frame(
-        API,
-        {
-            "start_ns": "start",
-            "end_ns": "end",
-            "thread": "globalTid",
-            "correlation": "correlationId",
-            "name_id": "nameId",
-        },
-    )
-    timed = frame.filter(_HAS_ENDED).with_columns(pl.col("thread").fill_null(0))
-    processes = timed["thread"].unique().to_frame().select(process_of("thread"))["thread"].unique()
-    # One number for all rows takes no memory.
-    process = pl.lit(processes[0], dtype=pl.Int64) if processes.len() == 1 else process_of("thread")
-    return timed.with_columns(process=process)
-
-
-def name_calls(calls: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame:
-    """``calls`` of read_api_calls with their names (schemas.API_CALLS)."""
-    name_ids = calls["name_id"].unique().drop_nulls().to_list()
-    texts = pl.DataFrame(
-        {"name_id": name_ids, "name": [names.get(name_id, "") for name_id in name_ids]},
-        schema={"name_id": pl.Int64, "name": pl.Categorical},
-    )
-    named = calls.select("name_id").join(texts, on="name_id", how="left", maintain_order="left")
-    return conform(calls.with_columns(named["name"]), API_CALLS)
-
-
-def select_calls(calls: pl.DataFrame, wanted: re.Pattern[str]) -> pl.DataFrame:
-    """The ``calls`` (schemas.API_CALLS) in whose name ``wanted`` is found."""
-    names = calls["name"].unique().drop_nulls().cast(pl.String).to_list()
-    return calls.filter(pl.col("name").is_in([name for name in names if wanted.search(name)]))
 
 
 _EVENT_COLUMNS = {
@@ -268,12 +232,6 @@ def read_memory_events(export: NsysExport) -> pl.DataFrame:
     frame = export.frame(MEMORY_USAGE, columns)
     is_sane = pl.col("start_ns").is_between(0, limits.LATEST_TIME_NS) & (pl.col("bytes") < limits.MOST_COPY_BYTES)
     return conform(frame.filter(is_sane & (pl.col("bytes") >= 0)), MEMORY_EVENTS)
-
-
-def only_process_of(api_calls: pl.DataFrame) -> int:
-    """The process that made the API calls, if it is a single one; else 0."""
-    processes = api_calls["process"].unique()
-    return int(processes[0]) if processes.len() == 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +325,8 @@ def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) 
         columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId", "text": "text"}
         frame = export.frame(NVTX, columns, where, text=("text",)).with_columns(process=process_of("thread"))
         of_process = frame.filter(pl.col("process") == process)
-        texts = export.strings(of_process.filter(pl.col("text").is_null())["text_id"])
+        by_id = of_process.filter(pl.col("text").is_null())["text_id"]
+        texts = export.strings(by_id.drop_nulls().unique().to_list())
     named = of_process.with_columns(
         text=pl.coalesce("text", pl.col("text_id").replace_strict(texts, default=None, return_dtype=pl.String))
     )
@@ -405,7 +364,7 @@ def read_overhead(export: NsysExport) -> pl.DataFrame:
     found = [
         export.frame(table, {"thread": "globalTid", "start_ns": "start", "end_ns": "end"}) for table in OVERHEAD_TABLES
     ]
-    frame = pl.concat(found).filter(_HAS_ENDED & (pl.col("end_ns") > pl.col("start_ns")))
+    frame = pl.concat(found).filter(HAS_ENDED & (pl.col("end_ns") > pl.col("start_ns")))
     return conform(frame, OVERHEAD).unique().sort("thread", "start_ns", "end_ns")
 
 
