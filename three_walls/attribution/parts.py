@@ -40,9 +40,9 @@ def divide_run(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
     if timeline.operations.height <= MOST_OPERATIONS:
         yield Part(timeline, event_calls)
         return
-    rank_index = timeline.operations["rank_index"]
-    ranks = rank_index.unique().sort()
-    first_row = [*rank_index.search_sorted(ranks, "left").to_list(), len(rank_index)]
+    runs = timeline.operations.select(pl.col("rank_index").rle()).unnest("rank_index")
+    ranks = runs["value"]
+    first_row = [0, *runs["len"].cum_sum().to_list()]
     begin = 0
     for place in range(len(ranks)):
         rows = first_row[place + 1] - first_row[place]

@@ -68,6 +68,8 @@ _REMEDIES = {
 _MOST_NAMED, _LONGEST_NAMED, _LONGEST_READ = 6, 60, 1_000
 """Ranges that an error names, the characters that it shows of each, and those that are searched for private parts."""
 
+_OF_COMMUNICATOR = ("communicator", "message_bytes")
+
 SCHEDULE_NODES = pl.Schema(
     {
         "capture_id": pl.Int64,
@@ -113,8 +115,14 @@ class Timeline:
 
 def take_rank(operations: pl.DataFrame, rank_index: int) -> pl.DataFrame:
     """The rows of a rank, in place. ``operations`` are sorted by rank, as ``Timeline.operations`` are."""
-    first, after = (operations["rank_index"].search_sorted(index, "left") for index in (rank_index, rank_index + 1))
-    return operations[first:after]
+    return find_between(operations, "rank_index", rank_index, rank_index + 1)
+
+
+def find_between(rows: pl.DataFrame, column: str, begin: int, end: int) -> pl.DataFrame:
+    """The ``rows``, sorted by ``column``, from ``begin`` to before ``end``, in place."""
+    bounds = pl.Series([begin, end], dtype=pl.Int64)
+    first, after = rows.select(pl.col(column).search_sorted(bounds, "left")).to_series()
+    return rows[first:after]
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
@@ -204,8 +212,10 @@ def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
     classified = classify(_add_hosts(trace), trace.names)
     owned = _resolve_owners(classified.with_row_index("place"), trace, config)
     places = classified.select("rank_index").with_row_index("place").select("place")
-    owners = owned.select("place", "communicator", "message_bytes", owner=pl.col("category").to_physical())
+    owners = owned.select("place", *_OF_COMMUNICATOR, owner=pl.col("category").to_physical())
     found = places.join(owners, on="place", how="left", maintain_order="left").drop("place")
+    if not trace.nccl_calls.height:  # a column without values takes no memory
+        found = found.with_columns(pl.lit(None, dtype=owners[name].dtype).alias(name) for name in _OF_COMMUNICATOR)
     # Categories have the same numbers with SendRecv among them, which is the last, as without.
     category = pl.coalesce("owner", pl.col("category").to_physical()).cat.to(CATEGORY)
     return mark_unfused_attention(classified.hstack(found).with_columns(category=category).drop("owner"))
