@@ -26,7 +26,7 @@ _LEAST_ROW_BYTES = 6
 """Of a row in an SQLite file: a pointer to its cell, and a cell of four bytes."""
 _STEPS_BETWEEN_CHECKS = 100_000
 _TEXTS_AT_ONCE = 10_000
-_ROWS_AT_ONCE = 1 << 18
+_ROWS_AT_ONCE = 1 << 16
 _ROW_NUMBER = "rowid"
 """SQLite's number of a row, unless a column has this name."""
 _WORD = re.compile(r"\w+")
