@@ -137,7 +137,7 @@ def wanted_ranges(step_range: str | None) -> WantedRanges:
     settings = tuple(text for row in shown_settings() for text in row.ranges)
     signs = tuple(text for sign in (*megatron_signs().ranges, *megatron_signs().shared_ranges) for text in sign.texts)
     needles = (TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS, *settings, *signs)
-    return WantedRanges(tuple(dict.fromkeys(needles)), step_range or None)
+    return WantedRanges(tuple(dict.fromkeys(needles)), step_range or None, numbered=TRAINING_STEP_TEXT)
 
 
 def _check_expression(step_range: str) -> None:

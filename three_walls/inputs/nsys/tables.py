@@ -280,15 +280,31 @@ class WantedRanges:
 
     needles: tuple[str, ...]
     expression: str | None = None
+    numbered: str | None = None
+    """Where this is in a text, the numbers in it matter; where an expression is given, those of any text do."""
 
     def select(self, texts: pl.Series) -> pl.Series:
         """Whether each of ``texts`` is wanted."""
         are_wanted = texts.str.contains_any(list(self.needles))
         return are_wanted if self.expression is None else are_wanted | texts.str.contains(self.expression)
 
+    def shorten(self, texts: pl.Series) -> pl.Series:
+        """``texts`` without the numbers of operators, as in ``_AllToAll, op_id``: so millions share few texts."""
+        if self.expression is not None:
+            return texts
+        matters = (
+            pl.lit(value=False) if self.numbered is None else pl.col("text").str.contains(self.numbered, literal=True)
+        )
+        short = pl.when(matters).then("text").otherwise(pl.col("text").str.replace(_NUMBERS_OF_OPERATOR, ", op_id"))
+        shortened = texts.alias("text").to_frame().select(short).to_series()
+        distinct = shortened.unique()
+        return distinct.gather(shortened.cast(pl.Enum(distinct)).to_physical())
+
 
 _IS_OPERATOR = re.compile(r"^(aten|autograd)::|, (seq|op_id|sizes) = ")
 """Texts of emit_nvtx: an operator, forward or backward, with its numbers and sizes."""
+_NUMBERS_OF_OPERATOR = r"(?:, (?:seq = \d+|op_id = \d+|sizes = \[[\[\]0-9, ]*|input_op_ids = \[[\[\]()0-9, -]*))+$"
+"""What emit_nvtx writes after the name of an operator: nothing but numbers."""
 _OPERATORS = "aten::"
 """Begins the operators of PyTorch: four in five ranges of emit_nvtx, and none that communicates or marks a step."""
 
@@ -310,8 +326,9 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
         # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
         kept = inline.filter(wanted.select(inline["text"]))
         by_id = rows.filter(pl.col("text").is_null()).drop("text").join(named, on="text_id").select(kept.columns)
+        both = pl.concat([kept, by_id])
         # Written anew: filtered texts would keep the memory of all that they were read with.
-        return pl.concat([kept, by_id]).with_columns(text=pl.col("text") + pl.lit(""))
+        return both.with_columns(text=wanted.shorten(both["text"] + ""))
 
     found = export.frame(
         NVTX,
