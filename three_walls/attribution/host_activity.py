@@ -32,7 +32,7 @@ _VERSION = r"(_ptsz|_ptds|_v\d+)+$"
 
 def calls_of_kind(api_calls: ApiCalls, kinds: tuple[str, ...]) -> pl.DataFrame:
     """The rows of ``api_calls`` of one of ``kinds``, with ``kind`` and ``call`` (the name without suffixes)."""
-    calls = api_calls.named(lambda name: kind_of(name) in kinds)
+    calls = api_calls.named(lambda name: kind_of(name) in kinds).frame()
     rows = [(name, kind_of(name)) for name in calls["name"].unique().cast(pl.String).to_list()]
     kind_of_name = pl.DataFrame(rows, schema={"name": pl.Categorical, "kind": pl.String}, orient="row").with_columns(
         call=pl.col("name").cast(pl.String).str.replace(_VERSION, "")

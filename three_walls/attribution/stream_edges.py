@@ -23,7 +23,7 @@ from typing import Literal
 
 import polars as pl
 
-from three_walls.attribution.host_activity import calls_of_kind
+from three_walls.attribution.host_activity import kind_of
 from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect
@@ -75,11 +75,11 @@ def _cut(records: pl.DataFrame, begin: pl.Expr, end: pl.Expr, key: str, others: 
 
 def list_event_calls(api_calls: ApiCalls, stream_waits: pl.DataFrame, event_records: pl.DataFrame) -> EventCalls:
     """The waits for events and the records of them. The arguments are the frames of those names of a Timeline."""
-    calls = calls_of_kind(api_calls, ("event_record", "stream_wait")).select(*CALL, "thread", "kind", at_ns="start_ns")
+    waiting, recording = (_list_calls(api_calls, kind) for kind in ("stream_wait", "event_record"))
     return EventCalls(
-        _join_calls(stream_waits, calls, "stream_wait"),
-        _join_calls(event_records, calls, "event_record"),
-        calls.filter(pl.col("kind") == "event_record").drop("kind").join(event_records, on=CALL, how="anti"),
+        _join_calls(stream_waits, waiting),
+        _join_calls(event_records, recording),
+        recording.join(event_records, on=CALL, how="anti"),
     )
 
 
@@ -99,10 +99,15 @@ def find_edges(operations: pl.DataFrame, calls: EventCalls) -> pl.DataFrame:
     )
 
 
-def _join_calls(rows: pl.DataFrame, calls: pl.DataFrame, kind: str) -> pl.DataFrame:
-    """``rows`` (waits or records) with when and by which thread they were called; those of other kinds are left out."""
-    selected = calls.filter(pl.col("kind") == kind).select(*CALL, "thread", "at_ns")
-    called = rows.with_row_index("row").join(selected, on=CALL)
+def _list_calls(api_calls: ApiCalls, kind: str) -> pl.DataFrame:
+    """The calls of a kind: capture_id, process, correlation, thread, at_ns."""
+    calls = api_calls.named(lambda name: kind_of(name) == kind).frame(*CALL, "thread", "start_ns")
+    return calls.rename({"start_ns": "at_ns"})
+
+
+def _join_calls(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """``rows`` (waits or records) with when and by which thread ``calls`` made them; others are left out."""
+    called = rows.with_row_index("row").join(calls, on=CALL)
     return called.sort("row", "at_ns", "thread").unique("row", keep="first", maintain_order=True)
 
 

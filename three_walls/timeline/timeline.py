@@ -164,7 +164,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
     operations = pl.concat([_classify_operations(trace, config) for trace in traces])
     ranges = pl.concat([trace.ranges for trace in traces])
     api_calls = ApiCalls.join(trace.api_calls for trace in traces)
-    synchronizing = api_calls.named(lambda name: synchronize(name) is not None)
+    waiting = api_calls.named(lambda name: synchronize(name) is not None)
     steps, sources = find_steps(operations, ranges, step_range or None)
     if step_range:
         _check_steps_found(traces, ranges, sources, step_range)
@@ -172,7 +172,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
         operations=operations,
         steps=steps,
         sources=sources,
-        synchronizing=synchronizing.select("capture_id", "thread", "start_ns", "end_ns"),
+        synchronizing=waiting.frame("capture_id", "thread", "start_ns", "end_ns"),
         overhead=pl.concat([trace.overhead for trace in traces]),
         api_calls=api_calls,
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),

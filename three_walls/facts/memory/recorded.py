@@ -101,8 +101,9 @@ def measure_driver_memory(step: StepView, allocate: re.Pattern[str]) -> Measurem
     trace, rank = step.trace, step.rank
     if trace.capabilities["api_calls"] != YES:
         return {**_measure_allocations(step), ALLOCATOR_CALLS: missing(trace.capabilities["api_calls"])}
-    calls = trace.api_calls.named(lambda name: bool(allocate.search(name))).filter(pl.col("process") == rank.process)
-    return {**_measure_allocations(step), ALLOCATOR_CALLS: known(_in_steps(calls, step.kept_steps).height)}
+    calls = trace.api_calls.named(lambda name: allocate.search(name) is not None).frame("process", "start_ns")
+    own = calls.filter(pl.col("process") == rank.process)
+    return {**_measure_allocations(step), ALLOCATOR_CALLS: known(_in_steps(own, step.kept_steps).height)}
 
 
 def _measure_allocations(step: StepView) -> Measurements:

@@ -7,7 +7,7 @@ first start and its latest end, so what happened in a step is found without a lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -23,7 +23,8 @@ _PACKED = ("start_ns", "length_ns", "thread", "correlation", "name_id")
 _WIDTHS = {pl.UInt8(): 1 << 8, pl.UInt16(): 1 << 16, pl.UInt32(): 1 << 32}
 """Types of packed numbers, and from which distance on each is too narrow."""
 
-_COLUMNS = (*API_CALLS.names(), "capture_id")
+_RECORDED = pl.Schema({**API_CALLS, "capture_id": pl.Int64()})
+_COLUMNS = tuple(_RECORDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,8 @@ class ApiCalls:
                 parts.append(part)
         return replace(self, parts=tuple(parts))
 
-    def named(self, is_wanted: Callable[[str], bool]) -> pl.DataFrame:
-        """The calls whose name is wanted, as :meth:`frame` gives them. Calls without a name are not."""
+    def named(self, is_wanted: Callable[[str], bool]) -> ApiCalls:
+        """The calls whose name is wanted. Calls without a name are not."""
         wanted = {
             capture_id: {name_id for name_id, name in names.items() if is_wanted(name)}
             for capture_id, names in (self.names or {}).items()
@@ -129,14 +130,15 @@ class ApiCalls:
             if found:
                 least = part.least["name_id"]
                 parts.append(part.take(part.packed["name_id"].is_in([name_id - least for name_id in sorted(found)])))
-        return replace(self, parts=tuple(parts)).frame()
+        return replace(self, parts=tuple(parts))
 
-    def frame(self) -> pl.DataFrame:
-        """All calls: the columns of schemas.API_CALLS, and capture_id."""
+    def frame(self, *columns: str) -> pl.DataFrame:
+        """All calls: ``columns`` of schemas.API_CALLS and ``capture_id``, by default all of these."""
+        wanted = columns or _COLUMNS
         if not self.parts:
-            return pl.DataFrame(schema={**API_CALLS, "capture_id": pl.Int64()})
+            return pl.DataFrame(schema=_RECORDED).select(wanted)
         of_captures = groupby(self.parts, lambda part: part.capture_id)
-        return pl.concat([self._unpack_capture(capture_id, parts) for capture_id, parts in of_captures])
+        return pl.concat([self._unpack_capture(capture_id, parts, wanted) for capture_id, parts in of_captures])
 
     def of_process(self, process: int) -> Iterator[pl.DataFrame]:
         """The calls of a process part by part: start_ns, end_ns, thread, correlation and name_id."""
@@ -145,19 +147,25 @@ class ApiCalls:
                 calls = part.unpack()
                 yield calls if len(part.processes) == 1 else calls.filter(process_of("thread") == process)
 
-    def _unpack_capture(self, capture_id: int, parts: Iterable[_Part]) -> pl.DataFrame:
-        numbers = pl.concat([part.unpack() for part in parts])
+    def _unpack_capture(self, capture_id: int, parts: Iterable[_Part], columns: Sequence[str]) -> pl.DataFrame:
+        needed = [name for name in columns if name in ("start_ns", "end_ns", "thread", "correlation")]
+        needed += ["thread"] if "process" in columns and "thread" not in columns else []
+        needed += ["name_id"] if "name" in columns else []
+        calls = pl.concat([part.unpack().select(needed) for part in parts])
+        if "name" in columns:
+            calls = calls.with_columns(self._name(capture_id, calls.select("name_id")))
+        return calls.with_columns(
+            *([process_of("thread").alias("process")] if "process" in columns else []),
+            capture_id=pl.lit(capture_id, dtype=pl.Int64),
+        ).select(columns)
+
+    def _name(self, capture_id: int, calls: pl.DataFrame) -> pl.Series:
         names = (self.names or {}).get(capture_id, {})
         texts = pl.DataFrame(
             {"name_id": list(names), "name": list(names.values())},
             schema={"name_id": pl.Int64, "name": API_CALLS["name"]},
         )
-        named = numbers.select("name_id").join(texts, on="name_id", how="left", maintain_order="left")
-        return numbers.with_columns(
-            named["name"],
-            process=process_of("thread"),
-            capture_id=pl.lit(capture_id, dtype=pl.Int64),
-        ).select(_COLUMNS)
+        return calls.join(texts, on="name_id", how="left", maintain_order="left")["name"]
 
 
 def read_api_calls(export: NsysExport, capture_id: int) -> ApiCalls:
@@ -171,6 +179,12 @@ def read_api_calls(export: NsysExport, capture_id: int) -> ApiCalls:
     }
     timed = (rows.filter(HAS_ENDED).with_columns(pl.col("thread").fill_null(0)) for rows in export.parts(API, columns))
     return ApiCalls(tuple(part for rows in timed for part in _pack(capture_id, rows)))
+
+
+def find_only_process(export: NsysExport) -> int:
+    """The globalPid of all API calls, if it is a single one; else 0."""
+    processes = read_api_calls(export, 0).processes
+    return processes.pop() if len(processes) == 1 else 0
 
 
 def _pack(capture_id: int, calls: pl.DataFrame) -> tuple[_Part, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,7 +15,7 @@ from three_walls.inputs import limits
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.sources import SourceSettings
-from three_walls.inputs.nsys.api_calls import ApiCalls, read_api_calls
+from three_walls.inputs.nsys.api_calls import ApiCalls, find_only_process, read_api_calls
 from three_walls.inputs.nsys.capabilities import probe_capabilities
 from three_walls.inputs.nsys.export import EXPORT_METADATA, NsysExport
 from three_walls.inputs.nsys.identity import Rank, identify_ranks
@@ -107,9 +108,9 @@ def read_trace(
     """
     with plain_sqlite(path) as plain, hash_meanwhile(path) as wait_for_digest, NsysExport(plain, path) as export:
         check_is_nsys(export, path)
+        # Operations first: to sort them takes most memory.
+        operations, untimed = read_operations(export, cache(partial(find_only_process, export)))
         api_calls = read_api_calls(export, capture_id)
-        processes = api_calls.processes
-        operations, untimed = read_operations(export, processes.pop() if len(processes) == 1 else 0)
         of_kernels = pl.concat([operations[name].unique() for name in ("name_id", "short_name_id")])
         texts = export.strings({*of_kernels.drop_nulls().to_list(), *api_calls.name_ids})
         names = {number: cut_private(text[: limits.LONGEST_NAME]) for number, text in texts.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,11 +126,11 @@ _COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataFrame, int]:
+def read_operations(export: NsysExport, only_process: Callable[[], int] = lambda: 0) -> tuple[pl.DataFrame, int]:
     """Every device operation of the export, sorted, and how many rows had no usable time.
 
     The columns are those of schemas.OPERATIONS without ``rank_index``, and ``process`` (globalPid) and ``device``.
-    ``only_process`` is filled in where an export does not record the process of an operation.
+    ``only_process`` gives what is filled in where an export does not record the process of an operation.
 
     CUPTI writes start = end = 0 (or end < start) for an operation that it could not time, and a graph that starts on
     the host has an impossible device. Such rows are dropped and counted, and with them those whose times are out of
@@ -199,7 +199,7 @@ def _order_by_start(operations: pl.DataFrame) -> Numbers:
     return order
 
 
-def _read_kind(export: NsysExport, kind: str, only_process: int) -> tuple[pl.DataFrame, int]:
+def _read_kind(export: NsysExport, kind: str, only_process: Callable[[], int]) -> tuple[pl.DataFrame, int]:
     """The operations of a ``kind`` that have a usable time, and how many have none."""
     table, own_columns = _COLUMNS_OF_KIND[kind]
     missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
@@ -210,7 +210,7 @@ def _read_kind(export: NsysExport, kind: str, only_process: int) -> tuple[pl.Dat
         nonlocal untimed
         whole = rows.with_columns(
             *missing,
-            pl.col("process").fill_null(only_process),
+            pl.col("process").fill_null(only_process() if rows["process"].null_count() else 0),
             pl.col("device", "stream").fill_null(0),
             kind=pl.lit(kind),
         )
