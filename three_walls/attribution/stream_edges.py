@@ -25,6 +25,7 @@ import polars as pl
 
 from three_walls.attribution.host_activity import kind_of
 from three_walls.inputs.nsys.api_calls import ApiCalls
+from three_walls.inputs.nsys.schemas import share_constants
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect
 
@@ -108,7 +109,7 @@ def _list_calls(api_calls: ApiCalls, kind: str) -> pl.DataFrame:
 def _join_calls(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """``rows`` (waits or records) with when and by which thread ``calls`` made them; others are left out."""
     called = rows.with_row_index("row").join(calls, on=CALL)
-    return called.sort("row", "at_ns", "thread").unique("row", keep="first", maintain_order=True)
+    return share_constants(called.sort("row", "at_ns", "thread").unique("row", keep="first", maintain_order=True))
 
 
 def _join_delayed(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:

@@ -16,6 +16,7 @@ import polars as pl
 
 from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.schemas import share_constants
 from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
@@ -214,11 +215,10 @@ def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
     places = classified.select("rank_index").with_row_index("place").select("place")
     owners = owned.select("place", *_OF_COMMUNICATOR, owner=pl.col("category").to_physical())
     found = places.join(owners, on="place", how="left", maintain_order="left").drop("place")
-    if not trace.nccl_calls.height:  # a column without values takes no memory
-        found = found.with_columns(pl.lit(None, dtype=owners[name].dtype).alias(name) for name in _OF_COMMUNICATOR)
     # Categories have the same numbers with SendRecv among them, which is the last, as without.
     category = pl.coalesce("owner", pl.col("category").to_physical()).cat.to(CATEGORY)
-    return mark_unfused_attention(classified.hstack(found).with_columns(category=category).drop("owner"))
+    whole = classified.hstack(found).with_columns(category=category).drop("owner")
+    return share_constants(mark_unfused_attention(whole))
 
 
 def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -> pl.DataFrame:

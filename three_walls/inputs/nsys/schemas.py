@@ -107,3 +107,16 @@ OVERHEAD = pl.Schema(
 def conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
     """``frame`` with exactly the columns and types of ``schema``; raises if a column is missing."""
     return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+def share_constants(frame: pl.DataFrame) -> pl.DataFrame:
+    """``frame``, where a column that has the same value in all rows (or none in any) takes no memory."""
+    if not frame.height:
+        return frame
+    may_be_same = [
+        pl.lit(first, dtype=dtype).alias(name)
+        for (name, dtype), first, last in zip(frame.schema.items(), frame.row(0), frame.row(-1), strict=True)
+        if first == last
+    ]
+    is_same = frame.select(pl.col(value.meta.output_name()).eq_missing(value).all() for value in may_be_same)
+    return frame.with_columns(value for value, column in zip(may_be_same, is_same, strict=True) if column[0])

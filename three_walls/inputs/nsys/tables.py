@@ -21,6 +21,7 @@ from three_walls.inputs.nsys.schemas import (
     OVERHEAD,
     STREAM_WAITS,
     conform,
+    share_constants,
 )
 from three_walls.inputs.nsys.source import plain_sqlite
 from three_walls.model.errors import InputError
@@ -153,7 +154,7 @@ def read_operations(export: NsysExport, only_process: Callable[[], int] = lambda
     # Column by column, so that few are in memory both sorted and unsorted.
     for name in columns:
         columns[name] = columns[name].gather(order)
-    return _share_constants(pl.DataFrame(columns)), sum(untimed)
+    return share_constants(pl.DataFrame(columns)), sum(untimed)
 
 
 def _order(operations: pl.DataFrame) -> Numbers:
@@ -166,19 +167,6 @@ def _order(operations: pl.DataFrame) -> Numbers:
         return _order_by_start(operations)
     parts = operations.with_row_index("row").partition_by(device, as_dict=True)
     return np.concatenate([parts[key]["row"].to_numpy()[_order_by_start(parts[key])] for key in sorted(parts)])
-
-
-def _share_constants(operations: pl.DataFrame) -> pl.DataFrame:
-    """``operations``, where a column with one value for all rows (or with none) takes no memory."""
-    least, most, nulls = (
-        operations.select(bound).row(0) for bound in (pl.all().min(), pl.all().max(), pl.all().null_count())
-    )
-    constants = [
-        pl.lit(least[place], dtype=column.dtype).alias(column.name)
-        for place, column in enumerate(operations)
-        if nulls[place] == operations.height or (not nulls[place] and least[place] == most[place])
-    ]
-    return operations.with_columns(constants)
 
 
 def _order_by_start(operations: pl.DataFrame) -> Numbers:
@@ -248,12 +236,12 @@ def read_stream_waits(export: NsysExport) -> pl.DataFrame:
     if not export.has(SYNCHRONIZATIONS, "syncType", "eventId"):
         return pl.DataFrame(schema=STREAM_WAITS)
     where = f"WHERE syncType IN {STREAM_WAIT_TYPES} AND streamId < {NO_STREAM}"
-    return conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, where), STREAM_WAITS)
+    return share_constants(conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, where), STREAM_WAITS))
 
 
 def read_event_records(export: NsysExport) -> pl.DataFrame:
     """Events recorded on streams (schemas.EVENT_RECORDS), in no order; empty if not recorded."""
-    return conform(export.frame(EVENTS, _EVENT_COLUMNS), EVENT_RECORDS)
+    return share_constants(conform(export.frame(EVENTS, _EVENT_COLUMNS), EVENT_RECORDS))
 
 
 def read_memory_events(export: NsysExport) -> pl.DataFrame:
@@ -339,7 +327,7 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
         reduce=keep_wanted,
     )
     ranges = conform(found.with_columns(process=process_of("thread")), HOST_RANGES)
-    return ranges.filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text")
+    return share_constants(ranges.filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text"))
 
 
 def _where_wanted(wanted: WantedRanges, texts: Mapping[int, str], *, has_text: bool, has_text_id: bool) -> str:
