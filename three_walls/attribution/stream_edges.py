@@ -50,7 +50,7 @@ class EventCalls:
 
     def filter(self, of_calls: pl.Expr) -> EventCalls:
         """The calls for which ``of_calls`` holds."""
-        return EventCalls(self.waits.filter(of_calls), self.records.filter(of_calls), self.unlisted.filter(of_calls))
+        return EventCalls(*(_filter(calls, of_calls) for calls in (self.waits, self.records, self.unlisted)))
 
     def around(self, launch_ns: pl.Series) -> EventCalls:
         """The waits of a single process that operations launched at ``launch_ns`` may obey, and what these refer to.
@@ -65,6 +65,12 @@ class EventCalls:
             _cut(self.records, begin, end, "event", synced),
             _cut(self.unlisted, begin, end, "thread", pl.lit(value=False)),
         )
+
+
+def _filter(calls: pl.DataFrame, is_wanted: pl.Expr) -> pl.DataFrame:
+    """The ``calls`` that are wanted; those themselves, not a copy, where it is all."""
+    are_wanted = calls.select(is_wanted).to_series()
+    return calls if are_wanted.all() else calls.filter(are_wanted)
 
 
 def _cut(records: pl.DataFrame, begin: pl.Expr, end: pl.Expr, key: str, others: pl.Expr) -> pl.DataFrame:

@@ -226,10 +226,14 @@ def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -
 
     An operation of each stream that computes is among them: it shows where an exchange blocks compute.
     """
-    category = pl.col("category").cast(pl.String)
-    computing = operations.filter(category.is_in(list(GEMM_CATEGORIES))).unique(["rank_index", "stream"])
-    few = pl.concat([operations.filter(category.is_in(NCCL_CATEGORIES)), computing]).sort("place")
-    joined = join_communicators(few, trace.nccl_calls)
+    communicating = operations.select(pl.col("category").is_in(NCCL_CATEGORIES).arg_true()).to_series()
+    computing = (
+        operations.select("place", "rank_index", "stream", "category")
+        .filter(pl.col("category").is_in(list(GEMM_CATEGORIES)))
+        .unique(["rank_index", "stream"])
+    )
+    few = pl.concat([communicating, computing["place"]]).sort()
+    joined = join_communicators(operations.select(pl.all().gather(few)), trace.nccl_calls)
     all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
     exchanged = resolve_send_recv(joined, all_to_all, config)
     return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)

@@ -27,7 +27,14 @@ from three_walls.inputs.nsys.launch import (
     secret_names,
 )
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
-from three_walls.inputs.nsys.schemas import EVENT_RECORDS, MEMORY_EVENTS, OPERATIONS, STREAM_WAITS, conform
+from three_walls.inputs.nsys.schemas import (
+    EVENT_RECORDS,
+    MEMORY_EVENTS,
+    OPERATIONS,
+    STREAM_WAITS,
+    conform,
+    distinct_rows,
+)
 from three_walls.inputs.nsys.source import hash_meanwhile, plain_sqlite
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
@@ -122,7 +129,7 @@ def read_trace(
         launch, notes = _read_launch(export, rows)
         config = merge_sources([launch])
         devices = _devices_with_kernels(operations)
-        strangers = _find_strangers(operations, names)
+        strangers = _find_strangers(operations, names) if len(devices) > 1 else {}
         devices = [device for device in devices if device not in strangers]
         ranks = identify_ranks(export, devices, config.environment, first_rank_index)
         capture_column = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
@@ -181,7 +188,7 @@ def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
 
 def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
     """(process, device) pairs that ran kernels. Launchers and data loaders run none and are no ranks."""
-    ran = operations.select("kind", "process", "device").unique().drop_nulls()
+    ran = distinct_rows(operations.select("kind", "process", "device")).drop_nulls()
     working = ran.filter(pl.col("kind").is_in(["kernel", "graph"])).select("process", "device").unique()
     return [(int(p), int(d)) for p, d in working.sort("process", "device").rows()]
 
@@ -216,7 +223,7 @@ def _with_rank_indices(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.
         orient="row",
     )
     key = ["process", "device"]
-    devices = operations.select(key).unique()
+    devices = distinct_rows(operations.select(key))
     if len(ranks) == 1 and devices.rows() == [(ranks[0].process, ranks[0].device)]:
         return conform(operations.with_columns(rank_index=pl.lit(ranks[0].rank_index, dtype=pl.Int64)), OPERATIONS)
     found = operations.select(key).join(rank_indices, on=key, how="left", maintain_order="left")["rank_index"]

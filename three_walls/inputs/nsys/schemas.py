@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+_ROWS_AT_ONCE = 1 << 18
+
 KINDS = pl.Enum(["kernel", "memcpy", "memset", "graph"])
 
 OPERATIONS = pl.Schema(
@@ -120,3 +122,10 @@ def share_constants(frame: pl.DataFrame) -> pl.DataFrame:
     ]
     is_same = frame.select(pl.col(value.meta.output_name()).eq_missing(value).all() for value in may_be_same)
     return frame.with_columns(value for value, column in zip(may_be_same, is_same, strict=True) if column[0])
+
+
+def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
+    """The different rows of ``frame`` in no order. Found part by part: few differ, and a part takes little memory."""
+    if frame.height <= _ROWS_AT_ONCE:
+        return frame.unique()
+    return pl.concat([rows.unique() for rows in frame.iter_slices(_ROWS_AT_ONCE)]).unique()
