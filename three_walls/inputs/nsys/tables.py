@@ -284,9 +284,7 @@ class WantedRanges:
             pl.lit(value=False) if self.numbered is None else pl.col("text").str.contains(self.numbered, literal=True)
         )
         short = pl.when(matters).then("text").otherwise(pl.col("text").str.replace(_NUMBERS_OF_OPERATOR, ", op_id"))
-        shortened = texts.alias("text").to_frame().select(short).to_series()
-        distinct = shortened.unique()
-        return distinct.gather(shortened.cast(pl.Enum(distinct)).to_physical())
+        return texts.alias("text").to_frame().select(short).to_series()
 
 
 _IS_OPERATOR = re.compile(r"^(aten|autograd)::|, (seq|op_id|sizes) = ")
@@ -316,7 +314,7 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
         by_id = rows.filter(pl.col("text").is_null()).drop("text").join(named, on="text_id").select(kept.columns)
         both = pl.concat([kept, by_id])
         # Written anew: filtered texts would keep the memory of all that they were read with.
-        return both.with_columns(text=wanted.shorten(both["text"] + ""))
+        return both.with_columns(text=_share_texts(wanted.shorten(both["text"] + "")))
 
     found = export.frame(
         NVTX,
@@ -327,7 +325,16 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
         reduce=keep_wanted,
     )
     ranges = conform(found.with_columns(process=process_of("thread")), HOST_RANGES)
-    return share_constants(ranges.filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text"))
+    in_order = ranges.filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text")
+    return share_constants(in_order.with_columns(text=_share_texts(in_order["text"])))
+
+
+def _share_texts(texts: pl.Series) -> pl.Series:
+    """``texts``, of which few differ: these are then in memory once."""
+    distinct = texts.unique()
+    if len(distinct) * 2 > len(texts):
+        return texts
+    return distinct.gather(texts.cast(pl.Enum(distinct)).to_physical())
 
 
 def _where_wanted(wanted: WantedRanges, texts: Mapping[int, str], *, has_text: bool, has_text_id: bool) -> str:
