@@ -172,10 +172,10 @@ def _split(rows: pl.DataFrame, column: str, begin: int, end: int) -> tuple[pl.Da
 def _find_next_host_step(operations: pl.DataFrame, later: pl.DataFrame, end_ns: int) -> int:
     """When the host begins to launch the next step: it runs ahead of the device, so this may be before ``end_ns``."""
     last_launch = operations["launch_start_ns"].max()
-    following = later["launch_start_ns"]
+    following = pl.col("launch_start_ns")
     if isinstance(last_launch, int):
         following = following.filter(following > last_launch)
-    first = following.min()
+    first = later.select(following.min()).item()
     return first if isinstance(first, int) else end_ns
 
 

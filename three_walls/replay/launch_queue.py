@@ -51,9 +51,9 @@ def find_queue_waits(
         places = np.flatnonzero((stream == number) & (call_of != NONE))
         places = places[np.argsort(start[call_of[places]], kind="stable")]
         launched_before = (pl.col("stream") == number) & pl.col("launch_start_ns").is_not_null()
-        before = earlier.select("stream", "launch_start_ns", "start_ns", "end_ns").filter(launched_before)
+        before = earlier.select(pl.col("launch_start_ns", "end_ns").filter(launched_before))
         if not before["launch_start_ns"].is_sorted():
-            before = before.sort("launch_start_ns", "start_ns")
+            before = earlier.filter(launched_before).sort("launch_start_ns", "start_ns")
         ends = np.concatenate([before["end_ns"], operations["end_ns"][places]])
         ended_ns = np.maximum.accumulate(ends)
         for place, call in enumerate(call_of[places].tolist()):
