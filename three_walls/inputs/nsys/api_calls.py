@@ -110,7 +110,7 @@ class ApiCalls:
         for part in self.parts:
             if part.until_ns < begin_ns or part.begin_ns >= until_ns:
                 continue
-            if part.begin_ns < begin_ns or part.until_ns > until_ns:
+            if part.begin_ns < begin_ns or part.until_ns >= until_ns:
                 start = part.packed["start_ns"].cast(pl.Int64) + part.least["start_ns"]
                 end = start + part.packed["length_ns"].cast(pl.Int64) + part.least["length_ns"]
                 part = part.take((end >= begin_ns) & (start < until_ns))
