@@ -18,6 +18,7 @@ from typing import TypeVar
 import click
 import polars as pl
 
+from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.inputs.read_inputs import InputRequest, read_inputs
 from three_walls.model.transformation import Action, Level, Levels, Transformation
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
@@ -52,8 +53,10 @@ def repeat_step(timeline: Timeline, window: pl.DataFrame, least_operations: int)
     operations = timeline.operations.filter((pl.col("rank_index") == rank) & inside)
     process = operations.select("capture_id", "process").unique()
     launched_from_ns = operations["launch_start_ns"].min()
-    calls = timeline.api_calls.join(process, on=["capture_id", "process"], how="semi").filter(
-        pl.col("start_ns").is_between(launched_from_ns, end_ns, closed="left")
+    calls = (
+        timeline.api_calls.frame()
+        .join(process, on=["capture_id", "process"], how="semi")
+        .filter(pl.col("start_ns").is_between(launched_from_ns, end_ns, closed="left"))
     )
     called = calls.select("capture_id", "process", "correlation")
     waits, records = (
@@ -76,7 +79,7 @@ def repeat_step(timeline: Timeline, window: pl.DataFrame, least_operations: int)
     repeated = replace(
         timeline,
         operations=again(operations),
-        api_calls=again(calls),
+        api_calls=ApiCalls.of(again(calls)),
         stream_waits=again(waits),
         event_records=again(records),
         steps=timeline.steps.filter(pl.col("kept") & (pl.col("rank_index") == rank))

@@ -28,7 +28,7 @@ from three_walls.attribution.ownership import (
     union_where,
 )
 from three_walls.attribution.parts import Part, divide_run
-from three_walls.attribution.slow_ranks import find_slow_ranks, list_paced_calls, measure_paces
+from three_walls.attribution.slow_ranks import LEAST_RANKS, find_slow_ranks, list_paced_calls, measure_paces
 from three_walls.attribution.stragglers import explain_stragglers, find_late_ranks
 from three_walls.attribution.stream_edges import EventCalls, list_event_calls
 from three_walls.attribution.transfer import measure_transfer
@@ -85,8 +85,10 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     )
     transfer = measure_transfer(timeline, matched_ranks, exposed_slices, exposure)
     kernel_spread = measure_kernel_spread(spreads)
-    paced = list_paced_calls(timeline, traces)
-    slow_ranks = find_slow_ranks(measure_paces(paced, list(matched_ranks.rank_of), matched_ranks.pipeline))
+    slow_ranks: Mapping[int, float] = {}
+    if len(matched_ranks.rank_of) >= LEAST_RANKS:
+        paced = list_paced_calls(timeline, traces)
+        slow_ranks = find_slow_ranks(measure_paces(paced, list(matched_ranks.rank_of), matched_ranks.pipeline))
     return Attribution(
         steps=timeline.steps,
         compute=compute,

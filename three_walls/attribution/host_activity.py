@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import polars as pl
 
+from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.tables.kernels import load_api_patterns
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import intersect
@@ -27,22 +30,23 @@ _VERSION = r"(_ptsz|_ptds|_v\d+)+$"
 """Suffixes of an API function's name: which default stream, which version."""
 
 
-def calls_of_kind(api_calls: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
+def calls_of_kind(api_calls: ApiCalls, kinds: tuple[str, ...]) -> pl.DataFrame:
     """The rows of ``api_calls`` of one of ``kinds``, with ``kind`` and ``call`` (the name without suffixes)."""
-    names = api_calls["name"].unique().drop_nulls()
-    rows = [(name, kind) for name in names.cast(pl.String).to_list() if (kind := kind_of(name)) in kinds]
+    calls = api_calls.named(lambda name: kind_of(name) in kinds).frame()
+    rows = [(name, kind_of(name)) for name in calls["name"].unique().cast(pl.String).to_list()]
     kind_of_name = pl.DataFrame(rows, schema={"name": pl.Categorical, "kind": pl.String}, orient="row").with_columns(
         call=pl.col("name").cast(pl.String).str.replace(_VERSION, "")
     )
-    return api_calls.join(kind_of_name, on="name", how="inner")
+    return calls.join(kind_of_name, on="name", how="inner", maintain_order="left")
 
 
+@lru_cache(maxsize=10_000)
 def kind_of(name: str) -> str | None:
     """Kind of the API call ``name`` in ``tables/api-calls.yaml``; None where the table has none."""
     return next((row.kind for row in load_api_patterns() if row.pattern.search(name)), None)
 
 
-def name_activities(late: pl.DataFrame, api_calls: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def name_activities(late: pl.DataFrame, api_calls: ApiCalls, operations: pl.DataFrame) -> pl.DataFrame:
     """The CUDA calls of the launching threads during ``late``: gap, start_ns, end_ns, cause, detail.
 
     ``late`` (rank_index, capture_id, thread, gap, start_ns, end_ns) has no overlaps within a rank. ``detail`` is the

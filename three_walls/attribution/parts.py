@@ -22,6 +22,26 @@ MOST_OPERATIONS = 250_000
 """Of a part, unless a single step has more. Smaller parts cost more time, larger ones more memory: about 700 bytes for
 each operation."""
 
+_NEEDED = (
+    "rank_index",
+    "kind",
+    "category",
+    "name_id",
+    "stream",
+    "start_ns",
+    "end_ns",
+    "grid_x",
+    "grid_y",
+    "grid_z",
+    "graph_node",
+    "capture_id",
+    "process",
+    "launch_start_ns",
+    "launch_end_ns",
+    "launch_thread",
+)
+"""Columns of Timeline.operations that attributing a part takes."""
+
 _MARGIN = 20_000
 """Operations before and after the steps of a part."""
 
@@ -40,9 +60,9 @@ def divide_run(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
     if timeline.operations.height <= MOST_OPERATIONS:
         yield Part(timeline, event_calls)
         return
-    rank_index = timeline.operations["rank_index"]
-    ranks = rank_index.unique().sort()
-    first_row = [*rank_index.search_sorted(ranks, "left").to_list(), len(rank_index)]
+    runs = timeline.operations.select(pl.col("rank_index").rle()).unnest("rank_index")
+    ranks = runs["value"]
+    first_row = [0, *runs["len"].cum_sum().to_list()]
     begin = 0
     for place in range(len(ranks)):
         rows = first_row[place + 1] - first_row[place]
@@ -68,14 +88,14 @@ def _take_ranks(timeline: Timeline, event_calls: EventCalls, ranks: pl.Series, r
         timeline,
         operations=operations,
         steps=timeline.steps.filter(pl.col("rank_index").is_in(ranks.implode())),
-        api_calls=timeline.api_calls.filter(captures),
+        api_calls=timeline.api_calls.of_captures(operations["capture_id"].unique().to_list()),
     )
     yield Part(part, event_calls.filter(captures))
 
 
 def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
     """The parts of a single rank: ``timeline`` has its operations and steps alone."""
-    operations, steps = timeline.operations, timeline.steps.sort("start_ns")
+    operations, steps = timeline.operations.select(_NEEDED), timeline.steps.sort("start_ns")
     capture_id, process = operations.select("capture_id", "process").row(0)
     of_process = (pl.col("capture_id") == capture_id) & (pl.col("process") == process)
     own_calls = event_calls.filter(of_process)
@@ -95,7 +115,7 @@ def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
             timeline,
             operations=own,
             steps=own_steps,
-            api_calls=timeline.api_calls.filter((pl.col("end_ns") > begin_ns) & (pl.col("start_ns") < end_ns)),
+            api_calls=timeline.api_calls.between(begin_ns, end_ns),
         )
         yield Part(part, own_calls.around(own["launch_start_ns"]))
         begin = end
@@ -113,5 +133,5 @@ def _find_rows(
     if following < len(compute_rows):
         next_start_ns = operations["start_ns"][int(compute_rows[following])]
         end = max(end, operations["start_ns"].search_sorted(next_start_ns, "right"))
-    still_running = operations["end_ns"][:begin] > steps["start_ns"][0]
-    return pl.concat([operations[:begin].filter(still_running), operations[begin:end]])
+    still_running: pl.Series = (operations["end_ns"][:begin] > steps["start_ns"][0]).arg_true()
+    return pl.concat([operations.select(pl.all().gather(still_running)), operations[begin:end]])

@@ -19,7 +19,7 @@ from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
-_LEAST_RANKS = 4
+LEAST_RANKS = 4
 """Of a stage: of three, two slow ones would be the usual pace."""
 
 _KERNEL = ("stage", "kernel", "grid_x", "grid_y", "grid_z")
@@ -80,7 +80,7 @@ def measure_paces(paced: PacedCalls, rank_indices: Sequence[int], pipeline: Pipe
             orient="row",
         )
         .with_columns(ranks=pl.len().over("stage"))
-        .filter(pl.col("ranks") >= _LEAST_RANKS)
+        .filter(pl.col("ranks") >= LEAST_RANKS)
     )
     if stages.is_empty():
         return pl.DataFrame(schema={"rank_index": pl.Int64, "stage": pl.Int64, "pace": pl.Float64})

@@ -62,11 +62,15 @@ def measure_host_work(
     sum to the step without its CUDA calls.
     """
     threads = sorted(operations["launch_thread"].drop_nulls().unique().to_list())
-    calls = timeline.api_calls.filter(
-        (pl.col("capture_id") == step.trace.capture_id)
-        & pl.col("thread").is_in(threads)
-        & (pl.col("start_ns") < step.end_ns)
-        & (pl.col("end_ns") > step.start_ns)
+    calls = (
+        timeline.api_calls.between(step.start_ns, step.end_ns)
+        .frame()
+        .filter(
+            (pl.col("capture_id") == step.trace.capture_id)
+            & pl.col("thread").is_in(threads)
+            & (pl.col("start_ns") < step.end_ns)
+            & (pl.col("end_ns") > step.start_ns)
+        )
     )
     starved = _find_starved_threads(step, timeline, gaps)
     idle = _Stretches.of(step.slices.filter(OWNER.is_in(_IDLE)))

@@ -11,6 +11,7 @@ import polars as pl
 
 from three_walls.inputs.config.sources import USER
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.schemas import distinct_rows
 from three_walls.inputs.read_inputs import Inputs
 from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
 from three_walls.tables.megatron_signs import RangeSign, Sign, megatron_signs
@@ -92,7 +93,7 @@ def _list_stated_signs(inputs: Inputs) -> Iterator[str]:
 
 def _kernel_names(trace: Trace) -> Iterator[str]:
     """The full name of each kernel; its short name, which has no namespace, only where the full one is unknown."""
-    kernels = trace.operations.select("kind", "name_id", "short_name_id").filter(kind="kernel")
+    kernels = distinct_rows(trace.operations.select("kind", "name_id", "short_name_id")).filter(kind="kernel")
     ids = kernels.select(pl.coalesce("name_id", "short_name_id").alias("id"))
     for name_id in ids["id"].drop_nulls().unique().to_list():
         yield trace.names.get(name_id, "")

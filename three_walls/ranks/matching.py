@@ -103,17 +103,26 @@ def _list_communication(timeline: Timeline) -> pl.DataFrame:
     )
 
 
+_ROWS_AT_ONCE = 1 << 18
+
+
 def outline_ranks(operations: pl.DataFrame) -> RankOutline:
     """The outline of the ranks that ran ``operations`` (as in a Timeline).
 
     Stream numbers differ between processes, but they follow the order of creation, which is the same on all ranks of a
     program. Role 0 is the stream that computes, if the class runs there.
     """
-    computing = (
-        operations.select("rank_index", "stream", "category", "start_ns", "end_ns")
-        .filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
+    columns = ("rank_index", "stream", "category", "start_ns", "end_ns")
+    sums = [  # part by part: what is filtered of all would take hundreds of megabytes
+        rows.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
         .group_by("rank_index", "stream")
         .agg(work_ns=DURATION.sum())
+        for rows in operations.select(columns).iter_slices(_ROWS_AT_ONCE)
+    ]
+    computing = (
+        pl.concat(sums)
+        .group_by("rank_index", "stream")
+        .agg(pl.col("work_ns").sum())
         .sort(["rank_index", "work_ns", "stream"], descending=[False, True, False])
         .unique("rank_index", keep="first", maintain_order=True)
         .select("rank_index", main="stream")

@@ -29,7 +29,7 @@ from three_walls.replay.graph import (
 from three_walls.replay.host_chains import find_first_calls, find_hand_overs, list_calls
 from three_walls.replay.launch_queue import QueueWaits, find_queue_waits
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.timeline import Timeline
+from three_walls.timeline.timeline import Timeline, find_between, take_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,10 @@ def _read_rank(
     timeline: Timeline, event_calls: EventCalls, place: int, window: Mapping[str, int], shift_ns: int
 ) -> _RankPart:
     rank_index, start_ns, end_ns = window["rank_index"], window["start_ns"], window["end_ns"]
-    # Sorted by rank and start.
-    _, of_rank, _ = _split(timeline.operations, "rank_index", rank_index, rank_index + 1)
-    earlier, operations, later = _split(of_rank, "start_ns", start_ns, end_ns)
+    of_rank = take_rank(timeline.operations, rank_index)
+    operations = find_between(of_rank, "start_ns", start_ns, end_ns)
+    times = of_rank.select("stream", "launch_start_ns", "start_ns", "end_ns")  # of all steps, a few columns are enough
+    earlier, _, later = _split(times, "start_ns", start_ns, end_ns)
     until_ns = _find_next_host_step(operations, later, end_ns)
     calls = list_calls(timeline, operations, until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
@@ -118,7 +119,9 @@ def _read_rank(
     call_start = calls["start_ns"].to_numpy()
     launch_ns = np.where(call_of != NONE, call_start[call_of] if len(call_start) else NONE, NONE)
     waits = timeline.stream_waits.filter(
-        (pl.col("capture_id") == operations["capture_id"][0]) & (pl.col("process") == operations["process"][0])
+        (pl.col("capture_id") == operations["capture_id"][0])
+        & (pl.col("process") == operations["process"][0])
+        & pl.col("correlation").is_in(calls["correlation"].unique().implode())
     )
     awaited, queue = _join_waits(
         find_awaited(calls, operations, waits, call_of), find_queue_waits(calls, operations, earlier, call_of)
@@ -169,10 +172,10 @@ def _split(rows: pl.DataFrame, column: str, begin: int, end: int) -> tuple[pl.Da
 def _find_next_host_step(operations: pl.DataFrame, later: pl.DataFrame, end_ns: int) -> int:
     """When the host begins to launch the next step: it runs ahead of the device, so this may be before ``end_ns``."""
     last_launch = operations["launch_start_ns"].max()
-    following = later["launch_start_ns"]
+    following = pl.col("launch_start_ns")
     if isinstance(last_launch, int):
         following = following.filter(following > last_launch)
-    first = following.min()
+    first = later.select(following.min()).item()
     return first if isinstance(first, int) else end_ns
 
 

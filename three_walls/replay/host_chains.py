@@ -44,13 +44,19 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
     """
     first = operations.select("capture_id", "process").row(0)
     threads = operations["launch_thread"].drop_nulls().unique()
-    begin_ns = operations["launch_start_ns"].min()
-    calls = timeline.api_calls.filter(
-        (pl.col("capture_id") == first[0])
-        & (pl.col("process") == first[1])
-        & pl.col("thread").is_in(threads.implode())
-        & pl.col("start_ns").is_between(begin_ns if isinstance(begin_ns, int) else until_ns, until_ns, closed="left")
-    ).select(*_SORTED, "name")
+    first_ns = operations["launch_start_ns"].min()
+    begin_ns = first_ns if isinstance(first_ns, int) else until_ns
+    calls = (
+        timeline.api_calls.between(begin_ns, until_ns)
+        .frame()
+        .filter(
+            (pl.col("capture_id") == first[0])
+            & (pl.col("process") == first[1])
+            & pl.col("thread").is_in(threads.implode())
+            & pl.col("start_ns").is_between(begin_ns, until_ns, closed="left")
+        )
+        .select(*_SORTED, "name")
+    )
     # Exports list calls nearly in order, which numpy's stable sort makes use of.
     keys = [calls[name].fill_null(_BEFORE_ALL).to_numpy() for name in _SORTED]
     in_order = np.lexsort(keys[::-1])

@@ -50,8 +50,11 @@ def find_queue_waits(
     for number in np.unique(stream[launched[took_long]]).tolist():
         places = np.flatnonzero((stream == number) & (call_of != NONE))
         places = places[np.argsort(start[call_of[places]], kind="stable")]
-        before = earlier.filter((pl.col("stream") == number) & pl.col("launch_start_ns").is_not_null())
-        ends = np.concatenate([before.sort("launch_start_ns", "start_ns")["end_ns"], operations["end_ns"][places]])
+        launched_before = (pl.col("stream") == number) & pl.col("launch_start_ns").is_not_null()
+        before = earlier.select(pl.col("launch_start_ns", "end_ns").filter(launched_before))
+        if not before["launch_start_ns"].is_sorted():
+            before = earlier.filter(launched_before).sort("launch_start_ns", "start_ns")
+        ends = np.concatenate([before["end_ns"], operations["end_ns"][places]])
         ended_ns = np.maximum.accumulate(ends)
         for place, call in enumerate(call_of[places].tolist()):
             if end[call] - start[call] <= limits.long_launch_ns:

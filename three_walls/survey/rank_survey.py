@@ -27,6 +27,7 @@ from three_walls.attribution.ownership import (
     union_where,
 )
 from three_walls.attribution.slow_ranks import PacedCalls, list_paced_calls
+from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
 from three_walls.inputs.read_inputs import Progress
@@ -126,7 +127,7 @@ class RankSurvey:
     def timeline(self) -> Timeline:
         """The timeline of all ranks, without operations other than communication and without what hosts did."""
         nothing = pl.DataFrame()
-        return Timeline(self.calls, self.steps, self.sources, *[nothing] * 6)
+        return Timeline(self.calls, self.steps, self.sources, nothing, nothing, ApiCalls(), *[nothing] * 3)
 
     def with_steps(self, steps: pl.DataFrame) -> RankSurvey:
         """The same with the numbers of ``steps``, which are the same steps in other numbers, kept or not."""

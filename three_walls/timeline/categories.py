@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
+from three_walls.inputs.nsys.schemas import distinct_rows
 from three_walls.model.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
 from three_walls.tables.kernels import KernelPattern, load_kernel_patterns
 from three_walls.tables.thresholds import attribution_thresholds
@@ -26,6 +27,8 @@ PHASE = pl.Enum(["forward", "backward"])
 
 UNCLASSIFIED = "unclassified"
 UNFUSED_ATTENTION = "attention_unfused"
+
+_ROWS_AT_ONCE = 1 << 18
 
 _GENERIC_CATEGORIES = ("elementwise", "copy_d2d", "memset", UNCLASSIFIED)
 """Categories that count as unfused attention where they surround its softmax."""
@@ -43,9 +46,9 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame
     anchor    whether the kernel marks the optimizer update
     unknown   the kernel's short name where no pattern matched, else null
     """
-    kernels = operations.select("kind", "name_id", "short_name_id").filter(pl.col("kind") == "kernel")
-    distinct = kernels.select("name_id", "short_name_id").unique()
-    pairs = distinct.sort("name_id", "short_name_id").rows()
+    key = ["rank_index", "kind", "name_id", "short_name_id"]
+    distinct = distinct_rows(operations.select(key)).filter(pl.col("kind") == "kernel")
+    pairs = distinct.select("name_id", "short_name_id").unique().sort("name_id", "short_name_id").rows()
     rows = [_classify_name(name_id, short_name_id, names) for name_id, short_name_id in pairs]
     schema = pl.Schema(
         {
@@ -59,25 +62,37 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame
             "without_experts": CATEGORY_OR_SEND_RECV,
         }
     )
-    classified = pl.DataFrame(rows, schema=schema, orient="row")
-    name = ["name_id", "short_name_id"]
-    found = operations.select(name).join(classified, on=name, how="left", nulls_equal=True, maintain_order="left")
-    joined = operations.hstack(found.drop(name))
+    by_name = pl.DataFrame(rows, schema=schema, orient="row")
+    kernels = distinct.join(by_name, on=["name_id", "short_name_id"], nulls_equal=True)
     # Softmax, sorting and counting are in every program: only where experts are selected are they a router's.
     routes = pl.col("selects_experts").any().over("rank_index")
     is_fused = (pl.col("category") == "attention").any().over("rank_index")  # then no softmax is attention's
     is_softmax = pl.col("without_experts") == UNFUSED_ATTENTION
-    kernel_category = (
+    category = (
         pl.when(routes | pl.col("without_experts").is_null())
         .then("category")
         .when(is_fused & is_softmax)
         .then(_category("elementwise"))
         .otherwise("without_experts")
     )
-    return joined.with_columns(
-        category=pl.when(pl.col("kind") == "kernel").then(kernel_category).otherwise(_category_without_name()),
-        anchor=pl.col("anchor").fill_null(value=False),
-    ).drop("selects_experts", "without_experts")
+    classified = kernels.with_columns(category=category).drop("selects_experts", "without_experts")
+    if distinct["rank_index"].n_unique() == 1:
+        key.remove("rank_index")
+        classified = classified.drop("rank_index")
+    copied = ["copy_kind", "source_kind", "target_kind"]
+    needed = operations.select(*key, *copied)
+    firsts = range(0, max(operations.height, 1), _ROWS_AT_ONCE)  # a join takes much more memory than it adds
+    parts = [_find_categories(needed[first : first + _ROWS_AT_ONCE], key, classified) for first in firsts]
+    return operations.hstack(pl.concat(parts))
+
+
+def _find_categories(operations: pl.DataFrame, key: list[str], kernels: pl.DataFrame) -> pl.DataFrame:
+    """The columns that :func:`classify` adds. ``kernels``: those of each kind of kernel."""
+    joined = operations.join(kernels, on=key, how="left", nulls_equal=True, maintain_order="left")
+    of_kind = pl.when(pl.col("kind") == "kernel").then("category").otherwise(_category_without_name())
+    return joined.select(
+        category=of_kind, phase="phase", anchor=pl.col("anchor").fill_null(value=False), unknown="unknown"
+    )
 
 
 def _classify_name(
@@ -140,19 +155,22 @@ def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
     consecutive GEMMs, with a softmax among them, in a stretch too short to hold anything else. A fused kernel removes
     all of them, so they are counted together. ``operations`` are sorted by rank and start.
     """
-    streams = operations.filter(pl.col("category") == UNFUSED_ATTENTION).select("rank_index", "stream").unique()
-    in_order = (
-        operations.select("rank_index", "stream", "category")
-        .with_row_index("row")
-        .join(streams.with_row_index("place"), on=["rank_index", "stream"])
-        .sort("place", "row")
-    )
-    category = in_order["category"]
-    opens = category.is_in(list(GEMM_CATEGORIES)) | (in_order["place"] != in_order["place"].shift())
-    stretch = opens.fill_null(value=True).cast(pl.Int64).cum_sum().to_numpy()
-    is_short = np.bincount(stretch) <= attribution_thresholds().maximum_operations_between_gemms
-    has_softmax = np.bincount(stretch, weights=(category == UNFUSED_ATTENTION).to_numpy()) > 0
-    is_moved = category.is_in(list(_GENERIC_CATEGORIES)).to_numpy() & (is_short & has_softmax)[stretch]
+    softmax = operations.select("rank_index", "stream", "category").filter(pl.col("category") == UNFUSED_ATTENTION)
+    streams = softmax.select("rank_index", "stream").unique().sort("rank_index", "stream").rows()
+    if not streams:
+        return operations
+    on_streams = [
+        operations.select(((pl.col("rank_index") == rank_index) & (pl.col("stream") == stream)).arg_true())
+        for rank_index, stream in streams
+    ]
+    row = np.concatenate([found.to_series().to_numpy() for found in on_streams])
     numbers = operations["category"].to_physical().to_numpy().copy()
-    numbers[in_order["row"].to_numpy()[is_moved]] = CATEGORIES.index(UNFUSED_ATTENTION)
+    category = numbers[row]
+    opens = np.isin(category, [CATEGORIES.index(name) for name in GEMM_CATEGORIES])
+    opens[np.cumsum([0, *(found.height for found in on_streams[:-1])])] = True
+    stretch = np.cumsum(opens)
+    is_short = np.bincount(stretch) <= attribution_thresholds().maximum_operations_between_gemms
+    has_softmax = np.bincount(stretch, weights=category == CATEGORIES.index(UNFUSED_ATTENTION)) > 0
+    is_generic = np.isin(category, [CATEGORIES.index(name) for name in _GENERIC_CATEGORIES])
+    numbers[row[is_generic & (is_short & has_softmax)[stretch]]] = CATEGORIES.index(UNFUSED_ATTENTION)
     return operations.with_columns(category=pl.Series(numbers).cat.to(CATEGORY))

@@ -101,7 +101,7 @@ def find_steps(
     windows_of: dict[int, list[_Window]] = {}
     sources: dict[int, StepSource] = {}
     first = 0
-    for count, rank_index in operations["rank_index"].rle().struct.unnest().rows():
+    for count, rank_index in operations.select(pl.col("rank_index").rle()).unnest("rank_index").rows():
         windows_of[rank_index], sources[rank_index] = _find_windows(operations.slice(first, count), marked)
         first += count
     if not all(map(_have_increasing_numbers, windows_of.values())):

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts, select_calls
+from three_walls.inputs.nsys.schemas import share_constants
+from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import UsageError
@@ -35,6 +37,7 @@ from three_walls.timeline.communication_owners import (
     resolve_collectives,
     resolve_send_recv,
 )
+from three_walls.timeline.launches import find_launches
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
 
 # NVTX ranges of Megatron's expert-parallel overlap. Megatron Core's ``ScheduleNode`` (pipeline_parallel/utils.py) puts
@@ -66,6 +69,8 @@ _REMEDIES = {
 _MOST_NAMED, _LONGEST_NAMED, _LONGEST_READ = 6, 60, 1_000
 """Ranges that an error names, the characters that it shows of each, and those that are searched for private parts."""
 
+_OF_COMMUNICATOR = ("communicator", "message_bytes")
+
 SCHEDULE_NODES = pl.Schema(
     {
         "capture_id": pl.Int64,
@@ -95,8 +100,8 @@ class Timeline:
     """API calls that wait for the device."""
     overhead: pl.DataFrame
     """When the profiler delayed a thread."""
-    api_calls: pl.DataFrame
-    """All CUDA API calls, with their ``name``: what host threads were doing."""
+    api_calls: ApiCalls
+    """All CUDA API calls: what host threads were doing."""
     stream_waits: pl.DataFrame
     """Waits of a stream for an event."""
     event_records: pl.DataFrame
@@ -111,8 +116,14 @@ class Timeline:
 
 def take_rank(operations: pl.DataFrame, rank_index: int) -> pl.DataFrame:
     """The rows of a rank, in place. ``operations`` are sorted by rank, as ``Timeline.operations`` are."""
-    first, after = (operations["rank_index"].search_sorted(index, "left") for index in (rank_index, rank_index + 1))
-    return operations[first:after]
+    return find_between(operations, "rank_index", rank_index, rank_index + 1)
+
+
+def find_between(rows: pl.DataFrame, column: str, begin: int, end: int) -> pl.DataFrame:
+    """The ``rows``, sorted by ``column``, from ``begin`` to before ``end``, in place."""
+    bounds = pl.Series([begin, end], dtype=pl.Int64)
+    first, after = rows.select(pl.col(column).search_sorted(bounds, "left")).to_series()
+    return rows[first:after]
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
@@ -127,7 +138,7 @@ def wanted_ranges(step_range: str | None) -> WantedRanges:
     settings = tuple(text for row in shown_settings() for text in row.ranges)
     signs = tuple(text for sign in (*megatron_signs().ranges, *megatron_signs().shared_ranges) for text in sign.texts)
     needles = (TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS, *settings, *signs)
-    return WantedRanges(tuple(dict.fromkeys(needles)), step_range or None)
+    return WantedRanges(tuple(dict.fromkeys(needles)), step_range or None, numbered=TRAINING_STEP_TEXT)
 
 
 def _check_expression(step_range: str) -> None:
@@ -149,11 +160,12 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
 
     ``three_walls.ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
     """
-    synchronize = union_of(load_api_patterns(), "synchronize")
+    synchronize = union_of(load_api_patterns(), "synchronize").search
     # Those of a trace are sorted by rank and start, and ranks are numbered from trace to trace.
     operations = pl.concat([_classify_operations(trace, config) for trace in traces])
     ranges = pl.concat([trace.ranges for trace in traces])
-    api_calls = pl.concat([trace.api_calls for trace in traces])
+    api_calls = ApiCalls.join(trace.api_calls for trace in traces)
+    waiting = api_calls.named(lambda name: synchronize(name) is not None)
     steps, sources = find_steps(operations, ranges, step_range or None)
     if step_range:
         _check_steps_found(traces, ranges, sources, step_range)
@@ -161,7 +173,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
         operations=operations,
         steps=steps,
         sources=sources,
-        synchronizing=select_calls(api_calls, synchronize).select("capture_id", "thread", "start_ns", "end_ns"),
+        synchronizing=waiting.frame("capture_id", "thread", "start_ns", "end_ns"),
         overhead=pl.concat([trace.overhead for trace in traces]),
         api_calls=api_calls,
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
@@ -198,14 +210,15 @@ def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
 
     Columns are added to those of the trace, never gathered anew: the two share their memory.
     """
-    classified = classify(_join_launches(trace), trace.names)
+    classified = classify(_add_hosts(trace), trace.names)
     owned = _resolve_owners(classified.with_row_index("place"), trace, config)
     places = classified.select("rank_index").with_row_index("place").select("place")
-    owners = owned.select("place", "communicator", "message_bytes", owner=pl.col("category").to_physical())
+    owners = owned.select("place", *_OF_COMMUNICATOR, owner=pl.col("category").to_physical())
     found = places.join(owners, on="place", how="left", maintain_order="left").drop("place")
     # Categories have the same numbers with SendRecv among them, which is the last, as without.
     category = pl.coalesce("owner", pl.col("category").to_physical()).cat.to(CATEGORY)
-    return mark_unfused_attention(classified.hstack(found).with_columns(category=category).drop("owner"))
+    whole = classified.hstack(found).with_columns(category=category).drop("owner")
+    return share_constants(mark_unfused_attention(whole))
 
 
 def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -> pl.DataFrame:
@@ -213,42 +226,34 @@ def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -
 
     An operation of each stream that computes is among them: it shows where an exchange blocks compute.
     """
-    category = pl.col("category").cast(pl.String)
-    computing = operations.filter(category.is_in(list(GEMM_CATEGORIES))).unique(["rank_index", "stream"])
-    few = pl.concat([operations.filter(category.is_in(NCCL_CATEGORIES)), computing]).sort("place")
-    joined = join_communicators(few, trace.nccl_calls)
+    communicating = operations.select(pl.col("category").is_in(NCCL_CATEGORIES).arg_true()).to_series()
+    computing = (
+        operations.select("place", "rank_index", "stream", "category")
+        .filter(pl.col("category").is_in(list(GEMM_CATEGORIES)))
+        .unique(["rank_index", "stream"])
+    )
+    few = pl.concat([communicating, computing["place"]]).sort()
+    joined = join_communicators(operations.select(pl.all().gather(few)), trace.nccl_calls)
     all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
     exchanged = resolve_send_recv(joined, all_to_all, config)
     return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)
 
 
-def _join_launches(trace: Trace) -> pl.DataFrame:
+def _add_hosts(trace: Trace) -> pl.DataFrame:
     """Adds the host's side to the operations: capture_id, process, launch_start_ns, launch_end_ns, launch_thread.
 
-    The launch columns are null where the API call was not recorded. Correlation ids are unique within a process only:
-    two ranks in one capture share them. Of several calls with one id, the first launched.
+    The launch columns are null where the API call was not recorded.
     """
-    processes = pl.DataFrame(
-        [(rank.rank_index, trace.capture_id, rank.process) for rank in trace.ranks],
-        schema={"rank_index": pl.Int64, "capture_id": pl.Int64, "process": pl.Int64},
-        orient="row",
+    process_of_rank = {rank.rank_index: rank.process for rank in trace.ranks}
+    processes = set(process_of_rank.values())
+    process = (
+        pl.lit(processes.pop(), dtype=pl.Int64)  # one number for all rows takes no memory
+        if len(processes) == 1
+        else pl.col("rank_index").replace_strict(process_of_rank, return_dtype=pl.Int64)
     )
-    ranks = trace.operations.select("rank_index").join(processes, on="rank_index", how="left", maintain_order="left")
-    operations = trace.operations.with_columns(ranks["capture_id"], ranks["process"])
-    calls = trace.api_calls
-    # A join by one column takes half the time of one by two.
-    is_one_process = len({rank.process for rank in trace.ranks}) == 1
-    key = ["correlation"] if is_one_process else ["process", "correlation"]
-    if is_one_process:
-        calls = calls.filter(pl.col("process") == trace.ranks[0].process)
-    wanted = operations.select(key)
-    launching = calls.select(*key, "start_ns", "end_ns", "thread").join(wanted, on=key, how="semi")
-    if not launching["start_ns"].is_sorted():
-        launching = launching.sort("start_ns", maintain_order=True)
-    launches = launching.unique(key, keep="first", maintain_order=True).select(
-        *key, launch_start_ns="start_ns", launch_end_ns="end_ns", launch_thread="thread"
-    )
-    return operations.hstack(wanted.join(launches, on=key, how="left", maintain_order="left").drop(key))
+    capture_id = pl.lit(trace.capture_id, dtype=pl.Int64)
+    operations = trace.operations.with_columns(capture_id=capture_id, process=process)
+    return operations.hstack(find_launches(operations.select("process", "correlation"), trace.api_calls))
 
 
 def _select_ranges(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:

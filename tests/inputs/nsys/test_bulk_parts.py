@@ -41,7 +41,8 @@ def test_a_trace_read_in_small_parts_is_the_same(
     monkeypatch.setattr(export, "_ROWS_AT_ONCE", rows_at_once)
     in_parts = read(path)
     assert whole.ranges.height == 4
-    for name in ("operations", "api_calls", "ranges"):
+    assert in_parts.api_calls.frame().equals(whole.api_calls.frame())
+    for name in ("operations", "ranges"):
         assert getattr(in_parts, name).equals(getattr(whole, name)), name
 
 

@@ -15,7 +15,6 @@ from three_walls.facts.log_facts import LOG_ALLOCATOR_RETRIES, LOG_OOMS, LOG_RES
 from three_walls.facts.memory.estimate import MEMORY_PEAK, NO_DEVICE_MEMORY
 from three_walls.facts.step_view import StepView
 from three_walls.inputs.nsys.capabilities import YES
-from three_walls.inputs.nsys.tables import select_calls
 from three_walls.model.fact import (
     FactDefinition,
     FactGroup,
@@ -102,8 +101,9 @@ def measure_driver_memory(step: StepView, allocate: re.Pattern[str]) -> Measurem
     trace, rank = step.trace, step.rank
     if trace.capabilities["api_calls"] != YES:
         return {**_measure_allocations(step), ALLOCATOR_CALLS: missing(trace.capabilities["api_calls"])}
-    calls = select_calls(trace.api_calls, allocate).filter(pl.col("process") == rank.process)
-    return {**_measure_allocations(step), ALLOCATOR_CALLS: known(_in_steps(calls, step.kept_steps).height)}
+    calls = trace.api_calls.named(lambda name: allocate.search(name) is not None).frame("process", "start_ns")
+    own = calls.filter(pl.col("process") == rank.process)
+    return {**_measure_allocations(step), ALLOCATOR_CALLS: known(_in_steps(own, step.kept_steps).height)}
 
 
 def _measure_allocations(step: StepView) -> Measurements:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,7 @@ _LEAST_ROW_BYTES = 6
 """Of a row in an SQLite file: a pointer to its cell, and a cell of four bytes."""
 _STEPS_BETWEEN_CHECKS = 100_000
 _TEXTS_AT_ONCE = 10_000
-_ROWS_AT_ONCE = 1 << 18
+_ROWS_AT_ONCE = 1 << 16
 _ROW_NUMBER = "rowid"
 """SQLite's number of a row, unless a column has this name."""
 _WORD = re.compile(r"\w+")
@@ -134,9 +134,21 @@ class NsysExport:
         missing table gives an empty frame, so that callers see what is missing. Rows are read in parts; ``reduce``
         takes what is not needed from each, so that the whole table need not fit into memory.
         """
-        types = {name: pl.String if name in text else pl.Int64 for name in columns}
         if table not in self.columns:
-            return reduce(pl.DataFrame(schema=types))
+            return reduce(pl.DataFrame(schema=_types(columns, text)))
+        return pl.concat([reduce(rows).rechunk() for rows in self.parts(table, columns, where, text)])
+
+    def parts(
+        self, table: str, columns: Mapping[str, str], where: str = "", text: tuple[str, ...] = ()
+    ) -> Iterator[pl.DataFrame]:
+        """The parts that :meth:`frame` reads; none of a missing table.
+
+        The driver hands over 1,024 rows at a time, in blocks that the C library keeps when they are free: 750 MB for 15
+        million calls. Where what is kept of a part is a copy, the blocks of one part serve for the next.
+        """
+        if table not in self.columns:
+            return
+        types = _types(columns, text)
         # The driver takes a column's type from its first rows, so every column is cast, and no text is null.
         wanted = []
         for name, column in columns.items():
@@ -145,19 +157,14 @@ class NsysExport:
         # Without the columns that nothing asks for: SQLite copies those of a limited SELECT * one by one, for each row.
         asked = {*columns.values(), *_WORD.findall(where)}
         needed = ", ".join(f'"{column}"' for column in self.columns[table] if column in asked) or "NULL"
-        parts = []
         for rows_of_part in self._list_parts(table):
             rows = f'(SELECT {needed} FROM "{table}" {rows_of_part} LIMIT {self._most_rows + 1})'
             frame = self._fetch(f"SELECT {', '.join(wanted)} FROM {rows} {where}")
             if frame.height > self._most_rows:
                 raise InputError(f"{self.shown_as}: {_BROKEN} ({table} holds more rows than the file has room for)")
-            part = frame.select(
+            yield frame.select(
                 _read_texts(frame[name]) if name in text else pl.col(name).cast(pl.Int64) for name in types
             )
-            # The driver hands over 1,024 rows at a time, in blocks that the C library keeps when they are free: 750 MB
-            # for 15 million calls. Copied part by part, the blocks of one part serve for the next.
-            parts.append(reduce(part).rechunk())
-        return pl.concat(parts)
 
     def _fetch(self, sql: str) -> pl.DataFrame:
         with self._errors_explained():
@@ -182,12 +189,12 @@ class NsysExport:
         starts = range(first, last + 1, _ROWS_AT_ONCE)
         return [f"WHERE {_ROW_NUMBER} BETWEEN {start} AND {start + _ROWS_AT_ONCE - 1}" for start in starts]
 
-    def strings(self, ids: pl.Series) -> dict[int, str]:
+    def strings(self, ids: Collection[int]) -> dict[int, str]:
         """The texts of ``ids``, each read once. A value that is no text (a damaged export) is left out.
 
         No other texts are read, because StringIds also holds the environment of every process on the machine.
         """
-        wanted = sorted({int(number) for number in ids.drop_nulls().to_list()})
+        wanted = sorted(set(ids))
         if not wanted or not self.has("StringIds", "id", "value"):
             return {}
         found: dict[int, str] = {}
@@ -211,6 +218,10 @@ class NsysExport:
                 are_wanted = select(pl.Series([text for _, text in batch], dtype=pl.String))
                 found.update(row for row, is_wanted in zip(batch, are_wanted, strict=True) if is_wanted)
         return found
+
+
+def _types(columns: Mapping[str, str], text: tuple[str, ...]) -> dict[str, type[pl.DataType]]:
+    return {name: pl.String if name in text else pl.Int64 for name in columns}
 
 
 def decode_text(text: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ from three_walls.inputs import limits
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.sources import SourceSettings
+from three_walls.inputs.nsys.api_calls import ApiCalls, find_only_process, read_api_calls
 from three_walls.inputs.nsys.capabilities import probe_capabilities
 from three_walls.inputs.nsys.export import EXPORT_METADATA, NsysExport
 from three_walls.inputs.nsys.identity import Rank, identify_ranks
@@ -25,13 +27,17 @@ from three_walls.inputs.nsys.launch import (
     secret_names,
 )
 from three_walls.inputs.nsys.nccl_payload import read_nccl_calls
-from three_walls.inputs.nsys.schemas import EVENT_RECORDS, MEMORY_EVENTS, OPERATIONS, STREAM_WAITS, conform
+from three_walls.inputs.nsys.schemas import (
+    EVENT_RECORDS,
+    MEMORY_EVENTS,
+    OPERATIONS,
+    STREAM_WAITS,
+    conform,
+    distinct_rows,
+)
 from three_walls.inputs.nsys.source import hash_meanwhile, plain_sqlite
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
-    name_calls,
-    only_process_of,
-    read_api_calls,
     read_event_records,
     read_memory_events,
     read_operations,
@@ -81,7 +87,7 @@ class Trace(Capture):
     """
 
     operations: pl.DataFrame
-    api_calls: pl.DataFrame
+    api_calls: ApiCalls
     ranges: pl.DataFrame
     overhead: pl.DataFrame
     stream_waits: pl.DataFrame
@@ -116,21 +122,21 @@ def read_trace(
     """
     with plain_sqlite(path) as plain, hash_meanwhile(path) as wait_for_digest, NsysExport(plain, path) as export:
         check_is_nsys(export, path)
-        api_calls = read_api_calls(export)
-        operations, untimed = read_operations(export, only_process_of(api_calls))
-        texts = export.strings(
-            pl.concat([operations["name_id"], operations["short_name_id"], api_calls["name_id"]]).unique()
-        )
+        # Operations first: to sort them takes most memory.
+        operations, untimed = read_operations(export, cache(partial(find_only_process, export)))
+        api_calls = read_api_calls(export, capture_id)
+        of_kernels = pl.concat([operations[name].unique() for name in ("name_id", "short_name_id")])
+        texts = export.strings({*of_kernels.drop_nulls().to_list(), *api_calls.name_ids})
         names = {number: cut_private(text[: limits.LONGEST_NAME]) for number, text in texts.items()}
         long_names = sum(len(text) > limits.LONGEST_NAME for text in texts.values())
-        call_names = [names.get(name_id, "") for name_id in api_calls["name_id"].unique().to_list()]
+        call_names = [names.get(name_id, "") for name_id in api_calls.name_ids]
         launches_graphs = any(map(graph_launch.search, call_names))
         rows = launch_environment(export)
         nccl_calls, refused = read_nccl_calls(export)
         launch, notes = _read_launch(export, rows)
         config = merge_sources([launch])
         devices = _devices_with_kernels(operations)
-        strangers = _find_strangers(operations, names)
+        strangers = _find_strangers(operations, names) if len(devices) > 1 else {}
         devices = [device for device in devices if device not in strangers]
         ranks = identify_ranks(export, devices, config.environment, first_rank_index)
         capture_column = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
@@ -139,7 +145,7 @@ def read_trace(
             capture_id=capture_id,
             ranks=ranks,
             operations=_with_rank_indices(operations, ranks),
-            api_calls=name_calls(api_calls, names).with_columns(capture_column),
+            api_calls=api_calls.with_names(names),
             ranges=read_ranges(export, wanted).with_columns(capture_column),
             overhead=read_overhead(export).with_columns(capture_column),
             stream_waits=(read_stream_waits(export) if with_events else pl.DataFrame(schema=STREAM_WAITS)).with_columns(
@@ -189,7 +195,7 @@ def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
 
 def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
     """(process, device) pairs that ran kernels. Launchers and data loaders run none and are no ranks."""
-    ran = operations.select("kind", "process", "device").unique().drop_nulls()
+    ran = distinct_rows(operations.select("kind", "process", "device")).drop_nulls()
     working = ran.filter(pl.col("kind").is_in(["kernel", "graph"])).select("process", "device").unique()
     return [(int(p), int(d)) for p, d in working.sort("process", "device").rows()]
 
@@ -224,6 +230,9 @@ def _with_rank_indices(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.
         orient="row",
     )
     key = ["process", "device"]
+    devices = distinct_rows(operations.select(key))
+    if len(ranks) == 1 and devices.rows() == [(ranks[0].process, ranks[0].device)]:
+        return conform(operations.with_columns(rank_index=pl.lit(ranks[0].rank_index, dtype=pl.Int64)), OPERATIONS)
     found = operations.select(key).join(rank_indices, on=key, how="left", maintain_order="left")["rank_index"]
     with_ranks = operations.with_columns(found)
     return conform(with_ranks.drop_nulls("rank_index") if found.null_count() else with_ranks, OPERATIONS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+_ROWS_AT_ONCE = 1 << 18
+
 KINDS = pl.Enum(["kernel", "memcpy", "memset", "graph"])
 
 OPERATIONS = pl.Schema(
@@ -107,3 +109,23 @@ OVERHEAD = pl.Schema(
 def conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
     """``frame`` with exactly the columns and types of ``schema``; raises if a column is missing."""
     return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+def share_constants(frame: pl.DataFrame) -> pl.DataFrame:
+    """``frame``, where a column that has the same value in all rows (or none in any) takes no memory."""
+    if not frame.height:
+        return frame
+    may_be_same = [
+        pl.lit(first, dtype=dtype).alias(name)
+        for (name, dtype), first, last in zip(frame.schema.items(), frame.row(0), frame.row(-1), strict=True)
+        if first == last
+    ]
+    is_same = frame.select(pl.col(value.meta.output_name()).eq_missing(value).all() for value in may_be_same)
+    return frame.with_columns(value for value, column in zip(may_be_same, is_same, strict=True) if column[0])
+
+
+def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
+    """The different rows of ``frame`` in no order. Found part by part: few differ, and a part takes little memory."""
+    if frame.height <= _ROWS_AT_ONCE:
+        return frame.unique()
+    return pl.concat([rows.unique() for rows in frame.iter_slices(_ROWS_AT_ONCE)]).unique()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from three_walls.inputs import limits
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.schemas import (
-    API_CALLS,
     EVENT_RECORDS,
     HOST_RANGES,
     MEMORY_EVENTS,
@@ -21,9 +21,12 @@ from three_walls.inputs.nsys.schemas import (
     OVERHEAD,
     STREAM_WAITS,
     conform,
+    share_constants,
 )
 from three_walls.inputs.nsys.source import plain_sqlite
 from three_walls.model.errors import InputError
+
+Numbers = npt.NDArray[np.int64]
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -50,8 +53,9 @@ _WITH_SIZES = "aten::*, sizes = *"
 """How ``emit_nvtx(record_shapes=True)`` writes an operator, as SQLite's GLOB."""
 
 _STARTED = pl.col("start_ns").is_between(-limits.LATEST_TIME_NS, limits.LATEST_TIME_NS)
-_HAS_ENDED = _STARTED & pl.col("end_ns").is_between(pl.col("start_ns"), limits.LATEST_TIME_NS)
-_IS_TIMED = _STARTED & (pl.col("end_ns").is_null() | _HAS_ENDED)
+HAS_ENDED = _STARTED & pl.col("end_ns").is_between(pl.col("start_ns"), limits.LATEST_TIME_NS)
+"""Start and end of an event are known, in order and in ``limits``."""
+_IS_TIMED = _STARTED & (pl.col("end_ns").is_null() | HAS_ENDED)
 """The times of an event are in order and in ``limits``, so differences of them are no overflow. A range may be open."""
 
 # globalTid is <hw:8><vm:8><pid:24><tid:24>; its process's globalPid has the last field zero.
@@ -84,6 +88,9 @@ _ONLY_SOME_HAVE = (
 
 _READ = pl.Schema({**OPERATIONS, "process": pl.Int64(), "device": pl.Int64()})
 del _READ["rank_index"]
+
+_TIED = ("start_ns", "end_ns", "stream", "correlation", "kind", "name_id")
+"""By these, operations of a device are in order."""
 
 _ENUMS = ("copy_kind", "source_kind", "target_kind")
 """Numbers of few kinds: one that none of them can have is as unknown as none."""
@@ -120,19 +127,20 @@ _COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataFrame, int]:
+def read_operations(export: NsysExport, only_process: Callable[[], int] = lambda: 0) -> tuple[pl.DataFrame, int]:
     """Every device operation of the export, sorted, and how many rows had no usable time.
 
     The columns are those of schemas.OPERATIONS without ``rank_index``, and ``process`` (globalPid) and ``device``.
-    ``only_process`` is filled in where an export does not record the process of an operation.
+    ``only_process`` gives what is filled in where an export does not record the process of an operation.
 
     CUPTI writes start = end = 0 (or end < start) for an operation that it could not time, and a graph that starts on
     the host has an impossible device. Such rows are dropped and counted, and with them those whose times are out of
     ``limits``. The exporter guarantees no order of rows, so it is made total here. Raises InputError where so many
     operations are so long that their lengths cannot be summed.
     """
-    read = [_read_kind(export, kind, only_process) for kind in _COLUMNS_OF_KIND]
-    timed = pl.concat([operations for operations, _ in read])
+    kinds, untimed = zip(*(_read_kind(export, kind, only_process) for kind in _COLUMNS_OF_KIND), strict=True)
+    timed = pl.concat(kinds)
+    del kinds
     length_ns = pl.col("end_ns") - pl.col("start_ns")
     together_ns = timed.select(length_ns.cast(pl.Float64).sum()).item()
     if together_ns > limits.LATEST_TIME_NS:
@@ -140,29 +148,46 @@ def read_operations(export: NsysExport, only_process: int = 0) -> tuple[pl.DataF
             f"{export.shown_as}: expected device operations of plausible lengths, found {timed.height:,} that take "
             f"{together_ns / 1e9 / 86400:,.0f} days together"
         )
-    parts = timed.partition_by("process", "device", as_dict=True) if _has_several_devices(timed) else {(0, 0): timed}
-    return pl.concat([_sort_by_start(parts[key]) for key in sorted(parts)]), sum(untimed for _, untimed in read)
+    columns = {column.name: column for column in timed.get_columns()}
+    order = _order(timed)
+    del timed
+    # Column by column, so that few are in memory both sorted and unsorted.
+    for name in columns:
+        columns[name] = columns[name].gather(order)
+    return share_constants(pl.DataFrame(columns)), sum(untimed)
 
 
-def _has_several_devices(operations: pl.DataFrame) -> bool:
-    return any(operations[column].min() != operations[column].max() for column in ("process", "device"))
+def _order(operations: pl.DataFrame) -> Numbers:
+    """The rows of ``operations`` by device and start."""
+    if not operations.height:
+        return np.zeros(0, dtype=np.int64)
+    device = ["process", "device"]
+    first, last = (operations.select(device).select(bound).row(0) for bound in (pl.all().min(), pl.all().max()))
+    if first == last:
+        return _order_by_start(operations)
+    parts = operations.with_row_index("row").partition_by(device, as_dict=True)
+    return np.concatenate([parts[key]["row"].to_numpy()[_order_by_start(parts[key])] for key in sorted(parts)])
 
 
-def _sort_by_start(operations: pl.DataFrame) -> pl.DataFrame:
-    """``operations`` of one device sorted by start, and where several start together by the other columns.
+def _order_by_start(operations: pl.DataFrame) -> Numbers:
+    """The rows of ``operations`` by start, and where several start together by the other columns.
 
-    A sort by one number takes a fifth of the time of one by seven columns, and few operations start together.
+    A sort by one number takes a fifth of the time of one by seven columns, and few operations start together. The rows
+    of a kind nearly come in order, which numpy's stable sort makes use of.
     """
-    order = operations["start_ns"].arg_sort().to_numpy().copy()
-    start_ns = operations["start_ns"].to_numpy()[order]
+    start_ns = operations["start_ns"].to_numpy()
+    order = np.argsort(start_ns, kind="stable")
+    start_ns = start_ns[order]
     is_next_equal = np.append(start_ns[1:] == start_ns[:-1], np.zeros(min(1, len(start_ns)), dtype=bool))
     is_tied = is_next_equal | np.roll(is_next_equal, 1)
-    tied = operations[order[is_tied]].with_columns(row=pl.Series(order[is_tied]), kind=pl.col("kind").cast(pl.String))
-    order[is_tied] = tied.sort("start_ns", "end_ns", "stream", "correlation", "kind", "name_id", "row")["row"]
-    return operations[order]
+    tied = operations.select(_TIED)[order[is_tied]].with_columns(
+        row=pl.Series(order[is_tied]), kind=pl.col("kind").cast(pl.String)
+    )
+    order[is_tied] = tied.sort(*_TIED, "row")["row"]
+    return order
 
 
-def _read_kind(export: NsysExport, kind: str, only_process: int) -> tuple[pl.DataFrame, int]:
+def _read_kind(export: NsysExport, kind: str, only_process: Callable[[], int]) -> tuple[pl.DataFrame, int]:
     """The operations of a ``kind`` that have a usable time, and how many have none."""
     table, own_columns = _COLUMNS_OF_KIND[kind]
     missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
@@ -173,11 +198,11 @@ def _read_kind(export: NsysExport, kind: str, only_process: int) -> tuple[pl.Dat
         nonlocal untimed
         whole = rows.with_columns(
             *missing,
-            pl.col("process").fill_null(only_process),
+            pl.col("process").fill_null(only_process() if rows["process"].null_count() else 0),
             pl.col("device", "stream").fill_null(0),
             kind=pl.lit(kind),
         )
-        timed = whole.filter(_HAS_ENDED & (pl.col("start_ns") > 0) & (pl.col("device") < 2**31 - 1)).filter(
+        timed = whole.filter(HAS_ENDED & (pl.col("start_ns") > 0) & (pl.col("device") < 2**31 - 1)).filter(
             length_ns <= limits.LONGEST_OPERATION_NS
         )
         untimed += whole.height - timed.height
@@ -192,42 +217,6 @@ def _read_kind(export: NsysExport, kind: str, only_process: int) -> tuple[pl.Dat
 def _null_unless_below(column: str, most: int) -> pl.Expr:
     """``column`` without sizes that no operation can have, so that sums and products of the others stay in range."""
     return pl.when(pl.col(column).is_between(0, most, closed="left")).then(column)
-
-
-def read_api_calls(export: NsysExport) -> pl.DataFrame:
-    """CUDA API calls in no order, with ``name_id`` in place of their name; empty if not recorded."""
-    frame = export.frame(
-        API,
-        {
-            "start_ns": "start",
-            "end_ns": "end",
-            "thread": "globalTid",
-            "correlation": "correlationId",
-            "name_id": "nameId",
-        },
-    )
-    timed = frame.filter(_HAS_ENDED).with_columns(pl.col("thread").fill_null(0))
-    processes = timed["thread"].unique().to_frame().select(process_of("thread"))["thread"].unique()
-    # One number for all rows takes no memory.
-    process = pl.lit(processes[0], dtype=pl.Int64) if processes.len() == 1 else process_of("thread")
-    return timed.with_columns(process=process)
-
-
-def name_calls(calls: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame:
-    """``calls`` of read_api_calls with their names (schemas.API_CALLS)."""
-    name_ids = calls["name_id"].unique().drop_nulls().to_list()
-    texts = pl.DataFrame(
-        {"name_id": name_ids, "name": [names.get(name_id, "") for name_id in name_ids]},
-        schema={"name_id": pl.Int64, "name": pl.Categorical},
-    )
-    named = calls.select("name_id").join(texts, on="name_id", how="left", maintain_order="left")
-    return conform(calls.with_columns(named["name"]), API_CALLS)
-
-
-def select_calls(calls: pl.DataFrame, wanted: re.Pattern[str]) -> pl.DataFrame:
-    """The ``calls`` (schemas.API_CALLS) in whose name ``wanted`` is found."""
-    names = calls["name"].unique().drop_nulls().cast(pl.String).to_list()
-    return calls.filter(pl.col("name").is_in([name for name in names if wanted.search(name)]))
 
 
 _EVENT_COLUMNS = {
@@ -247,12 +236,12 @@ def read_stream_waits(export: NsysExport) -> pl.DataFrame:
     if not export.has(SYNCHRONIZATIONS, "syncType", "eventId"):
         return pl.DataFrame(schema=STREAM_WAITS)
     where = f"WHERE syncType IN {STREAM_WAIT_TYPES} AND streamId < {NO_STREAM}"
-    return conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, where), STREAM_WAITS)
+    return share_constants(conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, where), STREAM_WAITS))
 
 
 def read_event_records(export: NsysExport) -> pl.DataFrame:
     """Events recorded on streams (schemas.EVENT_RECORDS), in no order; empty if not recorded."""
-    return conform(export.frame(EVENTS, _EVENT_COLUMNS), EVENT_RECORDS)
+    return share_constants(conform(export.frame(EVENTS, _EVENT_COLUMNS), EVENT_RECORDS))
 
 
 def read_memory_events(export: NsysExport) -> pl.DataFrame:
@@ -270,12 +259,6 @@ def read_memory_events(export: NsysExport) -> pl.DataFrame:
     return conform(frame.filter(is_sane & (pl.col("bytes") >= 0)), MEMORY_EVENTS)
 
 
-def only_process_of(api_calls: pl.DataFrame) -> int:
-    """The process that made the API calls, if it is a single one; else 0."""
-    processes = api_calls["process"].unique()
-    return int(processes[0]) if processes.len() == 1 else 0
-
-
 @dataclass(frozen=True, slots=True)
 class WantedRanges:
     """Which NVTX ranges to read: texts that contain one of ``needles``, or in which ``expression`` is found.
@@ -285,15 +268,29 @@ class WantedRanges:
 
     needles: tuple[str, ...]
     expression: str | None = None
+    numbered: str | None = None
+    """Where this is in a text, the numbers in it matter; where an expression is given, those of any text do."""
 
     def select(self, texts: pl.Series) -> pl.Series:
         """Whether each of ``texts`` is wanted."""
         are_wanted = texts.str.contains_any(list(self.needles))
         return are_wanted if self.expression is None else are_wanted | texts.str.contains(self.expression)
 
+    def shorten(self, texts: pl.Series) -> pl.Series:
+        """``texts`` without the numbers of operators, as in ``_AllToAll, op_id``: so millions share few texts."""
+        if self.expression is not None:
+            return texts
+        matters = (
+            pl.lit(value=False) if self.numbered is None else pl.col("text").str.contains(self.numbered, literal=True)
+        )
+        short = pl.when(matters).then("text").otherwise(pl.col("text").str.replace(_NUMBERS_OF_OPERATOR, ", op_id"))
+        return texts.alias("text").to_frame().select(short).to_series()
+
 
 _IS_OPERATOR = re.compile(r"^(aten|autograd)::|, (seq|op_id|sizes) = ")
 """Texts of emit_nvtx: an operator, forward or backward, with its numbers and sizes."""
+_NUMBERS_OF_OPERATOR = r"(?:, (?:seq = \d+|op_id = \d+|sizes = \[[\[\]0-9, ]*|input_op_ids = \[[\[\]()0-9, -]*))+$"
+"""What emit_nvtx writes after the name of an operator: nothing but numbers."""
 _OPERATORS = "aten::"
 """Begins the operators of PyTorch: four in five ranges of emit_nvtx, and none that communicates or marks a step."""
 
@@ -315,8 +312,9 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
         # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
         kept = inline.filter(wanted.select(inline["text"]))
         by_id = rows.filter(pl.col("text").is_null()).drop("text").join(named, on="text_id").select(kept.columns)
+        both = pl.concat([kept, by_id])
         # Written anew: filtered texts would keep the memory of all that they were read with.
-        return pl.concat([kept, by_id]).with_columns(text=pl.col("text") + pl.lit(""))
+        return both.with_columns(text=_share_texts(wanted.shorten(both["text"] + "")))
 
     found = export.frame(
         NVTX,
@@ -327,7 +325,16 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
         reduce=keep_wanted,
     )
     ranges = conform(found.with_columns(process=process_of("thread")), HOST_RANGES)
-    return ranges.filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text")
+    in_order = ranges.filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text")
+    return share_constants(in_order.with_columns(text=_share_texts(in_order["text"])))
+
+
+def _share_texts(texts: pl.Series) -> pl.Series:
+    """``texts``, of which few differ: these are then in memory once."""
+    distinct = texts.unique()
+    if len(distinct) * 2 > len(texts):
+        return texts
+    return distinct.gather(texts.cast(pl.Enum(distinct)).to_physical())
 
 
 def _where_wanted(wanted: WantedRanges, texts: Mapping[int, str], *, has_text: bool, has_text_id: bool) -> str:
@@ -367,7 +374,8 @@ def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) 
         columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text_id": "textId", "text": "text"}
         frame = export.frame(NVTX, columns, where, text=("text",)).with_columns(process=process_of("thread"))
         of_process = frame.filter(pl.col("process") == process)
-        texts = export.strings(of_process.filter(pl.col("text").is_null())["text_id"])
+        by_id = of_process.filter(pl.col("text").is_null())["text_id"]
+        texts = export.strings(by_id.drop_nulls().unique().to_list())
     named = of_process.with_columns(
         text=pl.coalesce("text", pl.col("text_id").replace_strict(texts, default=None, return_dtype=pl.String))
     )
@@ -405,7 +413,7 @@ def read_overhead(export: NsysExport) -> pl.DataFrame:
     found = [
         export.frame(table, {"thread": "globalTid", "start_ns": "start", "end_ns": "end"}) for table in OVERHEAD_TABLES
     ]
-    frame = pl.concat(found).filter(_HAS_ENDED & (pl.col("end_ns") > pl.col("start_ns")))
+    frame = pl.concat(found).filter(HAS_ENDED & (pl.col("end_ns") > pl.col("start_ns")))
     return conform(frame, OVERHEAD).unique().sort("thread", "start_ns", "end_ns")
 
 

@@ -1,0 +1,214 @@
+"""The CUDA API calls of a run, kept in few bytes: a capture of minutes has tens of millions of them.
+
+Calls are kept in parts, in the order of the export. The numbers of a part are stored as their distance from the least
+one, in as few bytes as the largest distance takes: a call is about 17 bytes then instead of 56. Each part knows its
+first start and its latest end, so what happened in a step is found without a look at the other parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import polars as pl
+
+from three_walls.inputs.nsys.export import NsysExport
+from three_walls.inputs.nsys.schemas import API_CALLS
+from three_walls.inputs.nsys.tables import API, HAS_ENDED, process_of
+
+_ROWS_PER_PART = 1 << 16
+
+_PACKED = ("start_ns", "length_ns", "thread", "correlation", "name_id")
+_WIDTHS = {pl.UInt8(): 1 << 8, pl.UInt16(): 1 << 16, pl.UInt32(): 1 << 32}
+"""Types of packed numbers, and from which distance on each is too narrow."""
+
+_RECORDED = pl.Schema({**API_CALLS, "capture_id": pl.Int64()})
+_COLUMNS = tuple(_RECORDED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Consecutive calls of one capture, at least one."""
+
+    capture_id: int
+    packed: pl.DataFrame
+    """Columns of _PACKED: how far each number is above the least one."""
+    least: Mapping[str, int]
+    """The least number of each column."""
+    begin_ns: int
+    """The first start."""
+    until_ns: int
+    """The latest end."""
+    name_ids: frozenset[int]
+    processes: frozenset[int]
+
+    def unpack(self) -> pl.DataFrame:
+        """start_ns, end_ns, thread, correlation and name_id of its calls."""
+        wide = self.packed.select(pl.col(name).cast(pl.Int64) + self.least[name] for name in _PACKED)
+        end_ns = pl.col("start_ns") + pl.col("length_ns")
+        return wide.select("start_ns", "thread", "correlation", "name_id", end_ns=end_ns)
+
+    def take(self, are_wanted: pl.Series) -> _Part:
+        """The rows that are wanted, with the bounds of all."""
+        return replace(self, packed=self.packed.filter(are_wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCalls:
+    """The calls of one or more captures, by capture and in the order of the exports."""
+
+    parts: tuple[_Part, ...] = ()
+    names: Mapping[int, Mapping[int, str]] | None = None
+    """By capture, what ids of names stand for; an id without one is a call of an unknown name."""
+
+    @classmethod
+    def of(cls, calls: pl.DataFrame) -> ApiCalls:
+        """``calls`` with the columns that :meth:`frame` gives."""
+        texts = calls["name"].unique().drop_nulls().cast(pl.String).sort()
+        name_id = pl.col("name").cast(pl.String).replace_strict(texts, range(len(texts)), default=None)
+        numbers = calls.with_columns(name_id=name_id.cast(pl.Int64))
+        parts = numbers.partition_by("capture_id", as_dict=True, maintain_order=True)
+        return cls.join(
+            cls(_pack(capture_id, rows)).with_names(dict(enumerate(texts))) for (capture_id,), rows in parts.items()
+        )
+
+    @classmethod
+    def join(cls, calls: Iterable[ApiCalls]) -> ApiCalls:
+        """The calls of several captures."""
+        joined = list(calls)
+        names = {capture_id: texts for each in joined for capture_id, texts in (each.names or {}).items()}
+        return cls(tuple(part for each in joined for part in each.parts), names)
+
+    @property
+    def height(self) -> int:
+        """How many there are."""
+        return sum(part.packed.height for part in self.parts)
+
+    @property
+    def name_ids(self) -> set[int]:
+        """The ids of the names of all calls."""
+        return {name_id for part in self.parts for name_id in part.name_ids}
+
+    @property
+    def processes(self) -> set[int]:
+        """The globalPids of all calls."""
+        return {process for part in self.parts for process in part.processes}
+
+    def with_names(self, names: Mapping[int, str]) -> ApiCalls:
+        """The calls of a single capture with what the ids of its names stand for."""
+        used = {name_id: names.get(name_id, "") for name_id in sorted(self.name_ids)}
+        return replace(self, names={part.capture_id: used for part in self.parts[:1]})
+
+    def of_captures(self, capture_ids: Collection[int]) -> ApiCalls:
+        """The calls of some captures."""
+        return replace(self, parts=tuple(part for part in self.parts if part.capture_id in capture_ids))
+
+    def between(self, begin_ns: int, until_ns: int) -> ApiCalls:
+        """The calls that end at ``begin_ns`` or later and start before ``until_ns``."""
+        parts = []
+        for part in self.parts:
+            if part.until_ns < begin_ns or part.begin_ns >= until_ns:
+                continue
+            if part.begin_ns < begin_ns or part.until_ns >= until_ns:
+                start = part.packed["start_ns"].cast(pl.Int64) + part.least["start_ns"]
+                end = start + part.packed["length_ns"].cast(pl.Int64) + part.least["length_ns"]
+                part = part.take((end >= begin_ns) & (start < until_ns))
+            if part.packed.height:
+                parts.append(part)
+        return replace(self, parts=tuple(parts))
+
+    def named(self, is_wanted: Callable[[str], bool]) -> ApiCalls:
+        """The calls whose name is wanted. Calls without a name are not."""
+        wanted = {
+            capture_id: {name_id for name_id, name in names.items() if is_wanted(name)}
+            for capture_id, names in (self.names or {}).items()
+        }
+        parts = []
+        for part in self.parts:
+            found = wanted.get(part.capture_id, set()) & part.name_ids
+            if found:
+                least = part.least["name_id"]
+                parts.append(part.take(part.packed["name_id"].is_in([name_id - least for name_id in sorted(found)])))
+        return replace(self, parts=tuple(parts))
+
+    def frame(self, *columns: str) -> pl.DataFrame:
+        """All calls: ``columns`` of schemas.API_CALLS and ``capture_id``, by default all of these."""
+        wanted = columns or _COLUMNS
+        if not self.parts:
+            return pl.DataFrame(schema=_RECORDED).select(wanted)
+        of_captures = groupby(self.parts, lambda part: part.capture_id)
+        return pl.concat([self._unpack_capture(capture_id, parts, wanted) for capture_id, parts in of_captures])
+
+    def of_process(self, process: int) -> Iterator[pl.DataFrame]:
+        """The calls of a process part by part: start_ns, end_ns, thread, correlation and name_id."""
+        for part in self.parts:
+            if process in part.processes:
+                calls = part.unpack()
+                yield calls if len(part.processes) == 1 else calls.filter(process_of("thread") == process)
+
+    def _unpack_capture(self, capture_id: int, parts: Iterable[_Part], columns: Sequence[str]) -> pl.DataFrame:
+        needed = [name for name in columns if name in ("start_ns", "end_ns", "thread", "correlation")]
+        needed += ["thread"] if "process" in columns and "thread" not in columns else []
+        needed += ["name_id"] if "name" in columns else []
+        # In one piece: a join of frames in many takes ten times their memory.
+        calls = pl.concat([part.unpack().select(needed) for part in parts], rechunk=True)
+        if "name" in columns:
+            calls = calls.with_columns(self._name(capture_id, calls.select("name_id")))
+        return calls.with_columns(
+            *([process_of("thread").alias("process")] if "process" in columns else []),
+            capture_id=pl.lit(capture_id, dtype=pl.Int64),
+        ).select(columns)
+
+    def _name(self, capture_id: int, calls: pl.DataFrame) -> pl.Series:
+        names = (self.names or {}).get(capture_id, {})
+        texts = pl.DataFrame(
+            {"name_id": list(names), "name": list(names.values())},
+            schema={"name_id": pl.Int64, "name": API_CALLS["name"]},
+        )
+        return calls.join(texts, on="name_id", how="left", maintain_order="left")["name"]
+
+
+def read_api_calls(export: NsysExport, capture_id: int) -> ApiCalls:
+    """The CUDA API calls of the capture without their names; none if not recorded."""
+    columns = {
+        "start_ns": "start",
+        "end_ns": "end",
+        "thread": "globalTid",
+        "correlation": "correlationId",
+        "name_id": "nameId",
+    }
+    timed = (rows.filter(HAS_ENDED).with_columns(pl.col("thread").fill_null(0)) for rows in export.parts(API, columns))
+    return ApiCalls(tuple(part for rows in timed for part in _pack(capture_id, rows)))
+
+
+def find_only_process(export: NsysExport) -> int:
+    """The globalPid of all API calls, if it is a single one; else 0."""
+    processes = read_api_calls(export, 0).processes
+    return processes.pop() if len(processes) == 1 else 0
+
+
+def _pack(capture_id: int, calls: pl.DataFrame) -> tuple[_Part, ...]:
+    return tuple(_pack_part(capture_id, rows) for rows in calls.iter_slices(_ROWS_PER_PART) if rows.height)
+
+
+def _pack_part(capture_id: int, calls: pl.DataFrame) -> _Part:
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    rows = calls.select("start_ns", "thread", "correlation", "name_id", length_ns=length_ns)
+    least, most = (dict(zip(rows.columns, row.row(0), strict=True)) for row in (rows.min(), rows.max()))
+    columns = []
+    for name in _PACKED:
+        distance = 0 if most[name] is None else most[name] - least[name]
+        width = next((width for width, too_far in _WIDTHS.items() if distance < too_far), None)
+        least[name] = 0 if width is None or least[name] is None else least[name]
+        columns.append(pl.col(name) if width is None else (pl.col(name) - least[name]).cast(width))
+    threads = calls.select(pl.col("thread").unique())
+    return _Part(
+        capture_id,
+        rows.select(columns),
+        least,
+        begin_ns=calls.select(pl.col("start_ns").min()).item(),
+        until_ns=calls.select(pl.col("end_ns").max()).item(),
+        name_ids=frozenset(calls["name_id"].unique().drop_nulls().to_list()),
+        processes=frozenset(threads.select(process_of("thread"))["thread"].to_list()),
+    )

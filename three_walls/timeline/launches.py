@@ -1,0 +1,57 @@
+"""The API call that launched each device operation, by the correlation id that both have.
+
+These ids are unique within a process only: two ranks in one capture share them. All operations of a CUDA graph have the
+id of the call that launched the graph.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from three_walls.inputs.nsys.api_calls import ApiCalls
+from three_walls.timeline.intervals import Numbers
+
+_NEVER = 2**62
+_FOUND = ("start_ns", "end_ns", "thread")
+
+
+def find_launches(operations: pl.DataFrame, api_calls: ApiCalls) -> pl.DataFrame:
+    """The launch of each of ``operations`` (process, correlation): launch_start_ns, launch_end_ns, launch_thread.
+
+    They are null where the call was not recorded. Of several calls with one id, the first launched; of these that start
+    together, the first of the export.
+    """
+    launches = {name: np.full(operations.height, _NEVER, dtype=np.int64) for name in _FOUND}
+    for process in operations["process"].unique().to_list():
+        is_known = operations.select((pl.col("process") == process) & pl.col("correlation").is_not_null()).to_series()
+        rows = is_known.arg_true().to_numpy()
+        ids = operations["correlation"].filter(is_known).to_numpy()
+        order = np.argsort(ids, kind="stable")
+        rows, ids = rows[order], ids[order]
+        is_first = np.ones(len(ids), dtype=bool)
+        is_first[1:] = ids[1:] != ids[:-1]
+        _find_first_calls(ids[is_first], rows[is_first], api_calls, process, launches)
+        if not is_first.all():
+            first_row = rows[is_first][np.cumsum(is_first) - 1]
+            for found in launches.values():
+                found[rows] = found[first_row]
+    is_missing = pl.Series(launches["start_ns"] == _NEVER)
+    return pl.DataFrame({f"launch_{name}": pl.Series(found).set(is_missing, None) for name, found in launches.items()})
+
+
+def _find_first_calls(
+    ids: Numbers, rows: Numbers, api_calls: ApiCalls, process: int, launches: dict[str, Numbers]
+) -> None:
+    """Notes in the ``rows`` of ``launches`` the first of the calls with each of ``ids``, which are sorted."""
+    for calls in api_calls.of_process(process):
+        known = calls.drop_nulls("correlation")
+        wanted = known["correlation"].to_numpy()
+        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        launching = np.flatnonzero(ids[place] == wanted) if len(ids) else place[:0]
+        # Of several values that are written to one place, the last stays: this is the first call.
+        launching = launching[np.argsort(known["start_ns"].to_numpy()[launching], kind="stable")[::-1]]
+        row = rows[place[launching]]
+        is_earlier = known["start_ns"].to_numpy()[launching] < launches["start_ns"][row]
+        for name, found in launches.items():
+            found[row[is_earlier]] = known[name].to_numpy()[launching[is_earlier]]
