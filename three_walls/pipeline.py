@@ -18,7 +18,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +45,7 @@ from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress
 from three_walls.model.errors import InputError
 from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
+from three_walls.model.record import dataclass
 from three_walls.model.report import KnownGoodRecipe, ReportWarning, Survey, Verdict
 from three_walls.model.what_if import LiveReport, ReplayedRun
 from three_walls.model.workers import THIS_PROCESS, Workers
