@@ -101,18 +101,19 @@ class NamedRow(Row):
         return self._name
 
 
-def load_table(path: Path, kind: type[T], context: Mapping[str, Any] | None = None) -> T:
+def load_table(path: Path, kind: type[T], context: Callable[[], Mapping[str, Any]] = dict) -> T:
     """The file at ``path`` as ``kind``; RuleBaseError lists everything wrong with it.
 
-    Validators of ``kind`` find ``context`` in ``info.context``: for example the names that the file may refer to.
+    Validators of ``kind`` find what ``context`` gives in ``info.context``: for example the names that the file may
+    refer to. It is not called for a file that was checked before.
     """
     name = own_name(path)
     if name is None or not isinstance(kind, type) or not issubclass(kind, BaseModel) or not path.is_file():
-        return _load(path, kind, context)
-    return recall(f"{name}.{kind.__qualname__}", path.read_bytes(), lambda: _load(path, kind, context))
+        return _load(path, kind, context())
+    return recall(f"{name}.{kind.__qualname__}", path.read_bytes(), lambda: _load(path, kind, context()))
 
 
-def _load(path: Path, kind: type[T], context: Mapping[str, Any] | None) -> T:
+def _load(path: Path, kind: type[T], context: Mapping[str, Any]) -> T:
     problems: list[Problem] = []
     table = read_table(path, kind, problems, context)
     raise_problems(problems)
