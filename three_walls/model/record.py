@@ -25,6 +25,7 @@ def _define(*, frozen: bool = False, slots: bool = False, kw_only: bool = False)
         kind.__doc__ = kind.__doc__ or kind.__name__  # else dataclass works out the signature, to show it as that
         made = make_dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(kind)
         made._compared = attrgetter("__class__", *(field.name for field in fields(made) if field.compare))
+        made._names = tuple(field.name for field in fields(made))
         methods: dict[str, Any] = {"__init__": _make_init_later(made, frozen), "__repr__": _show, "__eq__": _is_equal}
         methods["__hash__"] = _hash if frozen else None
         if frozen:
@@ -109,9 +110,9 @@ def _refuse_to_delete(_: object, name: str) -> NoReturn:
 
 
 def _get_state(self: Any) -> list[Any]:
-    return [getattr(self, field.name) for field in fields(self)]
+    return [getattr(self, name) for name in self._names]
 
 
 def _set_state(self: Any, state: list[Any]) -> None:
-    for field, value in zip(fields(self), state, strict=True):
-        object.__setattr__(self, field.name, value)
+    for name, value in zip(self._names, state, strict=True):
+        object.__setattr__(self, name, value)
