@@ -48,6 +48,7 @@ __all__ = [
     "Texts",
     "Value",
     "between",
+    "compilable",
     "compiled",
     "describe",
     "load_table",
@@ -248,18 +249,23 @@ def one_of(allowed: Collection[str]) -> AfterValidator:
 
 def compiled(flags: int = 0) -> BeforeValidator:
     """Reads a text as a regular expression with ``flags``."""
+    return BeforeValidator(lambda text: _compile(text, flags))
 
-    def compile_text(text: object) -> re.Pattern[str]:
-        if not isinstance(text, str):
-            raise ValueError(f"expected text (quote it?), found {describe(text)}")
-        if not text.strip():
-            raise ValueError("expected text, found none")
-        try:
-            return re.compile(text.strip(), flags)
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from error
 
-    return BeforeValidator(compile_text)
+def compilable(flags: int = 0) -> BeforeValidator:
+    """Checks that a text is a regular expression with ``flags``, which is compiled when it is used: that takes long."""
+    return BeforeValidator(lambda text: _compile(text, flags).pattern)
+
+
+def _compile(text: object, flags: int) -> re.Pattern[str]:
+    if not isinstance(text, str):
+        raise ValueError(f"expected text (quote it?), found {describe(text)}")
+    if not text.strip():
+        raise ValueError("expected text, found none")
+    try:
+        return re.compile(text.strip(), flags)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
 
 
 def _read_scalar(value: object) -> ConfigScalar:
