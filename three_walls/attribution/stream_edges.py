@@ -18,12 +18,12 @@ the producer of 1777 of the 1793 waits that delayed a stream, and none for the 1
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import polars as pl
 
 from three_walls.attribution.host_activity import calls_of_kind
-from three_walls.model.record import dataclass
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, intersect
 
