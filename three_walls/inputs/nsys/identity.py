@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from three_walls.inputs import limits
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.model.config import ConfigValue
-from three_walls.model.record import dataclass
 from three_walls.tables.scrub import is_safe_text
 
 UNNAMED_GPU = "GPU of another name"
