@@ -31,6 +31,7 @@ from three_walls.inputs.log.reader import read_text
 from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
 from three_walls.inputs.nsys.schemas import HOST_RANGES
 from three_walls.model.errors import InputError
+from three_walls.tables.environment_variables import ValueForm
 from three_walls.tables.kernels import load_kernel_patterns
 from three_walls.tables.yaml_document import read_document
 from three_walls.timeline.categories import match_kernel
@@ -108,6 +109,8 @@ def _patterns_of_tables() -> Iterator[tuple[str, re.Pattern[Any], str]]:
 def _walk(value: object, place: str) -> Iterator[tuple[str, re.Pattern[Any]]]:
     if isinstance(value, re.Pattern):
         yield place, value
+    elif isinstance(value, ValueForm) and value.stated:
+        yield f"{place}.{value.stated[0]}", value.expression
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield from _walk(getattr(value, name), f"{place}.{name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -28,6 +29,11 @@ def main() -> None:
         finally:
             finish()
             gc.freeze()  # looking for garbage once more as the interpreter shuts down takes a tenth of a short run
+        # Freeing every object one by one takes 25 ms, and the system frees them all at once.
+        atexit._run_exitfuncs()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        os._exit(0)
     except KeyboardInterrupt:  # before the first line above took effect, or while another error was shown
         os.write(2, b"three-walls: error: interrupted\n")
         os._exit(130)  # half-imported libraries may not survive an orderly exit

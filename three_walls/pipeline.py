@@ -18,7 +18,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +45,7 @@ from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress
 from three_walls.model.errors import InputError
 from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
+from three_walls.model.record import dataclass
 from three_walls.model.report import KnownGoodRecipe, ReportWarning, Survey, Verdict
 from three_walls.model.what_if import LiveReport, ReplayedRun
 from three_walls.model.workers import THIS_PROCESS, Workers
@@ -55,7 +56,6 @@ from three_walls.overrides.spell import spell
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
-from three_walls.rules.load import check_rules_directory
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.rule_base import RuleBase, load_rule_base
 from three_walls.rules.verdict import decide_verdict
@@ -280,6 +280,9 @@ def _view_step(run: _Run, step: StepView) -> MeasuredStep:
 def _load_rule_base(additional: Path | None) -> RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``."""
     if additional is not None:
+        # Imported where it is needed: rules that ship with the program were read and checked before.
+        from three_walls.rules.load import check_rules_directory
+
         check_rules_directory(additional)
     return load_rule_base(_list_definitions, additional)
 

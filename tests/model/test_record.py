@@ -36,6 +36,7 @@ def describe(dataclass: Callable[..., Any]) -> tuple[type[Any], type[Any]]:
         """One that changes."""
 
         number: int = 0
+        step: int = field(default=1, kw_only=True)
 
     return Point, Count
 
@@ -65,13 +66,19 @@ def test_a_type_answers_as_the_standard_library_makes_it(question: Callable[[Any
 
 
 @pytest.mark.parametrize(
-    "wrong", [lambda point: point(), lambda point: point(1, y=2), lambda point: point(1, (), {}, 4)]
+    "wrong",
+    [
+        lambda point, _: point(),
+        lambda point, _: point(1, y=2),
+        lambda point, _: point(1, (), {}, 4),
+        lambda _, count: count(1, 2),
+    ],
 )
-def test_wrong_arguments_are_refused_in_the_same_words(wrong: Callable[[Any], object]) -> None:
+def test_wrong_arguments_are_refused_in_the_same_words(wrong: Callable[[Any, Any], object]) -> None:
     messages = []
-    for point, _ in (OURS, STANDARD):
+    for point, count in (OURS, STANDARD):
         with pytest.raises(TypeError) as refused:
-            wrong(point)
+            wrong(point, count)
         messages.append(str(refused.value).partition("(")[2])
     assert messages[0] == messages[1]
 
@@ -84,7 +91,7 @@ def test_a_frozen_type_cannot_be_changed_and_another_can() -> None:
     with pytest.raises(FrozenInstanceError, match="cannot delete field 'x'"):
         del point.x
     count.number = 2
-    assert count == changing(2)
+    assert count == changing(2) != changing(2, step=3)
     with pytest.raises(TypeError, match="unhashable"):
         hash(count)
 

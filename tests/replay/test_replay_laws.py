@@ -16,7 +16,7 @@ from three_walls.model.transformation import Action, Level, Levels, Selection, T
 from three_walls.replay.budget import measure_replayed_budget
 from three_walls.replay.critical_path import find_critical_path
 from three_walls.replay.graph import Numbers, StepGraph, Work, find_steady, replay
-from three_walls.replay.longest_path import _follow_edges, _load_compiled, _pair_edges
+from three_walls.replay.longest_path import _follow_edges, _load_compiled, _pair_edges, find_longest_paths
 from three_walls.replay.transform import transform
 
 CAPTURED = st.sampled_from([1, 2, 3]).map(lockstep_graph)
@@ -140,12 +140,14 @@ def test_nodes_with_any_number_of_edges_get_the_longest_path(data: st.DataObject
         for target in range(1, nodes)
         for _ in range(data.draw(st.integers(0, 5)))
     ]
-    expected = [0] * nodes
-    for node in range(nodes):
-        reached = [expected[source] + length for source, target, length in edges if target == node]
-        expected[node] = max(reached, default=0)
-    source, target, length = (np.array([edge[place] for edge in edges], dtype=np.int64) for place in range(3))
-    assert _follow_edges(_pair_edges(nodes, source, target), length).tolist() == expected
+    longer = [(source, target, length + 1) for source, target, length in edges]
+    for followed in (edges, longer, edges[1:], edges):  # the same graph as before, and another
+        expected = [0] * nodes
+        for node in range(nodes):
+            reached = [expected[source] + length for source, target, length in followed if target == node]
+            expected[node] = max(reached, default=0)
+        source, target, length = (np.array([edge[place] for edge in followed], dtype=np.int64) for place in range(3))
+        assert find_longest_paths(nodes, source, target, length).tolist() == expected
 
 
 def scale(factor: float, host: float = 1.0, *categories: str, kernels: str = "") -> Transformation:

@@ -39,7 +39,7 @@ def write(folder: Path, text: str) -> Path:
 def complaints(folder: Path, text: str, kind: Any = Any, **context: object) -> list[str]:
     """All problems of ``text`` in the order of the report, as ``line:column: sentence``."""
     with pytest.raises(RuleBaseError) as caught:
-        load_table(write(folder, text), kind, context)
+        load_table(write(folder, text), kind, lambda: context or {})
     return [line.partition("table.yaml:")[2] for line in str(caught.value).splitlines()]
 
 
@@ -269,7 +269,7 @@ def check_pointer(pointer: str, info: ValidationInfo) -> str:
 
 def test_a_validator_sees_what_the_caller_knows(tmp_path: Path) -> None:
     kind: Any = dict[str, Annotated[str, AfterValidator(check_pointer)]]
-    assert load_table(write(tmp_path, "a: mcore\n"), kind, {"sources": {"mcore"}}) == {"a": "mcore"}
+    assert load_table(write(tmp_path, "a: mcore\n"), kind, lambda: {"sources": {"mcore"}}) == {"a": "mcore"}
     assert complaints(tmp_path, "a: te\nb: mcore\nc: x\n", kind, sources={"mcore"}) == [
         "1:4: unknown source te",
         "3:4: unknown source x",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from three_walls.inputs.config.command_line import read_user_settings
@@ -13,8 +13,6 @@ from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.config.saved_config import read_config_file
 from three_walls.inputs.config.sources import CONFIG_FILE, KERNELS, USER, SettingsBuilder, SourceSettings
-from three_walls.inputs.log.reader import read_logs
-from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
 from three_walls.inputs.nsys.report_export import EXPORTS
@@ -24,6 +22,7 @@ from three_walls.inputs.threads import read_each
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.errors import InputError, NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
+from three_walls.model.record import dataclass
 from three_walls.model.report import UNREADABLE, ReportWarning
 from three_walls.model.training_log import ProgressJob, TrainingLog
 from three_walls.tables.kernels import shown_settings
@@ -117,11 +116,7 @@ def read_inputs(
     given = _as_paths(request.trace)
     trace_paths = find_traces(given, request.exports, progress)
     user_config = _read_user_config(request.config, request.settings)
-    log_paths = _as_paths(request.logs)
-    if log_paths:
-        progress("reading training logs")
-    log = read_logs(log_paths) if log_paths else None
-    snapshot = read_memory_snapshot(request.memory_snapshot) if request.memory_snapshot else None
+    log, snapshot = _read_log(_as_paths(request.logs), progress), _read_snapshot(request.memory_snapshot)
     traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, jobs)
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
@@ -133,6 +128,26 @@ def read_inputs(
     )
     warnings = (*(warn_of_unreadable(path, reason) for path, reason in unreadable), *unread)
     return Inputs(tuple(traces), log, snapshot, stated, config, without_log, warnings, tuple(trace_paths))
+
+
+# Readers of what most runs lack are imported where they are needed.
+
+
+def _read_log(paths: Sequence[Path], progress: Progress) -> TrainingLog | None:
+    if not paths:
+        return None
+    from three_walls.inputs.log.reader import read_logs
+
+    progress("reading training logs")
+    return read_logs(paths)
+
+
+def _read_snapshot(path: Path | None) -> MemorySnapshot | None:
+    if path is None:
+        return None
+    from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
+
+    return read_memory_snapshot(path)
 
 
 def warn_of_unreadable(path: Path, reason: str) -> ReportWarning:

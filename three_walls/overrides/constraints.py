@@ -122,14 +122,18 @@ def constraint_table() -> ConstraintTable:
 
 def load_constraints(path: Path) -> ConstraintTable:
     """The table in ``path``; RuleBaseError lists every error."""
+    return load_table(path, ConstraintTable, lambda: _list_names(path))
+
+
+def _list_names(path: Path) -> dict[str, object]:
+    """What the table in ``path`` may refer to: names of settings and of its own platform, and sources."""
     listed = load_table(path, dict[str, object]).get("platform")
     names = {f"{PLATFORM}{name}" for name in listed} if isinstance(listed, list) else set()
     names |= {f"{DERIVED}{name}" for name in DERIVED_NAMES}
     for release in known_releases():
         schema = bridge_schema(release)
         names |= {*schema.sections, *schema.paths(), *schema.sections["model"].fields}
-    context = {"names": names, "sources": load_sources(RULES_DIR / "sources.yaml")}
-    return load_table(path, ConstraintTable, context)
+    return {"names": names, "sources": load_sources(RULES_DIR / "sources.yaml")}
 
 
 def judge_constraints(config: MergedConfig, version: str) -> tuple[tuple[Note, ...], tuple[str, ...]]:

@@ -8,13 +8,13 @@ Wherever profilers start at different times, the first captured collectives wait
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from three_walls.inputs.nsys.reader import Capture
+from three_walls.model.record import dataclass
 from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.clock import CommonClock

@@ -7,11 +7,12 @@ the launch then waited for an operation of that step: for the one at the same pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import polars as pl
 
+from three_walls.model.record import dataclass
 from three_walls.replay.graph import NONE, Flags, Numbers
 from three_walls.tables.thresholds import replay_thresholds
 

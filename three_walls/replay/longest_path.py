@@ -59,7 +59,7 @@ class _Rows:
 
 
 class _Prepared:
-    """The last graph that was followed. Most replays in a row change lengths alone, and hand in the same arrays."""
+    """The last graph that was followed. Most replays in a row change lengths alone."""
 
     def __init__(self) -> None:
         self.followed_count = 0
@@ -69,11 +69,16 @@ class _Prepared:
         self._rows: _Rows | None = None
 
     def of(self, nodes_count: int, source: Numbers, target: Numbers) -> _Rows:
-        is_same = source is self._source and target is self._target
+        is_same = _is_same(source, self._source) and _is_same(target, self._target)
         if self._rows is None or not is_same or len(self._rows.row_of_node) != nodes_count:
             self._rows = _pair_edges(nodes_count, source, target)
             self._source, self._target = source, target
         return self._rows
+
+
+def _is_same(values: Numbers, last: Numbers | None) -> bool:
+    """Whether these are the same numbers: edits that leave out edges make arrays of their own, often equal ones."""
+    return values is last or (last is not None and np.array_equal(values, last))
 
 
 _prepared = _Prepared()

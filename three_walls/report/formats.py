@@ -26,7 +26,6 @@ UNKNOWN = "unknown"
 UNSET = "unset"
 
 _CLAUSE_END = re.compile(r"[.;](?= )")
-_NOT_ASCII = re.compile(r"[^\n -~]+")
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
 _FLOP_PER_TFLOP = 1_000_000_000_000
@@ -320,7 +319,9 @@ def show_control_characters(text: str) -> str:
 
 def escape_in_json(document: str) -> str:
     """``document`` with every character escaped that JSON allows in a text but that could steer a terminal."""
-    return _NOT_ASCII.sub(lambda found: "".join(map(_escape_in_json, found[0])), document)
+    return "\n".join(
+        line if line.isprintable() else "".join(map(_escape_in_json, line)) for line in document.split("\n")
+    )
 
 
 def _escape_in_json(character: str) -> str:

@@ -5,6 +5,7 @@ A page has thousands of them. Written here they take a third of the time that a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,9 +28,13 @@ from three_walls.report.section import (
     plain_text,
 )
 
+_MARKUP = re.compile("[&<>\"']")
+
 
 def escape(text: str) -> str:
     """``text`` for an element or a quoted attribute of the page; control characters of the run are spelled out."""
+    if text.isprintable() and not _MARKUP.search(text):  # nearly every text
+        return text
     return str(escape_html(show_control_characters(text)))
 
 
@@ -73,7 +78,8 @@ def _write_column(column: Column, rows: Sequence[Any]) -> list[str]:
     cells: list[str] = []
     above: Cell | None = None
     for row in rows:
-        content, key = column.cell(row), column.raw(row)
+        key = column.raw(row)
+        content = column.show(key)
         if isinstance(key, tuple) and key:
             key = key[0]
         is_number = isinstance(key, int | float) and not isinstance(key, bool)

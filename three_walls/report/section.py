@@ -119,7 +119,11 @@ class Column:
 
     def cell(self, row: Any) -> Cell:
         """The value of ``row`` as it is shown."""
-        cell = self.format(self.raw(row))
+        return self.show(self.raw(row))
+
+    def show(self, value: Any) -> Cell:
+        """``value``, which is not formatted, as it is shown."""
+        cell = self.format(value)
         return Text(cell, self.role) if self.role and isinstance(cell, str) and cell not in ("", UNKNOWN) else cell
 
 
@@ -349,6 +353,8 @@ def pieces_of(content: Cell) -> tuple[Any, ...]:
 
 def plain_text(content: Cell) -> str:
     """The text of ``content`` without colours and shapes. Next to other text, badges and sources are in brackets."""
+    if isinstance(content, str):
+        return content
     words = []
     pieces = pieces_of(content)
     for piece in pieces:

@@ -80,7 +80,11 @@ def _paint(
     busy: list[dict[int, float]] = [{} for _ in range(COLUMNS)]
     for start_ns, size_ns, category in zip(accumulate(lane.start_ns), lane.length_ns, lane.category, strict=True):
         start, end = (start_ns - begin_ns) / per_column, (start_ns + size_ns - begin_ns) / per_column
-        for column in range(max(0, int(start)), min(COLUMNS, int(end) + 1)):
+        first, last = int(start), int(end)
+        if 0 <= start < end < COLUMNS and first == last:  # as most are
+            busy[first][category] = busy[first].get(category, 0.0) + (end - start)
+            continue
+        for column in range(max(0, first), min(COLUMNS, last + 1)):
             covered = min(end, column + 1) - max(start, column)
             if covered > 0:
                 busy[column][category] = busy[column].get(category, 0.0) + covered

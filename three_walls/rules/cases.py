@@ -130,7 +130,7 @@ class RuleCases:
 def load_cases(path: Path, *, definitions: Iterable[FactDefinition]) -> RuleCases:
     """Cases of one file; RuleBaseError lists all its problems."""
     known = KnownFacts.of(definitions)
-    found = load_table(path, CasesFile, {"facts": known, "path": path})
+    found = load_table(path, CasesFile, lambda: {"facts": known, "path": path})
     cases = tuple(
         Case(name, entry.expect, entry.given, entry.without, entry.environment_is_known)
         for name, entry in found.cases.items()

@@ -10,7 +10,7 @@ conditions may compare come from the loader's validation context::
         needs: Conditions = ()
         needs_any: Alternatives = ()
 
-    load_table(path, Constraints, context={"facts": KnownFacts.of(definitions)})
+    load_table(path, Constraints, lambda: {"facts": KnownFacts.of(definitions)})
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from three_walls.model.rule import (
     Rule,
 )
 from three_walls.model.shell import is_variable
+from three_walls.resources import WARNINGS_FOLDER
 from three_walls.rules.conditions import Alternatives, Conditions, KnownFacts
 from three_walls.rules.fields import AnyFact, Fraction, OneMinusFact, Prose, TimeFact
 from three_walls.rules.replay_entries import ReplayEntry
@@ -46,7 +47,6 @@ from three_walls.tables.loader import Problem, Row, Text, Value, describe, one_o
 
 CASES_SUFFIX = ".cases.yaml"
 SOURCES_FILE = "sources.yaml"
-WARNINGS_FOLDER = "warnings"
 
 
 def load_rules(directory: Path, *more: Path, definitions: Iterable[FactDefinition]) -> tuple[Rule, ...]:

@@ -10,12 +10,13 @@ Rules that no transformation stands for come last, with their share of measured 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import field, replace
 
 from three_walls.model.buckets import Wall
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, Gain, Outcome, PlanStep
+from three_walls.model.record import dataclass
 from three_walls.model.rule import REPLAYED, Rule
 from three_walls.model.transformation import Action, Selection
 from three_walls.rules.draft import NOT_YET, Draft
@@ -180,10 +181,8 @@ class ReplayedDraft(Draft):
         self._append_entry(finding, gain, alone if alone.basis == REPLAYED else gain, self._step_after())
         self.settled = self.settled.with_values(_list_removed(found, self.settled))
         whole = replace(gain, high=gain.likely)
-        for sheets in (self.facts, self.without_profiler):
-            for level, facts in sheets.items():  # for the upper bounds that follow
-                sheets[level] = apply_gain(self.rules[finding.rule], whole, (), facts, Level.HIGH)
-        self.unclaimed = apply_gain(self.rules[finding.rule], whole, (), self.unclaimed, Level.HIGH)
+        # For the upper bounds that follow.
+        self._change_facts(lambda facts: apply_gain(self.rules[finding.rule], whole, (), facts, Level.HIGH))
 
     def _append_ceiling(self, finding: Finding) -> None:
         rule, gain = self.rules[finding.rule], finding.gain_ns
@@ -220,10 +219,20 @@ class ReplayedDraft(Draft):
         )
         values = {fact_of(edit): edit.to for edit in finding.edits}
         self.settled = self.settled.with_values(values)
-        self.unclaimed = self.unclaimed.with_values(values)
+        self._change_facts(lambda facts: facts.with_values(values))
+
+    def _change_facts(self, change: Callable[[FactSheet], FactSheet]) -> None:
+        """Every copy of the facts after ``change``. Without a log most of them are one sheet, which changes once."""
+        changed: dict[int, tuple[FactSheet, FactSheet]] = {}
+
+        def once(facts: FactSheet) -> FactSheet:
+            if id(facts) not in changed:
+                changed[id(facts)] = facts, change(facts)  # kept, so that no other sheet gets its id
+            return changed[id(facts)][1]
+
         for sheets in (self.facts, self.without_profiler):
-            for level, facts in sheets.items():
-                sheets[level] = facts.with_values(values)
+            sheets.update({level: once(facts) for level, facts in sheets.items()})
+        self.unclaimed = once(self.unclaimed)
 
     def with_reason(self, finding: Finding) -> Finding:
         """As without replays; a rule whose gain is small alone and that did not enter is not needed."""

@@ -1,7 +1,7 @@
 """The sources that rules cite: the prefixes of ``rules/sources.yaml``, and pointers such as ``mcore:path:12-14``.
 
 :data:`Pointer` is a type for fields of the pydantic models that read YAML. The sources that pointers may name come
-from the loader's validation context: ``load_table(path, kind, context={"sources": load_sources(...)})``.
+from the loader's validation context: ``load_table(path, kind, lambda: {"sources": load_sources(...)})``.
 """
 
 from __future__ import annotations

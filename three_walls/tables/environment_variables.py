@@ -19,6 +19,7 @@ from three_walls.tables.loader import (
     Row,
     Text,
     Texts,
+    compilable,
     compiled,
     load_table,
     raise_contradictions,
@@ -27,8 +28,8 @@ from three_walls.tables.loader import (
 
 _SEPARATORS = re.compile(r"[,;|]")
 _FLAGS = re.IGNORECASE | re.ASCII | re.VERBOSE
-_NOTHING = re.compile(r"(?!)")
-Expression = Annotated[re.Pattern[str], compiled(_FLAGS)]
+_NOTHING = "(?!)"
+Expression = Annotated[str, compilable(_FLAGS)]
 """A regular expression that ignores case; spaces in it are only for readability."""
 
 
@@ -67,7 +68,7 @@ class ValueForm(NamedRow):
         """What a value, or each element of a list, must match as a whole."""
         if self.words:
             return re.compile("|".join(re.escape(word) for word in self.words), _FLAGS)
-        return self.pattern or self.list_of or _NOTHING
+        return re.compile(self.pattern or self.list_of or _NOTHING, _FLAGS)
 
     def admits(self, value: str) -> bool:
         """Whether ``value`` has this form; an empty value has every form. Takes time linear in its length."""

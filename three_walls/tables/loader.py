@@ -48,6 +48,7 @@ __all__ = [
     "Texts",
     "Value",
     "between",
+    "compilable",
     "compiled",
     "describe",
     "load_table",
@@ -101,18 +102,19 @@ class NamedRow(Row):
         return self._name
 
 
-def load_table(path: Path, kind: type[T], context: Mapping[str, Any] | None = None) -> T:
+def load_table(path: Path, kind: type[T], context: Callable[[], Mapping[str, Any]] = dict) -> T:
     """The file at ``path`` as ``kind``; RuleBaseError lists everything wrong with it.
 
-    Validators of ``kind`` find ``context`` in ``info.context``: for example the names that the file may refer to.
+    Validators of ``kind`` find what ``context`` gives in ``info.context``: for example the names that the file may
+    refer to. It is not called for a file that was checked before.
     """
     name = own_name(path)
     if name is None or not isinstance(kind, type) or not issubclass(kind, BaseModel) or not path.is_file():
-        return _load(path, kind, context)
-    return recall(f"{name}.{kind.__qualname__}", path.read_bytes(), lambda: _load(path, kind, context))
+        return _load(path, kind, context())
+    return recall(f"{name}.{kind.__qualname__}", path.read_bytes(), lambda: _load(path, kind, context()))
 
 
-def _load(path: Path, kind: type[T], context: Mapping[str, Any] | None) -> T:
+def _load(path: Path, kind: type[T], context: Mapping[str, Any]) -> T:
     problems: list[Problem] = []
     table = read_table(path, kind, problems, context)
     raise_problems(problems)
@@ -247,18 +249,23 @@ def one_of(allowed: Collection[str]) -> AfterValidator:
 
 def compiled(flags: int = 0) -> BeforeValidator:
     """Reads a text as a regular expression with ``flags``."""
+    return BeforeValidator(lambda text: _compile(text, flags))
 
-    def compile_text(text: object) -> re.Pattern[str]:
-        if not isinstance(text, str):
-            raise ValueError(f"expected text (quote it?), found {describe(text)}")
-        if not text.strip():
-            raise ValueError("expected text, found none")
-        try:
-            return re.compile(text.strip(), flags)
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from error
 
-    return BeforeValidator(compile_text)
+def compilable(flags: int = 0) -> BeforeValidator:
+    """Checks that a text is a regular expression with ``flags``, which is compiled when it is used: that takes long."""
+    return BeforeValidator(lambda text: _compile(text, flags).pattern)
+
+
+def _compile(text: object, flags: int) -> re.Pattern[str]:
+    if not isinstance(text, str):
+        raise ValueError(f"expected text (quote it?), found {describe(text)}")
+    if not text.strip():
+        raise ValueError("expected text, found none")
+    try:
+        return re.compile(text.strip(), flags)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
 
 
 def _read_scalar(value: object) -> ConfigScalar:

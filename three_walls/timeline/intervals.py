@@ -10,11 +10,12 @@ one pass over sorted places, whatever the number of groups, and intervals that c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from three_walls.model.record import dataclass
 
 Numbers = npt.NDArray[np.int64]
 

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import BinaryIO
@@ -32,6 +31,7 @@ from three_walls.inputs.nsys.report_export import (
 )
 from three_walls.inputs.nsys.table_directory import SUFFIXES, hash_tables, is_table_directory
 from three_walls.model.errors import InputError
+from three_walls.model.record import dataclass
 from three_walls.model.shell import quote_file
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
