@@ -287,6 +287,23 @@ def test_twice_the_micro_batch_does_the_same_work_on_the_device(tmp_path: Path) 
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 2 * 40 + 1 + 2 * 40
 
 
+def test_twice_the_micro_batch_keeps_the_first_passes_of_a_schedule(tmp_path: Path) -> None:
+    """The passes left are those of a schedule with fewer of them: no backward pass comes between two forward ones."""
+    step = Step()
+    for place, length_us in enumerate((10, 20, 40, 80)):
+        step.run(110 + 100 * place, 110 + 100 * place + length_us, launched=105 + place)
+    graph = labelled(step.graph_between(tmp_path, 110, 600), micro_batch=[0, 1, 2, 3])
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 2 * (10 + 1 + 20) - 1
+
+
+def test_kernels_gain_by_more_samples_and_transfers_do_not(tmp_path: Path) -> None:
+    change = Transformation(Action.MICRO_BATCH, factor=2, time=same(0.75))
+    for name, length_us in ((GEMM, 60), (SEND_RECV, 80)):
+        step = Step().run(110, 150, launched=105, name=name).run(151, 191, launched=106, name=name)
+        graph = labelled(step.graph_between(tmp_path, 110, 400), micro_batch=[0, 1])
+        assert step_us(graph, change) == length_us
+
+
 def test_a_slow_rank_is_healed_to_the_pace_of_its_peers(tmp_path: Path) -> None:
     graph = two_ranks(tmp_path, 40, 80)
     healed = Transformation(Action.HEAL, Selection(ranks=(1,)))

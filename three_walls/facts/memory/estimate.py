@@ -117,6 +117,14 @@ MEMORY_PEAK_LARGER_MICRO_BATCH = facts.fact(
     "emptiest pipeline stage), over device memory: an upper bound, because workspaces do not all grow.",
     "A measured peak: above 1 such a run may not fit.",
 )
+MEMORY_PEAK_LARGER_WITHOUT_RECOMPUTE = facts.fact(
+    "memory_peak_larger_micro_batch_without_recompute_ratio",
+    "ratio",
+    "doubled micro-batch's peak without recompute over device memory",
+    "The peak without recompute, with all of it doubled but parameters, gradients and optimizer state (of the emptiest "
+    "pipeline stage), over device memory: an upper bound, because workspaces do not all grow.",
+    "A measured peak: above 1 such a run may not fit.",
+)
 facts.fraction(
     "memory_parameters_fraction",
     "memory for parameters",
@@ -166,6 +174,7 @@ def measure_memory(config: RunConfig, device_bytes: int | None, log: Measurement
     estimated = estimate_stages(config)
     printed_bytes = log[LOG_PEAK_MEMORY].whole
     peak = _later_peak(printed_bytes, log[LOG_MEMORY_ITERATIONS].whole, estimated.value)
+    without_recompute = _peak_without_recompute(config, peak, estimated)
     of_stage = _measure_fullest_stage(estimated)
     used = of_stage[MEMORY_ESTIMATED_PEAK] if printed_bytes is None else peak
     headroom = None if used.whole is None or not device_bytes else device_bytes - used.whole
@@ -180,8 +189,9 @@ def measure_memory(config: RunConfig, device_bytes: int | None, log: Measurement
         MEMORY_PEAK: peak,
         MEMORY_PEAK_FRACTION: over_device(peak),
         MEMORY_HEADROOM: known_or_missing(headroom, str(used.missing_reason) if device_bytes else NO_DEVICE_MEMORY),
-        MEMORY_PEAK_WITHOUT_RECOMPUTE: over_device(_peak_without_recompute(config, peak, estimated)),
+        MEMORY_PEAK_WITHOUT_RECOMPUTE: over_device(without_recompute),
         MEMORY_PEAK_LARGER_MICRO_BATCH: over_device(_peak_with_larger_micro_batch(peak, estimated)),
+        MEMORY_PEAK_LARGER_WITHOUT_RECOMPUTE: over_device(_peak_with_larger_micro_batch(without_recompute, estimated)),
     }
 
 
@@ -244,7 +254,7 @@ def _peak_without_recompute(
 def _peak_with_larger_micro_batch(
     peak: Measurement[int], estimated: Measurement[tuple[StageMemory, ...]]
 ) -> Measurement[int]:
-    """Measured ``peak``, with everything doubled that does not stay as it is with any micro-batch.
+    """``peak``, with everything doubled that does not stay as it is with any micro-batch.
 
     Megatron-LM on H200s with one and two sequences (docs/measured-pairs.md, before the optimizer has its moments):
     15,016 MB became 25,144 MB, where this gives 25,234 MB.
