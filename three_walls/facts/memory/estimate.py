@@ -120,7 +120,7 @@ MEMORY_PEAK_LARGER_MICRO_BATCH = facts.fact(
 MEMORY_PEAK_LARGER_WITHOUT_RECOMPUTE = facts.fact(
     "memory_peak_larger_micro_batch_without_recompute_ratio",
     "ratio",
-    "doubled micro-batch's peak without recompute over device memory",
+    "doubled micro-batch's peak without recompute",
     "The peak without recompute, with all of it doubled but parameters, gradients and optimizer state (of the emptiest "
     "pipeline stage), over device memory: an upper bound, because workspaces do not all grow.",
     "A measured peak: above 1 such a run may not fit.",
@@ -199,7 +199,7 @@ def _measure_fullest_stage(estimated: Measurement[tuple[StageMemory, ...]]) -> M
     if estimated.value is None:
         parts = (PARAMETERS_PER_GPU, MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_ACTIVATIONS)
         return dict.fromkeys((*parts, MEMORY_ESTIMATED_PEAK), missing(str(estimated.missing_reason)))
-    fullest = _fullest(estimated.value)
+    fullest = find_fullest(estimated.value)
     return {
         PARAMETERS_PER_GPU: known(fullest.parameter_count),
         MEMORY_PARAMETERS: known(fullest.parameters),
@@ -210,7 +210,7 @@ def _measure_fullest_stage(estimated: Measurement[tuple[StageMemory, ...]]) -> M
     }
 
 
-def _fullest(stages: tuple[StageMemory, ...]) -> StageMemory:
+def find_fullest(stages: tuple[StageMemory, ...]) -> StageMemory:
     """The stage that needs most; of equals the first."""
     return max(stages, key=lambda stage: (stage.total, -stage.stage))
 
@@ -245,7 +245,7 @@ def _peak_without_recompute(
     without = estimate_stages(replace(config, values={**config.values, "recompute_granularity": no_recompute}))
     if estimated.value is None or without.value is None:
         return missing(str(estimated.missing_reason or without.missing_reason))
-    now, then = _fullest(estimated.value).activations, _fullest(without.value).activations
+    now, then = find_fullest(estimated.value).activations, find_fullest(without.value).activations
     if now.value is None or then.value is None:
         return missing(str(now.missing_reason or then.missing_reason))
     return known(peak.value + then.value - now.value)
@@ -336,6 +336,18 @@ def _why_not_counted(config: RunConfig) -> str | None:
     if optimizer not in _MOMENTS:
         return f"the states of optimizer {optimizer} are not counted"
     return None
+
+
+def count_dense_parameters(config: RunConfig) -> Measurement[int]:
+    """Parameters outside experts that a GPU of the pipeline stage with most of them holds."""
+    shape, layout = read_model_shape(config), read_layout(config).complete()
+    if shape.value is None or layout.value is None:
+        return missing(str(shape.missing_reason or layout.missing_reason))
+    stages = layout.value.layers_by_stage(config, shape.value.layers)
+    if stages is None:
+        return missing("the pipeline's stages hold unequal numbers of layers")
+    held = (count_parameters(shape.value, layout.value, config, layers, stage) for stage, layers in enumerate(stages))
+    return known(max(dense for dense, _ in held))
 
 
 def count_parameters(
