@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
 
 from tests.replay.built_steps import US, Step
 from tests.trace_builder import GEMM, POINTWISE, SEND_RECV, TraceBuilder
@@ -309,6 +310,19 @@ def test_a_slow_rank_is_healed_to_the_pace_of_its_peers(tmp_path: Path) -> None:
     healed = Transformation(Action.HEAL, Selection(ranks=(1,)))
     assert step_us(graph) == 80
     assert step_us(labelled(graph, rank_number=[0, 1]), healed) == 40
+
+
+def test_slow_hosts_lose_a_share_of_what_they_take_more_than_the_fastest(tmp_path: Path) -> None:
+    fast, slow = Step(), Step(process=TraceBuilder.process + (1 << 24), device=0)
+    for place in range(4):
+        fast.run(110 + 20 * place, 115 + 20 * place, launched=105 + 20 * place)
+        slow.run(110 + 40 * place, 115 + 40 * place, launched=105 + 40 * place)
+    graph = fast.graph_between(tmp_path, 110, 400, slow)
+    now, evened = step_us(graph), step_us(graph, Transformation(Action.EVEN_HOSTS))
+    halfway = step_us(graph, Transformation(Action.EVEN_HOSTS, share=same(0.5)))
+    assert evened < 0.6 * now
+    assert halfway == pytest.approx((now + evened) / 2, abs=1)
+    assert step_us(launch_bound(tmp_path), Transformation(Action.EVEN_HOSTS)) == step_us(launch_bound(tmp_path))
 
 
 def test_a_selection_by_a_label_that_nobody_found_selects_nothing(tmp_path: Path) -> None:

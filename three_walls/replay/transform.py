@@ -528,6 +528,16 @@ def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Wor
     return replace(work, piece_ns=piece_ns, duration_ns=duration_ns, edges=edges)
 
 
+def _even_hosts(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Ranks run the same program, so the fastest host shows what the others take where nothing slows them down."""
+    selected = np.unique(graph.operations["rank"].to_numpy()[select_operations(graph, change.select)])
+    call_rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
+    total_ns = np.bincount(call_rank, work.piece_ns, len(graph.ranks))
+    left = 1 - _at(change.share, level) * (1 - total_ns.min() / np.maximum(1, total_ns))
+    piece_ns = _scale_chosen(work.piece_ns, np.isin(call_rank, selected), left[call_rank])
+    return replace(work, piece_ns=piece_ns)
+
+
 _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Work]] = {
     Action.SCALE: _scale,
     Action.FUSE: _fuse,
@@ -539,4 +549,5 @@ _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Wor
     Action.MICRO_BATCH: _change_micro_batch,
     Action.BALANCE: _balance,
     Action.HEAL: _heal,
+    Action.EVEN_HOSTS: _even_hosts,
 }
