@@ -1,4 +1,4 @@
-"""The real traces of sample_traces/ and benchmarks/traces/ against their labels: what is expected, and what is wrong."""
+"""The real traces of sample_traces/ and benchmarks/traces/ against their labels: what is right, and what is wrong."""
 
 from __future__ import annotations
 

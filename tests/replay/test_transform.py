@@ -312,6 +312,20 @@ def test_a_slow_rank_is_healed_to_the_pace_of_its_peers(tmp_path: Path) -> None:
     assert step_us(labelled(graph, rank_number=[0, 1]), healed) == 40
 
 
+def test_collectives_that_crawl_beside_another_process_are_healed_with_its_rank(tmp_path: Path) -> None:
+    first, second = Step(), Step(process=TraceBuilder.process + (1 << 24), device=0)
+    for step in (first, second):
+        step.run(110, 150, launched=105, name=SEND_RECV)
+    graph = replace(
+        labelled(first.graph_between(tmp_path, 110, 400, second), rank_number=[0, 1]),
+        ready_ns=np.array([10 * US, 10 * US]),
+    )
+    healed = Transformation(Action.HEAL, Selection(ranks=(1,)))
+    held = replace(graph, held_ns=np.array([0, US]))
+    assert step_us(graph, healed) == 40  # no other process is known: a slow clock slows no transfer
+    assert step_us(held, healed) == 10
+
+
 def test_slow_hosts_lose_a_share_of_what_they_take_more_than_the_fastest(tmp_path: Path) -> None:
     fast, slow = Step(), Step(process=TraceBuilder.process + (1 << 24), device=0)
     for place in range(4):

@@ -499,7 +499,10 @@ def _balance(graph: StepGraph, work: Work, change: Transformation, _: Level) -> 
 
 
 def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
-    """The selected ranks work at the median pace of the others: kernels by category, and host pieces."""
+    """The selected ranks work at the median pace of the others: kernels by category, and host pieces.
+
+    Beside another process on one GPU the collectives of all crawl: without it they take what the fastest of them take.
+    """
     operations = graph.operations
     selected = np.unique(operations["rank"].to_numpy()[select_operations(graph, change.select)])
     peers = [number for number in range(len(graph.ranks)) if number not in selected]
@@ -524,6 +527,10 @@ def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Wor
         if total > usual > 0:
             piece_ns = _scale_chosen(piece_ns, call_rank == number, usual / total)
     is_healed = np.isin(rank, selected)
+    if graph.held_ns[is_healed].any():
+        transfer_ns = duration_ns - work.wait_ns
+        crawls = ~is_work & (graph.ready_ns != NONE) & (transfer_ns > graph.ready_ns)
+        duration_ns = np.where(crawls, work.wait_ns + graph.ready_ns, duration_ns)
     edges = work.edges.delay(graph.start_node, np.where(is_healed, -graph.held_ns, 0))
     return replace(work, piece_ns=piece_ns, duration_ns=duration_ns, edges=edges)
 
