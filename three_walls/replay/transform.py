@@ -468,13 +468,13 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     number = _column_of(graph, "micro_batch")
     inside = number != NONE
     is_sent = operations["category"].cast(pl.String).is_in(list(COMMUNICATION_CATEGORIES)).to_numpy()
-    time, host = _at(change.time, level), _at(change.host, level)
+    time = _at(change.time, level)
     if factor < 1:
-        return _scale_operations(graph, work, inside, np.where(is_sent, 1.0, time), host / factor)
+        return _scale_operations(graph, work, inside, np.where(is_sent, 1.0, time), 1 / factor)
     left_out = inside & (number >= (number.max() + 1) / factor)
     shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
     # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
-    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), host)
+    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), 1.0)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
     return replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
