@@ -6,6 +6,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SAMPLES = REPOSITORY / "sample_traces"
 BRIDGE_RUNS = REPOSITORY / "tests" / "bridge_runs"
 BENCHMARKS = REPOSITORY / "benchmarks"
+MEASURED_BASES = BENCHMARKS / "traces"
 
 
 def is_open(path: Path) -> bool:

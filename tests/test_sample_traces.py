@@ -1,4 +1,4 @@
-"""The real traces of sample_traces/ against their labels: what an engineer expects, and what would be wrong."""
+"""The real traces of sample_traces/ and benchmarks/traces/ against their labels: what is right, and what is wrong."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pytest
 import yaml
 
 from tests.analyzed_samples import analyze_sample
-from tests.paths import SAMPLES
+from tests.paths import MEASURED_BASES, SAMPLES
 from three_walls import analyze
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.model.finding import Outcome
 from three_walls.model.report import Report
 from three_walls.model.what_if import LiveReport
+from three_walls.replay.predictor import StepReplay
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
 from three_walls.report.markdown_report import render_markdown
@@ -31,14 +32,17 @@ from three_walls.rules.plan import make_plan
 from tools.generate_sample_report import OUT, SAMPLE
 
 SHIPPED = load_rules(RULES_DIR, definitions=DEFINITIONS)
-LABELS = {
-    path.name.removesuffix(".labels.yaml"): yaml.safe_load(path.read_text()) for path in SAMPLES.glob("*.labels.yaml")
+LABEL_FILES = {
+    path.name.removesuffix(".labels.yaml"): path
+    for folder in (SAMPLES, MEASURED_BASES)
+    for path in folder.glob("*.labels.yaml")
 }
+LABELS = {name: yaml.safe_load(path.read_text()) for name, path in LABEL_FILES.items()}
 
 EXPECT_KEYS = {
     "verdict", "step", "shares", "hidden", "config", "facts", "missing_facts", "outcomes", "ranks", "warnings",
     "plan", "plan_starts_with", "plan_is_empty", "stragglers", "communication", "gain_ms", "wait_ms", "transfer_ms",
-    "culprit", "culprit_ms", "facts_ms",
+    "culprit", "culprit_ms", "facts_ms", "replayed",
 }  # fmt: skip
 MUST_NOT_KEYS = {"walls", "plan", "buckets", "warnings", "representative"}
 
@@ -59,8 +63,9 @@ def report_of(name: str) -> Report:
     label = LABELS[name]
     if not {"logs", "config"} & set(label):
         return analyze_sample(label["trace"])
-    config = SAMPLES / label["config"] if "config" in label else None
-    return analyze(SAMPLES / label["trace"], logs=[SAMPLES / log for log in label.get("logs", [])], config=config)
+    folder = LABEL_FILES[name].parent
+    config = folder / label["config"] if "config" in label else None
+    return analyze(folder / label["trace"], logs=[folder / log for log in label.get("logs", [])], config=config)
 
 
 def expected(name: str, key: str) -> Any:
@@ -109,6 +114,19 @@ def test_a_replay_is_near_the_captured_step_or_predicts_nothing(name: str) -> No
     assert error < (0.03 if name == "two-processes-one-report" else 0.01)
     assert (low or 0) <= (predicted or 0) <= (high or 0)
     assert 0 < (predicted or 0) < 1.001 * longest_ns
+
+
+def test_layers_micro_batches_and_modules_are_found_in_the_step(name: str) -> None:
+    wanted = expected(name, "replayed")
+    if not wanted:
+        pytest.skip("without labels of layers")
+    report = report_of(name)
+    assert isinstance(report, LiveReport)
+    assert isinstance(report.replay.predictor, StepReplay)
+    operations = report.replay.predictor.graph.operations
+    layers, micro_batches = (operations[column].drop_nulls().n_unique() for column in ("layer", "micro_batch"))
+    assert (layers, micro_batches) == (wanted["layers"], wanted["micro_batches"])
+    assert set(operations["module"].drop_nulls()) == set(wanted["modules"])
 
 
 def test_the_steps_are_the_logs(name: str) -> None:
@@ -171,7 +189,7 @@ def test_a_measured_gain_lies_within_the_promised_range(name: str) -> None:
 
 @pytest.mark.parametrize("profiler_share", [0.1, 0.4, 0.8])
 def test_whatever_a_log_takes_of_host_time_the_plan_keeps_its_order(name: str, profiler_share: float) -> None:
-    traced = report_of(name).facts
+    traced = report_of(name).facts.as_traced()
     host_ns = {
         fact: round(number * (1 - profiler_share))
         for fact in ("launch_starved_recoverable_ns", "host_recoverable_ns")
@@ -278,7 +296,7 @@ def test_no_entry_promises_a_step_above_the_present_one(name: str) -> None:
 
 
 def test_the_sample_report_of_the_documentation_is_current(name: str) -> None:
-    if SAMPLES / LABELS[name]["trace"] != SAMPLE:
+    if LABEL_FILES[name].parent / LABELS[name]["trace"] != SAMPLE:
         pytest.skip("not the run of the sample report")
     # Not byte for byte: the last digits of a number may differ between machines.
     shown, made = (re.findall(r'<section id="(\w+)"|<h[1-3][^>]*>(.*?)</h[1-3]>', text) for text in (
@@ -288,7 +306,7 @@ def test_the_sample_report_of_the_documentation_is_current(name: str) -> None:
 
 
 def test_every_trace_has_a_row_in_the_readme(name: str) -> None:
-    assert f"`{LABELS[name]['trace']}" in (SAMPLES / "README.md").read_text()
+    assert f"`{LABELS[name]['trace']}" in (LABEL_FILES[name].parent / "README.md").read_text()
 
 
 def test_warnings_are_sentences_and_percent_signs_touch_their_number(name: str) -> None:

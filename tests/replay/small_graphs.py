@@ -127,6 +127,7 @@ class GraphBuilder:
             duration_ns=numbers(self.durations),
             wait_ns=numbers([0] * len(self.durations)),
             held_ns=numbers([0] * len(self.durations)),
+            ready_ns=numbers([NONE] * len(self.durations)),
             carried=Carried(
                 numbers([1]), numbers([len(self.pieces) - 1]), numbers([NONE]), numbers([0]), np.array([True])
             ),

@@ -10,7 +10,7 @@ import polars as pl
 
 from tests.replay.built_steps import US, Step
 from three_walls.replay.graph import StepGraph
-from three_walls.replay.predictor import LogSteps, fit_profiler_cost, settle_waits, without_profiler
+from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost, settle_waits, without_profiler
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.tables.profiler_costs import profiler_costs
 from three_walls.timeline.operators import RANGE_TIMES
@@ -105,6 +105,19 @@ def test_where_the_device_decides_the_ends_are_those_without_a_log(tmp_path: Pat
     fitted = fit_profiler_cost(graph, nothing, 0, LogSteps(measured_ns - US, measured_ns, measured_ns + US))
     assert fitted.least <= without.least
     assert fitted.most >= without.most
+
+
+def test_without_a_log_the_step_of_a_host_bound_run_is_known_to_a_tenth(tmp_path: Path) -> None:
+    graph = launches(tmp_path, 11)
+    nothing = np.zeros(len(graph.piece_ns))
+    replay = StepReplay(graph, nothing, 0, 0.0, fit_profiler_cost(graph, nothing, 0, None))
+    for distance_ns in (
+        replay.step_ns.high_ns - replay.step_ns.likely_ns,
+        replay.step_ns.likely_ns - replay.step_ns.low_ns,
+    ):
+        assert 0.1 < distance_ns / replay.step_ns.likely_ns < 0.15
+    logged = replace(replay, log_step_ns=US)
+    assert (logged.step_ns.low_ns, logged.step_ns.high_ns) == (US, US)
 
 
 def test_waiting_for_ranks_that_were_not_captured_shrinks_with_the_step(

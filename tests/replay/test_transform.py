@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
 
 from tests.replay.built_steps import US, Step
 from tests.trace_builder import GEMM, POINTWISE, SEND_RECV, TraceBuilder
@@ -287,11 +288,55 @@ def test_twice_the_micro_batch_does_the_same_work_on_the_device(tmp_path: Path) 
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 2 * 40 + 1 + 2 * 40
 
 
+def test_twice_the_micro_batch_keeps_the_first_passes_of_a_schedule(tmp_path: Path) -> None:
+    """The passes left are those of a schedule with fewer of them: no backward pass comes between two forward ones."""
+    step = Step()
+    for place, length_us in enumerate((10, 20, 40, 80)):
+        step.run(110 + 100 * place, 110 + 100 * place + length_us, launched=105 + place)
+    graph = labelled(step.graph_between(tmp_path, 110, 600), micro_batch=[0, 1, 2, 3])
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 2 * (10 + 1 + 20) - 1
+
+
+def test_kernels_gain_by_more_samples_and_transfers_do_not(tmp_path: Path) -> None:
+    change = Transformation(Action.MICRO_BATCH, factor=2, time=same(0.75))
+    for name, length_us in ((GEMM, 60), (SEND_RECV, 80)):
+        step = Step().run(110, 150, launched=105, name=name).run(151, 191, launched=106, name=name)
+        graph = labelled(step.graph_between(tmp_path, 110, 400), micro_batch=[0, 1])
+        assert step_us(graph, change) == length_us
+
+
 def test_a_slow_rank_is_healed_to_the_pace_of_its_peers(tmp_path: Path) -> None:
     graph = two_ranks(tmp_path, 40, 80)
     healed = Transformation(Action.HEAL, Selection(ranks=(1,)))
     assert step_us(graph) == 80
     assert step_us(labelled(graph, rank_number=[0, 1]), healed) == 40
+
+
+def test_collectives_that_crawl_beside_another_process_are_healed_with_its_rank(tmp_path: Path) -> None:
+    first, second = Step(), Step(process=TraceBuilder.process + (1 << 24), device=0)
+    for step in (first, second):
+        step.run(110, 150, launched=105, name=SEND_RECV)
+    graph = replace(
+        labelled(first.graph_between(tmp_path, 110, 400, second), rank_number=[0, 1]),
+        ready_ns=np.array([10 * US, 10 * US]),
+    )
+    healed = Transformation(Action.HEAL, Selection(ranks=(1,)))
+    held = replace(graph, held_ns=np.array([0, US]))
+    assert step_us(graph, healed) == 40  # no other process is known: a slow clock slows no transfer
+    assert step_us(held, healed) == 10
+
+
+def test_slow_hosts_lose_a_share_of_what_they_take_more_than_the_fastest(tmp_path: Path) -> None:
+    fast, slow = Step(), Step(process=TraceBuilder.process + (1 << 24), device=0)
+    for place in range(4):
+        fast.run(110 + 20 * place, 115 + 20 * place, launched=105 + 20 * place)
+        slow.run(110 + 40 * place, 115 + 40 * place, launched=105 + 40 * place)
+    graph = fast.graph_between(tmp_path, 110, 400, slow)
+    now, evened = step_us(graph), step_us(graph, Transformation(Action.EVEN_HOSTS))
+    halfway = step_us(graph, Transformation(Action.EVEN_HOSTS, share=same(0.5)))
+    assert evened < 0.6 * now
+    assert halfway == pytest.approx((now + evened) / 2, abs=1)
+    assert step_us(launch_bound(tmp_path), Transformation(Action.EVEN_HOSTS)) == step_us(launch_bound(tmp_path))
 
 
 def test_a_selection_by_a_label_that_nobody_found_selects_nothing(tmp_path: Path) -> None:

@@ -305,6 +305,8 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "ep_transfer_exposed_fraction": 0.03,
         "dp_exposed_fraction": 0.02,
         "launch_starved_recoverable_fraction": 0.03,
+        "launch_starved_recoverable_ns": 30 * MS,
+        "num_microbatches": 8,
         "attention_unfused_fraction": 0.0,
         "ep_exposed_fraction": 0.04,
         "collective_exposed_fraction": 0.02,

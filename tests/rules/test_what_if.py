@@ -316,3 +316,19 @@ def test_the_rule_for_the_value_that_is_set_now_answers_before_those_for_other_r
     from_full, from_none = facts_of(config__recompute="full", memory=0), facts_of(config__recompute=None, memory=0)
     assert find_changes(question, [adds, relaxes], from_full).transformations == (FUSE_ROPE,)
     assert find_changes(question, [adds, relaxes], from_none).transformations == (HIDE,)
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("selective", FUSE_ROPE), (None, HIDE)])
+def test_who_asks_for_one_of_several_values_takes_it_to_be_the_one_for_the_run(
+    asked: ConfigData, expected: Transformation
+) -> None:
+    """Whether the run fits without recompute is not known; the transformations are those of the value asked for."""
+    tight, ample = Condition("memory", "above", 0.8), Condition("memory", "at_most", 0.8)
+    relaxes = replace(
+        sets(
+            "relaxes", "recompute", "selective", replace(FUSE_ROPE, only_if=(tight,)), replace(HIDE, only_if=(ample,))
+        ),
+        edits=(Edit("recompute", "selective", only_if=(tight,)), Edit("recompute", None, only_if=(ample,))),
+    )
+    question = Question(settings={"config.recompute": asked})
+    assert find_changes(question, [relaxes], facts_of(config__recompute="full")).transformations == (expected,)

@@ -444,7 +444,13 @@ def _smaller_micro_batch(layout: ParallelLayout) -> Measurement[int]:
 
 
 def _larger_micro_batch(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
-    """Twice the size at half as many micro-batches: a pipeline needs at least p (virtual: a multiple of p)."""
+    """Twice the size at half as many micro-batches."""
+    halved = halve_microbatches(config, layout)
+    return known(2 * layout.micro_batch) if halved.value and layout.micro_batch else missing(str(halved.missing_reason))
+
+
+def halve_microbatches(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
+    """Half as many micro-batches per step: a pipeline needs at least p (virtual: a multiple of p)."""
     size, count, stages = layout.micro_batch, layout.microbatches, layout.pipeline
     if size is None or count is None or stages is None:
         return _needs("micro and global batch size, the parallel sizes and WORLD_SIZE")
@@ -454,7 +460,7 @@ def _larger_micro_batch(config: RunConfig, layout: ParallelLayout) -> Measuremen
     is_interleaved = config.size("virtual_pipeline_model_parallel_size") is not None
     if halved < stages or (is_interleaved and halved % stages):
         return missing(f"{halved} micro-batches would not keep {stages} pipeline stages busy")
-    return known(2 * size)
+    return known(halved)
 
 
 def _larger_expert_parallel(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:

@@ -13,6 +13,7 @@ from three_walls.facts.efficiency.gemm_shapes import count_received_tokens, meas
 from three_walls.facts.efficiency.low_precision import measure_low_precision
 from three_walls.facts.efficiency.model_flops import measure_utilization
 from three_walls.facts.efficiency.roles import GEMM_EFFICIENCY, measure_roles
+from three_walls.facts.half_tensor_parallel import measure_half_tensor_parallel
 from three_walls.facts.host_copies import measure_host_copies
 from three_walls.facts.layout import measure_layout
 from three_walls.facts.log_facts import NO_LOG, PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
@@ -138,6 +139,7 @@ def measure_facts(
             **measure_culprit(attribution.stragglers, step, measured),
             **_compare_received(step, measured[RECEIVED_TOKENS], inputs, timeline),
         }
+    measured = {**measured, **measure_half_tensor_parallel(run, step, measured)}
     pressure = classify_memory_pressure(measured, default_log_thresholds())
     sheet = make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config)
     if not details.before_log:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from three_walls.facts import (
     communication,
     cuda_graphs,
+    half_tensor_parallel,
     host_copies,
     layout,
     log_facts,
@@ -52,6 +53,7 @@ GROUPS: tuple[FactGroup, ...] = (
     gemm_shapes.facts,
     host_copies.facts,
     estimate.facts,
+    half_tensor_parallel.facts,
     recorded.facts,
     log_facts.facts,
     replayed_step.facts,

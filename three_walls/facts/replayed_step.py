@@ -30,12 +30,12 @@ PREDICTED_STEP = facts.duration(
 PREDICTED_STEP_LOW = facts.duration(
     "predicted_unprofiled_step_low_ns",
     "the lowest predicted unprofiled step",
-    "The predicted unprofiled step where the profiler added most.",
+    "The predicted unprofiled step where the profiler added most, or where the host of another run is faster.",
 )
 PREDICTED_STEP_HIGH = facts.duration(
     "predicted_unprofiled_step_high_ns",
     "the highest predicted unprofiled step",
-    "The predicted unprofiled step where the profiler added least.",
+    "The predicted unprofiled step where the profiler added least, or where the host of another run is slower.",
 )
 PREDICTION_ERROR = facts.fact(
     "predicted_step_error_fraction",

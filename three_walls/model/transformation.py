@@ -43,6 +43,8 @@ class Action(StrEnum):
     """Selected work takes on every rank the mean of what the captured ranks took, layer by layer and pass by pass."""
     HEAL = "heal"
     """The selected ranks take the median time of their peers for their kernels and host pieces."""
+    EVEN_HOSTS = "even_hosts"
+    """The host of each selected rank loses ``share`` of what it takes more than the fastest captured one."""
 
 
 CATEGORY_GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -148,7 +150,7 @@ class Transformation:
     host: Levels = ALL
     """Of the host time of the launches (for ``host``: of all host time), what remains."""
     share: Levels = ALL
-    """For ``hide``: the share of the passes that can be covered."""
+    """For ``hide``: the share of the passes that can be covered. For ``even_hosts``: of the difference, what goes."""
     slowdown: Levels = ALL
     """For ``hide``: how much longer compute takes while communication runs."""
     factor: float = 1.0

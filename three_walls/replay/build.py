@@ -336,9 +336,9 @@ def _join_ranks(
     is_shared = operations["rank_index"].is_in(list(shared_gpus)).to_numpy()
     if is_shared.any():
         lengths_ns = finished.lengths_ns(points, piece_ns, duration_ns)
-        ready_ns = np.zeros(len(captured_ns), dtype=np.int64)
-        np.maximum.at(ready_ns, finished.target, captured_ns[finished.source] + lengths_ns)
-        late_ns = start - ready_ns[start_node]
+        free_at_ns = np.zeros(len(captured_ns), dtype=np.int64)
+        np.maximum.at(free_at_ns, finished.target, captured_ns[finished.source] + lengths_ns)
+        late_ns = start - free_at_ns[start_node]
         held_ns = np.where(is_shared & (late_ns > replay_thresholds().least_held_ns), late_ns, 0)
         finished = finished.delay(start_node, held_ns)
     return StepGraph(
@@ -354,6 +354,7 @@ def _join_ranks(
         duration_ns=duration_ns,
         wait_ns=wait_ns,
         held_ns=held_ns,
+        ready_ns=ready_ns,
         carried=_list_carried(
             np.array([part.until_ns for part in parts], dtype=np.int64) + shift,
             calls["rank"].to_numpy(),

@@ -175,6 +175,8 @@ class StepGraph:
     """The part of the duration in which communication is taken to wait for ranks that were not captured."""
     held_ns: Numbers
     """Per operation how long another process held it up on a shared GPU; edges to its start contain it."""
+    ready_ns: Numbers
+    """Per operation how long it transfers at the pace of the fastest of its kind; NONE where that is not known."""
     carried: Carried
     measured_ns: Numbers
     """Per rank (in order of ``ranks``): from its step's start to the end of its last operation."""

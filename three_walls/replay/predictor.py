@@ -13,7 +13,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from three_walls.model.record import dataclass
-from three_walls.model.transformation import Action, Level, Prediction, Transformation
+from three_walls.model.transformation import Action, Level, Levels, Prediction, Transformation
 from three_walls.replay.budget import measure_replayed_budget
 from three_walls.replay.critical_path import CriticalPath, find_critical_path
 from three_walls.replay.graph import Fractions, StepGraph, Times, Work, find_steady, replay, replay_steady
@@ -60,14 +60,24 @@ class StepReplay:
 
     @property
     def step_ns(self) -> Prediction:
-        """The step as it is, unprofiled; the log's where one was given."""
+        """The step as it is, unprofiled; the log's where one was given.
+
+        Without a log the range holds what the profiler may have added, or by how much hosts of one configuration differ
+        where that is more, and how steps differ that the device decides.
+        """
         likely = self._step_after((), Level.LIKELY, self.cost.likely)
         if self.log_step_ns is not None:
             return Prediction(self.log_step_ns, self.log_step_ns, self.log_step_ns)
-        low = self._step_after((), Level.LIKELY, self.cost.most)
-        high = self._step_after((), Level.LIKELY, self.cost.least)
-        error_ns = round(self.error_fraction * likely)
-        return Prediction(min(low, likely) - error_ns, likely, max(high, likely) + error_ns)
+        drift = replay_thresholds().host_drift_fraction
+        low, high = (
+            [
+                self._step_after((), Level.LIKELY, cost),
+                self._step_after(_scale_host(pace), Level.LIKELY, self.cost.likely),
+            ]
+            for cost, pace in ((self.cost.most, 1 - drift), (self.cost.least, 1 + drift))
+        )
+        error_ns = round((self.error_fraction + replay_thresholds().step_drift_fraction) * likely)
+        return Prediction(min(*low, likely) - error_ns, likely, max(*high, likely) + error_ns)
 
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
         """The step with all ``transformations`` applied in their order, from the likely step as it is.
@@ -151,6 +161,10 @@ class StepReplay:
             }
             work = settle_waits(self.graph, work, before_ns, shrinking[level])
         return find_steady(self.graph, work)
+
+
+def _scale_host(factor: float) -> tuple[Transformation, ...]:
+    return (Transformation(Action.HOST, host=Levels(factor, factor, factor)),)
 
 
 def without_profiler(graph: StepGraph, added_ns: Fractions, cost: float) -> Work:

@@ -103,14 +103,16 @@ def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
     return float(np.median(before_ns + work.piece_ns[2 * launches + 1])) if len(launches) else 0.0
 
 
-def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float, host: float) -> Work:
+def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float | Fractions, host: float) -> Work:
+    """``time``: what remains of the ``selected`` operations' durations; one number, or one for each of all."""
     edges = work.edges
     # A wait for a rank that was not captured is no work of this one.
     transfer_ns = _scale_chosen(work.duration_ns - work.wait_ns, selected, time)
-    wait_ns = np.where(selected, 0, work.wait_ns) if time == host == 0 else work.wait_ns
-    if time == 0:  # what is gone leaves no gap on its stream, and takes no multiprocessors
+    is_gone = np.ndim(time) == 0 and bool(time == 0)
+    wait_ns = np.where(selected, 0, work.wait_ns) if is_gone and host == 0 else work.wait_ns
+    if is_gone:  # what is gone leaves no gap on its stream, and takes no multiprocessors
         edges = _without_gaps(graph, edges, selected)
-    if time == host == 0:  # and no call waits for it, nor for what ran on its stream before
+    if is_gone and host == 0:  # and no call waits for it, nor for what ran on its stream before
         edges = edges.drop((edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)])
     piece_ns = work.piece_ns
     if host != 1.0:
@@ -118,8 +120,10 @@ def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float
     return Work(piece_ns, wait_ns + transfer_ns, edges, wait_ns)
 
 
-def _scale_chosen(values_ns: Numbers, chosen: Flags, factor: float) -> Numbers:
-    return values_ns if factor == 1.0 else np.where(chosen, np.rint(values_ns * factor).astype(np.int64), values_ns)
+def _scale_chosen(values_ns: Numbers, chosen: Flags, factor: float | Fractions) -> Numbers:
+    if np.ndim(factor) == 0 and factor == 1.0:
+        return values_ns
+    return np.where(chosen, np.rint(values_ns * factor).astype(np.int64), values_ns)
 
 
 def _pieces_of(graph: StepGraph, selected: Flags) -> Flags:
@@ -453,21 +457,24 @@ def _stretch(values: Fractions, repeated: Flags, longer: Flags, times: float) ->
 
 
 def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
-    """Passes of ``factor`` times as many samples, in as many fewer passes: the others are left out.
+    """Passes of ``factor`` times as many samples, in as many fewer passes: the last ones are left out.
 
-    A smaller micro-batch (``factor`` below 1) multiplies the host time instead.
+    The first passes of a pipeline's schedule are in the order of the schedule with fewer of them. A smaller micro-batch
+    (``factor`` below 1) multiplies the host time instead.
     """
     operations, factor = graph.operations, change.factor
     if "micro_batch" not in operations.columns or factor <= 0:
         return work
     number = _column_of(graph, "micro_batch")
     inside = number != NONE
+    is_sent = operations["category"].cast(pl.String).is_in(list(COMMUNICATION_CATEGORIES)).to_numpy()
     time = _at(change.time, level)
     if factor < 1:
-        return _scale_operations(graph, work, inside, time, 1 / factor)
-    left_out = inside & (number % round(factor) != 0)
+        return _scale_operations(graph, work, inside, np.where(is_sent, 1.0, time), 1 / factor)
+    left_out = inside & (number >= (number.max() + 1) / factor)
     shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
-    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * time, 1.0)
+    # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
+    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), 1.0)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
     return replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
@@ -492,7 +499,10 @@ def _balance(graph: StepGraph, work: Work, change: Transformation, _: Level) -> 
 
 
 def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
-    """The selected ranks work at the median pace of the others: kernels by category, and host pieces."""
+    """The selected ranks work at the median pace of the others: kernels by category, and host pieces.
+
+    Beside another process on one GPU the collectives of all crawl: without it they take what the fastest of them take.
+    """
     operations = graph.operations
     selected = np.unique(operations["rank"].to_numpy()[select_operations(graph, change.select)])
     peers = [number for number in range(len(graph.ranks)) if number not in selected]
@@ -517,8 +527,22 @@ def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Wor
         if total > usual > 0:
             piece_ns = _scale_chosen(piece_ns, call_rank == number, usual / total)
     is_healed = np.isin(rank, selected)
+    if graph.held_ns[is_healed].any():
+        transfer_ns = duration_ns - work.wait_ns
+        crawls = ~is_work & (graph.ready_ns != NONE) & (transfer_ns > graph.ready_ns)
+        duration_ns = np.where(crawls, work.wait_ns + graph.ready_ns, duration_ns)
     edges = work.edges.delay(graph.start_node, np.where(is_healed, -graph.held_ns, 0))
     return replace(work, piece_ns=piece_ns, duration_ns=duration_ns, edges=edges)
+
+
+def _even_hosts(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Ranks run the same program, so the fastest host shows what the others take where nothing slows them down."""
+    selected = np.unique(graph.operations["rank"].to_numpy()[select_operations(graph, change.select)])
+    call_rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
+    total_ns = np.bincount(call_rank, work.piece_ns, len(graph.ranks))
+    left = 1 - _at(change.share, level) * (1 - total_ns.min() / np.maximum(1, total_ns))
+    piece_ns = _scale_chosen(work.piece_ns, np.isin(call_rank, selected), left[call_rank])
+    return replace(work, piece_ns=piece_ns)
 
 
 _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Work]] = {
@@ -532,4 +556,5 @@ _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Wor
     Action.MICRO_BATCH: _change_micro_batch,
     Action.BALANCE: _balance,
     Action.HEAL: _heal,
+    Action.EVEN_HOSTS: _even_hosts,
 }

@@ -51,7 +51,7 @@ _LEVELLED = {
 _USED_BY = {
     "time": (Action.SCALE, Action.FUSE, Action.GRAPH, Action.REPEAT, Action.MICRO_BATCH),
     "host": (Action.SCALE, Action.FUSE, Action.HOST, Action.REPEAT),
-    "share": (Action.HIDE, Action.UNWAIT),
+    "share": (Action.HIDE, Action.UNWAIT, Action.EVEN_HOSTS),
     "slowdown": (Action.HIDE,),
     "factor": (Action.MICRO_BATCH,),
     "launches": (Action.FUSE,),
@@ -182,6 +182,7 @@ class ReplayEntry(Row):
     micro_batch: SelectionEntry | None = None
     balance: SelectionEntry | None = None
     heal: SelectionEntry | None = None
+    even_hosts: SelectionEntry | None = None
     time: Parameter | None = None
     host: Parameter | None = None
     share: Parameter | None = None

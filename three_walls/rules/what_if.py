@@ -8,6 +8,7 @@ transformation of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf, nextafter
 
 from three_walls.model.buckets import (
     CATEGORIES,
@@ -16,7 +17,7 @@ from three_walls.model.buckets import (
 from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
-from three_walls.model.fact import FactSheet
+from three_walls.model.fact import FactSheet, FactValue
 from three_walls.model.rule import Rule
 from three_walls.model.transformation import (
     CATEGORY_GROUPS,
@@ -159,7 +160,7 @@ def _set(
     for rule in in_order:
         by_lever.setdefault(rule.lever or rule.id, rule)
     candidates = [rule for rule in by_lever.values() if not is_foreign[rule]] or list(by_lever.values())
-    found = {rule: replays.find(rule, facts) for rule in candidates}
+    found = {rule: replays.find(rule, _assume(rule, settings, facts)) for rule in candidates}
     chosen = [rule for rule, (transformations, _) in found.items() if transformations]
     if not chosen:
         rule, (_, reason) = next(iter(found.items()))
@@ -167,6 +168,34 @@ def _set(
     transformations = tuple(change for rule in chosen for change in found[rule][0])
     notes = [*_note_other_edits(chosen, name, shown, facts), *_note_obstacles(chosen, shown, facts)]
     return Changes(transformations, notes=tuple(notes))
+
+
+def _assume(rule: Rule, settings: Mapping[str, ConfigData], facts: FactSheet) -> FactSheet:
+    """``facts`` with what the edits of ``rule`` that were asked for are meant for, where that is not known.
+
+    Whether a run fits without recompute is not known without a log; who asks for none asks as if it did.
+    """
+    assumed: dict[str, FactValue] = {}
+    for edit in rule.edits:
+        name = fact_of(edit)
+        if name not in settings or not _sets(name, target_of(edit, facts), name, settings[name]):
+            continue
+        if len([other for other in rule.edits if fact_of(other) == name]) < 2:
+            continue
+        for condition in that_are(Truth.UNKNOWN, edit.only_if, facts):
+            if (value := _satisfy(condition)) is not None:
+                assumed[condition.fact] = value
+    return facts.with_values(assumed) if assumed else facts
+
+
+def _satisfy(condition: Condition) -> FactValue | None:
+    """A value with which ``condition`` holds; None where its operator names none."""
+    operand = condition.operand
+    if condition.operator in ("equals", "at_least", "at_most"):
+        return operand
+    if condition.operator in ("above", "below") and isinstance(operand, int | float):
+        return nextafter(operand, inf if condition.operator == "above" else -inf)
+    return None
 
 
 def _needs_another(rule: Rule, name: str, facts: FactSheet) -> bool:

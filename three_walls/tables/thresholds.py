@@ -191,6 +191,10 @@ class ReplayThresholds(Row):
     """The likely one."""
     most_profiler_cost_ratio: Ratio
     """The most."""
+    host_drift_fraction: Fraction
+    """By how much the host of another run of the same configuration is faster or slower."""
+    step_drift_fraction: Fraction
+    """By how much a step that the device decides is shorter or longer in another run."""
     same_step_fraction: Fraction
     """Replayed steps that differ by less than this share are the same when the profiler's cost is fitted."""
     least_host_fraction: Fraction

@@ -235,10 +235,25 @@ def test_a_doubled_micro_batch_doubles_all_but_parameters_gradients_and_optimize
     constant = 18 * (TOY_DENSE + TOY_EXPERTS)
     facts = estimate_memory(toy(), 2 * constant, constant + 500, iterations=2)
     assert facts["memory_peak_larger_micro_batch_ratio"] == ((constant + 1000) / (2 * constant), None)
+    assert (
+        facts["memory_peak_larger_micro_batch_without_recompute_ratio"] == facts["memory_peak_larger_micro_batch_ratio"]
+    )
     less = estimate_memory(toy(), constant, constant // 2, iterations=2)
     assert less["memory_peak_larger_micro_batch_ratio"] == (0.5, None)
     assert estimate_memory(toy(), 1000, None)["memory_peak_larger_micro_batch_ratio"][0] is None
     assert estimate_memory(without(toy(), "num_layers"), 1000, 600)["memory_peak_larger_micro_batch_ratio"][0] is None
+
+
+def test_a_doubled_micro_batch_without_recompute_doubles_the_activations_that_return() -> None:
+    config = toy(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    facts = estimate_memory(config, 1_000_000, 100_000, iterations=2)
+    peak, without_recompute, doubled = (
+        facts[f"memory_peak_{name}_ratio"][0]
+        for name in ("larger_micro_batch", "without_recompute", "larger_micro_batch_without_recompute")
+    )
+    assert isinstance(peak, float) and isinstance(without_recompute, float) and isinstance(doubled, float)
+    assert without_recompute > 0.1
+    assert doubled - peak == pytest.approx(2 * (without_recompute - 0.1))
 
 
 def test_twice_the_activations_are_the_measured_peak_of_a_doubled_micro_batch() -> None:

@@ -117,6 +117,14 @@ MEMORY_PEAK_LARGER_MICRO_BATCH = facts.fact(
     "emptiest pipeline stage), over device memory: an upper bound, because workspaces do not all grow.",
     "A measured peak: above 1 such a run may not fit.",
 )
+MEMORY_PEAK_LARGER_WITHOUT_RECOMPUTE = facts.fact(
+    "memory_peak_larger_micro_batch_without_recompute_ratio",
+    "ratio",
+    "doubled micro-batch's peak without recompute",
+    "The peak without recompute, with all of it doubled but parameters, gradients and optimizer state (of the emptiest "
+    "pipeline stage), over device memory: an upper bound, because workspaces do not all grow.",
+    "A measured peak: above 1 such a run may not fit.",
+)
 facts.fraction(
     "memory_parameters_fraction",
     "memory for parameters",
@@ -166,6 +174,7 @@ def measure_memory(config: RunConfig, device_bytes: int | None, log: Measurement
     estimated = estimate_stages(config)
     printed_bytes = log[LOG_PEAK_MEMORY].whole
     peak = _later_peak(printed_bytes, log[LOG_MEMORY_ITERATIONS].whole, estimated.value)
+    without_recompute = _peak_without_recompute(config, peak, estimated)
     of_stage = _measure_fullest_stage(estimated)
     used = of_stage[MEMORY_ESTIMATED_PEAK] if printed_bytes is None else peak
     headroom = None if used.whole is None or not device_bytes else device_bytes - used.whole
@@ -180,8 +189,9 @@ def measure_memory(config: RunConfig, device_bytes: int | None, log: Measurement
         MEMORY_PEAK: peak,
         MEMORY_PEAK_FRACTION: over_device(peak),
         MEMORY_HEADROOM: known_or_missing(headroom, str(used.missing_reason) if device_bytes else NO_DEVICE_MEMORY),
-        MEMORY_PEAK_WITHOUT_RECOMPUTE: over_device(_peak_without_recompute(config, peak, estimated)),
+        MEMORY_PEAK_WITHOUT_RECOMPUTE: over_device(without_recompute),
         MEMORY_PEAK_LARGER_MICRO_BATCH: over_device(_peak_with_larger_micro_batch(peak, estimated)),
+        MEMORY_PEAK_LARGER_WITHOUT_RECOMPUTE: over_device(_peak_with_larger_micro_batch(without_recompute, estimated)),
     }
 
 
@@ -189,7 +199,7 @@ def _measure_fullest_stage(estimated: Measurement[tuple[StageMemory, ...]]) -> M
     if estimated.value is None:
         parts = (PARAMETERS_PER_GPU, MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_ACTIVATIONS)
         return dict.fromkeys((*parts, MEMORY_ESTIMATED_PEAK), missing(str(estimated.missing_reason)))
-    fullest = _fullest(estimated.value)
+    fullest = find_fullest(estimated.value)
     return {
         PARAMETERS_PER_GPU: known(fullest.parameter_count),
         MEMORY_PARAMETERS: known(fullest.parameters),
@@ -200,7 +210,7 @@ def _measure_fullest_stage(estimated: Measurement[tuple[StageMemory, ...]]) -> M
     }
 
 
-def _fullest(stages: tuple[StageMemory, ...]) -> StageMemory:
+def find_fullest(stages: tuple[StageMemory, ...]) -> StageMemory:
     """The stage that needs most; of equals the first."""
     return max(stages, key=lambda stage: (stage.total, -stage.stage))
 
@@ -235,7 +245,7 @@ def _peak_without_recompute(
     without = estimate_stages(replace(config, values={**config.values, "recompute_granularity": no_recompute}))
     if estimated.value is None or without.value is None:
         return missing(str(estimated.missing_reason or without.missing_reason))
-    now, then = _fullest(estimated.value).activations, _fullest(without.value).activations
+    now, then = find_fullest(estimated.value).activations, find_fullest(without.value).activations
     if now.value is None or then.value is None:
         return missing(str(now.missing_reason or then.missing_reason))
     return known(peak.value + then.value - now.value)
@@ -244,7 +254,7 @@ def _peak_without_recompute(
 def _peak_with_larger_micro_batch(
     peak: Measurement[int], estimated: Measurement[tuple[StageMemory, ...]]
 ) -> Measurement[int]:
-    """Measured ``peak``, with everything doubled that does not stay as it is with any micro-batch.
+    """``peak``, with everything doubled that does not stay as it is with any micro-batch.
 
     Megatron-LM on H200s with one and two sequences (docs/measured-pairs.md, before the optimizer has its moments):
     15,016 MB became 25,144 MB, where this gives 25,234 MB.
@@ -326,6 +336,18 @@ def _why_not_counted(config: RunConfig) -> str | None:
     if optimizer not in _MOMENTS:
         return f"the states of optimizer {optimizer} are not counted"
     return None
+
+
+def count_dense_parameters(config: RunConfig) -> Measurement[int]:
+    """Parameters outside experts that a GPU of the pipeline stage with most of them holds."""
+    shape, layout = read_model_shape(config), read_layout(config).complete()
+    if shape.value is None or layout.value is None:
+        return missing(str(shape.missing_reason or layout.missing_reason))
+    stages = layout.value.layers_by_stage(config, shape.value.layers)
+    if stages is None:
+        return missing("the pipeline's stages hold unequal numbers of layers")
+    held = (count_parameters(shape.value, layout.value, config, layers, stage) for stage, layers in enumerate(stages))
+    return known(max(dense for dense, _ in held))
 
 
 def count_parameters(

@@ -267,8 +267,8 @@ def _warn_of_strangers(path: Path, strangers: Mapping[tuple[int, int], int]) -> 
     if not strangers:
         return []
     message = (
-        f"{path.name}: processes of this capture that ran kernels but no NCCL are left out: {len(strangers)}, with up "
-        f"to {ns_to_ms(max(strangers.values())):,.0f} ms of kernels. They may have slowed a rank's GPU"
+        f"Of {path.name}, processes that ran kernels but no NCCL are left out: {len(strangers)}, with up to "
+        f"{ns_to_ms(max(strangers.values())):,.0f} ms of kernels. They may have slowed a rank's GPU."
     )
     return [ReportWarning("other-process-on-gpu", message)]
 
