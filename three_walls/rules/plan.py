@@ -83,7 +83,8 @@ def make_plan(
     there is no plan. ``allowed``: applicabilities of rules that may enter in addition to ``execution-only``.
 
     Where one rank holds the others back, it is entry 0 (:data:`CULPRIT_RULE`); all other rules are judged, and gain, on
-    the step without its delay. ``fixes_rank_first``: false where the verdict found that none does; then it is a finding.
+    the step without its delay. ``fixes_rank_first``: false where the verdict found that none does; a late rank is then
+    a finding like any other.
     """
     by_id = {rule.id: rule for rule in rules}
     culprit_rule = by_id.get(CULPRIT_RULE) if fixes_rank_first else None
