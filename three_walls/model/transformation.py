@@ -40,7 +40,10 @@ class Action(StrEnum):
     MICRO_BATCH = "micro_batch"
     """``factor`` times as many samples in each pass, in as many fewer passes."""
     BALANCE = "balance"
-    """Selected work takes on every rank the mean of what the captured ranks took, layer by layer and pass by pass."""
+    """Selected work takes on every rank the mean of what the captured ranks took, layer by layer and pass by pass.
+
+    The host launches GEMMs of experts as those of shapes that occurred before (``replay/unseen_shapes.py``).
+    """
     HEAL = "heal"
     """The selected ranks take the median time of their peers for their kernels and host pieces."""
     EVEN_HOSTS = "even_hosts"

@@ -18,6 +18,7 @@ from three_walls.model.buckets import (
 )
 from three_walls.model.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
 from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, Numbers, StepGraph, Work
+from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.tables.thresholds import replay_thresholds
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -480,8 +481,8 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     return replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
 
 
-def _balance(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
-    """Of each layer's pass, every rank does the mean of what the captured ranks did."""
+def _balance(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Of each layer's pass, every rank does the mean of what the captured ranks did, in shapes that occurred before."""
     parts = [name for name in ("layer", "micro_batch", "direction", "module") if name in graph.operations.columns]
     transfer_ns = work.duration_ns - work.wait_ns
     selected = select_operations(graph, change.select)
@@ -495,7 +496,8 @@ def _balance(graph: StepGraph, work: Work, change: Transformation, _: Level) -> 
         .to_numpy()
     )
     balanced_ns = np.where(selected & np.isfinite(ratio), np.rint(transfer_ns * np.nan_to_num(ratio)), transfer_ns)
-    return replace(work, duration_ns=work.wait_ns + balanced_ns.astype(np.int64))
+    known = meet_known_shapes(graph, work, _thread_numbers(graph), selected, level)
+    return replace(known, duration_ns=work.wait_ns + balanced_ns.astype(np.int64))
 
 
 def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:

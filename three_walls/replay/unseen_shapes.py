@@ -1,0 +1,89 @@
+"""What the host needs for GEMMs of experts because their shapes did not occur before.
+
+cuBLASLt chooses an algorithm for a shape that it has not met, and loads its kernel. Where tokens choose their experts
+freely, that is nearly every GEMM of an expert. GEMMs of other layers have the same shapes in every pass: what their
+launches take in the same step shows which launches of experts are dear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from three_walls.model.buckets import GEMM_CATEGORIES
+from three_walls.model.record import dataclass
+from three_walls.model.transformation import Level
+from three_walls.replay.graph import NONE, Flags, Fractions, Numbers, StepGraph, Work
+
+EXPERT_GEMM = "expert_gemm"
+_FILL = "memset"
+_ASKS = ("other", "module_load")
+"""Kinds of calls (tables/api-calls.yaml) by which a library prepares a launch."""
+_CHEAP_QUANTILE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Launches:
+    """Stretches of calls, each up to one that launches, records or waits; fills belong to the launch after them."""
+
+    stretch: Numbers
+    """Per call its stretch."""
+    is_expert: Flags
+    """Per stretch whether it launches one of several GEMMs in a row that experts run on several streams."""
+    is_fixed: Flags
+    """Per stretch whether it launches a GEMM of another layer."""
+
+
+def meet_known_shapes(graph: StepGraph, work: Work, threads: Numbers, selected: Flags, level: Level) -> Work:
+    """``work`` with ``selected`` GEMMs of experts launched as those whose shapes occurred before.
+
+    A launch is dear if it takes more than the cheapest quarter of the GEMMs of other layers. These include the code
+    that leads to them, which GEMMs of experts in a row do not have; so likely a dear launch takes as long as they do,
+    at best what the cheapest quarter of the experts' own launches take, and at worst nothing changes. Where the GEMMs
+    of experts take no longer on average, a dear one has another cause, and stays. ``threads``: a number per call.
+    """
+    launches = _find_launches(graph, threads, selected)
+    if level is Level.LOW or not launches.is_expert.any() or not launches.is_fixed.any():
+        return work
+    own = np.where(graph.points.join == NONE, work.piece_ns, 0)  # what ends at a join is a wait
+    host_ns = np.bincount(launches.stretch, own[0::2] + own[1::2], len(launches.is_expert))
+    usual_ns = _cheap(host_ns[launches.is_fixed])
+    of_experts_ns = host_ns[launches.is_expert]
+    if of_experts_ns.mean() <= usual_ns:
+        return work
+    known_ns = min(usual_ns, _cheap(of_experts_ns)) if level is Level.HIGH else usual_ns
+    is_dear = launches.is_expert & (host_ns > usual_ns)
+    left = np.where(is_dear, known_ns / np.maximum(1, host_ns), 1.0)[launches.stretch]
+    shorter_ns = np.rint(own * np.repeat(left, 2)).astype(np.int64)
+    return replace(work, piece_ns=work.piece_ns - own + shorter_ns)
+
+
+def _cheap(host_ns: Fractions) -> float:
+    return float(np.quantile(host_ns, _CHEAP_QUANTILE))
+
+
+def _find_launches(graph: StepGraph, threads: Numbers, selected: Flags) -> _Launches:
+    operations, count = graph.operations, graph.calls.height
+    category = operations["category"].cast(pl.String)
+    launched = np.flatnonzero(graph.call_of != NONE)
+    operation = np.full(count, NONE, dtype=np.int64)
+    operation[graph.call_of[launched]] = launched
+    operation[np.bincount(graph.call_of[launched], minlength=count) > 1] = NONE  # a CUDA graph
+    fills = (operation != NONE) & (category == _FILL).to_numpy()[operation]
+    ends = ~graph.calls["kind"].cast(pl.String).is_in(list(_ASKS)).to_numpy() & ~fills
+    ends |= np.append(threads[1:] != threads[:-1], True)[:count]
+    last = np.flatnonzero(ends)
+    of_stretch = operation[last]
+    is_gemm = category.is_in(list(GEMM_CATEGORIES)).to_numpy()
+    is_expert = np.zeros(operations.height, dtype=bool)
+    if "work" in operations.columns:
+        is_expert = is_gemm & (operations["work"] == EXPERT_GEMM).fill_null(value=False).to_numpy()
+    of_expert, of_other = (
+        (of_stretch != NONE) & flags[of_stretch] for flags in (is_expert & selected, is_gemm & ~is_expert)
+    )
+    stream = operations["stream"].to_numpy()[of_stretch]
+    follows = of_expert[1:] & of_expert[:-1] & (stream[1:] != stream[:-1]) & (threads[last[1:]] == threads[last[:-1]])
+    in_row = np.append(False, follows) | np.append(follows, False)
+    return _Launches(np.searchsorted(last, np.arange(count)), in_row[: len(last)], of_other)
