@@ -310,8 +310,10 @@ def _diagnose(rule_base: RuleBase, run: _Run, bridge_version: str | None, allowe
     facts, config, predictor = run.facts, run.inputs.config, run.replay.predictor
     stragglers = run.attribution.stragglers
     validate = partial(find_problems, config=config, bridge_version=bridge_version)
-    findings, plan = make_validated_plan(rule_base.rules, facts, validate, allowed, predictor)
     verdict = decide_verdict(facts, stragglers=stragglers, predictor=predictor)
+    findings, plan = make_validated_plan(
+        rule_base.rules, facts, validate, allowed, predictor, fixes_rank_first=verdict.culprit is not None
+    )
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)

@@ -51,7 +51,7 @@ def test_a_constraint_that_only_the_models_construction_checks_fails_at_build() 
     note = next(note for note in check.broken if note.name == "graphs_need_te_rng_tracker")
     assert check.is_accepted
     assert not check.is_valid
-    assert note.text.startswith("Megatron-Bridge 0.3.1 accepts this, but the model cannot be built: ")
+    assert note.text.startswith("Megatron-Bridge 0.3.1 accepts this, but the model cannot be built or trained: ")
 
 
 def test_the_recipe_itself_breaks_nothing() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.replay.small_graphs import GraphBuilder
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
+from three_walls.export.step_tracks import find_operations_on_path
 from three_walls.export.tracks import RankTracks, Slice, Track, lay_out
 from three_walls.model.errors import UsageError
 from three_walls.pipeline import export_step
@@ -91,3 +97,13 @@ def test_slices_that_overlap_without_nesting_are_on_tracks_of_their_own() -> Non
         Track("stream 7 (2)", [crossing]),
     ]
     assert lay_out("stream 7", []) == []
+
+
+def test_a_step_that_ends_before_it_begins_once_it_is_replayed_has_no_critical_path() -> None:
+    builder = GraphBuilder()
+    builder.operation(builder.call(think=10, took=5), duration=100)
+    graph = builder.build()
+    window: Any = SimpleNamespace(rank=SimpleNamespace(rank_index=0))
+    assert find_operations_on_path(graph, window) == {0}
+    late = replace(graph, rank_start_ns=np.array([1_000]))  # as of a damaged trace, whose operations are missing
+    assert find_operations_on_path(late, window) == frozenset()

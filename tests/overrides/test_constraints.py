@@ -10,7 +10,7 @@ from tests.overrides.builders import config, edit
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import RuleBaseError
 from three_walls.overrides.check import find_problems
-from three_walls.overrides.constraints import constraint_table, judge_constraints, load_constraints
+from three_walls.overrides.constraints import constraint_table, judge_constraints, judge_values, load_constraints
 from three_walls.overrides.merged_config import MergedConfig
 from three_walls.tables.bridge import known_releases
 
@@ -92,6 +92,42 @@ def test_an_edit_is_blamed_for_the_constraint_that_it_breaks() -> None:
     assert problem.name == "ep_overlap_excludes_full_recompute"
     assert problem.text.startswith("disable full recomputation when enabling overlap_moe_expert_parallel_comm")
     assert find_problems([overlap], config(recompute_granularity=None)) == ()
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_the_fused_router_is_not_combined_with_padding_that_changes_its_map_in_place(release: str) -> None:
+    name = "router_padding_excludes_fused_router"
+    fused = edit("moe_router_fusion", True)
+    padded: dict[str, ConfigData] = {
+        "moe_router_padding_for_quantization": True,
+        "fp8": "e4m3",
+        "moe_permute_fusion": False,
+    }
+    problems = find_problems([fused], config(moe_token_dispatcher_type="alltoall", **padded), release)
+    assert name in {problem.name for problem in problems}
+    text = next(problem.text for problem in problems if problem.name == name)
+    assert "cannot be built or trained: one of the variables needed for gradient computation" in text
+    for harmless in (
+        config(moe_token_dispatcher_type="flex", **padded),
+        config(moe_token_dispatcher_type="alltoall", moe_router_padding_for_quantization=False),
+    ):
+        assert name not in {problem.name for problem in find_problems([fused], harmless, release)}
+
+
+def test_padding_under_its_older_name_counts_and_padding_into_a_map_of_its_own_does_not() -> None:
+    settings = {
+        "model.moe_router_fusion": True,
+        "model.moe_router_padding_for_fp8": True,
+        "model.moe_token_dispatcher_type": "alltoall",
+        "model.moe_permute_fusion": True,
+    }
+
+    def broken(experimental: bool) -> set[str]:
+        paths = settings | {"dist.enable_megatron_core_experimental": experimental}
+        return {note.name for note in judge_values(MergedConfig({}), paths, "0.6.2")[0]}
+
+    assert "router_padding_excludes_fused_router" in broken(experimental=False)
+    assert "router_padding_excludes_fused_router" not in broken(experimental=True)
 
 
 def test_an_edit_is_not_blamed_for_a_constraint_that_was_broken_before() -> None:

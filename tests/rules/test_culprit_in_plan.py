@@ -63,6 +63,14 @@ def test_without_such_a_rank_the_plan_begins_with_entry_1() -> None:
     assert [finding.outcome for finding in findings if finding.rule == "late-rank"] == [Outcome.FOUND]
 
 
+def test_a_rank_that_does_not_hold_the_run_back_stays_a_finding() -> None:
+    facts = sheet_of(SLOW_RANK | {"launch_starved_fraction": 0.2})
+    findings, plan = make_plan([STARVED, LATE_RANK], facts, fixes_rank_first=False)
+    assert [(step.order, step.rule) for step in plan] == [(1, "graphs")]
+    assert plan[0].step_after_ns.high == 950 * MS  # its delay is still in the step
+    assert [finding.outcome for finding in findings if finding.rule == "late-rank"] == [Outcome.FOUND]
+
+
 def test_an_entry_without_edits_is_nothing_to_validate() -> None:
     def refuse(_: Sequence[PlannedEdit]) -> tuple[Note, ...]:
         return (Note("conflict", "refused"),)

@@ -131,3 +131,30 @@ def test_the_walls_are_those_of_the_step_with_the_slow_rank_healed() -> None:
     assert (host.step_ns, host.saved_ns) == (300 * MS, 300 * MS)
     # As traced, the rank costs more: its delay is said on the step that is judged, without the profiler.
     assert verdict.reason.startswith("Without the delay of rank 2 the step takes 600.0 ms, and that step is judged")
+
+
+def test_a_late_rank_is_not_the_verdict_where_a_wall_gives_back_several_times_as_much() -> None:
+    straggler = Straggler(2, 300 * MS, "launch_starved", "it is late")
+    minor = decide_verdict(sheet_of(RUN | SLOW_RANK), stragglers=[straggler], predictor=Walls({"s": 20, "h": 300}))
+    assert minor.culprit is None
+    assert (minor.wall, minor.sub_wall) == (Wall.COMPUTE_HOST, SubWall.HOST)
+    assert minor.reason.endswith(
+        "Rank 2 is late, too, but that is not what holds the run back: on time, the step is shorter by 20.0 ms (2.5%)."
+    )
+    # The walls are those of the step as it is; what the rank costs stays beside them.
+    saved = {each.without: (each.step_ns, each.saved_ns) for each in minor.counterfactuals}
+    assert saved["straggler",] == (780 * MS, 20 * MS)
+    assert saved["compute_host.host",] == (500 * MS, 300 * MS)
+
+
+def test_a_late_rank_is_the_verdict_where_no_wall_gives_back_twice_as_much_or_it_costs_a_tenth() -> None:
+    for saved in ({"s": 40, "h": 60}, {"s": 100, "h": 500}):
+        verdict = decide_verdict(sheet_of(RUN | SLOW_RANK), predictor=Walls(saved))
+        assert verdict.culprit is not None, saved
+        assert verdict.culprit.rank == 2
+
+
+def test_a_late_rank_that_costs_nothing_in_the_replay_is_not_the_verdict() -> None:
+    verdict = decide_verdict(sheet_of(RUN | SLOW_RANK), predictor=Walls({"s": 0, "h": 300}))
+    assert verdict.culprit is None
+    assert verdict.reason.endswith("Rank 2 is late as traced, but costs next to nothing in the replay.")

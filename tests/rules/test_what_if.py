@@ -332,3 +332,16 @@ def test_who_asks_for_one_of_several_values_takes_it_to_be_the_one_for_the_run(
     )
     question = Question(settings={"config.recompute": asked})
     assert find_changes(question, [relaxes], facts_of(config__recompute="full")).transformations == (expected,)
+
+
+def test_any_number_of_recomputed_layers_may_be_asked_for() -> None:
+    full = sets("full", "recompute_granularity", "full", Transformation(Action.REPEAT, Selection(modules=("experts",))))
+    run = facts_of(
+        config__recompute_granularity="full",
+        config__recompute_method="block",
+        config__recompute_num_layers=1,
+        config__num_layers=4,
+    )
+    for asked in ({"config.recompute_method": "uniform"}, {"config.recompute_num_layers": 4}):
+        (more,) = find_changes(Question(asked), [full], run).transformations
+        assert more.time == Levels(0.75, 0.75, 0.75)

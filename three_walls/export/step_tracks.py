@@ -150,7 +150,10 @@ def find_operations_on_path(graph: StepGraph | None, window: Window) -> frozense
 def _walk_path(graph: StepGraph | None, window: Window) -> CriticalPath | None:
     if graph is None or window.rank.rank_index not in graph.ranks:
         return None
-    return find_critical_path(graph, graph.work, replay(graph), graph.ranks.index(window.rank.rank_index))
+    times, place = replay(graph), graph.ranks.index(window.rank.rank_index)
+    if times.step_ns[place] <= 0:  # of a damaged trace: what is left of it need not wait for the step to begin
+        return None
+    return find_critical_path(graph, graph.work, times, place)
 
 
 def _list_running(path: CriticalPath) -> frozenset[int]:

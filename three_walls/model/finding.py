@@ -241,7 +241,9 @@ class FailureMode(StrEnum):
 
 _SENTENCES = {
     FailureMode.REFUSED: "{problem}",
-    FailureMode.FAILS_AT_BUILD: "Megatron-Bridge {release} accepts this, but the model cannot be built: {problem}",
+    FailureMode.FAILS_AT_BUILD: (
+        "Megatron-Bridge {release} accepts this, but the model cannot be built or trained: {problem}"
+    ),
     FailureMode.IGNORED: "Megatron-Bridge {release} accepts this but silently ignores it: {problem}",
     FailureMode.NOT_VALIDATED: "Megatron-Bridge {release} accepts this without checking it: {problem}",
     FailureMode.UNKNOWN: "Megatron-Bridge {release} may refuse this, depending on other settings: {problem}",

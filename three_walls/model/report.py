@@ -100,7 +100,7 @@ class Verdict:
     """Upper bound of what removing a wall saves, by wall (``communication``) and half (``compute_host.host``)."""
     culprit: Culprit | None = None
     """The rank to fix before anything is tuned: the wall is then judged for the step without its delay. Null where no
-    rank holds the others back."""
+    rank holds the run back: one that is late for little of the step is a finding."""
     replayed_step_ns: int | None = None
     """The step in a replay without the profiler (the log's, where one was given); null where replays are withheld."""
     counterfactuals: tuple[Counterfactual, ...] = ()

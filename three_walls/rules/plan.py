@@ -43,13 +43,17 @@ def make_validated_plan(
     validate: Validate,
     allowed: Collection[str] = (),
     predictor: Predictor | None = None,
+    *,
+    fixes_rank_first: bool = True,
 ) -> tuple[list[Finding], tuple[PlanStep, ...]]:
     """:func:`make_plan` without the rules whose edits ``validate`` refuses; those are blocked for its reasons."""
     accepted = {rule.id: rule for rule in rules}
     refused: list[Finding] = []
     replays = Replays.of(predictor)
     while True:
-        findings, plan = make_plan(accepted.values(), facts, allowed=allowed, replays=replays)
+        findings, plan = make_plan(
+            accepted.values(), facts, allowed=allowed, replays=replays, fixes_rank_first=fixes_rank_first
+        )
         edits: list[PlannedEdit] = []
         for step in plan:
             edits += step.edits
@@ -70,6 +74,8 @@ def make_plan(
     thresholds: VerdictThresholds | None = None,
     allowed: Collection[str] = (),
     replays: Replays | None = None,
+    *,
+    fixes_rank_first: bool = True,
 ) -> tuple[list[Finding], tuple[PlanStep, ...]]:
     """All findings by rule id, on the original facts, and the ordered plan.
 
@@ -77,10 +83,11 @@ def make_plan(
     there is no plan. ``allowed``: applicabilities of rules that may enter in addition to ``execution-only``.
 
     Where one rank holds the others back, it is entry 0 (:data:`CULPRIT_RULE`); all other rules are judged, and gain, on
-    the step without its delay.
+    the step without its delay. ``fixes_rank_first``: false where the verdict found that none does; a late rank is then
+    a finding like any other.
     """
     by_id = {rule.id: rule for rule in rules}
-    culprit_rule = by_id.get(CULPRIT_RULE)
+    culprit_rule = by_id.get(CULPRIT_RULE) if fixes_rank_first else None
     culprit = judge_safely(culprit_rule, facts) if culprit_rule and facts.number(CULPRIT_COST) else None
     left = without_culprit(facts) if culprit else facts
     findings = _judge_rules(by_id, left)

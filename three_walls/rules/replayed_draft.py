@@ -28,11 +28,17 @@ from three_walls.rules.verdict import decide_verdict
 
 
 def predict_gain(finding: Finding, rule: Rule, facts: FactSheet, replays: Replays) -> Finding:
-    """``finding`` with the gain of its edits alone by replay; as an upper bound where no replay gives it."""
-    if finding.outcome not in (Outcome.RECOMMENDED, Outcome.FOUND) or rule.id == CULPRIT_RULE:
+    """``finding`` with the gain of its edits alone by replay; as an upper bound where no replay gives it.
+
+    That of a late rank stays as it is where the replays start without its delay.
+    """
+    is_culprit = rule.id == CULPRIT_RULE
+    if finding.outcome not in (Outcome.RECOMMENDED, Outcome.FOUND) or (is_culprit and replays.base):
         return finding
     gain, _ = replays.gain_of(rule, facts)
     if gain is None:
+        if is_culprit:
+            return finding
         gain = as_ceiling(finding.gain_ns, replays.why_unknown(rule, facts))
     return replace(finding, gain_ns=gain)
 

@@ -87,7 +87,8 @@ def decide_verdict(
     """The wall with the most recoverable time; abstains if facts are missing or misleading, or walls too close.
 
     With a rank to fix first the wall is judged for the step without its delay. ``stragglers`` hold the evidence.
-    Where the ``predictor`` is trusted, the wall is the one whose removal shortens the replayed step most.
+    Where the ``predictor`` is trusted, the wall is the one whose removal shortens the replayed step most, and a late
+    rank is to be fixed first only if it :func:`holds the run back <_holds_back>`.
     """
     limits = thresholds or default_thresholds()
     culprit = _find_culprit(facts, stragglers)
@@ -96,17 +97,49 @@ def decide_verdict(
         verdict = _judge(facts, limits, culprit, None)
         return replace(verdict, no_replay_reason=predictor.reason_withheld if predictor else "")
     now_ns = replays.step().likely_ns
-    healed: tuple[Counterfactual, ...] = ()
-    if culprit and not replays.explain(heal(culprit.ranks)):
-        healed_ns = replays.likely_ns((heal(culprit.ranks),))
-        healed = (Counterfactual((STRAGGLER,), healed_ns, now_ns - healed_ns),)
-        if healed_ns < now_ns:
-            replays = replays.starting_from((heal(culprit.ranks),))
-    left = without_culprit(facts) if culprit else facts
-    without_walls = replay_without_walls(replays, left, limits)
-    replayed = _Replayed(replays.step().likely_ns, without_walls, is_healed=bool(replays.base))
-    verdict = _judge(facts, limits, culprit, replayed)
-    return replace(verdict, replayed_step_ns=now_ns, counterfactuals=(*healed, *without_walls))
+    if culprit is None or replays.explain(heal(culprit.ranks)):
+        replayed = _replay(replays, without_culprit(facts) if culprit else facts, limits)
+        verdict = _judge(facts, limits, culprit, replayed)
+        return replace(verdict, replayed_step_ns=now_ns, counterfactuals=replayed.without)
+    healed_ns = replays.likely_ns((heal(culprit.ranks),))
+    healed = Counterfactual((STRAGGLER,), healed_ns, now_ns - healed_ns)
+    base = (heal(culprit.ranks),) if healed_ns < now_ns else ()
+    replayed = _replay(replays.starting_from(base), without_culprit(facts), limits)
+    if _holds_back(healed, replayed, limits):
+        verdict = _judge(facts, limits, culprit, replayed)
+    else:
+        replayed = _replay(replays, facts, limits)
+        verdict = _judge(facts, limits, None, replayed)
+        remark = f" {_describe_late_rank(culprit, healed, now_ns)}"
+        verdict = replace(verdict, reason=verdict.reason + remark)
+    return replace(verdict, replayed_step_ns=now_ns, counterfactuals=(healed, *replayed.without))
+
+
+def _replay(replays: Replays, facts: FactSheet, limits: VerdictThresholds) -> _Replayed:
+    without_walls = replay_without_walls(replays, facts, limits)
+    return _Replayed(replays.step().likely_ns, without_walls, is_healed=bool(replays.base))
+
+
+def _holds_back(healed: Counterfactual, replayed: _Replayed, limits: VerdictThresholds) -> bool:
+    """Whether the late rank holds the run back: it costs as much as a wall must, or no wall gives back far more.
+
+    ``replayed``: the step without the rank's delay.
+    """
+    if healed.saved_ns >= limits.minimum_recoverable_fraction * (healed.step_ns + healed.saved_ns):
+        return True
+    largest = replayed.candidates[0]
+    return healed.saved_ns >= limits.minimum_culprit_to_wall_fraction * largest.ns
+
+
+def _describe_late_rank(culprit: Culprit, healed: Counterfactual, now_ns: int) -> str:
+    """What a late rank costs that does not hold the run back."""
+    delays = "is" if len(culprit.ranks) == 1 else "are"
+    if not _is_shown(healed.saved_ns):
+        return f"{_capital(culprit.named)} {delays} late as traced, but costs next to nothing in the replay."
+    return (
+        f"{_capital(culprit.named)} {delays} late, too, but that is not what holds the run back: on time, the step is "
+        f"shorter by {_amount(healed.saved_ns, now_ns)}."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +446,11 @@ def _parts(candidate: _Candidate) -> str:
 
 def _is_nothing(candidate: _Candidate) -> bool:
     """Whether the time of the wall would be shown as 0.0 ms."""
-    return _ms(candidate.ns) == _ms(0)
+    return not _is_shown(candidate.ns)
+
+
+def _is_shown(ns: int) -> bool:
+    return ns > 0 and _ms(ns) != _ms(0)
 
 
 def _runner_up(candidate: _Candidate, step_ns: int) -> str:

@@ -1,7 +1,8 @@
 """Answers ``what if``: what the asked changes mean for the step, by the rules and the facts of the run, and the step
 with them.
 
-A setting stands for the transformations of the rule that proposes it. A bandwidth, a factor or a dropped kernel is a
+A setting stands for the transformations of the rule that proposes it. How many layers are recomputed in full may be any
+number (``rules/recomputed_layers.py``). A bandwidth, a factor or a dropped kernel is a
 transformation of its own.
 """
 
@@ -32,6 +33,7 @@ from three_walls.model.what_if import Changes, Question, ReplayedRun, WhatIf
 from three_walls.rules.conditions import Truth, evaluate_all, same, that_are
 from three_walls.rules.edits import fact_of, target_of
 from three_walls.rules.judge import failing_requirements
+from three_walls.rules.recomputed_layers import change_recomputed_layers
 from three_walls.rules.replays import Replays
 from three_walls.rules.wording import explain
 from three_walls.tables.loader import suggest
@@ -137,6 +139,9 @@ def _set(
     current = facts.get(name)
     if not current.is_missing and (same(current.value, value) or (value is False and current.value is None)):
         return Changes(notes=(f"{shown} is set already: it changes nothing.",))
+    recomputed = change_recomputed_layers(name, shown, settings, rules, facts)
+    if recomputed is not None:
+        return recomputed
     proposing = [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
     if not proposing:
         raise UsageError(_describe_unknown_setting(name, shown, rules, facts))

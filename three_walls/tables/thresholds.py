@@ -208,6 +208,8 @@ class VerdictThresholds(Row):
     """Below this recoverable time no wall is named."""
     minimum_margin_fraction: Fraction
     """Walls closer to each other than this are not ranked."""
+    minimum_culprit_to_wall_fraction: Fraction
+    """Of what the largest wall gives back by replay: a late rank that costs less is not what holds the run back."""
     minimum_compute_busy_fraction: Fraction
     """From this much compute on, the step is compute-bound."""
     notable_wait_fraction: Fraction
