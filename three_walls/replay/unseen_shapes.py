@@ -15,7 +15,7 @@ import polars as pl
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.record import dataclass
 from three_walls.model.transformation import Level
-from three_walls.replay.graph import NONE, Flags, Fractions, Numbers, StepGraph, Work
+from three_walls.replay.graph import NONE, Flags, Numbers, StepGraph, Work
 
 EXPERT_GEMM = "expert_gemm"
 _FILL = "memset"
@@ -48,7 +48,7 @@ def meet_known_shapes(graph: StepGraph, work: Work, threads: Numbers, selected: 
     if level is Level.LOW or not launches.is_expert.any() or not launches.is_fixed.any():
         return work
     own = np.where(graph.points.join == NONE, work.piece_ns, 0)  # what ends at a join is a wait
-    host_ns = np.bincount(launches.stretch, own[0::2] + own[1::2], len(launches.is_expert))
+    host_ns = np.bincount(launches.stretch, own[0::2] + own[1::2], len(launches.is_expert)).astype(np.int64)
     usual_ns = _cheap(host_ns[launches.is_fixed])
     of_experts_ns = host_ns[launches.is_expert]
     if of_experts_ns.mean() <= usual_ns:
@@ -60,7 +60,7 @@ def meet_known_shapes(graph: StepGraph, work: Work, threads: Numbers, selected: 
     return replace(work, piece_ns=work.piece_ns - own + shorter_ns)
 
 
-def _cheap(host_ns: Fractions) -> float:
+def _cheap(host_ns: Numbers) -> float:
     return float(np.quantile(host_ns, _CHEAP_QUANTILE))
 
 
