@@ -123,9 +123,11 @@ def _replay(replays: Replays, facts: FactSheet, limits: VerdictThresholds) -> _R
 def _holds_back(healed: Counterfactual, replayed: _Replayed, limits: VerdictThresholds) -> bool:
     """Whether the late rank holds the run back: it costs as much as a wall must, or no wall gives back far more.
 
-    ``replayed``: the step without the rank's delay.
+    ``replayed``: the step without the rank's delay. Where the replay does not show the delay, what was traced counts.
     """
-    if healed.saved_ns >= limits.minimum_recoverable_fraction * (healed.step_ns + healed.saved_ns):
+    if not _is_shown(healed.saved_ns) or healed.saved_ns >= limits.minimum_recoverable_fraction * (
+        healed.step_ns + healed.saved_ns
+    ):
         return True
     largest = replayed.candidates[0]
     return healed.saved_ns >= limits.minimum_culprit_to_wall_fraction * largest.ns
@@ -134,8 +136,6 @@ def _holds_back(healed: Counterfactual, replayed: _Replayed, limits: VerdictThre
 def _describe_late_rank(culprit: Culprit, healed: Counterfactual, now_ns: int) -> str:
     """What a late rank costs that does not hold the run back."""
     delays = "is" if len(culprit.ranks) == 1 else "are"
-    if not _is_shown(healed.saved_ns):
-        return f"{_capital(culprit.named)} {delays} late as traced, but costs next to nothing in the replay."
     return (
         f"{_capital(culprit.named)} {delays} late, too, but that is not what holds the run back: on time, the step is "
         f"shorter by {_amount(healed.saved_ns, now_ns)}."
