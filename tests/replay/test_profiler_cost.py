@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pytest
 
 from tests.replay.built_steps import US, Step
-from three_walls.model.transformation import Action, Levels, Transformation
 from three_walls.replay.graph import StepGraph
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost, settle_waits, without_profiler
 from three_walls.replay.profiler_cost import measure_profiler_cost
@@ -120,42 +118,6 @@ def test_without_a_log_the_step_of_a_host_bound_run_is_known_to_a_tenth(tmp_path
         assert 0.1 < distance_ns / replay.step_ns.likely_ns < 0.15
     logged = replace(replay, log_step_ns=US)
     assert (logged.step_ns.low_ns, logged.step_ns.high_ns) == (US, US)
-
-
-@pytest.mark.parametrize("factor", [0.5, 1.5])
-def test_a_gain_whose_parameters_are_exact_is_known_to_a_tenth(tmp_path: Path, factor: float) -> None:
-    graph = launches(tmp_path, 11)
-    nothing = np.zeros(len(graph.piece_ns))
-    replay = StepReplay(graph, nothing, 0, 0.0, fit_profiler_cost(graph, nothing, 0, None))
-    exact = Levels(factor, factor, factor)
-    after, now_ns = replay.predict((Transformation(Action.HOST, host=exact),)), replay.step_ns.likely_ns
-    saved_ns = now_ns - after.likely_ns
-    assert (saved_ns > 0) is (factor < 1)
-    ends = sorted((round(0.9 * saved_ns), round(1.1 * saved_ns)))
-    assert [now_ns - after.high_ns, now_ns - after.low_ns] == ends
-
-
-@pytest.mark.parametrize("least_left", [1.0, 1.2])
-def test_a_gain_that_may_be_none_or_a_loss_stays_one(tmp_path: Path, least_left: float) -> None:
-    """What another run's pace adds is in proportion to each end."""
-    graph = launches(tmp_path, 11)
-    nothing = np.zeros(len(graph.piece_ns))
-    replay = StepReplay(graph, nothing, 0, 0.0, fit_profiler_cost(graph, nothing, 0, None))
-
-    def save_ns(low: float) -> int:
-        after = replay.predict((Transformation(Action.HOST, host=Levels(low, 0.5, 0.5)),))
-        return replay.step_ns.likely_ns - after.high_ns
-
-    loss_ns = replay.predict_likely_ns((Transformation(Action.HOST, host=Levels(least_left, least_left, least_left)),))
-    assert save_ns(least_left) == round(1.1 * (replay.step_ns.likely_ns - loss_ns)) <= 0
-
-
-def test_a_change_of_nothing_has_no_range(tmp_path: Path) -> None:
-    graph = launches(tmp_path, 11)
-    nothing = np.zeros(len(graph.piece_ns))
-    replay = StepReplay(graph, nothing, 0, 0.03, fit_profiler_cost(graph, nothing, 0, None))
-    after = replay.predict((Transformation(Action.HOST, host=Levels(1.0, 1.0, 1.0)),))
-    assert after.low_ns == after.high_ns == replay.step_ns.likely_ns
 
 
 def test_waiting_for_ranks_that_were_not_captured_shrinks_with_the_step(

@@ -81,8 +81,7 @@ def whatif_command(
 ) -> None:
     """Predict the step of TRACES after changes, all taken together.
 
-    The captured step is replayed with the changes, without what the profiler added. Several options combine. The range
-    of the step then holds what is not known of the changes, and the pace of another run.
+    The captured step is replayed with the changes, without what the profiler added. Several options combine.
 
     \b
     Examples:

@@ -82,11 +82,8 @@ class StepReplay:
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
         """The step with all ``transformations`` applied in their order, from the likely step as it is.
 
-        The range is that of the gain: over the ends of the parameters, and over what the profiler may have added. The
-        replay's error widens it in proportion to what changes. What an edit saves is time of another run, at that run's
-        pace: each end grows by as much as the hosts of one configuration differ. A gain by parts of host and device
-        time would need the critical paths of both steps; kernels at the power limit differ by several percent, too, so
-        the host's drift counts for all of it. It moves no end across zero.
+        The range is that of the gain: over the ends of the parameters, and over what the profiler may have added; the
+        replay's error widens it in proportion to what changes.
         """
         changes = tuple(transformations)
         now_ns = self.step_ns.likely_ns
@@ -100,9 +97,8 @@ class StepReplay:
         likely = gains[Level.LIKELY, self.cost.likely]
         low = min(likely, *(gain for (level, _), gain in gains.items() if level is Level.LOW))
         high = max(likely, *(gain for (level, _), gain in gains.items() if level is Level.HIGH))
-        drift, error_ns = replay_thresholds().host_drift_fraction, self.error_fraction * abs(likely)
-        least_ns, most_ns = round(low - drift * abs(low) - error_ns), round(high + drift * abs(high) + error_ns)
-        return Prediction(max(0, now_ns - most_ns), max(0, now_ns - likely), now_ns - least_ns)
+        error_ns = round(self.error_fraction * abs(likely))
+        return Prediction(max(0, now_ns - high - error_ns), max(0, now_ns - likely), now_ns - low + error_ns)
 
     def explain(self, transformation: Transformation) -> str:
         """Why ``transformation`` changes nothing here, or empty."""

@@ -127,7 +127,7 @@ def describe_gain(model: GainModel, found: Transformations, before: Prediction, 
         likely=likely_ns,
         high=max(ends),
         basis=REPLAYED,
-        explanation=f"By replaying the step without the profiler, in a range that holds another run's pace. {reasons}",
+        explanation=f"By replaying the step without the profiler. {reasons}",
     )
 
 
