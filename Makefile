@@ -77,14 +77,15 @@ contracts: $(VENV)/.installed  ## data flows one way
 	$(BIN)/lint-imports --no-cache
 
 unit: $(VENV)/.installed  ## tests, rule cases, labelled real traces
-	$(BIN)/pytest -n auto --dist loadgroup -m "not attack"
+	$(BIN)/pytest -n auto --dist loadgroup -m "not attack and not base"
 
 attacks: $(VENV)/.installed  ## hostile inputs: their tests, then 3,000 cases of the fuzzer; FUZZ='--seed 7 --minutes 60' takes more
 	$(BIN)/pytest -n auto --dist loadgroup -m attack
 	$(BIN)/python -m tests.fuzz --keep fuzz_failures $(FUZZ)
 
-accuracy: $(VENV)/.installed  ## predicted against measured steps; THREE_WALLS_TRACES=FOLDER holds more base traces
+accuracy: $(VENV)/.installed  ## predicted against measured steps, and the labels of the base traces; THREE_WALLS_TRACES=FOLDER holds more base traces
 	$(BIN)/python -m tools.accuracy
+	$(BIN)/pytest -n auto --dist loadgroup -m base
 
 .PHONY: bench bench-gate
 bench: $(VENV)/.installed  ## CPU, wall and memory next to the floor, nsys-ai and nsys stats; BENCH='--steps 57 --write'

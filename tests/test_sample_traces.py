@@ -37,6 +37,7 @@ LABEL_FILES = {
     for folder in (SAMPLES, MEASURED_BASES)
     for path in folder.glob("*.labels.yaml")
 }
+OF_BASES = {name for name, path in LABEL_FILES.items() if path.parent == MEASURED_BASES}
 LABELS = {name: yaml.safe_load(path.read_text()) for name, path in LABEL_FILES.items()}
 
 EXPECT_KEYS = {
@@ -53,7 +54,11 @@ ANALYZED_TWICE = {"shared-experts", "two-processes-one-report", "two-pipeline-st
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in sorted(LABELS)]
+        "name",
+        [
+            pytest.param(name, marks=[pytest.mark.xdist_group(name), *([pytest.mark.base] * (name in OF_BASES))])
+            for name in sorted(LABELS)
+        ],
     ),
 ]
 
