@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from three_walls.inputs.nsys.schemas import ROWS_AT_ONCE
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.model.record import dataclass
 from three_walls.timeline.intervals import DURATION, find_window
@@ -102,9 +103,6 @@ def _list_communication(timeline: Timeline) -> pl.DataFrame:
     )
 
 
-_ROWS_AT_ONCE = 1 << 18
-
-
 def outline_ranks(operations: pl.DataFrame) -> RankOutline:
     """The outline of the ranks that ran ``operations`` (as in a Timeline).
 
@@ -116,7 +114,7 @@ def outline_ranks(operations: pl.DataFrame) -> RankOutline:
         rows.filter(pl.col("category").is_in(list(COMPUTE_CATEGORIES)))
         .group_by("rank_index", "stream")
         .agg(work_ns=DURATION.sum())
-        for rows in operations.select(columns).iter_slices(_ROWS_AT_ONCE)
+        for rows in operations.select(columns).iter_slices(ROWS_AT_ONCE)
     ]
     computing = (
         pl.concat(sums)

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from three_walls.inputs.nsys.schemas import distinct_rows
+from three_walls.inputs.nsys.schemas import ROWS_AT_ONCE, distinct_rows
 from three_walls.model.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
 from three_walls.tables.kernels import KernelPattern, load_kernel_patterns
 from three_walls.tables.thresholds import attribution_thresholds
@@ -27,8 +27,6 @@ PHASE = pl.Enum(["forward", "backward"])
 
 UNCLASSIFIED = "unclassified"
 UNFUSED_ATTENTION = "attention_unfused"
-
-_ROWS_AT_ONCE = 1 << 18
 
 _GENERIC_CATEGORIES = ("elementwise", "copy_d2d", "memset", UNCLASSIFIED)
 """Categories that count as unfused attention where they surround its softmax."""
@@ -81,8 +79,8 @@ def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame
         classified = classified.drop("rank_index")
     copied = ["copy_kind", "source_kind", "target_kind"]
     needed = operations.select(*key, *copied)
-    firsts = range(0, max(operations.height, 1), _ROWS_AT_ONCE)  # a join takes much more memory than it adds
-    parts = [_find_categories(needed[first : first + _ROWS_AT_ONCE], key, classified) for first in firsts]
+    firsts = range(0, max(operations.height, 1), ROWS_AT_ONCE)  # a join takes much more memory than it adds
+    parts = [_find_categories(needed[first : first + ROWS_AT_ONCE], key, classified) for first in firsts]
     return operations.hstack(pl.concat(parts))
 
 

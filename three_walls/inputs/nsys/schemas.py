@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-_ROWS_AT_ONCE = 1 << 18
+ROWS_AT_ONCE = 1 << 18
+"""Of millions of rows, where what is worked out of all at once would take several times their memory."""
 
 KINDS = pl.Enum(["kernel", "memcpy", "memset", "graph"])
 
@@ -126,6 +127,6 @@ def share_constants(frame: pl.DataFrame) -> pl.DataFrame:
 
 def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
     """The different rows of ``frame`` in no order. Found part by part: few differ, and a part takes little memory."""
-    if frame.height <= _ROWS_AT_ONCE:
+    if frame.height <= ROWS_AT_ONCE:
         return frame.unique()
-    return pl.concat([rows.unique() for rows in frame.iter_slices(_ROWS_AT_ONCE)]).unique()
+    return pl.concat([rows.unique() for rows in frame.iter_slices(ROWS_AT_ONCE)]).unique()
