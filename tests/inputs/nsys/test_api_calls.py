@@ -104,6 +104,6 @@ def test_constant_columns_keep_their_values_and_types() -> None:
 
 
 def test_distinct_rows_are_found_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("three_walls.inputs.nsys.schemas._ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("three_walls.inputs.nsys.schemas.ROWS_AT_ONCE", 2)
     frame = pl.DataFrame({"a": [1, 2, 1, None, 1], "b": ["x", "y", "x", None, "z"]})
     assert sorted(distinct_rows(frame).rows(), key=str) == sorted(set(frame.rows()), key=str)
