@@ -108,6 +108,7 @@ def analyze(
     run = _measure(request, step_range, progress, workers)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, bridge_version, allowed)
+    progress("listing kernels, host work and the timeline")
     return _build_report(run, diagnosis, ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer))
 
 
