@@ -1,12 +1,12 @@
 """Cases: base configurations and their edits, as ``cases/*.yaml`` hold them.
 
-``common.yaml`` comes before each; ``like: NAME`` begins with another case. Overrides and variables add up, of everything
-else the last one counts. An edit that is only a name is the one of that name in ``edits.yaml``.
+``common.yaml`` comes before each; ``like: NAME`` begins with another case. Overrides and variables add up, of
+everything else the last one counts. An edit that is only a name is the one of that name in ``edits.yaml``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,14 @@ def order(case: Case) -> Iterator[Edit]:
     for start in range(0, len(case.edits), case.edits_between_bases):
         yield from case.edits[start : start + case.edits_between_bases]
         yield BASE
+
+
+def alike(cases: Iterable[Case]) -> list[list[Case]]:
+    """The cases in groups that the same processes can train: as many GPUs, the same variables."""
+    groups: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.gpus, *sorted(case.environment.items())), []).append(case)
+    return list(groups.values())
 
 
 def rank_environment(case: Case, rank: int) -> dict[str, str]:

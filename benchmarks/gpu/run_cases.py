@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from case import BASE, Case, Edit, kept_steps, labels_of, order, overrides_of, rank_environment, read_case
+from case import BASE, Case, Edit, alike, kept_steps, labels_of, order, overrides_of, rank_environment, read_case
 from cpus import share_cpus, show_cpus
 
 HERE = Path(__file__).resolve().parent
@@ -100,11 +100,9 @@ def main() -> None:
     if options.only != "edits":
         capture(cases, options.out, options.nsys, deadline, pins)
     if options.only != "capture":
-        # Cases that need the same processes share them.
-        for number, (_, alike) in enumerate(itertools.groupby(cases, lambda case: (case.gpus, case.environment))):
-            first, *others = alike
-            supply = Supply(first, options.out / "workers" / str(number), pins)
-            for case in (first, *others):
+        for number, same in enumerate(alike(cases)):
+            supply = Supply(same[0], options.out / "workers" / str(number), pins)
+            for case in same:
                 measure(case, supply, options.out / case.name, options.nsys, deadline, pins)
             supply.stop()
 
