@@ -26,7 +26,7 @@ STARVATION_CAUSES = {
 }
 """Kind of API call -> cause of starvation. Calls without a kind (queries, attributes) take no notable time."""
 
-_VERSION = r"(_ptsz|_ptds|_v\d+)+$"
+API_VERSION = r"(_ptsz|_ptds|_v\d+)+$"
 """Suffixes of an API function's name: which default stream, which version."""
 
 
@@ -35,7 +35,7 @@ def calls_of_kind(api_calls: ApiCalls, kinds: tuple[str, ...]) -> pl.DataFrame:
     calls = api_calls.named(lambda name: kind_of(name) in kinds).frame()
     rows = [(name, kind_of(name)) for name in calls["name"].unique().cast(pl.String).to_list()]
     kind_of_name = pl.DataFrame(rows, schema={"name": pl.Categorical, "kind": pl.String}, orient="row").with_columns(
-        call=pl.col("name").cast(pl.String).str.replace(_VERSION, "")
+        call=pl.col("name").cast(pl.String).str.replace(API_VERSION, "")
     )
     return calls.join(kind_of_name, on="name", how="inner", maintain_order="left")
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import polars as pl
 
 from three_walls.attribution.compute_gaps import ComputeGaps
+from three_walls.attribution.host_activity import API_VERSION
 from three_walls.attribution.ownership import OWNER
 from three_walls.export.critical_path import place_critical_path
 from three_walls.export.tracks import LONGEST_SHOWN_NAME, Arrow, RankTracks, Slice, StepTracks, Track, lay_out
@@ -307,7 +308,7 @@ def select_calls(timeline: Timeline, window: Window) -> pl.DataFrame:
             & (pl.col("start_ns") < window.end_ns)
             & (pl.col("end_ns") > window.start_ns)
         )
-        .with_columns(pl.col("name").cast(pl.String).str.replace(r"(_ptsz|_ptds|_v\d+)+$", ""))
+        .with_columns(pl.col("name").cast(pl.String).str.replace(API_VERSION, ""))
     )
     return calls.select("thread", "start_ns", "end_ns", "name", "correlation")
 

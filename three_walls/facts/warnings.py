@@ -349,7 +349,7 @@ def _warn_of_slow_ranks(slow_ranks: Sequence[SlowRank], facts: FactSheet) -> lis
         for rank in ranks[:_MOST_LOG_ENTRIES_NAMED]
     )
     unnamed_count = len(ranks) - _MOST_LOG_ENTRIES_NAMED
-    more = f"; and {unnamed_count} more ranks" if unnamed_count > 0 else ""
+    more = f"; and {unnamed_count:,} more ranks" if unnamed_count > 0 else ""
     message = f"By the log's timers, {named}{more}. Find out why before you change the config."
     if (facts.number("config.expert_model_parallel_size") or 0) > 1:
         message += " The ranks of an expert group wait for each other in this time, so a slow one makes all take long."
@@ -402,7 +402,7 @@ def _warn_of_conflicts(conflicts: Sequence[ConfigConflict]) -> list[ReportWarnin
         for conflict in unintended[:_MOST_SETTINGS_NAMED]
     )
     unnamed_count = len(unintended) - _MOST_SETTINGS_NAMED
-    more = f"; and {unnamed_count} more" if unnamed_count > 0 else ""
+    more = f"; and {unnamed_count:,} more" if unnamed_count > 0 else ""
     message = (
         f"Sources disagree on settings: {named}{more}. The source named first counts. "
         "Check that the sources belong to one run."

@@ -86,7 +86,7 @@ def describe_run(report: Report) -> str:
     """``rank0.sqlite and 3 more; 4 ranks of NVIDIA H200; Megatron-Bridge 0.6.2``."""
     parts = []
     if report.inputs:
-        more = f" and {len(report.inputs) - 1} more" if len(report.inputs) > 1 else ""
+        more = f" and {format_count(len(report.inputs) - 1)} more" if len(report.inputs) > 1 else ""
         parts.append(f"{report.inputs[0].path_name}{more}")
     gpus = sorted({rank.gpu for rank in report.ranks if rank.gpu})
     if report.ranks:
