@@ -14,7 +14,8 @@ from three_walls.rules.load import load_rules
 KIT = REPOSITORY / "benchmarks" / "gpu"
 sys.path.insert(0, str(KIT))
 
-import run_cases as kit  # noqa: E402 - a script beside the package
+import case as cases  # noqa: E402 - scripts beside the package
+import run_cases as kit  # noqa: E402
 
 CASES = sorted(KIT.glob("cases/*.yaml"))
 
@@ -91,7 +92,8 @@ def kit_folder(tmp_path: kit.Path, monkeypatch: pytest.MonkeyPatch) -> kit.Path:
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{kit.os.environ['PATH']}")
-    monkeypatch.setattr(kit, "HERE", tmp_path)
+    for module in (kit, cases):
+        monkeypatch.setattr(module, "HERE", tmp_path)
     return tmp_path
 
 
@@ -103,7 +105,7 @@ def lines_of(folder: kit.Path) -> list[tuple[str | None, float]]:
 def test_the_log_of_a_captured_base_gives_the_steps_before_the_profiler(kit_folder: kit.Path) -> None:
     (kit_folder / "small.yaml").write_text("edits: [{name: fast, overrides: [fast=true]}]")
     case = kit.read_case(kit_folder / "small.yaml")
-    kit.capture([case], kit_folder / "out", str(kit_folder / "nsys"), float("inf"))
+    kit.capture([case], kit_folder / "out", str(kit_folder / "nsys"), float("inf"), None)
     assert lines_of(kit_folder / "out" / "small") == [(None, 100.0)]
 
 
@@ -117,7 +119,7 @@ def test_edits_run_between_bases_and_profiled_edits_give_profiled_steps(kit_fold
         "cost": [(None, 100.0), ("ranges", 150.0), ("calls", 150.0), (None, 100.0)],
     }.items():
         case = kit.read_case(kit_folder / f"{name}.yaml")
-        supply = kit.Supply(case, kit_folder / name / "workers")
-        kit.measure(case, supply, kit_folder / name, str(kit_folder / "nsys"), float("inf"))
+        supply = kit.Supply(case, kit_folder / name / "workers", None)
+        kit.measure(case, supply, kit_folder / name, str(kit_folder / "nsys"), float("inf"), None)
         supply.stop()
         assert lines_of(kit_folder / name) == expected

@@ -1,11 +1,13 @@
 """Train a base configuration and its single edits in turn, and capture the base: pairs of predicted and measured gains.
 
     python benchmarks/gpu/run_cases.py benchmarks/gpu/cases/NAME.yaml ... --out DIR [--nsys NSYS] [--seconds N]
+    python benchmarks/gpu/run_cases.py benchmarks/gpu/cases/NAME.yaml ... --dry-run [--python PYTHON]
 
 The runs of a case alternate: base, edits, base, edits, ..., base. So every edit has a base close to it in time, and the
 drift of the machine shows. One more run of the base is captured with Nsight Systems, one report per rank. For every run
 DIR/NAME holds the logs of its ranks and a line of runs.jsonl: median and quartiles of the steps after the warm-up, and
-what nvidia-smi read meanwhile. See benchmarks/gpu/README.md.
+what nvidia-smi read meanwhile. A dry run needs no GPU: it checks the cases and says how long they take. See
+benchmarks/gpu/README.md.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
+from case import BASE, Case, Edit, alike, kept_steps, labels_of, order, overrides_of, rank_environment, read_case
+from cpus import share_cpus, show_cpus
 
 HERE = Path(__file__).resolve().parent
 STEP_TIME = re.compile(rb"elapsed time per iteration \(ms\): ([0-9.]+)")
@@ -47,42 +52,8 @@ TRACES = {
 
 Alternating: every other step pushes ranges, so that the drift of the machine falls out of their cost."""
 RANGES = {"calls": "none", "alternating": "every other", "alternating-ranges": "every other"}
-PROFILED_STEPS = 3
-
-
-@dataclass(frozen=True)
-class Case:
-    """A base configuration and its edits, as ``cases/*.yaml`` holds them; ``common.yaml`` comes before them."""
-
-    name: str
-    recipes: str
-    recipe: str
-    gpus: int
-    overrides: tuple[str, ...]
-    environment: Mapping[str, str]
-    faults: Mapping[str, Any]
-    edits: tuple[Edit, ...]
-    iterations: int
-    warmup: int
-    edits_between_bases: int
-    capture: bool
-
-
-@dataclass(frozen=True)
-class Edit:
-    """What one run changes: overrides, variables, faults, and the rule that proposes it, if one does.
-
-    ``profiler`` is a key of TRACES for a run whose steps after the warm-up show what profiling costs.
-    """
-
-    name: str
-    overrides: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    faults: Mapping[str, Any] | None = None
-    rule: str | None = None
-    iterations: int | None = None
-    warmup: int | None = None
-    profiler: str | None = None
+Pins = Sequence[Collection[int]] | None
+"""The CPUs of each rank; None where the system chooses."""
 
 
 @dataclass(frozen=True)
@@ -99,56 +70,41 @@ class Run:
     wall_s: float
     error: str | None
     gpus: tuple[str, ...]
-
-
-BASE = Edit("base")
+    cpus: tuple[str, ...]
+    """Those that each rank may use; empty where ranks are not pinned."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="folder for what comes out")
     parser.add_argument("--nsys", default="nsys", help="Nsight Systems' command")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after so many seconds")
     parser.add_argument(
         "--only", choices=("capture", "edits"), help="capture the bases only, or time without capturing"
     )
+    parser.add_argument("--no-pin", action="store_true", help="let the system choose the CPUs of each rank")
+    parser.add_argument("--dry-run", action="store_true", help="check the cases and plan their time; needs three-walls")
+    parser.add_argument("--python", help="for a dry run: an interpreter with Megatron-Bridge, which then judges, too")
     options = parser.parse_args()
-    deadline = time.monotonic() + options.seconds
     cases = [read_case(path) for path in options.cases]
+    if options.dry_run:
+        from dry_run import report  # the only part that needs three-walls
+
+        sys.exit(report(cases, options.only, options.python))
+    if options.out is None:
+        parser.error("--out is needed")
+    deadline = time.monotonic() + options.seconds
+    pins = None if options.no_pin else share_cpus(max(case.gpus for case in cases))
+    print(f"CPUs of the ranks: {' '.join(map(show_cpus, pins)) if pins else 'as the system chooses'}", flush=True)
     if options.only != "edits":
-        capture(cases, options.out, options.nsys, deadline)
+        capture(cases, options.out, options.nsys, deadline, pins)
     if options.only != "capture":
-        supply = Supply(cases[0], options.out / "workers")
-        for case in cases:
-            measure(case, supply, options.out / case.name, options.nsys, deadline)
-        supply.stop()
-
-
-def read_case(path: Path) -> Case:
-    data = yaml.safe_load(path.read_text())
-    parent = yaml.safe_load(path.with_stem(data["like"]).read_text()) if "like" in data else {}
-    common = yaml.safe_load((HERE / "common.yaml").read_text())
-    layers = (common, parent, data)
-    return Case(
-        name=path.stem,
-        recipes=common["recipes"],
-        overrides=tuple(override for layer in layers for override in layer.get("overrides", ())),
-        environment={name: value for layer in layers for name, value in layer.get("environment", {}).items()},
-        faults=data.get("faults", {}),
-        edits=tuple(read_edit(edit) for edit in data.get("edits", ())),
-        **{
-            name: next((layer[name] for layer in reversed(layers) if name in layer), default)
-            for name, default in {
-                "recipe": None, "gpus": 2, "iterations": None, "warmup": None, "edits_between_bases": 2,
-                "capture": True,
-            }.items()
-        },
-    )  # fmt: skip
-
-
-def read_edit(data: Mapping[str, Any]) -> Edit:
-    return Edit(**{**data, "overrides": tuple(data.get("overrides", ()))})
+        for number, same in enumerate(alike(cases)):
+            supply = Supply(same[0], options.out / "workers" / str(number), pins)
+            for case in same:
+                measure(case, supply, options.out / case.name, options.nsys, deadline, pins)
+            supply.stop()
 
 
 class Workers:
@@ -158,10 +114,12 @@ class Workers:
         self,
         case: Case,
         folder: Path,
+        pins: Pins,
+        edit: Edit = BASE,
         before: Sequence[Sequence[str]] = (),
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folders = [folder / f"worker{rank}" for rank in range(case.gpus)]
+        self.cpus = tuple(pins[: case.gpus]) if pins else ()
         self.processes = []
         self.jobs = 0
         for rank, own in enumerate(self.folders):
@@ -173,11 +131,14 @@ class Workers:
                 case.recipes,
                 str(own),
             ]
-            # A profiler records the environment that a process began with.
-            variables = {**os.environ, **(environment or {}), **rank_environment(case, rank)}
+            # A profiler records the environment that a process began with, and libraries read some of it when loaded.
+            variables = {**os.environ, **case.environment, **edit.environment, **rank_environment(case, rank)}
+            pin = partial(os.sched_setaffinity, 0, self.cpus[rank]) if self.cpus else None
             with (own / "log").open("w") as log:
                 self.processes.append(
-                    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables)
+                    subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, preexec_fn=pin
+                    )
                 )
 
     @property
@@ -222,8 +183,8 @@ class Workers:
 class Supply:
     """Workers for run after run: always the same where they can fork, else fresh ones, imported ahead of their turn."""
 
-    def __init__(self, case: Case, folder: Path, ahead: int = 2) -> None:
-        self._case, self._folder, self._made = case, folder, 0
+    def __init__(self, case: Case, folder: Path, pins: Pins, ahead: int = 2) -> None:
+        self._case, self._folder, self._pins, self._made = case, folder, pins, 0
         self._waiting: list[Workers] = [self._make()]
         self._ahead = 1 if self._waiting[0].can_fork else ahead
 
@@ -240,17 +201,17 @@ class Supply:
 
     def _make(self) -> Workers:
         self._made += 1
-        return Workers(self._case, self._folder / str(self._made))
+        return Workers(self._case, self._folder / str(self._made), self._pins)
 
 
-def capture(cases: Sequence[Case], folder: Path, nsys: str, deadline: float) -> None:
+def capture(cases: Sequence[Case], folder: Path, nsys: str, deadline: float, pins: Pins) -> None:
     """Profile one training of each base. While one trains, the next imports and the last writes its report."""
     captured = [case for case in cases if case.capture]
     started: dict[str, Workers] = {}
     for number, case in enumerate(captured):
         for soon in captured[number : number + 2]:
             if soon.name not in started:
-                started[soon.name] = start_profiled(soon, BASE, folder / soon.name, nsys)
+                started[soon.name] = start_profiled(soon, BASE, folder / soon.name, nsys, pins)
         if time.monotonic() > deadline:
             print(f"{case.name}: no time left for a capture", flush=True)
             continue
@@ -258,15 +219,17 @@ def capture(cases: Sequence[Case], folder: Path, nsys: str, deadline: float) -> 
         run = train(case, profiled, 99, started[case.name], folder / case.name)
         started[case.name].end()
         write_line(run, folder / case.name)
+        if case.expect is not None:
+            (folder / f"{case.name}.labels.yaml").write_text(yaml.safe_dump(labels_of(case), sort_keys=False))
         print(f"{case.name} captured: {run.median_ms} ms, {run.steps_ms[-5:]} {run.error or ''}", flush=True)
     for workers in started.values():
         workers.stop(90)
 
 
-def measure(case: Case, supply: Supply, folder: Path, nsys: str, deadline: float) -> None:
+def measure(case: Case, supply: Supply, folder: Path, nsys: str, deadline: float, pins: Pins) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     profiled = {
-        edit.name: start_profiled(case, edit, folder, nsys)
+        edit.name: start_profiled(case, edit, folder, nsys, pins)
         for edit in case.edits
         if edit.profiler and TRACES[edit.profiler]
     }
@@ -287,61 +250,35 @@ def write_line(run: Run, folder: Path) -> None:
         lines.write(json.dumps(asdict(run)) + "\n")
 
 
-def start_profiled(case: Case, edit: Edit, folder: Path, nsys: str) -> Workers:
+def start_profiled(case: Case, edit: Edit, folder: Path, nsys: str, pins: Pins) -> Workers:
     trace = f"--trace={TRACES[edit.profiler or 'capture']}"
     output = folder if edit is BASE else folder / edit.name
     before = [[nsys, "profile", trace, *CAPTURE, "--output", str(output / f"rank{rank}")] for rank in range(case.gpus)]
-    return Workers(case, output, before, {**case.environment, **edit.environment})
-
-
-def order(case: Case) -> Iterator[Edit]:
-    """base, edits, base, edits, ..., base."""
-    yield BASE
-    for start in range(0, len(case.edits), case.edits_between_bases):
-        yield from case.edits[start : start + case.edits_between_bases]
-        yield BASE
+    return Workers(case, output, pins, edit, before)
 
 
 def train(case: Case, edit: Edit, number: int, workers: Workers, folder: Path) -> Run:
-    iterations, warmup = edit.iterations or case.iterations, edit.warmup or case.warmup
-    last = iterations
-    if edit.name == "base" and edit.profiler:
-        last = iterations - PROFILED_STEPS  # the steps before it are what the log knows of the unprofiled step
     name = f"{number:02d}-{edit.name}"
     logs = [folder / f"{name}.rank{rank}.log" for rank in range(case.gpus)]
-    overrides = [*case.overrides, *edit.overrides]
-    overrides.append(f"train.train_iters={iterations + (2 if edit.profiler else 0)}")
-    if edit.profiler:
-        overrides += [
-            "profiling.use_nsys_profiler=true",
-            f"profiling.profile_step_start={warmup if last == iterations else last}",
-            f"profiling.profile_step_end={iterations}", f"profiling.profile_ranks={list(range(case.gpus))}",
-            f"logger.save_config_filepath={folder / 'run_config.yaml'}",
-        ]  # fmt: skip
-        warmup += last == iterations  # the profiler starts in the step after the warm-up
     port = free_port()
     watch = subprocess.Popen(
         ["nvidia-smi", f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits", "-lms", "1000"],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     started = time.monotonic()
-    jobs = []
-    for rank in range(case.gpus):
-        environment = {
-            **case.environment, **edit.environment, **rank_environment(case, rank), "MASTER_PORT": str(port),
-        }  # fmt: skip
-        jobs.append({
-            "recipe": case.recipe, "overrides": overrides, "environment": environment, "log": str(logs[rank]),
-            "fork": not (edit.profiler and TRACES[edit.profiler]) and workers.can_fork, "limit_s": RUN_LIMIT_S,
-            "faults": case.faults if edit.faults is None else edit.faults,
-            "ranges_in_steps": RANGES.get(edit.profiler or "", "all"),
-        })  # fmt: skip
-    statuses = workers.run(jobs)
+    job = {
+        "recipe": case.recipe, "overrides": overrides_of(case, edit, folder),
+        "environment": {**edit.environment, "MASTER_PORT": str(port)},
+        "fork": not (edit.profiler and TRACES[edit.profiler]) and workers.can_fork, "limit_s": RUN_LIMIT_S,
+        "faults": case.faults if edit.faults is None else edit.faults,
+        "ranges_in_steps": RANGES.get(edit.profiler or "", "all"),
+    }  # fmt: skip
+    statuses = workers.run([{**job, "log": str(log)} for log in logs])
     wall_s = time.monotonic() - started
     watch.terminate()
     gpus = tuple((watch.communicate()[0] or "").splitlines())
     steps = [float(found) for found in STEP_TIME.findall(logs[-1].read_bytes())] if logs[-1].exists() else []
-    kept = steps[warmup:last]
+    kept = [steps[step] for step in kept_steps(case, edit) if step < len(steps)]
     failed = any(status != "0" for status in statuses)
     return Run(
         case=case.name,
@@ -354,6 +291,7 @@ def train(case: Case, edit: Edit, number: int, workers: Workers, folder: Path) -
         wall_s=round(wall_s, 1),
         error=last_error([log for log in logs if log.exists()]) or f"exit statuses {statuses}" if failed else None,
         gpus=summarize_gpus(gpus),
+        cpus=tuple(map(show_cpus, workers.cpus)),
     )
 
 
@@ -385,13 +323,6 @@ def summarize_gpus(lines: Sequence[str]) -> tuple[str, ...]:
         f"reasons {'|'.join(sorted({row[5] for row in rows}))}"
         for index, rows in sorted(by_index.items())
     )
-
-
-def rank_environment(case: Case, rank: int) -> dict[str, str]:
-    return {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(case.gpus), "LOCAL_WORLD_SIZE": str(case.gpus),
-        "MASTER_ADDR": "localhost",
-    }  # fmt: skip
 
 
 def free_port() -> int:
