@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.paths import REPOSITORY
 from tools import accuracy
-from tools.accuracy import Comparison, MeasuredEdit, correlate_ranks, count_best_first, find_base, read_edits
+from tools.accuracy import (
+    Comparison,
+    MeasuredEdit,
+    correlate_ranks,
+    count_best_first,
+    describe_neighbour_score,
+    find_base,
+    read_edits,
+)
 
 
 def test_ranks_correlate_with_themselves_and_against_their_reverse() -> None:
@@ -25,6 +35,19 @@ def test_the_best_prediction_must_measure_best_within_its_noise() -> None:
     wrong = [_compared("b", 0.3, 0.2), _compared("b", 0.1, 0.22)]
     alone = [_compared("c", 0.3, -0.2)]
     assert count_best_first([*right, *wrong, *alone]) == (1, 2)
+
+
+def test_the_noise_of_a_base_is_what_one_more_run_differs_from_its_mean_by() -> None:
+    edit = replace(_compared("a", 0.1, 0.1).edit, base_runs_ms=(90.0, 100.0, 110.0))
+    assert edit.spread_ms == pytest.approx(10 * (4 / 3) ** 0.5)
+    assert replace(edit, base_runs_ms=(90.0,)).spread_ms == 0
+
+
+def test_the_score_with_the_noise_of_neighbours_is_told_too() -> None:
+    wide = replace(_compared("a", 0.1, 0.2), noise=0.2, neighbour_noise=0.01)
+    assert wide.is_lost_in_noise
+    assert "all 0 of 1 inside" in describe_neighbour_score([wide])
+    assert "all 1 of 1 inside" in describe_neighbour_score([replace(wide, neighbour_noise=0.02, measured=0.115)])
 
 
 @pytest.mark.skipif(not (REPOSITORY / "benchmarks" / "traces").is_dir(), reason="an sdist leaves base traces out")
