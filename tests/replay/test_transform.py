@@ -268,17 +268,6 @@ def test_recompute_repeats_the_time_that_concurrent_streams_cover(tmp_path: Path
     assert step_us(graph, change) == 81 + 40
 
 
-def test_recompute_repeats_the_idle_time_after_a_wait_for_its_own_work(tmp_path: Path) -> None:
-    """The device is idle from 150 to 215 after the wait; the backward kernels follow at once."""
-    step = Step().run(110, 150, launched=105, name=GEMM).call("cudaDeviceSynchronize_v3020", 115, 156)
-    step.run(215, 230, launched=210, name=GEMM).run(231, 331, launched=215, name=POINTWISE)
-    graph = labelled(step.graph_between(tmp_path, 110, 400), direction=["forward", "forward", "backward"])
-    added = Transformation(Action.REPEAT, Selection(categories=("gemms",)), host=same(0))
-    assert step_us(graph, added) == step_us(graph) + 40 + 15 + 65
-    freed = Transformation(Action.UNWAIT)  # idle while the host thinks, but not after a wait
-    assert step_us(graph, freed, added) == step_us(graph, freed) + 40 + 15
-
-
 def test_balanced_ranks_do_the_mean_of_their_work(tmp_path: Path) -> None:
     graph = two_ranks(tmp_path, 40, 80)
     balanced = Transformation(Action.BALANCE, Selection(modules=("experts",)))

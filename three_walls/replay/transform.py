@@ -17,7 +17,7 @@ from three_walls.model.buckets import (
     COMPUTE_CATEGORIES,
 )
 from three_walls.model.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
-from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, Numbers, StepGraph, Work, replay
+from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, Numbers, StepGraph, Work
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.tables.thresholds import replay_thresholds
 
@@ -420,10 +420,7 @@ def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) 
 
 
 def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
-    """Backward work of each rank takes longer by its repeated forward work, on the device and on the host.
-
-    Repeated work that the host waits for (the sizes of a dispatch) leaves the device idle again, until the next launch.
-    """
+    """Backward work of each rank takes longer by its repeated forward work, on the device and on the host."""
     operations = graph.operations
     if "direction" not in operations.columns:
         return work
@@ -434,16 +431,13 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
     duration_ns, piece_ns = work.duration_ns.astype(np.float64), work.piece_ns.astype(np.float64)
     rank, call_rank = operations["rank"].to_numpy(), np.repeat(graph.calls["rank"].to_numpy(), 2)
     forward_pieces, backward_pieces = _pieces_of(graph, selected), _pieces_of(graph, backward)
-    idle_ns = _idle_after_waits_ns(graph, work, selected)
     for number in range(len(graph.ranks)):
         repeated, longer = selected & (rank == number), backward & (rank == number)
         # Streams run beside each other more in one direction than in the other: what counts is the time they cover.
-        covered = _covered_fraction(operations, longer)
-        added_ns = _covered_fraction(operations, repeated) * duration_ns[repeated].sum() + idle_ns[repeated].sum()
-        _stretch(duration_ns, added_ns, longer, _at(change.time, level) / covered)
+        concurrency = _covered_fraction(operations, repeated) / _covered_fraction(operations, longer)
+        _stretch(duration_ns, repeated, longer, _at(change.time, level) * concurrency)
         on_rank = call_rank == number
-        repeated_ns = piece_ns[forward_pieces & on_rank].sum()
-        _stretch(piece_ns, repeated_ns, backward_pieces & on_rank, _at(change.host, level))
+        _stretch(piece_ns, forward_pieces & on_rank, backward_pieces & on_rank, _at(change.host, level))
     return replace(work, piece_ns=np.rint(piece_ns).astype(np.int64), duration_ns=np.rint(duration_ns).astype(np.int64))
 
 
@@ -456,35 +450,11 @@ def _covered_fraction(operations: pl.DataFrame, chosen: Flags) -> float:
     return covered / total if total else 1.0
 
 
-def _idle_after_waits_ns(graph: StepGraph, work: Work, selected: Flags) -> Numbers:
-    """Per operation how long its device is idle before it, where it is ``selected`` and the first launch after a wait.
-
-    The wait is for ``selected`` work. Elsewhere 0.
-    """
-    edges = work.edges
-    is_wait = (edges.kind == Kind.AWAITED) & (edges.operation != NONE) & selected[np.maximum(edges.operation, 0)]
-    waits = np.zeros(graph.nodes_count, dtype=bool)
-    waits[edges.target[is_wait]] = True
-    launched = np.flatnonzero(selected & (graph.call_of != NONE))
-    launched = launched[np.argsort(graph.call_of[launched], kind="stable")]
-    joins, first = np.unique(graph.points.last_join(2 * graph.call_of[launched]), return_index=True)
-    is_first = np.zeros(len(selected), dtype=bool)
-    is_first[launched[first[waits[joins]]]] = True
-    if not is_first.any():
-        return np.zeros(len(selected), dtype=np.int64)
-    times = replay(graph, work)
-    before_ns = pl.col("end_ns").cum_max().shift(1).over("rank", order_by="start_ns")
-    idle_ns = pl.DataFrame(
-        {"rank": graph.operations["rank"], "start_ns": times.start_ns, "end_ns": times.end_ns}
-    ).select((pl.col("start_ns") - before_ns).clip(lower_bound=0).fill_null(0))
-    return np.where(is_first, idle_ns.to_series().to_numpy(), 0)
-
-
-def _stretch(values: Fractions, added: float, longer: Flags, times: float) -> None:
-    """Makes ``longer`` values longer in proportion, by ``times`` what is ``added`` in all."""
+def _stretch(values: Fractions, repeated: Flags, longer: Flags, times: float) -> None:
+    """Makes ``longer`` values longer in proportion, by ``times`` the sum of the ``repeated`` ones."""
     total = values[longer].sum()
     if total:
-        values[longer] *= 1 + times * added / total
+        values[longer] *= 1 + times * values[repeated].sum() / total
 
 
 def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
