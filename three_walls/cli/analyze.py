@@ -13,7 +13,7 @@ import click
 from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.render import check_table, show
 from three_walls.cli.signals import loading
-from three_walls.cli.workers_option import make_workers, workers_options
+from three_walls.cli.workers_option import choose_threads, make_workers, workers_options
 from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
 from three_walls.model.report import UNREADABLE
 from three_walls.model.rule import APPLICABILITIES
@@ -215,6 +215,7 @@ def analyze_command(
 
 def _analyze(request: AnalysisRequest, workers: Workers, progress: Progress) -> Report:
     progress("starting the analysis")
+    choose_threads(request.traces)
     with loading():
         from three_walls.pipeline import analyze
     return analyze(

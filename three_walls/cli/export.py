@@ -13,6 +13,7 @@ from three_walls.captures.scrub.hidden_files import check_target, hidden_file, w
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.signals import loading
+from three_walls.cli.workers_option import choose_threads
 from three_walls.model.errors import UsageError
 from three_walls.model.workers import Workers
 from three_walls.report.formats import format_count, show_control_characters
@@ -87,6 +88,7 @@ def export_command(
       2  usage                        4  no CUDA kernels in the traces
     """
     _check_out(target, (*traces, *logs, *([config_file] if config_file else [])), force)
+    choose_threads(traces)
     with loading():
         from three_walls import pipeline
         from three_walls.export.chrome_trace import render_chrome_trace

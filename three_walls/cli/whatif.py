@@ -13,6 +13,7 @@ import click
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.nsys_option import nsys_option
 from three_walls.cli.signals import loading
+from three_walls.cli.workers_option import choose_threads
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
 from three_walls.model.workers import Workers
@@ -97,6 +98,7 @@ def whatif_command(
       4  no CUDA kernels in the traces
       5  the rule base has errors
     """
+    choose_threads(traces)
     with loading():
         from three_walls import pipeline
         from three_walls.report.terminal_report import open_console
