@@ -43,11 +43,13 @@ class _Part:
     name_ids: frozenset[int]
     processes: frozenset[int]
 
-    def unpack(self) -> pl.DataFrame:
-        """start_ns, end_ns, thread, correlation and name_id of its calls."""
-        wide = self.packed.select(pl.col(name).cast(pl.Int64) + self.least[name] for name in _PACKED)
-        end_ns = pl.col("start_ns") + pl.col("length_ns")
-        return wide.select("start_ns", "thread", "correlation", "name_id", end_ns=end_ns)
+    def unpack(
+        self, columns: Iterable[str] = ("start_ns", "end_ns", "thread", "correlation", "name_id")
+    ) -> pl.DataFrame:
+        """``columns`` of its calls: start_ns, end_ns, thread, correlation and name_id."""
+        wide = {name: pl.col(name).cast(pl.Int64) + self.least[name] for name in _PACKED}
+        wide["end_ns"] = wide["start_ns"] + wide["length_ns"]
+        return self.packed.select(wide[name].alias(name) for name in columns)
 
     def take(self, are_wanted: pl.Series) -> _Part:
         """The rows that are wanted, with the bounds of all."""
@@ -152,7 +154,7 @@ class ApiCalls:
         needed += ["thread"] if "process" in columns and "thread" not in columns else []
         needed += ["name_id"] if "name" in columns else []
         # In one piece: a join of frames in many takes ten times their memory.
-        calls = pl.concat([part.unpack().select(needed) for part in parts], rechunk=True)
+        calls = pl.concat([part.unpack(needed) for part in parts], rechunk=True)
         if "name" in columns:
             calls = calls.with_columns(self._name(capture_id, calls.select("name_id")))
         return calls.with_columns(
