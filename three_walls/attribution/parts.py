@@ -2,7 +2,7 @@
 
 A part is either several whole ranks or consecutive steps of one rank. Conclusions about a step rest on its own
 operations and on what was launched shortly before and after it, so a part of a rank also has the operations next to its
-steps: a stream holds about a thousand launches, and ``_MARGIN`` is far more than the streams of a rank hold together.
+steps: twice as many as its streams can hold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.timeline.intervals import DURATION, Numbers
 from three_walls.timeline.timeline import Timeline
 
-MOST_OPERATIONS = 250_000
+MOST_OPERATIONS = 200_000
 """Of a part, unless a single step has more. Smaller parts cost more time, larger ones more memory: about 700 bytes for
 each operation."""
 
@@ -42,8 +42,10 @@ _NEEDED = (
 )
 """Columns of Timeline.operations that attributing a part takes."""
 
-_MARGIN = 20_000
-"""Operations before and after the steps of a part."""
+_HELD_LAUNCHES = 1_000
+"""About as many a stream holds: the thread that launches one more waits."""
+_LARGEST_MARGIN = 20_000
+"""Operations before and after the steps of a part, however many streams there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,13 @@ def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
     compute_rows = (
         operations.select("category", "start_ns", "end_ns").select(ends_gap.arg_true()).to_series().to_numpy()
     )
+    margin = min(_LARGEST_MARGIN, 2 * _HELD_LAUNCHES * operations["stream"].n_unique())
     begin = 0
     while begin < steps.height:
         end = max(begin + 1, int(np.searchsorted(last_row, first_row[begin] + MOST_OPERATIONS, "right")))
         own_steps = steps[begin:end]
-        own = _find_rows(operations, own_steps, (int(first_row[begin]), int(last_row[end - 1])), compute_rows)
+        rows = int(first_row[begin]), int(last_row[end - 1])
+        own = _find_rows(operations, own_steps, rows, margin, compute_rows)
         begin_ns, end_ns = own_steps["start_ns"][0], own_steps["end_ns"][-1]
         part = replace(
             timeline,
@@ -122,13 +126,13 @@ def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
 
 
 def _find_rows(
-    operations: pl.DataFrame, steps: pl.DataFrame, rows: tuple[int, int], compute_rows: Numbers
+    operations: pl.DataFrame, steps: pl.DataFrame, rows: tuple[int, int], margin: int, compute_rows: Numbers
 ) -> pl.DataFrame:
-    """The operations of a part: ``rows``, those next to them, and earlier ones that still run in ``steps``.
+    """The operations of a part: ``rows``, ``margin`` next to them, and earlier ones that still run in ``steps``.
 
     The compute operation that ends the last gap is among them, with those that start together with it.
     """
-    begin, end = max(0, rows[0] - _MARGIN), min(operations.height, rows[1] + _MARGIN)
+    begin, end = max(0, rows[0] - margin), min(operations.height, rows[1] + margin)
     following = int(np.searchsorted(compute_rows, rows[1], "left"))
     if following < len(compute_rows):
         next_start_ns = operations["start_ns"][int(compute_rows[following])]
