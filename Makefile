@@ -101,6 +101,7 @@ docs: $(VENV)/.installed  ## write docs/generated and build the site; a warning 
 	$(BIN)/python -m tools.generate_docs
 	$(BIN)/python -m tools.generate_report_docs
 	$(BIN)/python -m tools.generate_rules_index
+	$(BIN)/python -m tools.generate_bandwidth_page
 	$(BIN)/python -m tools.guide_coverage
 	$(BIN)/python -m tools.generate_sample_report
 	$(BIN)/mkdocs build --quiet --strict
@@ -118,8 +119,9 @@ $(BRIDGE_VENV)/.installed: Makefile
 BRIDGES := $(foreach release,$(BRIDGE_RELEASES),$(release)=$(CURDIR)/$(BRIDGE_VENV)/bin/python$(if \
 	$(filter $(release),$(BRIDGE_NEWER)),:$(CURDIR)/$(BRIDGE_VENV)/transformers):$(CURDIR)/$(BRIDGE_VENV)/$(release))
 
-test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge
+test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker against four releases of Megatron-Bridge; the exchange of tokens on two processes
 	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
+	THREE_WALLS_TORCH=$(CURDIR)/$(BRIDGE_VENV)/bin/python $(BIN)/pytest tests/benchmarks/test_dispatch_bandwidth.py
 
 NSYS ?= nsys
 # nsys runs recipes with the python3 on PATH, which needs these packages; three-walls itself stays in its own environment.

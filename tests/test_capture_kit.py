@@ -29,6 +29,7 @@ def test_a_case_changes_something_in_every_edit_and_names_rules_that_exist(path:
     for edit in case.edits:
         assert edit.overrides or edit.environment or edit.profiler or edit.faults not in (None, case.faults), edit.name
         assert edit.rule is None or edit.rule in known, edit.rule
+        assert set(edit.rules) <= known, edit.rules
         assert all("=" in override for override in edit.overrides)
 
 

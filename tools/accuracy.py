@@ -6,18 +6,19 @@
 Prints for every base trace the replay error and the predicted unprofiled step, and for every edit of
 ``benchmarks/measured_pairs.yaml`` the predicted gain with its range, the measured one, and whether the range holds it;
 then the share of edits inside, the median width of a range, the rank correlation, for how many traces the edit that was
-predicted best measured best, and how many edits that were to help made the step slower. Before that the verdicts on the
-traces whose wall is known. Exits with 1 if a verdict is wrong, or the gates below are not met.
+predicted best measured best, and how many edits that were to help made the step slower. The same follows for runs of
+one or two GPUs, of four and of eight, each with its walls and replay errors. Before that the verdicts on the traces
+whose wall is known. Exits with 1 if a verdict is wrong, or the gates below are not met.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from statistics import median, stdev
 
@@ -25,6 +26,7 @@ import click
 import yaml
 
 from three_walls.inputs.config.command_line import read_user_settings
+from three_walls.model.fact import FactSheet
 from three_walls.model.report import Verdict
 from three_walls.model.what_if import Question, ReplayedRun
 from three_walls.pipeline import analyze, replay_run
@@ -40,6 +42,9 @@ MOST_NOISE_FRACTION = 0.03
 """Where runs of the base differ by more than twice this share of the step, a smaller change was not measured."""
 HELPS_FRACTION = 0.03
 """An edit that is predicted to shorten the step by more than this must not lengthen it."""
+GPU_GROUPS = {"1 or 2 GPUs": 2, "4 GPUs": 4, "8 GPUs or more": inf}
+"""Each with the most GPUs of a run in it."""
+NOT_KNOWN = "GPUs not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class MeasuredEdit:
     is_set_aside: bool
     base_runs_ms: tuple[float, ...] = ()
     """Every run of the base in the session of the edit; empty where they are not known."""
+    gpus: int | None = None
+    """Those of the runs, where they are not as many as the base trace's."""
 
     @property
     def spread_ms(self) -> float:
@@ -77,6 +84,8 @@ class Comparison:
     noise: float
     neighbour_noise: float = 0.0
     """The noise by the two runs of the base beside the edit alone."""
+    gpus: int | None = None
+    """How many the edit was measured on; None where neither the pair nor the trace says so."""
 
     @property
     def is_lost_in_noise(self) -> bool:
@@ -91,6 +100,27 @@ class Comparison:
     @property
     def width(self) -> float:
         return self.high - self.low
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a base trace shows without its edits. None: not known."""
+
+    name: str
+    gpus: int | None
+    replay_error_fraction: float | None
+    unclassified_fraction: float | None
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedWall:
+    """The wall that a report names, beside the known one."""
+
+    base: str
+    gpus: int | None
+    found: str
+    known: str
 
 
 def read_edits() -> tuple[MeasuredEdit, ...]:
@@ -109,6 +139,7 @@ def read_edits() -> tuple[MeasuredEdit, ...]:
             same_run=row["same_run"],
             is_set_aside=row.get("set_aside", False),
             base_runs_ms=base_runs_ms[row["group"]] if "group" in row else (),
+            gpus=row.get("gpus"),
         )
         for row in pairs["edits"]
     )
@@ -195,7 +226,13 @@ def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
         measured=(edit.base_ms - edit.edited_ms) / edit.base_ms,
         noise=max(neighbour_ms, edit.spread_ms) / edit.base_ms,
         neighbour_noise=neighbour_ms / edit.base_ms,
+        gpus=edit.gpus or _count_gpus(run.facts),
     )
+
+
+def _count_gpus(facts: FactSheet) -> int | None:
+    ranks = facts.number("world_size")
+    return None if ranks is None else int(ranks)
 
 
 def _measure_mismatch_ms(edit: MeasuredEdit, run: ReplayedRun) -> float:
@@ -238,33 +275,35 @@ def count_best_first(compared: Sequence[Comparison]) -> tuple[int, int]:
     return right, len(several)
 
 
-def describe_bases(names: Iterable[str]) -> list[str]:
-    """A line per base trace: replay error, predicted and measured unprofiled step."""
-    lines = []
-    for name in names:
-        path = find_base(name)
-        if path is None:
-            lines.append(f"{name:28} no such trace here")
-            continue
-        facts = load_base(path).facts
-        error, predicted, logged = (
-            facts.number(fact)
-            for fact in ("replay_error_fraction", "predicted_unprofiled_step_ns", "unprofiled_step_ns")
+def check_base(name: str) -> Base | None:
+    """The base trace called ``name``, or None where it is not here."""
+    path = find_base(name)
+    if path is None:
+        return None
+    facts = load_base(path).facts
+    error, predicted, logged, unclassified = (
+        facts.number(fact)
+        for fact in (
+            "replay_error_fraction", "predicted_unprofiled_step_ns", "unprofiled_step_ns", "unclassified_fraction",
         )
-        if error is None or predicted is None:
-            lines.append(f"{name:28} {facts.get('replay_error_fraction').missing_reason}")
-            continue
+    )  # fmt: skip
+    if error is None or predicted is None:
+        description = str(facts.get("replay_error_fraction").missing_reason)
+    else:
         known = f"log {logged / 1e6:.0f} ms ({predicted / logged - 1:+.1%})" if logged else "no log"
-        lines.append(f"{name:28} replay error {error:.2%}; unprofiled step {predicted / 1e6:.0f} ms, {known}")
-    return lines
+        description = f"replay error {error:.2%}; unprofiled step {predicted / 1e6:.0f} ms, {known}"
+    return Base(name, _count_gpus(facts), error, unclassified, description)
 
 
 def main() -> int:
     """Prints the comparison; 1 if a gate is not met."""
     edits = read_edits()
-    wrong_walls = _print_walls()
-    for line in describe_bases(dict.fromkeys(edit.base for edit in edits)):
-        click.echo(line)
+    walls = _print_walls()
+    bases = []
+    for name in dict.fromkeys(edit.base for edit in edits):
+        base = check_base(name)
+        click.echo(f"{name:28} {base.description if base else 'no such trace here'}")
+        bases += [base] if base else []
     click.echo()
     click.echo(f"{'edit':64} {'predicted':>10} {'range':>18} {'measured':>9}")
     predicted: list[Comparison] = []
@@ -280,9 +319,13 @@ def main() -> int:
             mark += ", set aside"
         span = f"{found.low:.1%} to {found.high:.1%}"
         click.echo(f"{edit.name:64} {found.likely:>10.1%} {span:>18} {found.measured:>9.1%}  {mark}")
-    failed = _judge([each for each in predicted if not each.is_lost_in_noise])
+    compared = [each for each in predicted if not each.is_lost_in_noise]
+    failed = _judge(compared)
     click.echo(describe_neighbour_score(predicted))
-    return max(failed, int(wrong_walls > 0))
+    click.echo()
+    for line in describe_gpu_groups(compared, walls, bases):
+        click.echo(line)
+    return max(failed, int(any(wall.found != wall.known for wall in walls)))
 
 
 def describe_neighbour_score(predicted: Iterable[Comparison]) -> str:
@@ -295,19 +338,62 @@ def describe_neighbour_score(predicted: Iterable[Comparison]) -> str:
     return f"with the noise of neighbouring base runs alone: {'; '.join(scores)}"
 
 
-def _print_walls() -> int:
-    """Prints the verdict on every base whose wall is known; how many are wrong."""
-    wrong = 0
+def describe_gpu_groups(
+    compared: Sequence[Comparison], walls: Sequence[JudgedWall], bases: Sequence[Base]
+) -> Iterator[str]:
+    """The scores by how many GPUs an edit was measured on and a trace was captured on.
+
+    A group says "none measured" where it holds nothing. What says no number of GPUs stands at the end.
+    """
+    for title in (*GPU_GROUPS, NOT_KNOWN):
+        edits, judged, seen = (
+            [each for each in some if _find_group(each.gpus) == title] for some in (compared, walls, bases)
+        )
+        if edits or judged or seen:
+            yield describe_scores(title, edits) if edits else f"{title}: no edit measured"
+            yield f"  {_describe_walls(judged)}; {_describe_replays(seen)}"
+        elif title != NOT_KNOWN:
+            yield f"{title}: none measured"
+
+
+def _find_group(gpus: int | None) -> str:
+    return NOT_KNOWN if gpus is None else next(title for title, most in GPU_GROUPS.items() if gpus <= most)
+
+
+def _describe_walls(walls: Sequence[JudgedWall]) -> str:
+    right = sum(wall.found == wall.known for wall in walls)
+    return f"wall as known: {right} of {len(walls)} traces" if walls else "no known wall"
+
+
+def _describe_replays(bases: Sequence[Base]) -> str:
+    """The worst of the traces; those without a figure are counted beside it."""
+    described = []
+    for title, values in (
+        ("replay error", [base.replay_error_fraction for base in bases]),
+        ("unclassified", [base.unclassified_fraction for base in bases]),
+    ):
+        known = [value for value in values if value is not None]
+        unknown = f", unknown on {len(values) - len(known)}" if len(known) < len(values) else ""
+        described.append(
+            f"{title} at most {max(known):.2%} on {len(known)} traces{unknown}" if known else f"{title} unknown"
+        )
+    return "; ".join(described) if bases else "no base trace"
+
+
+def _print_walls() -> list[JudgedWall]:
+    """Prints the verdict on every base whose wall is known."""
+    judged = []
     for base, wall in read_walls():
         path = find_base(base)
         if path is None:
             continue
         logs, config = _find_settings(path)
-        found = name_wall(analyze([path], logs=logs, config=config).verdict)
-        wrong += found != wall
+        report = analyze([path], logs=logs, config=config)
+        judged.append(JudgedWall(base, _count_gpus(report.facts), name_wall(report.verdict), wall))
+        found = judged[-1].found
         click.echo(f"{base:28} wall {found}, {'as known' if found == wall else f'EXPECTED {wall}'}")
     click.echo()
-    return wrong
+    return judged
 
 
 def _judge(compared: Sequence[Comparison]) -> int:
@@ -315,8 +401,9 @@ def _judge(compared: Sequence[Comparison]) -> int:
         click.echo("nothing to compare")
         return 1
     click.echo()
-    _print_scores("all", compared)
-    _print_scores("set aside", [each for each in compared if each.edit.is_set_aside])
+    for title, some in (("all", compared), ("set aside", [each for each in compared if each.edit.is_set_aside])):
+        if some:
+            click.echo(describe_scores(title, some))
     harmful = _count_harmful(compared)
     correlation = correlate_ranks([(each.likely, each.measured) for each in compared])
     fails = (
@@ -327,12 +414,11 @@ def _judge(compared: Sequence[Comparison]) -> int:
     return int(bool(fails))
 
 
-def _print_scores(title: str, compared: Sequence[Comparison]) -> None:
-    if not compared:
-        return
+def describe_scores(title: str, compared: Sequence[Comparison]) -> str:
+    """Two lines on one or more edits."""
     correlation = correlate_ranks([(each.likely, each.measured) for each in compared])
     right, judged = count_best_first(compared)
-    click.echo(
+    return (
         f"{title}: inside {_inside_fraction(compared):.0%} of {len(compared)} edits; median width "
         f"{median(each.width for each in compared):.1%} of the step; "
         f"rank correlation {'unknown' if correlation is None else f'{correlation:.2f}'};\n"

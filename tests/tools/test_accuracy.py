@@ -9,10 +9,13 @@ import pytest
 from tests.paths import REPOSITORY
 from tools import accuracy
 from tools.accuracy import (
+    Base,
     Comparison,
+    JudgedWall,
     MeasuredEdit,
     correlate_ranks,
     count_best_first,
+    describe_gpu_groups,
     describe_neighbour_score,
     find_base,
     read_edits,
@@ -48,6 +51,36 @@ def test_the_score_with_the_noise_of_neighbours_is_told_too() -> None:
     assert wide.is_lost_in_noise
     assert "all 0 of 1 inside" in describe_neighbour_score([wide])
     assert "all 1 of 1 inside" in describe_neighbour_score([replace(wide, neighbour_noise=0.02, measured=0.115)])
+
+
+def test_pairs_of_eight_gpus_are_scored_by_themselves() -> None:
+    pair = [replace(_compared("pair", likely, measured), gpus=2) for likely, measured in ((0.1, 0.1), (0.2, 0.2))]
+    eight = [replace(_compared("eight", likely, measured), gpus=8) for likely, measured in ((0.1, 0.1), (0.3, 0.1))]
+    walls = [JudgedWall("pair", 2, "memory", "memory"), JudgedWall("eight", 8, "memory", "communication")]
+    bases = [Base("pair", 2, 0.001, 0.0, ""), Base("eight", 8, 0.002, 0.004, ""), Base("other", 8, None, 0.001, "")]
+    assert list(describe_gpu_groups([*pair, *eight], walls, bases)) == [
+        "1 or 2 GPUs: inside 100% of 2 edits; median width 0.0% of the step; rank correlation unknown;\n"
+        "  best predicted edit measured best: 1 of 1 traces with several edits; "
+        "predicted to help by more than 3% and slower: 0",
+        "  wall as known: 1 of 1 traces; replay error at most 0.10% on 1 traces; "
+        "unclassified at most 0.00% on 1 traces",
+        "4 GPUs: none measured",
+        "8 GPUs or more: inside 50% of 2 edits; median width 0.0% of the step; rank correlation unknown;\n"
+        "  best predicted edit measured best: 1 of 1 traces with several edits; "
+        "predicted to help by more than 3% and slower: 0",
+        "  wall as known: 0 of 1 traces; replay error at most 0.20% on 1 traces, unknown on 1; "
+        "unclassified at most 0.40% on 2 traces",
+    ]
+
+
+def test_a_trace_without_measured_edits_and_one_without_a_number_of_gpus_are_told_apart_from_none() -> None:
+    bases = [Base("eight", 8, 0.002, 0.004, ""), Base("somewhere", None, None, None, "")]
+    assert list(describe_gpu_groups([], [], bases))[2:] == [
+        "8 GPUs or more: no edit measured",
+        "  no known wall; replay error at most 0.20% on 1 traces; unclassified at most 0.40% on 1 traces",
+        "GPUs not known: no edit measured",
+        "  no known wall; replay error unknown; unclassified unknown",
+    ]
 
 
 @pytest.mark.skipif(not (REPOSITORY / "benchmarks" / "traces").is_dir(), reason="an sdist leaves base traces out")

@@ -1,0 +1,114 @@
+"""From runs of benchmarks/gpu to entries of measured_pairs.yaml."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from tools import collect_pairs
+from tools.accuracy import Comparison, MeasuredEdit
+from tools.collect_pairs import Edit, cli, pair_runs, read_case, shorten_log, ways_to_ask
+
+
+def run(
+    number: int, edit: str | None, ms: float | None, quartiles: tuple[float, float] | None = None
+) -> dict[str, Any]:
+    """A line of runs.jsonl."""
+    return {
+        "case": "mid-size", "edit": edit, "rule": None, "number": number, "median_ms": ms,
+        "quartiles_ms": quartiles or (ms and (ms - 1, ms + 1)), "steps_ms": [3000.0, ms or 0], "wall_s": 17.1,
+        "error": None if ms else "RuntimeError: CUDA out of memory", "gpus": [], "cpus": [],
+    }  # fmt: skip
+
+
+def test_an_edit_is_compared_with_the_bases_beside_it_over_all_of_its_runs(tmp_path: Path) -> None:
+    lines = [
+        run(0, None, 100.0), run(1, "a", 80.0), run(2, "b", 90.0, (85.0, 105.0)), run(3, None, 110.0),
+        run(4, "a", 99.0), run(5, None, 110.0), run(6, "failed", None),
+    ]  # fmt: skip
+    a, b = pair_runs(lines, tmp_path)
+    assert (a.name, a.base_ms, a.edited_ms) == ("a", 107.5, 89.5)  # (105 + 110) / 2 and (80 + 99) / 2
+    assert a.noise_ms == round((0.238 - 0.1) / 2 * 107.5)  # half of what gains of 24% and of 10% differ by
+    assert (b.base_ms, b.edited_ms, b.noise_ms) == (105.0, 90.0, 10)  # half of its own quartiles' distance
+
+
+def test_an_edit_after_the_last_base_has_one_neighbour_and_one_without_any_is_left_out(tmp_path: Path) -> None:
+    assert [pair.base_ms for pair in pair_runs([run(0, None, 100.0), run(1, "a", 80.0)], tmp_path)] == [100.0]
+    assert pair_runs([run(0, "a", 80.0)], tmp_path) == []
+
+
+def test_a_log_keeps_the_lines_of_iterations_and_of_memory_in_turn() -> None:
+    steps = [f" [d] iteration {step}/ 15 | elapsed time per iteration (ms): 9.0 |" for step in (1, 2)]
+    last = "\n".join(["noise", *steps])
+    first = "[Rank 0] (after 1 iterations) memory (GB) | 3\n[Rank 1] (after 2 iterations) memory (GB) | 4\n"
+    kept = shorten_log(last, first).splitlines()
+    assert [line.split("|")[0].strip() for line in kept] == [
+        "[d] iteration 1/ 15",
+        "[Rank 0] (after 1 iterations) memory (GB)",
+        "[d] iteration 2/ 15",
+    ]
+
+
+def test_an_edit_is_asked_for_by_its_settings_and_then_by_its_rules() -> None:
+    two = Edit("two", overrides=("+model.a=[x,y]", "train.b=null"), rule="first", rules=("first", "second"))
+    assert list(ways_to_ask(two)) == [{"set": ["a=[x,y]", "b=null"]}, {"rules": ["first", "second"]}]
+    assert list(ways_to_ask(Edit("only a variable", environment={"A": "1"}, rule="first"))) == [{"rules": ["first"]}]
+    fault = Edit("a fault", overrides=("model.a=1",), faults={"local_exchange": True})
+    assert list(ways_to_ask(fault)) == []  # the setting is not what the edit changes
+
+
+def answer(edit: MeasuredEdit, _: object) -> Comparison | str:
+    if "moe_permute_fusion=true" in edit.settings:
+        return "no trace says so"
+    return Comparison(edit, 0.1, 0.2, 0.3, measured=0, noise=0)
+
+
+@pytest.fixture
+def predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(collect_pairs, "compare", answer)
+    monkeypatch.setattr(collect_pairs, "load_base", lambda path: path)
+    path = tmp_path / "predictions.yaml"
+    done = CliRunner().invoke(cli, ["predict", "mid-size", "--bases", str(tmp_path), "--out", str(path)])
+    assert done.exit_code == 0, done.output
+    return path
+
+
+def test_a_prediction_says_how_it_was_asked_for_and_is_made_once(predictions: Path, tmp_path: Path) -> None:
+    found = yaml.safe_load(predictions.read_text())["cases"]["mid-size"]
+    assert set(found) == {edit.name for edit in read_case(collect_pairs.KIT / "cases" / "mid-size.yaml").edits}
+    assert found["micro-batch-4"] == {"set": ["micro_batch_size=4"], "gain_percent": [10.0, 20.0, 30.0]}
+    assert found["permute-fusion"]["rules"] == ["fused-permutation"]  # its settings were not predicted
+    again = CliRunner().invoke(cli, ["predict", "mid-size", "--bases", str(tmp_path), "--out", str(predictions)])
+    assert again.exit_code == 2
+
+
+def test_a_pair_is_set_aside_only_where_it_was_predicted_before_it_ran(predictions: Path, tmp_path: Path) -> None:
+    made = yaml.safe_load(predictions.read_text())
+    made["cases"]["mid-size"]["rope-fusion"] = {"not_predicted": "no rotary embedding"}
+    predictions.write_text(yaml.safe_dump(made))
+    folder = tmp_path / "out" / "mid-size"
+    folder.mkdir(parents=True)
+    lines = [
+        run(0, None, 100.0), run(1, "micro-batch-4", 80.0), run(2, "permute-fusion", 90.0), run(3, "rope-fusion", 95.0),
+        run(4, None, 100.0), run(99, None, 300.0),
+    ]  # fmt: skip
+    (folder / "runs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for name, year in (("01-micro-batch-4", 2999), ("02-permute-fusion", 2001)):
+        (folder / f"{name}.rank1.log").write_text(f"warning: [{year}-01-01 00:00:00.123456] iteration 1/ 13 |\n")
+    command = ["pairs", str(tmp_path / "out"), "--predictions", str(predictions), "--machine", "8 x H200"]
+    printed = CliRunner().invoke(cli, command).output
+    entries, table = printed.split("\n| pair", 1)
+    (group,), edits = (yaml.safe_load(entries)[key] for key in ("groups", "edits"))
+    assert group["base_runs_ms"] == [100, 100]  # without the captured run
+    assert [row["step_ms"] for row in group["runs"]] == [100, 80, 90, 95]
+    assert [(edit["name"], edit.get("set_aside", False)) for edit in edits] == [
+        ("micro batch 4, mid size", True),
+        ("permute fusion, mid size", False),
+    ]
+    assert "| `mid-size` | base (2 runs: 100, 100) | 100 |" in table
+    assert "| | rope fusion | 95 |" in table

@@ -1,0 +1,243 @@
+"""From what benchmarks/gpu measured to entries of measured_pairs.yaml: bases, predictions, pairs, in this order.
+
+    python -m tools.collect_pairs bases OUT --into benchmarks/traces           # after --only capture
+    python -m tools.collect_pairs predict CASE ... --bases benchmarks/traces --out predictions.yaml
+    python -m tools.collect_pairs pairs OUT --predictions predictions.yaml --machine "8 x H200 of one host, ..."
+
+``bases`` scrubs each captured case of OUT, the folder of run_cases.py, and says how far it is understood: the
+unclassified share and the replay error. ``predict`` asks for every edit of a case, first by its settings, then by its
+rules, and notes the time. ``pairs`` prints groups, edits, and rows for docs/measured-pairs.md. An edit is set aside
+where its prediction is older than the first iteration of its first run. The clocks are those of two machines: compare
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import click
+import yaml
+
+from three_walls.model.errors import UsageError
+from tools.accuracy import MeasuredEdit, compare, load_base
+
+ROOT = Path(__file__).resolve().parent.parent
+KIT = ROOT / "benchmarks" / "gpu"
+sys.path.insert(0, str(KIT))
+
+from case import Case, Edit, read_case  # noqa: E402 - scripts beside the package
+
+ITERATION = re.compile(r"iteration\s+(\d+)/.*elapsed time per iteration")
+MEMORY = re.compile(r"\[Rank 0\] \(after (\d+) iterations\)")
+DATE = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[.\d]*\] iteration")
+LEAST_NOISE_MS = 1
+
+
+@click.group(help=__doc__)
+def cli() -> None:
+    pass
+
+
+@cli.command()
+@click.argument("out", type=click.Path(path_type=Path, exists=True))
+@click.option("--into", type=click.Path(path_type=Path), required=True)
+def bases(out: Path, into: Path) -> None:
+    """Scrub the captures of OUT into folders that can be shared, and say how far each is understood."""
+    for config in sorted(out.glob("*/run_config.yaml")):
+        make_base(config.parent, into / config.parent.name)
+        labels = out / f"{config.parent.name}.labels.yaml"
+        if labels.exists():
+            shutil.copy(labels, into)
+        click.echo(f"{config.parent.name}: {describe_base(into / config.parent.name)}")
+
+
+def make_base(captured: Path, base: Path) -> None:
+    """Write the scrubbed ranks, the log's lines that count, and the configuration without paths."""
+    base.mkdir(parents=True, exist_ok=True)
+    exports = sorted(captured.glob("rank*.sqlite")) or sorted(captured.glob("rank*.nsys-rep"))
+    for export in exports:
+        target = base / f"{export.stem}.sqlite.xz"
+        subprocess.run([sys.executable, "-m", "three_walls", "scrub", "--force", export, target], check=True)
+    logs = sorted(captured.glob("99-base.rank*.log"), key=_rank_of)
+    (base / "train.log").write_text(shorten_log(*(logs[end].read_text(errors="replace") for end in (-1, 0))))
+    config = (captured / "run_config.yaml").read_text()
+    (base / "run_config.yaml").write_text(re.sub(r"(?m): /\S+$", ": /PATH", config))
+
+
+def _rank_of(log: Path) -> int:
+    return int(log.name.split(".rank")[1].split(".")[0])
+
+
+def shorten_log(last: str, first: str) -> str:
+    """The iteration lines of the last rank's log, each with the memory line of the first's."""
+    iterations = {int(found[1]): line for line in last.splitlines() if (found := ITERATION.search(line))}
+    memory = {int(found[1]): line for line in first.splitlines() if (found := MEMORY.match(line))}
+    lines = (line for number in sorted(iterations) for line in (iterations[number], memory.get(number)) if line)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def describe_base(path: Path) -> str:
+    facts = load_base(path).facts
+    shown = []
+    for title, name in (("unclassified", "unclassified_fraction"), ("replay error", "replay_error_fraction")):
+        value = facts.number(name)
+        shown.append(f"{title} {'unknown' if value is None else f'{value:.2%}'}")
+    return ", ".join(shown)
+
+
+@cli.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--bases", "folder", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def predict(names: Sequence[str], folder: Path, out: Path) -> None:
+    """Predict every edit of the cases NAMES. Run it before the edits run; a file that exists is not replaced."""
+    if out.exists():
+        raise click.UsageError(f"{out} exists: a prediction is made once")
+    found = {name: predict_case(read_case(KIT / "cases" / f"{name}.yaml"), folder / name) for name in names}
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    head = {"made_at": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", "commit": commit.stdout.strip()}
+    out.write_text(yaml.safe_dump({**head, "cases": found}, sort_keys=False, default_flow_style=None, width=1000))
+    click.echo(out.read_text())
+
+
+def predict_case(case: Case, base: Path) -> dict[str, Any]:
+    """For each edit how it was asked for, and the gain in percent of the step; or why there is none."""
+    found: dict[str, Any] = {}
+    for edit in case.edits:
+        answers = []
+        for how in ways_to_ask(edit):
+            question = MeasuredEdit(
+                name=edit.name, base=case.name, settings=tuple(how.get("set", ())), rules=tuple(how.get("rules", ())),
+                base_ms=1, edited_ms=1, noise_ms=0, same_run=True, is_set_aside=True,
+            )  # fmt: skip
+            try:
+                answers.append(compare(question, load_base(base)))
+            except UsageError as error:  # a setting that three-walls does not know
+                answers.append(str(error))
+            if not isinstance(answers[-1], str):
+                gains = (answers[-1].low, answers[-1].likely, answers[-1].high)
+                found[edit.name] = how | {"gain_percent": [round(100 * gain, 2) for gain in gains]}
+                break
+        else:
+            found[edit.name] = {"not_predicted": "; ".join(map(str, answers)) or "neither settings nor a rule"}
+    return found
+
+
+def ways_to_ask(edit: Edit) -> Iterator[dict[str, list[str]]]:
+    """By the settings of the edit, as `three-walls whatif --set` takes them, then by its rules."""
+    if edit.overrides and edit.faults is None:
+        stated = (override.lstrip("+").split("=", 1) for override in edit.overrides)
+        yield {"set": [f"{path.split('.')[-1]}={value}" for path, value in stated]}
+    if edit.rules or edit.rule:
+        yield {"rules": list(edit.rules) or [str(edit.rule)]}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An edit of a case, over all of its runs. Times in milliseconds."""
+
+    name: str
+    base_ms: float
+    edited_ms: float
+    noise_ms: float
+    began_at: str | None
+    """When its first run wrote its first iteration, by the clock of that machine."""
+
+
+@cli.command()
+@click.argument("out", type=click.Path(path_type=Path, exists=True))
+@click.option("--predictions", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--machine", required=True, help="what ran: GPUs, releases")
+def pairs(out: Path, predictions: Path, machine: str) -> None:
+    """Print entries for measured_pairs.yaml, and rows for docs/measured-pairs.md, from each runs.jsonl below OUT."""
+    made = yaml.safe_load(predictions.read_text())
+    groups, edits, table = [], [], ["| pair | run | ms a step |", "|---|---|---|"]
+    for lines in sorted(out.glob("**/runs.jsonl")):
+        runs = [run for run in map(json.loads, lines.read_text().splitlines()) if run["number"] != 99]
+        for run in runs:
+            if run["median_ms"] is None:
+                click.echo(f"# {run['case']} {run['edit'] or 'base'} failed: {run['error']}")
+        found = pair_runs(runs, lines.parent)
+        if found:
+            case = runs[0]["case"]
+            groups.append(describe_group(case, machine, runs, found))
+            edits += [each for pair in found if (each := describe_edit(case, pair, made))]
+            rows = [(run["run"], run["step_ms"]) for run in groups[-1]["runs"]]
+            table += [f"|{'' if row else f' `{case}`'} | {run} | {ms} |" for row, (run, ms) in enumerate(rows)]
+    click.echo(yaml.safe_dump({"groups": groups, "edits": edits}, sort_keys=False, default_flow_style=None, width=1000))
+    click.echo("\n".join(table))
+
+
+def pair_runs(runs: Sequence[Mapping[str, Any]], folder: Path) -> list[Pair]:
+    """Each edit beside the bases before and after it. Runs that failed count for nothing."""
+    ran = [run for run in runs if run["median_ms"] is not None]
+    by_edit: dict[str, list[tuple[float, list[float], float]]] = {}
+    for number, run in enumerate(ran):
+        before = [other["median_ms"] for other in ran[:number] if other["edit"] is None][-1:]
+        after = [other["median_ms"] for other in ran[number + 1 :] if other["edit"] is None][:1]
+        if run["edit"] is not None and before + after:
+            low, high = run["quartiles_ms"]
+            by_edit.setdefault(run["edit"], []).append((run["median_ms"], before + after, (high - low) / 2))
+    found = []
+    for name, several in by_edit.items():
+        base_ms = mean(mean(beside) for _, beside, _ in several)
+        gains = [1 - edited / mean(beside) for edited, beside, _ in several]
+        noise = mean(max((max(beside) - min(beside)) / 2, spread) for _, beside, spread in several)
+        noise = max(noise, (max(gains) - min(gains)) / 2 * base_ms, LEAST_NOISE_MS)
+        edited_ms = mean(edited for edited, _, _ in several)
+        number = next(run["number"] for run in ran if run["edit"] == name)
+        began_at = find_start(folder, f"{number:02d}-{name}")
+        found.append(Pair(name, round(base_ms, 1), round(edited_ms, 1), round(noise), began_at))
+    return found
+
+
+def find_start(folder: Path, run: str) -> str | None:
+    """The date of the first iteration line in the logs of a run."""
+    dates = (DATE.search(log.read_text(errors="replace")) for log in sorted(folder.glob(f"{run}.rank*.log")))
+    return min((found[1] for found in dates if found), default=None)
+
+
+def describe_group(case: str, machine: str, runs: Sequence[Mapping[str, Any]], found: Sequence[Pair]) -> dict[str, Any]:
+    bases_ms = [round(run["median_ms"]) for run in runs if run["edit"] is None and run["median_ms"] is not None]
+    title = f"base ({len(bases_ms)} runs: {', '.join(map(str, bases_ms))})" if len(bases_ms) > 1 else "base"
+    return {
+        "name": case,
+        **({"base_runs_ms": bases_ms} if len(bases_ms) > 1 else {}),
+        "machine": f"{machine}, benchmarks/gpu/cases/{case}.yaml",
+        "runs": [
+            {"run": title, "step_ms": round(median(bases_ms))},
+            *({"run": pair.name.replace("-", " "), "step_ms": round(pair.edited_ms)} for pair in found),
+        ],
+    }
+
+
+def describe_edit(case: str, pair: Pair, made: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An entry of ``edits``; None where nothing was predicted."""
+    predicted = made["cases"].get(case, {}).get(pair.name, {"not_predicted": ""})
+    if "not_predicted" in predicted:
+        return None
+    return {
+        "name": f"{pair.name.replace('-', ' ')}, {case.replace('-', ' ')}",
+        "group": case,
+        "base": case,
+        **{key: predicted[key] for key in ("set", "rules") if key in predicted},
+        "base_ms": pair.base_ms,
+        "edited_ms": pair.edited_ms,
+        "noise_ms": pair.noise_ms,
+        "same_run": False,
+        **({"set_aside": True} if pair.began_at and made["made_at"] < pair.began_at else {}),
+    }
+
+
+if __name__ == "__main__":
+    cli()
