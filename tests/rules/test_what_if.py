@@ -334,6 +334,57 @@ def test_who_asks_for_one_of_several_values_takes_it_to_be_the_one_for_the_run(
     assert find_changes(question, [relaxes], facts_of(config__recompute="full")).transformations == (expected,)
 
 
+HALF, FIFTH = Levels(0.5, 0.5, 0.5), Levels(0.2, 0.2, 0.2)
+FUSED_LOSS = replace(FUSE_ROPE, select=Selection(work=("loss",)))
+
+
+def fuses_loss() -> Rule:
+    """Compiled, or with another package, by a setting that does nothing else."""
+    fuse = sets(
+        "fused-loss",
+        "loss_fusion",
+        True,
+        replace(FUSED_LOSS, time=HALF, only_if=(Condition("config.loss_impl", "not_equals", "te"),)),
+        replace(FUSED_LOSS, time=FIFTH, only_if=(Condition("config.loss_impl", "equals", "te"),)),
+    )
+    return replace(fuse, gain=replace(fuse.gain, chosen_by=("config.loss_impl",)))
+
+
+@pytest.mark.parametrize(("more", "expected"), [({}, HALF), ({"config.loss_impl": "te"}, FIFTH)])
+def test_a_setting_that_chooses_how_an_edit_works_is_taken_with_it(
+    more: Mapping[str, ConfigData], expected: Levels
+) -> None:
+    run = facts_of(config__loss_fusion=False, config__loss_impl="native")
+    for asked in ({"config.loss_fusion": True, **more}, {**more, "config.loss_fusion": True}):
+        found = find_changes(Question(asked), [fuses_loss()], run)
+        assert found == Changes((replace(FUSED_LOSS, time=expected),))
+
+
+def test_what_a_setting_that_chooses_how_an_edit_works_does_alone_is_not_known() -> None:
+    choice: dict[str, ConfigData] = {"config.loss_impl": "te"}
+    unfused = facts_of(config__loss_fusion=False, config__loss_impl="native")
+    fused = facts_of(config__loss_fusion=True, config__loss_impl="native")
+    other = sets("fused-rope", "apply_rope_fusion", True, FUSE_ROPE)
+    for asked, run in (
+        (choice, unfused),
+        ({**choice, "config.apply_rope_fusion": True}, unfused),
+        ({**choice, "config.loss_fusion": True}, fused),
+    ):
+        with pytest.raises(UsageError) as refused:
+            find_changes(Question(asked), [fuses_loss(), other], run)
+        assert str(refused.value) == (
+            "--set loss_impl=te: no rule knows what it changes by itself, only together with loss_fusion=true "
+            "in a run without"
+        )
+
+
+def test_a_choice_that_the_run_has_made_changes_nothing() -> None:
+    run = facts_of(config__loss_fusion=False, config__loss_impl="te")
+    found = find_changes(Question({"config.loss_fusion": True, "config.loss_impl": "te"}), [fuses_loss()], run)
+    assert found.transformations == (replace(FUSED_LOSS, time=FIFTH),)
+    assert found.notes == ("loss_impl=te is set already: it changes nothing.",)
+
+
 def test_any_number_of_recomputed_layers_may_be_asked_for() -> None:
     full = sets("full", "recompute_granularity", "full", Transformation(Action.REPEAT, Selection(modules=("experts",))))
     run = facts_of(

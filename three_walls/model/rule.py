@@ -101,6 +101,8 @@ class GainModel:
     """What the edits change in a replay of the step. The terms then count only where no replay is to be trusted."""
     no_replay: str = ""
     """Why no transformation of the step stands for the edits; empty where ``replay`` does, or nothing was stated."""
+    chosen_by: tuple[str, ...] = ()
+    """Settings without any effect of their own that choose how the edits work, and so which of ``replay`` applies."""
 
     @property
     def is_upper_bound(self) -> bool:

@@ -1,7 +1,8 @@
 """Answers ``what if``: what the asked changes mean for the step, by the rules and the facts of the run, and the step
 with them.
 
-A setting stands for the transformations of the rule that proposes it. How many layers are recomputed in full may be any
+A setting stands for the transformations of the rule that proposes it. One that only chooses how such an edit works is
+taken together with that edit. How many layers are recomputed in full may be any
 number (``rules/recomputed_layers.py``). A bandwidth, a factor or a dropped kernel is a
 transformation of its own.
 """
@@ -112,7 +113,9 @@ def _explain(transformations: Iterable[Transformation], predictor: Predictor) ->
 def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet, predictor: Predictor) -> Changes:
     """What ``question`` changes in the step. Raises UsageError for a setting that no rule proposes, or a wrong name."""
     replays = Replays(predictor)
-    parts = [_set(name, question.settings, rules, facts, replays) for name in question.settings]
+    choosing = _find_choosing(question.settings, rules, facts)
+    facts = facts.with_values(choosing)
+    parts = [_set(name, question.settings, rules, facts, replays) for name in question.settings if name not in choosing]
     parts += [_scale(name, factor) for name, factor in question.scales]
     parts += [Changes((_drop(kernels),)) for kernels in question.dropped_kernels]
     if question.network_bytes_per_s is not None:
@@ -123,6 +126,26 @@ def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet, pr
         tuple(dict.fromkeys(reason for part in parts for reason in part.unknown)),
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
+
+
+def _find_choosing(settings: Mapping[str, ConfigData], rules: Sequence[Rule], facts: FactSheet) -> dict[str, FactValue]:
+    """Those of ``settings`` that choose how another of them works, which changes the run."""
+    return {
+        name: value
+        for rule in rules
+        for name, value in settings.items()
+        if name in rule.gain.chosen_by
+        and not _is_set(name, value, facts)
+        and any(
+            other in settings and _sets(other, to, other, settings[other]) and not _is_set(other, to, facts)
+            for other, to in _targets(rule, facts)
+        )
+    }
+
+
+def _is_set(name: str, value: ConfigData, facts: FactSheet) -> bool:
+    current = facts.get(name)
+    return not current.is_missing and (same(current.value, value) or (value is False and current.value is None))
 
 
 def _set(
@@ -136,8 +159,7 @@ def _set(
     """
     value = settings[name]
     shown = f"{name.partition('.')[2]}={_write(value)}"
-    current = facts.get(name)
-    if not current.is_missing and (same(current.value, value) or (value is False and current.value is None)):
+    if _is_set(name, value, facts):
         return Changes(notes=(f"{shown} is set already: it changes nothing.",))
     recomputed = change_recomputed_layers(name, shown, settings, rules, facts)
     if recomputed is not None:
@@ -257,6 +279,10 @@ def _sets(edited: str, to: ConfigData, name: str, value: ConfigData) -> bool:
 def _describe_unknown_setting(name: str, shown: str, rules: Sequence[Rule], facts: FactSheet) -> str:
     values = {_write(to) for rule in rules for edit_name, to in _targets(rule, facts) if edit_name == name}
     key = name.partition(".")[2]
+    chosen = [edit for rule in rules if name in rule.gain.chosen_by for edit in _targets(rule, facts)]
+    if chosen:
+        together = ", ".join(f"{edit_name.partition('.')[2]}={_write(to)}" for edit_name, to in chosen)
+        return f"--set {shown}: no rule knows what it changes by itself, only together with {together} in a run without"
     if values:
         return f"--set {shown}: no rule knows what this value changes; known is {key}={' or '.join(sorted(values))}"
     keys = {edit_name.partition(".")[2] for rule in rules for edit_name, _ in _targets(rule, facts)}
