@@ -3,13 +3,15 @@ with them.
 
 A setting stands for the transformations of the rule that proposes it. One that only chooses how such an edit works is
 taken together with that edit. How many layers are recomputed in full may be any
-number (``rules/recomputed_layers.py``). A bandwidth, a factor or a dropped kernel is a
+number (``rules/recomputed_layers.py``), and modules may take the place of full recompute
+(``rules/recomputed_modules.py``). A bandwidth, a factor or a dropped kernel is a
 transformation of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from math import inf, nextafter
 
 from three_walls.model.buckets import (
@@ -34,7 +36,8 @@ from three_walls.model.what_if import Changes, Question, ReplayedRun, WhatIf
 from three_walls.rules.conditions import Truth, evaluate_all, same, that_are
 from three_walls.rules.edits import fact_of, target_of
 from three_walls.rules.judge import failing_requirements
-from three_walls.rules.recomputed_layers import change_recomputed_layers
+from three_walls.rules.recomputed_layers import GRANULARITY, change_recomputed_layers
+from three_walls.rules.recomputed_modules import MODULES, find_module_rules
 from three_walls.rules.replays import Replays
 from three_walls.rules.wording import explain
 from three_walls.tables.loader import suggest
@@ -164,7 +167,10 @@ def _set(
     recomputed = change_recomputed_layers(name, shown, settings, rules, facts)
     if recomputed is not None:
         return recomputed
-    proposing = [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
+    recomputed = _recompute_modules(name, settings, rules, facts, replays)
+    if recomputed is not None:
+        return recomputed
+    proposing = _find_proposing(name, value, rules, facts)
     if not proposing:
         raise UsageError(_describe_unknown_setting(name, shown, rules, facts))
     if all(_needs_another(rule, name, facts) for rule in proposing):
@@ -195,6 +201,29 @@ def _set(
     transformations = tuple(change for rule in chosen for change in found[rule][0])
     notes = [*_note_other_edits(chosen, name, shown, facts), *_note_obstacles(chosen, shown, facts)]
     return Changes(transformations, notes=tuple(notes))
+
+
+def _recompute_modules(
+    name: str, settings: Mapping[str, ConfigData], rules: Sequence[Rule], facts: FactSheet, replays: Replays
+) -> Changes | None:
+    """From full recompute to modules: none, and what rules that free memory say of each; None for any other change.
+
+    None as well where another rule proposes these modules for this run: then that one answers, as in the plan.
+    """
+    module_rules = find_module_rules(name, settings, rules, facts)
+    if not module_rules:
+        return None
+    if not all(rule.gain.frees_memory for rule in _find_proposing(MODULES, settings[MODULES], rules, facts)):
+        return None
+    without = _set(GRANULARITY, {GRANULARITY: None}, rules, facts, replays)
+    costs = [replays.find(rule, facts)[0] for rule in module_rules]
+    if not without.transformations or not all(costs):
+        return None
+    return Changes(tuple(chain(without.transformations, *costs)))
+
+
+def _find_proposing(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet) -> list[Rule]:
+    return [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
 
 
 def _assume(rule: Rule, settings: Mapping[str, ConfigData], facts: FactSheet) -> FactSheet:
