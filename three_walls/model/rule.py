@@ -111,7 +111,7 @@ class GainModel:
 
     @property
     def frees_memory(self) -> bool:
-        """Whether the edits free memory. Such rules come before all others in a plan."""
+        """Whether the edits free memory. Such rules come before all others in the plan of a run that does not fit."""
         return self.basis == FREES_MEMORY
 
 
